@@ -182,7 +182,7 @@ def send_on(wire, size):
 
 
 def test_without_a_token_nothing_is_kept(guarded):
-    """Fifteen clients with large bodies and no token are told so at once, and none of their bytes stay."""
+    """Fifteen clients with large bodies and no token are refused at once, and none of their bytes stay."""
     guarded.forget_peak()
     before = guarded.memory()
     wires = [sending(guarded) for _ in range(15)]

@@ -107,7 +107,7 @@ def test_a_broker_that_is_well_is_found_well(run, empty):
 
 
 def test_what_hinders_work_is_noticed(run, empty):
-    """Features that hinder work, blocks and parked events are told, and are no illness."""
+    """Features that hinder work, blocks and parked events are listed, and are no failure."""
     run("features", "on", "disable_event_type_creation", url=empty.url)
     run("admin", "block", "CONSUMER_ET", "order.placed", url=empty.url)
 
@@ -121,7 +121,7 @@ def test_what_hinders_work_is_noticed(run, empty):
 
 
 def test_a_broker_that_is_not_there_is_found_ill(run):
-    """Where nothing answers, or something else, the reason is told, and the exit code is 1."""
+    """Where nothing answers, or another program, the reason is printed, and the exit code is 1."""
     done = run("doctor", url="http://127.0.0.1:9")
 
     assert done.code == 1

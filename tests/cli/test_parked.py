@@ -9,7 +9,7 @@ from tests.support.parking import PARKING, give_up_on_the_next, keyed, published
 
 @pytest.fixture
 def parking(run, api, broker):
-    """A subscription in whose lot is the first event of key a."""
+    """A subscription with one parked event, the first of key a."""
     event_type = created(api, keyed())["name"]
     body = {"owning_application": a_name(), "event_types": [event_type], "read_from": "begin", "annotations": PARKING}
     subscription = api.post("/subscriptions", json=body).json()
@@ -24,7 +24,7 @@ def parked(run, subscription):
 
 
 def test_parked_events_are_listed_and_shown(run, parking):
-    """The list tells id, key and state, and can be narrowed; `show` has the event as it was published."""
+    """The list has id, key and state, and can be narrowed; `show` has the event as it was published."""
     [event] = parked(run, parking)
 
     assert run("parked", "list", parking["id"], "--key", "none", "-o", "json").json == []
@@ -34,7 +34,7 @@ def test_parked_events_are_listed_and_shown(run, parking):
 
 
 def test_a_parked_event_is_skipped(run, parking):
-    """`skip` takes events out of the lot for good."""
+    """`skip` removes parked events."""
     [event] = parked(run, parking)
 
     assert run("parked", "skip", parking["id"], event).code == 0

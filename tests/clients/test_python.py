@@ -128,7 +128,7 @@ def test_events_can_be_published_and_streamed(ask: Ask) -> None:
 
 
 def test_subscriptions_can_be_consumed(ask: Ask) -> None:
-    """A subscription is made, its stream is read and committed, its statistics tell of it, and it is deleted."""
+    """A subscription is made, its stream is read and committed, its statistics show it, and it is deleted."""
     name = a_name()
     assert ask("create_event_type", body=a_draft(name)).status_code == 201
     publish(ask, name, 2)

@@ -43,7 +43,7 @@ from tests.support.patience import in_threads
 
 class TestAssignment:
     def test_is_empty_at_first(self, coordination: Coordination):
-        """Of a subscription that nobody streamed there is nothing. (S12)"""
+        """A subscription without streams has no state. (S12)"""
         assert coordination.assignment(SUBSCRIPTION) == NOTHING_YET
         assert coordination.offsets(SUBSCRIPTION) == {}
 
@@ -83,7 +83,8 @@ class TestAssignment:
         ids=["streams end", "offsets", "redrive", "redrive one key"],
     )
     def test_keeps_what_is_wished_for(self, coordination: Coordination, wish):
-        """What a reset is to do is read by whichever process finds it, and what it has done by whoever asks. (S137)"""
+        """What a reset is to do is read by whichever process finds it, and what it has done by any process that asks.
+        (S137)"""
         begun(coordination, "")
         for reset, ended in (
             (Reset("r", LATER, A_MOMENT, wish), None),
@@ -102,7 +103,7 @@ class TestAssignment:
         assert coordination.offsets("another") == {}
 
     def test_is_written_only_as_it_was_read(self, coordination: Coordination):
-        """A write over what somebody else changed meanwhile leaves nothing behind. (S249, S319)"""
+        """A write over what another changed meanwhile leaves nothing behind. (S249, S319)"""
         first = begun(coordination, "", "")
         second = coordination.write(SUBSCRIPTION, first, replace(first, entries=entries("a", "")), A_MOMENT)
         for stale in (NOTHING_YET, first, replace(second, revision=7)):
@@ -118,7 +119,7 @@ class TestAssignment:
         assert position(coordination) == at(-1)
 
     def test_of_many_writers_one_succeeds(self, coordination: Coordination):
-        """Many who add themselves by reading and writing lose nobody. (S249, S319)"""
+        """Many that add themselves by reading and writing lose none. (S249, S319)"""
         begun(coordination, "")
 
         def join(number: int) -> None:
@@ -222,18 +223,20 @@ class TestCommit:
         ("owned", "session"), [("", "a"), ("b", "a"), ("b>a", "a"), ("a", "")], ids=["nobody", "other", "next", "no id"]
     )
     def test_is_for_the_owner_alone(self, coordination: Coordination, owned, session):
-        """Whoever does not own the partition commits nothing, whoever it is promised to included. (S118, S312)"""
+        """A session that does not own the partition commits nothing, not even the one that it is promised to. (S118,
+        S312)"""
         begun(coordination, owned)
         assert commit(coordination, session, 5) is CommitResult.NOT_OWNED
         assert position(coordination) == at(-1)
 
     def test_is_for_the_owner_while_it_hands_over(self, coordination: Coordination):
-        """Until it has let go, the owner commits what is promised to somebody else. (S118, S312)"""
+        """Until it has released a partition, its owner commits in it, though it is promised to another session. (S118,
+        S312)"""
         begun(coordination, "a>b")
         assert commit(coordination, "a", 5) is CommitResult.COMMITTED
 
     def test_of_what_is_not_there_is_no_ones(self, coordination: Coordination):
-        """A partition without an entry is owned by nobody, and does not come into being. (S116)"""
+        """A partition without an entry has no owner, and does not come into being. (S116)"""
         begun(coordination, "a")
         assert commit(coordination, "a", 5, partition=3) is CommitResult.NOT_OWNED
         assert set(coordination.offsets(SUBSCRIPTION)) == {a_place(0)}
@@ -322,7 +325,7 @@ class TestLeases:
 
 class TestWatch:
     def test_reports_of_changes_at_once(self, coordination: Coordination):
-        """Whoever watches hears of writes, commits and forgetting before they return, of that subscription alone."""
+        """A watcher hears of writes, commits and forgetting before they return, of that subscription alone."""
         heard: list[SubscriptionChange] = []
         end = coordination.watch(SUBSCRIPTION, heard.append)
         begun(coordination, "a", subscription="another")
@@ -342,7 +345,7 @@ class TestWatch:
         assert heard == []
 
     def test_survives_listeners_that_fail(self, coordination: Coordination):
-        """One listener's mistake hurts neither whoever commits nor the other listeners."""
+        """A failing listener affects neither the committer nor the other listeners."""
         heard: list[SubscriptionChange] = []
         coordination.watch(SUBSCRIPTION, lambda _: 1 / 0)
         coordination.watch(SUBSCRIPTION, heard.append)
@@ -352,7 +355,7 @@ class TestWatch:
 
 class TestClose:
     def test_refuses_what_comes_later(self, coordination: Coordination):
-        """Nothing pretends to work after closing, and no listener is told anything; closing again changes nothing."""
+        """Nothing pretends to work after closing, and no listener is called; closing again changes nothing."""
         begun(coordination, "a")
         heard: list[SubscriptionChange] = []
         end = coordination.watch(SUBSCRIPTION, heard.append)

@@ -104,7 +104,7 @@ class TestAppend:
         assert offsets == list(range(log.log.bounds(topic, [0])[0].next))
 
     def test_is_seen_by_every_read_that_begins_later(self, log: LogUnderTest):
-        """A read sees everything that was stored before it began, whoever stored it."""
+        """A read sees everything that any process stored before it began."""
         topic = log.a_topic(partitions=4)
 
         def store_and_look(writer: int) -> None:
@@ -366,7 +366,7 @@ class TestTopics:
 
 class TestWatch:
     def test_reports_what_was_stored_where(self, log: LogUnderTest):
-        """A watcher is told topic and partition soon after events were stored."""
+        """A watcher is called with topic and partition soon after events were stored."""
         topic = log.a_topic(partitions=2)
         told: list[tuple[str, int]] = []
         end = log.log.watch(lambda *place: told.append(place))
@@ -377,7 +377,7 @@ class TestWatch:
         end()
 
     def test_ends_when_ordered(self, log: LogUnderTest):
-        """A watcher that has ended is told nothing more, while others are."""
+        """A watcher that has ended is not called any more, while others are."""
         topic = log.a_topic()
         mine: list[object] = []
         others: list[object] = []
@@ -390,7 +390,7 @@ class TestWatch:
         end_others()
 
     def test_misses_nothing_between_a_read_and_the_next(self, log: LogUnderTest):
-        """A reader that looks again whenever it is told reads everything, without ever asking in between."""
+        """A reader that looks again whenever it is called reads everything, without ever asking in between."""
         topic = log.a_topic()
         told = threading.Event()
         end = log.log.watch(lambda *_: told.set())
@@ -432,7 +432,7 @@ class TestClose:
                 reading.result(PATIENCE)
 
     def test_refuses_what_comes_later(self, log: LogUnderTest):
-        """Nothing pretends to work after closing, and no watcher is told of anything; closing again changes nothing."""
+        """Nothing pretends to work after closing, and no watcher is called; closing again changes nothing."""
         topic = log.a_topic()
         told = []
         end = log.log.watch(lambda *place: told.append(place))

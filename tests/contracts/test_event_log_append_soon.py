@@ -81,7 +81,7 @@ def test_records_are_stored_to_the_byte(log: LogUnderTest):
     assert [event.record for event in everything(log.log, topic, 0, 0)] == records * 5
 
 
-def test_a_log_that_closes_forgets_nobody(log: LogUnderTest):
+def test_a_log_that_closes_completes_every_append(log: LogUnderTest):
     """Every append that was begun has its outcome when the log is closed, and later ones are refused."""
     topic = log.a_topic()
     waiting = [appended_soon(log.log, topic, {0: [a_record(str(number))]}) for number in range(50)]

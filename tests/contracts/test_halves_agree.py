@@ -247,7 +247,7 @@ def test_two_halves_show_what_one_shows(hot, walks, tmp_path):
 
 @pytest.mark.parametrize(("hot", "walks"), [("memory", 30), ("sqlite", 4)])
 def test_a_cold_half_that_is_seldom_compacted_brings_nothing_back(hot, walks, tmp_path):
-    """However seldom the cold half is compacted, whoever reads all of it ends with the newest event of every key."""
+    """However seldom the cold half is compacted, a reader of all of it ends with the newest event of every key."""
     for number in range(walks):
         walk = Walk(f"{hot} {number}", tmp_path / str(number), hot, RELUCTANT)
         walk.read = walk.find_a_moment = walk.trim = lambda: None  # as it is for event types that are only compacted

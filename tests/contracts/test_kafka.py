@@ -69,7 +69,7 @@ class TestTwoProcesses:
             assert log.read("t", 0, number + 1) == Slice((), number + 1)
 
     def test_tell_each_other_of_appends(self, log, another):
-        """A watcher is told soon of what another process appends to a partition that was read to its end."""
+        """A watcher is notified soon of what another process appends to a partition that was read to its end."""
         log.read("t", 1, 0)
         told = threading.Event()
         end = log.watch(lambda *place: told.set() if place == ("t", 1) else None)

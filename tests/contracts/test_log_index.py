@@ -151,7 +151,7 @@ class TestChanges:
         assert index.changes().number(bucket_of(TOPICS, "t")) > before
 
     def test_that_are_made_often_are_not_counted(self, index: LogIndex):
-        """What the indexer and the housekeeping note of a topic ends nobody's lease."""
+        """What the indexer and the housekeeping note of a topic ends no lease."""
         before = index.changes()
         index.create_topic("t", 1)
         extended(index, "t", [10])
@@ -203,7 +203,7 @@ class TestContinuedTopics:
 
 class TestHeads:
     def test_of_what_was_never_counted_are_empty(self, index: LogIndex):
-        """A partition that nobody counted yet begins at nothing."""
+        """A partition without any count begins at zero."""
         assert index.heads([]) == {}
         assert index.heads([("t", 0)]) == {("t", 0): Head(NOTHING_COUNTED, 0)}
 
@@ -276,7 +276,7 @@ class TestSegments:
         assert index.segments("t", 0, 0, 10) == [a_segment(0, 40, "newer")]
 
     def test_before_the_low_water_mark_are_dropped(self, index: LogIndex):
-        """Letting go drops the segments that lie wholly before, tells where their events were, and never goes back."""
+        """`let_go` drops the segments that lie wholly before, returns where their events were, and never goes back."""
         index.create_topic("t", 1)
         extended(index, "t", [10, 10, 10])
         assert index.let_go("t", 0, 15) == [Location("object", 0, 10)]
@@ -310,7 +310,7 @@ class TestReferences:
         assert set(index.referred_to()) == {"t0", "t1", "t2", "other"}
 
     def test_end_with_the_segment(self, index: LogIndex):
-        """What was replaced, let go or deleted with its topic is referred to no more."""
+        """What was replaced, removed or deleted with its topic is referred to no more."""
         for topic in ("t", "other"):
             index.create_topic(topic, 1)
         for revision in range(3):
@@ -323,7 +323,7 @@ class TestReferences:
         assert set(index.referred_to()) == {"other"}
 
     def test_of_a_topic_that_is_not_there_do_not_count(self, index: LogIndex):
-        """Whatever is added to a topic that somebody deletes at the same time keeps no object."""
+        """Whatever is added to a topic that is deleted at the same time keeps no object."""
         index.extend("gone", 0, 0, Head(Counted(next=10)), a_segment(0, archived="orphan"))
         assert list(index.referred_to()) == []
 

@@ -25,10 +25,10 @@ from tests.support.patience import in_threads
 
 
 class TestParkedEvents:
-    """The lot: events that nobody could process, parked until somebody sees to them."""
+    """Parked events: those that consumers could not process, until an operator skips or redrives them."""
 
     def test_takes_events_and_moves_the_cursor_in_one_step(self, coordination: Coordination):
-        """What is parked is in the lot and consumed, or neither; parking it again is outdated."""
+        """What is parked is stored and consumed, or neither; parking it again is outdated."""
         begun(coordination, "a")
         event = a_parked_event(3, b'{"n":3}', fails=4, replay="r", owner=Attribute("team", "checkout"))
         assert park(coordination, "a", event, upto=3) is CommitResult.COMMITTED
@@ -41,7 +41,7 @@ class TestParkedEvents:
     @pytest.mark.parametrize("upto", [5, None])
     @pytest.mark.parametrize("owned", ["", "b", "b>a"])
     def test_is_for_the_owner_alone(self, coordination: Coordination, owned, upto):
-        """Whoever does not own the partition parks nothing, and leaves the cursor where it is. (S312)"""
+        """A session that does not own the partition parks nothing, and leaves the cursor where it is. (S312)"""
         begun(coordination, owned)
         assert park(coordination, "a", a_parked_event(5), upto=upto) is CommitResult.NOT_OWNED
         assert (coordination.parked(SUBSCRIPTION), position(coordination)) == ([], at(-1))
@@ -56,7 +56,7 @@ class TestParkedEvents:
         assert offsets_parked(coordination) == [5, 9]
 
     def test_keeps_the_last_of_what_is_parked_twice(self, coordination: Coordination):
-        """An event that is parked again has what is told of it now, and the value it comes with."""
+        """An event that is parked again has its new description, and the value it comes with."""
         begun(coordination, "a")
         park(coordination, "a", a_parked_event(5, b"{}" * 400_000))
         again = a_parked_event(5, b"[]", key="another", fails=3)
@@ -127,7 +127,7 @@ class TestParkedEvents:
         assert position(coordination) == at(-1)
 
     def test_goes_with_its_subscription(self, coordination: Coordination):
-        """A subscription that is forgotten has no lot any more. (S72)"""
+        """A subscription that is forgotten has no parked events any more. (S72)"""
         begun(coordination, "a")
         park(coordination, "a", a_parked_event(1))
         coordination.forget(SUBSCRIPTION)
@@ -136,7 +136,7 @@ class TestParkedEvents:
         assert coordination.parked_value(SUBSCRIPTION, a_place(), at(1)) is None
 
     def test_never_comes_from_two_sessions(self, coordination: Coordination):
-        """While a partition changes hands, each event is parked by whoever owns it then, and none is left out."""
+        """While a partition changes hands, each event is parked by its owner of the moment, and none is left out."""
         begun(coordination, "a")
         done = threading.Event()
 

@@ -107,7 +107,7 @@ class TestList:
             assert [document.key for document in found] == expected[:limit]
 
     def test_of_an_unknown_kind_is_empty(self, registry: Registry):
-        """A kind that nobody wrote to has no documents."""
+        """A kind to which nothing was written has no documents."""
         assert list(registry.list("unheard of")) == []
 
     def test_of_very_many_is_read_page_by_page(self, registry: Registry):
@@ -221,7 +221,8 @@ class TestWrite:
         }
 
     def test_shows_itself_whole_or_not_at_all(self, registry: Registry):
-        """Whoever finds one of two documents changed, that are changed together, then finds the other changed too."""
+        """A reader that finds one of two documents changed, that are changed together, then finds the other changed
+        too."""
         registry.write(Put(KIND, "a", {"n": 0}), Put(KIND, "b", {"n": 0}))
 
         def change_both(writer: int) -> None:
@@ -287,7 +288,7 @@ class TestChanges:
         assert registry.changes() == before
 
     def test_of_what_no_one_remembers_are_not_counted(self, registry: Registry):
-        """Documents that change often cost nobody what he remembers, and new ones only where absence is remembered."""
+        """Documents that change often leave caches of others valid, and so do new ones unless absence is remembered."""
         before = registry.changes()
         for _ in range(3):
             registry.write(Put(KIND, "a", {}))
@@ -320,7 +321,7 @@ class TestChanges:
         assert all(number_in(after, each) - number_in(before, each) >= 5 for each in writers)
 
     def test_are_seen_whenever_a_change_is(self, registry: Registry):
-        """Whoever finds the number as it was before he read a document, has read what the document was then."""
+        """A process that finds the number as it was before it read a document has read what the document was then."""
         registry.write(Put(REMEMBERED_KIND, "a", {"n": 0}))
 
         def change() -> None:

@@ -73,7 +73,7 @@ class TestEventLog:
                 assert len(reading.result(PATIENCE).events) == 1
 
     def test_notifies_watchers_soon(self, log, neighbour):
-        """A watcher is told of an append by another process, and of a later one again."""
+        """A watcher is notified of an append by another process, and of a later one again."""
         told = threading.Event()
         places = set()
         end = log.watch(lambda *place: (places.add(place), told.set()))
@@ -85,7 +85,7 @@ class TestEventLog:
         end()
 
     def test_notifies_watchers_that_come_later(self, log, neighbour):
-        """A watcher that comes after others have gone is told of what is stored from then on."""
+        """A watcher that comes after others have gone is notified of what is stored from then on."""
         log.watch(lambda *_: None)()
         neighbour.ask("append", "t", "unwatched", 3)
         told = threading.Event()
@@ -104,7 +104,7 @@ class TestEventLog:
         assert log.bounds("t", [0])[0].next == end == acknowledged
 
     def test_refuses_what_the_other_trimmed(self, log, neighbour):
-        """A read of what another process let go of is refused."""
+        """A read of what another process removed is refused."""
         append(log, "a", 5)
         neighbour.ask("trim", "t")
         with pytest.raises(OffsetUnavailable):

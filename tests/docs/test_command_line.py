@@ -1,4 +1,4 @@
-"""Does the page on the command line tell the truth?"""
+"""Whether the page on the command line is right."""
 
 import re
 

@@ -16,7 +16,7 @@ TESTS = "\n".join(each.read_text() for each in (ROOT / "tests").rglob("test_*.py
 
 @pytest.mark.parametrize("metric", Metrics().all, ids=lambda metric: metric.definition.name)
 def test_a_metric_is_explained(metric):
-    """Each metric has a row with its kind, its labels and what it tells, and a test that names it."""
+    """Each metric has a row with its kind, its labels and its meaning, and a test that names it."""
     definition = metric.definition
     labels = ", ".join(f"`{each}`" for each in definition.labels)
 

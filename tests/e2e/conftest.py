@@ -102,14 +102,14 @@ def guarded(request, tmp_path_factory) -> Iterator[Guarded]:
 
 @pytest.fixture
 def ann(guarded) -> Iterator[httpx.Client]:
-    """Somebody with a token and every scope."""
+    """A client with a token and every scope."""
     with guarded.client("ann") as client:
         yield client
 
 
 @pytest.fixture
 def bob(guarded) -> Iterator[httpx.Client]:
-    """Somebody else."""
+    """Another client."""
     with guarded.client("bob") as client:
         yield client
 

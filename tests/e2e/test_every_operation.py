@@ -18,7 +18,7 @@ from tests.support.builders import a_name
 from tests.support.consumer import Consumer
 from tests.support.http import described
 from tests.support.openapi import assert_answer_matches
-from tests.support.parking import PARKING, give_up_on_the_next, keyed, lot, published
+from tests.support.parking import PARKING, give_up_on_the_next, keyed, parked_ids, published
 from tests.support.patience import PATIENCE, until
 from tests.support.subscriptions import a_cursor, changed, subscribed
 
@@ -164,8 +164,8 @@ class Tour:
         published(self.api, name, "a1", "a2", "a3")
         give_up_on_the_next(self.broker._inside, self.api, subscription)
         with Consumer(self.api, subscription):
-            until(lambda: len(lot(self.api, subscription)) == 3)
-        first, second, _ = lot(self.api, subscription)
+            until(lambda: len(parked_ids(self.api, subscription)) == 3)
+        first, second, _ = parked_ids(self.api, subscription)
         self.ask("list_parked_events", there)
         self.ask("get_parked_event", there, first)
         self.ask("redrive_parked_event", there, first)

@@ -1,4 +1,4 @@
-"""From a publisher to a table, and back to whoever asks what traffic an event type has."""
+"""From a publisher to a table, and back to the client that asks what traffic an event type has."""
 
 import json
 import os
@@ -32,7 +32,7 @@ __all__ = ["quick_spark"]  # a fixture that all use
 
 @dataclass(frozen=True)
 class Deployed:
-    """Where it is, what jobs are told, and on AWS their roles, whose names are the access keys here."""
+    """Where it is, what settings jobs get, and on AWS their roles, whose names are the access keys here."""
 
     url: str
     index: str
@@ -48,7 +48,7 @@ class Deployed:
 
 @pytest.fixture(params=["sqlite", "aws-local"])
 def deployed(request, tmp_path, monkeypatch):
-    """A broker with an archive, and what jobs have to be told to find it."""
+    """A broker with an archive, and the settings with which jobs find it."""
     if request.param == "aws-local":
         laptop = request.getfixturevalue("laptop")
         endpoints = laptop.cloud.endpoints
@@ -98,7 +98,7 @@ def streamed(api, name, count):
 
 
 def test_from_publisher_to_table(deployed, tmp_path, tmp_path_factory):
-    """What was published is in the table, offset by offset as streams have it, and its traffic is told."""
+    """What was published is in the table, offset by offset as streams have it, and its traffic is returned."""
     tables = tmp_path_factory.getbasetemp() / "e2e-tables"
     database = table_name(tmp_path.name)
     places = ["--tables", str(tables), "--database", database, "--master", "local[2]"]

@@ -1,4 +1,4 @@
-"""What Prometheus is told, of what clients have done."""
+"""What Prometheus reads about requests, streams and the broker's own work."""
 
 import json
 from contextlib import ExitStack
@@ -12,7 +12,7 @@ from tests.support.consumer import Consumer
 from tests.support.http import described
 from tests.support.metrics import PROMETHEUS, TEXT, scraped, value
 from tests.support.open_stream import OpenStream
-from tests.support.parking import COUNT, PARKING, POLICY, give_up_on_the_next, keyed, lot, published
+from tests.support.parking import COUNT, PARKING, POLICY, give_up_on_the_next, keyed, parked_ids, published
 from tests.support.patience import PATIENCE, until
 from tests.support.served import ServedBroker
 from tests.support.subscriptions import publish, subscribed
@@ -20,7 +20,7 @@ from tests.support.subscriptions import publish, subscribed
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
-    """A broker that archives what it stores at once, and lets go of it in its data file."""
+    """A broker that archives what it stores at once, and removes it from its data file."""
     folder = tmp_path_factory.mktemp("data")
     url = f"sqlite:///{folder}/nakadi.db"
     settings = {"archive": str(folder / "archive"), "archive_after_seconds": 0, "hot_retention_ms": 0}
@@ -76,7 +76,7 @@ def test_the_older_text_format_is_there_too(api):
     "accept", ["", "*/*", "application/json", "text/plain", "text/html,*/*;q=0.8", f"application/json, {TEXT};q=0.9"]
 )
 def test_everyone_else_gets_json(api, accept):
-    """Whoever does not ask for a text format of Prometheus gets JSON, as ever. (R245)"""
+    """A client that does not ask for a text format of Prometheus gets JSON, as before. (R245)"""
     assert api.get("/metrics", headers={"accept": accept}).headers["content-type"] == "application/json"
 
 
@@ -242,7 +242,7 @@ def test_parked_events_are_counted(api, moved, running, consumer):
     published(api, name, "a1", "a2", "b1")
     give_up_on_the_next(running.services, api, subscription)
     assert [each["event"] for each in consumer(subscription).consumed(1)] == ["b1"]
-    until(lambda: len(lot(api, subscription)) == 2)
+    until(lambda: len(parked_ids(api, subscription)) == 2)
 
     assert moved("nakadi_events_parked_total", cause="failed") == 1
     assert moved("nakadi_events_parked_total", cause="followed") == 1
@@ -288,7 +288,7 @@ def test_the_archive_is_counted(api, moved, running):
 
 
 def test_housekeeping_is_counted(api, moved, running):
-    """Each round counts with its time, and says when it ended; the last one's stalled subscriptions are told."""
+    """Each round counts with its time, and says when it ended; the last one's stalled subscriptions are reported."""
     running.services.housekeeping.run()
 
     assert moved("nakadi_housekeeping_duration_seconds_count") >= 1

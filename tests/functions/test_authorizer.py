@@ -74,7 +74,7 @@ def test_refusals_are_reported_without_the_token(ask, issuer, capsys):
 
 
 def test_keys_that_cannot_be_read_are_a_fault_of_ours(functions, issuer, environment, capsys):
-    """Without keys nobody is turned away as if the token were bad, and the fault is counted."""
+    """Without keys no token is refused as if it were bad, and the fault is counted."""
     environment.setenv("NAKADI_AUTH_JWKS", str(issuer.path / "nowhere"))
 
     with pytest.raises(Exception, match="keys"):

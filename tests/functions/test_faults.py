@@ -1,4 +1,4 @@
-"""What clients of the functions are told while Kinesis, DynamoDB or S3 do not do what they are asked."""
+"""What clients of the functions get while Kinesis, DynamoDB or S3 do not do what they are asked."""
 
 import json
 
@@ -39,7 +39,7 @@ def ends() -> dict:
 
 
 def problem(answer: dict) -> dict:
-    """A 503 that tells when to come again, and nothing of what is inside."""
+    """A 503 that says when to come again, and nothing of what is inside."""
     assert answer["statusCode"] == 503
     assert answer["multiValueHeaders"]["retry-after"] == ["1"]
     assert answer["multiValueHeaders"]["content-type"] == ["application/problem+json"]
@@ -64,7 +64,7 @@ def fails(world: Aws, operations: list[str], fault) -> None:
     ],
 )
 def test_readers_are_asked_to_come_again(functions, on_kinesis, operation, fault):
-    """While nothing can be known of the newest events, nobody is told anything about them; soon after, all is well."""
+    """While nothing can be known of the newest events, no client gets an answer about them; soon after, all is well."""
     functions._handlers.pop("cursors")
     fails(on_kinesis, [operation], fault)
     problem(functions.invoke("cursors", ends()))
@@ -76,7 +76,7 @@ def test_readers_are_asked_to_come_again(functions, on_kinesis, operation, fault
 
 @SOME
 def test_publishers_get_the_outcome_of_every_event(functions, on_kinesis, fault):
-    """While Kinesis takes nothing, each event's fate is told, none as stored; later all is well. (P111)"""
+    """While Kinesis takes nothing, each event's outcome is reported, none as stored; later all is well. (P111)"""
     fails(on_kinesis, ["PutRecords"], fault)
     answer = functions.invoke("publish", "apigateway/publish_batch")
     assert answer["statusCode"] in {207, 422}

@@ -39,7 +39,7 @@ def test_clears_up_and_can_be_repeated(functions, capsys):
 
 
 def test_reports_how_late_the_indexer_is(functions, environment, capsys):
-    """With a log that is indexed from outside, every round tells how long its oldest event waits to be indexed."""
+    """With a log that is indexed from outside, every round reports how long its oldest event waits to be indexed."""
     stream = boto3.client("kinesis", REGION)
     stream.create_stream(StreamName="live", ShardCount=1)
     environment.setenv("NAKADI_EVENT_LOG", f"kinesis://live?region={REGION}")
@@ -93,7 +93,7 @@ def test_does_not_tell_what_it_could_not_measure(functions, environment, capsys)
 
 
 def test_reports_what_stalls_and_what_failed(functions, capsys, monkeypatch):
-    """What the alarms look at is told when there is some of it."""
+    """What the alarms look at is reported when there is some of it."""
 
     def run(_: Housekeeping):
         failing()

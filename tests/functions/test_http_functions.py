@@ -72,7 +72,8 @@ def test_a_function_has_its_own_routes_only(functions, function, event):
     ],
 )
 def test_the_authorizers_word_is_taken_and_no_other(functions, environment, event_type, change, status):
-    """Subject, scopes and realm are those that the authorizer found; without its word nobody is let in. (R43)"""
+    """Subject, scopes and realm are those that the authorizer found; without its answer no request is accepted.
+    (R43)"""
     assert event_type
     environment.setenv("NAKADI_AUTH_REALMS", "/employees")
     event = recorded("apigateway/publish_batch")
@@ -85,7 +86,7 @@ def test_the_authorizers_word_is_taken_and_no_other(functions, environment, even
 
 
 def test_the_registrys_absence_is_a_503(functions, world, event_type):
-    """When DynamoDB does not answer, the client is told to come back, and nothing is published."""
+    """When DynamoDB does not answer, the client is asked to come back, and nothing is published."""
     assert event_type
     functions.invoke("publish", "apigateway/publish_batch")
     world.goes_wrong("GetItem", refused("AccessDeniedException"))
@@ -162,7 +163,7 @@ class TestTelling:
         assert world.calls
 
     def test_faults_are_counted(self, functions, world, capsys):
-        """An answer of ours that is nobody's fault but ours counts as one."""
+        """An answer of ours that is the broker's fault counts as one."""
         capsys.readouterr()
         world.goes_wrong("GetItem", *[no_connection] * 4)
         functions.invoke("publish", "apigateway/publish_batch")

@@ -82,7 +82,7 @@ def test_layers_are_compiled_to_the_same_bytes(build_layers, tmp_path):
 
 
 def test_layers_without_a_compiler_are_reported(build_layers, monkeypatch, tmp_path, capsys):
-    """Where there is no Python of the right version the layers are made and a line tells what that costs."""
+    """Where there is no Python of the right version the layers are made and a line says what that costs."""
     monkeypatch.setattr(build_layers, "compiler", tuple)
     build_layers.compile_modules(a_module(tmp_path / "one"))
     assert [*tmp_path.rglob("*.pyc")] == []

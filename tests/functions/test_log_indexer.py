@@ -185,7 +185,7 @@ def test_what_is_not_ours_does_not_stop_the_shard(functions, shards, data, key):
 
 
 def test_what_cannot_be_read_is_set_aside_and_reported(functions, shards, capsys):
-    """A damaged frame keeps its numbers for all readers; its bytes are set aside, and a metric tells of it."""
+    """A damaged frame keeps its numbers for all readers; its bytes are set aside, and a metric counts it."""
     shards.publish(3)
     shards.put(envelopes.whole(5, 0, b"nf\x01\x02 not what it was"))
     shards.put(b"what is this?")

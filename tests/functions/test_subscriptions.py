@@ -62,7 +62,7 @@ def cursor(offset=OFFSET):
 
 
 def streamed(coordination, subscription, session):
-    """Somebody streams all of it."""
+    """Someone streams all of it."""
     old = coordination.assignment(subscription)
     positions = {PLACE: Position(1, -1)} if old == NOTHING_YET else {}
     new = Assignment(initialised=True, entries=(Entry(PLACE, session),), sessions=(a_session(session),))
@@ -81,7 +81,7 @@ def test_offsets_are_set_and_read(ask, subscription):
 
 
 def test_a_stream_commits_by_a_function(ask, subscription, coordination):
-    """The session that owns a partition commits by a function, once; nobody else does. (S114, S118, S123, S124)"""
+    """The session that owns a partition commits by a function, once; others do not. (S114, S118, S123, S124)"""
     stream = "4c1c9a6d-3ab4-4f5e-9a54-111111111111"
     streamed(coordination, subscription, stream)
     path = f"/subscriptions/{subscription}/cursors"
@@ -97,7 +97,7 @@ def test_a_stream_commits_by_a_function(ask, subscription, coordination):
 
 
 def test_a_commit_that_cannot_be_made_is_a_503(ask, world, subscription, coordination):
-    """When DynamoDB has no capacity for longer, the client is told to come back, and nothing is committed."""
+    """When DynamoDB has no capacity for longer, the client is asked to come back, and nothing is committed."""
     stream = "4c1c9a6d-3ab4-4f5e-9a54-111111111111"
     streamed(coordination, subscription, stream)
     world.goes_wrong("UpdateItem", *[refused("ProvisionedThroughputExceededException")] * 4)

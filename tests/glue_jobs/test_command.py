@@ -47,7 +47,7 @@ def test_whatever_glue_adds_is_passed_over(added):
     ],
 )
 def test_a_mistake_is_reported(wrong, capsys):
-    """Arguments that nobody knows end the program before it begins."""
+    """Unknown arguments end the program before it begins."""
     with pytest.raises(SystemExit) as ended:
         parsed(*wrong)
     assert ended.value.code == 2
@@ -60,7 +60,7 @@ def test_event_types_by_name():
 
 
 def test_help_explains_itself(capsys):
-    """`--help` tells what the job does, its arguments, and what its exit codes mean."""
+    """`--help` says what the job does, its arguments, and what its exit codes mean."""
     with pytest.raises(SystemExit):
         parsed("--help")
     told = capsys.readouterr().out

@@ -35,7 +35,7 @@ def test_events_become_rows(jobs, data):
 
 
 def test_nothing_that_was_said_is_dropped(jobs, data):
-    """What the columns do not tell is in the text of the event: other names, types, nulls."""
+    """What the columns do not hold is in the text of the event: other names, types, nulls."""
     events = [
         order(1),
         order(2, more={"a": 1}),
@@ -134,7 +134,7 @@ def test_what_the_index_does_not_name_is_no_event(jobs, data):
 
 
 def test_bad_input_is_reported_and_the_rest_done(jobs, data):
-    """Damaged and lost objects are told of once, with their offsets, and read again when that is asked for."""
+    """Damaged and lost objects are reported once, with their offsets, and read again when that is asked for."""
     orders = data.event_type("order.placed")
     data.archived(orders, [order(1)])
     cut, foreign, lost = (data.archived(orders, [order(number), order(number)]) for number in (2, 3, 4))
@@ -194,7 +194,7 @@ def a_member(lines, length):
 
 
 def test_an_event_type_deleted_meanwhile(jobs, data, monkeypatch):
-    """An event type that is deleted while its events are read is told of, and the others are done."""
+    """An event type that is deleted while its events are read is reported, and the others are done."""
     orders = data.event_type("order.placed")
     data.archived(orders, [order(1)])
     pages = data.event_type("page.viewed", schema={})

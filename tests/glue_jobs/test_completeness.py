@@ -19,7 +19,7 @@ from nakadi_jobs.transform import members_in_columns, names_in
     ],
 )
 def test_members_are_counted_by_type(kind, said):
-    """Each member that a column tells counts once; one whose column was of another type counts for nothing."""
+    """Each member that a column holds counts once; one whose column was of another type counts for nothing."""
     assert members_in_columns("v", kind) == said
 
 

@@ -88,7 +88,7 @@ def test_a_tombstone_is_known_by_its_key(how):
 
 
 def test_a_value_is_found_in_what_cannot_be_parsed():
-    """Tables keep broken events as text; whoever has to go is not overlooked there."""
+    """Tables keep broken events as text; what has to be erased is not overlooked there."""
     wanted = Wanted(("customer", "id"), "c-1")
     assert wanted.found_in_text(b'{broken "c-1"')
     assert not wanted.found_in_text(b'{broken "c-2"')

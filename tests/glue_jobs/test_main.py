@@ -16,7 +16,7 @@ from nakadi_jobs.__main__ import in_turn
     ],
 )
 def test_a_job_with_complaints_stops_no_other(codes, expected, begun):
-    """What somebody has to look at is in the exit code, and every job has run; a failure ends the round."""
+    """What needs attention is in the exit code, and every job has run; a failure ends the round."""
     given = []
 
     def job(code):

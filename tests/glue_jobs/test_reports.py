@@ -1,4 +1,4 @@
-"""What a run tells while it works, and at its end."""
+"""What a run reports while it works, and at its end."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""The traffic of event types is measured, kept, and told beside what their owners expect."""
+"""The traffic of event types is measured, kept, and returned beside what their owners expect."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -63,7 +63,7 @@ def test_payloads_that_look_like_metadata(jobs, data):
 
 
 def test_bad_input_is_left_out(jobs, data):
-    """Damaged parts are told of, and the rest is measured. Events that nobody stamps have no publisher."""
+    """Damaged parts are reported, and the rest is measured. Events without a stamp have no publisher."""
     pages = data.event_type("page.viewed", schema={})
     data.archived(pages, [order(1)] * 3)
     cut = data.archived(pages, [order(1)] * 3)

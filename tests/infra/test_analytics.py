@@ -74,7 +74,7 @@ def test_jobs_are_started_by_the_clock(analytics):
 
 
 def test_someone_hears_of_a_job_that_failed(analytics, serving):
-    """Failures of these jobs are told to the topic of the alarms, which lets them in."""
+    """Failures of these jobs are sent to the topic of the alarms, which accepts them."""
     rule = analytics.one("AWS::Events::Rule")
     [allowed] = [
         each

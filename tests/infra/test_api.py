@@ -143,7 +143,7 @@ def test_a_header_that_is_reported_is_declared(paths):
 
 
 def test_everything_but_the_public_needs_a_token(api):
-    """The authorizer stands before every operation that is not for everybody, which is all below /health. (R42)"""
+    """The authorizer stands before every operation that is not public, which is all below /health. (R42)"""
     for path, item in api["Body"]["paths"].items():
         for each in item.values():
             assert each["security"] == ([] if PUBLIC.fullmatch(path) else [{"token": []}]), path

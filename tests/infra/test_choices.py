@@ -450,7 +450,7 @@ def test_tables_can_be_asked_by_athena(large, analytics):
 
 
 def test_lake_formation_lets_readers_read(large, analytics):
-    """Each reader may see the database, and select from every table in it; nobody may pass that on."""
+    """Each reader may see the database, and select from every table in it; none may pass that on."""
     grants = large.analytics.all("AWS::LakeFormation::PrincipalPermissions").values()
     readers = [each.strip() for each in LARGE["table_readers"].split(",")]
     wanted = [(each, what) for each in readers for what in (["DESCRIBE"], ["DESCRIBE", "SELECT"])]

@@ -104,7 +104,7 @@ def test_what_is_deployed_comes_out_of_the_wheel(foreign, installed):
 
 
 def test_the_broker_waits_for_data_of_its_own(foreign):
-    """In one stack the tables and streams are made before whoever reads them."""
+    """In one stack the tables and streams are made before their readers."""
     live = template(foreign, "assembly-*Live/*.template.json")
     stream = next(name for name, each in live.resources.items() if each["Type"] == "AWS::Kinesis::Stream")
     [mapping] = (each for each in live.resources.values() if each["Type"] == "AWS::Lambda::EventSourceMapping")

@@ -93,7 +93,7 @@ def test_a_stream_is_encrypted(data, name, shards):
 
 @pytest.mark.parametrize("name", [ARCHIVE, ANALYSED])
 def test_a_bucket_is_private(data, name):
-    """Nobody reads the archive or what was made of it from outside, and nobody without TLS."""
+    """The archive and what was made of it are not readable from outside, nor without TLS."""
     bucket = buckets(data)[name]
     [rule] = bucket["BucketEncryption"]["ServerSideEncryptionConfiguration"]
 

@@ -109,7 +109,7 @@ def test_what_is_called_by_its_name_has_that_name(data, serving, analytics):
 
 
 def test_an_alarm_that_is_named_is_one(serving):
-    """Alarms are called as they are told of."""
+    """Alarms have the names that the documentation uses."""
     alarms = {each["AlarmName"].removeprefix("nakadi-test-") for each in serving.all("AWS::CloudWatch::Alarm").values()}
 
     assert "NoStreamingTask" in alarms

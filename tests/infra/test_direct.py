@@ -96,7 +96,7 @@ def test_it_is_reached_by_tls_and_reaches_the_tasks(large):
 
 
 def test_tasks_serve_it_and_check_tokens_themselves(large):
-    """The service has both balancers, serves publishing too, and trusts nobody's word on who asks."""
+    """The service has both balancers, serves publishing too, and trusts no header on who asks."""
     [container] = large.serving.one("AWS::ECS::TaskDefinition")["ContainerDefinitions"]
     variables = {each["Name"]: text(each["Value"]) for each in container["Environment"]}
 

@@ -1,4 +1,4 @@
-"""The functions: what each is told, what each may do, and how the log's indexer is fed."""
+"""The functions: what settings each gets, what each may do, and how the log's indexer is fed."""
 
 import json
 from contextlib import closing
@@ -71,7 +71,7 @@ def test_functions_are_traced_from_within_by_a_layer(serving, large):
 
 
 def test_the_indexer_counts_every_record_in_order(serving):
-    """One batch of a shard at a time; what fails is split, tried again, and told to a queue in the end."""
+    """One batch of a shard at a time; what fails is split, tried again, and sent to a queue in the end."""
     mappings = serving.all("AWS::Lambda::EventSourceMapping").values()
 
     assert len({text(each["EventSourceArn"]) for each in mappings}) == 2

@@ -91,7 +91,7 @@ def test_silence_is_bad_only_where_there_should_be_a_sound(alarms):
 
 
 def test_an_indexer_that_is_not_invoked_raises_an_alarm(alarms):
-    """A disabled mapping has no iterator age: records that come in without an invocation are what tells of it."""
+    """A disabled mapping has no iterator age: records that come in without an invocation show it."""
     streams = set()
     for suffix in ("", "-orders"):
         metrics = {each["Id"]: each for each in alarms[f"IndexerIsAway{suffix}"]["Metrics"]}
@@ -112,7 +112,7 @@ def test_an_alarm_takes_no_more_metrics_than_it_may(large):
 
 
 def test_own_metrics_are_those_that_are_reported(serving, alarms):
-    """What alarms look at in the stage's namespace has the names and dimensions that its functions tell."""
+    """What alarms look at in the stage's namespace has the names and dimensions that its functions report."""
     own = {
         name: (each["MetricName"], {one["Name"]: text(one["Value"]) for one in each["Dimensions"]})
         for name, each in alarms.items()

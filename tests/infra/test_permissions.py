@@ -286,7 +286,8 @@ def test_a_job_changes_only_what_it_owns(roles, data, role, table, key):
 
 
 def test_a_reader_of_the_archive_learns_that_an_object_is_missing(guarded, serving):
-    """Whoever may get objects may list the bucket too, or else S3 would refuse instead of saying what is not there."""
+    """A role that may get objects may list the bucket too, or else S3 would refuse instead of saying what is not
+    there."""
     store = open_archive(serving.environment("cursors")["NAKADI_ARCHIVE"])
     with closing(store), guarded.as_role("FunctionsRolecursors"), pytest.raises(ArchiveGone):
         store.get(Location("log/none.json.gz", 0, 1))

@@ -39,7 +39,7 @@ def test_nothing_in_the_network_costs_by_the_hour(serving):
 
 
 def test_only_the_gateway_gets_in(serving):
-    """The link may speak to the load balancer, it to the service, and the service to nobody but by TLS."""
+    """The link may speak to the load balancer, it to the service, and the service only by TLS."""
     ingress = [
         (text(each["SourceSecurityGroupId"]), text(each["GroupId"]), each["FromPort"], each["ToPort"])
         for each in serving.all("AWS::EC2::SecurityGroupIngress").values()
@@ -58,7 +58,7 @@ def test_only_the_gateway_gets_in(serving):
 
 
 def test_the_task_is_as_small_and_closed_as_it_can_be(serving, container):
-    """arm64, a root file system that nobody writes to, and no rights of a superuser."""
+    """arm64, a root file system that is read only, and no rights of a superuser."""
     task = serving.one("AWS::ECS::TaskDefinition")
 
     assert (task["Cpu"], task["Memory"]) == ("256", "512")
@@ -133,7 +133,7 @@ def test_tasks_come_with_streams_and_with_work(serving):
 
 
 def test_it_reports_its_streams_under_the_name_that_is_looked_at(serving, options):
-    """The name that the service tells its metrics under is the one that tasks are counted by."""
+    """The name that the service reports its metrics under is the one that tasks are counted by."""
     metrics = [
         each["TargetTrackingScalingPolicyConfiguration"].get("CustomizedMetricSpecification", {})
         for each in serving.all("AWS::ApplicationAutoScaling::ScalingPolicy").values()

@@ -54,7 +54,7 @@ def test_a_template_knows_neither_account_nor_region(template):
 
 
 def test_everything_bears_its_stage(template):
-    """Bills and searches can tell the stages apart."""
+    """Bills and searches can distinguish the stages."""
     for name, each in template.resources.items():
         tags = each.get("Properties", {}).get("Tags")
         if tags is not None:
@@ -84,7 +84,7 @@ def test_no_reason_is_left_over(reports):
 
 
 def test_what_breaks_a_rule_is_not_deployed(tmp_path):
-    """A queue that anybody may reach without TLS does not get through."""
+    """A queue that can be reached without TLS does not get through."""
     app = cdk.App(outdir=str(tmp_path), analytics_reporting=False)
     stack = cdk.Stack(app, "careless")
     sqs.Queue(stack, "Queue")

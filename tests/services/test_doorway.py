@@ -1,4 +1,4 @@
-"""What the streaming service tells of itself."""
+"""What the streaming service reports about itself."""
 
 import asyncio
 import io
@@ -38,7 +38,7 @@ def test_a_metric_is_a_line():
 
 
 def test_it_is_reported_again_and_again():
-    """A service tells how many streams it has, whole lines at a time, until it is cancelled."""
+    """A service reports how many streams it has, whole lines at a time, until it is cancelled."""
     told = []
     metrics = Metrics()
     metrics.open_streams.add(2, "low-level")

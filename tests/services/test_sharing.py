@@ -56,7 +56,7 @@ class Delivered:
 
 
 class Worker:
-    """A consumer of a service that commits where everybody does, until its stream ends."""
+    """A consumer of a service that commits where all do, until its stream ends."""
 
     def __init__(self, service, api, subscription, delivered):
         # Whoever begins streams asks another server than whoever commits.

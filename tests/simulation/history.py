@@ -33,7 +33,7 @@ MOST_SKEW = timedelta(seconds=2)
 
 @dataclass(slots=True, kw_only=True)
 class History:
-    """The truth, as nobody in the world can see it: what is stored, and who was sent what.
+    """The truth, as no process in the world can see it: what is stored, and who was sent what.
 
     `able` says whether a session's process could send something for it, had it a turn right now.
     """
@@ -168,7 +168,7 @@ class History:
             promise("I6", len(sharing) <= room, f"{len(sharing)} sessions share {room} partitions")
 
     def _is_being_reset(self, reset: Reset | None) -> bool:
-        """Whether somebody sets offsets. Whoever began in the future did so before the clock was set back: they do not
+        """Whether offsets are being set. One that began in the future did so before the clock was set back: they do not
         count any more."""
         if reset is None or reset.since is None or reset.since > self.now():
             return False
@@ -193,7 +193,7 @@ class History:
         self.excused[place].update(offsets)
 
     def excuse(self, place: Place, first: Position, last: Position) -> None:
-        """Nobody wanted what lies behind the first position, up to the second."""
+        """No one wanted what lies behind the first position, up to the second."""
         self.excused[place].update(range(first.offset + 1, last.offset + 1))
 
     def left(self) -> dict[Place, int]:

@@ -1,4 +1,4 @@
-"""Whoever sets offsets and adds partitions, step by step, and what they and everybody else know of the event type."""
+"""Operators that set offsets and add partitions, step by step, and what all processes know of the event type."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def a_subscription(read_from: ReadFrom) -> Subscription:
 
 
 class Topic:
-    """The event type, as `EventTypes` and `Cursors` tell of it."""
+    """The event type, as `EventTypes` and `Cursors` show it."""
 
     def __init__(self, history: History, partitions: int) -> None:
         self._history = history
@@ -106,7 +106,7 @@ def fulfilment(wire: Wire, clock: SkewedClock) -> ResetExecution:
 
 
 class Repartitioning:
-    """One more partition. Whoever asked for it asks again until there is an answer."""
+    """One more partition. The operator asks again until there is an answer."""
 
     def __init__(self, subscription: Subscription, topic: Topic, wire: Wire, clock: SkewedClock) -> None:
         self._subscription = subscription

@@ -206,7 +206,7 @@ class Process:
 
     @property
     def takes_lease(self) -> bool:
-        """Whether somebody in here is at it: others wait."""
+        """Whether a call is under way: others wait."""
         return self.host._lock.locked()
 
     @property

@@ -20,7 +20,7 @@ def test_worlds_keep_their_promises(first):
 
 
 def test_a_world_can_be_lived_through_again():
-    """A seed tells everything: the same seed is the same world."""
+    """A seed determines everything: the same seed is the same world."""
     trails = []
     for _ in range(2):
         world = World(4711)
@@ -47,7 +47,7 @@ def test_worlds_in_dynamodb_keep_their_promises(tmp_path):
 
 
 def test_broken_promises_are_found(monkeypatch):
-    """A session that goes on without a lease is found out, and its seed is told with what happened before. (S318)"""
+    """A session that goes on without a lease is found, and its seed is reported with what happened before. (S318)"""
     monkeypatch.setattr(SubscriptionSession, "_is_over", lambda self, _: self.end is not None)
     with pytest.raises(Broken, match=r"(?s)seed (\d+): I[17]: .* SEEDS=1 FIRST=\1$"):
         run_many(500)

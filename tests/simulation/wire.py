@@ -1,5 +1,5 @@
-"""The way of a process to the store: calls get lost, answers get lost, calls arrive twice, others are faster, and what
-changes is not always told."""
+"""The way of a process to the store: calls get lost, answers get lost, calls arrive twice, others are faster, and
+changes are not always reported."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ class Faults:
 
 
 class Died(BaseException):
-    """Raised within whatever a process is doing when it crashes; nobody there can catch it."""
+    """Raised within whatever a process is doing when it crashes; it cannot be caught there."""
 
 
 class Wire:
     """A `Coordination`. `meanwhile` lets the rest of the world make moves; `actor` is the session that is calling, if
-    one is, and `letting_go` whether it hands over. Whoever owns the wire sets `alive`."""
+    one is, and `letting_go` whether it hands over. The owner of the wire sets `alive`."""
 
     def __init__(
         self, store: Any, history: History, faults: Faults, random: Random, meanwhile: Callable[[], None]

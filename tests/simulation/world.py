@@ -1,8 +1,8 @@
-"""A world: a store, processes with streams, clients, publishers, and somebody who sets offsets and adds partitions.
+"""A world: a store, processes with streams, clients, publishers, and operators that set offsets and adds partitions.
 
-Everything that happens is drawn from one seed, one move at a time; and while somebody waits for the store, others move
-as well, also in the same process: as threads do. After some hundred moves nothing goes wrong any more, and then
-everybody with work must come to its end.
+Everything that happens is drawn from one seed, one move at a time; and while one waits for the store, others move as
+well, also in the same process: as threads do. After some hundred moves nothing goes wrong any more, and then all work
+must come to its end.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class World:
         return {(each.place, each.owner) for each in entries if each.owner and each.next and self._able(each.owner)}
 
     def _commit_one(self, stream: Stream) -> None:
-        """Commit the next event of a partition that nobody else waits for."""
+        """Commit the next event of a partition that no other session waits for."""
         offsets, wanted = self.history.offsets, {place for place, _ in self._wanted()}
         latest = max((each.since for each in offsets.values() if each.owner == stream.session.id), default=self._now())
         if abs(self._now() - latest) < timedelta(seconds=0.6 * stream.limits.commit_seconds):
@@ -428,7 +428,7 @@ class World:
     # Choosing
 
     def _doing(self, what: str, move: Callable[[], None]) -> None:
-        """Nobody does the same thing twice at a time; and who crashes does not come to the end of it."""
+        """No one does the same thing twice at a time; and who crashes does not come to the end of it."""
         if what in self._busy:
             return
         self._busy.add(what)

@@ -125,7 +125,7 @@ def prepared(host: str) -> str:
 
 
 def left(host: str, subscription: str) -> int | None:
-    """How many events are not committed yet; None if nobody knows."""
+    """How many events are not committed yet; None if that is unknown."""
     [item] = asked(host, "GET", f"/subscriptions/{subscription}/stats")["items"]
     counts = [each.get("unconsumed_events") for each in item["partitions"]]
     return None if None in counts else sum(counts)

@@ -48,7 +48,7 @@ def test_the_judge_sees_what_is_wrong(entries, counts):
 
 
 def test_what_never_came_is_lost():
-    """An acknowledged event that nobody has got is lost."""
+    """An acknowledged event that no consumer got is lost."""
     judge = Judge()
     judge.read(FINE)
     assert judge.lost(["k:0", "k:1", "k:2"]) == 1

@@ -1,7 +1,7 @@
-"""Outages: days in which the indexer and housekeeping come and go, and the stream forgets what nobody indexed.
+"""Outages: days in which the indexer and housekeeping come and go, and the stream forgets what was not indexed.
 
-Publishers, tasks and consumers go on meanwhile, shards split and merge, timelines are switched, and whoever works is
-interrupted by others between two steps. What consumers got is compared with what was acknowledged.
+Publishers, tasks and consumers go on meanwhile, shards split and merge, timelines are switched, and work is interrupted
+by that of others between two steps. What consumers got is compared with what was acknowledged.
 """
 
 from __future__ import annotations
@@ -236,7 +236,7 @@ class Outages:
             self.figures.unavailable += 1
 
     def turn(self) -> None:
-        """Somebody goes away, or comes back."""
+        """Someone goes away, or comes back."""
         if self.chance.random() < 0.7:
             self.indexer_is_here = not self.indexer_is_here
         else:

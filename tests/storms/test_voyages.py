@@ -11,8 +11,8 @@ STEPS = 90
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_nothing_is_lost_in_a_storm(seed, caplog):
-    """Throttling, 500s, timeouts before and after the effect, expired iterators and credentials, a slow archive:
-    what was acknowledged is there once, whole, in its order and at its offset, and all who failed were told clearly.
+    """Throttling, 500s, timeouts before and after the effect, expired iterators and credentials, a slow archive: what
+    was acknowledged is there once, whole, in its order and at its offset, and each failure was reported clearly.
     """
     caplog.set_level(logging.CRITICAL)
     figures = voyage(seed, STEPS)

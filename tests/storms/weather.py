@@ -1,4 +1,4 @@
-"""Faults that come by chance, the same ones for the same seed, and a time that passes only when somebody waits."""
+"""Faults that come by chance, the same ones for the same seed, and a time that passes only when a caller waits."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Aws:
             client.create_table(**table.request(prefix))
 
     def answer(self, request: AWSPreparedRequest, effect: Effect) -> AWSResponse | None:
-        """To the service a request is one step; moto leaves that to whoever calls it from several threads."""
+        """To the service a request is one step; moto leaves that to its callers."""
         operation = _operation(request)
         with self._one_at_a_time:
             self.calls[operation] += 1
@@ -163,7 +163,7 @@ def cut_off_after(request: AWSPreparedRequest, effect: Effect) -> AWSResponse:
 
 
 def no_answer_after_and(meanwhile: Callable[[], None]) -> Fault:
-    """The request has its effect, somebody else does something, and no answer comes."""
+    """The request has its effect, another process does something, and no answer comes."""
 
     def fault(request: AWSPreparedRequest, effect: Effect) -> AWSResponse:
         effect()

@@ -68,7 +68,7 @@ class Consumer(OpenStream):
         return events
 
     def debug_at_the_end(self) -> list[str]:
-        """What the stream still tells, up to its end."""
+        """What the stream still sends, up to its end."""
         lines = [json.loads(line) for line in self.rest().splitlines()]
         return [line["info"]["debug"] for line in lines if "info" in line]
 

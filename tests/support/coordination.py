@@ -44,7 +44,7 @@ def a_session(session_id: str, *requested: int, **changes: Any) -> Session:
 
 
 def entry(partition: int, told: str = "") -> Entry:
-    """The entry of a partition: "" is nobody's, "a" is a's, "a>b" is a's until b gets it."""
+    """The entry of a partition: "" has no owner, "a" is a's, "a>b" is a's until b gets it."""
     owner, _, following = told.partition(">")
     return Entry(a_place(partition), owner or None, following or None)
 

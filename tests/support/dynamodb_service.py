@@ -51,7 +51,7 @@ def a_dynamodb() -> Iterator[str]:
 
 @contextmanager
 def on_dynamodb_local() -> Iterator[str]:
-    """The URL of tables on DynamoDB Local, which are nobody else's. Inside, processes have credentials."""
+    """The URL of tables on DynamoDB Local, which no other test uses. Inside, processes have credentials."""
     with patch.dict(os.environ, CREDENTIALS), tables(dynamodb_local(), f"contract-{next(_numbers)}") as url:
         yield url
 

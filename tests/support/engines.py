@@ -90,7 +90,7 @@ def surroundings(url: str, folder: Path) -> Iterator[str]:
 
 
 class LogUnderTest:
-    """An event log, the hours that pass for it, and topics that nobody else uses."""
+    """An event log, the hours that pass for it, and topics that no other test uses."""
 
     def __init__(self, log: EventLog, clock: HandMovedClock) -> None:
         self.log = log
@@ -104,7 +104,7 @@ class LogUnderTest:
         self._clock.move(3600)
 
     def an_hour_is_lost(self) -> None:
-        """Somebody puts the clock back."""
+        """Someone puts the clock back."""
         self._clock.move(-3600)
 
     def a_topic(self, partitions: int = 1) -> str:

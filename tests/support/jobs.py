@@ -147,7 +147,7 @@ class DataFolder:
 
 @dataclass(frozen=True)
 class Ran:
-    """What a run of a job told."""
+    """What a run of a job reported."""
 
     code: int
     told: str

@@ -1,4 +1,4 @@
-"""Kill jobs at random moments, again and again, then let them finish: tables are as if nobody had been killed.
+"""Kill jobs at random moments, again and again, then let them finish: tables are as if none had been killed.
 
 python -m tests.support.kill_jobs [KILLS] [compaction|statistics|retention ...]
 """

@@ -109,7 +109,7 @@ def on_service(
 
 
 def made_stream(client: Any, shards: int = SHARDS) -> str:
-    """A stream that nobody else uses."""
+    """A stream that no other test uses."""
     name = f"events-{next(_numbers)}"
     client.create_stream(StreamName=name, ShardCount=shards)
     until_active(client, name)

@@ -38,7 +38,7 @@ def scraped(api: httpx.Client) -> Samples:
 
 
 def told(metrics: Metrics) -> Samples:
-    """What a process without a server would tell."""
+    """What a process without a server would report."""
     text_of = prometheus_text(metrics)
     assert text_of is not None
     return samples_in(text_of(PLAIN)[0].decode())

@@ -1,8 +1,8 @@
-"""A second process on the same data file: it does as it is told, line by line, and answers each line.
+"""A second process on the same data file: it carries out commands, line by line, and answers each line.
 
     python neighbour.py URL
 
-It is told JSON arrays, a command and what it needs, and answers `null` or what it found.
+It reads JSON arrays, a command and its arguments, and answers `null` or what it found.
 """
 
 import json
@@ -28,7 +28,7 @@ class Neighbour:
         self._process = process
 
     def begin(self, *command: Any) -> None:
-        """Tell it, and do not wait for the answer."""
+        """Send it a command, and do not wait for the answer."""
         self._process.stdin.write(json.dumps(command).encode() + b"\n")
         self._process.stdin.flush()
 
@@ -60,7 +60,7 @@ def a_neighbour(url: str) -> Iterator[Neighbour]:
 
 
 class Commands:
-    """What it can be told to do."""
+    """The commands that it knows."""
 
     def __init__(self, url: str) -> None:
         self._clock = SystemClock()

@@ -1,4 +1,4 @@
-"""What the broker tells in the event types of its own."""
+"""What the broker records in its own event types."""
 
 from __future__ import annotations
 

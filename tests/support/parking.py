@@ -1,4 +1,4 @@
-"""A subscription that parks what nobody can process, and consumers that cannot process something."""
+"""A subscription that parks what cannot be processed, and consumers that cannot process something."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def fail_until_parked(api: httpx.Client, subscription: dict[str, Any], event: st
     raise AssertionError(f"{event} comes again and again")
 
 
-def lot(api: httpx.Client, subscription: dict[str, Any]) -> list[str]:
+def parked_ids(api: httpx.Client, subscription: dict[str, Any]) -> list[str]:
     """What is parked, by id."""
     return [each["id"] for each in api.get(f"/subscriptions/{subscription['id']}/parked-events").json()["items"]]
 

@@ -1,4 +1,5 @@
-"""A small world in which consumers fail: one partition, a session now and then, and somebody who looks after the lot.
+"""A small world in which consumers fail: one partition, a session now and then, and an operator who looks after parked
+events.
 
 Everything is made up from a seed: when calls are carried out and whether their answers get lost, when sessions see what
 has changed, when they crash, which events cannot be processed and until when, what is skipped and redriven.
@@ -246,7 +247,7 @@ class World:
         return PartitionStart(an_event_type(), stored)
 
     def events(self, beginning: PartitionStart) -> Iterator[EventRun]:
-        """As they come from the lot and from the log, a few at a time."""
+        """Parked ones and those of the log, a few at a time."""
         offset, again = beginning.start.offset, beginning.again
         if again is not None:
             for each in again.events:

@@ -15,7 +15,7 @@ PATIENCE = 60.0
 
 
 def until(condition: Callable[[], object], seconds: float = PATIENCE) -> None:
-    """Wait until something is so; for what happens elsewhere and tells nobody."""
+    """Wait until something is so; for what happens elsewhere without a notification."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "it is still not so"

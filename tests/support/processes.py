@@ -29,7 +29,7 @@ def running(
 
 
 def listens(port: int) -> bool:
-    """Whether somebody listens on this port of this machine."""
+    """Whether a program listens on this port of this machine."""
     try:
         socket.create_connection(("127.0.0.1", port), 1).close()
     except OSError:

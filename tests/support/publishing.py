@@ -44,7 +44,7 @@ def a_business_type(*, schema: Any = None, version: str = "1.0.0", **changes: An
 
 
 class UnreliableLog:
-    """A log whose partitions can be told to refuse, and which can be told to raise."""
+    """A log whose partitions refuse on demand, and which raises on demand."""
 
     def __init__(self, log: EventLog) -> None:
         self._log = log

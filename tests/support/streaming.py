@@ -50,7 +50,7 @@ class SeenLog:
 
 @dataclass
 class KeptOutlet:
-    """Keeps what is written. `slow` lets nothing through until it is told `room`."""
+    """Keeps what is written. `slow` lets nothing through until `room` is called."""
 
     written: list[bytes] = field(default_factory=list)
     slow: bool = False

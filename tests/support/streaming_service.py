@@ -1,4 +1,4 @@
-"""The streaming service as its container starts it: a process, and what it is told."""
+"""The streaming service as its container starts it: a process, and its settings."""
 
 import signal
 import sys

@@ -18,7 +18,7 @@ QUIET = ArchivePolicy(after=inf, hot=0, grace=0, share=0)
 
 
 class Failing(MemoryStore):
-    """An archive that is out of reach when it is told to be."""
+    """An archive that is out of reach on demand."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -21,7 +21,7 @@ LONG_AGO_ENOUGH = 1.1
 
 
 class World:
-    """A broker that archives when it is told to, and keeps hardly anything of that in its hot log."""
+    """A broker that archives on demand, and keeps hardly anything of that in its hot log."""
 
     def __init__(self, engine: str, folder: Path) -> None:
         url = "memory:" if engine == "memory" else f"sqlite:///{folder}/nakadi.db"
@@ -139,7 +139,7 @@ def test_a_subscription_reads_on_from_the_archive(world: World):
 
 
 def test_retention_reaches_into_the_archive(world: World):
-    """What an event type's retention lets go of cannot be read any more, wherever it was."""
+    """What the retention of an event type removes cannot be read any more, wherever it was."""
     world.publish(*range(4))
     time.sleep(LONG_AGO_ENOUGH)
     world.publish(*range(4, 8))
@@ -159,7 +159,7 @@ def test_retention_reaches_into_the_archive(world: World):
 
 
 def test_damage_is_never_stepped_over(world: World, caplog):
-    """A stream delivers nothing behind an archive object that is damaged, and the log tells its offsets; whoever
+    """A stream delivers nothing behind an archive object that is damaged, and the log has its offsets; a reader that
     begins behind it reads on."""
     world.publish(*range(4))
     assert world.archived() == 3

@@ -11,7 +11,8 @@ def about(events, resource):
 
 
 def test_changes_are_reported_while_the_feature_is_on(api, switched_on):
-    """Creation, change and deletion of an event type are told with what was and what is. (R106, R250, R251)"""
+    """Creation, change and deletion of an event type are reported with the state before and after. (R106, R250,
+    R251)"""
     before = a_definition()
     created(api, before)
     switched_on("audit_log_collection")
@@ -34,7 +35,7 @@ def test_changes_are_reported_while_the_feature_is_on(api, switched_on):
 
 
 def test_the_log_begins_with_itself(api, switched_on):
-    """Switching the audit log on is the first thing that it tells, and makes its event type. (R250, R251)"""
+    """Switching the audit log on is its first record, and makes its event type. (R250, R251)"""
     switched_on("audit_log_collection")
 
     assert about(told(api, "nakadi.audit.log"), "audit_log_collection")
@@ -42,7 +43,7 @@ def test_the_log_begins_with_itself(api, switched_on):
 
 
 def test_settings_and_storages_are_reported_too(api, switched_on, a_storage):
-    """Features, admins, blacklist, storages and timelines are told by their kind. (R251)"""
+    """Features, admins, blacklist, storages and timelines are recorded by their kind. (R251)"""
     switched_on("audit_log_collection")
     name = created(api)["name"]
     api.post("/settings/admins", json=lists("zoe"))
@@ -58,7 +59,7 @@ def test_settings_and_storages_are_reported_too(api, switched_on, a_storage):
 
 
 def test_what_failed_is_not_reported(api, switched_on):
-    """A refused request changes nothing and tells nothing. (R251)"""
+    """A refused request changes nothing and is not recorded. (R251)"""
     switched_on("audit_log_collection")
     definition = a_definition(partition_strategy="odd")
 

@@ -243,7 +243,7 @@ def test_a_scalar_is_no_list(api):
 
 @pytest.mark.parametrize("field", ["name", "owning_application", "category", "schema"])
 def test_a_mandatory_field_must_be_there(api, field):
-    """A missing and a null mandatory field are told by name. (R18, R21, R68, R70)"""
+    """A missing and a null mandatory field are reported by name. (R18, R21, R68, R70)"""
     definition = a_definition()
     missing = {name: value for name, value in definition.items() if name != field}
 
@@ -253,7 +253,7 @@ def test_a_mandatory_field_must_be_there(api, field):
 
 @pytest.mark.parametrize("field", ["enrichment_strategies", "cleanup_policy", "compatibility_mode"])
 def test_a_null_is_no_default(api, field):
-    """Null for a field with a default is told as missing. (R5, R70)"""
+    """Null for a field with a default is reported as missing. (R5, R70)"""
     answer = api.post("/event-types", json=a_definition(**{field: None}))
 
     assert violations(answer) == {f'Field "{field}" must not be null'}

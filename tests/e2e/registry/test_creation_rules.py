@@ -7,7 +7,7 @@ from tests.support.builders import a_name
 
 
 def test_every_violation_gets_its_line(api):
-    """All violations are told at once, each in a line with the path of its field. (R18, R19)"""
+    """All violations are reported at once, each in a line with the path of its field. (R18, R19)"""
     answer = api.post(
         "/event-types",
         json={

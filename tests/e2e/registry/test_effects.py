@@ -83,7 +83,7 @@ def test_events_are_always_validated_against_the_json_schema(api):
 
 
 def test_constraints_are_reported_before_the_schema_is_compared(api):
-    """A change that breaks a constraint and the schema is told for its constraint. (R113, R183)"""
+    """A change that breaks a constraint and the schema is reported for its constraint. (R113, R183)"""
     definition = a_definition(schema={"properties": {"a": {}}}, partition_strategy="hash", partition_key_fields=["a"])
     created(api, definition)
     changes = {"partition_strategy": "random", "schema": {"type": "json_schema", "schema": '{"properties": {}}'}}
@@ -94,7 +94,7 @@ def test_constraints_are_reported_before_the_schema_is_compared(api):
 
 
 def test_a_section_is_judged_as_a_whole(api):
-    """An authorization section that is incomplete is told before its duplicates. (R63)"""
+    """An authorization section that is incomplete is reported before its duplicates. (R63)"""
     section = {"admins": [{"data_type": "user", "value": "ann"}] * 2, "readers": [], "writers": []}
 
     assert "must contain at least one attribute" in problem(
@@ -169,7 +169,7 @@ def test_no_warnings_still_have_their_header():
 
 
 def test_a_busy_event_type_answers_try_later(monkeypatch):
-    """Whoever always finds the event type changed by others is told to come back. (R129, R214)"""
+    """A client whose changes are always overtaken by others is asked to come back. (R129, R214)"""
     broker = open_broker(Settings())
     api = client_of(broker.application)
     definition = a_definition()

@@ -1,4 +1,4 @@
-"""Figures (KPIs): who published, streamed and asked for how much, told in event types of the broker's own."""
+"""Figures (KPIs): who published, streamed and asked for how much, recorded in event types of the broker."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def about(api, figures, name):
 
 
 def test_what_was_published_is_reported(api, on):
-    """Every batch that was stored is told, and no other; nothing is told of figures themselves. (P153, R250)"""
+    """Every batch that was stored is recorded, and no other; nothing is recorded of figures themselves. (P153, R250)"""
     assert api.post(f"/event-types/{on}/events", content=b"[{]").status_code == 400
 
     events = about(api, PUBLISHED, on)
@@ -42,7 +42,7 @@ def test_what_was_published_is_reported(api, on):
 
 
 def test_what_was_streamed_is_reported(api):
-    """A stream tells at its end how much it has sent, whichever of the two ways it came. (L70, S309)"""
+    """A stream records at its end how much it has sent, whichever of the two ways it came. (L70, S309)"""
     name = created(api)["name"]
     assert publish(api, name, 5)
     cursors = {"X-Nakadi-Cursors": '[{"partition":"0","offset":"BEGIN"}]'}
@@ -60,7 +60,7 @@ def test_what_was_streamed_is_reported(api):
 
 
 def test_requests_are_reported(api):
-    """Each request is told with what it asked for and how it was answered. (R228, R250)"""
+    """Each request is recorded with what it asked for and how it was answered. (R228, R250)"""
     path = f"/event-types/{created(api)['name']}"
     api.get(f"{path}?a=b", headers={"user-agent": "test/1"})
 
@@ -79,7 +79,7 @@ def requests(api, path):
 
 
 def test_reading_figures_makes_none(api, on):
-    """Requests that read figures are not told, or their readers would never come to an end. (R250)"""
+    """Requests that read figures are not recorded, or their readers would never come to an end. (R250)"""
     figures, others = (subscribed(api, name, read_from="begin") for name in (PUBLISHED, on))
     for subscription in (figures, others):
         with Consumer(api, subscription, batch_limit=1, stream_limit=1) as stream:

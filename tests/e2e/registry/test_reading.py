@@ -31,7 +31,7 @@ def test_the_list_can_be_narrowed_to_an_application(api):
 
 
 def test_the_list_can_be_narrowed_to_a_writer(api):
-    """Only event types that name the writer itself are listed; a wildcard is nobody's name. (R89)"""
+    """Only event types that name the writer itself are listed; a wildcard is not a name. (R89)"""
     writer = a_name("writer")
     everybody = lists() | {"writers": [{"data_type": "*", "value": "*"}]}
     mine = created(api, authorization=lists() | {"writers": attributes("x", writer)})

@@ -212,7 +212,7 @@ def test_keys_that_cannot_be_read_are_no_refusal(tmp_path, issuer):
 
 
 def test_the_url_is_judged_before_the_token(broker):
-    """An abnormal URL is 400 whoever asks. (R31, R48)"""
+    """An abnormal URL is 400 for every client. (R31, R48)"""
     problem(client_of(broker.application).get("/event-types//x"), 400)
 
 
@@ -345,7 +345,7 @@ def test_the_list_shows_everything_to_everyone(broker, issuer, listed):
 
 
 def test_an_open_event_type_is_everyones(broker, issuer):
-    """Without authorization anybody may change and delete, also add an authorization. (R54, R115)"""
+    """Without authorization every client may change and delete, also add an authorization. (R54, R115)"""
     definition = a_definition()
     created(client(broker, issuer), definition)
     path = f"/event-types/{definition['name']}"
@@ -399,7 +399,7 @@ def test_only_event_type_admins_loosen_a_mode(broker, issuer):
     ],
 )
 def test_settings_are_for_administrators(broker, issuer, method, path, body):
-    """Whoever is no administrator of the broker is refused all settings. (R218)"""
+    """A subject that is no administrator of the broker is refused all settings. (R218)"""
     answer = client(broker, issuer).request(method, path, json=body)
 
     assert problem(answer, 403) == "Admin privileges are required to perform this operation"
@@ -416,7 +416,7 @@ def test_settings_are_for_administrators(broker, issuer, method, path, body):
     ],
 )
 def test_storages_are_for_administrators(broker, issuer, method, path, body):
-    """Whoever is no administrator of the broker is refused all storages. (R232)"""
+    """A subject that is no administrator of the broker is refused all storages. (R232)"""
     answer = client(broker, issuer).request(method, path, json=body)
 
     assert problem(answer, 403) == "Admin privileges required to perform this operation"

@@ -224,7 +224,7 @@ def test_a_flag_is_true_or_false(api, path):
 
 
 def test_a_schema_can_be_tried_before_it_is_added(api, path):
-    """The check tells whether a schema may follow a version, and stores nothing. (R148, R276)"""
+    """The check says whether a schema may follow a version, and stores nothing. (R148, R276)"""
     answer = api.post(f"{path}/latest/compatibility-check", json={"schema": json.dumps(SECOND)})
 
     assert answer.status_code == 200
@@ -237,7 +237,7 @@ def test_a_schema_can_be_tried_before_it_is_added(api, path):
 
 
 def test_an_incompatible_schema_is_an_answer_and_no_failure(api, path):
-    """What may not follow is told with the message that adding it would give. (R148)"""
+    """What may not follow is reported with the message that adding it would give. (R148)"""
     answer = api.post(f"{path}/1.0.0/compatibility-check", json={"schema": '{"properties": {}}'})
 
     assert answer.json() == {
@@ -258,7 +258,7 @@ def test_a_check_is_against_the_version_it_names(api, path):
 
 
 def test_a_check_needs_a_schema(api, path):
-    """A missing schema is told field by field, one that is none is 422. (R148, R149)"""
+    """A missing schema is reported field by field, one that is none is 422. (R148, R149)"""
     check = f"{path}/latest/compatibility-check"
 
     assert violations(api.post(check, json={})) == {'Field "schema" must not be null'}
@@ -291,8 +291,8 @@ def test_a_check_needs_something_to_check_against(api, path):
     ],
 )
 def test_a_schema_has_to_be_sound(api, mode, schema_text, detail):
-    """A schema that is not sound is 422 with the reason, whoever asks for it.
-    (R9, R10, R150, R151, R152, R153, R154, R155, R158, R160, R163)
+    """A schema that is not sound is 422 with the reason, wherever it is sent. (R9, R10, R150, R151, R152, R153, R154,
+    R155, R158, R160, R163)
     """
     assert detail in problem(
         api.post("/event-types", json=a_definition(schema=schema_text, compatibility_mode=mode)), 422

@@ -60,7 +60,7 @@ def test_an_attribute_is_listed_once(api):
 
 
 def test_every_list_of_admins_has_someone(api):
-    """Missing and empty lists, and incomplete attributes, are told field by field. (R220)"""
+    """Missing and empty lists, and incomplete attributes, are reported field by field. (R220)"""
     answer = api.post("/settings/admins", json={"admins": [], "readers": [{"data_type": "user"}]})
 
     assert violations(answer) == {

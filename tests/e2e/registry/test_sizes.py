@@ -52,7 +52,7 @@ EVENT_TYPES = {
 
 @pytest.mark.parametrize("what", EVENT_TYPES)
 def test_an_event_type_has_no_endless_texts_and_lists(api, what):
-    """What an event type has beyond a limit is told with the limit, on creation and on a change. (R21)"""
+    """What an event type has beyond a limit is reported with the limit, on creation and on a change. (R21)"""
     changes, detail = EVENT_TYPES[what]
     name = created(api)["name"]
 
@@ -78,7 +78,7 @@ SUBSCRIPTIONS = {
 
 @pytest.mark.parametrize("what", SUBSCRIPTIONS)
 def test_a_subscription_has_no_endless_texts_and_lists(api, what):
-    """What a subscription has beyond a limit is told with the limit. (S10)"""
+    """What a subscription has beyond a limit is reported with the limit. (S10)"""
     changes, detail = SUBSCRIPTIONS[what]
     asked = {"owning_application": "me", "event_types": [a_name()], **changes}
 

@@ -36,7 +36,7 @@ def test_a_block_ends_the_response_at_once(api, stream, event_type):
 
 
 def test_losing_permission_ends_the_stream_with_a_problem(guarded, ann):
-    """Who may not read any more is told by a Problem in the stream, after what was sent. (L53, L60)"""
+    """A client that may not read any more gets a Problem in the stream, after what was sent. (L53, L60)"""
     definition = a_definition(authorization=lists(readers="ann bob"))
     name = created(ann, definition)["name"]
     ann.post(f"/event-types/{name}/events", json=[{"n": 1}])

@@ -45,7 +45,7 @@ def test_a_parameter_that_is_no_number_is_malformed(api, name, text):
 
 
 def test_an_empty_parameter_counts_as_missing(stream):
-    """An empty value is as good as none, and names that nobody knows have no effect. (L2, L10)"""
+    """An empty value is as good as none, and unknown names have no effect. (L2, L10)"""
     assert stream("batch_limit=&stream_timeout=&batch_timeout=1&max_uncommitted_events=0").status == 200
 
 
@@ -66,7 +66,7 @@ def test_bad_cursors_beat_bad_limits(api, event_type):
 
 
 def test_being_blocked_beats_everything_but_numbers(api):
-    """Consumption blocked is 403, also for a name that does not exist; a bad number is told before. (L12, L14)"""
+    """Consumption blocked is 403, also for a name that does not exist; a bad number is reported first. (L12, L14)"""
     name = a_name()
     blocked = f"/settings/blacklist/CONSUMER_ET/{name}"
     assert api.put(blocked).status_code == 204
@@ -103,13 +103,13 @@ def test_an_administrator_may_see_and_not_read(ann, admin):
 
 
 def test_an_event_type_without_lists_is_open(ann, bob):
-    """Without an authorization section everybody may read. (L17)"""
+    """Without an authorization section every client may read. (L17)"""
     name = created(ann)["name"]
     assert bob.get(f"/event-types/{name}/events?stream_timeout=1&batch_flush_timeout=1").status_code == 200
 
 
 def test_who_may_read_all_data_may_read(guarded, ann):
-    """Subjects with access to all data pass READ; VIEW they need as everybody else does. (L17)"""
+    """Subjects with access to all data pass READ; VIEW they need as all others do. (L17)"""
     name = created(ann, authorization=lists(writers="ann the-archiver"))["name"]
     with guarded.client("the-archiver") as archiver:
         assert archiver.get(f"/event-types/{name}/events?stream_timeout=1&batch_flush_timeout=1").status_code == 200

@@ -60,7 +60,7 @@ def test_nothing_is_lost_between_the_first_moment_and_the_first_event(stream, pu
 
 
 def test_a_keep_alive_is_an_id_without_data(stream):
-    """An idle stream sends ids alone, which no page is told of."""
+    """An idle stream sends ids alone, which pages do not see."""
     limits = "batch_flush_timeout=1&stream_keep_alive_limit=1"
     with stream(limits, cursors(_0="BEGIN"), headers=SERVER_SENT) as opened:
         _, keep_alive = blocks(opened.rest())

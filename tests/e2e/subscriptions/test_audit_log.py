@@ -1,4 +1,4 @@
-"""What the broker tells about subscriptions in event types of its own."""
+"""What the broker records about subscriptions in its own event types."""
 
 from tests.support.api import created
 from tests.support.own_events import told
@@ -11,7 +11,7 @@ def audited(api, subscription):
 
 
 def test_changes_of_subscriptions_are_audited(api, switched_on):
-    """Creation, change and deletion are told with what was and what is. (S310, R251)"""
+    """Creation, change and deletion are reported with the state before and after. (S310, R251)"""
     switched_on("audit_log_collection")
     subscription = subscribed(api)
     url = f"/subscriptions/{subscription['id']}"
@@ -27,7 +27,7 @@ def test_changes_of_subscriptions_are_audited(api, switched_on):
 
 
 def test_resets_are_audited(api, switched_on):
-    """Cursors that are set are told with where they were and where they are. (S310, R251)"""
+    """Cursors that are set are reported with where they were and where they are. (S310, R251)"""
     name = created(api)["name"]
     api.post(f"/event-types/{name}/events", json=[{}, {}])
     subscription = subscribed(api, name)
@@ -42,7 +42,7 @@ def test_resets_are_audited(api, switched_on):
 
 
 def test_what_changes_nothing_is_not_reported(api, switched_on):
-    """Asking for a subscription that is there, an empty reset and a refused request are not told. (S311)"""
+    """Asking for a subscription that is there, an empty reset and a refused request are not recorded. (S311)"""
     name = created(api)["name"]
     request = a_request(name)
     subscription = api.post("/subscriptions", json=request).json()
@@ -61,7 +61,7 @@ def counted(api, subscription):
 
 
 def test_subscriptions_that_come_and_go_are_counted(api, switched_on):
-    """With the collection of figures on, creation and deletion are told, changes are not. (S309)"""
+    """With the collection of figures on, creation and deletion are recorded, changes are not. (S309)"""
     switched_on("kpi_collection")
     subscription = subscribed(api)
     api.put(f"/subscriptions/{subscription['id']}", json=changed(subscription, labels={"a": "b"}))

@@ -17,8 +17,8 @@ def commit(api, subscription_id, *items, stream_id=STREAM):
 
 
 def test_event_types_must_be_visible(ann, bob):
-    """Whoever may not see an event type may not subscribe to it; that is told before anything about its partitions.
-    (S22, S78, S81, R258)"""
+    """A client that may not see an event type may not subscribe to it; that is reported before anything about its
+    partitions. (S22, S78, S81, R258)"""
     hidden = created(ann, authorization=lists())["name"]
     request = a_request(hidden, read_from="cursors", authorization=its_lists("bob", "bob"))
     assert problem(bob.post("/subscriptions", json=request), 403) == f"Access on VIEW event-type:{hidden} denied"
@@ -107,7 +107,7 @@ def test_all_data_access_reads_what_it_may_see(guarded, ann):
 
 
 def test_without_lists_everyone_may(ann, bob):
-    """A subscription without authorization is open to whoever has a token. (S69, S79, R260)"""
+    """A subscription without authorization is open to every client with a token. (S69, S79, R260)"""
     subscription = subscribed(ann)
     url = f"/subscriptions/{subscription['id']}"
     assert [bob.get(url + path).status_code for path in VIEWING] == [200, 200, 200]
@@ -151,8 +151,8 @@ BLOCKED = "Application or subscription is blocked"
 
 @pytest.mark.parametrize("kind", ["CONSUMER_ET", "CONSUMER_APP"])
 def test_any_client_that_is_blocked_keeps_off_the_cursors(kind):
-    """While the application, or any of the event types, is blocked, cursors are neither told nor moved; once it is not,
-    they are at once. (S106, S112, S132, S306, S308)
+    """While the application, or any of the event types, is blocked, cursors are neither returned nor moved; once it is
+    not, they are at once. (S106, S112, S132, S306, S308)
 
     Not only the first event type counts."""
     with Broker(cache_seconds=0) as broker, httpx.Client(base_url=broker.url, timeout=PATIENCE) as api:

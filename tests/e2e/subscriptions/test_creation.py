@@ -50,7 +50,7 @@ def test_a_subscription_is_found_again(api):
 
 
 def test_ids_times_and_strangers_in_a_request_mean_nothing(api):
-    """What the server gives, and members that nobody knows, are passed over. (S2)"""
+    """What the server gives, and unknown members, are passed over. (S2)"""
     body = a_request(created(api)["name"], id="mine", created_at="yesterday", updated_at=1, status=[], colour="red")
     answer = post(api, body)
     assert answer.status_code == 201
@@ -59,7 +59,7 @@ def test_ids_times_and_strangers_in_a_request_mean_nothing(api):
 
 
 def test_event_types_are_a_set(api):
-    """In whatever order and however often event types come, they are the same, and told sorted. (S6, S11)"""
+    """In whatever order and however often event types come, they are the same, and returned sorted. (S6, S11)"""
     first, second = sorted((created(api)["name"], created(api)["name"]))
     request = a_request(second, first, second)
     subscription = post(api, request).json()
@@ -205,7 +205,7 @@ def test_asking_again_finds_it(api):
 
 @pytest.mark.parametrize("changes", [{"consumer_group": "other"}, {"owning_application": "somebody-else"}])
 def test_another_group_or_application_is_another_subscription(api, changes):
-    """Each part of the key tells subscriptions apart. (S11)"""
+    """Each part of the key distinguishes subscriptions. (S11)"""
     first = subscribed(api)
     second = subscribed(api, *first["event_types"], **{"owning_application": first["owning_application"]} | changes)
     assert second["id"] != first["id"]
@@ -261,7 +261,7 @@ def test_authorization_can_be_mandatory(api, switched_on):
 
 
 def test_event_types_must_exist(api):
-    """Unknown event types are told all at once, sorted. (S22, S23, R258)"""
+    """Unknown event types are reported all at once, sorted. (S22, S23, R258)"""
     request = a_request("unknown.b", created(api)["name"], "unknown.a")
     assert problem(post(api, request), 422) == (
         "Failed to create subscription, event type(s) not found: 'unknown.a', 'unknown.b'"
@@ -353,7 +353,7 @@ def test_initial_cursors_are_checked(api, cursors, detail):
 
 @pytest.mark.parametrize("offset", ["BEGIN", "begin", "Begin", "-1", published(-1), published(0), "1", published(1)])
 def test_initial_cursors_lie_between_before_the_oldest_and_the_newest(api, offset):
-    """Any place from before the oldest event to the newest one will do, and is told as it was sent. (S30, S90)"""
+    """Any place from before the oldest event to the newest one will do, and is returned as it was sent. (S30, S90)"""
     name = created(api)["name"]
     api.post(f"/event-types/{name}/events", json=[{}, {}])
     cursor = {"event_type": name, "partition": "0", "offset": offset}
@@ -368,7 +368,7 @@ def test_initial_cursors_without_use_are_only_kept(api):
 
 
 def test_duplicates_in_lists_are_reported(api):
-    """An attribute stands in a list once; of all lists at once it is told. (S32, S33)"""
+    """An attribute stands in a list once; duplicates of all lists are reported at once. (S32, S33)"""
     ann, bob = ({"data_type": "user", "value": name} for name in ("ann", "bob"))
     request = a_request(created(api)["name"], authorization={"admins": [ann, bob, ann], "readers": [bob, bob]})
     assert problem(post(api, request), 422) == (

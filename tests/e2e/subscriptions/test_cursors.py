@@ -66,7 +66,7 @@ def test_a_reset_without_cursors_fixes_the_beginning(api, read_from, wanted):
     [("BEGIN", -1), ("begin", -1), ("-1", -1), ("0", 0), ("000000000000000001", 1), (published(1), 1)],
 )
 def test_initial_cursors_are_reported_as_what_they_mean(api, offset, wanted):
-    """However an initial cursor was written, its offset is told in one form. (S88, S90, S98, S99, S121)
+    """However an initial cursor was written, its offset is returned in one form. (S88, S90, S98, S99, S121)
 
     The client's own words are not kept as the offset."""
     name = created(api)["name"]
@@ -139,7 +139,8 @@ def test_places_that_are_not_there_are_refused(api, cursor, detail):
 
 
 def test_foreign_event_types_cannot_be_reset(api):
-    """Event types that do not belong to the subscription are told all at once, before places are looked at. (S132)"""
+    """Event types that do not belong to the subscription are reported all at once, before places are looked at.
+    (S132)"""
     subscription = subscribed(api)
     one, two = sorted(created(api)["name"] for _ in range(2))
     answer = reset(api, subscription, a_cursor(two, "0", 7), a_cursor(one), a_cursor(subscription["event_types"][0]))
@@ -147,7 +148,7 @@ def test_foreign_event_types_cannot_be_reset(api):
 
 
 def test_resets_are_judged_in_order(api):
-    """Cursors that say nothing are told before an id that nobody knows. (S132)"""
+    """Cursors that say nothing are reported before an unknown id. (S132)"""
     unknown = {"id": "unknown"}
     assert problem(reset(api, unknown, a_cursor("no.such.thing")), 422) == 'EventType "no.such.thing" does not exist.'
     name = created(api)["name"]
@@ -209,7 +210,7 @@ def test_the_stream_has_to_be_named(api):
 
 
 def test_commits_are_judged_in_order(api):
-    """What is wrong with a commit is told in a fixed order. (S93, S112, S114, S115, S127)"""
+    """What is wrong with a commit is reported in a fixed order. (S93, S112, S114, S115, S127)"""
     name = created(api)["name"]
     subscription = subscribed(api, name)
 

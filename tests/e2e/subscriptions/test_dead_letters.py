@@ -37,7 +37,7 @@ def failed_attempt(consumer, subscription):
 @pytest.mark.parametrize("policy", ["SKIP_EVENT", "DEAD_LETTER_QUEUE"])
 def test_a_poisonous_event_goes(api, consumer, policy):
     """Sent twice in a batch and twice alone without a commit, an event is dropped, others arrive, and with the queue a
-    letter tells of it. (S254, S257, S258, S259, S260, S261, S265, S266, S268, S270, S271)"""
+    dead letter describes it. (S254, S257, S258, S259, S260, S261, S265, S266, S268, S270, S271)"""
     subscription = with_policy(api, policy)
     failed = [failed_attempt(consumer, subscription) for _ in range(4)]
     assert failed == [[0, 1, 2], [0, 1, 2], [0], [0]]
@@ -57,7 +57,7 @@ def _committed(stream):
 
 
 def letters(api, subscription):
-    """What the store tells of a subscription."""
+    """The dead letters of a subscription."""
     headers = {"X-nakadi-cursors": json.dumps([{"partition": "0", "offset": "BEGIN"}])}
     target = "/event-types/nakadi.dead.letter.queue/events?batch_limit=100&batch_flush_timeout=1&stream_timeout=1"
     with OpenStream(str(api.base_url), target, headers) as stream:

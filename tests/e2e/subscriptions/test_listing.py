@@ -57,7 +57,8 @@ def test_several_event_types_have_to_be_there_all(api, separately):
 
 
 def test_readers_are_matched_literally(api):
-    """Only who is named among the readers counts, whatever a wildcard says; no lists name nobody. (S46)"""
+    """Only who is named among the readers counts, whatever a wildcard says; lists that are missing name no one.
+    (S46)"""
     name = created(api)["name"]
     mine = subscribed(api, name, authorization=its_lists(admins="ann", readers="bob carl"))
     wild = its_lists()
@@ -91,7 +92,7 @@ def test_filters_add_up(api, five):
     ],
 )
 def test_parameters_make_sense(api, query, detail):
-    """Limits, offsets, words, readers and tokens that nobody can understand are 400. (S40, S41, S42, S53)"""
+    """Limits, offsets, words, readers and tokens that cannot be parsed are 400. (S40, S41, S42, S53)"""
     told = problem(api.get("/subscriptions", params=query), 400)
     assert detail in (None, told)
 
@@ -185,7 +186,7 @@ def test_tokens_name_a_side_of_an_id(api, five, letter, at, wanted):
 
 @pytest.mark.parametrize(("letter", "at", "way", "back"), [("F", 4, "prev", [3, 4]), ("B", 0, "next", [0, 1])])
 def test_empty_pages_lead_back(api, five, letter, at, way, back):
-    """Whoever has gone over the edge finds back. (S52)"""
+    """A client that has gone beyond the last page finds back. (S52)"""
     name, subscriptions = five
     ordered = sorted(subscriptions, key=lambda each: each["id"])
     page = listed(api, event_type=name, limit=2, token=f"{letter}{ordered[at]['id']}")
@@ -194,7 +195,8 @@ def test_empty_pages_lead_back(api, five, letter, at, way, back):
 
 
 def test_tokens_can_be_the_rule(api, five, switched_on):
-    """With the feature on, whoever asks for the first page gets tokens; whoever counts goes on counting. (S51, S307)"""
+    """With the feature on, a request for the first page gets tokens; one with an offset goes on with offsets. (S51,
+    S307)"""
     switched_on("token_subscriptions_iteration")
     name, _ = five
     assert "token=F" in listed(api, event_type=name, limit=2)["_links"]["next"]["href"]

@@ -1,4 +1,5 @@
-"""The lot of a subscription: an event that nobody can process goes there, and its key follows till somebody sees to it.
+"""Parked events of a subscription: an event that consumers cannot process is parked, and so are later ones of its key,
+until it is skipped or redriven.
 
 What it takes until an event is given up is shown with the other policies, on every engine; here it is made up.
 """
@@ -9,7 +10,7 @@ from tests.e2e.conftest import engine_settings
 from tests.support.api import a_definition, created, problem
 from tests.support.consumer import Consumer, owners
 from tests.support.own_events import told
-from tests.support.parking import PARKING, give_up_on_the_next, keyed, lot, published
+from tests.support.parking import PARKING, give_up_on_the_next, keyed, parked_ids, published
 from tests.support.patience import until
 from tests.support.served import ServedBroker
 from tests.support.subscriptions import a_cursor, cursors, its_lists, reset, subscribed
@@ -32,10 +33,10 @@ def subscription(api, running):
 
 @pytest.fixture
 def parked(api, subscription):
-    """Everything of a is in the lot, and of b nothing is left."""
+    """Every event of a is parked, and of b nothing is left."""
     with Consumer(api, subscription) as stream:
         assert received(stream, 2) == ["b1", "b2"]
-        until(lambda: len(lot(api, subscription)) == 3)
+        until(lambda: len(parked_ids(api, subscription)) == 3)
     until(lambda: set(owners(api, subscription).values()) == {""})  # there is room for one stream
     return subscription
 
@@ -50,7 +51,7 @@ def items(api, subscription):
 
 
 def test_a_key_is_parked_and_others_flow(api, consumer, subscription):
-    """Later events of a parked key follow it into the lot, and others are sent."""
+    """Later events of a parked key are parked behind it, and others are sent."""
     [name] = subscription["event_types"]
     stream = consumer(subscription, batch_flush_timeout=1)
     assert received(stream, 2) == ["b1", "b2"]
@@ -63,13 +64,13 @@ def test_a_key_is_parked_and_others_flow(api, consumer, subscription):
     until(lambda: cursors(api, subscription)[name, "0"] == f"001-0001-{6:018d}")
 
 
-def test_the_lot_is_reported_page_by_page(api, parked):
-    """Pages of the lot follow each other by links, and may be of one event type, partition or key."""
+def test_parked_events_are_listed_page_by_page(api, parked):
+    """Pages of parked events follow each other by links, and may be of one event type, partition or key."""
     [name] = parked["event_types"]
     target = f"/subscriptions/{parked['id']}/parked-events"
     first = api.get(target, params={"limit": 2, "event_type": name, "partition": "0", "key": "a"}).json()
     second = api.get(first["_links"]["next"]["href"]).json()
-    assert [each["id"] for each in first["items"] + second["items"]] == lot(api, parked)
+    assert [each["id"] for each in first["items"] + second["items"]] == parked_ids(api, parked)
     assert (len(first["items"]), len(second["items"]), second["_links"]) == (2, 1, {})
     for other in ({"key": "b"}, {"event_type": "another"}, {"partition": "1"}):
         assert api.get(target, params=other).json() == {"items": [], "_links": {}}
@@ -83,14 +84,14 @@ def test_odd_pages_are_refused(api, query):
 
 
 def test_a_parked_event_can_be_looked_at(api, parked):
-    """A parked event is told as it was published."""
-    found = api.get(f"/subscriptions/{parked['id']}/parked-events/{lot(api, parked)[0]}").json()
+    """A parked event is returned as it was published."""
+    found = api.get(f"/subscriptions/{parked['id']}/parked-events/{parked_ids(api, parked)[0]}").json()
     assert (found["event"]["event"], found["key"], found["failed_commits"]) == ("a1", "a", 2)
 
 
 @pytest.mark.parametrize("parked_id", ["nonsense", "order:0:001-0001-000000000000000012", "a:b:001-0001--1"])
 def test_what_is_not_parked_is_not_found(api, parked_id):
-    """What is not in the lot can neither be told nor skipped nor redriven."""
+    """What is not parked can neither be read nor skipped nor redriven."""
     subscription = subscribed(api)
     target = f"/subscriptions/{subscription['id']}/parked-events/{parked_id}"
     for answer in (api.get(target), api.delete(target), api.post(f"{target}/redrive")):
@@ -98,17 +99,17 @@ def test_what_is_not_parked_is_not_found(api, parked_id):
 
 
 def test_a_skipped_key_flows_again(api, consumer, subscription):
-    """When the last event of a key is taken out of the lot, later ones are sent again, within the same stream."""
+    """When the last parked event of a key is removed, later ones are sent again, within the same stream."""
     [name] = subscription["event_types"]
     stream = consumer(subscription, batch_flush_timeout=1)
     assert received(stream, 2) == ["b1", "b2"]
-    until(lambda: len(lot(api, subscription)) == 3)
-    for parked_id in lot(api, subscription):
+    until(lambda: len(parked_ids(api, subscription)) == 3)
+    for parked_id in parked_ids(api, subscription):
         assert api.delete(f"/subscriptions/{subscription['id']}/parked-events/{parked_id}").status_code == 204
     stream.keep_alive()
     published(api, name, "a4", "b3")
     assert received(stream, 2) == ["a4", "b3"]
-    assert lot(api, subscription) == []
+    assert parked_ids(api, subscription) == []
 
 
 @pytest.mark.parametrize("everything", [False, True])
@@ -116,7 +117,7 @@ def test_a_redriven_key_comes_before_what_follows_it(api, consumer, parked, ever
     """Redriven events come again in their order, before later ones of their key, and others come once."""
     [name] = parked["event_types"]
     target = f"/subscriptions/{parked['id']}/parked-events"
-    first, second, third = lot(api, parked)
+    first, second, third = parked_ids(api, parked)
     assert api.delete(f"{target}/{second}").status_code == 204
     with Consumer(api, parked, batch_flush_timeout=1) as stream:
         assert stream.keep_alive()
@@ -125,34 +126,34 @@ def test_a_redriven_key_comes_before_what_follows_it(api, consumer, parked, ever
     assert [(each["id"], each["state"]) for each in items(api, parked)] == [(first, "redriving"), (third, "redriving")]
     published(api, name, "a4", "b3")
     assert received(consumer(parked), 4) == ["a1", "a3", "a4", "b3"]
-    until(lambda: lot(api, parked) == [])
+    until(lambda: parked_ids(api, parked) == [])
     assert cursors(api, parked)[name, "0"] == f"001-0001-{6:018d}"
 
 
 def test_a_key_that_fails_again_is_parked_again(api, running, consumer, parked):
-    """An event that consumers fail at once more goes back to the lot, and all of its key with it, in order."""
+    """An event that consumers fail at once more is parked again, and all of its key with it, in order."""
     [name] = parked["event_types"]
-    before = lot(api, parked)
+    before = parked_ids(api, parked)
     assert api.post(f"/subscriptions/{parked['id']}/parked-events/{before[0]}/redrive").status_code == 204
     give_up_on_the_next(running.services, api, parked)
     published(api, name, "b3", "a4")
     assert received(consumer(parked, batch_flush_timeout=1), 1) == ["b3"]
-    until(lambda: lot(api, parked) == [*before, f"{name}:0:001-0001-{6:018d}"])
+    until(lambda: parked_ids(api, parked) == [*before, f"{name}:0:001-0001-{6:018d}"])
     until(lambda: {each["state"] for each in items(api, parked)} == {"parked"})
     assert [each["failed_commits"] for each in items(api, parked)] == [2, 0, 0, 0]
 
 
-def test_a_reset_leaves_the_lot_alone(api, consumer, parked):
-    """Whoever puts the cursor back gets what is not parked once more; what is parked stays so, and is there once."""
+def test_a_reset_leaves_parked_events_alone(api, consumer, parked):
+    """After the cursor was put back, what is not parked comes once more; what is parked stays so, and is there once."""
     [name] = parked["event_types"]
-    before = lot(api, parked)
+    before = parked_ids(api, parked)
     assert reset(api, parked, a_cursor(name, "0", "BEGIN")).status_code == 204
     assert received(consumer(parked), 2) == ["b1", "b2"]
-    assert lot(api, parked) == before
+    assert parked_ids(api, parked) == before
 
 
 def test_events_without_a_key_are_parked_alone(api, running, consumer):
-    """Where events have no key, one that nobody can process is parked, and nothing follows it."""
+    """Where events have no key, one that cannot be processed is parked, and nothing follows it."""
     name = created(api, a_definition())["name"]
     subscription = subscribed(api, name, read_from="begin", annotations=PARKING)
     published(api, name, "a1", "a2")
@@ -163,11 +164,11 @@ def test_events_without_a_key_are_parked_alone(api, running, consumer):
     assert "key" not in found
     assert api.post(f"/subscriptions/{subscription['id']}/parked-events/{found['id']}/redrive").status_code == 204
     assert received(consumer(subscription), 1) == ["a1"]
-    until(lambda: lot(api, subscription) == [])
+    until(lambda: parked_ids(api, subscription) == [])
 
 
 def test_who_may_see_and_who_may_change(guarded, ann):
-    """Readers see the lot, admins skip and redrive; whether an event is there is told to those alone."""
+    """Readers see parked events, admins skip and redrive; only those learn whether an event is there."""
     subscription = subscribed(ann, annotations=PARKING, authorization=its_lists("ann", "ann bob"))
     all_ = f"/subscriptions/{subscription['id']}/parked-events"
     one = f"{all_}/order:0:001-0001-000000000000000012"
@@ -184,16 +185,16 @@ def test_who_may_see_and_who_may_change(guarded, ann):
 
 
 def test_a_subscription_has_to_be_there(api):
-    """The lot of a subscription that does not exist is not found."""
+    """Parked events of a subscription that does not exist are not found."""
     for answer in (api.get("/subscriptions/x/parked-events"), api.post("/subscriptions/x/parked-events/redrive")):
         assert problem(answer, 404) == 'Subscription with id "x" does not exist'
 
 
-def test_who_looks_after_the_lot_is_audited(api, parked, switched_on):
-    """A skipped event is told as one that is gone, a redrive with where the cursors were and where they are."""
+def test_skips_and_redrives_are_audited(api, parked, switched_on):
+    """A skipped event is recorded as one that is gone, a redrive with where the cursors were and where they are."""
     switched_on("audit_log_collection")
     target = f"/subscriptions/{parked['id']}/parked-events"
-    first, second, _ = lot(api, parked)
+    first, second, _ = parked_ids(api, parked)
     assert api.delete(f"{target}/{second}").status_code == 204
     assert api.post(f"{target}/{first}/redrive").status_code == 204
     events = told(api, "nakadi.audit.log")

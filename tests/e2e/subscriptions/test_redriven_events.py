@@ -39,7 +39,7 @@ def redrive(api, subscription_id, *numbers):
 
 def test_redriven_events_come_to_the_subscription_they_are_for(api, consumer, look_around, subscription):
     """What is published to the redrive event type with the tag of a subscription comes to it, within the stream that it
-    has; what is for others or for nobody does not. (S273, S274, S275, S235)"""
+    has; what is for others or for no subscription does not. (S273, S274, S275, S235)"""
     other = subscribed(api, read_from="end")
     stream = consumer(subscription, batch_flush_timeout=1)
     redrive(api, subscription["id"], 1)
@@ -66,8 +66,8 @@ def test_redriven_events_come_also_after_a_switch_of_timelines(api, consumer, lo
 
 
 def test_what_is_attached(api, consumer, look_around, subscription):
-    """An attached partition is a slot, is told with the cursors and can be committed; it cannot be reset or asked for
-    by name, and statistics do not tell of it. (S276, S107, S146)"""
+    """An attached partition is a slot, is listed with the cursors and can be committed; it cannot be reset or asked for
+    by name, and statistics leave it out. (S276, S107, S146)"""
     redrive(api, subscription["id"], 1)
     look_around()
     first = consumer(subscription)

@@ -103,7 +103,7 @@ def test_a_partition_changes_hands_when_it_is_committed(api, consumer):
 
 
 def test_direct_partitions(api, consumer):
-    """Partitions that are asked for by name go to who asked, and to nobody else meanwhile; the rest is shared. (S167,
+    """Partitions that are asked for by name go to who asked, and to no one else meanwhile; the rest is shared. (S167,
     S170, S171, S172, S284)"""
     subscription = from_the_beginning(api, partitions=4)
     [name] = subscription["event_types"]
@@ -124,7 +124,7 @@ def test_direct_partitions(api, consumer):
 
 
 def test_unclaimed_partitions_stay_unassigned(api, consumer):
-    """If only direct streams exist, what nobody asked for is nobody's. (S173)"""
+    """If only direct streams exist, partitions that were not asked for stay without an owner. (S173)"""
     subscription = from_the_beginning(api, partitions=2)
     [name] = subscription["event_types"]
     direct = consumer(subscription, partitions=[(name, "1")])
@@ -132,8 +132,8 @@ def test_unclaimed_partitions_stay_unassigned(api, consumer):
 
 
 def test_the_commit_timeout(api, consumer):
-    """Who does not commit is told so and loses the stream; another one gets the same events. (S203, S206, S182, trap
-    20)"""
+    """A client that does not commit gets a debug line and loses the stream; another one gets the same events. (S203,
+    S206, S182, trap 20)"""
     subscription = from_the_beginning(api, events=1)
     opened = consumer(subscription, commit_timeout=1)
     assert opened.batch()["events"] == [{"n": 0}]
@@ -142,7 +142,7 @@ def test_the_commit_timeout(api, consumer):
 
 
 def test_the_stream_timeout(api, consumer, running):
-    """At its timeout a stream flushes what it may, tells so, and waits for the commits. (S211, S210, S128)"""
+    """At its timeout a stream flushes what it may, says so, and waits for the commits. (S211, S210, S128)"""
     subscription = from_the_beginning(api, events=3)
     # Where all readers of a shard share five reads a second, the first one may take longer than a moment.
     seconds = 10 if isinstance(running, OnALaptop) else 1
@@ -176,7 +176,7 @@ def test_a_client_that_leaves_can_still_commit(api, consumer):
 
 
 def test_a_reset_ends_streams(api, consumer):
-    """A reset tells streams to end, and those that come after begin where it says. (S137, S143, S138, S215)"""
+    """A reset has streams end, and those that come after begin where it says. (S137, S143, S138, S215)"""
     subscription = from_the_beginning(api, events=5)
     [name] = subscription["event_types"]
     opened = consumer(subscription)
@@ -239,14 +239,13 @@ def test_what_goes_wrong_later_is_not_reported(api, consumer):
 
 
 def test_no_one_is_throttled(api):
-    """However fast streams are asked for, nobody is told to slow down. (S165)"""
+    """However fast streams are asked for, no client is asked to slow down. (S165)"""
     url = events_url(from_the_beginning(api))
     assert {api.head(url).status_code for _ in range(100)} == {200}
 
 
 def test_events_of_others_are_passed_over(ann, bob, admin):
-    """With owners switched on, events whose owner is somebody else are not sent, and committed in passing. (S87, S228,
-    S233)"""
+    """With owners switched on, events with another owner are not sent, and committed in passing. (S87, S228, S233)"""
     selector = {"type": "path", "name": "user", "value": "owner"}
     definition = a_definition(schema={"properties": {"owner": {"type": "string"}}}, event_owner_selector=selector)
     name = created(ann, definition)["name"]

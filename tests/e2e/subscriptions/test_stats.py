@@ -11,8 +11,7 @@ def stats(api, subscription, **query):
 
 
 def test_nothing_is_counted_before_the_first_stream(api):
-    """Every partition is listed; without offsets there is no count, and nobody reads it.
-    (S280, S282, S283, S284, S285)"""
+    """Every partition is listed; without offsets there is no count, and no reader. (S280, S282, S283, S284, S285)"""
     name = created(api)["name"]
     publish(api, name, 3)
     [found] = stats(api, subscribed(api, name), show_time_lag=True)
@@ -47,7 +46,7 @@ def test_event_types_and_partitions_are_in_the_order_of_texts(api):
 
 
 def test_lag_in_seconds_is_reported_when_asked_for(api):
-    """With `show_time_lag` the age of the first unconsumed event is told, in whole seconds; 0 if there is none.
+    """With `show_time_lag` the age of the first unconsumed event is reported, in whole seconds; 0 if there is none.
     (S287)"""
     name = created(api)["name"]
     subscription = subscribed(api, name)

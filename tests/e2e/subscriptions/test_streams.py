@@ -305,9 +305,9 @@ def test_gzip(api, consumer):
     ["text/html, */*", "application/json", "application/x-json-stream, text/plain", "application/avro-binary"],
 )
 def test_any_other_accept_is_overlooked(api, consumer, accept):
-    """Whatever a client says that it accepts, it gets lines of JSON. (S155, S163, S184, trap 24)
+    """Whatever a client accepts, it gets lines of JSON. (S155, S163, S184, trap 24)
 
-    There is no Avro, and so no batches in Avro: the difference is told in the list of differences."""
+    There is no Avro, and so no batches in Avro: the difference is reported in the list of differences."""
     opened = consumer(from_the_beginning(api), {"Accept": accept})
     assert (opened.status, opened.headers["content-type"]) == (200, "application/x-json-stream")
 

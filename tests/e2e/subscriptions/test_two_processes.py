@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.api import created
 from tests.support.consumer import Consumer, owners
-from tests.support.parking import PARKING, fail_until_parked, keyed, lot, published
+from tests.support.parking import PARKING, fail_until_parked, keyed, parked_ids, published
 from tests.support.patience import PATIENCE, until
 from tests.support.processes import ENVIRONMENT
 from tests.support.subscriptions import subscribed
@@ -49,7 +49,7 @@ def servers(tmp_path):
 
 
 class Worker(threading.Thread):
-    """Consumes until it is told to stop, and opens a new stream whenever one ends."""
+    """Consumes until it is asked to stop, and opens a new stream whenever one ends."""
 
     def __init__(self, api, subscription, seen):
         super().__init__(daemon=True)
@@ -110,7 +110,7 @@ def test_killing_one_of_two_servers_loses_nothing(servers):
         assert set(fresh) == {n for batch in batches for n in batch}, "an event came only after a later one"
 
 
-def test_a_lot_is_one_for_both(servers):
+def test_parked_events_are_the_same_in_both_processes(servers):
     """What is parked through one process is listed, redriven and sent through the other."""
     (_, one), (_, two) = servers
     name = created(one, keyed())["name"]
@@ -119,11 +119,11 @@ def test_a_lot_is_one_for_both(servers):
     fail_until_parked(one, subscription, "a1")
     with Consumer(one, subscription, batch_flush_timeout=1) as stream:
         assert [each["event"] for each in stream.consumed(1)] == ["b1"]
-        until(lambda: len(lot(two, subscription)) == 2)
-        [first, _] = lot(two, subscription)
+        until(lambda: len(parked_ids(two, subscription)) == 2)
+        [first, _] = parked_ids(two, subscription)
         assert two.post(f"/subscriptions/{subscription['id']}/parked-events/{first}/redrive").status_code == 204
         assert stream.debug_at_the_end() == ["Resetting subscription cursors"]
     published(one, name, "a3")
     with Consumer(two, subscription) as stream:
         assert [each["event"] for each in stream.consumed(3)] == ["a1", "a2", "a3"]
-    until(lambda: lot(one, subscription) == [])
+    until(lambda: parked_ids(one, subscription) == [])

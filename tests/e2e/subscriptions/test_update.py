@@ -57,7 +57,7 @@ TOLD = (
 
 @pytest.mark.parametrize("first", range(5))
 def test_what_is_fixed_stays(api, first):
-    """What cannot be changed is told one at a time, in a fixed order. (S64)"""
+    """What cannot be changed is reported one at a time, in a fixed order. (S64)"""
     subscription = subscribed(api)
     changes = dict(list(OTHER.items())[first:])
     assert problem(put(api, subscription, **changes), 422) == f"Not allowed to change {TOLD[first]}"
@@ -124,7 +124,7 @@ def test_what_does_not_exist_cannot_be_changed(api):
 
 
 def test_changes_are_seen_at_once(api):
-    """Whoever has changed a subscription reads, commits and looks by what was changed. (S62)
+    """After a change of a subscription, streams, commits and statistics follow it. (S62)
 
     Nothing is remembered for minutes."""
     subscription = subscribed(api)

@@ -83,7 +83,8 @@ def test_consumers_of_tasks_are_paid_by_the_hour_and_by_what_is_pushed():
 
 
 def test_only_metrics_that_are_reported_are_paid_for():
-    """An idle stage tells how late its index is and how many streams are open; a function that is asked, four more."""
+    """An idle stage reports how late its index is and how many streams are open; a function that is asked, four
+    more."""
     assert dollars(bill(flows(events_per_second=0, consumers=0), PRICES), "CloudWatch", "metrics") == pytest.approx(0.6)
     few, many = (
         dollars(bill(flows(Deployment(detailed_metrics=detailed)), PRICES), "CloudWatch", "metrics")
@@ -192,6 +193,6 @@ def test_small_requests_are_counted_as_larger_ones_where_that_is_so():
 
 
 def test_prices_can_be_others():
-    """Whoever has other prices gets another bill."""
+    """Other prices give another bill."""
     usual, dear = (total(bill(flows(), prices)) for prices in (PRICES, priced(["api-request=1"])))
     assert dear > 1000 * usual

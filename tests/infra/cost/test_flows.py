@@ -95,6 +95,6 @@ def test_less_memory_is_less_of_a_processor():
 
 @pytest.mark.parametrize("load", [{"events_per_second": -1}, {"batch": 0}, {"event_types": 0}, {"delivered_batch": 0}])
 def test_a_load_that_cannot_be_is_refused(load):
-    """Nobody gets a bill for less than nothing."""
+    """No one gets a bill for less than nothing."""
     with pytest.raises(BadLoad):
         Load(**load)

@@ -16,7 +16,7 @@ def test_it_prints_every_part(capsys):
 
 
 def test_what_rests_on_an_assumption_is_marked(capsys):
-    """A part whose price nobody could read has a mark, one whose prices were read has none."""
+    """A part whose price could not be read has a mark, one whose prices were read has none."""
     main([])
     lines = {line.rsplit(" ", 1)[0].strip(): line for line in capsys.readouterr().out.splitlines()}
     marked = {part: any(line.startswith(part) and line.endswith("*") for line in lines.values()) for part in PARTS}
@@ -33,7 +33,7 @@ def test_it_reports_its_prices(capsys):
 
 @pytest.mark.parametrize("wrong", [["--price", "gold=3"], ["--price", "trace=much"], ["--batch", "0"]])
 def test_it_refuses_in_words(capsys, wrong):
-    """What cannot be reckoned is told on stderr."""
+    """What cannot be calculated is reported on stderr."""
     assert main(wrong) == 2
     told = capsys.readouterr()
     assert told.err

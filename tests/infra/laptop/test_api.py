@@ -144,7 +144,7 @@ def test_bodies_are_text_or_binary_as_the_api_says(api, api_of):
 
 
 def test_the_authorizer_of_an_operation(api):
-    """Some operations need nobody's word."""
+    """Some operations need no permission."""
     assert api.found("GET", "/types").operation.authorizer is None
     authorizer = api.found("GET", "/types/a").operation.authorizer
     assert (authorizer.function, authorizer.header, authorizer.seconds) == ("authorizer", "authorization", 60)
@@ -232,7 +232,7 @@ def mocked(api_of):
 
 
 def test_a_mock_answers_by_itself(mocked):
-    """It is told with its headers, the request's id, and the method that it was asked with."""
+    """It is passed on with its headers, the request's id, and the method that it was asked with."""
     api = mocked(contentHandling="CONVERT_TO_TEXT")
     request = asked(raw_path="/page")
     said = api.fixed(api.found("GET", "/page").operation.fixed, request)

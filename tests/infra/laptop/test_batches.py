@@ -41,7 +41,7 @@ def test_failures_are_only_heard_of_where_they_are_reported():
 
 
 def test_a_failure_that_is_not_in_the_batch_fails_all_of_it():
-    """An identifier that nobody sent is taken for an error of the function."""
+    """An unknown identifier is taken for an error of the function."""
     assert answered(Batch(records(1, 2)), reported(7), RULES) == Next((Batch(records(1)), Batch(records(2))))
 
 
@@ -67,7 +67,7 @@ def test_where_nothing_is_split_the_whole_batch_is_tried_again():
 
 
 def test_without_a_limit_nothing_is_ever_set_aside():
-    """The default is to try until the stream lets go of the records."""
+    """The default is to try until the stream drops the records."""
     rules = Rules.of({})
     assert failed(Batch(records(1), 9999), rules) == Next((Batch(records(1), 10_000),))
 

@@ -53,7 +53,7 @@ RATES = [rate("/*", "*", burst=20), rate("/~1types~1special", "GET", burst=2)]
 
 
 class Service:
-    """A streaming service that answers one request, and tells what it was sent."""
+    """A streaming service that answers one request, and returns what it was sent."""
 
     def __init__(self):
         self._listening = socket.create_server(("127.0.0.1", 0))

@@ -17,7 +17,7 @@ HALF = 2**127
 
 
 class Kinesis:
-    """Behind the gate: it notes what it is asked, and knows as many open shards as it is told."""
+    """Behind the gate: it notes what it is asked, and knows as many open shards as it is given."""
 
     def __init__(self):
         self.asked = []

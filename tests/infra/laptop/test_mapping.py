@@ -18,7 +18,7 @@ HALF = str(2**127)
 
 
 class Invoked:
-    """A function that notes what it is invoked with, and fails at what it is told to fail at."""
+    """A function that notes what it is invoked with, and fails at the records that it is given."""
 
     def __init__(self):
         self.described = Described(name="indexer", folder=None, handler="", timeout=1, memory=1, environment={})
@@ -95,7 +95,7 @@ def test_records_come_in_order_also_across_a_split(kinesis, stream, source):
 
 
 def test_a_poisonous_record_is_set_aside_and_blocks_no_one(kinesis, stream, source):
-    """Its batch is split until it is alone; its place in the shard is told to the destination."""
+    """Its batch is split until it is alone; its place in the shard is sent to the destination."""
     invoked, told = Invoked(), []
     invoked.poison = {"3"}
     put(kinesis, stream, *map(str, range(9)))

@@ -48,7 +48,7 @@ OWN = allowing("dynamodb:PutItem", **{"ForAllValues:StringLike": {"dynamodb:Lead
     ],
 )
 def test_a_policy_is_read_as_iam_reads_it(statements, permission, allowed):
-    """Something has to allow an action, nothing may deny it, and a condition that is not understood helps nobody."""
+    """Something has to allow an action, nothing may deny it, and a condition that is not understood allows nothing."""
     assert Policy(statements).allows(permission) is allowed
 
 
@@ -126,7 +126,7 @@ QUERY = {
     ],
 )
 def test_what_a_request_wants(request_, wanted):
-    """Every change has its own action; what is not known is wanted of everything, which nobody has."""
+    """Every change has its own action; what is not known is wanted of everything, which no policy allows."""
     assert [tuple(each) for each in needed(request_)] == wanted
 
 
@@ -226,7 +226,7 @@ def test_who_may_not_list_a_bucket_does_not_learn_that_an_object_is_missing(clou
 
 
 def test_an_iterator_is_for_those_who_may_read_its_stream(cloud):
-    """Though an iterator does not tell where it leads to."""
+    """Though an iterator does not say where it leads to."""
     client = cloud.client("kinesis", "Iterates")
     asked = {"StreamName": cloud.stream, "ShardId": "shardId-000000000000", "ShardIteratorType": "TRIM_HORIZON"}
     iterator = client.get_shard_iterator(**asked)["ShardIterator"]

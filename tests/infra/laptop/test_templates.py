@@ -55,7 +55,7 @@ def test_arns_of_what_cloudformation_reports_otherwise(tmp_path):
 
 @pytest.mark.parametrize(("expression", "seconds"), [("rate(1 minute)", 60), ("rate(5 minutes)", 300)])
 def test_rates(expression, seconds):
-    """A rate is told in seconds."""
+    """A rate is given in seconds."""
     assert seconds_of(expression) == seconds
 
 

@@ -28,7 +28,7 @@ def test_areas_make_up_the_whole(broker):
 
 
 def test_what_is_audited_belongs_to_areas_that_change_something(broker):
-    """An area that is loaded without the audit log has no operation that it should be told of."""
+    """An area that is loaded without the audit log has no operation that it should record."""
     changing = {operation for area in CHANGING for operation in operations(broker, area)}
 
     assert set(audit_of(broker).audited) <= changing

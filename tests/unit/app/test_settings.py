@@ -10,7 +10,7 @@ def test_nothing_set_is_the_defaults():
 
 
 def test_each_kind_of_setting_is_read():
-    """Texts, numbers, lists and pairs are read from their variables, other variables are nobody's business."""
+    """Texts, numbers, lists and pairs are read from their variables, other variables are not read."""
     settings = Settings.from_env(
         {
             "NAKADI_REGISTRY": "sqlite:///x.db",
@@ -50,11 +50,11 @@ def test_authentication_is_complete_or_off(settings, named):
 
 @pytest.mark.parametrize("auth", ["jwt", "gateway"])
 def test_with_tokens_an_administrator_has_to_be_named(auth):
-    """There is no default administrator whose name somebody could take; a setting names the first one."""
+    """There is no default administrator whose name a client could take; a setting names the first one."""
     assert Settings(auth=auth).default_admins == ()
     assert Settings(auth=auth, default_admin=(("user", "ann"),)).default_admins == (("user", "ann"),)
 
 
 def test_without_tokens_the_default_administrator_is_shown():
-    """While nobody is asked who they are, everybody may do everything, and the lists show one name. (R219)"""
+    """Without authentication every client may do everything, and the lists show one name. (R219)"""
     assert Settings().default_admins == (("service", "nakadi_admin"),)

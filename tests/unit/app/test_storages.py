@@ -130,7 +130,7 @@ def test_a_log_that_two_storages_share_is_closed_once():
 
 
 def test_a_log_is_opened_once_and_closed_with_the_others():
-    """A storage's log is opened by who asks first, and is the same for everybody."""
+    """A storage's log is opened with the first request for it, and is the same for all."""
     opened = []
 
     def open_for(storage):
@@ -156,7 +156,7 @@ def test_an_unknown_storage_is_out_of_reach():
 
 
 def test_no_log_is_opened_once_they_are_closed():
-    """A storage that is asked for too late gets no log, which nobody would close."""
+    """A storage that is asked for too late gets no log, which would never be closed."""
     opened = []
     logs = StorageLogs(
         MemoryLog(SystemClock()), lambda storage_id: a_storage(storage_id, stream="orders"), opened.append

@@ -100,7 +100,7 @@ def test_all_tokens_may_belong_to_services(issuer):
 
 
 def test_users_and_services_may_have_claims_of_their_own(issuer):
-    """Where a service has a claim that users do not have, no realm is needed to tell them apart."""
+    """Where a service has a claim that users do not have, no realm is needed to distinguish them."""
     tokens = tokens_of(issuer, attribute_claims=(("user", "sub"), ("service", "app")))
 
     assert tokens.subject(issuer.bearer("ann")["Authorization"]).attributes == {Attribute("user", "ann")}

@@ -143,7 +143,7 @@ class TestWithAWatch:
         assert case.asked["b"] == 0
 
     def test_a_change_is_seen_in_time(self, case: Case):
-        """What somebody else changed, or removed, is seen as soon as what is remembered is too old."""
+        """What another process changed, or removed, is seen as soon as what is remembered is too old."""
         assert case.get() == 1
         case.write(2)
         case.clock.move(1)
@@ -190,7 +190,7 @@ class TestWithAWatch:
         assert case.asked["changes"] == 1
 
     def test_a_value_is_read_again_some_day(self, case: Case):
-        """A change that nobody counted, for a process of an older version made it, is seen within an hour."""
+        """A change that was not counted, made by a process of an older version, is seen within an hour."""
         case.get()
         case.clock.move(LONGEST_SECONDS)
         case.get()

@@ -125,7 +125,7 @@ def test_values_are_put_into_buckets(metrics):
 
 
 def test_json_keeps_its_names():
-    """What JSON told before there was Prometheus has the names that it had. (R245)"""
+    """What was in JSON before there was Prometheus keeps its names. (R245)"""
     metrics = Metrics(started=10)
     metrics.answered("get_health", 200, 0.25)
     metrics.kpi_figures.add(7, "dropped")
@@ -295,7 +295,7 @@ def test_sessions_of_dead_processes_are_counted(metrics):
 
 
 def test_turns_that_are_waited_for_are_reported(metrics):
-    """While one thread has the turn, those that wait for theirs are told."""
+    """While one thread has the turn, those that wait for theirs are counted."""
     turns = Turns()
     metrics.turns_waiting.follow(lambda: {("publishing",): turns.waiting})
     with turns.turn(lambda: False):
@@ -313,7 +313,8 @@ def turn(turns):
 
 
 def test_requests_in_work_are_reported_with_their_memory(metrics):
-    """While the threads of a lane are taken, requests that wait for one are told, and the bytes of all bodies."""
+    """While the threads of a lane are taken, requests that wait for one are counted, and so are the bytes of all
+    bodies."""
     entered, free = threading.Event(), threading.Event()
 
     def stuck(_request):

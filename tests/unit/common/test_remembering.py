@@ -153,7 +153,7 @@ class TestStreaming:
             assert world.calls(a_minute) == {"GetItem": 60}
 
     def test_sees_what_other_processes_change(self, world: World):
-        """Of many event types the one that changed is told, and so is a block of all."""
+        """Of many event types the one that changed is reported, and so is a block of all."""
         with world.a_broker() as broker, world.a_broker() as elsewhere:
             names = world.make_event_types(broker, 20, topics=False)
             verdicts = self._verdicts(broker, names)

@@ -196,7 +196,7 @@ def test_an_event_type_that_is_deleted_during_a_round_is_no_failure(broker, cloc
 @pytest.mark.parametrize("error", [Unavailable("not now"), UnknownTopic("lost"), KeyError("damaged"), OSError("disk")])
 def test_a_failure_is_logged_with_operation_thing_and_cause(broker, clock, monkeypatch, caplog, error):
     """Whatever fails in a round, for whatever reason, ends nothing but itself: the next partition of the same event
-    type has its turn, and the log and the metrics tell of it."""
+    type has its turn, and the log and the metrics count it."""
     event_type = registered(broker, name="a.broken", partitions=2)
     event_log = broker.logs.of("default")
     for partition in range(2):

@@ -72,7 +72,7 @@ def test_described_answer_passes(operation: str | None, status: int, content: An
     ],
 )
 def test_other_answer_is_found_out(operation: str | None, status: int, content: Any, kind: str, complaint: str) -> None:
-    """An answer that the description does not know is told by what is wrong with it."""
+    """An answer that the description does not know is reported with what is wrong with it."""
     with pytest.raises(AssertionError, match=complaint):
         check(operation, status, content, as_=kind)
 
@@ -84,7 +84,7 @@ def test_flow_id_is_insisted_on() -> None:
 
 
 def test_heads_and_options_have_no_bodies() -> None:
-    """`HEAD` is held to the headers of `GET`, and `OPTIONS` to the methods that it tells. (R27)"""
+    """`HEAD` is held to the headers of `GET`, and `OPTIONS` to the methods that it lists. (R27)"""
     check("get_partition", 200, None, method="HEAD")
     check(None, 200, None, method="OPTIONS", headers={"allow": "GET, HEAD, OPTIONS"})
     with pytest.raises(AssertionError, match="Allow"):

@@ -99,13 +99,13 @@ def test_unknown_parameters_are_passed_over():
     ],
 )
 def test_the_outer_checks_have_an_order(method, target, headers, status):
-    """URL, token, route, the body's encoding and media type: the first that fails is told. (R48, P14, P47)"""
+    """URL, token, route, the body's encoding and media type: the first that fails is reported. (R48, P14, P47)"""
     assert ask(method, target, b"not json", **headers).status == status
 
 
 @pytest.mark.parametrize("header", ["no-such-token", "Bearer bad", "Bearer weak"])
 def test_a_suspicious_url_is_refused_for_all_clients(header):
-    """A suspicious URL is refused before anybody is asked who they are. (R31, R48)"""
+    """A suspicious URL is refused before authentication. (R31, R48)"""
     answer = ask("GET", "/event-types//events", authorization=header)
 
     assert problem(answer)["title"] == "Bad Request"
@@ -313,7 +313,7 @@ def test_the_token_layer_answers_plain_json(token, status):
 
 
 def test_a_bug_is_kept_apart_and_logged_with_its_flow_id(caplog):
-    """A fault is 500 with a ticket; the log has the ticket, the trace, and the client is told nothing else. (R24)"""
+    """A fault is 500 with a ticket; the log has the ticket and the trace, and the client learns nothing else. (R24)"""
     answer = ask("GET", "/bug?token=abc", x_flow_id="f-1")
 
     ticket = problem(answer)["detail"].partition("(")[2].rstrip(")")
@@ -324,7 +324,7 @@ def test_a_bug_is_kept_apart_and_logged_with_its_flow_id(caplog):
 
 
 def test_an_outcome_is_not_logged(caplog):
-    """An outcome is an answer like any other: nobody needs to read of it in a log."""
+    """An outcome is an answer like any other: it is not logged."""
     assert problem(ask("GET", "/conflict"))["detail"] == "Taken."
     assert caplog.records == []
 

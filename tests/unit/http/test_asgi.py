@@ -84,7 +84,7 @@ def test_a_refused_client_that_goes_on_and_on_is_not_read_for_ever():
 
 
 def test_a_body_that_does_not_come_is_given_up():
-    """A client that is too slow with its body is told so, instead of being waited for."""
+    """A client that is too slow with its body gets an answer, instead of being waited for."""
 
     class Slow(Client):
         async def receive(self):
@@ -208,7 +208,7 @@ def test_a_request_takes_its_memory_as_it_needs_it(handler, headers, pieces, sta
 
 
 def test_memory_that_others_have_is_503():
-    """A body that would be too much together with the others is refused, may be sent again, and nobody waits."""
+    """A body that would be too much together with the others is refused, may be sent again, and none waits."""
 
     async def run():
         edge = asgi_application(

@@ -229,7 +229,7 @@ def test_a_stream_learns_that_its_client_is_gone_while_it_is_idle():
 
 
 def test_a_client_that_takes_nothing_is_given_up():
-    """A write that nobody takes for too long ends the stream, and the connection is cut."""
+    """A write that is not read for too long ends the stream, and the connection is cut."""
 
     class Stuck(Client):
         async def send(self, message):

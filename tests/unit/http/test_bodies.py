@@ -31,7 +31,7 @@ def refusal(draft, body) -> str:
     ],
 )
 def test_a_value_of_a_wrong_type_is_named_by_its_place(body, at):
-    """A value that cannot be read is told with the place where it stands in the body. (R4, R6)"""
+    """A value that cannot be read is reported with the place where it stands in the body. (R4, R6)"""
     told = refusal(event_type_draft, body)
 
     assert told.startswith("JSON parse error: ")
@@ -48,7 +48,7 @@ def test_a_value_of_a_wrong_type_is_named_by_its_place(body, at):
     ],
 )
 def test_an_unknown_word_is_named_by_its_place(body, at):
-    """A word that an enumeration lacks is told with the words that it has, and with its place. (R4)"""
+    """A word that an enumeration lacks is reported with the words that it has, and with its place. (R4)"""
     told = refusal(event_type_draft, body)
 
     assert told.startswith("Illegal enum value: 'odd'. Possible values: [")
@@ -76,7 +76,7 @@ def test_a_byte_order_mark_may_stand_before_a_body(body):
 
 @pytest.mark.parametrize("body", [b"", b"null", b" null\n"])
 def test_a_body_of_nothing_is_missing(body):
-    """A body without a document, and null, are told as missing. (R7)"""
+    """A body without a document, and null, are reported as missing. (R7)"""
     with pytest.raises(Malformed, match="Required request body is missing"):
         object_body(Request(method="POST", path="/", body=body))
 

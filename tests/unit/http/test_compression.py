@@ -158,7 +158,7 @@ def test_answers_to_other_methods_are_not_packed(method):
 
 
 def test_answers_no_one_asked_to_pack_are_not():
-    """Packing that nobody asked for breaks clients; caches still learn that it could have been otherwise. (R37)"""
+    """Packing that was not asked for breaks clients; caches still learn that it could have been otherwise. (R37)"""
     answer = packed(Request(method="GET", path="/x"), LONG)
 
     assert answer.body == LONG.body

@@ -47,7 +47,7 @@ class HeldLog:
 
 
 class Handlers:
-    """A handler that is quick unless it is told to wait, and answers with the outcome of its append."""
+    """A handler that is quick unless it is reported to wait, and answers with the outcome of its append."""
 
     def __init__(self):
         self.log = HeldLog()

@@ -1,4 +1,4 @@
-"""The page that shows the description: complete, safe, and made without anybody else's help."""
+"""The page that shows the description: complete, safe, and made without other sites."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_command_line_can_be_run() -> None:
 
 
 def test_nothing_is_loaded_from_elsewhere() -> None:
-    """The page speaks to nobody: its only link that leaves it is the one to the same broker's OpenAPI document."""
+    """The page asks no other site: its only link that leaves it is the one to the same broker's OpenAPI document."""
     reader = Reader(PAGE)
     assert {link for link in reader.links if not link.startswith("#")} == {"openapi.json"}
     assert not re.search(r"url\(|@import", PAGE)
@@ -185,7 +185,7 @@ def test_prose_has_paragraphs_and_lists() -> None:
 
 
 def test_types_are_reported_in_words() -> None:
-    """A type is told in words that link to the nouns in it."""
+    """A type is described in words that link to the nouns in it."""
     link = '<a href="#schema-Cursor">Cursor</a>'
     assert type_of({"type": "array", "items": {"$ref": "#/components/schemas/Cursor"}}) == f"array of {link}"
     assert type_of({"type": "string", "format": "date-time", "nullable": True}) == "time or null"

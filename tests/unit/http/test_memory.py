@@ -25,7 +25,7 @@ def test_shares_have_a_limit_together():
 
 
 def test_a_share_beyond_the_limit_is_too_large():
-    """What would not fit even if nobody else had anything is refused for good."""
+    """What would not fit even if nothing else were there is refused for good."""
     share = Memory(100).share()
     share.take(60)
     with pytest.raises(TooLarge):
@@ -35,7 +35,7 @@ def test_a_share_beyond_the_limit_is_too_large():
 
 
 def test_a_closed_share_takes_nothing():
-    """A thread that goes on after its request was given up does not take what nobody would give back."""
+    """A thread that goes on after its request was given up does not take what would not be given back."""
     all_together = Memory(100)
     share = all_together.share()
     share.take(60)

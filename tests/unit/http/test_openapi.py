@@ -193,13 +193,13 @@ def test_words_elsewhere_are_those_of_the_model() -> None:
     "field", [name for name, each in SCHEMAS["EventTypeDraft"]["properties"].items() if "default" in each]
 )
 def test_defaults_are_those_of_the_model(field: str) -> None:
-    """A field that is left out has the default that the description tells."""
+    """A field that is left out has the default that the description states."""
     value = getattr(EventTypeDraft(), field)
     assert SCHEMAS["EventTypeDraft"]["properties"][field]["default"] == (list(value) if value == () else value)
 
 
 def test_figures_in_the_text_are_those_of_the_settings() -> None:
-    """Limits that a broker may change are told as they are when nobody changes them."""
+    """Limits that a broker may change are described with their defaults."""
     settings = Settings()
     text = openapi.as_json().decode()
     retention = SCHEMAS["EventTypeOptions"]["properties"]["retention_time"]["description"]
@@ -214,7 +214,7 @@ def test_figures_in_the_text_are_those_of_the_settings() -> None:
 
 @each_operation
 def test_scopes_are_those_that_are_asked_for(operation: openapi.ApiOperation) -> None:
-    """An operation names the scope that its route asks for, and none if it is open to everybody. (R42, R46)"""
+    """An operation names the scope that its route asks for, and none if it is public. (R42, R46)"""
     table = ScopeTable(
         Scopes(
             uid="uid",
@@ -253,7 +253,7 @@ def test_statuses_that_older_descriptions_got_wrong(operation: str, status: int)
 
 @each_operation
 def test_operation_can_be_understood(operation: openapi.ApiOperation) -> None:
-    """An operation has a name in snake_case, one group, a summary without a full stop, and told parameters."""
+    """An operation has a name in snake_case, one group, a summary without a full stop, and described parameters."""
     assert re.fullmatch(r"[a-z]+(_[a-z]+)*", operation.id)
     assert operation.description["tags"][0] in [tag["name"] for tag in openapi.document()["tags"]]
     assert not operation.description["summary"].endswith(".")

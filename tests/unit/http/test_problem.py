@@ -134,7 +134,7 @@ def test_a_store_that_does_not_answer_keeps_its_secrets():
 
 
 def test_a_fault_may_have_words_for_clients():
-    """What is written for clients is told in a fault of a store, and nothing else."""
+    """What is written for clients is shown in a fault of a store, and nothing else."""
     fault = outcomes.Unavailable("arn:aws:kinesis:eu-central-1:1:stream/x", public="The storage x cannot be reached")
 
     assert body_of(problem.problem_of(fault))["detail"] == "The storage x cannot be reached"
@@ -172,7 +172,8 @@ def test_what_a_client_sent_can_always_be_repeated_back():
     ],
 )
 def test_a_race_that_was_lost_can_be_repeated(lost):
-    """Whatever was changed between a look and a write, the client is asked to repeat, and told nothing of the store."""
+    """Whatever was changed between a look and a write, the client is asked to repeat, and learns nothing of the
+    store."""
     response = problem.problem_of(lost)
 
     assert (response.status, response.headers["retry-after"]) == (503, "1")
@@ -185,7 +186,7 @@ def test_a_client_that_should_try_again_learns_when():
 
 
 def test_a_refused_schema_comes_with_reasons():
-    """Why a schema change is refused is told rule by rule, beside the text that clients match on."""
+    """Why a schema change is refused is reported rule by rule, beside the text that clients match on."""
     reason = outcomes.Reason("rule", "#/properties/a", "Because.")
 
     reasons = body_of(problem.problem_of(outcomes.Incompatible("Invalid schema", (reason,))))["reasons"]

@@ -46,7 +46,7 @@ def test_an_answer_is_good_for_a_moment():
 
 
 def test_a_registry_that_fails_is_reported_and_asked_again():
-    """A failure is logged and told, without its details, and is over when the registry works again."""
+    """A failure is logged and reported, without its details, and is over when the registry works again."""
     registry, clock = Registry(Unavailable("/secret/path: disk I/O error")), HandMovedClock()
     readiness = Readiness(registry.probe, clock, fresh=1, patience=30)
     with pytest.raises(TryLater, match=r"^The registry cannot be reached$"):
@@ -58,7 +58,7 @@ def test_a_registry_that_fails_is_reported_and_asked_again():
 
 
 def test_a_registry_that_does_not_answer_holds_one_thread():
-    """However often it is asked for, there is one probe at a time, and nobody waits longer than its patience."""
+    """However often it is asked for, there is one probe at a time, and no request waits longer than its patience."""
     registry, clock = Registry(), HandMovedClock()
     registry.free.clear()
     readiness = Readiness(registry.probe, clock, fresh=1, patience=0)

@@ -256,7 +256,7 @@ def test_http_1_0_has_no_chunks(wire):
 
 
 def test_trailers_do_not_become_headers(wire):
-    """Fields behind a body are passed over, so that nobody gives a request a token behind the back of a proxy."""
+    """Fields behind a body are passed over, so that no client gives a request a token behind the back of a proxy."""
     wire.send("POST /echo HTTP/1.1", "Transfer-Encoding: chunked", body=b"1\r\nx\r\n0\r\nAuthorization: evil\r\n\r\n")
 
     assert "authorization" not in json.loads(wire.response()[2])["headers"]

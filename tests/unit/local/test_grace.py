@@ -89,7 +89,7 @@ def test_a_log_that_takes_nothing_does_not_hold_up_the_end(monkeypatch):
 
 
 def test_threads_at_work_are_reported_by_their_place():
-    """Threads that do the same are told once, with their number; those that wait for work are not told."""
+    """Threads that do the same are listed once, with their number; those that wait for work are not listed."""
     with stuck_threads(2):
         assert "2 x test-asking in " in at_work()
     assert "test-asking" not in at_work()
@@ -97,7 +97,7 @@ def test_threads_at_work_are_reported_by_their_place():
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_pools_without_work_are_not_reported(number):
-    """A thread of a pool is told while it works, and not while it waits."""
+    """A thread of a pool is listed while it works, and not while it waits."""
     freed, entered = threading.Event(), threading.Event()
 
     def work():

@@ -7,7 +7,7 @@ from tests.support.patience import PATIENCE
 
 
 def test_chores_are_done_again_and_again_whatever_happens(caplog):
-    """A chore that fails is told in the log and tried again; closing ends it."""
+    """A chore that fails is logged and tried again; closing ends it."""
     three_times = threading.Event()
     times = []
 

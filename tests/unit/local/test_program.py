@@ -13,7 +13,7 @@ SENTENCE = "The broker cannot start. "
 
 @pytest.fixture(autouse=True)
 def logging_as_before():
-    """The program sets logging up for its process, which here is everybody's."""
+    """The program sets logging up for its process, which here is that of the tests."""
     loggers = [logging.getLogger(name) for name in ("", "nakadi.access", "uvicorn.error")]
     before = [(each.level, each.handlers[:]) for each in loggers]
     yield
@@ -43,17 +43,17 @@ def test_a_port_in_use_is_reported_in_a_sentence(capsys, tmp_path):
 
 @pytest.mark.parametrize("port", ["70000", "-1"])
 def test_a_port_that_there_is_not(capsys, tmp_path, port):
-    """A port outside of the possible ones is told in a sentence."""
+    """A port outside of the possible ones is reported in a sentence."""
     assert f"There is no port {port}" in refused(capsys, f"--port={port}", "--data", str(tmp_path))
 
 
 def test_a_host_that_is_not_ours(capsys, tmp_path):
-    """An address of another machine is told in a sentence."""
+    """An address of another machine is reported in a sentence."""
     assert "of 192.0.2.1 cannot be had" in refused(capsys, "--port=0", "--host=192.0.2.1", "--data", str(tmp_path))
 
 
 def test_a_folder_that_cannot_be_written_to(capsys, tmp_path):
-    """A data folder that is none is told in a sentence."""
+    """A data folder that is none is reported in a sentence."""
     (tmp_path / "file").write_text("not a folder")
 
     said = refused(capsys, "--port=0", "--data", str(tmp_path / "file" / "data"))
@@ -62,7 +62,7 @@ def test_a_folder_that_cannot_be_written_to(capsys, tmp_path):
 
 
 def test_a_data_file_that_is_none(capsys, tmp_path):
-    """A data file of another kind is told in a sentence, and left as it is."""
+    """A data file of another kind is reported in a sentence, and left as it is."""
     (tmp_path / "nakadi.db").write_text("my diary" * 100)
 
     assert "is not a data file of this broker" in refused(capsys, "--port=0", "--data", str(tmp_path))

@@ -72,8 +72,8 @@ def _rules(schema, path=""):
 
 @pytest.mark.parametrize("name", sorted(set(CHECKED) - {"SubscriptionEventStreamParameters", "PartitionCount"}))
 def test_every_rule_of_a_checked_body_has_a_message(name):
-    """A mistake that the compiled check finds can be told in the words of the API. Of two bodies only lists and missing
-    members are checked."""
+    """A mistake that the compiled check finds can be reported in the words of the API. Of two bodies only lists and
+    missing members are checked."""
     without = [
         (path, rule)
         for path, rule in _rules(component(name))

@@ -78,7 +78,7 @@ def test_spending_ends_where_the_steps_end():
 
 
 def test_long_work_is_given_up_when_the_client_has_gone():
-    """Nobody would read the answer, and others wait for the turn."""
+    """No one would read the answer, and others wait for the turn."""
     with a_budget(is_gone=lambda: True) as budget:
         budget.spend(FREE_STEPS)
         with pytest.raises(TryLater, match="given up"):
@@ -144,7 +144,7 @@ def test_long_bodies_wait_for_their_turn(house):
 
 
 def test_a_wrong_body_is_looked_through_in_its_turn(house):
-    """What only the strict parser can tell takes long for a long body, so that it takes a turn as well."""
+    """What only the strict parser can find takes long for a long body, so that it takes a turn as well."""
     event_type = limited(house, 50_000_000, Unwilling()).add(an_event_type())
     body = json.dumps([{"a": "x" * 1_000}] * 300)
     with pytest.raises(TryLater, match="Not now"):

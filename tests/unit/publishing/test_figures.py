@@ -308,7 +308,7 @@ def test_a_function_waits_no_longer_than_a_moment(world, monkeypatch):
 
 
 def test_a_server_writes_by_itself():
-    """Where threads go on, what has gathered is written without anybody asking."""
+    """Where threads go on, what has gathered is written by themselves."""
     world = World(collect_seconds=0.01)
     world.on(Feature.KPI_COLLECTION)
     with closing(world.figures):

@@ -40,7 +40,7 @@ def test_partitions_are_reported_once_they_are_chosen():
 
 
 def test_everything_stored_needs_no_items():
-    """When all is stored there is nothing to tell. (P110)"""
+    """When all is stored there is nothing to report. (P110)"""
     outcome = outcome_of_append(EVENTS, [0, 1, 0], {0: Stored(), 1: Stored()})
     assert (outcome.status, outcome.items) == (BatchStatus.STORED, ())
 

@@ -79,13 +79,13 @@ def test_writing_for_another_owner_is_rejected(guarded):
 
 
 def test_owners_are_not_checked_while_authentication_is_off(guarded):
-    """Without authentication everybody may write for everybody. (P133)"""
+    """Without authentication every client may write for all. (P133)"""
     event_type = guarded.add(an_event_type(event_owner_selector=PATH))
     assert guarded.publish(event_type, [sold_by("bob")], UNAUTHENTICATED).status is BatchStatus.STORED
 
 
 def test_an_owner_in_metadata_is_for_other_formats(guarded):
-    """A selector that JSON events cannot meet fails them, rather than leaving them open to everybody. (P130)"""
+    """A selector that JSON events cannot meet fails them, rather than leaving them open to all. (P130)"""
     event_type = guarded.add(an_event_type(event_owner_selector=METADATA))
     assert the_failure(guarded.publish(event_type, [{}, {}])) == (
         "validating",

@@ -228,7 +228,7 @@ EXPLANATION_BOMBS: dict[str, tuple[dict[str, Any], Any]] = {
 
 @pytest.mark.parametrize("name", EXPLANATION_BOMBS)
 def test_explanations_that_take_too_long(name):
-    """What is wrong with an event is told with bounded effort and in a text of bounded length. (P71)"""
+    """What is wrong with an event is reported with bounded effort and in a text of bounded length. (P71)"""
     schema, event = EXPLANATION_BOMBS[name]
     document = SchemaDocument.of(schema)
     told: list[str] = []
@@ -250,7 +250,7 @@ def test_large_events():
 
 
 def test_values_that_collide():
-    """Nobody can choose values that look alike to us but are not, to slow a comparison of all with all down. (P56)"""
+    """No one can choose values that look alike to us but are not, to slow a comparison of all with all down. (P56)"""
     validator = compile_validator({"uniqueItems": True})
     multiples = [[float(2**61 - 1) * each] for each in range(50_000)]
 

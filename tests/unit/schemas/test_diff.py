@@ -45,7 +45,7 @@ P = "#/properties/p"
     ],
 )
 def test_strings_have_one_difference_at_most(old, new, changes):
-    """Of strings the first difference is told; a format, or a pattern on one side only, is not looked at. (R197)"""
+    """Of strings the first difference is reported; a format, or a pattern on one side only, is not looked at. (R197)"""
     assert told(within(old), within(new)) == changes
 
 
@@ -72,7 +72,8 @@ def test_strings_have_one_difference_at_most(old, new, changes):
     ],
 )
 def test_numbers_have_one_difference_at_most(old, new, changes):
-    """Of numbers the first of maximum, minimum and multipleOf is told; 1 is not 1.0, an integer is a number. (R198)"""
+    """Of numbers the first of maximum, minimum and multipleOf is reported; 1 is not 1.0, an integer is a number.
+    (R198)"""
     assert told(within(old), within(new)) == changes
 
 
@@ -136,7 +137,7 @@ def test_objects_are_compared_in_order():
 
 
 def test_a_swap_of_properties_is_a_removal():
-    """One property for another is told as a removal alone. (R201)"""
+    """One property for another is reported as a removal alone. (R201)"""
     assert told(within({}), {"properties": {"q": {}}}) == ["PROPERTY_REMOVED #/properties/p"]
 
 
@@ -351,7 +352,7 @@ def doubling(levels):
 
 
 def test_a_change_is_reported_wherever_it_is_used():
-    """What several parts share is told for each of them if it has changed, and for those around it. (R196)"""
+    """What several parts share is reported for each of them if it has changed, and for those around it. (R196)"""
 
     def shared(leaf):
         return {

@@ -280,7 +280,7 @@ EXAMPLES = [
 
 @pytest.mark.parametrize("kind", TEXTS)
 def test_every_refusal_has_its_text(kind):
-    """Each kind of forbidden change is told by its path and a fixed text. (R192)"""
+    """Each kind of forbidden change is reported by its path and a fixed text. (R192)"""
     old, new, changes = next(each[:3] for each in EXAMPLES if any(kind == change.split()[0] for change in each[2]))
     path = next(change.split()[1] for change in changes if change.split()[0] == kind)
     mode = COMPATIBLE if kind in (TYPE_NARROWED, EXTENDED, NARROWED) else FORWARD
@@ -295,7 +295,7 @@ def test_every_kind_of_change_is_a_refusal_or_harmless():
 
 
 def test_a_refusal_lists_the_forbidden_changes_only():
-    """Only what is forbidden is told, in the order in which it was found. (R192)"""
+    """Only what is forbidden is reported, in the order in which it was found. (R192)"""
     old = {"title": "a", "properties": {"a": S, "b": S, "c": {"required": []}}}
     new = {"title": "b", "properties": {"b": INT, "c": {"required": ["x"]}, "d": {}, "e": {}, "f": {}}}
 
@@ -356,7 +356,7 @@ def test_tightening_forbids_everything_else(old, new):
 
 
 def test_tightening_lists_what_it_forbids():
-    """Every forbidden change is told, in the same words as elsewhere. (R193)"""
+    """Every forbidden change is reported, in the same words as elsewhere. (R193)"""
     refused = refusal(
         {"properties": {"a": {}, "b": S}}, {"properties": {"a": S}, "required": ["a"]}, FORWARD, COMPATIBLE
     )
@@ -374,7 +374,7 @@ def test_none_to_compatible_permits_everything():
 
 
 def test_a_refusal_is_of_bounded_length():
-    """Of thousands of forbidden changes as many are told as anybody could read. (R192, deviation)"""
+    """Of thousands of forbidden changes as many are reported as a reader can use. (R192, deviation)"""
     old = {"properties": {f"{'p' * 100}{number}": S for number in range(5_000)}}
 
     refused = refusal(old, {"properties": {}})

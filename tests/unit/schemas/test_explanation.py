@@ -1,4 +1,4 @@
-"""What a client is told about an event that is not valid."""
+"""What a client learns about an event that is not valid."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def explain_business(event, schema=None) -> str:
 
 
 def test_one_violation():
-    """One violation is told in one line: the place, and what is wrong there. (P71, R182)"""
+    """One violation is reported in one line: the place, and what is wrong there. (P71, R182)"""
     assert explain_business({}) == "#: required key [metadata] not found"
 
 
@@ -66,7 +66,7 @@ def test_name_of_another_event_type():
 
 
 def test_eid():
-    """A bad eid is told with the pattern that it should have. (P65, R182)"""
+    """A bad eid is reported with the pattern that it should have. (P65, R182)"""
     explained = explain_business({"metadata": METADATA | {"eid": "x"}})
 
     assert explained == f"#/metadata/eid: string [x] does not match pattern {EID}"
@@ -81,7 +81,7 @@ def test_eid():
     ],
 )
 def test_events_without_metadata_worth_the_name(metadata, line):
-    """Events whose metadata cannot even be read are told about like all others. (P71, P73)"""
+    """Events whose metadata cannot even be read are reported like all others. (P71, P73)"""
     assert line in explain_business({"metadata": metadata}).split("\n")
 
 
@@ -281,7 +281,7 @@ def test_the_schema_false():
 
 
 def test_many_violations():
-    """No more than a hundred violations are told. (P71)"""
+    """No more than a hundred violations are reported. (P71)"""
     lines = explain({"items": {"type": "null"}}, list(range(5_000))).split("\n")
 
     assert len(lines) == 101
@@ -313,7 +313,7 @@ def test_long_values():
 
 
 def test_what_cannot_be_explained():
-    """What is wrong so deep inside that nobody looks there has a reason of its own. (P71)"""
+    """What is wrong so deep inside that validation does not look there has a reason of its own. (P71)"""
     event: dict = {"b": 1}
     for _ in range(500):
         event = {"a": event}

@@ -1,4 +1,4 @@
-"""Schemas that nobody would write in good faith."""
+"""Hostile schemas."""
 
 import json
 import tracemalloc

@@ -137,7 +137,8 @@ def test_booleans_are_schemas():
     ],
 )
 def test_references_lead_to_schemas(reference, reason):
-    """A reference to nothing, or to something that is no schema, is told by the place where its way ends. (R153)"""
+    """A reference to nothing, or to something that is no schema, is reported with the place where its way ends.
+    (R153)"""
     definitions = {"d": {"type": "string"}, "list": [{}, {}], "a/b": {}}
     schema = {"properties": {"a": {"$ref": reference}}, "definitions": definitions, "default": None}
     assert refusal(schema) == reason

@@ -68,7 +68,7 @@ def test_these_keywords_are_the_language():
     ],
 )
 def test_other_keywords_are_not_permitted_anywhere(keyword, around, place):
-    """Any other keyword is refused at any depth, with a line that tells where. (R158, R163)"""
+    """Any other keyword is refused at any depth, with a line that says where. (R158, R163)"""
     with pytest.raises(Invalid) as refused:
         check_restricted(around({keyword: {}}))
     assert f"Invalid schema found in [{place}]: extraneous key [{keyword}] is not permitted" in refused.value.detail
@@ -121,7 +121,7 @@ NOT = "extraneous key [not] is not permitted"
     ],
 )
 def test_what_may_be_one_thing_or_another(schema, faults):
-    """Where a schema may stand, or a list, what speaks against both is told. (R158, R162, R167)"""
+    """Where a schema may stand, or a list, the reasons against both are reported. (R158, R162, R167)"""
     assert told(schema) == faults
 
 
@@ -130,7 +130,7 @@ def told(schema) -> list[tuple[str, str]]:
 
 
 def test_several_faults_are_reported_together():
-    """All faults are told, joined by commas. (R158)"""
+    """All faults are reported, joined by commas. (R158)"""
     with pytest.raises(Invalid) as refused:
         check_restricted({"properties": {"a": {"not": {}}, "b": {"minLength": -1}}})
     assert refused.value.detail == (

@@ -158,7 +158,7 @@ def test_messages_tell_what_and_where(text, message):
 
 @pytest.mark.parametrize("text", [r'"\ud800"', r'"\udc00"', r'"\ud800A"', r'"\ud800\ud800"', r'"\udc00\udc00"'])
 def test_refuses_half_a_character(text):
-    """Half of a surrogate pair is refused, as it could not be sent to anybody in UTF-8. (R9)"""
+    """Half of a surrogate pair is refused, as it cannot be sent in UTF-8. (R9)"""
     assert refusal(text).startswith("Illegal escape.")
 
 

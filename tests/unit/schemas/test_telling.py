@@ -1,15 +1,15 @@
-"""How much of what is wrong is told."""
+"""How much of what is wrong is reported."""
 
 from nakadi.schemas.values import MOST_MESSAGE_CHARACTERS, first_that_fit
 
 
 def test_short_lists_are_shown_whole():
-    """Usually everything is told. (R158, R192)"""
+    """Usually everything is reported. (R158, R192)"""
     assert list(first_that_fit(["a", "b"], str)) == ["a", "b"]
 
 
 def test_long_lists_end_somewhere():
-    """Of endless faults the first are told, at least one of them. (R158, R192, deviation)"""
+    """Of endless faults the first are reported, at least one of them. (R158, R192, deviation)"""
     assert (
         list(first_that_fit(iter(lambda: "x" * MOST_MESSAGE_CHARACTERS, None), str))
         == ["x" * MOST_MESSAGE_CHARACTERS] * 2

@@ -59,7 +59,7 @@ def test_data_events():
 
 
 def test_undefined_events():
-    """An undefined event is held to its schema, too, and its metadata is nobody's business. (P57, P74, R170)"""
+    """An undefined event is held to its schema, too, and its metadata is not looked at. (P57, P74, R170)"""
     anything = validator({"required": ["a"]}, category=Category.UNDEFINED)
 
     assert anything.accepts({"a": 1, "metadata": 5})
@@ -197,7 +197,7 @@ def test_recursive_schemas():
 
 @pytest.mark.parametrize("levels", [10, 300, 990, 5_000])
 def test_deep_events(levels):
-    """An event that is nested deeper than anybody can follow is refused, and there is a reason. (P56)"""
+    """An event that is nested too deep is refused, and there is a reason. (P56)"""
     tree = compile_validator({"properties": {"a": {"$ref": "#"}}, "additionalProperties": False})
     good: dict = {}
     bad: dict = {"b": 1}
@@ -223,7 +223,7 @@ def test_deep_events(levels):
     ],
 )
 def test_schemas_that_cannot_be_used(schema, reason):
-    """A schema that makes no sense is refused with the reason, even if nobody has looked before. (R153, R157)"""
+    """A schema that makes no sense is refused with the reason, even at the first look. (R153, R157)"""
     with pytest.raises(Invalid) as refused:
         compile_validator(schema)
     assert reason in refused.value.detail

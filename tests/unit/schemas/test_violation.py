@@ -37,7 +37,7 @@ def test_several():
 
 
 def test_very_many():
-    """Beyond a bound nobody counts. (P71)"""
+    """Nothing is counted beyond a bound. (P71)"""
     many = combined_violation("#", tuple(SchemaViolation(f"#/{each}", "is wrong") for each in range(MOST_LINES + 1)))
 
     assert many.text == "more than 100 schema violations found"
@@ -64,7 +64,7 @@ LARGE = [
 
 @pytest.mark.parametrize("value", LARGE)
 def test_a_large_value_is_quoted_by_its_beginning(value):
-    """Of a value that is too large to be told, no more is written than what is told. (P72)"""
+    """Of a value that is too large for a message, no more is written than what is shown. (P72)"""
     steps = [1_000_000]
     assert quoted_value(value, steps) == truncated_text(text_of(value))
     assert steps[0] > 1_000_000 - 6_000 - 5 * len(value)

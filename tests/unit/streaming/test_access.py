@@ -15,7 +15,7 @@ from tests.support.registry import settings_document
 
 
 class Case:
-    """An event type, a judge that remembers for a second, and somebody else who writes."""
+    """An event type, a judge that remembers for a second, and another writer."""
 
     def __init__(self) -> None:
         registry = MemoryRegistry()

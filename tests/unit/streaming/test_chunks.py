@@ -70,7 +70,7 @@ def test_what_a_reader_may_not_see_is_left_out(special):
 
 
 def test_an_ordinary_chunk_is_not_searched():
-    """Where all events are for everybody, nobody is asked about each."""
+    """Where all clients may read all events, access is not checked for each."""
 
     def ask_nobody(record: Record) -> bool:
         raise AssertionError(record)

@@ -80,6 +80,6 @@ def test_null_is_no_cursor(header):
     ],
 )
 def test_both_members_are_needed(header, text):
-    """A missing or null member is told, the partition first, cursor by cursor. (L23, L36a)"""
+    """A missing or null member is reported, the partition first, cursor by cursor. (L23, L36a)"""
     with pytest.raises(CursorError, match=f"^{text}$"):
         cursors_in(header)

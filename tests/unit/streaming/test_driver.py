@@ -348,7 +348,7 @@ def test_events_that_expired_under_a_stream_end_it_with_a_reason():
 
 
 def test_a_timeline_that_was_cleaned_up_under_a_stream_ends_it_with_a_reason():
-    """A stream that was still in a timeline whose events went is told so, and not sent on over the gap. (L63, L68)"""
+    """A stream that was still in a timeline whose events went is ended, and not sent on over the gap. (L63, L68)"""
 
     async def scenario(stage: Stage) -> None:
         outlet = KeptOutlet()

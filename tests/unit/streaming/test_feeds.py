@@ -84,7 +84,7 @@ def test_what_is_there_is_taken_from_the_offset_on():
 
 
 def test_new_events_wake_any_client_that_waits():
-    """An event that is stored while a follower waits reaches it, without anybody having looked in between."""
+    """An event that is stored while a follower waits reaches it, without a look in between."""
 
     async def scenario(stage: Stage) -> None:
         follower = await stage.follow()
@@ -176,7 +176,7 @@ def test_followers_that_catch_up_together_read_together():
 
 
 def test_a_slow_follower_keeps_no_one_and_little_memory(monkeypatch):
-    """The window is bounded: whoever falls out of it reads for itself, and still gets everything. (L68)"""
+    """The window is bounded: a follower that falls out of it reads for itself, and still gets everything. (L68)"""
     monkeypatch.setattr(feed_module, "WINDOW_BYTES", 5000)
 
     async def scenario(stage: Stage) -> None:
@@ -194,7 +194,7 @@ def test_a_slow_follower_keeps_no_one_and_little_memory(monkeypatch):
 
 
 def test_nothing_is_kept_when_everyone_has_it():
-    """Once all followers have taken what was read, it is let go."""
+    """Once all followers have taken what was read, it is dropped."""
 
     async def scenario(stage: Stage) -> None:
         follower = await stage.follow()
@@ -239,7 +239,7 @@ def test_pauses_grow_and_shrink_again(monkeypatch):
 @pytest.mark.parametrize("behind", [False, True])
 @pytest.mark.parametrize("trouble", [OffsetUnavailable("gone"), UnknownTopic("gone")])
 def test_what_cannot_be_read_any_more_is_reported(trouble, behind):
-    """If the events that come next are gone, whoever needs them is told. (L63)"""
+    """If the events that come next are gone, the follower that needs them gets that as its answer. (L63)"""
 
     async def scenario(stage: Stage) -> None:
         stage.publish("a", "b")
@@ -256,7 +256,7 @@ def test_what_cannot_be_read_any_more_is_reported(trouble, behind):
 
 
 def test_trouble_with_the_tip_does_not_keep_later_ones_waiting():
-    """A follower that arrives where another one failed is told as well instead of waiting for ever."""
+    """A follower that arrives where another one failed gets the failure as well instead of waiting for ever."""
 
     async def scenario(stage: Stage) -> None:
         staying = await stage.follow(1)
@@ -288,7 +288,7 @@ def test_a_log_is_watched_only_while_someone_follows():
 
 
 def test_an_abandoned_feed_is_not_tried_again(monkeypatch):
-    """When the last follower leaves while the log is away, nobody asks it any more."""
+    """When the last follower leaves while the log is away, it is not asked any more."""
     monkeypatch.setattr(feed_module, "SHORTEST_PAUSE", 0.001)
 
     async def scenario(stage: Stage) -> None:

@@ -66,12 +66,12 @@ def test_a_batch_is_one_server_sent_event():
 
 
 def test_a_server_sent_keep_alive_has_an_id_and_no_data():
-    """A browser remembers the id, and tells the page nothing."""
+    """A browser remembers the id, and does not show it to the page."""
     block = EventStreamFormat({"0": Position(1, 3)}).keep_alive(SendStreamKeepAlive("0", Position(1, 4)))
     assert block == b'id: [{"partition":"0","offset":"001-0001-000000000000000004"}]\n\n'
 
 
 def test_a_server_sent_problem_has_a_name():
-    """A page can tell a Problem from a batch."""
+    """A page can distinguish a Problem from a batch."""
     block = EventStreamFormat(STARTS).problem(orjson.dumps({"status": 403}))
     assert block == b'event: problem\ndata: {"status":403}\n\n'

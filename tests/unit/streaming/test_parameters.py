@@ -73,7 +73,7 @@ def test_a_flush_timeout_of_zero_is_the_default():
     ],
 )
 def test_limits_that_contradict_each_other_are_refused(asked, detail):
-    """Stream limit, stream timeout, batch limit: the first that is wrong is told. (L3, L4, L5, L6, L7)"""
+    """Stream limit, stream timeout, batch limit: the first that is wrong is reported. (L3, L4, L5, L6, L7)"""
     with pytest.raises(Invalid, match=f"^{detail}$"):
         limits_of(asked, smallest)
 

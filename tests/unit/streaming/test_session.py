@@ -279,7 +279,7 @@ def test_what_is_not_delivered_counts_for_nothing():
 
 
 def test_who_may_read_is_for_others_to_say():
-    """Whether an event is shown is asked for every event that is not for everybody. (L58)"""
+    """Whether an event is shown is asked for every event with restricted access. (L58)"""
     session = LowLevelSession(
         StreamLimits(batch_limit=9), {"0": BEFORE}, 0.0, may_read=lambda record: record.directed_to == "mine"
     )
@@ -309,7 +309,7 @@ def test_a_refusal_is_reported():
 
 
 def test_a_client_that_has_gone_is_sent_nothing():
-    """When nobody listens, the stream ends. (L53)"""
+    """Without a listener the stream ends. (L53)"""
     session = a_session(batch_limit=9)
     session.arrived("0", some_events(2), 1.0)
     assert session.gone() == []

@@ -275,7 +275,7 @@ def test_a_registry_that_does_not_answer_ends_nothing(stage, monkeypatch):
 
 
 class Rounds(list[object]):
-    """One for each time that somebody has begun to look after all streams."""
+    """One for each time that a task has begun to look after all streams."""
 
     async def more(self, count: int) -> None:
         """Until so many more have begun, and the last but one is over."""

@@ -88,7 +88,7 @@ class House:
         return self.api.post(f"/subscriptions/{subscription['id']}/cursors", json={"items": items}, headers=headers)
 
     def stats(self, subscription: dict[str, Any], **query: Any) -> dict[str, dict[str, Any]]:
-        """Partition -> what is told of it, of the only event type."""
+        """Partition -> what is known of it, of the only event type."""
         [found] = self.api.get(f"/subscriptions/{subscription['id']}/stats", params=query).json()["items"]
         return {each.pop("partition"): each for each in found["partitions"]}
 
@@ -106,7 +106,7 @@ def house() -> Iterator[House]:
 
 @pytest.fixture
 def hasty() -> Iterator[House]:
-    """A broker that waits for nobody."""
+    """A broker that waits for nothing."""
     opened = House(max_commit_timeout_seconds=-1)
     yield opened
     opened.close()

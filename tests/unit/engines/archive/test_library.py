@@ -102,7 +102,7 @@ def world():
 
 
 def test_what_was_read_last_is_not_asked_for_again(world: World):
-    """Whoever reads a segment in several slices fetches it once."""
+    """A reader that reads a segment in several slices fetches it once."""
     for start in range(3):
         assert world.reader.slice("t", 0, start, 1, 1000).events[0].offset == start
     assert world.store.asked.count("object 0") == 1
@@ -294,7 +294,7 @@ def test_what_was_written_anew_meanwhile_is_read_from_there(world: World):
 
 
 def test_the_manifest_begins_with_the_segment_of_an_offset(world: World):
-    """The segments that hold anything from an offset on are told in their order."""
+    """The segments that hold anything from an offset on are returned in their order."""
     assert [each.first for each in archived(world.index, "t", 0, 4)] == [3, 6]
     assert [each.first for each in archived(world.index, "t", 0)] == [0, 3, 6]
     assert list(archived(world.index, "t", 0, 9)) == []

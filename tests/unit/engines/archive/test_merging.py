@@ -186,7 +186,7 @@ def test_gaps_are_left_alone(world: World, gap):
 
 
 def test_readers_with_the_old_list_find_the_old_objects(world: World):
-    """Objects stay until somebody sweeps; a reader that comes later still looks into the index again."""
+    """Objects stay until a sweep; a reader that comes later still looks into the index again."""
     with closing(ArchiveReader(world.index, Library(world.store))) as reader:
         old = world.index.segment("t", 0, 10)
         world.merge()
@@ -201,7 +201,7 @@ def test_readers_with_the_old_list_find_the_old_objects(world: World):
 
 
 def test_of_two_workers_one_does_it(world: World):
-    """While somebody else writes a partition anew, nothing is merged in it; in others it is."""
+    """While another process rewrites a partition, nothing is merged in it; in others it is."""
     with alone(world.index, "t", 0):
         for piece in world.merger.plan("t", 0):
             with pytest.raises(PartitionBusy):

@@ -61,7 +61,8 @@ def test_more_than_a_page_is_listed(store, monkeypatch):
 
 
 def test_a_shorter_object_is_not_out_of_reach(store):
-    """A range that begins behind the end of an object is empty: whoever reads it notices that something is missing."""
+    """A range that begins behind the end of an object is empty, so that its reader notices that something is
+    missing."""
     store.put("a", b"content")
     assert store.get(Location("a", 100, 7)) == b""
     assert store.get(Location("a", 5, 7)) == b"nt"
@@ -84,7 +85,7 @@ def test_what_is_not_there_is_reported(store):
 
 
 def test_a_store_that_does_not_answer_is_unavailable(monkeypatch):
-    """Nobody takes a broken store for one without objects."""
+    """No one takes a broken store for one without objects."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
     store = open_archive(f"s3://archive?region={REGION}&endpoint={FAULTY}")
@@ -111,7 +112,7 @@ class Answering:
 
 
 def test_objects_that_s3_does_not_remove_are_not_taken_for_removed():
-    """S3 answers with 200, and names those that it refused: whoever removes them is told."""
+    """S3 answers with 200, and names those that it refused: the remover is notified of them."""
     refused = [{"Key": "b", "Code": "AccessDenied", "Message": "no"}, {"Key": "c", "Code": "InternalError"}]
     store = S3Store(Answering({"Errors": refused}), "archive")
     with pytest.raises(Unavailable, match=r"2 of 3 objects were not removed.* b: AccessDenied"):

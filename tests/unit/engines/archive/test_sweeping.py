@@ -1,4 +1,4 @@
-"""Letting go of archive objects that nobody refers to."""
+"""Removing archive objects without references."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -60,7 +60,7 @@ def test_what_is_anothers_stays(index, store):
 
 
 def test_an_index_that_refers_to_nothing_sweeps_where_it_is_ordered(index, store):
-    """When all events have gone, whoever knows the namespace can clear up there."""
+    """When all events have gone, a sweep that knows the namespace can clear up there."""
     store.put("log/mine/a", b"content")
     Sweep(index, store).run(soon())
     assert store.kept() == ["log/mine/a"]
@@ -69,7 +69,7 @@ def test_an_index_that_refers_to_nothing_sweeps_where_it_is_ordered(index, store
 
 
 def test_what_is_rewritten_stays_in_its_namespace():
-    """The name of an object that replaces another tells the same owner, and is never one that was used."""
+    """The name of an object that replaces another names the same owner, and is never one that was used."""
     old = objects.logged("mine", "order.placed", "t", datetime(2026, 11, 21, tzinfo=UTC))
     new = objects.rewritten(old, "t", 3, 7)
     assert objects.namespace_of(new) == objects.namespace_of(old) == "mine"

@@ -41,7 +41,7 @@ class TestSeam:
         assert world.offsets() == list(range(15))
 
     def test_may_move_while_someone_reads(self, world: World):
-        """Whoever reads along while events are stored, archived and let go of misses none and sees none twice."""
+        """A reader beside storing, archiving and removal misses no event and sees none twice."""
         done = threading.Event()
 
         def archive_again_and_again() -> None:
@@ -95,7 +95,7 @@ class TestSeam:
         assert world.log.offset_at("t", 0, began + HOUR / 2) == 1
 
     def test_has_nothing_in_front_of_a_gap(self, world: World):
-        """After a time without an archive, in which the hot half let go of events, the log begins behind them."""
+        """After a time without an archive, in which the hot half removed events, the log begins behind them."""
         world.store_hours(4)
         world.log.archive()
         world.store_hours(4)
@@ -110,7 +110,8 @@ class TestSeam:
 
 class TestRetention:
     def test_of_an_event_type_reaches_into_the_archive(self, world: World):
-        """What an event type lets go of is gone from both halves, and its objects go after the grace time."""
+        """What the retention of an event type removes is gone from both halves, and its objects go after the grace
+        time."""
         world.store_hours(4)
         world.log.archive()
         world.store_hours(4)
@@ -147,7 +148,7 @@ class TestRetention:
         assert world.offsets() == [2, 3]
 
     def test_leaves_objects_to_those_who_read_them(self, world: World):
-        """Within the grace time an object stays that nobody refers to any more."""
+        """Within the grace time an object without references stays."""
         world.log.close()
         world = World(ArchivePolicy(after=inf, hot=0, grace=3600, share=0))
         world.store_hours(2)
@@ -169,7 +170,7 @@ class TestRetention:
             world.log.read("t", 0, 0)
 
     def test_of_a_topic_deleted_while_it_is_archived(self, world: World, monkeypatch):
-        """What is archived of a topic that somebody deletes meanwhile is let go of, too."""
+        """What is archived of a topic that is deleted meanwhile is removed, too."""
         world.store_hours(3)
         put = world.store.put
 
@@ -278,7 +279,7 @@ class TestChores:
 
 class TestArchiving:
     def test_counts_with_the_index(self, world: World):
-        """An object that the index was not told of is none: it is written again under another name, and goes."""
+        """An object that the index does not know of is none: it is written again under another name, and goes."""
         world.store_hours(4)
         extend = world.index.extend
         world.index.extend = lambda *_: False
@@ -337,7 +338,7 @@ class TestArchiving:
         assert len(world.objects()) == 1
 
     def test_happens_by_itself(self):
-        """Events are archived, and leave the hot half, without anybody asking."""
+        """Events are archived, and leave the hot half, by themselves."""
         world = World(ArchivePolicy(after=0, hot=0, grace=0, share=0))
         world.store_hours(3)
         until(lambda: world.hot.bounds("t", [0])[0].oldest == 2)

@@ -44,7 +44,7 @@ def test_descriptions_are_what_botocore_reads():
 
 
 def test_the_archives_client_is_made_when_it_is_asked_for(monkeypatch):
-    """Whoever opens an archive and never looks into it makes no client; closing it makes none either."""
+    """An archive that is opened and never read makes no client; closing it makes none either."""
     made = []
 
     def counted():

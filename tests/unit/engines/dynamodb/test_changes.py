@@ -45,7 +45,7 @@ def commit(coordination, offset, seconds=0.0):
 
 
 class Ear:
-    """Listens, and can wait for something to be told after now."""
+    """Listens, and can wait for a later change."""
 
     def __init__(self, coordination, subscription=SUBSCRIPTION):
         self.heard = []
@@ -106,7 +106,7 @@ class TestTogether:
         assert len(told) == len(set(told))
 
     def test_one_question_serves_all(self, world, here):
-        """A thousand subscriptions are watched by the same questions as one, and by none when nobody watches."""
+        """A thousand subscriptions are watched by the same questions as one, and by none without watchers."""
         before = threading.active_count()
         ears = [Ear(here, f"subscription {each}") for each in range(1_000)]
         world.calls.clear()
@@ -122,7 +122,7 @@ class TestTogether:
         assert world.calls["Query"] <= settled
 
     def test_a_later_watcher_is_notified_as_well(self, here, there):
-        """Whoever watches after nobody did hears what happens from then on."""
+        """A watcher that begins when there was none hears what happens from then on."""
         Ear(here).end()
         time.sleep(2 * PAUSE)
         ear = Ear(here)
@@ -172,13 +172,13 @@ class TestFeed:
         return feed
 
     def test_reports_everything_once(self, feed, there):
-        """What was told is not told again by the next look, though that looks back a little."""
+        """What was reported is not reported again by the next look, though that looks back a little."""
         commit(there, 1)
         assert feed.look(0.0) == [(SUBSCRIPTION, SubscriptionChange.OFFSETS)]
         assert feed.look(0.4) == []
 
     def test_reports_again_what_belongs_to_the_same_moment(self, feed, there, world):
-        """Commits in a moment of which others were told cost no news, and are looked for when it is over."""
+        """Commits in a moment of which others were reported cost no news, and are looked for when it is over."""
         commit(there, 1)
         assert feed.look(0.0)
         world.calls.clear()
@@ -215,7 +215,7 @@ class TestFeed:
         assert feed.look(0.8) == []
 
     def test_is_not_deafened_by_a_clock_that_is_ahead(self, feed, there, clock):
-        """Somebody whose clock is an hour ahead does not keep us from hearing the others."""
+        """Someone whose clock is an hour ahead does not keep us from hearing the others."""
         clock.seconds += 3600
         commit(there, 1, seconds=1)
         clock.seconds -= 3600
@@ -224,7 +224,7 @@ class TestFeed:
         assert feed.look(0.4) == [(SUBSCRIPTION, SubscriptionChange.OFFSETS)]
 
     def test_knows_nothing_of_what_was_before(self, items, there, clock):
-        """Old news are not told to those who begin to listen."""
+        """Old changes are not reported to new listeners."""
         commit(there, 1)
         clock.seconds += 60
         feed = TableChanges(items, "me", clock)

@@ -69,7 +69,7 @@ def position(coordination, partition=0) -> int:
 
 
 def handed(coordination, *owners: str, positions=None) -> Assignment:
-    """Give the partitions to these, whoever had them."""
+    """Give the partitions to these sessions, whichever had them."""
     old = coordination.assignment(SUBSCRIPTION)
     return coordination.write(SUBSCRIPTION, old, replace(old, entries=entries(*owners)), LATER, positions)
 
@@ -87,7 +87,7 @@ class TestFaultsThatPass:
     @pytest.mark.parametrize("fault", PASSING_FAULTS.values(), ids=PASSING_FAULTS)
     def test_change_nothing_about_a_write(self, world, coordination, fault):
         """An assignment whose write meets faults is written once, and its writer does not take its own write for
-        somebody else's. (S249, S319)"""
+        another's. (S249, S319)"""
         old = coordination.assignment(SUBSCRIPTION)
         world.goes_wrong("TransactWriteItems", *[fault] * (ATTEMPTS - 1))
         stored = coordination.write(SUBSCRIPTION, old, replace(old, entries=entries("b", "a")), LATER)
@@ -131,7 +131,7 @@ class TestFaultsThatLast:
     )
     @pytest.mark.parametrize("fault", [refused("ThrottlingException"), no_answer_before], ids=["busy", "silent"])
     def test_are_reported(self, world, coordination, operation, call, fault):
-        """Whoever cannot be served learns that nothing is known, and nothing has changed."""
+        """A caller that cannot be served gets `Unavailable`, and nothing has changed."""
         world.goes_wrong(operation, *[fault] * ATTEMPTS)
         with pytest.raises(Unavailable):
             call(coordination)
@@ -161,7 +161,8 @@ class TestFaultsThatLast:
         ids=["commit", "write"],
     )
     def test_that_may_have_had_an_effect_are_news(self, world, coordination, operation, call):
-        """Whoever tries again what was made finds nothing left to do: others are told that it may have been."""
+        """A second attempt at what was made finds nothing left to do; where that cannot be known, the outcome is
+        `Unavailable`."""
         world.goes_wrong(operation, *[no_answer_after] * ATTEMPTS)
         if operation == "UpdateItem":
             world.goes_wrong("GetItem", *[no_answer_after] * ATTEMPTS * ATTEMPTS)
@@ -173,7 +174,7 @@ class TestFaultsThatLast:
         assert made == ((5, 1) if operation == "UpdateItem" else (0, 2))
 
     def test_of_news_do_not_harm_a_commit(self, world, coordination, caplog):
-        """What is committed is acknowledged, also if others could not be told of it."""
+        """What is committed is acknowledged, also if it could not be reported to others."""
         world.goes_wrong("PutItem", *[refused("ThrottlingException")] * 2)
         assert commit(coordination, "a", 5) is CommitResult.COMMITTED
         assert "Reporting a change of subscription" in caplog.text
@@ -182,7 +183,7 @@ class TestFaultsThatLast:
 
 class TestAnswersThatAreLost:
     def test_of_a_write_that_someone_built_upon(self, world, coordination, other):
-        """Who wrote and got no answer has written, also if somebody has written since. (S249)"""
+        """Who wrote and got no answer has written, also if another process has written since. (S249)"""
         old = coordination.assignment(SUBSCRIPTION)
         world.goes_wrong("TransactWriteItems", no_answer_after_and(lambda: handed(other, "b", "b")))
         stored = coordination.write(SUBSCRIPTION, old, replace(old, entries=entries("a", "a")), LATER)
@@ -191,7 +192,7 @@ class TestAnswersThatAreLost:
         assert [commit(coordination, each, 5) for each in "ab"] == [CommitResult.NOT_OWNED, CommitResult.COMMITTED]
 
     def test_of_a_write_that_never_arrived(self, world, coordination, other):
-        """Who got no answer because nothing arrived learns that somebody else was faster. (S249)"""
+        """Who got no answer because nothing arrived learns that another was faster. (S249)"""
         old = coordination.assignment(SUBSCRIPTION)
 
         def lost(request, _):
@@ -248,7 +249,7 @@ class TestAnswersThatAreLost:
 
 class TestLeases:
     def test_are_not_shortened_by_what_arrives_late(self, world, coordination):
-        """A renewal that arrives after a later one changes nothing: nobody is taken for dead too early. (S318)"""
+        """A renewal that arrives after a later one changes nothing: no process is taken for dead too early. (S318)"""
         late = []
 
         def held_up(request, effect):
@@ -362,7 +363,7 @@ class TestCosts:
 
 
 def test_a_url_without_a_prefix_is_refused():
-    """A URL that names no tables is told at the start."""
+    """A URL that names no tables is reported at the start."""
     with pytest.raises(UnknownEngine, match="dynamodb://prefix"):
         open_coordination("dynamodb://")
 

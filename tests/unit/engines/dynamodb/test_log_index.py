@@ -108,7 +108,7 @@ DOING = {
 @pytest.mark.parametrize("fault", SOME.values(), ids=SOME)
 @pytest.mark.parametrize("doing", DOING.values(), ids=DOING)
 def test_faults_that_pass_change_nothing(world, index, doing, fault):
-    """Whatever is done while faults come, before the effect or after it, is done once, and told truly."""
+    """Whatever is done while faults come, before the effect or after it, is done once, and reported truly."""
     act, operation, expected = doing
     world.goes_wrong(operation, *[fault] * (ATTEMPTS - 1))
     assert act(index) == expected
@@ -116,7 +116,7 @@ def test_faults_that_pass_change_nothing(world, index, doing, fault):
 
 @pytest.mark.parametrize("doing", DOING.values(), ids=DOING)
 def test_expired_credentials_are_reported(world, index, doing):
-    """What no other attempt can change is told at once, and done when it can be done again."""
+    """What no other attempt can change is reported at once, and done when it can be done again."""
     act, operation, expected = doing
     world.goes_wrong(operation, EXPIRED)
     with pytest.raises(Unavailable):
@@ -127,7 +127,7 @@ def test_expired_credentials_are_reported(world, index, doing):
 
 @pytest.mark.parametrize("fault", PASSING_FAULTS.values(), ids=PASSING_FAULTS)
 def test_an_extension_is_made_once_or_not_at_all(world, index, fault):
-    """When no attempt is answered, head and segment are both there or both not; whoever looks again finds out which."""
+    """When no attempt is answered, head and segment are both there or both not; another look finds out which."""
     world.goes_wrong("TransactWriteItems", *[fault] * ATTEMPTS)
     with pytest.raises(Unavailable):
         index.extend("t", 0, 1, Head(counted(15)), a_segment(10, 5))
@@ -137,7 +137,7 @@ def test_an_extension_is_made_once_or_not_at_all(world, index, fault):
 
 
 def test_anothers_extension_is_no_fault(world, index):
-    """Of two who count on from the same head the second is told so, also when its first attempt got no answer."""
+    """Of two that count on from the same head the second learns that, also when its first attempt got no answer."""
     other = DynamoDbLogIndex(TableAddress("test", REGION), RetriedCalls(lambda _: None))
     assert other.extend("t", 0, 1, Head(counted(12)), a_segment(10, 2))
     world.goes_wrong("TransactWriteItems", no_answer_before)

@@ -84,7 +84,7 @@ class TestWritersThatMeet:
         assert sum(pauses) < 3
 
     def test_give_up_some_day(self, world, registry):
-        """A writer that always meets others tells so, and has changed and counted nothing."""
+        """A writer that always meets others says so, and has changed and counted nothing."""
         world.goes_wrong("TransactWriteItems", *[cancelled("TransactionConflict")] * (len(TURNS) + ATTEMPTS))
         with pytest.raises(Unavailable):
             registry.write(Put("settings", "a", {}, ABSENT))
@@ -178,7 +178,7 @@ class TestFaultsThatLast:
 
 class TestDoubt:
     def test_is_reported_when_another_wrote_as_well(self, world, registry, others):
-        """When nobody can say whether a write was made before somebody else's, it does not claim that it was not."""
+        """When it is unknown whether a write was made before another's, it does not claim that it was not."""
         world.goes_wrong("PutItem", no_answer_after_and(lambda: others.write(Put(KIND, "a", {"by": "other"}, 2))))
 
         with pytest.raises(Unavailable):
@@ -224,7 +224,7 @@ class TestCalls:
         assert world.calls == {"GetItem": 1, "Query": 1, "PutItem": 1, "TransactWriteItems": 1}
 
     def test_of_what_is_remembered_are_one_as_well(self, world, registry):
-        """A change is counted in the call that makes it, and one call tells what changed."""
+        """A change is counted in the call that makes it, and one call shows what changed."""
         registry.write(Put("settings", "a", {}, ABSENT))
         registry.write(Put("event-types", "a", {}, ABSENT))
         registry.changes()
@@ -297,6 +297,6 @@ class TestUrl:
         assert here.get(KIND, "a") == Document("a", {}, 1)
 
     def test_without_a_prefix_is_refused(self):
-        """A URL that names no tables is told at the start."""
+        """A URL that names no tables is reported at the start."""
         with pytest.raises(UnknownEngine, match="dynamodb://prefix"):
             open_registry("dynamodb://")

@@ -32,7 +32,8 @@ def publish(world: World, log, *numbers: int) -> None:
 
 
 def test_damage_is_reported_with_its_offsets(world: World, log, caplog):
-    """When the stream has forgotten what a damaged archive object had, its offsets are told and nothing is skipped."""
+    """When the stream has forgotten what a damaged archive object had, its offsets are reported and nothing is
+    skipped."""
     publish(world, log, 0, 1, 2)
     publish(world, log, 3, 4)
     [first, _] = archived(world.index, "t", 0)
@@ -62,8 +63,8 @@ def test_objects_go_with_what_was_in_them(world: World, log):
 
 
 def test_small_windows_can_be_merged(world: World, log):
-    """What an indexer has archived in many windows and a worker has merged is read, found by time and let go
-    of as before, also when the stream has forgotten it."""
+    """What an indexer has archived in many windows and a worker has merged is read, found by time and removed as
+    before, also when the stream has forgotten it."""
     moments = []
     for number in range(2 * MANY):
         world.clock.move(60)

@@ -78,7 +78,7 @@ RECORD = OutgoingRecord("t/0", 0, b"event")
 
 def test_a_write_after_a_pause_has_a_connection_of_its_own(service, opened, monkeypatch):
     """A function that was frozen does not find out by a write whether its connection is still there: the publisher
-    would be told that nothing is known of a sound event."""
+    would get an unknown outcome for a sound event."""
     clock = [1000.0]
     monkeypatch.setattr(stream.time, "time", lambda: clock[0])
     assert opened.put([RECORD]) == [Mark("shardId-0", 1)]

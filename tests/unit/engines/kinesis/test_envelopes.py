@@ -40,13 +40,13 @@ def test_a_whole_frame_comes_back():
 
 @pytest.mark.parametrize("data", [b"", b"n", b"nk", b"nk\x01" + bytes(12), b"xx" + bytes(30), b"nk\x09" + bytes(30)])
 def test_what_does_not_begin_like_a_record_is_none(data):
-    """Bytes of others are told apart, however short."""
+    """Bytes of others are recognised, however short."""
     assert envelopes.opened(data) is None
 
 
 @given(st.binary(max_size=64))
 def test_no_bytes_do_harm(data):
-    """Whatever somebody puts into the stream can be looked at."""
+    """Whatever others put into the stream can be looked at."""
     for each in (data, b"nk" + data, b"nk\x02\x00" + data):
         found = envelopes.opened(each)
         assert found is None or found.kind in envelopes.KINDS

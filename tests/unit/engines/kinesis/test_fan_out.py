@@ -40,7 +40,7 @@ def kinesis(world: World, monkeypatch) -> Iterator[PushingKinesis]:
 
 
 class Following:
-    """A process that watches, and what it was told of."""
+    """A process that watches, and what it was notified of."""
 
     def __init__(self, log: KinesisLog) -> None:
         self.log = log
@@ -193,7 +193,7 @@ def test_a_consumer_is_replaced_before_it_is_old(world, kinesis, monkeypatch):
 
 
 def test_a_consumer_that_was_taken_away_is_registered_anew(world, kinesis):
-    """Somebody deregisters the consumer of a living process: it registers another, and nothing is lost."""
+    """Someone deregisters the consumer of a living process: it registers another, and nothing is lost."""
     with following(world) as process:
         until(lambda: kinesis.streaming)
         [arn] = kinesis.consumers

@@ -1,4 +1,4 @@
-"""What publishers and readers are told when Kinesis fails: nothing acknowledged is lost, and no answer is wrong."""
+"""What publishers and readers get when Kinesis fails: nothing acknowledged is lost, and no answer is wrong."""
 
 import random
 import threading
@@ -42,7 +42,7 @@ def log(world: World):
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch):
-    """Nobody in these tests waits as long as in earnest."""
+    """No one in these tests waits as long as in production."""
     for module in (tails, reading):
         if hasattr(module, "GIVE_UP_AFTER"):
             monkeypatch.setattr(module, "GIVE_UP_AFTER", 2.0)
@@ -77,7 +77,7 @@ class TestPublishing:
         ],
     )
     def test_reports_that_it_does_not_know(self, world: World, log, fault, stored):
-        """What may have been stored is not sent again, and its publisher is told that it is not known to be there."""
+        """What may have been stored is not sent again, and its publisher learns that the outcome is unknown."""
         calls = world.counting("PutRecords")
         world.faults.goes_wrong("PutRecords", fault)
         assert log.append("t", {0: [Record(b"1"), Record(b"2")]}) == {0: TIMED_OUT}
@@ -159,7 +159,7 @@ class TestReading:
     @pytest.mark.parametrize("operation", ["GetRecords", "GetShardIterator", "ListShards"])
     @pytest.mark.parametrize("fault", [THROTTLED, broken_before, no_answer_before, no_connection, unreadable_after])
     def test_waits_until_it_is_answered(self, world: World, log, operation, fault):
-        """A throttled or failed call is made again; nobody is told a smaller number meanwhile."""
+        """A throttled or failed call is made again; no caller gets a smaller number meanwhile."""
         log.append("t", {0: [Record(b"1")]})
         reader = world.a_log()
         world.faults.goes_wrong(operation, fault, fault)
@@ -263,7 +263,7 @@ class TestCompaction:
 
 class TestWatching:
     def test_goes_on_whatever_happens(self, world: World, log):
-        """News come again after faults of every kind, known or not: nobody waits for ever."""
+        """News come again after faults of every kind, known or not: no reader waits for ever."""
         told = threading.Event()
         reader = world.a_log()
         end = reader.watch(lambda *_: told.set())
@@ -300,6 +300,6 @@ class TestSealing:
 
 
 def test_an_archive_object_that_is_gone_says_so(world: World):
-    """A missing object is told apart from a store that does not answer."""
+    """A missing object is distinguished from a store that does not answer."""
     with pytest.raises(ArchiveGone):
         world.archive.get(Location("nothing", 0, 1))

@@ -1,4 +1,4 @@
-"""The stream forgets what is older than its retention: offsets stay what they were, and nothing is told wrong."""
+"""The stream forgets what is older than its retention: offsets stay what they were, and no answer is wrong."""
 
 import time
 
@@ -95,7 +95,7 @@ def test_what_no_one_has_is_not_made_up(world: World, log, strict, archived):
 
 @BOTH
 def test_a_process_that_slept_counts_anew(world: World, log, monkeypatch, strict):
-    """A process in which nobody read for long begins where the index ends: it may have missed what is forgotten."""
+    """A process that did not read for long begins where the index ends: it may have missed what is forgotten."""
     publish(log, *range(3))
     world.index_all()
     sleeper = world.a_log()

@@ -1,4 +1,4 @@
-"""Events that the stream forgot before they were indexed: a new timeline tells of them, no offset is given twice."""
+"""Events that the stream forgot before they were indexed: a new timeline announces them, no offset is given twice."""
 
 import json
 
@@ -214,7 +214,7 @@ def test_a_consumer_of_the_live_end_goes_on_without_an_error_it_cannot_explain(w
 
 
 def test_what_happened_is_reported(world: Hours, name: str, caplog):
-    """The log and the audit log tell of new timelines, and the list of timelines shows why they were begun."""
+    """The log and the audit log record new timelines, and the list of timelines shows why they were begun."""
     world.broker.features.switch(Feature.AUDIT_LOG_COLLECTION, on=True)
     world.broker.system_event_types.prepare()
     lose_some(world, name)

@@ -28,7 +28,7 @@ def test_a_chain_begins_with_the_oldest(hash_key, chain):
 
 
 def test_parents_and_children_are_those_that_are_listed():
-    """A merged shard has two parents, and shards that the stream forgot are nobody's."""
+    """A merged shard has two parents, and shards that the stream forgot have no children."""
     assert LINEAGE.parents("e") == ["d", "b"]
     assert sorted(LINEAGE.children("e")) == ["f", "g"]
     younger = ShardTree([shard for shard in SHARDS if shard.id not in "ab"])

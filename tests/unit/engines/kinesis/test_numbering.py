@@ -52,7 +52,7 @@ def test_frames_get_the_next_numbers(log):
 
 
 def test_records_of_others_take_no_number(log):
-    """A record that is not ours is passed over by everybody."""
+    """A record that is not ours is passed over by all."""
     log.whole(1)
     log.foreign()
     log.whole(1)
@@ -105,7 +105,8 @@ def test_a_part_that_is_there_twice_counts_once(log):
 
 
 def test_parts_that_come_too_late_count_nothing(log):
-    """An append whose last part arrived long after its first is abandoned, whoever counts it and whenever."""
+    """An append whose last part arrived long after its first is abandoned by every process that counts it, at any
+    time."""
     log.part("a", 0, 2, at=0)
     log.part("b", 0, 2, at=0)
     log.part("b", 1, 2, at=ABANDONED_AFTER_MS)
@@ -115,7 +116,7 @@ def test_parts_that_come_too_late_count_nothing(log):
 
 
 def test_abandoned_parts_are_forgotten(log):
-    """What is not expected any more burdens nobody."""
+    """What is not expected any more takes no memory."""
     log.part("a", 0, 2, at=0)
     log.whole(1, at=ABANDONED_AFTER_MS)
     assert len(log.state.parts) == 1

@@ -9,7 +9,7 @@ from tests.support.clock import HandMovedClock
 
 
 def test_a_url_names_the_stream_and_what_else_is_wanted():
-    """The host is the stream's name; the query tells region, endpoint and options."""
+    """The host is the stream's name; the query has region, endpoint and options."""
     name, asked = parsed("kinesis://events?region=eu-central-1&lease=0.5&window_bytes=1000")
     assert (name, asked["region"]) == ("events", "eu-central-1")
     assert options_in(name, asked) == KinesisOptions(lease=0.5, window_bytes=1000)

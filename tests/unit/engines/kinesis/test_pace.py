@@ -36,7 +36,7 @@ def clock(monkeypatch):
 
 
 def test_calls_for_a_name_are_apart(clock):
-    """Whoever comes too early waits; other names do not."""
+    """A call that comes too early waits; calls for other names do not."""
     pace = CallRate(0.2)
     for _ in range(6):
         pace.wait("a")

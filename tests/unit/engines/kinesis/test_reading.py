@@ -208,7 +208,7 @@ def test_what_others_store_is_reported(world: World, log):
 
 
 def test_a_damaged_frame_keeps_its_numbers(world: World, log):
-    """A frame that nobody can read is stepped over, and what follows it has the same offset for everybody."""
+    """A frame that cannot be read is stepped over, and what follows it has the same offset for all."""
     publish(log, [1])
     world.put("t/0", envelopes.whole(3, 0, b"nf\x01\x00 no frame"))
     publish(log, [2])
@@ -232,7 +232,7 @@ def test_moments_are_found_in_the_index_and_behind_it(world: World, log):
 
 
 def test_trimming_is_seen_by_others(world: World, log):
-    """The low-water mark is everybody's, and reaches other processes within a lease."""
+    """The low-water mark is shared, and reaches other processes within a lease."""
     publish(log, range(3))
     world.clock.move(60)
     publish(log, range(3, 5))
@@ -276,7 +276,7 @@ def test_nothing_new_is_not_compacted_again(world: World, log):
 
 
 def test_two_do_not_compact_at_once(world: World, log):
-    """While somebody compacts a partition, another one leaves it alone."""
+    """While one process compacts a partition, another one leaves it alone."""
     log.append("t", {0: [Record(b"1", "k"), Record(b"2", "k"), Record(b"3")]})
     world.clock.move(3600)
     now = world.clock.now()

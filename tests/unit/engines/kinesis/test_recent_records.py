@@ -1,4 +1,4 @@
-"""What a process remembers, and what it can still tell when the oldest of it is gone."""
+"""What a process remembers, and what it still knows when the oldest of it is gone."""
 
 import pytest
 

@@ -230,7 +230,8 @@ class Before:
 
 class TestWhoeverIsBehind:
     def test_counts_nothing_twice(self, surroundings: Surroundings):
-        """Whoever indexes an old shard again, and does not know yet of those that came from it, changes nothing."""
+        """An indexer that reads an old shard again, and does not know yet of those that came from it, changes
+        nothing."""
         with surroundings.a_log() as log:
             log.create_topic(TOPIC, PARTITIONS)
             for partition in range(PARTITIONS):

@@ -112,7 +112,7 @@ def test_a_file_from_a_newer_version_is_refused(path):
 
 
 def test_a_file_of_another_program_is_refused(path):
-    """A SQLite file of somebody else is left as it was."""
+    """A SQLite file of another program is left as it was."""
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE mine (id INTEGER)")
     connection.close()
@@ -152,7 +152,7 @@ def test_a_file_with_a_damaged_beginning_is_refused(path):
 
 
 def test_what_cannot_be_opened_is_refused(tmp_path):
-    """A folder in the place of the file, or a file in the place of its folder, is told in a sentence."""
+    """A folder in the place of the file, or a file in the place of its folder, is reported in a sentence."""
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").touch()
     for path in (tmp_path / "folder", tmp_path / "file" / "nakadi.db"):
@@ -182,7 +182,7 @@ def test_errors_of_sqlite_say_that_nothing_is_known(file):
 
 
 def test_a_writer_waits_for_its_turn(file):
-    """Writers come one after another, and nobody is refused while the others are quick."""
+    """Writers come one after another, and none is refused while the others are quick."""
     turns: list[int] = []
 
     def write(number: int) -> None:
@@ -196,7 +196,7 @@ def test_a_writer_waits_for_its_turn(file):
 
 
 def test_a_writer_gives_up_after_a_while(path, file):
-    """Whoever does not get a turn in time is told, and the one whose turn it was goes on."""
+    """A writer that gets no turn in time raises `Unavailable`, and the one whose turn it was goes on."""
     impatient = SqliteFile(path, patience=0.1)
     with file.writing() as connection:
         begun = time.monotonic()

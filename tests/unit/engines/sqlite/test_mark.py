@@ -144,7 +144,7 @@ def test_a_file_that_someone_works_with_is_fine(at_work):
 
 
 def test_two_processes_mark_one_file(at_work):
-    """Whoever marks last, the mark never claims more than the file has."""
+    """In whatever order processes mark, the mark never claims more than the file has."""
     with closing(Marker(at_work.path, lambda: NOON)) as other:
         for marker in (other, at_work.marker, other, at_work.marker):
             at_work.publish("order.created", 1)
@@ -294,7 +294,7 @@ def test_pages_of_a_former_round_of_the_log_are_no_loss(at_work, tmp_path):
 
 
 def test_a_damaged_page_is_noticed(at_work):
-    """A small data file is looked through, and what SQLite finds is told."""
+    """A small data file is looked through, and what SQLite finds is reported."""
     at_work.close()
     with at_work.path.open("r+b") as file:
         (size,) = struct.unpack_from(">H", at_work.path.read_bytes(), 16)

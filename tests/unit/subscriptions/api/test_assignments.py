@@ -58,7 +58,7 @@ class TestJoining:
         )
 
     def test_waits_for_a_reset(self):
-        """While offsets are being set nobody joins; a reset that was abandoned stops nobody. (S141, S144)"""
+        """While offsets are being set no session joins; a reset that was abandoned stops none. (S141, S144)"""
         being_reset = an_assignment("", reset=Reset("r", A_MOMENT + timedelta(seconds=1)))
         with pytest.raises(Conflict) as raised:
             join(being_reset, a_session("a"))
@@ -74,12 +74,13 @@ class TestJoining:
 
 class TestLeaving:
     def test_frees_what_the_session_had(self):
-        """What nobody can take over is nobody's. (S227)"""
+        """What no session can take over has no owner. (S227)"""
         found = left(an_assignment("a", "a", sessions=[a_session("a")]), {"a"})
         assert (found.sessions, told(found.entries)) == ((), ["", ""])
 
     def test_gives_what_was_promised_and_shares_the_rest(self):
-        """What a session leaves behind goes to whom it was promised, and the rest is shared. (S239, S245, S248)"""
+        """What a session leaves behind goes to the session that it was promised to, and the rest is shared. (S239,
+        S245, S248)"""
         before = an_assignment("a>b", "a", "a>c", "c", sessions=[a_session("a"), a_session("b"), a_session("c")])
         assert told(left(before, {"a"}).entries) == ["b", "b", "c", "c"]
 
@@ -109,7 +110,7 @@ def test_entries_are_replaced_in_their_places():
 
 
 def test_large_subscriptions_move_in_several_writes():
-    """No write moves more owners than one may, and repeating it comes to everybody's fair share. (S319)"""
+    """No write moves more owners than one may, and repeating it leads to fair shares. (S319)"""
     now = an_assignment(*[""] * 250, sessions=[a_session("a"), a_session("b")])
     while (following := rebalanced(now)) != now:
         moved = sum(b.owner != n.owner for b, n in zip(now.entries, following.entries, strict=True))

@@ -1,4 +1,4 @@
-"""Commits of sessions: who may, what counts, and what is told."""
+"""Commits of sessions: who may commit, what counts, and what is answered."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def results(answer):
 
 class TestCommitting:
     def test_moves_the_offset(self, house, name, subscription, session):
-        """A commit that moves everything is 204, and is told from then on. (S103, S122, S125)"""
+        """A commit that moves everything is 204, and is returned from then on. (S103, S122, S125)"""
         answer = house.commit(subscription, session, a_cursor(name, "0", 4))
         assert (answer.status_code, answer.content) == (204, b"")
         assert cursors(house.api, subscription) == {(name, "0"): published(4)}
@@ -52,7 +52,7 @@ class TestCommitting:
             assert results(house.commit(subscription, session, a_cursor(name, "0", offset))) == ["outdated"]
 
     def test_reports_every_cursor_as_it_was_sent(self, house, name, subscription, session):
-        """If any cursor is outdated, each is told with its result, in the order of the request. (S120, S123)"""
+        """If any cursor is outdated, each is reported with its result, in the order of the request. (S120, S123)"""
         sent = [a_cursor(name, "0", offset) for offset in (3, "2", 5, 5, "BEGIN", 7)]
         answer = house.commit(subscription, session, *sent)
         assert answer.json()["items"] == [
@@ -103,7 +103,7 @@ class TestOwnership:
         assert cursors(house.api, subscription) == {(name, "0"): published(-1)}
 
     def test_partitions_of_no_one_do_not_exist(self, house):
-        """A partition that nobody reads cannot be committed. (S116)"""
+        """A partition without a reader cannot be committed. (S116)"""
         name = house.event_type(partitions=2)
         subscription = house.subscription(name)
         session = house.session(subscription, EventTypePartition(name, "0"))
@@ -221,7 +221,7 @@ class TestTimelines:
 
 
 def test_each_cursor_is_judged_by_those_before_it():
-    """The judgement goes by a running maximum in each partition, and tells where those end that move. (S120)"""
+    """The judgement goes by a running maximum in each partition, and returns where those end that move. (S120)"""
     one, two, three = a_place(1), a_place(2), a_place(3)
     before = dict.fromkeys((one, two, three), Position(1, 5))
     asked = [(one, 6), (two, 5), (one, 6), (three, 4), (one, 9), (one, 8)]

@@ -18,7 +18,7 @@ def positions(count):
 
 class TestAdding:
     def test_fills_up_what_is_missing(self):
-        """Partitions without an entry get one, of nobody; those that have one keep it. (S100, S293)"""
+        """Partitions without an entry get one, without an owner; those that have one keep it. (S100, S293)"""
         new, added = with_missing_entries(an_assignment("a"), positions(3))
         assert told(new.entries) == ["a", "", ""]
         assert added == {a_place(1): Position(1, 1), a_place(2): Position(1, 2)}
@@ -41,7 +41,7 @@ class TestAdding:
 
 class TestInitialisation:
     def test_happens_once_among_many(self, house):
-        """Whoever initialises at the same time ends up with the same offsets, each set once. (S100, S319)"""
+        """All that initialise at the same time end up with the same offsets, each set once. (S100, S319)"""
         name = house.event_type(partitions=3, events=1)
         subscription = subscribed(house.api, name)
         barrier = threading.Barrier(8)

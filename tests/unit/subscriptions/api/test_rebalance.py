@@ -1,4 +1,4 @@
-"""Fair shares, as few moves as possible, and nothing taken from anybody who lives."""
+"""Fair shares, as few moves as possible, and nothing taken from a live session."""
 
 import itertools
 import random
@@ -79,7 +79,8 @@ class TestDirectSessions:
         assert Counter(found[2:]) == {"a": 3, "b": 3}
 
     def test_wait_for_the_current_reader_of_their_partition(self):
-        """A partition that is read is promised to whoever asked for it by name, and is not taken. (S171, S240)"""
+        """A partition that is read is promised to the session that asked for it by name, and is not taken. (S171,
+        S240)"""
         assert told(after([a_session("d", 1), *sharing("a")], entries("a", "a"))) == ["a", "a>d"]
 
     def test_never_lose_their_partition_to_others(self):
@@ -88,7 +89,7 @@ class TestDirectSessions:
         assert told(after(sessions, entries("d", "a", "a"))) == ["d", "a", "a>b"]
 
     def test_leave_alone_what_no_one_asked_for(self):
-        """With direct sessions only, the other partitions stay nobody's. (S173)"""
+        """With direct sessions only, the other partitions stay without an owner. (S173)"""
         assert told(after([a_session("d", 1)], entries("", "", ""))) == ["", "d", ""]
 
     def test_may_take_everything(self):
@@ -115,14 +116,15 @@ class TestMove:
         ("before", "wanted"), [("", "s"), ("s", "s"), ("s>x", "s"), ("dead", "s"), ("dead>x", "s"), ("x", "x>s")]
     )
     def test_takes_from_the_dead_and_asks_the_living(self, before, wanted):
-        """What is nobody's or a dead session's changes hands at once; what a live one has is promised; giving it
-        back to its owner ends a promise. (S239, S240)"""
+        """What has no owner or a dead one changes hands at once; what a live one has is promised; giving it back to its
+        owner ends a promise. (S239, S240)"""
         assert told([moved_to(entry(0, before), "s", {"s", "x"})]) == [wanted]
 
 
 class TestHandOver:
     def test_gives_what_was_promised(self):
-        """An owner that lets go of partitions gives them to whom they are promised; nothing else moves. (S242, S313)"""
+        """An owner that releases partitions gives them to the sessions that they are promised to; nothing else moves.
+        (S242, S313)"""
         before = entries("a>b", "a", "c>b", "a>b", "")
         changed = given_to_next(before, "a", {each.place for each in before[:3]})
         assert [(each.place, *told([each])) for each in changed] == [(a_place(0), "b")]
@@ -130,8 +132,9 @@ class TestHandOver:
 
 @pytest.mark.parametrize("seed", range(200))
 def test_whatever_happens_the_rules_hold(seed):
-    """After any coming and going, and once everybody has let go: shares differ by one at most, claims are met, no live
-    owner ever lost a partition by a rebalance, and a second one finds nothing to do. (S236, S237, S238, S313, S319)"""
+    """After any coming and going, and once all have released their partitions: shares differ by one at most, claims are
+    met, no live owner ever lost a partition by a rebalance, and a second one finds nothing to do. (S236, S237, S238,
+    S313, S319)"""
     chance = random.Random(seed)
     now = list(entries(*[""] * chance.randint(1, 12)))
     sessions = []
@@ -166,8 +169,8 @@ def _assert_fair(sessions, settled):
 
 
 def test_new_partitions_go_to_those_who_share():
-    """Whoever asked for partitions by name gets just those; partitions that are added go to the others, and to nobody
-    where there are no others. (S176, S173)"""
+    """A session that asked for partitions by name gets just those; partitions that are added go to the others, and stay
+    unassigned where there are no others. (S176, S173)"""
     direct, sharing = a_session("d", 0), a_session("s")
     grown = entries("d", "s", "", "")
     assert told(after([direct, sharing], grown)) == ["d", "s", "s", "s"]

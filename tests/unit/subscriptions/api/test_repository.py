@@ -1,4 +1,4 @@
-"""Subscriptions in the registry: what holds when several write at once, and what is left when somebody stops."""
+"""Subscriptions in the registry: what holds when several write at once, and what is left when a process stops."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Registered:
         return self.subscriptions.add(subscription, [self.event_types.get(name) for name in names])
 
     def removable(self, name: str) -> bool:
-        """Whether an event type can be removed by whoever looks now."""
+        """Whether a look at this moment finds that an event type can be removed."""
         event_type = self.event_types.get(name)
         mark = self.subscriptions.mark(event_type)
         if self.subscriptions.of_event_type(name) or self.subscriptions.is_being_subscribed(name):
@@ -118,7 +118,7 @@ def test_event_types_have_to_be_as_they_were(registered, count):
 
 
 def test_any_client_that_removes_an_event_type_notices_new_subscriptions(registered):
-    """A subscription that begins after somebody has looked stops the removal of its event type. (S24)"""
+    """A subscription that begins after a look stops the removal of its event type. (S24)"""
     [name] = registered.names(1)
     event_type = registered.event_types.get(name)
     registered.add(name, group="before")
@@ -185,7 +185,7 @@ def test_what_is_left_is_cleared_away_later(house):
 
 
 def test_running_sessions_of_a_deleted_subscription_end(house):
-    """What the sessions share goes with the subscription: they find themselves gone, and are told so. (S74)"""
+    """What the sessions share goes with the subscription: they find themselves gone, and end. (S74)"""
     subscription = house.subscription()
     house.session(subscription)
     told = []
@@ -200,7 +200,7 @@ def _unavailable(*_):
 
 
 def test_a_registry_that_does_not_answer_is_reported(house):
-    """While the registry is away, or nobody can say who is an administrator, every request is 503. (S37, S58, S82)"""
+    """While the registry is away, or administrators are unknown, every request is 503. (S37, S58, S82)"""
     name = house.event_type()
     subscription = house.subscription(name)
     house.broker.registry.close()

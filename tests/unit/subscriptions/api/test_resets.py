@@ -57,7 +57,8 @@ def threads():
 
 class TestReset:
     def test_waits_for_sessions_to_end(self, house, threads):
-        """The offsets are set once the last session is gone, and nobody joins meanwhile. (S137, S138, S141, S314)"""
+        """The offsets are set once the last session is gone, and no session joins meanwhile. (S137, S138, S141,
+        S314)"""
         name = house.event_type(events=5)
         subscription = house.subscription(name)
         session = house.session(subscription)
@@ -111,7 +112,7 @@ class TestReset:
         assert hasty.assignment(subscription).reset is None
 
     def test_without_cursors_disturbs_no_one(self, house):
-        """An empty reset neither waits nor asks anybody to end. (S135)"""
+        """An empty reset neither waits nor asks a session to end. (S135)"""
         subscription = house.subscription()
         house.session(subscription)
         before = house.assignment(subscription)
@@ -227,7 +228,7 @@ class TestMarkers:
             )
 
     def test_of_the_future_do_not_count(self):
-        """A marker that went up before the clock was set back keeps nobody away, however long the clock is behind.
+        """A marker that went up before the clock was set back keeps no session away, however long the clock is behind.
         Clocks may differ a little. (S140, S144)"""
         up = an_assignment("", reset=replace(self.MINE, since=A_MOMENT))
         assert not being_reset(up, A_MOMENT - timedelta(hours=1))
@@ -263,7 +264,7 @@ class TestGoesOn:
     """Behind a gateway that waits for 29 seconds a request is answered before streams have ended."""
 
     def test_a_reset_without_its_caller(self, brief, serving):
-        """The caller is told to come back. The process whose stream is the last to end sets the offsets, and the
+        """The caller is asked to come back. The process whose stream is the last to end sets the offsets, and the
         repeated request learns that; another request with the same cursors is another reset. (S137, S138)"""
         name = brief.event_type(events=5)
         subscription = brief.subscription(name)
@@ -281,7 +282,7 @@ class TestGoesOn:
         assert problem(reset(brief.api, subscription, a_cursor(name, "0", 1)), 503) == GOING_ON
 
     def test_a_repeated_request_joins(self, house, threads):
-        """Whoever asks for what is being waited for waits with those who asked before. (S137)"""
+        """A request for what is being waited for waits with those before it. (S137)"""
         name = house.event_type(events=5)
         subscription = house.subscription(name)
         session = house.session(subscription)
@@ -317,7 +318,7 @@ class TestGoesOn:
 
     def test_streams_that_do_not_end_stop_it(self, brief):
         """A reset whose time is over while streams still run is given up when another stream begins, and the repeated
-        request is told so, once. (S139)"""
+        request reports that, once. (S139)"""
         name = brief.event_type(partitions=2, events=5)
         subscription = brief.subscription(name)
         brief.session(subscription)
@@ -357,7 +358,7 @@ class TestGoesOn:
         assert brief.assignment(subscription).ended.failure == "Timeout resetting cursors"
 
     def test_it_is_audited_when_it_is_asked_for(self, brief, serving, monkeypatch):
-        """The audit log has who asked, and for what, also if nobody asks again. (S310)"""
+        """The audit log has who asked, and for what, also if the request is not repeated. (S310)"""
         name = brief.event_type(events=5)
         subscription = brief.subscription(name)
         session = brief.session(subscription)
@@ -391,7 +392,7 @@ class TestRepartitioning:
         assert [each.owner for each in house.assignment(subscription).entries] == [again] * 3
 
     def test_does_not_disturb_others(self, house):
-        """Subscriptions to other event types, and asking for the count that there is, disturb nobody. (S295)"""
+        """Subscriptions to other event types, and asking for the count that there is, disturb no stream. (S295)"""
         name, other = house.event_type(), house.event_type()
         bystander, subscription = house.subscription(other), house.subscription(name)
         house.session(bystander)

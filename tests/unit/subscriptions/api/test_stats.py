@@ -1,4 +1,4 @@
-"""What is told of a subscription's streams."""
+"""What statistics say about a subscription's streams."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.support.subscriptions import a_cursor, publish, published
 
 class TestReaders:
     def test_are_reported_with_their_kind(self, house):
-        """Who reads a partition is told, and whether it asked for it by name. (S283, S284)"""
+        """The reader of a partition is shown, and whether it asked for it by name. (S283, S284)"""
         name = house.event_type(partitions=2)
         subscription = house.subscription(name)
         direct = house.session(subscription, EventTypePartition(name, "1"))
@@ -23,7 +23,7 @@ class TestReaders:
         assert found["1"]["assignment_type"] == "direct"
 
     def test_stay_until_they_hand_over(self, house):
-        """A partition that is promised is told with its present owner. (S246, S282)"""
+        """A partition that is promised is shown with its present owner. (S246, S282)"""
         name = house.event_type()
         subscription = house.subscription(name)
         first = house.session(subscription)
@@ -41,7 +41,7 @@ class TestReaders:
         assert house.stats(subscription)["0"] == {"state": "unassigned", "stream_id": "", "unconsumed_events": 0}
 
     def test_are_reported_in_lists(self, house):
-        """The status in a list tells who reads, and no counts. (S55)"""
+        """The status in a list shows who reads, and no counts. (S55)"""
         name = house.event_type(events=1)
         session = house.session(house.subscription(name))
         answer = house.api.get("/subscriptions", params={"event_type": name, "show_status": True})
@@ -109,7 +109,7 @@ class TestLag:
         assert found["1"]["unconsumed_events"] > 0
 
     def test_needs_no_reading_where_nothing_waits(self, house):
-        """Where everything is consumed no event is looked at, and none if nobody asked for it. (S287)"""
+        """Where everything is consumed no event is looked at, and none without a request for it. (S287)"""
         name = house.event_type(events=1)
         subscription = house.subscription(name)
         log = house.broker.logs.of("default")
@@ -187,7 +187,7 @@ class TestStallWatch:
         assert watch.stalled == []
 
     def test_goes_on_after_one_that_cannot_be_looked_at(self, house, monkeypatch, caplog):
-        """A subscription of which nothing can be found out is told, and the others are looked at. (S280)"""
+        """A subscription of which nothing can be found out is reported, and the others are looked at. (S280)"""
         name = house.event_type(events=2)
         found = [house.subscription(name) for _ in range(3)]
         for each in found:
@@ -204,7 +204,7 @@ class TestStallWatch:
         assert f"of the subscription {broken} failed" in caplog.text
 
     def test_looks_at_no_log_without_need(self, house, monkeypatch):
-        """Where everybody commits in time, no log is asked for anything."""
+        """Where all commit in time, no log is asked for anything."""
         name = house.event_type(events=2)
         house.session(house.subscription(name))
         house.subscription(name)

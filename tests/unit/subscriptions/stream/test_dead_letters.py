@@ -104,7 +104,7 @@ def test_the_search_ends():
 
 
 def test_the_search_goes_on_in_the_next_stream():
-    """How far the search goes is known to whoever reads the partition next. (S262, S264)"""
+    """How far the search goes is known to the next reader of the partition. (S262, S264)"""
     table = a_table(fails=1, search_end=4)
     table.arrive(3)
     assert table.told() == [f"0:0-0 {STARTED}; {tracked(1, at(4))}"]
@@ -131,7 +131,7 @@ def test_partitions_of_the_same_number_are_kept_apart():
 
 
 def test_a_partition_waits_while_its_event_is_dropped():
-    """Nobody gets a partition while one of its events is being dealt with. (S316)"""
+    """No session gets a partition while one of its events is being dealt with. (S316)"""
     table = a_table(fails=3, search_end=4)
     table.arrive(1)
     table.called()
@@ -175,7 +175,7 @@ def test_a_letter():
 
 @pytest.mark.parametrize("metadata", [{}, {"metadata": None}, {"metadata": {"eid": EID}}])
 def test_every_event_fits_into_a_letter(metadata):
-    """Events without the metadata that the store asks for get it made up, so that they block nobody: the better
+    """Events without the metadata that the store asks for get it made up, so that they block nothing: the better
     behaviour. (S269)"""
     event = dead_letter_of(EID, a_drop({"n": 1, **metadata}))["event"]
     assert event["metadata"]["event_type"] == "order"

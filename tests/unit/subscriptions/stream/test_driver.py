@@ -132,8 +132,8 @@ def threads(monkeypatch):
 
 
 def test_a_client_that_does_not_read_keeps_no_one_waiting(threads):
-    """Somebody waits for a partition of a client that has stopped reading in the middle of a batch: the stream ends
-    when the time for commits is over, not when the client reads on. (S219, S243)"""
+    """Another session waits for a partition of a client that has stopped reading in the middle of a batch: the stream
+    ends when the time for commits is over, not when the client reads on. (S219, S243)"""
 
     async def ended():
         outlet = UnreadOutlet()
@@ -146,8 +146,8 @@ def test_a_client_that_does_not_read_keeps_no_one_waiting(threads):
 
 
 def test_a_log_that_does_not_answer_keeps_no_one_waiting(threads):
-    """Somebody waits for a partition of a stream whose log does not say where to go on: the hand-over goes ahead, and
-    what was being read is given back. (S219, S242)"""
+    """Another session waits for a partition of a stream whose log does not say where to go on: the hand-over goes
+    ahead, and what was being read is given back. (S219, S242)"""
 
     async def ended():
         source = Source(stuck=True)
@@ -162,7 +162,8 @@ def test_a_log_that_does_not_answer_keeps_no_one_waiting(threads):
 
 
 def test_what_is_committed_meanwhile_is_handed_over(threads):
-    """A client commits what it got before it stopped reading: the partition goes to whoever waits for it. (S242)"""
+    """A client commits what it got before it stopped reading: the partition goes to the session that waits for it.
+    (S242)"""
 
     async def ended():
         outlet = UnreadOutlet()

@@ -63,7 +63,7 @@ def test_one_look_at_leases_serves_all_subscriptions(host, coordination, clock):
 
 
 def test_no_one_asks_who_is_alone(host, coordination, clock):
-    """Where all sessions are its own, a process needs nobody's lease."""
+    """Where all sessions are its own, a process needs no other lease."""
     subscriptions = [shared(coordination, clock, f"{each}", "this process") for each in range(50)]
     host.renew()
     renew_and_clean_up(host, subscriptions, lambda _: pytest.fail("nothing is left behind"))
@@ -108,8 +108,8 @@ def test_a_renewal_that_comes_too_late_is_worth_nothing(host, coordination, cloc
 
 
 def test_a_subscription_that_fails_does_not_keep_the_others(host, coordination, clock, caplog):
-    """What cannot be removed from one subscription, for whatever reason, is told and tried again; from the others it is
-    removed all the same. (S224, S239)"""
+    """What cannot be removed from one subscription, for whatever reason, is logged and tried again; from the others it
+    is removed all the same. (S224, S239)"""
     subscriptions = [shared(coordination, clock, name, "this process", OTHER) for name in ("broken", "fine")]
     (broken, _), (fine, _) = subscriptions
     host.retry_removal("broken", "broken-this process")

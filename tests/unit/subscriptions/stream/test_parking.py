@@ -1,4 +1,4 @@
-"""Events that follow others into the lot, and come out of it again."""
+"""Events that are parked behind others of their key, and sent again."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def events(*keys, start=0):
 
 
 def a_table(*parked, replay=None, **limits):
-    """Partition 0 is ours, and these keys are in its lot."""
+    """Partition 0 is ours, and these keys have parked events."""
     table = Table(
         entries=[Entry(a_place(0), ME, replay=replay)],
         policy=PARKING,
@@ -41,7 +41,7 @@ def a_table(*parked, replay=None, **limits):
 
 
 def answer_opening(table, *parked):
-    """Say of the last opening that was asked for that these keys are in the lot."""
+    """Say of the last opening that was asked for that these keys have parked events."""
     [opening] = (each for each in table.called() if isinstance(each, OpenPartition))
     table.tell(table.session.opened(opening, opening.position, 0, table.now, frozenset(parked)))
 
@@ -51,7 +51,7 @@ def parked(call):
 
 
 def test_events_of_a_parked_key_are_put_away_before_anything_is_sent():
-    """Nothing is sent as long as events that follow others are on their way to the lot, and then all else is."""
+    """Nothing is sent as long as events that follow others are being parked, and then all else is."""
     table = a_table("a")
     table.arrive(events("b", "a", "c", "a", ""))
     [call] = table.called()
@@ -73,7 +73,7 @@ def test_the_cursor_moves_with_them_if_nothing_is_outstanding():
 
 
 def test_the_cursor_does_not_pass_what_is_not_put_away():
-    """Until it is known that events are in the lot, nothing is committed behind them, not even at the end."""
+    """Until it is known that events are parked, nothing is committed behind them, not even at the end."""
     table = a_table("a", commit_seconds=60)
     table.arrive(events("a", "b"))
     [call] = table.called()
@@ -88,7 +88,7 @@ def test_the_cursor_does_not_pass_what_is_not_put_away():
 
 
 def test_a_partition_is_not_handed_over_meanwhile():
-    """Nobody gets a partition while events of it are being put away. (S316)"""
+    """No session gets a partition while events of it are being put away. (S316)"""
     table = a_table("a")
     table.arrive(events("a"))
     [call] = table.called()
@@ -127,7 +127,7 @@ def test_what_waits_is_looked_at_anew_once_its_key_is_parked():
 
 
 def test_keys_are_asked_for_again_when_the_assignment_changes():
-    """Somebody may have taken a key's last event out of the lot; but what was put away since that was asked counts."""
+    """A key's last parked event may have been removed; but what was put away since that was asked counts."""
     table = a_table("a", "b")
     table.change(entry(0, ME))
     [call] = table.called()
@@ -156,7 +156,7 @@ def test_answers_that_came_too_late():
 
 
 def test_without_the_policy_nothing_follows():
-    """The lot of a subscription that does not park any more is left alone."""
+    """Parked events of a subscription that does not park any more are left alone."""
     table = Table(0, batch_limit=1, window=9)
     table.arrive(events("a", "a"))
     assert table.told() == [f"0:0-0 {STARTED}", "0:1-1"]
@@ -193,7 +193,7 @@ def test_the_end_of_a_replay_is_committed_at_once():
 
 
 def test_what_is_parked_again_is_no_part_of_the_replay():
-    """An event that is put away during a replay is marked with it, so that it stays in the lot."""
+    """An event that is put away during a replay is marked with it, so that it stays parked."""
     table = a_table("a", replay=Replay("r", at(9)))
     table.arrive(events("a"))
     assert table.called()[0].replay == "r"

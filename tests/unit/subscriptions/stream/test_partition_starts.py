@@ -112,8 +112,8 @@ def test_events_that_came_after_the_look_are_found(case):
 
 
 def test_what_was_seen_last_is_remembered():
-    """Of two looks at an event type the later revision counts, in whatever order they are told; of two event types of
-    one name the one that was told last."""
+    """Of two looks at an event type the later revision counts, in whatever order they are reported; of two event types
+    of one name the one that was reported last."""
     first = an_event_type(name="order", revision=1)
     known = KnownEventTypes([first], lambda: None)
     second = replace(first, revision=2)

@@ -14,7 +14,7 @@ from tests.support.coordination import a_parked_event
 
 
 class Log:
-    """What comes behind the lot."""
+    """What comes after the parked events."""
 
     lost = False
     at_border = False
@@ -82,14 +82,14 @@ def test_many_are_fetched_bit_by_bit(threads):
 
 
 def test_what_was_skipped_meanwhile_is_left_out(threads):
-    """An event that somebody has taken out of the lot is not sent."""
+    """An event that was removed from the parked ones is not sent."""
     first, second = a_parked_event(3), a_parked_event(9)
     source = a_source(threads, first, second, fetch={second.parked: b"{}"}.get)
     assert taken(source) == [(1, 9), None]
 
 
 def test_a_store_that_does_not_answer_is_asked_again(threads, monkeypatch):
-    """While the lot cannot be read, nothing is sent and nothing passed over."""
+    """While parked events cannot be read, nothing is sent and nothing passed over."""
     monkeypatch.setattr(parking, "TRY_AGAIN_SECONDS", 0.0)
     answers = [Unavailable("no"), b"{}"]
 
@@ -113,7 +113,7 @@ def test_a_store_that_does_not_answer_is_asked_again(threads, monkeypatch):
 
 
 def test_it_is_as_lost_as_the_log_behind_it(threads):
-    """Once the lot is through, it is the log that may be lost; both are left together."""
+    """Once the parked events are through, it is the log that may be lost; both are left together."""
     source = a_source(threads)
     source._onward.lost = True
     assert not source.lost

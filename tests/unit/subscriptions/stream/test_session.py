@@ -148,7 +148,7 @@ def test_sending_stops_at_the_window():
 
 
 def test_keep_alives_go_on_beyond_the_window():
-    """With the window used up there are keep-alives, and they tell how far was sent. (S195, S179, S188)"""
+    """With the window used up there are keep-alives, and they show how far was sent. (S195, S179, S188)"""
     table = Table(0, window=1, flush_seconds=10)
     table.arrive(2)
     table.told()
@@ -193,7 +193,7 @@ def test_an_offset_that_goes_back():
 
 
 def test_the_commit_timeout():
-    """Who commits nothing for the commit timeout is told so, and it is over at once. (S201, S203, S214, S182)"""
+    """Who commits nothing for the commit timeout gets a debug line, and it is over at once. (S201, S203, S214, S182)"""
     table = Table(0, commit_seconds=20)
     table.wait(7)
     table.arrive(1)
@@ -236,7 +236,8 @@ def test_time_runs_from_the_first_event_that_is_outstanding():
 
 
 def test_the_stream_timeout():
-    """At the stream timeout what waits is flushed, the client is told, and commits are waited for. (S211, S210)"""
+    """At the stream timeout what waits is flushed, the client gets a debug line, and commits are waited for. (S211,
+    S210)"""
     table = Table(0, batch_limit=3, window=10, stream_seconds=100, flush_seconds=1000, commit_seconds=60)
     table.wait(95)
     table.told()
@@ -323,7 +324,7 @@ def test_a_stream_without_partitions_ends():
 
 
 def test_a_reset_closes():
-    """When offsets are being set the client is told, and has the time to commit. (S215, S137, S182, S295)"""
+    """When offsets are being set the client gets a debug line, and has the time to commit. (S215, S137, S182, S295)"""
     table = Table(0)
     table.arrive(1)
     table.told()
@@ -335,7 +336,7 @@ def test_a_reset_closes():
 
 
 def test_a_blocked_client():
-    """Who is blocked is told so, and the stream closes. (S216, S182, S308)"""
+    """A client that is blocked gets a debug line, and the stream closes. (S216, S182, S308)"""
     table = Table(0)
     table.session.blocked()
     table.tick()

@@ -12,8 +12,8 @@ STARTED = "Stream started"
 
 
 def test_a_partition_that_someone_waits_for():
-    """Nothing more is sent of a partition that somebody waits for; it is let go once all is committed. (S241, S242,
-    S316, S129)"""
+    """Nothing more is sent of a partition that another session waits for; it is released once all is committed. (S241,
+    S242, S316, S129)"""
     table = Table(0, 1, batch_limit=1, window=3)
     table.arrive(5)
     table.told()
@@ -28,7 +28,7 @@ def test_a_partition_that_someone_waits_for():
 
 
 def test_a_partition_without_anything_outstanding_is_released_at_once():
-    """With nothing outstanding a partition is let go immediately, and not let go twice. (S242)"""
+    """With nothing outstanding a partition is released immediately, and not released twice. (S242)"""
     table = Table(0)
     table.change(entry(0, f"{ME}>other"))
     table.look()
@@ -38,7 +38,8 @@ def test_a_partition_without_anything_outstanding_is_released_at_once():
 
 
 def test_a_partition_that_is_not_committed_in_time():
-    """When a partition that somebody waits for is not committed in time, the whole stream closes. (S219, S243)"""
+    """When a partition that another session waits for is not committed in time, the whole stream closes. (S219,
+    S243)"""
     table = Table(0, 1, commit_seconds=20, window=100, flush_seconds=1000)
     table.arrive(1)
     table.wait(5)
@@ -52,8 +53,8 @@ def test_a_partition_that_is_not_committed_in_time():
 
 
 def test_commits_of_other_partitions_do_not_put_off_a_hand_over():
-    """Whatever is committed of other partitions, one that somebody waits for is free after two commit timeouts. (S219,
-    S243, S210)"""
+    """Whatever is committed of other partitions, one that another session waits for is free after two commit timeouts.
+    (S219, S243, S210)"""
     table = Table(0, 1, commit_seconds=3, window=100, flush_seconds=1000)
     table.arrive(1)
     table.arrive(90, partition=1)
@@ -82,7 +83,7 @@ def test_commits_do_not_put_off_the_end_of_a_closing_stream(begin):
 
 
 def test_a_partition_that_stays_after_all():
-    """When nobody waits any more, the partition goes on as before. (S240)"""
+    """When no session waits any more, the partition goes on as before. (S240)"""
     table = Table(0, window=3, commit_seconds=20)
     table.arrive(5)
     table.told()
@@ -155,7 +156,7 @@ def test_an_answer_that_came_too_late():
 
 
 def test_a_closing_session_releases():
-    """A closing session lets go of what somebody waits for as soon as that is committed. (S248)"""
+    """A closing session releases what another session waits for as soon as that is committed. (S248)"""
     table = Table(0, 1, window=10)
     table.arrive(1)
     table.arrive(1, partition=1)

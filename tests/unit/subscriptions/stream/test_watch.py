@@ -21,7 +21,7 @@ PATIENCE_SECONDS = 60
 
 
 class Silent(MemoryCoordination):
-    """One that does not tell what changes, and whose next reading may be made to fail."""
+    """One that does not report what changes, and whose next reading may be made to fail."""
 
     def __init__(self):
         super().__init__()
@@ -61,8 +61,8 @@ def test_after_a_commit_only_the_offsets_are_read(coordination, clock):
 
 
 def test_commits_without_a_pause_do_not_hide_a_change(coordination, clock):
-    """A change of the assignment that nobody told is found within a minute, also while commits are told all the time.
-    (S247, S243)"""
+    """A change of the assignment that was not reported is found within a minute, also while commits are reported all
+    the time. (S247, S243)"""
     reader = SharedStateReader(SubscriptionSessions(coordination, "s", clock, execute_reset=print))
     before = reader.read({SubscriptionChange.ASSIGNMENT}).assignment
     SubscriptionSessions(coordination, "s", clock, execute_reset=print).join(a_session("second"))
