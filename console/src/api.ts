@@ -31,8 +31,10 @@ export function token(): string {
   return sessionStorage.getItem(TOKEN) ?? "";
 }
 
-export function signIn(given: string): void {
+/** A token that only takes the place of one that is about to expire changes nothing of what is shown. */
+export function signIn(given: string, renewed = false): void {
   sessionStorage.setItem(TOKEN, given.trim().replace(/^Bearer\s+/i, ""));
+  if (renewed) return;
   dispatchEvent(new Event("nakadi.signed"));
 }
 

@@ -1,18 +1,19 @@
 /** The frame around every page: navigation, sign-in, theme; and which page an address leads to. */
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import { address, signIn, signOut, token } from "./api";
+import { address, signIn, signOut, token, useLoad } from "./api";
 import { Labelled } from "./components/fields";
 import { EmptyState } from "./components/notices";
 import { Toasts } from "./components/toast";
 import { pages } from "./pages";
 import { href, useRoute } from "./router";
+import { begin, forget, issuer } from "./sign-in";
 import { applyTheme, theme, type Theme } from "./theme";
 
-export function App() {
+export function App({ refused }: { refused: string }) {
   const { path, query } = useRoute();
   const [signedAs, setSigned] = useState(token());
-  const [asked, setAsked] = useState(false);
+  const [asked, setAsked] = useState(refused !== "");
   const main = useRef<HTMLElement>(null);
   const shown = path.join("/");
 
@@ -61,13 +62,13 @@ export function App() {
         <a href={`${address}/docs`}>API reference</a>
         <ThemeChoice />
         {signedAs && (
-          <button type="button" class="quiet" onClick={signOut}>
+          <button type="button" class="quiet" onClick={() => (forget(), signOut())}>
             Sign out
           </button>
         )}
       </header>
       <main id="main" ref={main} tabIndex={-1} key={signedAs}>
-        {asked ? <SignIn /> : found ? <found.page key={shown} names={names} query={query} /> : <NotFound />}
+        {asked ? <SignIn why={refused} /> : found ? <found.page key={shown} names={names} query={query} /> : <NotFound />}
       </main>
       <Toasts />
     </>
@@ -86,12 +87,26 @@ function NotFound() {
   );
 }
 
-function SignIn() {
+function SignIn({ why }: { why: string }) {
   const [given, setGiven] = useState("");
+  const at = useLoad(issuer, []);
+  if (at.loading) return null;
+  const reason = why || (token() ? "The broker refuses the token: it may have expired." : "This broker asks for a token.");
+  if (at.data) {
+    const chosen = at.data;
+    return (
+      <section class="card narrow">
+        <h1>Sign in</h1>
+        <p>{reason}</p>
+        <p class="faint">You are sent to {new URL(chosen.authorize).host}, and back.</p>
+        <button type="button" onClick={() => void begin(chosen)}>Sign in</button>
+      </section>
+    );
+  }
   return (
     <form class="card narrow" onSubmit={(event) => (event.preventDefault(), signIn(given))}>
       <h1>Sign in</h1>
-      <p>{token() ? "The broker refuses the token: it may have expired." : "This broker asks for a bearer token."}</p>
+      <p>{reason}</p>
       <Labelled text="Token">
         <textarea rows={4} required autocomplete="off" spellcheck={false} value={given}
           onInput={(event) => setGiven(event.currentTarget.value)} />

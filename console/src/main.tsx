@@ -1,7 +1,9 @@
 import { render } from "preact";
 import { App } from "./app";
+import { finish } from "./sign-in";
 import "./style.css";
 import { applyTheme } from "./theme";
 
 applyTheme();
-render(<App />, document.getElementById("app")!);
+const refused = await finish();
+render(<App refused={refused} />, document.getElementById("app")!);

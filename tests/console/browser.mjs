@@ -51,7 +51,7 @@ before(async () => {
 after(() => browser?.close());
 
 // What a busy machine may need; nothing waits for so long that can be had sooner.
-const PATIENCE = 30_000;
+const PATIENCE = 60_000;
 
 /** A test with a page of its own; a message of the browser about an error in the page fails it. */
 export function test(sentence, work, options = {}) {

@@ -7,6 +7,7 @@ import gzip
 import httpx
 import pytest
 
+from nakadi.app.settings import BadSetting
 from nakadi.local import Broker
 
 
@@ -80,6 +81,32 @@ def test_the_console_takes_nothing(console):
     assert console.get("/consoles").status_code == 404
     assert console.get("/consoles").headers["content-type"] == "application/problem+json"
     assert console.get("/health").text == "OK"
+
+
+SIGN_IN = {"authorize": "https://id.example.org/authorize", "token": "https://token.example.org/x", "client": "console"}
+
+
+def test_the_issuer_of_tokens_may_be_called_and_nothing_else():
+    """The page learns where to sign in, and its policy lets it ask for tokens there."""
+    with Broker(console_sign_in=tuple(SIGN_IN.items())) as broker:
+        answer = httpx.get(f"{broker.url}/console/config.json")
+    assert answer.json() == {"sign_in": SIGN_IN}
+    assert "connect-src 'self' https://token.example.org;" in answer.headers["content-security-policy"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"client": "console"},
+        {**SIGN_IN, "secret": "x"},
+        {**SIGN_IN, "token": "https://a; script-src *"},
+        {**SIGN_IN, "authorize": "javascript:alert(1)"},
+    ],
+)
+def test_a_sign_in_that_cannot_work_is_refused_at_the_start(wrong):
+    """The broker does not start, and names the variable."""
+    with pytest.raises(BadSetting, match="NAKADI_CONSOLE_SIGN_IN"):
+        Broker(console_sign_in=tuple(wrong.items()))
 
 
 def test_a_broker_without_a_built_console_says_how_to_build_it():

@@ -190,6 +190,11 @@ class Settings(Struct, frozen=True, kw_only=True):
     console: str = ""
     """The folder of the built console, which `python -m nakadi.local` serves at `/console`; `make run` builds one and
     sets it. Empty: `/console` says how to build it."""
+    console_sign_in: tuple[tuple[str, str], ...] = ()
+    """How users of the console get a token (OIDC, authorization code with PKCE):
+    `authorize=https://id.example.org/authorize,token=https://id.example.org/token,client=console,scope=openid uid`. The
+    client is a public one, whose redirect URL is that of the console. Empty: they enter a token, where one is
+    needed."""
 
     # Caching
     cache_seconds: int = 1

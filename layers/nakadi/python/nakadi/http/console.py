@@ -6,7 +6,9 @@ here; on AWS a bucket serves the same files.
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
 from email.utils import formatdate
 from pathlib import Path
 from stat import S_ISREG
@@ -30,12 +32,13 @@ start the broker with <code>make run</code>, or with <code>NAKADI_CONSOLE</code>
 </html>
 """
 
-# Nothing that is not ours is loaded, nothing inline is run, and no other page can put the console into a frame.
+# Nothing that is not ours is loaded, nothing inline is run, and no other page can put the console into a frame. The
+# issuer of tokens is the only other server that is called.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'{issuer}; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+)
 HEADERS = {
-    "content-security-policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
-        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
-    ),
     "cross-origin-opener-policy": "same-origin",
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
@@ -45,12 +48,18 @@ TYPES = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
+    ".json": "application/json",
     ".svg": "image/svg+xml",
+    ".txt": "text/plain; charset=utf-8",
 }
+SERVED = frozenset({".css", ".html", ".js", ".svg"})
 
 # The names of assets have a hash of their content in them, so that they never change.
 FOREVER = {"cache-control": "public, max-age=31536000, immutable"}
 ASKED_EACH_TIME = {"cache-control": "no-cache"}
+
+# It goes into a header, so that only what can be a URL is taken.
+URL = re.compile(r"https?://[A-Za-z0-9.:\[\]-]+(/[A-Za-z0-9._~/%-]*)?")
 
 ASSET = re.compile(r"/assets/([A-Za-z0-9_-][A-Za-z0-9._-]*)")
 
@@ -58,10 +67,14 @@ ASSET = re.compile(r"/assets/([A-Za-z0-9_-][A-Za-z0-9._-]*)")
 class Console:
     """Answers what is below `/console` from a folder, and passes every other request on to the application."""
 
-    def __init__(self, application: Answering, folder: str) -> None:
-        """`folder` has the built files; it is empty where there are none."""
+    def __init__(self, application: Answering, folder: str, sign_in: Mapping[str, str] | None = None) -> None:
+        """`folder` has the built files; it is empty where there are none. `sign_in` says how users get a token: the
+        URLs `authorize` and `token`, the `client`, and a `scope`. Raises `ValueError` if something of it is missing."""
         self._application = application
         self._folder = Path(folder) if folder else None
+        self._sign_in = dict(sign_in or {})
+        issuer = f" {_origin(self._sign_in)}" if self._sign_in else ""
+        self._headers = {**HEADERS, "content-security-policy": POLICY.format(issuer=issuer)}
 
     def lane(self, request: Request) -> Lane:
         # Files are read, which may take a moment.
@@ -91,21 +104,23 @@ class Console:
 
     def _found(self, request: Request) -> Response:
         if request.method not in ("GET", "HEAD"):
-            return _text(405, "The console can only be looked at.", {"allow": "GET, HEAD"})
+            return self._own(405, ".txt", "The console can only be looked at.\n", {"allow": "GET, HEAD"})
         path = request.target.partition("?")[0].removeprefix(PREFIX)
         if not path:
             # The page names its assets relative to a folder, so that it works behind any prefix of a proxy.
-            return Response(308, {**HEADERS, **ASKED_EACH_TIME, "location": "console/"})
+            return Response(308, {**self._headers, **ASKED_EACH_TIME, "location": "console/"})
         if path == "/":
             page = self._file("index.html", request, ASKED_EACH_TIME)
-            return page or _html(404, NOT_BUILT)
+            return page or self._own(404, ".html", NOT_BUILT)
+        if path == "/config.json":
+            return self._own(200, ".json", json.dumps({"sign_in": self._sign_in or None}))
         asset = ASSET.fullmatch(path)
         file = self._file(f"assets/{asset[1]}", request, FOREVER) if asset else None
-        return file or _text(404, "There is no such file in the console.")
+        return file or self._own(404, ".txt", "There is no such file in the console.\n")
 
     def _file(self, name: str, request: Request, caching: dict[str, str]) -> Response | None:
         """A file of the folder; None if there is none, or none of a kind that the console has."""
-        if self._folder is None or Path(name).suffix not in TYPES:
+        if self._folder is None or Path(name).suffix not in SERVED:
             return None
         path = self._folder / name
         try:
@@ -117,10 +132,14 @@ class Console:
             return None
         tag = f'"{known.st_mtime_ns:x}-{known.st_size:x}"'
         modified = {"etag": tag, "last-modified": formatdate(known.st_mtime, usegmt=True)}
-        headers = {**HEADERS, **caching, **modified, "content-type": TYPES[path.suffix]}
+        headers = {**self._headers, **caching, **modified, "content-type": TYPES[path.suffix]}
         if tag in request.headers.get("if-none-match", ""):
             return Response(304, headers)
         return Response(200, headers, content)
+
+    def _own(self, status: int, kind: str, text: str, headers: Mapping[str, str] | None = None) -> Response:
+        own = {**self._headers, **ASKED_EACH_TIME, "content-type": TYPES[kind], **(headers or {})}
+        return Response(status, own, text.encode())
 
 
 def _is_ours(request: Request) -> bool:
@@ -128,10 +147,12 @@ def _is_ours(request: Request) -> bool:
     return path == PREFIX or path.startswith(f"{PREFIX}/")
 
 
-def _html(status: int, text: str) -> Response:
-    return Response(status, {**HEADERS, **ASKED_EACH_TIME, "content-type": TYPES[".html"]}, text.encode())
-
-
-def _text(status: int, text: str, headers: dict[str, str] | None = None) -> Response:
-    kind = {"content-type": "text/plain; charset=utf-8"}
-    return Response(status, {**HEADERS, **ASKED_EACH_TIME, **kind, **(headers or {})}, f"{text}\n".encode())
+def _origin(sign_in: Mapping[str, str]) -> str:
+    """Where tokens are asked for, as the policy of the page names it."""
+    wanted = {"authorize", "token", "client"}
+    if not wanted <= sign_in.keys() <= wanted | {"scope"}:
+        raise ValueError("it has authorize, token and client, and may have scope")
+    for name in ("authorize", "token"):
+        if not URL.fullmatch(sign_in[name]):
+            raise ValueError(f"{name} is no URL")
+    return "/".join(sign_in["token"].split("/")[:3])

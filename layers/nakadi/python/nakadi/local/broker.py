@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from nakadi.app.broker import open_broker
-from nakadi.app.settings import Settings
+from nakadi.app.settings import BadSetting, Settings
 from nakadi.app.shutdown import at_work
 from nakadi.common.metrics import Metrics
 from nakadi.engines.common.faults import Faults, FaultyLog
@@ -76,6 +76,14 @@ class Serving:
             runner.run(server.serve(self._listening, self._stopping))
 
 
+def console_of(application: Answering, settings: Settings) -> Console:
+    """The application with the console in front of it. Raises `BadSetting`."""
+    try:
+        return Console(application, settings.console, dict(settings.console_sign_in))
+    except ValueError as error:
+        raise BadSetting(f"NAKADI_CONSOLE_SIGN_IN cannot be used: {error}") from error
+
+
 def url_of(host: str, port: int) -> str:
     """The URL of a server that listens there, for clients on this machine."""
     reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  # a comparison, not a binding
@@ -135,9 +143,9 @@ class Broker:
         try:
             self._inside.prepare()
             limits = Limits(memory=self._inside.settings.max_request_memory_bytes)
-            application = Console(self._inside.application, self._inside.settings.console)
+            application = console_of(self._inside.application, self._inside.settings)
             self._serving = Serving(application, host=host, port=port, limits=limits, metrics=self._inside.metrics)
-        except OSError:
+        except (OSError, BadSetting):
             self._inside.close()
             raise
         self._housekeeper = Housekeeper(self._inside.keep_house, stop=self._inside.housekeeping.stop)

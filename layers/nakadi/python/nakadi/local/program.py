@@ -23,9 +23,8 @@ from nakadi.engines.archive.stores import UnknownStore
 from nakadi.engines.sqlite.file import SCHEME, BadDataFile, path_in
 from nakadi.engines.sqlite.mark import Marker, examine
 from nakadi.http.asgi import Limits
-from nakadi.http.console import Console
 from nakadi.http.server import Server, listen, new_event_loop, tune_interpreter
-from nakadi.local.broker import Housekeeper, url_of
+from nakadi.local.broker import Housekeeper, console_of, url_of
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import SystemClock
 
@@ -87,7 +86,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
     ):
         broker.prepare()
         server = Server(
-            Console(broker.application, settings.console),
+            console_of(broker.application, settings),
             grace_seconds=CLIENTS_SECONDS,
             limits=Limits(memory=settings.max_request_memory_bytes),
             metrics=broker.metrics,
