@@ -55,6 +55,13 @@ def encode(records: Sequence[Record | None]) -> bytes:
     return HEADER.pack(MAGIC, VERSION, flags, len(records), len(notes)) + payload
 
 
+def check(records: Sequence[Record]) -> None:
+    """Raise `ValueError` for records that no frame can hold."""
+    for record in records:
+        if record.value is not None and b"\n" in record.value:
+            raise ValueError("an event contains a line break")
+
+
 def decode(frame: bytes, part: slice = WHOLE) -> list[Record | None]:
     """The records, or a part of them, with None in the places of those that are gone."""
     count, notes, joined = _split(frame)

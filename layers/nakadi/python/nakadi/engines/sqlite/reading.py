@@ -25,16 +25,19 @@ T = TypeVar("T")
 ROW = struct.Struct("<QIqI")
 """What a body begins with, so that rows can be joined within SQLite: first offset, count, stored at, length."""
 
+LIKELY_JOINED = 8_000
+"""Up to this size, records are encoded once it is known what they are stored with."""
+
 FRAME_BYTES = 64_000
 """Frames are cut at about this size: readers fetch and unpack whole ones."""
 
 
 class Chunk(Struct, frozen=True):
-    """Records that stay together."""
+    """Records that stay together; `frame` is missing where they are likely to be joined with others."""
 
     records: Sequence[Record]
     size: int
-    frame: bytes
+    frame: bytes | None = None
 
 
 class Row(NamedTuple):
@@ -57,7 +60,11 @@ class Row(NamedTuple):
 
 def chunks_of(records: Sequence[Record]) -> Iterator[Chunk]:
     for group, size in _group(records, [len(record.value or b"") + 1 for record in records]):
-        yield Chunk(group, size, frames.encode(group))
+        if size > LIKELY_JOINED:
+            yield Chunk(group, size, frames.encode(group))
+        else:
+            frames.check(group)
+            yield Chunk(group, size)
 
 
 def merged(chunks: Sequence[Chunk]) -> Iterator[Chunk]:
@@ -67,7 +74,7 @@ def merged(chunks: Sequence[Chunk]) -> Iterator[Chunk]:
             yield group[0]
         else:
             records = [record for chunk in group for record in chunk.records]
-            yield Chunk(records, size, frames.encode(records))
+            yield Chunk(records, size)
 
 
 def _group(items: Sequence[T], sizes: Iterable[int]) -> Iterator[tuple[list[T], int]]:

@@ -1,7 +1,7 @@
 """One thread that writes: appends that wait at the same time share a commit, and cleaning takes its turns in between.
 
 Every call into SQLite lets other threads run, and in a busy process it is a while until they give way again. So a
-commit is four calls, however many appends and partitions it carries.
+commit is few calls: four, and one more for each further sixteen rows or for partitions whose ends are not known yet.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, Generic, TypeVar, cast
 
 import orjson
 from msgspec import Struct
 
 from nakadi.common.metrics import Metrics
+from nakadi.engines.common import frames
 from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.engines.sqlite.reading import ROW, Chunk, chunks_of, merged
 from nakadi.model.events import Record, microseconds
@@ -45,13 +47,12 @@ ENDS = """
         ON newest.log = logs.id AND newest.first = (SELECT max(first) FROM frames WHERE log = logs.id)
 """
 
-INSERT = """
-    INSERT INTO frames (log, first, count, stored_at, size, body)
-    SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]'), json_extract(value, '$[2]'),
-        json_extract(value, '$[3]'), json_extract(value, '$[4]'),
-        substr(:bodies, json_extract(value, '$[5]'), json_extract(value, '$[6]'))
-    FROM json_each(:rows) ORDER BY key
-"""
+COLUMNS = "log, first, count, stored_at, size, body"
+ROWS_AT_ONCE = 16
+"""Rows of one statement. SQLite keeps each statement prepared, so there must not be many of them."""
+
+KNOWN_ENDS = 10_000
+"""Partitions whose ends are remembered."""
 
 
 class CommittedAppend(Struct, frozen=True):
@@ -77,7 +78,7 @@ class _PendingAppend:
         self.topic = topic
         self.done = done
         self.places = [(topic, partition) for partition in batches]
-        # Encoded before the writer has it: what is wrong with a record must not fail the commit of the others.
+        # Checked before the writer has them: what is wrong with a record must not fail the commit of the others.
         self.chunks = {(topic, partition): list(chunks_of(records)) for partition, records in batches.items()}
         self.size = sum(chunk.size for chunks in self.chunks.values() for chunk in chunks)
 
@@ -135,6 +136,7 @@ class LogWriter:
         self._changed = threading.Condition()
         self._appends: deque[_PendingAppend] = deque()
         self._steps: deque[_WriterTask[Any]] = deque()
+        self._ends = PartitionEnds()
         self._waiting_bytes = 0
         self._closing = False
         metrics.log_appends_waiting.follow(lambda: {(): len(self._appends)})
@@ -180,6 +182,7 @@ class LogWriter:
                 self._commit(appends)
             for step in steps:
                 step.take(self._file)
+                self._ends.forget()
             # Not kept while nothing comes: a large batch would stay in memory until the next one.
             del turns, appends, steps
 
@@ -202,8 +205,9 @@ class LogWriter:
         began = time.perf_counter()
         try:
             with self._file.writing() as connection:
-                refusals, arrivals = _store(connection, appends, microseconds(self._clock.now()))
+                refusals, arrivals = _store(connection, self._ends, appends, microseconds(self._clock.now()))
         except Exception as error:  # noqa: BLE001  # it is for those who wait
+            self._ends.forget()
             self._metrics.log_commit_failures.add()
             for append in appends:
                 append.finish(error)
@@ -215,10 +219,40 @@ class LogWriter:
             append.finish(refusal)
 
 
+class PartitionEnds:
+    """Where partitions end, as the connection that writes sees them.
+
+    What is remembered holds while nothing else has changed the file: `PRAGMA data_version` says whether another
+    connection has, and is exact within a transaction that may write. What this connection changes by other means than
+    appends has to be followed by `forget`, and so has a transaction that failed.
+    """
+
+    def __init__(self) -> None:
+        self._ends: dict[Place, _End] = {}
+        self._connection: sqlite3.Connection | None = None
+        self._version = 0
+
+    def forget(self) -> None:
+        self._ends.clear()
+
+    def of(self, connection: sqlite3.Connection, places: Sequence[Place]) -> Mapping[Place, _End]:
+        """The ends of these partitions, and perhaps of others; those that are unknown are missing."""
+        (version,) = connection.execute("PRAGMA data_version").fetchone()
+        if version != self._version or connection is not self._connection or len(self._ends) > KNOWN_ENDS:
+            self._ends.clear()
+            self._connection, self._version = connection, version
+        missing = [place for place in places if place not in self._ends]
+        if missing:
+            (found,) = connection.execute(ENDS, (orjson.dumps(missing).decode(),)).fetchone()
+            for index, log, sealed, following, stored_at in orjson.loads(found):
+                self._ends[missing[index]] = _End(log, bool(sealed), following or 0, stored_at or 0)
+        return self._ends
+
+
 def _store(
-    connection: sqlite3.Connection, appends: Sequence[_PendingAppend], now: int
+    connection: sqlite3.Connection, known: PartitionEnds, appends: Sequence[_PendingAppend], now: int
 ) -> tuple[list[Exception | None], list[CommittedAppend]]:
-    ends = _partition_ends(connection, list(dict.fromkeys(place for append in appends for place in append.places)))
+    ends = known.of(connection, list(dict.fromkeys(place for append in appends for place in append.places)))
     refusals = [append.refusal(ends) for append in appends]
     accepted: dict[Place, list[Chunk]] = {}
     for append, refusal in zip(appends, refusals, strict=True):
@@ -229,30 +263,21 @@ def _store(
     return refusals, [CommittedAppend(*place, ends[place].log, ends[place].next) for place in accepted]
 
 
-def _partition_ends(connection: sqlite3.Connection, places: Sequence[Place]) -> dict[Place, _End]:
-    (found,) = connection.execute(ENDS, (orjson.dumps(places).decode(),)).fetchone()
-    return {
-        places[index]: _End(log, bool(sealed), following or 0, stored_at or 0)
-        for index, log, sealed, following, stored_at in orjson.loads(found)
-    }
-
-
-def _rows(end: _End, chunks: Sequence[Chunk], now: int) -> Iterator[tuple[list[int], bytes]]:
+def _rows(end: _End, chunks: Sequence[Chunk], now: int) -> Iterator[tuple[int, int, int, int, int, bytes]]:
     end.stored_at = max(end.stored_at, now)
     for chunk in merged(chunks):
-        count = len(chunk.records)
-        body = ROW.pack(end.next, count, end.stored_at, len(chunk.frame)) + chunk.frame
-        yield [end.log, end.next, count, end.stored_at, chunk.size], body
+        count, frame = len(chunk.records), chunk.frame or frames.encode(chunk.records)
+        body = ROW.pack(end.next, count, end.stored_at, len(frame)) + frame
+        yield end.log, end.next, count, end.stored_at, chunk.size, body
         end.next += count
 
 
-def _insert(connection: sqlite3.Connection, rows: Sequence[tuple[list[int], bytes]]) -> None:
-    if not rows:
-        return
-    described = []
-    begin_at = 1
-    for columns, body in rows:
-        described.append([*columns, begin_at, len(body)])
-        begin_at += len(body)
-    bodies = b"".join([body for _, body in rows])
-    connection.execute(INSERT, {"rows": orjson.dumps(described).decode(), "bodies": bodies})
+def _insert(connection: sqlite3.Connection, rows: Sequence[tuple[int, int, int, int, int, bytes]]) -> None:
+    for start in range(0, len(rows), ROWS_AT_ONCE):
+        some = rows[start : start + ROWS_AT_ONCE]
+        connection.execute(_insert_statement(len(some)), [value for row in some for value in row])
+
+
+@cache
+def _insert_statement(rows: int) -> str:
+    return f"INSERT INTO frames ({COLUMNS}) VALUES {', '.join(['(?, ?, ?, ?, ?, ?)'] * rows)}"  # noqa: S608  # no values
