@@ -22,9 +22,6 @@ from nakadi.model.event_type import CleanupPolicy, EnrichmentStrategy, EventType
 from nakadi.model.outcomes import Violations
 from nakadi.openapi.checks import body_violations
 
-BODIES = ("EventTypeDraft", "SchemaDraft")
-"""Schemas of bodies that come often enough to be compiled while a function starts."""
-
 
 class Warnings(Struct, frozen=True):
     """The text of the `Warning` header in answers to the creation and to changes of an event type."""

@@ -45,8 +45,8 @@ PLAIN = ":/?@!$'()*,~"
 
 COMMITTED, RESET = "SubscriptionCursorList", "CursorResetList"
 
-BODIES = ("SubscriptionDraft", COMMITTED, RESET)
-"""Schemas of bodies that come often enough to be compiled while a function starts."""
+BODIES = (COMMITTED,)
+"""Schemas of bodies that come often enough to be compiled while a function starts; others wait for their first body."""
 
 
 class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
