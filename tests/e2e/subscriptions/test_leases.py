@@ -93,6 +93,16 @@ def test_a_stream_that_could_not_be_opened_leaves_no_session(inside, api, subscr
     assert sessions(inside, subscription) == ()
 
 
+def test_the_log_says_why_a_stream_ended(api, subscription, consumer, caplog):
+    """Its id, its subscription, and the reason in words."""
+    caplog.set_level("INFO")
+    publish(api, *subscription["event_types"])
+    with consumer(subscription, stream_limit=1) as stream:
+        stream.consumed(1)
+        stream.rest()
+    soon(lambda: f"of subscription {subscription['id']} ended: stream_limit events were sent" in caplog.text, PATIENCE)
+
+
 def test_a_session_that_cannot_be_removed_is_removed_later(inside, api, subscription, consumer, monkeypatch):
     """A session whose removal fails, for whatever reason, goes with one of the next turns. (S227)"""
     other = consumer(subscribed(api, created(api)["name"], read_from="begin"), batch_flush_timeout=1)

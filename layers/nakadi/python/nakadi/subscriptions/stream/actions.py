@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from enum import Enum, auto
+from enum import Enum
 from typing import Protocol
 
 from msgspec import Struct, field
@@ -126,22 +126,22 @@ SessionAction = SessionLine | SessionCall | ClosePartition
 
 
 class SessionEnd(Enum):
-    """Why a stream came to its end."""
+    """Why a stream came to its end, with the words of the log."""
 
-    LIMIT = auto()
-    TIMEOUT = auto()
-    KEEP_ALIVES = auto()
-    COMMIT_TIMEOUT = auto()
-    RELEASE_TIMEOUT = auto()
-    IDLE = auto()
-    RESET = auto()
-    BLOCKED = auto()
-    GONE = auto()
+    LIMIT = "stream_limit events were sent"
+    TIMEOUT = "its stream_timeout passed"
+    KEEP_ALIVES = "as many keep-alives in a row as stream_keep_alive_limit"
+    COMMIT_TIMEOUT = "nothing was committed within commit_timeout"
+    RELEASE_TIMEOUT = "a partition that another stream waits for was not committed in time"
+    IDLE = "it had no partitions for too long"
+    RESET = "the cursors of the subscription are being reset"
+    BLOCKED = "the application or an event type is blocked"
+    GONE = "its client is gone"
     # Those at once, without a chance to commit.
-    DRAINED = auto()
-    REFUSED = auto()
-    REMOVED = auto()
-    LEASE_LOST = auto()
+    DRAINED = "this process is stopping"
+    REFUSED = "its client may not read any more, or cannot go on"
+    REMOVED = "its session was removed"
+    LEASE_LOST = "this process lost its lease"
 
 
 class SharedState(Struct, frozen=True):

@@ -281,7 +281,8 @@ class SubscriptionStreams:
 
     def _leave(self, opening: JoinedStream, driver: SubscriptionDriver) -> None:
         session = driver.session
-        log.info("The stream %s of %s ends: %s", opening.id, opening.subscription.id, session.end)
+        reason = session.end.value if session.end is not None else "it was cut off"
+        log.info("The stream %s of subscription %s ended: %s", opening.id, opening.subscription.id, reason)
         if session.end in (SessionEnd.REMOVED, SessionEnd.LEASE_LOST):
             self._metrics.partitions_lost.add(session.progress().partitions)
         if session.end is SessionEnd.REMOVED:
