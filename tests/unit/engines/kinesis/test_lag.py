@@ -33,14 +33,28 @@ def test_the_lag_is_the_age_of_the_oldest_event_that_is_not_indexed(world: World
         log.append("t", {0: [Record(b"%d" % number)]})
     indexer = world.an_indexer()
     first = moment_of(arrival_of(world, 0) * 1000)
-    assert indexer.lag(first + timedelta(hours=2)) == timedelta(hours=2)
+    assert indexer.survey().lag(first + timedelta(hours=2)) == timedelta(hours=2)
 
     world.index_all()
-    assert indexer.lag(first + timedelta(hours=2)) == timedelta(0)
+    assert indexer.survey().lag(first + timedelta(hours=2)) == timedelta(0)
 
     log.append("t", {0: [Record(b"3")]})
     fourth = moment_of(arrival_of(world, 3) * 1000)
-    assert indexer.lag(fourth + timedelta(minutes=7)) == timedelta(minutes=7)
+    assert indexer.survey().lag(fourth + timedelta(minutes=7)) == timedelta(minutes=7)
+
+
+def test_a_round_of_housekeeping_reads_the_stream_once(world: World, log):
+    """A search for gaps measures the lag as well, for the next question; the one after it looks again."""
+    log.append("t", {0: [Record(b"0")]})
+    world.clock.move(-(world.clock.now() - moment_of(arrival_of(world, 0) * 1000)).total_seconds() + 60)
+    reads = world.counting("GetRecords")
+    assert log.gaps() == ()
+    once = reads()
+    assert log.index_lag() == timedelta(minutes=1)
+    assert reads() == once > 0
+
+    world.index_all()
+    assert log.index_lag() == timedelta(0)
 
 
 def test_clocks_that_disagree_make_no_negative_lag(world: World, log):
@@ -48,4 +62,4 @@ def test_clocks_that_disagree_make_no_negative_lag(world: World, log):
     log.append("t", {0: [Record(b"0")]})
     arrived = moment_of(arrival_of(world, 0) * 1000)
 
-    assert world.an_indexer().lag(arrived - timedelta(minutes=1)) == timedelta(0)
+    assert world.an_indexer().survey().lag(arrived - timedelta(minutes=1)) == timedelta(0)

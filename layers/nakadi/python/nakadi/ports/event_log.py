@@ -113,7 +113,10 @@ class IndexedLog(Protocol):
     """An event log whose events another process counts and archives, some time after they were stored."""
 
     def index_lag(self) -> timedelta:
-        """How long ago the oldest event arrived that is not counted yet; nothing when none waits."""
+        """How long ago the oldest event arrived that is not counted yet; nothing when none waits.
+
+        The first answer after a search for gaps may be as old as that.
+        """
 
 
 @runtime_checkable

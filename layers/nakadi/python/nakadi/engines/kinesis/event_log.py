@@ -207,6 +207,7 @@ class KinesisLog:
         self._fan_out = fan_out
         self._watcher = Watcher(self._reader, self._ancestry, options.poll, fan_out)
         self._indexer = Indexer(stream, self._ancestry, index, archive)
+        self._lag_of_round: timedelta | None = None
         self._gap_closer = GapCloser(index=index, archive=archive, ancestry=self._ancestry, indexer=self._indexer)
 
     def _new_reader(self, ours: LastWritten) -> StreamReader:
@@ -393,8 +394,10 @@ class KinesisLog:
         self._compactor().compact(topic, partition, microseconds(upto), microseconds(tombstones_before))
 
     def index_lag(self) -> timedelta:
+        """That of the search for gaps which came before in the same round, if there was one: looking costs reads."""
         self._refuse_if_closed()
-        return self._indexer.lag(self._clock.now())
+        lag, self._lag_of_round = self._lag_of_round, None
+        return self._indexer.survey().lag(self._clock.now()) if lag is None else lag
 
     def remove_orphans(self) -> None:
         self._refuse_if_closed()
@@ -403,7 +406,11 @@ class KinesisLog:
 
     def gaps(self) -> Sequence[Gap]:
         self._refuse_if_closed()
-        return self._gap_closer.gaps()
+        self._lag_of_round = None
+        backlog = self._indexer.survey()
+        if not backlog.gaps:
+            self._lag_of_round = backlog.lag(self._clock.now())
+        return backlog.gaps
 
     def continuations(self, topic: str, gaps: Sequence[Gap]) -> Sequence[Continuation]:
         self._refuse_if_closed()

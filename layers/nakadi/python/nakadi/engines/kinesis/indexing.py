@@ -72,6 +72,12 @@ class IndexingBacklog(Struct, frozen=True):
     oldest_waiting: int | None
     gaps: tuple[Gap, ...]
 
+    def lag(self, now: datetime) -> timedelta:
+        """How long ago the oldest record arrived that is not indexed yet; nothing when none waits."""
+        if self.oldest_waiting is None:
+            return timedelta(0)
+        return max(now - datetime.fromtimestamp(self.oldest_waiting / 1000, UTC), timedelta(0))
+
 
 class CountedBatch(Struct, frozen=True):
     """A partition's part of a batch, counted on from a head."""
@@ -109,13 +115,6 @@ class Indexer:
         """The last record of the shard up to which all are indexed."""
         found = self._index.progress(self._stream.name).get(shard)
         return found.sequence or None if found else None
-
-    def lag(self, now: datetime) -> timedelta:
-        """How long ago the oldest record arrived that is not indexed yet; nothing when none waits."""
-        oldest = self.survey().oldest_waiting
-        if oldest is None:
-            return timedelta(0)
-        return max(now - datetime.fromtimestamp(oldest / 1000, UTC), timedelta(0))
 
     def survey(self) -> IndexingBacklog:
         """Look at what waits in all shards, and note of those where nothing does that nothing is missing."""

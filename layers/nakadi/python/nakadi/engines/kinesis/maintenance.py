@@ -77,9 +77,6 @@ class GapCloser(Struct, frozen=True, kw_only=True):
     ancestry: ShardTreeCache
     indexer: Indexer
 
-    def gaps(self) -> Sequence[Gap]:
-        return self.indexer.survey().gaps
-
     def continuations(self, topic: str, gaps: Sequence[Gap]) -> Sequence[Continuation]:
         """The topics that continue this one, the first one first, and where each before them ended.
 
