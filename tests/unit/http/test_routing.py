@@ -2,6 +2,7 @@
 
 import pytest
 
+from nakadi.http import application
 from nakadi.http.application import Route, Router
 from nakadi.http.message import empty_response
 from nakadi.http.problem import MethodNotAllowed
@@ -84,3 +85,21 @@ def test_two_routes_for_one_operation_are_a_mistake():
     """A second route for the same method and path would never be found, so it is refused at once."""
     with pytest.raises(AssertionError, match="two routes"):
         Router([route("GET", "/a/{b}"), route("GET", "/a/{c}")])
+
+
+def test_paths_of_clients_do_not_fill_the_memory(monkeypatch):
+    """A path is taken apart once while it is in use; of many, and of long ones, nothing is kept."""
+    taken_apart = []
+    monkeypatch.setattr(application, "KNOWN_PATHS", 10)
+    monkeypatch.setattr(application, "unquote", lambda segment: taken_apart.append(segment) or segment)
+    routed = Router([route("GET", "/{name}")])
+
+    def find(name):
+        taken_apart.clear()
+        assert routed.find("GET", f"/{name}")[1] == {"name": name}
+        return len(taken_apart)
+
+    assert [find("a"), find("a")] == [1, 0]
+    assert [find("x" * 1000), find("x" * 1000)] == [1, 1]
+    assert [find(f"n{number}") for number in range(20)] == [1] * 20
+    assert find("a") == 1

@@ -7,36 +7,48 @@ nothing that a request does can raise beyond this module.
 
 from __future__ import annotations
 
+import logging
 import re
+import secrets
+import time
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from enum import StrEnum
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from msgspec import Struct, field
-
-from nakadi.http.message import Answer, Request
-from nakadi.http.problem import MethodNotAllowed
-from nakadi.model.authorization import UNAUTHENTICATED, Subject
-from nakadi.model.outcomes import NotAuthenticated, NotFound, NotPermitted
-
-if TYPE_CHECKING:
-    from nakadi.auth.tokens import Tokens
-import logging
-import secrets
-import time
-from contextvars import ContextVar
-from functools import partial
-from urllib.parse import unquote_to_bytes
-
 from msgspec.structs import replace
 
 from nakadi.http import negotiation
-from nakadi.http.message import JSON, AnswerSteps, Response, Streaming, Unfinished, completed, is_about_figures
-from nakadi.http.problem import logged_problem, problem_of, token_problem
-from nakadi.model.outcomes import MOST_CHARACTERS, Malformed, Outcome, TooLarge
+from nakadi.http.message import (
+    JSON,
+    Answer,
+    AnswerSteps,
+    Request,
+    Response,
+    Streaming,
+    Unfinished,
+    completed,
+    is_about_figures,
+)
+from nakadi.http.problem import MethodNotAllowed, logged_problem, problem_of, token_problem
+from nakadi.http.scope import checked_path
+from nakadi.model.authorization import UNAUTHENTICATED, Subject
+from nakadi.model.outcomes import (
+    MOST_CHARACTERS,
+    NotAuthenticated,
+    NotFound,
+    NotPermitted,
+    Outcome,
+    TooLarge,
+)
 from nakadi.ports.event_log import Fates
 from nakadi.schemas.strict_json import memory_exceeds
+
+if TYPE_CHECKING:
+    from nakadi.auth.tokens import Tokens
 
 # Routes: a table, looked through segment by segment -------------------------------------------------------------------
 
@@ -46,6 +58,10 @@ Handler = Callable[[Request], Answer]
 # What a schema may have in any spelling, or thousands of cursors; and that in memory, once it is parsed.
 MOST_BODY = 2 * 1024 * 1024
 MOST_PARSED = 8 * 1024 * 1024
+
+# Clients choose paths: neither many nor long ones may fill the memory.
+KNOWN_PATHS = 2000
+LONGEST_KNOWN_PATH = 300
 
 
 class Lane(StrEnum):
@@ -98,6 +114,7 @@ class Router:
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes = tuple(routes)
         self._root = _RouteNode()
+        self._remembered = lru_cache(KNOWN_PATHS)(self._search)
         for route in self.routes:
             self._add(route)
 
@@ -149,6 +166,10 @@ class Router:
         return _allowed(found[0])
 
     def _match(self, raw_path: str) -> tuple[_RouteNode, tuple[str, ...]] | None:
+        """What a path leads to. Most requests ask for what others have asked for before, and each asks twice."""
+        return self._remembered(raw_path) if len(raw_path) <= LONGEST_KNOWN_PATH else self._search(raw_path)
+
+    def _search(self, raw_path: str) -> tuple[_RouteNode, tuple[str, ...]] | None:
         """The node with routes that a path leads to, and the values of its parameters.
 
         One slash at the end means nothing. A word goes before a parameter, unless it leads nowhere: then the parameter,
@@ -266,10 +287,6 @@ access_log = logging.getLogger("nakadi.access")
 flow_of_this_request: ContextVar[str] = ContextVar("flow_id", default="")
 """The flow id of the request that is being answered, for log lines."""
 
-# Slashes, backslashes, semicolons and control characters that could make two readers see two different paths.
-SUSPICIOUS = re.compile(r"//|;|\\|%2f|%5c|%3b|%0[0-9a-f]|%1[0-9a-f]|%25|/\.{1,2}(/|$)|%2e", re.IGNORECASE)
-HALF_AN_ESCAPE = re.compile(r"%(?![0-9a-f]{2})", re.IGNORECASE)
-
 Authenticate = Callable[[Request], Subject]
 Answered = Callable[[str, int, float, int, int], None]
 """Called with every answer: the operation, its status, the seconds that it took, and the bytes of both bodies."""
@@ -334,7 +351,7 @@ class Application:
         try:
             answer: Answer
             try:
-                path = _checked_path(request)
+                path = checked_path(request)
                 try:
                     subject = self._authenticate(request)
                 except (NotAuthenticated, NotPermitted) as refusal:
@@ -473,23 +490,3 @@ def _flow_id_of(request: Request) -> str:
     """The client's, or a new one in the place of none and of one that is refused."""
     sent = request.headers.get("x-flow-id", "")
     return request.flow_id or (sent if 0 < len(sent) <= MOST_CHARACTERS else new_flow_id())
-
-
-def _checked_path(request: Request) -> str:
-    """The path as it was sent, still escaped. Raises `Malformed` for a flow id or a URL that cannot be accepted."""
-    target, path = request.target, request.target.partition("?")[0]
-    # It goes into every event of the request, and into every line of the log.
-    if len(request.headers.get("x-flow-id", "")) > MOST_CHARACTERS:
-        raise Malformed(f"X-Flow-Id has more than {MOST_CHARACTERS} characters")
-    if SUSPICIOUS.search(path):
-        raise Malformed("The request was rejected because its URL is not normal")
-    if not target.isascii() or ("%" in target and HALF_AN_ESCAPE.search(target)):
-        raise Malformed(
-            "The request was rejected because its URL has characters that are not escaped as they should be"
-        )
-    if "%" in target:
-        try:
-            unquote_to_bytes(target).decode()
-        except UnicodeDecodeError:
-            raise Malformed("The request was rejected because its URL is not UTF-8") from None
-    return path

@@ -226,11 +226,7 @@ class Edge:
 
     def _new_request(self, scope: Scope, body: bytes = b"") -> Request:
         """A request with a share of the memory, which has to be closed."""
-        request = request_of(scope)
-        gone, draining = request.gone, self._draining
-        # Long work should be given up: who asked may be gone, or will have to ask another process.
-        given_up = lambda: draining.is_set() or gone()  # noqa: E731  # too short for a name
-        return replace(request, body=body, memory=self._memory.share(), gone=given_up)
+        return request_of(scope, body, self._memory.share(), self._draining.is_set)
 
     async def _completed(
         self, lane: Lane, request: Request, connection: ClosableConnection | None, work: Work, *, quick: bool
