@@ -1,25 +1,49 @@
 """Stretches of a partition that streams share."""
 
+from datetime import timedelta
+from itertools import combinations
+
 import pytest
 
 from nakadi.model.authorization import Attribute
 from nakadi.model.event_type import Position
-from nakadi.model.events import Record, Slice, StoredEvent
-from nakadi.streaming.chunks import EventChunk, EventRun, is_public
+from nakadi.model.events import EventLines, Lines, Record, Slice, StoredEvent
+from nakadi.streaming.chunks import EventChunk, EventRun, is_public, joined
+from nakadi.streaming.driver import batch_line
+from nakadi.streaming.session import SendEvents
 from tests.support.chunks import STORED_AT, a_chunk, a_record
 
+LATER = STORED_AT + timedelta(seconds=1)
 TOMBSTONE = Record(None, key="k")
 DIRECTED = Record(b"1", directed_to="subscription")
 OWNED = Record(b"2", owner=Attribute("team", "shop"))
 
 
-def joined(run: EventRun) -> bytes:
-    return b",".join(run.values)
+LINES = EventLines(
+    [
+        Lines(3, STORED_AT, b'"a"\n"b"\n"c"', [3, 7, 11]),
+        Lines(9, LATER, b'"dd"', [4]),
+        Lines(10, LATER, b"1\n22", [1, 4]),
+    ]
+)
+
+
+def bytes_of(run: EventRun) -> bytes:
+    return joined(b"", [run], b"")
+
+
+def as_lines() -> EventChunk:
+    """Six events as the text they were stored as."""
+    return EventChunk(1, 2, Slice(LINES, 12))
+
+
+def as_records() -> EventChunk:
+    return EventChunk(1, 2, Slice(tuple(LINES), 12))
 
 
 def test_events_are_joined_as_they_were_stored():
     """The bytes of events are put together without being looked into. (L41, L45)"""
-    assert joined(a_chunk("a", "b", "c").from_offset(0)) == b'"a","b","c"'
+    assert bytes_of(a_chunk("a", "b", "c").from_offset(0)) == b'"a","b","c"'
 
 
 def test_equal_cuts_share_their_bytes():
@@ -28,22 +52,68 @@ def test_equal_cuts_share_their_bytes():
     chunk.shared = True
     first, _ = chunk.from_offset(0).split(2)
     second, _ = chunk.from_offset(0).split(2)
-    assert first.serialised(b",".join) is second.serialised(b",".join)
+    batches = [SendEvents("0", run.end, (run,)) for run in (first, second)]
+    assert batch_line(batches[0]) is batch_line(batches[1])
 
 
 def test_many_different_cuts_do_not_multiply_the_memory():
     """What is remembered of a chunk stays in proportion to it."""
     chunk = a_chunk(*map(str, range(100)))
     chunk.shared = True
-    for last in range(2, 101):
-        assert chunk.serialised(0, last, b",".join).count(b",") == last - 1
-    assert sum(map(len, chunk._cached.values())) <= 2 * chunk.weight
+    made = [chunk.serialised(0, last, lambda: b"x" * 100) for last in range(2, 101)]
+    again = [chunk.serialised(0, last, lambda: b"y" * 100) for last in range(2, 101)]
+    kept = sum(old is new for old, new in zip(made, again, strict=True))
+    assert 0 < kept * 100 <= 2 * chunk.weight
+
+
+@pytest.mark.parametrize(("first", "last"), list(combinations(range(7), 2)))
+def test_stored_text_is_cut_anywhere(first, last):
+    """A run of stored text has the bytes, the size and the places that the same events have one by one."""
+    run, expected = EventRun(as_lines(), first, last), EventRun(as_records(), first, last)
+    values = list(expected.values)
+    assert joined(b"[", [run], b"]\n") == b"[" + b",".join(values) + b"]\n"
+    assert (run.size, run.end, list(run.values)) == (expected.size, expected.end, values)
+    assert (run.stored_at(0), run.stored_at(-1)) == (expected.stored_at(0), expected.stored_at(-1))
+
+
+@pytest.mark.parametrize("middle", range(1, 6))
+def test_runs_of_both_kinds_are_joined(middle):
+    """A batch may be made of several runs, of stored text and of events. (L45)"""
+    first, _ = EventRun(as_lines(), 0, 6).split(middle)
+    _, rest = EventRun(as_records(), 0, 6).split(middle)
+    expected = b",".join(event.record.value for event in LINES)
+    assert joined(b"[", [first, rest], b"]") == b"[" + expected + b"]"
+    assert joined(b"[", [rest, first], b"]").count(b",") == 5
+
+
+@pytest.mark.parametrize("offset", [2, 3, 5, 6, 8, 9, 11, 12])
+def test_stored_text_is_taken_up_behind_any_offset(offset):
+    """Offsets that have no event any more are passed by in stored text, too. (L44)"""
+    assert as_lines().from_offset(offset).first == as_records().from_offset(offset).first
+
+
+def test_events_are_made_of_stored_text_where_they_are_looked_at():
+    """An event within lines is the one that was stored."""
+    events = [StoredEvent(3, Record(b'"a"'), STORED_AT), StoredEvent(4, Record(b'"b"'), STORED_AT)]
+    assert list(LINES[:2]) == events == [LINES[0], LINES[1]]
+    assert LINES[-1] == StoredEvent(11, Record(b"22"), LATER)
+    assert tuple(LINES) == LINES
+    with pytest.raises(IndexError):
+        LINES[6]
+
+
+def test_no_event_of_stored_text_is_made_to_be_sent(monkeypatch):
+    """Sending costs a few steps for a batch, not for each of its events."""
+    monkeypatch.setattr(EventChunk, "records", property(lambda _: pytest.fail("events were made")))
+    run = as_lines().from_offset(2)
+    assert [each.count for each in run.readable(is_public)] == [6]
+    assert batch_line(SendEvents("0", run.end, (run,))).endswith(b'"events":["a","b","c","dd",1,22]}\n')
 
 
 @pytest.mark.parametrize(("offset", "expected"), [(10, b'"a","b"'), (11, b'"b"'), (12, b"")])
 def test_a_run_begins_anywhere_in_a_chunk(offset, expected):
     """What lies behind an offset is found, also in the middle. (L33)"""
-    assert joined(a_chunk("a", "b", start=10).from_offset(offset)) == expected
+    assert bytes_of(a_chunk("a", "b", start=10).from_offset(offset)) == expected
 
 
 def test_holes_left_by_compaction_are_stepped_over():
@@ -51,7 +121,7 @@ def test_holes_left_by_compaction_are_stepped_over():
     events = (StoredEvent(3, a_record("a"), STORED_AT), StoredEvent(7, a_record("b"), STORED_AT))
     chunk = EventChunk(2, 1, Slice(events, 9))
     assert chunk.from_offset(1).end == Position(2, 7)
-    assert joined(chunk.from_offset(4)) == b'"b"'
+    assert bytes_of(chunk.from_offset(4)) == b'"b"'
     assert chunk.next == 9
 
 
@@ -66,7 +136,7 @@ def test_splitting_keeps_sizes_and_ends_right():
 def test_what_a_reader_may_not_see_is_left_out(special):
     """Tombstones, directed events and other owners' events are cut out, the rest stays in order. (L58)"""
     run = a_chunk("a", special, special, "b", "c", special).from_offset(0)
-    assert [joined(each) for each in run.readable(is_public)] == [b'"a"', b'"b","c"']
+    assert [bytes_of(each) for each in run.readable(is_public)] == [b'"a"', b'"b","c"']
 
 
 def test_an_ordinary_chunk_is_not_searched():

@@ -38,7 +38,7 @@ def test_an_outline_reports_keys_and_tombstones(given_records):
     expected = [None if record is None else (record.key, record.value is None) for record in given_records]
     frame = frames.encode(given_records)
     assert frames.outline(frame) == expected
-    assert frames.may_have_gaps(frame) or None not in given_records
+    assert frames.has_notes(frame) or None not in given_records
 
 
 def test_many_events_are_compressed():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from itertools import accumulate, count, repeat
+from typing import NamedTuple, overload
 
 from msgspec import Struct
 
@@ -50,13 +52,93 @@ class StoredEvent(NamedTuple):
     stored_at: datetime
 
 
+class Lines(NamedTuple):
+    """Neighbours that were stored at one time and have nothing but a value: one event a line, without a last break.
+
+    `ends` says where each line ends: looking for that takes longer than copying the text.
+    """
+
+    first: int
+    stored_at: datetime
+    text: bytes
+    ends: Sequence[int]
+
+    def part(self, first: int, last: int) -> bytes:
+        """The text of lines from one up to, not including, another."""
+        if not first and last == len(self.ends):
+            return self.text
+        return self.text[self.ends[first - 1] + 1 if first else 0 : self.ends[last - 1]]
+
+    def cut(self, first: int, last: int) -> Lines:
+        """These lines from one up to, not including, another."""
+        if not first and last == len(self.ends):
+            return self
+        begin = self.ends[first - 1] + 1 if first else 0
+        return Lines(
+            self.first + first, self.stored_at, self.part(first, last), [end - begin for end in self.ends[first:last]]
+        )
+
+
+class EventLines(Sequence[StoredEvent]):
+    """Events that are made only where they are looked at. Those who want nothing but the text take it from `lines`.
+
+    A stream sends most events without a look at them, and making them would take longer than everything else.
+    """
+
+    __slots__ = ("_starts", "lines")
+
+    def __init__(self, lines: Sequence[Lines]) -> None:
+        self.lines = lines
+        # The index of the first event of each, and the number of all events.
+        self._starts = list(accumulate((len(each.ends) for each in lines), initial=0))
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    def __iter__(self) -> Iterator[StoredEvent]:
+        for first, stored_at, text, _ in self.lines:
+            yield from map(StoredEvent._make, zip(count(first), map(Record, text.split(b"\n")), repeat(stored_at)))
+
+    @overload
+    def __getitem__(self, index: int) -> StoredEvent: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[StoredEvent]: ...
+
+    def __getitem__(self, index: int | slice) -> StoredEvent | Sequence[StoredEvent]:
+        if isinstance(index, slice):
+            return tuple(self)[index]
+        lines, line = self.find(index)
+        return StoredEvent(lines.first + line, Record(lines.part(line, line + 1)), lines.stored_at)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]  # as other sequences that are compared by what is in them
+
+    def find(self, index: int) -> tuple[Lines, int]:
+        """In which lines an event is, and in which of them."""
+        index = range(len(self))[index]
+        at = bisect_right(self._starts, index) - 1
+        return self.lines[at], index - self._starts[at]
+
+    def texts(self, first: int, last: int) -> Iterator[bytes]:
+        """The text of the events from one up to, not including, another, in pieces of neighbours."""
+        at = bisect_right(self._starts, first) - 1
+        while first < last:
+            start, end = self._starts[at], min(self._starts[at + 1], last)
+            yield self.lines[at].part(first - start, end - start)
+            first = end
+            at += 1
+
+
 class Slice(Struct, frozen=True):
     """What a read found: events in order, and the offset to read on from.
 
     `next_offset` is past the last event, and also past offsets that compaction has emptied.
     """
 
-    events: tuple[StoredEvent, ...]
+    events: Sequence[StoredEvent]
     next_offset: int
 
 

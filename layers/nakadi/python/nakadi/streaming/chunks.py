@@ -5,15 +5,15 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
+from functools import cached_property
 from itertools import groupby
 from operator import attrgetter
 
 from nakadi.model.event_type import Position
-from nakadi.model.events import Record, Slice
+from nakadi.model.events import EventLines, Record, Slice
 
 MayRead = Callable[[Record], bool]
 
-_OFFSET = attrgetter("offset")
 _RESTRICTIONS = attrgetter("owner", "directed_to")
 
 
@@ -21,7 +21,8 @@ class EventChunk:
     """Consecutive events of one partition of one timeline, from offset `start` up to, not including, `next`.
 
     Never changes, except that it caches its serialised events: streams that cut batches at the same places share the
-    bytes. What is done for every event here limits how fast events can be streamed, so it is done for all at once.
+    bytes. What is done for every event here limits how fast events can be streamed. So nothing is, where the log gave
+    the text of plain events: that is sent as it was stored, cut where batches end.
     """
 
     def __init__(self, order: int, start: int, found: Slice) -> None:
@@ -29,27 +30,63 @@ class EventChunk:
         self.start = start
         self.next = found.next_offset
         self.events = found.events
-        self.records = list(map(attrgetter("record"), found.events))
-        self.values = list(map(attrgetter("value"), self.records))
-        self.size = sum(map(len, filter(None, self.values)))
-        # Whether every reader of the event type gets every event: no tombstones, no owners, no addressees.
-        self.plain = None not in self.values and not any(map(any, map(_RESTRICTIONS, self.records)))
+        self._lines = found.events if isinstance(found.events, EventLines) else None
+        if self._lines is not None:
+            self.size = sum(len(each.text) + 1 - len(each.ends) for each in self._lines.lines)
+            self.plain = True
+        else:
+            self.size = sum(map(len, filter(None, self.values)))
+            # Whether every reader of the event type gets every event: no tombstones, no owners, no addressees.
+            self.plain = None not in self.values and not any(map(any, map(_RESTRICTIONS, self.records)))
         # About how many bytes of memory it takes.
-        self.weight = self.size + 500 * len(self.records) + 1000
+        self.weight = self.size + (500 if self._lines is None else 100) * len(self.events) + 1000
         # Whether several streams read it. For a single one, memory that is used again at once is worth more.
         self.shared = False
         self._cached: dict[tuple[int, int], bytes] = {}
         self._cache_bytes_left = 2 * self.weight
 
-    def from_offset(self, offset: int) -> EventRun:
-        first = 0 if offset == self.start else bisect_left(self.events, offset, key=_OFFSET)
-        return EventRun(self, first, len(self.records))
+    @cached_property
+    def records(self) -> list[Record]:
+        return list(map(attrgetter("record"), self.events))
 
-    def serialised(self, first: int, last: int, serialise: Callable[[Sequence[bytes]], bytes]) -> bytes:
-        """The bytes of events `first` up to, not including, `last`; `serialise` is always the same rule."""
+    @cached_property
+    def values(self) -> list[bytes]:
+        """What events are made of; of those that not every reader gets perhaps None."""
+        return list(map(attrgetter("value"), self.records))
+
+    def from_offset(self, offset: int) -> EventRun:
+        first = 0 if offset == self.start else bisect_left(range(len(self.events)), offset, key=self.offset_of)
+        return EventRun(self, first, len(self.events))
+
+    def offset_of(self, index: int) -> int:
+        if self._lines is None:
+            return self.events[index].offset
+        lines, line = self._lines.find(index)
+        return lines.first + line
+
+    def stored_at(self, index: int) -> datetime:
+        return self.events[index].stored_at if self._lines is None else self._lines.find(index)[0].stored_at
+
+    def texts(self, first: int, last: int) -> tuple[Sequence[bytes], int]:
+        """Events `first` up to, not including, `last`: some in one text with line breaks between them, and how many
+        breaks these are."""
+        if self._lines is None:
+            return self.values[first:last], 0
+        texts = list(self._lines.texts(first, last))
+        return texts, last - first - len(texts)
+
+    def size_of(self, first: int, last: int) -> int:
+        """The bytes of these events."""
+        if last - first == len(self.events):
+            return self.size
+        texts, breaks = self.texts(first, last)
+        return sum(map(len, texts)) - breaks
+
+    def serialised(self, first: int, last: int, serialise: Callable[[], bytes]) -> bytes:
+        """What `serialise` makes of these events, which is always the same."""
         known = self._cached.get((first, last))
         if known is None:
-            known = serialise(self.values[first:last])
+            known = serialise()
             # Streams that cut at many different places would multiply the memory and share nothing.
             if self.shared and len(known) <= self._cache_bytes_left:
                 self._cache_bytes_left -= len(known)
@@ -71,25 +108,20 @@ class EventRun:
     @property
     def size(self) -> int:
         """The bytes of its events."""
-        if self.count == len(self.chunk.values):
-            return self.chunk.size
-        return sum(map(len, self.chunk.values[self.first : self.last]))
+        return self.chunk.size_of(self.first, self.last)
 
     @property
     def end(self) -> Position:
         """The position of the last event."""
-        return Position(self.chunk.order, self.chunk.events[self.last - 1].offset)
+        return Position(self.chunk.order, self.chunk.offset_of(self.last - 1))
 
     def stored_at(self, index: int) -> datetime:
         """When the event at an index was stored, counted from the run's first one; -1 is its last."""
-        return self.chunk.events[(self.first if index >= 0 else self.last) + index].stored_at
+        return self.chunk.stored_at((self.first if index >= 0 else self.last) + index)
 
     @property
     def values(self) -> Sequence[bytes]:
         return self.chunk.values[self.first : self.last]
-
-    def serialised(self, serialise: Callable[[Sequence[bytes]], bytes]) -> bytes:
-        return self.chunk.serialised(self.first, self.last, serialise)
 
     def split(self, count: int) -> tuple[EventRun, EventRun]:
         """The first `count` events, and the rest."""
@@ -106,6 +138,28 @@ class EventRun:
             stretch = list(group)
             if wanted:
                 yield EventRun(self.chunk, stretch[0], stretch[-1] + 1)
+
+
+def joined(head: bytes, runs: Sequence[EventRun], tail: bytes) -> bytes:
+    """The events of runs with commas between them, behind a head without line breaks.
+
+    Events are most of the bytes of a stream, so they are copied as rarely as can be.
+    """
+    texts: list[bytes] = []
+    breaks = 0
+    for run in runs:
+        more, breaks_in_more = run.chunk.texts(run.first, run.last)
+        texts += more
+        breaks += breaks_in_more
+    if not breaks:
+        if len(texts) <= 1:
+            return b"".join((head, *texts, tail))
+        return b",".join([head + texts[0], *texts[1:-1], texts[-1] + tail])
+    parts = [head]
+    for text in texts:
+        parts += (text, b",")
+    parts[-1] = tail
+    return b"".join(parts).replace(b"\n", b",", breaks)
 
 
 def is_public(record: Record) -> bool:

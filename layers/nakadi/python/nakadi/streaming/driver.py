@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from nakadi.model.event_type import EventType, Position
 from nakadi.model.outcomes import Outcome, Unavailable
 from nakadi.ports.clock import Clock
-from nakadi.streaming.chunks import EventRun
+from nakadi.streaming.chunks import EventRun, joined
 from nakadi.streaming.feeds import PartitionReader
 from nakadi.streaming.session import (
     LowLevelSession,
@@ -105,16 +105,11 @@ class EventStreamFormat:
 def batch_line(batch: SendEvents) -> bytes:
     """A batch as a JSON object and a line break. Of a single run it is made once for all streams that cut there."""
     head = f'{{"cursor":{_cursor(batch.partition, batch.position)},"events":['.encode()
-    if len(batch.runs) == 1:
-        return batch.runs[0].serialised(lambda values: _in_one_copy(head, values))
-    return _in_one_copy(head, [value for run in batch.runs for value in run.values])
-
-
-def _in_one_copy(head: bytes, values: Sequence[bytes]) -> bytes:
-    """Events are most of the bytes of a stream: head and tail go to the first and the last before they are joined."""
-    if len(values) == 1:
-        return b"%s%s]}\n" % (head, values[0])
-    return b",".join([head + values[0], *values[1:-1], values[-1] + b"]}\n"])
+    runs = batch.runs
+    if len(runs) > 1:
+        return joined(head, runs, b"]}\n")
+    run = runs[0]
+    return run.chunk.serialised(run.first, run.last, lambda: joined(head, runs, b"]}\n"))
 
 
 def keep_alive_object(keep_alive: SendStreamKeepAlive) -> bytes:

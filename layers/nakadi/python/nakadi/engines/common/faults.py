@@ -249,4 +249,4 @@ class FaultyLog:
         first = max(start, oldest)
         earlier = self._log.read(topic, partition, first, limit=found.events[0].offset - first or 1).events
         again = tuple(event for event in earlier if event.offset < found.events[0].offset)
-        return Slice(again + found.events, found.next_offset)
+        return Slice((*again, *found.events), found.next_offset)

@@ -10,6 +10,7 @@ when that makes them smaller by a good part.
 from __future__ import annotations
 
 import struct
+import threading
 from collections.abc import Sequence
 from itertools import repeat
 from typing import Any
@@ -73,8 +74,24 @@ def decode(frame: bytes, part: slice = WHOLE) -> list[Record | None]:
     return list(map(Record._make, zip(lines[part], NONE, NONE, NONE, strict=False)))
 
 
-def may_have_gaps(frame: bytes) -> bool:
-    """Whether some of the records may be gone."""
+def text_of(frame: bytes) -> tuple[bytes, list[int]]:
+    """The lines of a frame of plain events, and where each ends. To be asked where `has_notes` says no."""
+    count, _, joined = _split(frame)
+    find = joined.find
+    ends: list[int] = []
+    end = find(b"\n")
+    while end >= 0:
+        ends.append(end)
+        end = find(b"\n", end + 1)
+    if count:
+        ends.append(len(joined))
+    if len(ends) != count:
+        raise BadFrame(f"a frame of {count} records has {len(ends)} lines")
+    return joined, ends
+
+
+def has_notes(frame: bytes) -> bool:
+    """Whether the lines do not tell everything: some of the records may be gone, or have keys."""
     return bool(HEADER.unpack_from(frame)[2] & NOTED)
 
 
@@ -152,10 +169,20 @@ def _split(frame: bytes) -> tuple[int, bytes, bytes]:
     return (count, payload[:notes], payload[notes:]) if notes else (count, b"", payload)
 
 
+class _Unpackers(threading.local):
+    """One for each thread, since two must not use one at the same time: making one takes as long as a frame does."""
+
+    def __init__(self) -> None:
+        self.here = zstandard.ZstdDecompressor()
+
+
+_UNPACKERS = _Unpackers()
+
+
 def _unpack(payload: bytes) -> bytes:
     try:
         if zstandard.frame_content_size(payload) > LONGEST:
             raise BadFrame("a frame that claims to be longer than any")
-        return zstandard.decompress(payload)
+        return _UNPACKERS.here.decompress(payload)
     except zstandard.ZstdError as error:
         raise BadFrame(f"a damaged frame: {error}") from error

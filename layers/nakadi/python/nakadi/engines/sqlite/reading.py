@@ -13,7 +13,7 @@ import orjson
 from msgspec import Struct
 
 from nakadi.engines.common import frames
-from nakadi.model.events import Bounds, Record, Slice, StoredEvent, microseconds, moment_of
+from nakadi.model.events import Bounds, EventLines, Lines, Record, Slice, StoredEvent, microseconds, moment_of
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
 
@@ -149,18 +149,15 @@ def slice_of(
     place = start
     while True:
         end, rows = rows_from(connection, topic, partition, place, limit=limit, max_bytes=max_bytes)
-        events: list[StoredEvent] = []
-        for row in rows:
-            events += _events(row, start, limit - len(events))
-            place = row.end
         if not rows and place < end:
             raise Unavailable(f"The rows from offset {place} to {end} of {topic}/{partition} are damaged.")
+        events = _events_of(rows, start, limit)
+        if len(events) == limit:
+            place = events[-1].offset + 1
+        elif rows:
+            place = rows[-1].end
         if events or place >= end:
-            break
-    if len(events) >= limit:
-        del events[limit:]
-        place = events[-1].offset + 1
-    return Slice(tuple(events), place)
+            return Slice(events, place)
 
 
 def bounds_of(connection: sqlite3.Connection, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
@@ -231,10 +228,36 @@ def outline_of(row: Row) -> list[tuple[str | None, bool] | None]:
         raise _damage_error(row, error) from error
 
 
+def _events_of(rows: Sequence[Row], start: int, limit: int) -> Sequence[StoredEvent]:
+    """The first events of these rows from an offset on."""
+    if not any(row.frame and frames.has_notes(row.frame) for row in rows):
+        return EventLines(list(_lines_of(rows, start, limit)))
+    events: list[StoredEvent] = []
+    for row in rows:
+        events += _events(row, start, limit - len(events))
+    return tuple(events[:limit])
+
+
+def _lines_of(rows: Sequence[Row], start: int, wanted: int) -> Iterator[Lines]:
+    """The first lines of rows of plain events from an offset on."""
+    for row in rows:
+        if not row.frame or wanted <= 0:
+            continue
+        try:
+            lines = Lines(row.first, moment_of(row.stored_at), *frames.text_of(row.frame))
+        except frames.BadFrame as error:
+            raise _damage_error(row, error) from error
+        first = max(start - row.first, 0)
+        last = min(len(lines.ends), first + wanted)
+        if first < last:
+            yield lines.cut(first, last)
+            wanted -= last - first
+
+
 def _events(row: Row, start: int, wanted: int) -> list[StoredEvent]:
     """Events of a row from an offset on, no fewer than wanted if they are there."""
     skipped = max(start - row.first, 0)
-    has_gaps = row.frame and frames.may_have_gaps(row.frame)
+    has_gaps = row.frame and frames.has_notes(row.frame)
     records = records_in(row, slice(skipped, None if has_gaps else skipped + max(wanted, 0)))
     moment = moment_of(row.stored_at)
     events = map(StoredEvent._make, zip(count(row.first + skipped), records, repeat(moment), strict=False))

@@ -22,6 +22,7 @@ from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Outcome, Unavailable, Unusable
 from nakadi.model.subscription import EventTypePartition
 from nakadi.ports.clock import Clock
+from nakadi.streaming.chunks import joined
 from nakadi.streaming.driver import RETRY_MILLISECONDS, EventSource, Fact, StreamDriver, StreamOutlet
 from nakadi.subscriptions.stream.actions import (
     ClosePartition,
@@ -65,18 +66,15 @@ class JsonSubscriptionFormat:
 
     def line(self, line: SessionLine) -> bytes:
         info = b',"info":%s' % orjson.dumps({"debug": line.info}) if line.info else b""
-        events = b""
-        if isinstance(line, SendBatch):
-            runs = line.runs
-            values = runs[0].values if len(runs) == 1 else [value for run in runs for value in run.values]
-            events = b',"events":[%s]' % b",".join(values)
         place = line.place
         # Names of event types have letters, digits, dots, dashes and underscores: nothing here needs escaping.
         cursor = (
-            f'{{"partition":"{place.partition}","offset":"{line.position}",'
+            f'{{"cursor":{{"partition":"{place.partition}","offset":"{line.position}",'
             f'"event_type":"{place.event_type}","cursor_token":"{self._new_token()}"}}'
         ).encode()
-        return b'{"cursor":%s%s%s}\n' % (cursor, events, info)
+        if isinstance(line, SendBatch):
+            return joined(cursor + b',"events":[', line.runs, b"]%b}\n" % info)
+        return b"%b%b}\n" % (cursor, info)
 
 
 class EventSubscriptionFormat:

@@ -325,7 +325,7 @@ def parts_by_disposition(
 
 def _behind(run: EventRun, position: Position) -> EventRun:
     """The part of a run behind a position that may lie inside of it."""
-    if run.chunk.order != position.timeline or run.chunk.events[run.first].offset > position.offset:
+    if run.chunk.order != position.timeline or run.chunk.offset_of(run.first) > position.offset:
         return run
     first = run.chunk.from_offset(position.offset + 1).first
     return EventRun(run.chunk, max(run.first, first), run.last)
