@@ -10,17 +10,15 @@ import asyncio
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from nakadi.app import logs
 from nakadi.app.broker import open_broker
-from nakadi.app.engines import UnknownEngine as UnknownCoordination
-from nakadi.app.engines import UnknownEngine as UnknownLog
-from nakadi.app.engines import UnknownEngine as UnknownRegistry
+from nakadi.app.engines import UnknownEngine
 from nakadi.app.routes import DIRECT, STREAMED
 from nakadi.app.settings import BadSetting, Settings
-from nakadi.app.shutdown import ShutdownDeadline, SignalHandler
+from nakadi.app.shutdown import ShutdownDeadline, SignalHandler, serve_until_signalled
 from nakadi.http.asgi import Limits
 from nakadi.http.server import Server, listen, new_event_loop, tune_interpreter
 from nakadi.model.outcomes import Unavailable
@@ -36,7 +34,7 @@ def main(arguments: Sequence[str] | None = None, *, signals: SignalHandler) -> i
     logs.set_up(json_lines=True, level=options.log_level, access_log=False)
     try:
         _run(options, os.environ, signals)
-    except (BadSetting, UnknownCoordination, UnknownLog, UnknownRegistry, Unavailable, OSError) as reason:
+    except (BadSetting, UnknownEngine, Unavailable, OSError) as reason:
         print(f"The streaming service cannot start. {reason}", file=sys.stderr)
         return CANNOT_START
     return 0
@@ -90,29 +88,12 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
         )
         greeting = f"Streaming on port {listening.getsockname()[1]}"
         encrypted = tls() if options.tls else None
-        serving = partial(server.serve, listening, ssl_context=encrypted)
-        runner.run(_serve(serving, signals, grace, greeting, tell(broker.metrics, options.name)))
 
+        async def serve(stopping: asyncio.Event) -> None:
+            reporting = asyncio.create_task(tell(broker.metrics, options.name))
+            try:
+                await server.serve(listening, stopping, ssl_context=encrypted)
+            finally:
+                reporting.cancel()
 
-async def _serve(
-    serving: Callable[[asyncio.Event], Coroutine[None, None, None]],
-    signals: SignalHandler,
-    grace: ShutdownDeadline,
-    greeting: str,
-    telling: Coroutine[None, None, None],
-) -> None:
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def stop() -> None:
-        grace.begin()
-        loop.call_soon_threadsafe(stopping.set)
-
-    with signals.serving(stop):
-        # It listens already. From here on signals end it in good order, and whoever reads this may send them.
-        print(greeting, flush=True)
-        told = asyncio.create_task(telling)
-        try:
-            await serving(stopping)
-        finally:
-            told.cancel()
+        runner.run(serve_until_signalled(serve, signals, grace, partial(print, greeting, flush=True)))

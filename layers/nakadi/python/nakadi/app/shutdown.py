@@ -8,11 +8,14 @@ import signal
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import NoReturn, Self
+from typing import TYPE_CHECKING, NoReturn, Self
+
+if TYPE_CHECKING:
+    import asyncio
 
 STOPPED = 0
 INTERRUPTED = 130
@@ -66,6 +69,28 @@ class SignalHandler:
     def _end_at_once(self, code: int) -> None:
         self._before_a_sudden_end()
         os._exit(code)
+
+
+async def serve_until_signalled(
+    serve: Callable[[asyncio.Event], Coroutine[None, None, None]],
+    signals: SignalHandler,
+    deadline: ShutdownDeadline,
+    greet: Callable[[], object],
+) -> None:
+    """Greet and serve. The first signal sets the event that ends it, and the time to end begins."""
+    from asyncio import Event, get_running_loop  # signals are handled before the imports that take long
+
+    stopping = Event()
+    loop = get_running_loop()
+
+    def stop() -> None:
+        deadline.begin()
+        loop.call_soon_threadsafe(stopping.set)
+
+    with signals.serving(stop):
+        # It listens already. From here on signals end it in good order, and a reader of the greeting may send them.
+        greet()
+        await serve(stopping)
 
 
 # The time to end ------------------------------------------------------------------------------------------------------

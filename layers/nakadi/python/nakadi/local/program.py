@@ -11,14 +11,14 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from nakadi.app import logs
 from nakadi.app.broker import open_broker
-from nakadi.app.engines import UnknownEngine as UnknownLog
-from nakadi.app.engines import UnknownEngine as UnknownRegistry
+from nakadi.app.engines import UnknownEngine
 from nakadi.app.settings import BadSetting, Settings
-from nakadi.app.shutdown import ShutdownDeadline, SignalHandler
+from nakadi.app.shutdown import ShutdownDeadline, SignalHandler, serve_until_signalled
 from nakadi.engines.archive.stores import UnknownStore
 from nakadi.engines.sqlite.file import SCHEME, BadDataFile, path_in
 from nakadi.engines.sqlite.mark import Marker, examine
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None, *, signals: SignalHandler) -> i
     logs.set_up(json_lines=options.log_format == "json", level=options.log_level, access_log=options.access_log)
     try:
         _run(options, os.environ, signals)
-    except (CannotStart, BadSetting, BadDataFile, UnknownLog, UnknownRegistry, UnknownStore, Unavailable) as reason:
+    except (CannotStart, BadSetting, BadDataFile, UnknownEngine, UnknownStore, Unavailable) as reason:
         print(f"The broker cannot start. {reason}", file=sys.stderr)
         return CANNOT_START
     return 0
@@ -93,23 +93,8 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
         )
         greeting = _greeting(url_of(options.host, listening.getsockname()[1]), settings)
         tune_interpreter()
-        runner.run(_serve(server, listening, signals, grace, greeting))
-
-
-async def _serve(
-    server: Server, listening: socket.socket, signals: SignalHandler, grace: ShutdownDeadline, greeting: str
-) -> None:
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-
-    def stop() -> None:
-        grace.begin()
-        loop.call_soon_threadsafe(stopping.set)
-
-    with signals.serving(stop):
-        # It listens already. From here on signals end it in good order, and a reader of this line may send them.
-        print(greeting, flush=True)
-        await server.serve(listening, stopping)
+        greet = partial(print, greeting, flush=True)
+        runner.run(serve_until_signalled(partial(server.serve, listening), signals, grace, greet))
 
 
 def _data_files(settings: Settings) -> Sequence[Path]:
