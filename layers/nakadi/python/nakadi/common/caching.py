@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct
 
-from nakadi.common.work import before_waiting, is_quick_work
+from nakadi.common.work import before_waiting, is_quick
 from nakadi.ports.clock import Clock
 from nakadi.ports.registry import REMEMBERED, Changes, bucket_of
 
@@ -128,7 +128,10 @@ class Cache(Generic[Key, Value]):
             # Every request comes here several times: the usual case is decided without another call.
             watch, look = self._watch, self._watch.latest
             age = self._seconds if look is None else now - look.began
-            if age >= self._seconds / 2 and self._has_to_look(watch, age):
+            # Quick work never looks. One in time has a thread do it, or all would need a thread at the same moment.
+            if age >= self._seconds / 2 and (
+                age >= self._seconds or (watch.want_early() if is_quick.get() else watch.is_wanted_early)
+            ):
                 before_waiting()
                 look = watch.look(self._seconds / 2 if watch.is_wanted_early else self._seconds)
                 now = self._clock.monotonic()
@@ -148,12 +151,6 @@ class Cache(Generic[Key, Value]):
             if forgotten == self._forgotten:
                 self._remember(key, value, now, look)
         return value
-
-    def _has_to_look(self, watch: ChangeWatch, age: float) -> bool:
-        """Quick work never looks. One in time has a thread do it, or all would need a thread at the same moment."""
-        if age >= self._seconds:
-            return True
-        return watch.want_early() if is_quick_work() else watch.is_wanted_early
 
     def _remember(self, key: Key, value: Value, now: float, look: Look | None) -> None:
         if len(self._entries) >= MOST_ENTRIES:

@@ -35,26 +35,23 @@ class NeedsThread(BaseException):
     """
 
 
-_is_quick: ContextVar[bool] = ContextVar("is_quick", default=False)
+is_quick: ContextVar[bool] = ContextVar("is_quick", default=False)
+"""Whether this is quick work."""
 
 
 @contextmanager
 def quick_work() -> Iterator[None]:
     """Work that may hold up everything else in the process, so it must be over within milliseconds."""
-    token = _is_quick.set(True)
+    token = is_quick.set(True)
     try:
         yield
     finally:
-        _is_quick.reset(token)
-
-
-def is_quick_work() -> bool:
-    return _is_quick.get()
+        is_quick.reset(token)
 
 
 def before_waiting() -> None:
     """Raise `NeedsThread` if this is quick work. To be called before anything that waits, or that takes long."""
-    if _is_quick.get():
+    if is_quick.get():
         raise NeedsThread
 
 

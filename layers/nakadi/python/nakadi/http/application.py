@@ -336,7 +336,8 @@ class Application:
 
     def answer(self, request: Request) -> Answer:
         """Answer a request as it came from the wire."""
-        return completed(self.start(request))
+        work = self.start(request)
+        return completed(work) if isinstance(work, Unfinished) else work
 
     def start(self, request: Request) -> Answer | Unfinished:
         """Begin to answer a request as it came from the wire, up to the first append."""
@@ -377,39 +378,33 @@ class Application:
         if body is not request.body:
             request = replace(request, body=body)
 
-        def first() -> Answer | Unfinished:
-            made = route.handler(_with_readable_body(request, route))
-            if isinstance(made, Response | Streaming):
-                return made
-            return Unfinished(next(made), partial(self._resume, request, route, began, made))
-
-        return self._carry_on(request, route, began, first)
-
-    def _resume(
-        self, request: Request, route: Route, began: float, steps: AnswerSteps, outcome: Fates | Exception
-    ) -> Answer | Unfinished:
-        """Go on with a request whose append has been made."""
-
-        def following() -> Unfinished:
-            append = steps.throw(outcome) if isinstance(outcome, Exception) else steps.send(outcome)
-            return Unfinished(append, partial(self._resume, request, route, began, steps))
-
-        return self._carry_on(request, route, began, following)
+        return self._carry_on(request, route, began)
 
     def _carry_on(
-        self, request: Request, route: Route, began: float, step: Callable[[], Answer | Unfinished]
+        self,
+        request: Request,
+        route: Route,
+        began: float,
+        steps: AnswerSteps | None = None,
+        outcome: Fates | Exception | None = None,
     ) -> Answer | Unfinished:
+        """Begin with the handler; or go on with its steps, now that an append has had this outcome."""
         token, about = flow_of_this_request.set(request.flow_id), is_about_figures.set(False)
         try:
             answer: Answer
             try:
-                try:
-                    made = step()
-                    if isinstance(made, Unfinished):
-                        return made
+                made = steps or route.handler(_with_readable_body(request, route))
+                if isinstance(made, Response | Streaming):
                     answer = made
-                except StopIteration as end:
-                    answer = end.value
+                else:
+                    try:
+                        if isinstance(outcome, Exception):
+                            append = made.throw(outcome)
+                        else:
+                            append = next(made) if outcome is None else made.send(outcome)
+                        return Unfinished(append, partial(self._carry_on, request, route, began, made))
+                    except StopIteration as end:
+                        answer = end.value
                 if not route.any_accept and answer.status < 400 and answer.headers.get("content-type") == JSON:
                     answer = negotiation.negotiated(request, answer)
             except Exception as error:  # noqa: BLE001  # the last line of defence, counted with the operation
