@@ -60,8 +60,17 @@ def is_there() -> bool:
     return any(JARS.glob("kafka_*.jar"))
 
 
-def begun(folder: str | Path, *, port: int | None = None, settings: Mapping[str, str] | None = None) -> Server:
-    """A server that keeps its data in this folder, and goes on with what is there."""
+def begun(
+    folder: str | Path,
+    *,
+    port: int | None = None,
+    settings: Mapping[str, str] | None = None,
+    prefix: Sequence[str] = (),
+) -> Server:
+    """A server that keeps its data in this folder, and goes on with what is there.
+
+    `prefix` is put in front of the command that starts it.
+    """
     if not is_there():
         raise FileNotFoundError(f"{JARS} has no Kafka: `make test-engines` puts it there")
     data = Path(folder) / "kafka"
@@ -79,10 +88,13 @@ def begun(folder: str | Path, *, port: int | None = None, settings: Mapping[str,
     properties.write_text("".join(f"{name}={value}\n" for name, value in wanted.items()), encoding="utf-8")
     if not (data / "meta.properties").exists():
         # What Kafka's own formatting tool would write, for which another JVM would have to start.
-        (data / "meta.properties").write_text("version=1\ncluster.id=bmFrYWRpLW9uLWEtbGFwdG\nnode.id=1\n", "utf-8")
+        (data / "meta.properties").write_text(
+            f"version=1\ncluster.id=bmFrYWRpLW9uLWEtbGFwdG\nnode.id={wanted['node.id']}\n", "utf-8"
+        )
     with log.open("ab") as output:
         process = started(
             [
+                *prefix,
                 java(),
                 f"-Xmx{HEAP}",
                 "-XX:+UseSerialGC",

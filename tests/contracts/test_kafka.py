@@ -236,39 +236,6 @@ class TestTopics:
 
 @pytest.mark.skipif(not kafka.CAN_START, reason="a test can only kill a server that it has started")
 class TestFaults:
-    def test_an_acknowledged_event_survives_a_server_that_is_killed(self, tmp_path):
-        """A server is killed under load and started again: everything acknowledged is there, and appends go on."""
-        with kafka.a_server(tmp_path) as server:
-            log = open_event_log(f"kafka://{server.address}", SystemClock())
-            log.create_topic("t", 1)
-            acknowledged: list[str] = []
-            ending = threading.Event()
-
-            def publish(writer: int) -> None:
-                number = 0
-                while not ending.is_set():
-                    name = f"{writer}/{number}"
-                    if not isinstance(log.append("t", {0: [a_record(name)]})[0], Refused):
-                        acknowledged.append(name)
-                    number += 1
-
-            with ThreadPoolExecutor(4) as writers:
-                publishing = [writers.submit(publish, number) for number in range(4)]
-                until(lambda: len(acknowledged) > 200)
-                server.kill()
-                server.start()
-                there = len(acknowledged)
-                until(lambda: len(acknowledged) > there + 200)
-                ending.set()
-                for each in publishing:
-                    each.result(PATIENCE)
-            found = values(log, "t")
-            assert set(acknowledged) <= set(found)
-            assert [event for event in found if event.startswith("0/")] == sorted(
-                {event for event in found if event.startswith("0/")}, key=lambda name: int(name.split("/")[1])
-            )
-            log.close()
-
     def test_a_cluster_that_is_down_is_reported_in_bounded_time(self, tmp_path):
         """While no server answers, appends are refused and reads are unavailable, none waits for ever."""
         with kafka.a_server(tmp_path) as server:

@@ -33,7 +33,10 @@ Found = TypeVar("Found")
 Place = tuple[str, int]
 
 TIMEOUT = 10.0
-"""Seconds that a request to the cluster may take. After that nothing is known, and the caller may try again."""
+"""Seconds that a request to the cluster may take by default. After that nothing is known, and callers may try again."""
+
+LEAST_TIMEOUT = 2.0
+"""The library wants a second more than a fetch may wait."""
 
 CHECK_TIMEOUT = 5.0
 
@@ -99,6 +102,7 @@ class Address(Struct, frozen=True):
     """Where a cluster is: `kafka://host:9092,host:9092?prefix=nakadi-&replication=3&properties=/etc/kafka.properties`.
 
     `prefix` begins the names of topics. `replication` is the number of copies, by default the cluster's own default.
+    `timeout` is the number of seconds that a request may take, and after which an append counts as failed.
     The file `properties` holds settings of librdkafka, one `name=value` a line: what is secret belongs there, for URLs
     are written to logs.
     """
@@ -106,6 +110,7 @@ class Address(Struct, frozen=True):
     servers: str
     prefix: str = ""
     replication: int = -1
+    timeout: float = TIMEOUT
     properties: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -121,6 +126,7 @@ class Address(Struct, frozen=True):
             parts.netloc,
             options.get("prefix", ""),
             int(options.get("replication", "-1")),
+            max(float(options.get("timeout", TIMEOUT)), LEAST_TIMEOUT),
             _properties(Path(file).read_text(encoding="utf-8")) if file else {},
         )
 
@@ -129,7 +135,7 @@ class Address(Struct, frozen=True):
         common = {
             "bootstrap.servers": self.servers,
             "client.id": "nakadi",
-            "socket.timeout.ms": int(TIMEOUT * 1000),
+            "socket.timeout.ms": int(self.timeout * 1000),
             "socket.keepalive.enable": True,
             "reconnect.backoff.max.ms": 2000,
             # A topic that was deleted meanwhile is reported after so long.
@@ -212,6 +218,7 @@ class Cluster:
 
     def __init__(self, address: Address) -> None:
         self.address = address
+        self._timeout = address.timeout
         self._admin = AdminClient(address.settings(), logger=_log)
         self._asking = consumer(address)
         self._partitions: dict[str, int] = {}
@@ -264,7 +271,9 @@ class Cluster:
             replication_factor=self.address.replication,
             config=TOPIC_CONFIGURATION,
         )
-        self._change(topic, self._admin.create_topics([new], request_timeout=TIMEOUT), KafkaError.TOPIC_ALREADY_EXISTS)
+        self._change(
+            topic, self._admin.create_topics([new], request_timeout=self._timeout), KafkaError.TOPIC_ALREADY_EXISTS
+        )
         self._await(topic, lambda: self._count(topic) is not None)
 
     def add_partitions(self, topic: str, partitions: int) -> None:
@@ -275,7 +284,7 @@ class Cluster:
         grown = NewPartitions(self.name(topic), partitions)
         # INVALID_PARTITIONS: another process has added them meanwhile.
         self._change(
-            topic, self._admin.create_partitions([grown], request_timeout=TIMEOUT), KafkaError.INVALID_PARTITIONS
+            topic, self._admin.create_partitions([grown], request_timeout=self._timeout), KafkaError.INVALID_PARTITIONS
         )
         self._await(topic, lambda: (self._count(topic) or 0) >= partitions)
         self.forget(topic)
@@ -288,7 +297,7 @@ class Cluster:
         self.configure(topic, {"max.message.bytes": SEALED})
 
     def delete(self, topic: str) -> None:
-        deleting = self._admin.delete_topics([self.name(topic)], request_timeout=TIMEOUT)
+        deleting = self._admin.delete_topics([self.name(topic)], request_timeout=self._timeout)
         with suppress(UnknownTopic):
             self._change(topic, deleting)
         self._await(topic, lambda: self._count(topic) is None)
@@ -297,7 +306,9 @@ class Cluster:
     def configuration(self, topic: str) -> Mapping[str, str]:
         resource = ConfigResource(ResourceType.TOPIC, self.name(topic))
         with translated(topic):
-            found = self._admin.describe_configs([resource], request_timeout=TIMEOUT)[resource].result(2 * TIMEOUT)
+            found = self._admin.describe_configs([resource], request_timeout=self._timeout)[resource].result(
+                2 * self._timeout
+            )
         return {name: entry.value for name, entry in found.items()}
 
     def configure(self, topic: str, wanted: Mapping[str, str]) -> None:
@@ -305,7 +316,7 @@ class Cluster:
             ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in wanted.items()
         ]
         resource = ConfigResource(ResourceType.TOPIC, self.name(topic), incremental_configs=entries)
-        self._change(topic, self._admin.incremental_alter_configs([resource], request_timeout=TIMEOUT))
+        self._change(topic, self._admin.incremental_alter_configs([resource], request_timeout=self._timeout))
         self._await(topic, lambda: wanted.items() <= self.configuration(topic).items())
 
     # Offsets
@@ -320,7 +331,7 @@ class Cluster:
         """The same of one partition, by the shortest way."""
         place = TopicPartition(self.name(topic), partition)
         found: tuple[int, int] | None = self._ask(
-            topic, lambda: self._asking.get_watermark_offsets(place, timeout=TIMEOUT, cached=False)
+            topic, lambda: self._asking.get_watermark_offsets(place, timeout=self._timeout, cached=False)
         )
         if found is None:
             raise Unavailable(f"Kafka: {topic}: the offsets of partition {partition} did not arrive in time")
@@ -334,7 +345,7 @@ class Cluster:
         wanted = TopicPartition(self.name(topic), partition, max(milliseconds_from(moment), 0))
 
         def ask() -> int:
-            found = self._asking.offsets_for_times([wanted], timeout=TIMEOUT)[0]
+            found = self._asking.offsets_for_times([wanted], timeout=self._timeout)[0]
             if found.error is not None:
                 raise KafkaException(found.error)
             return int(found.offset)
@@ -344,7 +355,7 @@ class Cluster:
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         place = TopicPartition(self.name(topic), partition, before)
-        deleting = self._admin.delete_records([place], request_timeout=TIMEOUT, operation_timeout=TIMEOUT)
+        deleting = self._admin.delete_records([place], request_timeout=self._timeout, operation_timeout=self._timeout)
         # OFFSET_OUT_OF_RANGE: another process has deleted more meanwhile.
         self._change(topic, deleting, KafkaError.OFFSET_OUT_OF_RANGE)
 
@@ -354,8 +365,8 @@ class Cluster:
         wanted = {TopicPartition(self.name(topic), number): which for number in partitions}
 
         def ask() -> Mapping[int, tuple[int, int]]:
-            answers = self._admin.list_offsets(wanted, request_timeout=TIMEOUT)
-            found = {place.partition: answer.result(2 * TIMEOUT) for place, answer in answers.items()}
+            answers = self._admin.list_offsets(wanted, request_timeout=self._timeout)
+            found = {place.partition: answer.result(2 * self._timeout) for place, answer in answers.items()}
             return {number: (each.offset, each.timestamp) for number, each in found.items()}
 
         return self._ask(topic, ask)
@@ -364,44 +375,65 @@ class Cluster:
 
     def _ask(self, topic: str, ask: Callable[[], Found]) -> Found:
         """An answer of the cluster, which may have to find the leader of a partition first."""
-        end = time.monotonic() + TIMEOUT
+        end = time.monotonic() + self._timeout
         while True:
             try:
-                with self._translate_errors(topic):
+                with translated(topic):
                     return ask()
+            except UnknownTopic as error:
+                failure = self.confirmed_unknown(topic, error)
+                if failure is error or time.monotonic() > end:
+                    raise failure from error
             except Unavailable as error:
                 cause = error.__cause__
                 passing = isinstance(cause, KafkaException) and cause.args[0].code() in PASSING
                 if not passing or time.monotonic() > end:
                     raise
-                time.sleep(0.02)
+                # The library looks for another leader when metadata are asked for, not because of the error.
+                with suppress(Unavailable):
+                    self._count(topic)
+            time.sleep(0.02)
+
+    def confirmed_unknown(self, topic: str, error: UnknownTopic) -> UnknownTopic | Unavailable:
+        """The error itself if there is no such topic; `Unavailable` if there is.
+
+        A server that has just started knows no topic for a moment, and what reads must not take its topic for a
+        deleted one then. The library passes on what it heard last.
+        """
+        self.forget(topic)
+        if self._count(topic) is None:
+            return error
+        return Unavailable(f"Kafka: {topic}: a server does not know it yet")
 
     def _count(self, topic: str) -> int | None:
         """How many partitions the topic has; None when there is no such topic."""
         name = self.name(topic)
         with translated(topic):
-            found = self._admin.list_topics(name, timeout=TIMEOUT).topics[name]
-        if found.error is not None:
-            if found.error.code() in UNKNOWN:
-                return None
+            answer = self._admin.list_topics(name, timeout=self._timeout)
+        found = answer.topics[name]
+        if found.error is None:
+            return len(found.partitions)
+        if found.error.code() not in UNKNOWN:
             raise fault_of(found.error, topic)
-        return len(found.partitions)
+        if not answer.brokers:
+            # The server does not know itself either: it has started, and has not read the cluster's state yet.
+            raise Unavailable(f"Kafka: {topic}: the server that was asked is starting")
+        return None
 
     @contextmanager
     def _translate_errors(self, topic: str) -> Iterator[None]:
         try:
             with translated(topic):
                 yield
-        except UnknownTopic:
-            self.forget(topic)
-            raise
+        except UnknownTopic as error:
+            raise self.confirmed_unknown(topic, error) from error
 
     def _change(self, topic: str, answers: Mapping[Any, Future[Any]], settled: int | None = None) -> None:
         """Wait for the answer of the cluster; the error `settled` says that there is nothing left to do."""
         try:
             with self._translate_errors(topic):
                 for answer in answers.values():
-                    answer.result(2 * TIMEOUT)
+                    answer.result(2 * self._timeout)
         except (UnknownTopic, OffsetUnavailable, Unavailable) as error:
             cause = error.__cause__
             if not isinstance(cause, KafkaException) or settled is None or cause.args[0].code() != settled:
@@ -409,7 +441,7 @@ class Cluster:
 
     def _await(self, topic: str, condition: Callable[[], bool]) -> None:
         """Wait until servers show a change that the cluster has made: they learn of it a moment later."""
-        end = time.monotonic() + TIMEOUT
+        end = time.monotonic() + self._timeout
         while not condition():
             if time.monotonic() > end:
                 raise Unavailable(f"Kafka: {topic}: a change was not seen in time")

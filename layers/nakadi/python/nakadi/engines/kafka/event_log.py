@@ -17,7 +17,7 @@ from nakadi.engines.kafka.writing import Outcome, Writer
 from nakadi.model.events import Bounds, Fate, Record, Refused, Slice, Stored
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import Clock
-from nakadi.ports.event_log import Appended, OffsetUnavailable, SealedTopic
+from nakadi.ports.event_log import Appended, OffsetUnavailable, SealedTopic, UnknownTopic
 
 SOON = 0.3
 """Seconds within which the tail shows what the cluster has. After that a reader looks for itself."""
@@ -135,11 +135,15 @@ class KafkaLog:
         max_bytes: int = 4_000_000,
         wait: float = 0.0,
     ) -> Slice:
-        self._open_cluster().check(topic, [partition])
+        cluster = self._open_cluster()
+        cluster.check(topic, [partition])
         place = (topic, partition)
-        return self._announcements.first_found(
-            topic, partition, lambda: self._read_once(place, start, limit, max_bytes), wait
-        )
+        try:
+            return self._announcements.first_found(
+                topic, partition, lambda: self._read_once(place, start, limit, max_bytes), wait
+            )
+        except UnknownTopic as error:
+            raise cluster.confirmed_unknown(topic, error) from error
 
     def _read_once(self, place: Place, start: int, limit: int, max_bytes: int) -> Slice:
         found = self._tail.slice(place, start, limit, max_bytes)

@@ -19,7 +19,7 @@ from typing import Any
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, TopicPartition
 from msgspec import Struct, field
 
-from nakadi.engines.kafka.cluster import TIMEOUT, Address, Place, consumer, fault_of, translated
+from nakadi.engines.kafka.cluster import Address, Place, consumer, fault_of, translated
 from nakadi.engines.kafka.records import MARKER, event_of
 from nakadi.model.events import Slice, StoredEvent
 from nakadi.model.outcomes import Unavailable
@@ -258,7 +258,7 @@ class CatchUp:
     def _fetch(self, reader: _Reader, limit: int, end: int) -> list[StoredEvent]:
         """What is there already; when there is nothing, wait for something."""
         found = reader.ahead
-        patience = time.monotonic() + TIMEOUT
+        patience = time.monotonic() + self._address.timeout
         while not found and reader.position < end:
             if self._closed or time.monotonic() > patience:
                 raise Unavailable("The event log is closed." if self._closed else "Kafka: no events came in time")

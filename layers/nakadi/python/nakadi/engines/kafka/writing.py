@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -33,10 +34,6 @@ BATCH_RECORDS = 50_000
 WAITING_BYTES = 64 * 1024 * 1024
 """How much may wait in a lane. Beyond it appends are refused at once, so that a slow cluster costs bounded memory."""
 
-DELIVERY_TIMEOUT = 10.0
-"""Seconds after which the library gives up on a record. It is removed from the queue then and not sent later; only a
-request that was on its way already may still be carried out."""
-
 FLUSH = 0.02
 """Seconds that a lane waits for partitions without an answer before it goes on with others."""
 
@@ -54,6 +51,7 @@ class _Part(Struct, eq=False):
     place: Place
     records: Sequence[Record]
     size: int
+    added: float = 0.0
     outcome: Future[Outcome] = field(default_factory=Future)
     unanswered: int = 0
     failure: KafkaError | None = None
@@ -154,6 +152,7 @@ class _Lane:
             if self._waiting and self._waiting_bytes + part.size > WAITING_BYTES:
                 part.outcome.set_result(KafkaError(KafkaError._QUEUE_FULL))  # noqa: SLF001  # the library's own name
                 return
+            part.added = time.monotonic()
             self._waiting.append(part)
             self._waiting_bytes += part.size
             if self._thread is None:
@@ -198,6 +197,7 @@ class _Lane:
                 if self._closed:
                     return None
                 self._changed.wait()
+            self._refuse_expired()
             taken, left = [], []
             sizes: dict[Place, int] = {}
             counts: dict[Place, int] = {}
@@ -218,13 +218,19 @@ class _Lane:
             self._under_way.setdefault(part.place, []).append(part)
         return taken
 
+    def _refuse_expired(self) -> None:
+        """Refuse what has waited for as long as an answer may take: it was not sent, and is not sent any more."""
+        oldest = time.monotonic() - self._address.timeout
+        while self._waiting and self._waiting[0].added < oldest:
+            self._waiting.popleft().outcome.set_result(KafkaError(KafkaError._MSG_TIMED_OUT))  # noqa: SLF001  # as above
+
     def _produce(self, part: _Part) -> None:
         """Give the records to the library. The first and the last one report the outcome of the whole part.
 
         When the library gives up, it gives up on the oldest records first, so no other one can fail alone.
         """
         topic, partition = part.place
-        time = self._time(part.place)
+        moment = self._time(part.place)
         into = self._open_producer()
         name, last = self._name(topic), len(part.records) - 1
         part.unanswered = 1 if last == 0 else 2
@@ -234,24 +240,27 @@ class _Lane:
                 more["headers"] = headers_of(record)
             if index in (0, last):
                 more["on_delivery"] = part.answered
-            into.produce(name, record.value, _key(record), partition, timestamp=time, **more)
+            into.produce(name, record.value, _key(record), partition, timestamp=moment, **more)
 
     def _time(self, place: Place) -> int:
         """The time of the next records: now, and never before that of an earlier record of the partition."""
-        time = max(self._times.get(place, 0), milliseconds_from(self._clock()))
-        self._times[place] = time
-        return time
+        moment = max(self._times.get(place, 0), milliseconds_from(self._clock()))
+        self._times[place] = moment
+        return moment
 
     def _open_producer(self) -> Producer:
         if self._producer is None:
+            # When the time is over, the library removes a record from its queue and does not send it later; only a
+            # request that was on its way already may still be carried out.
+            timeout = int(self._address.timeout * 1000)
             self._producer = producer(
                 self._address,
                 enable_idempotence=True,
                 acks="all",
                 compression_type="zstd",
-                linger_ms=int(DELIVERY_TIMEOUT * 1000) - 1,
-                message_timeout_ms=int(DELIVERY_TIMEOUT * 1000),
-                request_timeout_ms=int(DELIVERY_TIMEOUT * 1000) - 1,
+                linger_ms=timeout - 1,
+                message_timeout_ms=timeout,
+                request_timeout_ms=timeout - 1,
                 message_max_bytes=MOST_BYTES,
                 batch_size=MOST_BYTES,
                 batch_num_messages=BATCH_RECORDS * 2,
