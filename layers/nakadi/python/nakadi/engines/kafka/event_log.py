@@ -90,6 +90,7 @@ class KafkaLog:
     def delete_topic(self, topic: str) -> None:
         self._open_cluster().delete(topic)
         self._tail.forget(topic)
+        self._catch_up.forget(topic)
         self._writer.forget(topic)
         self._compacting.pop(topic, None)
 
@@ -149,6 +150,9 @@ class KafkaLog:
         found = self._tail.slice(place, start, limit, max_bytes)
         if found is not None and found.events:
             return found
+        known_end = self._catch_up.known_end(place, start)
+        if known_end is not None:
+            return self._catch_up.read(place, start, limit, max_bytes, known_end)
         # The tail may be a moment behind. What was stored before this read began is seen here.
         oldest, end = self._open_cluster().bounds_of(*place)
         if not oldest <= start <= end:
@@ -185,6 +189,7 @@ class KafkaLog:
         if oldest > cluster.bounds_of(topic, partition)[0]:
             cluster.delete_records(topic, partition, oldest)
             self._tail.forget_before((topic, partition), oldest)
+            self._catch_up.forget(topic, partition)
 
     def compact(self, topic: str, partition: int, *, upto: datetime, tombstones_before: datetime) -> None:
         """Have Kafka compact the topic. It does so in its own time, after events have the age that is asked for."""

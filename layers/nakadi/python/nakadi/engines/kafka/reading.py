@@ -37,6 +37,13 @@ PAUSE = 0.05
 READERS = 8
 """Consumers that are kept for readers which are behind."""
 
+RESTING = 1.0
+"""Seconds after which such a consumer may be used for another place."""
+
+QUEUE_BACKOFF = 5
+"""Milliseconds after which the library looks whether its queue has room again. By default it rests for a second, in
+which a reader that is quick waits for it."""
+
 EVENT_BYTES = 200
 """About what an event takes in memory beside its value."""
 
@@ -141,7 +148,12 @@ class Tail:
             self._thread.join()
 
     def _run(self) -> None:
-        source = consumer(self._address, fetch_wait_max_ms=250, queued_max_messages_kbytes=16_384)
+        source = consumer(
+            self._address,
+            fetch_wait_max_ms=250,
+            queued_max_messages_kbytes=16_384,
+            fetch_queue_backoff_ms=QUEUE_BACKOFF,
+        )
         while not self._closed:
             try:
                 self._carry_out_orders(source)
@@ -218,11 +230,16 @@ class Tail:
 
 
 class _Reader(Struct, eq=False):
-    """A consumer that has read a partition up to `position`; `ahead` is what it has fetched and not given out."""
+    """A consumer that has read a partition up to `position`; `ahead` is what it has fetched and not given out.
+
+    The partition went up to `end` when its end was last asked for.
+    """
 
     consumer: Consumer
     place: Place | None = None
     position: int = 0
+    end: int = 0
+    used: float = 0.0
     ahead: list[StoredEvent] = field(default_factory=list)
 
 
@@ -235,6 +252,22 @@ class CatchUp:
         self._idle: list[_Reader] = []
         self._closed = False
 
+    def known_end(self, place: Place, start: int) -> int | None:
+        """Where the partition ends as far as a reader at this place knows, if it has not come there yet.
+
+        Such a reader need not ask the cluster: what it will find was there before its read began.
+        """
+        with self._lock:
+            ends = [each.end for each in self._idle if (each.place, each.position) == (place, start)]
+        return next((end for end in ends if start < end), None)
+
+    def forget(self, topic: str, partition: int | None = None) -> None:
+        """Have readers of the topic, or of one partition of it, begin anew: events were removed."""
+        with self._lock:
+            for each in self._idle:
+                if each.place is not None and each.place[0] == topic and partition in (None, each.place[1]):
+                    each.place = None
+
     def read(self, place: Place, start: int, limit: int, max_bytes: int, end: int) -> Slice:
         """Events from `start` on, of which there is at least one in front of `end`, or else a hole."""
         with self._borrow_reader(place, start) as reader, translated(place[0]):
@@ -242,6 +275,7 @@ class CatchUp:
                 reader.ahead = []
                 reader.consumer.assign([TopicPartition(self._address.prefix + place[0], place[1], start)])
                 reader.place, reader.position = place, start
+            reader.end = end
             found = self._fetch(reader, limit, end)
             slice_ = _slice(found[: max(limit, 1)], max_bytes, reader.position)
             reader.ahead = found[len(slice_.events) :]
@@ -285,7 +319,10 @@ class CatchUp:
             if self._closed:
                 raise Unavailable("The event log is closed.")
             fitting = [each for each in self._idle if (each.place, each.position) == (place, start)]
-            reader = next(iter(fitting or self._idle), None)
+            # One that was used a moment ago will be asked for what it fetches ahead, so it is not taken from its place.
+            free = [each for each in self._idle if each.place is None or time.monotonic() - each.used > RESTING]
+            enough = len(self._idle) >= READERS
+            reader = next(iter(fitting or free or (self._idle if enough else [])), None)
             if reader is not None:
                 self._idle.remove(reader)
         reader = reader or _Reader(self._new_consumer())
@@ -298,6 +335,7 @@ class CatchUp:
             self._give_back(reader)
 
     def _give_back(self, reader: _Reader) -> None:
+        reader.used = time.monotonic()
         with self._lock:
             kept = not self._closed and len(self._idle) < READERS
             if kept:
@@ -312,6 +350,7 @@ class CatchUp:
             # A partition that is given to this consumer waits for the answer to the request before.
             fetch_wait_max_ms=10,
             queued_max_messages_kbytes=8_192,
+            fetch_queue_backoff_ms=QUEUE_BACKOFF,
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 from nakadi.model.authorization import Attribute
@@ -51,7 +52,13 @@ def event_of(message: Any) -> StoredEvent:
     headers = message.headers()
     owner, directed_to = _owner_and_addressee(headers) if headers else (None, None)
     record = Record(message.value(), None if key is None else key.decode(errors="replace"), owner, directed_to)
-    return StoredEvent(message.offset(), record, EPOCH + message.timestamp()[1] * MILLISECOND)
+    return StoredEvent(message.offset(), record, _moment(message.timestamp()[1]))
+
+
+@lru_cache(maxsize=1024)
+def _moment(milliseconds: int) -> datetime:
+    """Events that were stored together have the same time."""
+    return EPOCH + milliseconds * MILLISECOND
 
 
 def milliseconds_from(moment: datetime) -> int:
