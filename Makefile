@@ -25,7 +25,7 @@ help:
 	@echo 'make jobs [DATA=data]              tables, statistics and retention, on what the broker has there'
 	@echo 'make kill-jobs [KILLS=20]          kill each job again and again, and see that nothing comes of it (minutes)'
 	@echo 'make test [ARGS=tests/unit]        run the tests'
-	@echo 'make test-engines                  the contracts of engines on Kafka, DynamoDB Local and kinesalite (Maven and a JDK)'
+	@echo 'make test-engines                  contracts and end-to-end tests on Kafka, contracts on DynamoDB Local and kinesalite (Maven and a JDK)'
 	@echo 'make test-aws-local [STRICT=1]     every end-to-end test and command against the deployment on this machine (minutes)'
 	@echo 'make check                         formatting, lint, types, import rule'
 	@echo 'make simulate [SEEDS=1000] [FIRST=0]  live through simulated worlds of subscriptions'
@@ -72,8 +72,7 @@ test: $(VENV)/.test $(NODE)/.test $(CONSOLE)/.test
 
 # A real Kafka, and two emulations that the engines were not fitted to: what holds there too may well hold on AWS.
 test-engines: $(VENV)/.test $(VENV)/.kafka $(NODE)/.test $(ENGINES)/.test $(if $(KAFKA),,$(KAFKA_JARS)/.jars)
-	@OTHER_ENGINES=1 $(BIN)/python -m pytest tests/contracts tests/unit/engines/kinesis/test_resharding.py tests/e2e/test_kafka.py \
-		tests/e2e/test_kafka_adoption.py \
+	@OTHER_ENGINES=1 $(BIN)/python -m pytest tests/contracts tests/unit/engines/kinesis/test_resharding.py tests/e2e \
 		-k 'dynamodb-local or kinesalite or kafka' $(ARGS)
 
 test-aws-local: $(VENV)/.test $(NODE)/.test

@@ -12,13 +12,15 @@ import pytest
 
 from infra.laptop.laptop import Laptop
 from nakadi.local import Broker
+from tests.support import kafka
+from tests.support.engines import KAFKA
 from tests.support.http import described
 from tests.support.laptop import HURRIED, OPEN, STRICTNESS, OnALaptop, chosen, variables
 from tests.support.patience import PATIENCE
 from tests.support.storages import STORAGES
 from tests.support.tokens import Issuer
 
-ENGINES = ("memory", "sqlite", "aws-local")
+ENGINES = ("memory", "sqlite", "aws-local", *KAFKA)
 
 
 @pytest.fixture(scope="session", params=ENGINES)
@@ -49,6 +51,8 @@ def api(running) -> Iterator[httpx.Client]:
 def a_storage(api) -> Callable[..., dict]:
     """Makes descriptions of storages that the running broker can reach."""
     kind = STORAGES[api.get("/storages/default").json()["storage_type"]]
+    if kind["storage_type"] == "kafka":
+        kind = {**kind, "kafka_configuration": {"bootstrap_servers": kafka.servers()}}
 
     def described(**changes: object) -> dict:
         return {"id": uuid.uuid4().hex, **kind, **changes}
@@ -72,7 +76,7 @@ def pytest_collection_modifyitems(config, items) -> None:
 
 def engine_settings(engine, folder):
     url = "memory:" if engine == "memory" else f"sqlite:///{folder / 'nakadi.db'}"
-    return {"registry": url, "event_log": url}
+    return {"registry": url, "event_log": kafka.url() if engine == "kafka" else url}
 
 
 @dataclass(frozen=True)
