@@ -8,16 +8,24 @@ import httpx
 import pytest
 
 from nakadi.local import Broker
+from tests.e2e.conftest import on_a_laptop
 from tests.support import kafka
 from tests.support.api import a_business_definition, created, problem
 from tests.support.engines import KAFKA
+from tests.support.laptop import OPEN
 from tests.support.patience import PATIENCE, until
 
 pytestmark = pytest.mark.skipif(not KAFKA, reason="Kafka is asked for by `make test-engines`")
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(params=["memory", "sqlite", "aws-local"])
 def api(request, tmp_path):
+    """A broker whose own events are in memory, in a file, or in Kinesis."""
+    if request.param == "aws-local":
+        for broker in on_a_laptop(request.getfixturevalue("laptop"), authorizes=False, settings=OPEN):
+            with httpx.Client(base_url=broker.url, timeout=PATIENCE) as client:
+                yield client
+        return
     url = "memory:" if request.param == "memory" else f"sqlite:///{tmp_path / 'nakadi.db'}"
     archive = {} if request.param == "memory" else {"archive": str(tmp_path / "archive"), "archive_after_seconds": 0}
     with (
