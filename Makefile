@@ -44,7 +44,7 @@ help:
 	@echo 'make lock                          compile requirements/*.in anew'
 
 ifeq ($(ENGINE),aws-local)
-run: $(VENV)/.test $(NODE)/.test $(BIN)/nakadi
+run: $(VENV)/.test $(NODE)/.test $(BIN)/nakadi $(CONSOLE)/.run
 	@exec $(BIN)/python -m infra.laptop --port $(PORT) $(if $(STRICT),--strict) $(ARGS)
 else ifeq ($(ENGINE),kafka)
 run: $(VENV)/.run $(VENV)/.kafka $(if $(KAFKA),,$(KAFKA_JARS)/.jars) $(BIN)/nakadi $(CONSOLE)/.run

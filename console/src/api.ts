@@ -85,13 +85,23 @@ export function problemFrom(error: unknown): Problem {
 
 export type Loaded<T> = { data?: T; problem?: Problem; loading: boolean; reload: () => void };
 
-/** Loads when the page opens, when `inputs` change, and then every so many milliseconds while the tab is seen. */
-export function useLoad<T>(load: (signal: AbortSignal) => Promise<T>, inputs: unknown[], every = 0): Loaded<T> {
-  const [state, setState] = useState<{ data?: T; problem?: Problem; loading: boolean }>({ loading: true });
+// What long lists were when they were last seen, by their names.
+const kept = new Map<string, unknown>();
+addEventListener("nakadi.signed", () => kept.clear());
+
+/** Loads when the page opens, when `inputs` change, and then every so many milliseconds while the tab is seen.
+ *
+ * What is loaded under the name `keep` is shown at once when the page is opened again, while it is loaded anew.
+ */
+export function useLoad<T>(
+  load: (signal: AbortSignal) => Promise<T>, inputs: unknown[], every = 0, keep = "",
+): Loaded<T> {
+  const before = kept.get(keep) as T | undefined;
+  const [state, setState] = useState<{ data?: T; problem?: Problem; loading: boolean }>({ data: before, loading: true });
   const [round, setRound] = useState(0);
   const reload = useCallback(() => setRound((n) => n + 1), []);
   // What belongs to other inputs is not shown while new data is on its way.
-  useEffect(() => setState({ loading: true }), inputs);
+  useEffect(() => setState({ data: kept.get(keep) as T | undefined, loading: true }), inputs);
   useEffect(() => {
     const stopping = new AbortController();
     let timer: ReturnType<typeof setTimeout> | undefined;
@@ -102,6 +112,7 @@ export function useLoad<T>(load: (signal: AbortSignal) => Promise<T>, inputs: un
       if (document.hidden && every) return again();
       try {
         const data = await load(stopping.signal);
+        if (keep) kept.set(keep, data);
         if (!stopping.signal.aborted) setState({ data, loading: false });
       } catch (error) {
         if (!stopping.signal.aborted) setState((old) => ({ ...old, problem: problemFrom(error), loading: false }));

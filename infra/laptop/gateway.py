@@ -21,6 +21,9 @@ import httpx
 from infra.laptop.api import Api, Asked, Authorizer, Found, Mock, NotMocked, Object, Operation, Said, allows, target_of
 from infra.laptop.functions import Failed, Function, TimedOut, TooLarge
 from infra.laptop.limits import Bucket
+from nakadi.http.asgi import request_of
+from nakadi.http.console import ConsoleFiles, is_for_console
+from nakadi.http.negotiation import packed
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +54,24 @@ class Refused(Exception):
 
 class Gone(Exception):
     """Raised when the client has left before its request was whole."""
+
+
+class WithConsole:
+    """An ASGI application: the gateway, and the console beside it, as a distribution with a bucket serves it."""
+
+    def __init__(self, gateway: Gateway, folder: str) -> None:
+        self._gateway = gateway
+        self._files = ConsoleFiles(folder)
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        request = request_of(dict(scope))
+        if not is_for_console(request):
+            await self._gateway(scope, receive, send)
+            return
+        answer = packed(request, await asyncio.to_thread(self._files.answer, request))
+        pairs = [(name.encode(), value.encode()) for name, value in answer.headers.items()]
+        await send({"type": "http.response.start", "status": answer.status, "headers": pairs})
+        await send({"type": "http.response.body", "body": answer.body})
 
 
 class Gateway:

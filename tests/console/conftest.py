@@ -51,9 +51,6 @@ def settings() -> Mapping[str, object]:
 
 @pytest.fixture(scope="module")
 def broker(settings: Mapping[str, object]) -> Iterator[Broker]:
-    missing = _needed()
-    if missing:
-        pytest.skip(missing)
     with Broker(console=str(BUILT), **settings) as made:
         yield made
 
@@ -64,12 +61,26 @@ def token() -> str:
 
 
 @pytest.fixture(scope="module")
-def results(request: pytest.FixtureRequest, broker: Broker, token: str) -> Mapping[str, str]:
+def url(request: pytest.FixtureRequest, settings: Mapping[str, object]) -> str:
+    """Where the broker is: one of our own, or the one that CONSOLE_BROKER names, as `make run ENGINE=aws-local` starts
+    it. What needs settings has its own."""
+    missing = _needed()
+    if missing:
+        pytest.skip(missing)
+    named = os.environ.get("CONSOLE_BROKER", "")
+    if named and not settings:
+        return named
+    made: Broker = request.getfixturevalue("broker")
+    return made.url
+
+
+@pytest.fixture(scope="module")
+def results(request: pytest.FixtureRequest, url: str, token: str) -> Mapping[str, str]:
     """Why each test of the module's script failed, by its sentence; an empty text if it did not."""
     script = Path(request.module.__file__).with_suffix(".mjs")
     node = CACHE / "bin" / "node"
     command = [node, "--test", "--test-reporter", HERE / "reporter.mjs", script]
-    environ = {**os.environ, "BROKER": broker.url, "TOKEN": token}
+    environ = {**os.environ, "BROKER": url, "TOKEN": token}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=SECONDS, check=False)
     told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     found = {each["name"]: "" if each["passed"] else each["why"] for each in told}

@@ -54,7 +54,7 @@ function NotMeasured() {
 }
 
 export function EventTypes({ query }: PageProps) {
-  const types = useLoad((signal) => body(api.GET("/event-types", { signal })), [], 30_000);
+  const types = useLoad((signal) => body(api.GET("/event-types", { signal })), [], 0, "event types");
   return (
     <>
       <PageHead title="Event types">

@@ -67,27 +67,22 @@ ASSET = re.compile(r"/assets/([A-Za-z0-9_-][A-Za-z0-9._-]*)")
 class Console:
     """Answers what is below `/console` from a folder, and passes every other request on to the application."""
 
-    def __init__(self, application: Answering, folder: str, sign_in: Mapping[str, str] | None = None) -> None:
-        """`folder` has the built files; it is empty where there are none. `sign_in` says how users get a token: the
-        URLs `authorize` and `token`, the `client`, and a `scope`. Raises `ValueError` if something of it is missing."""
+    def __init__(self, application: Answering, files: ConsoleFiles) -> None:
         self._application = application
-        self._folder = Path(folder) if folder else None
-        self._sign_in = dict(sign_in or {})
-        issuer = f" {_origin(self._sign_in)}" if self._sign_in else ""
-        self._headers = {**HEADERS, "content-security-policy": POLICY.format(issuer=issuer)}
+        self._files = files
 
     def lane(self, request: Request) -> Lane:
         # Files are read, which may take a moment.
-        return Lane.REGISTRY if _is_ours(request) else self._application.lane(request)
+        return Lane.REGISTRY if is_for_console(request) else self._application.lane(request)
 
     def is_quick(self, method: str, target: str) -> bool:
         return self._application.is_quick(method, target)
 
     def start(self, request: Request) -> Answer | Unfinished:
-        return self._response(request) if _is_ours(request) else self._application.start(request)
+        return self._files.answer(request) if is_for_console(request) else self._application.start(request)
 
     def admit(self, request: Request) -> Admitted | Answer:
-        return self._response(request) if _is_ours(request) else self._application.admit(request)
+        return self._files.answer(request) if is_for_console(request) else self._application.admit(request)
 
     def begin(self, admitted: Admitted, body: bytes) -> Answer | Unfinished:
         return self._application.begin(admitted, body)
@@ -95,7 +90,19 @@ class Console:
     def refusal(self, request: Request, outcome: Outcome) -> Answer:
         return self._application.refusal(request, outcome)
 
-    def _response(self, request: Request) -> Response:
+
+class ConsoleFiles:
+    """The page, its assets, and where its users sign in."""
+
+    def __init__(self, folder: str, sign_in: Mapping[str, str] | None = None) -> None:
+        """`folder` has the built files; it is empty where there are none. `sign_in` says how users get a token: the
+        URLs `authorize` and `token`, the `client`, and a `scope`. Raises `ValueError` if something of it is missing."""
+        self._folder = Path(folder) if folder else None
+        self._sign_in = dict(sign_in or {})
+        issuer = f" {_origin(self._sign_in)}" if self._sign_in else ""
+        self._headers = {**HEADERS, "content-security-policy": POLICY.format(issuer=issuer)}
+
+    def answer(self, request: Request) -> Response:
         found = self._found(request)
         if request.method == "HEAD":
             length = {"content-length": str(len(found.body))}
@@ -142,7 +149,7 @@ class Console:
         return Response(status, own, text.encode())
 
 
-def _is_ours(request: Request) -> bool:
+def is_for_console(request: Request) -> bool:
     path = request.target.partition("?")[0]
     return path == PREFIX or path.startswith(f"{PREFIX}/")
 
