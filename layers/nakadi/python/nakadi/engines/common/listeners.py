@@ -6,10 +6,12 @@ import itertools
 import logging
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from nakadi.model.events import Slice
+from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import SubscriptionChange
 
 # Events ---------------------------------------------------------------------------------------------------------------
@@ -133,3 +135,57 @@ def once(end: Callable[[], None]) -> Callable[[], None]:
             end()
 
     return end_once
+
+
+# Other processes ------------------------------------------------------------------------------------------------------
+
+
+class ChangePoller(ABC):
+    """A thread that polls a store for what other processes change, while this process has watchers.
+
+    It begins with the first of them, and rests while there are none.
+    """
+
+    def __init__(self, store: str, *, thread_name: str) -> None:
+        self._store = store
+        self._thread_name = thread_name
+        self._lock = threading.Lock()
+        self._watchers = 0
+        self._wanted = threading.Event()
+        self._closed = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def attend(self) -> None:
+        """Begin to report what other processes change."""
+        with self._lock:
+            if self._closed.is_set():
+                raise Unavailable(f"{self._store} is closed.")
+            if self._watchers == 0:
+                self._begin()
+            self._watchers += 1
+            self._wanted.set()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._poll, name=self._thread_name, daemon=True)
+                self._thread.start()
+
+    def leave(self) -> None:
+        with self._lock:
+            self._watchers -= 1
+            if self._watchers == 0:
+                self._wanted.clear()
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed.set()
+        # A thread that rests has to see that it is over.
+        self._wanted.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """Pass over what has changed so far. Called with the lock, before the first of the watchers is there."""
+
+    @abstractmethod
+    def _poll(self) -> None:
+        """Poll while `_wanted` is set, until `_closed` is."""

@@ -10,7 +10,6 @@ little later. So many commits are as cheap as few.
 from __future__ import annotations
 
 import logging
-import threading
 import time
 import zlib
 from collections import deque
@@ -29,6 +28,7 @@ from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
 
 from nakadi.engines.common.assignments import assignment_in, text_of
+from nakadi.engines.common.listeners import ChangePoller
 from nakadi.engines.dynamodb.client import COORDINATION, FAILURES, RetriedCalls, TableAddress, connected, transaction_of
 from nakadi.model.event_type import Position
 from nakadi.model.events import microseconds, moment_of
@@ -296,21 +296,17 @@ class TableChanges:
         return self._echoes[0][0] if self._echoes else inf
 
 
-class TableChangePoller:
+class TableChangePoller(ChangePoller):
     """Polls the table while this process has watchers, and not at all otherwise."""
 
     def __init__(self, items: type[CoordinationItem], attempts: RetriedCalls, tell: Tell) -> None:
+        super().__init__("The coordination", thread_name="coordination-news")
         self._items = items
         self._attempts = attempts
         self._tell = tell
         self._name = uuid4().hex[:8]
         self._feed = TableChanges(items, self._name)
-        self._lock = threading.Lock()
-        self._interested = 0
-        self._somebody = threading.Event()
-        self._closed = threading.Event()
         self._deaf = False
-        self._thread: threading.Thread | None = None
 
     def note(self, subscription: str, changed: SubscriptionChange) -> None:
         """Leave the news. Without them, others find out when they look again of their own accord."""
@@ -328,44 +324,24 @@ class TableChangePoller:
         except Unavailable:
             _log.warning("Reporting a change of subscription %s to other processes failed", subscription, exc_info=True)
 
-    def attend(self) -> None:
-        """Begin to report what other processes change. Makes no call."""
-        with self._lock:
-            if self._closed.is_set():
-                raise Unavailable("The coordination is closed.")
-            self._interested += 1
-            self._somebody.set()
-            if self._thread is None:
-                self._feed.begin()
-                self._thread = threading.Thread(target=self._keep_looking, name="coordination-news", daemon=True)
-                self._thread.start()
+    def _begin(self) -> None:
+        # Makes no call. A thread that rests begins anew by itself: the feed is asked by one thread at a time.
+        if self._thread is None:
+            self._feed.begin()
 
-    def leave(self) -> None:
-        with self._lock:
-            self._interested -= 1
-            if self._interested == 0:
-                self._somebody.clear()
-
-    def close(self) -> None:
-        with self._lock:
-            self._closed.set()
-        self._somebody.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _keep_looking(self) -> None:
+    def _poll(self) -> None:
         next_look = time.monotonic() + PAUSE
         while not self._closed.wait(max(0.0, min(next_look, self._feed.next_echo) - time.monotonic())):
-            if not self._somebody.is_set():
-                self._somebody.wait()
+            if not self._wanted.is_set():
+                self._wanted.wait()
                 self._feed.begin()
             if time.monotonic() >= next_look and not self._closed.is_set():
-                self._poll()
+                self._look()
                 next_look = time.monotonic() + PAUSE
             for subscription in self._feed.echoes(time.monotonic()):
                 self._tell(subscription, SubscriptionChange.OFFSETS)
 
-    def _poll(self) -> None:
+    def _look(self) -> None:
         try:
             found = self._feed.look(time.monotonic())
         except FAILURES:

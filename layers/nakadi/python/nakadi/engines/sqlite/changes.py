@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-import threading
 from collections.abc import Callable, Iterable
 
 import orjson
 
+from nakadi.engines.common.listeners import ChangePoller
 from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.engines.sqlite.writing import CommittedAppend
 from nakadi.model.outcomes import Unavailable
@@ -31,54 +31,30 @@ ARRIVED = """
 """
 
 
-class AppendsByOthers:
+class AppendsByOthers(ChangePoller):
     """Polls the file while this process has watchers, and not at all otherwise."""
 
     def __init__(self, file: SqliteFile, announce: Callable[[str, int], None]) -> None:
+        super().__init__("The event log", thread_name="event-log-neighbours")
         self._file = file
         self._announce = announce
-        self._lock = threading.Lock()
-        self._interested = 0
-        self._somebody = threading.Event()
-        self._closed = threading.Event()
         self._last = 0
         self._known: dict[int, int] = {}
-        self._thread = threading.Thread(target=self._poll, name="event-log-neighbours", daemon=True)
-        self._thread.start()
-
-    def attend(self) -> None:
-        """Begin to report what other processes append."""
-        with self._lock:
-            if self._closed.is_set():
-                raise Unavailable("The event log is closed.")
-            if self._interested == 0:
-                with self._file.lent() as connection:
-                    self._last = connection.execute(NEWEST_ROWS).fetchone()[0]
-            self._interested += 1
-            self._somebody.set()
-
-    def leave(self) -> None:
-        with self._lock:
-            self._interested -= 1
-            if self._interested == 0:
-                self._somebody.clear()
 
     def note_own(self, arrivals: Iterable[CommittedAppend]) -> None:
         """This process announced these itself."""
         for arrival in arrivals:
             self._known[arrival.log] = arrival.next
 
-    def close(self) -> None:
-        with self._lock:
-            self._closed.set()
-        self._somebody.set()
-        self._thread.join()
+    def _begin(self) -> None:
+        with self._file.lent() as connection:
+            self._last = connection.execute(NEWEST_ROWS).fetchone()[0]
 
     def _poll(self) -> None:
         version = -1
         with self._file.lent() as connection:
             while not self._closed.wait(LOOK_EVERY_SECONDS):
-                self._somebody.wait()
+                self._wanted.wait()
                 version = self._look_once(connection, version)
 
     def _look_once(self, connection: sqlite3.Connection, version: int) -> int:
@@ -126,19 +102,15 @@ OLD_NEWS = """
 """
 
 
-class FileChangePoller:
+class FileChangePoller(ChangePoller):
     """Polls the file while this process has watchers, and not at all otherwise."""
 
     def __init__(self, file: SqliteFile, tell: Callable[[str, SubscriptionChange], None]) -> None:
+        super().__init__("The coordination", thread_name="coordination-news")
         self._file = file
         self._report = tell
-        self._lock = threading.Lock()
-        self._interested = 0
-        self._somebody = threading.Event()
-        self._closed = threading.Event()
         self._last = 0
         self._own: set[int] = set()
-        self._thread: threading.Thread | None = None
 
     def note(self, connection: sqlite3.Connection, subscription: str, changed: SubscriptionChange) -> int:
         """Leave the news in the file; its number."""
@@ -150,43 +122,20 @@ class FileChangePoller:
     def note_own(self, number: int) -> None:
         """This process tells this one itself."""
         with self._lock:
-            if self._interested:
+            if self._watchers:
                 self._own.add(number)
 
-    def attend(self) -> None:
-        """Begin to report what other processes change."""
-        with self._lock:
-            if self._closed.is_set():
-                raise Unavailable("The coordination is closed.")
-            if self._interested == 0:
-                with self._file.lent() as connection:
-                    self._last = connection.execute(NEWEST_NOTE).fetchone()[0]
-                self._own.clear()
-            self._interested += 1
-            self._somebody.set()
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._poll, name="coordination-news", daemon=True)
-                self._thread.start()
-
-    def leave(self) -> None:
-        with self._lock:
-            self._interested -= 1
-            if self._interested == 0:
-                self._somebody.clear()
-
-    def close(self) -> None:
-        with self._lock:
-            self._closed.set()
-        self._somebody.set()
-        if self._thread is not None:
-            self._thread.join()
+    def _begin(self) -> None:
+        with self._file.lent() as connection:
+            self._last = connection.execute(NEWEST_NOTE).fetchone()[0]
+        self._own.clear()
 
     def _poll(self) -> None:
         version = -1
         try:
             with self._file.lent() as connection:
                 while not self._closed.wait(SECONDS_BETWEEN_LOOKS):
-                    self._somebody.wait()
+                    self._wanted.wait()
                     version = self._look_once(connection, version)
         except Unavailable:
             return  # it was closed before the thread began
