@@ -10,7 +10,8 @@ from typing import Any
 
 from constructs import Node
 
-from nakadi.app.settings import BadSetting, Settings
+from nakadi.app.settings import Settings
+from nakadi.model.outcomes import BadSetting
 
 
 class BadContext(Exception):

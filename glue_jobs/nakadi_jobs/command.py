@@ -16,13 +16,13 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 from pyspark.sql import SparkSession
 
-from nakadi.app.engines import UnknownEngine, open_log_index, open_registry
+from nakadi.app.engines import open_log_index, open_registry
 from nakadi.common.caching import Cache
-from nakadi.engines.archive.stores import UnknownStore, open_archive
+from nakadi.engines.archive.stores import open_archive
 from nakadi.engines.sqlite.file import BadDataFile
 from nakadi.event_types.repository import EventTypes
 from nakadi.model.event_type import EventType
-from nakadi.model.outcomes import Unavailable
+from nakadi.model.outcomes import BadSetting, Unavailable
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock, SystemClock
 from nakadi.ports.log_index import LogIndex
@@ -175,7 +175,7 @@ def run(job: str, known: argparse.Namespace, work: Callable[[Workplace], None]) 
             print(f"{job}: begun", file=sys.stderr, flush=True)
             stack.enter_context(progress_shown(workplace.spark, report))
             work(workplace)
-    except (BadArguments, UnknownEngine, UnknownStore, BadDataFile, Unavailable) as reason:
+    except (BadArguments, BadSetting, BadDataFile, Unavailable) as reason:
         print(f"{job}: cannot be done. {reason}", file=sys.stderr)
         return NOT_DONE
     except Exception:  # noqa: BLE001  # the traceback is printed, and the exit code says that the job failed

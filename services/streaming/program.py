@@ -15,13 +15,12 @@ from functools import partial
 
 from nakadi.app import logs
 from nakadi.app.broker import open_broker
-from nakadi.app.engines import UnknownEngine
 from nakadi.app.routes import DIRECT, STREAMED
-from nakadi.app.settings import BadSetting, Settings
+from nakadi.app.settings import Settings
 from nakadi.app.shutdown import ShutdownDeadline, SignalHandler, serve_until_signalled
 from nakadi.http.asgi import Limits
 from nakadi.http.server import Server, listen, new_event_loop, tune_interpreter
-from nakadi.model.outcomes import Unavailable
+from nakadi.model.outcomes import BadSetting, Unavailable
 from services.streaming.certificate import tls
 from services.streaming.doorway import Doorway, tell
 
@@ -34,7 +33,7 @@ def main(arguments: Sequence[str] | None = None, *, signals: SignalHandler) -> i
     logs.set_up(json_lines=True, level=options.log_level, access_log=False)
     try:
         _run(options, os.environ, signals)
-    except (BadSetting, UnknownEngine, Unavailable, OSError) as reason:
+    except (BadSetting, Unavailable, OSError) as reason:
         print(f"The streaming service cannot start. {reason}", file=sys.stderr)
         return CANNOT_START
     return 0

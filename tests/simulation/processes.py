@@ -66,7 +66,7 @@ class Stream:
         self.session = SubscriptionSession(session_id, limits, process.clock.monotonic(), context, policy)
         store: Any = ParkedEventStore(process.wire, SUBSCRIPTION)  # type: ignore[arg-type]
         parking = ParkingService(store, process.clock, follows=policy is not None and policy.parks)
-        self.executor = SessionCallExecutor(process.members, self.session, process.beginning, process, parking)
+        self.executor = SessionCallExecutor(process.members, self.session, process.beginning, process.handle, parking)
         self.facts: deque[SessionFact] = deque()
         self.calls: deque[SessionCall] = deque()
         self.reads: dict[Place, int] = {}

@@ -149,7 +149,9 @@ class World:
         )
         session = SubscriptionSession(stored.id, limits, self.clock.monotonic(), context, POLICY)
         parking = ParkingService(self.store, self.clock, follows=True)
-        self.consumer = Consumer(session, SessionCallExecutor(self.members, session, self.beginning, self, parking))
+        self.consumer = Consumer(
+            session, SessionCallExecutor(self.members, session, self.beginning, self.handle, parking)
+        )
 
     def end(self) -> None:
         if self.consumer is not None:

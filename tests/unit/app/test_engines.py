@@ -8,6 +8,7 @@ import pytest
 from nakadi.app import engines
 from nakadi.engines.memory.event_log import MemoryLog
 from nakadi.engines.memory.stores import MemoryRegistry
+from nakadi.model.outcomes import BadSetting
 from tests.support.clock import HandMovedClock
 
 
@@ -20,9 +21,9 @@ def test_a_scheme_names_an_engine():
 @pytest.mark.parametrize("url", ["", "memory", "redis://here", "/data/nakadi.db"])
 def test_an_unknown_scheme_is_answered_with_those_there_are(url):
     """A URL that no engine knows is refused, and the message names those that are known."""
-    with pytest.raises(engines.UnknownEngine, match=r"memory, sqlite"):
+    with pytest.raises(BadSetting, match=r"memory, sqlite"):
         engines.open_event_log(url, HandMovedClock())
-    with pytest.raises(engines.UnknownEngine, match=r"memory, sqlite"):
+    with pytest.raises(BadSetting, match=r"memory, sqlite"):
         engines.open_registry(url)
 
 

@@ -1,7 +1,8 @@
 import pytest
 
 from nakadi.app.broker import open_broker
-from nakadi.app.settings import BadSetting, Settings
+from nakadi.app.settings import Settings
+from nakadi.model.outcomes import BadSetting
 
 
 def test_nothing_set_is_the_defaults():

@@ -7,9 +7,9 @@ from botocore.parsers import ResponseParserError
 from botocore.session import Session
 
 from nakadi.engines.archive import stores
-from nakadi.engines.archive.stores import FolderStore, MemoryStore, S3Store, UnknownStore, archive_at, open_archive
+from nakadi.engines.archive.stores import FolderStore, MemoryStore, S3Store, archive_at, open_archive
 from nakadi.model.log_index import Location
-from nakadi.model.outcomes import Unavailable
+from nakadi.model.outcomes import BadSetting, Unavailable
 from nakadi.ports.archive_store import ArchiveGone, ArchiveStore
 from tests.support.aws import REGION, aws
 from tests.support.closed import see_that_everything_is_refused
@@ -176,5 +176,5 @@ def test_a_url_names_the_store():
     assert archive_at("") is None
     assert isinstance(archive_at("memory:"), MemoryStore)
     assert isinstance(archive_at("data/archive"), FolderStore)
-    with pytest.raises(UnknownStore, match="memory, file, s3"):
+    with pytest.raises(BadSetting, match="memory, file, s3"):
         open_archive("ftp://here")

@@ -10,12 +10,12 @@ from itertools import cycle
 import pytest
 from msgspec.structs import replace
 
-from nakadi.app.engines import UnknownEngine, open_coordination
+from nakadi.app.engines import open_coordination
 from nakadi.engines.dynamodb.client import PAUSES, RetriedCalls, TableAddress
 from nakadi.engines.dynamodb.coordination import DynamoDbCoordination
 from nakadi.engines.dynamodb.coordination_table import LEASES, CoordinationTable
 from nakadi.model.event_type import Position
-from nakadi.model.outcomes import Invalid, Unavailable
+from nakadi.model.outcomes import BadSetting, Invalid, Unavailable
 from nakadi.model.subscription import NOTHING_YET, Assignment, CommitResult, Entry
 from nakadi.ports.coordination import MOST_PARKED, MOST_PLACES, AssignmentChanged
 from tests.support.aws import (
@@ -364,7 +364,7 @@ class TestCosts:
 
 def test_a_url_without_a_prefix_is_refused():
     """A URL that names no tables is reported at the start."""
-    with pytest.raises(UnknownEngine, match="dynamodb://prefix"):
+    with pytest.raises(BadSetting, match="dynamodb://prefix"):
         open_coordination("dynamodb://")
 
 

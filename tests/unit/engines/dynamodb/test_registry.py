@@ -7,11 +7,11 @@ import string
 import pytest
 from pynamodb.expressions.operand import Path
 
-from nakadi.app.engines import UnknownEngine, open_registry
+from nakadi.app.engines import open_registry
 from nakadi.engines.common.documents import NUMBERS
 from nakadi.engines.dynamodb.client import DOCUMENTS, PAUSES, TURNS, RetriedCalls, TableAddress, connected
 from nakadi.engines.dynamodb.registry import DocumentItem, DynamoDbRegistry
-from nakadi.model.outcomes import Invalid, Unavailable
+from nakadi.model.outcomes import BadSetting, Invalid, Unavailable
 from nakadi.ports.registry import ABSENT, BUCKETS, ChangedMeanwhile, Changes, Check, Document, Put, Remove
 from tests.support.aws import (
     PASSING_FAULTS,
@@ -298,5 +298,5 @@ class TestUrl:
 
     def test_without_a_prefix_is_refused(self):
         """A URL that names no tables is reported at the start."""
-        with pytest.raises(UnknownEngine, match="dynamodb://prefix"):
+        with pytest.raises(BadSetting, match="dynamodb://prefix"):
             open_registry("dynamodb://")

@@ -2,9 +2,10 @@
 
 import pytest
 
-from nakadi.app.engines import UnknownEngine, open_event_log
+from nakadi.app.engines import open_event_log
 from nakadi.engines.kinesis.event_log import KinesisOptions
 from nakadi.engines.kinesis.opening import client, options_in, parsed
+from nakadi.model.outcomes import BadSetting
 from tests.support.clock import HandMovedClock
 
 
@@ -33,7 +34,7 @@ def test_a_url_that_cannot_be_understood_is_refused(url, said):
 
 def test_a_log_needs_an_index():
     """Without an index nothing could be counted."""
-    with pytest.raises(UnknownEngine, match="log index"):
+    with pytest.raises(BadSetting, match="log index"):
         open_event_log("kinesis://events", HandMovedClock())
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nakadi.app.settings import BadSetting, Settings
+from nakadi.app.settings import Settings
 from nakadi.http.application import Scopes, ScopeTable, gateway_authentication, no_authentication, token_authentication
+from nakadi.model.outcomes import BadSetting
 
 if TYPE_CHECKING:
     from nakadi.auth.tokens import Tokens

@@ -7,8 +7,8 @@ does not use. A new engine is one function here and one entry in a table.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlencode, urlsplit, urlunsplit
@@ -19,7 +19,7 @@ from nakadi.common.caching import ChangeWatch
 from nakadi.common.metrics import Metrics
 from nakadi.common.work import before_waiting
 from nakadi.model.event_type import DEFAULT_STORAGE_ID, Storage, StorageType, is_kafka, is_stream_name
-from nakadi.model.outcomes import Unavailable
+from nakadi.model.outcomes import BadSetting, Unavailable
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import Coordination
@@ -29,7 +29,6 @@ from nakadi.ports.registry import Registry
 
 if TYPE_CHECKING:
     from nakadi.engines.archive.archiver import ArchivePolicy, TopicOwners
-    from nakadi.engines.dynamodb.client import TableAddress
 
 Opener = TypeVar("Opener")
 
@@ -44,25 +43,11 @@ def load_engines_on_aws() -> None:
     import nakadi.engines.kinesis.opening  # noqa: F401
 
 
-class UnknownEngine(Exception):
-    """Raised at the start for a URL that no engine serves; the message names the schemes there are."""
-
-
 def _chosen(url: str, engines: Mapping[str, Opener], what: str) -> Opener:
     scheme, colon, _ = url.partition(":")
     if not colon or scheme not in engines:
-        raise UnknownEngine(f"No {what} is known for {url!r}; it begins with one of: {', '.join(engines)}.")
+        raise BadSetting(f"No {what} is known for {url!r}; it begins with one of: {', '.join(engines)}.")
     return engines[scheme]
-
-
-@contextmanager
-def _in_dynamodb(url: str) -> Iterator[TableAddress]:
-    from nakadi.engines.dynamodb.client import NoTables, address_in
-
-    try:
-        yield address_in(url)
-    except NoTables as error:
-        raise UnknownEngine(str(error)) from error
 
 
 # Registry ------------------------------------------------------------------------------------------------------------
@@ -87,10 +72,10 @@ def _registry_in_sqlite(url: str) -> Registry:
 
 
 def _registry_in_dynamodb(url: str) -> Registry:
+    from nakadi.engines.dynamodb.client import address_in
     from nakadi.engines.dynamodb.registry import DynamoDbRegistry
 
-    with _in_dynamodb(url) as address:
-        return DynamoDbRegistry(address)
+    return DynamoDbRegistry(address_in(url))
 
 
 REGISTRIES: Mapping[str, Callable[[str], Registry]] = {
@@ -122,10 +107,10 @@ def _log_index_in_sqlite(url: str) -> LogIndex:
 
 
 def _log_index_in_dynamodb(url: str) -> LogIndex:
+    from nakadi.engines.dynamodb.client import address_in
     from nakadi.engines.dynamodb.log_index import DynamoDbLogIndex
 
-    with _in_dynamodb(url) as address:
-        return DynamoDbLogIndex(address)
+    return DynamoDbLogIndex(address_in(url))
 
 
 LOG_INDEXES: Mapping[str, Callable[[str], LogIndex]] = {
@@ -157,10 +142,10 @@ def _coordination_in_sqlite(url: str) -> Coordination:
 
 
 def _coordination_in_dynamodb(url: str) -> Coordination:
+    from nakadi.engines.dynamodb.client import address_in
     from nakadi.engines.dynamodb.coordination import DynamoDbCoordination
 
-    with _in_dynamodb(url) as address:
-        return DynamoDbCoordination(address)
+    return DynamoDbCoordination(address_in(url))
 
 
 COORDINATIONS: Mapping[str, Callable[[str], Coordination]] = {
@@ -215,7 +200,7 @@ def _log_in_kinesis(url: str, clock: Clock, dependencies: LogDependencies) -> Ev
 
     index = dependencies.index()
     if index is None:
-        raise UnknownEngine("A Kinesis event log needs a log index.")
+        raise BadSetting("A Kinesis event log needs a log index.")
     return open_at(url, clock, index, dependencies.archive(), dependencies.watch, dependencies.metrics)
 
 
@@ -224,7 +209,7 @@ def _log_in_kafka(url: str, clock: Clock, _dependencies: LogDependencies) -> Eve
     try:
         from nakadi.engines.kafka.event_log import KafkaLog
     except ImportError as error:
-        raise UnknownEngine(f"An event log in Kafka needs the Python package confluent-kafka: {error}") from error
+        raise BadSetting(f"An event log in Kafka needs the Python package confluent-kafka: {error}") from error
 
     return KafkaLog(url, clock)
 
@@ -240,7 +225,7 @@ def _with_archive(hot: Callable[[], EventLog], clock: Clock, dependencies: LogDe
         opened.callback(store.close)
         index = dependencies.index()
         if index is None:
-            raise UnknownEngine("An archive needs a log index.")
+            raise BadSetting("An archive needs a log index.")
         opened.callback(index.close)
         log = TieredLog(
             hot(), index, store, clock, dependencies.directory(), dependencies.tiers(), dependencies.metrics

@@ -7,9 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-
-class BadSetting(Exception):
-    """Raised at start for a variable with an invalid value; the message names the variable."""
+from nakadi.model.outcomes import BadSetting
 
 
 def _number(text: str) -> int:

@@ -6,7 +6,6 @@ import gzip
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Protocol
 
 import zstandard
 from msgspec import Struct
@@ -221,7 +220,9 @@ def _unzstd(packed_body: bytes) -> Iterator[bytes]:
     return _members(packed_body, ZSTD_SLICE, _ZstdMember)
 
 
-def _members(packed_body: bytes, slice_size: int, new_member: Callable[[], _Member]) -> Iterator[bytes]:
+def _members(
+    packed_body: bytes, slice_size: int, new_member: Callable[[], _GzipMember | _ZstdMember]
+) -> Iterator[bytes]:
     """Unpack members that follow each other; the body has to end where the last of them does."""
     made, member = 0, None
     for at in range(0, len(packed_body), slice_size):
@@ -240,20 +241,9 @@ def _members(packed_body: bytes, slice_size: int, new_member: Callable[[], _Memb
         raise Malformed("I/O error while reading input message: the packed body ends too early")
 
 
-class _Member(Protocol):
-    @property
-    def ended(self) -> bool:
-        """Whether the member's end has been seen."""
-
-    @property
-    def rest(self) -> bytes:
-        """Of what was last given, the part behind the member's end."""
-
-    def unpack(self, part: bytes) -> Iterator[bytes]:
-        """What the next packed bytes hold."""
-
-
 class _GzipMember:
+    """A member that is unpacked piece by piece. `rest` is what was last given and stands behind the member's end."""
+
     def __init__(self) -> None:
         self._unpacker = zlib.decompressobj(wbits=31)
 

@@ -16,16 +16,14 @@ from pathlib import Path
 
 from nakadi.app import logs
 from nakadi.app.broker import open_broker
-from nakadi.app.engines import UnknownEngine
-from nakadi.app.settings import BadSetting, Settings
+from nakadi.app.settings import Settings
 from nakadi.app.shutdown import ShutdownDeadline, SignalHandler, serve_until_signalled
-from nakadi.engines.archive.stores import UnknownStore
 from nakadi.engines.sqlite.file import SCHEME, BadDataFile, path_in
 from nakadi.engines.sqlite.mark import Marker, examine
 from nakadi.http.asgi import Limits
 from nakadi.http.server import Server, listen, new_event_loop, tune_interpreter
 from nakadi.local.broker import Housekeeper, console_of, url_of
-from nakadi.model.outcomes import Unavailable
+from nakadi.model.outcomes import BadSetting, Unavailable
 from nakadi.ports.clock import SystemClock
 
 CANNOT_START = 1
@@ -38,16 +36,12 @@ GRACE_SECONDS = 9.0
 CLIENTS_SECONDS = 7.0
 
 
-class CannotStart(Exception):
-    """Raised when the program has to give up before it began; the message is a sentence for the operator."""
-
-
 def main(arguments: Sequence[str] | None = None, *, signals: SignalHandler) -> int:
     options = _options(arguments)
     logs.set_up(json_lines=options.log_format == "json", level=options.log_level, access_log=options.access_log)
     try:
         _run(options, os.environ, signals)
-    except (CannotStart, BadSetting, BadDataFile, UnknownEngine, UnknownStore, Unavailable) as reason:
+    except (BadSetting, BadDataFile, Unavailable) as reason:
         print(f"The broker cannot start. {reason}", file=sys.stderr)
         return CANNOT_START
     return 0
@@ -133,18 +127,18 @@ def _see_that_it_is_writable(folder: Path) -> None:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise CannotStart(f"Nothing can be written to the folder {folder}: {error.strerror}.") from error
+        raise BadSetting(f"Nothing can be written to the folder {folder}: {error.strerror}.") from error
 
 
 def _listening(host: str, port: int) -> socket.socket:
     if not 0 <= port <= 65535:
-        raise CannotStart(f"There is no port {port}: they go from 0 to 65535.")
+        raise BadSetting(f"There is no port {port}: they go from 0 to 65535.")
     try:
         return listen(host, port)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise CannotStart(f"Port {port} is in use: stop who has it, or choose another with --port.") from error
-        raise CannotStart(f"Port {port} of {host} cannot be had: {error.strerror}.") from error
+            raise BadSetting(f"Port {port} is in use: stop who has it, or choose another with --port.") from error
+        raise BadSetting(f"Port {port} of {host} cannot be had: {error.strerror}.") from error
 
 
 def _greeting(url: str, settings: Settings) -> str:

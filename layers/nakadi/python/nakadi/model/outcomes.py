@@ -137,6 +137,11 @@ class Unavailable(Fault):
         self.public = public
 
 
+class BadSetting(Exception):
+    """Raised at the start of a program for a setting, a URL or an argument with which it cannot work; the message names
+    it, in a sentence for the operator."""
+
+
 # Sizes ----------------------------------------------------------------------------------------------------------------
 
 

@@ -19,10 +19,6 @@ METHODS = ("get", "post", "put", "patch", "delete")
 Node = Mapping[str, Any]
 
 
-class ConflictingDescriptions(Exception):
-    """Raised when two files describe one thing differently; the message names it."""
-
-
 class ApiOperation(Struct, frozen=True, kw_only=True):
     """One operation; `parameters` are its own and those of its path, and nothing at the top is a reference any more."""
 
@@ -113,7 +109,7 @@ def _join(whole: dict[str, Any], part: Node, place: str = "") -> None:
         elif isinstance(value, dict):
             _join(whole[name], value, f"{place}/{name}")
         elif value != whole[name]:
-            raise ConflictingDescriptions(f"{place}/{name}")
+            raise ValueError(f"Two files describe {place}/{name} differently")
 
 
 def _operations() -> Iterator[ApiOperation]:

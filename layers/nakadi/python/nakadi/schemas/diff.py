@@ -113,9 +113,9 @@ class _Comparison:
                 yield SchemaChange(ChangeKind.SCHEMA_REMOVED, pair.path)
             return
         old, new = node_of(pair.old, self._old.draft), node_of(pair.new, self._new.draft)
-        if isinstance(old, nodes.Empty | nodes.Always) and isinstance(new, nodes.Object):
+        if nodes.says_nothing(old) and isinstance(new, nodes.Object):
             old = nodes.empty_object_node(old.about)
-        if type(old) is not type(new):
+        if not nodes.same_kind(old, new):
             yield SchemaChange(_kind_of_type_change(old, new), pair.path)
             return
         yield from _annotation_changes(old, new, pair.path)
@@ -166,8 +166,8 @@ class _OpenComparison:
 
 
 def _kind_of_type_change(old: Node, new: Node) -> ChangeKind:
-    open_before, open_now = (isinstance(each, nodes.Empty | nodes.Always) for each in (old, new))
-    return ChangeKind.TYPE_NARROWED if open_before and not open_now else ChangeKind.TYPE_CHANGED
+    narrowed = nodes.says_nothing(old) and not nodes.says_nothing(new)
+    return ChangeKind.TYPE_NARROWED if narrowed else ChangeKind.TYPE_CHANGED
 
 
 def _annotation_changes(old: Node, new: Node, path: SchemaPath) -> Findings:

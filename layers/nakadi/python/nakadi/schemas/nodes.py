@@ -33,36 +33,22 @@ class Node(Struct, frozen=True):
     about: Annotations
 
 
-class Always(Node, frozen=True):
-    """`true`"""
+class Plain(Node, frozen=True):
+    """A schema without content that is compared; `kind` is one of `PLAIN_KINDS`."""
+
+    kind: str
 
 
-class Never(Node, frozen=True):
-    """`false`"""
-
-
-class Empty(Node, frozen=True):
-    """Says nothing of values."""
-
-
-class Boolean(Node, frozen=True):
-    """`"type": "boolean"`"""
-
-
-class Null(Node, frozen=True):
-    """`"type": "null"`"""
-
-
-class Const(Node, frozen=True):
-    """Exactly one value."""
-
-
-class Not(Node, frozen=True):
-    """Whatever another schema refuses."""
-
-
-class Conditional(Node, frozen=True):
-    """`if`, `then` and `else`."""
+PLAIN_KINDS = {
+    "always": "`true`",
+    "never": "`false`",
+    "nothing": "Says nothing of values.",
+    "boolean": '`"type": "boolean"`',
+    "null": '`"type": "null"`',
+    "const": "Exactly one value.",
+    "not": "What another schema refuses.",
+    "conditional": "`if`, `then` and `else`.",
+}
 
 
 class Enum(Node, frozen=True):
@@ -133,12 +119,12 @@ _NOT = frozenset({"not"})
 def node_of(schema: RawSchema, draft: Draft) -> Node:
     """The node that a schema is; the first of these that fits."""
     if isinstance(schema, bool):
-        return Always(NOTHING) if schema else Never(NOTHING)
+        return Plain(NOTHING, "always" if schema else "never")
     about = Annotations(schema.get(draft.id_keyword), schema.get("title"), schema.get("description"))
     if "enum" in schema:
         return Enum(about, frozenset(map(canonical_text, schema["enum"])))
     if "const" in schema and draft >= Draft.SIX:
-        return Const(about)
+        return Plain(about, "const")
     if any(criterion in schema for criterion in COMBINATORS):
         return _combined(schema, about, draft)
     if "$ref" in schema:
@@ -203,6 +189,17 @@ def _object(schema: Mapping[str, Any], about: Annotations) -> Object:
     )
 
 
+def says_nothing(node: Node) -> bool:
+    """Whether every value is valid."""
+    return isinstance(node, Plain) and node.kind in ("always", "nothing")
+
+
+def same_kind(first: Node, second: Node) -> bool:
+    if isinstance(first, Plain) and isinstance(second, Plain):
+        return first.kind == second.kind
+    return type(first) is type(second)
+
+
 def empty_object_node(about: Annotations) -> Object:
     return _object({}, about)
 
@@ -220,17 +217,17 @@ def _array(schema: Mapping[str, Any], about: Annotations) -> Array:
     )
 
 
+def _plain(kind: str) -> Callable[[Mapping[str, Any], Annotations], Node]:
+    return lambda _, about: Plain(about, kind)
+
+
 _MAKERS: Mapping[str, Callable[[Mapping[str, Any], Annotations], Node]] = {
     "object": _object,
     "array": _array,
     "string": _string,
     "integer": _number,
     "number": _number,
-    "boolean": lambda _, about: Boolean(about),
-    "null": lambda _, about: Null(about),
-    "conditional": lambda _, about: Conditional(about),
-    "not": lambda _, about: Not(about),
-    "nothing": lambda _, about: Empty(about),
+    **{kind: _plain(kind) for kind in PLAIN_KINDS},
 }
 
 

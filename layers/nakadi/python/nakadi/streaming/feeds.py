@@ -17,9 +17,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from operator import attrgetter
-from typing import Protocol
 
 from nakadi.event_types.cursors import CursorError, CursorErrorKind, offset_digits
+from nakadi.event_types.snapshot import Cursors
 from nakadi.model.event_type import EventType, Position, Timeline
 from nakadi.model.outcomes import Unavailable, Unusable
 from nakadi.ports.event_log import EventLog, EventLogs, OffsetUnavailable, UnknownTopic
@@ -342,18 +342,13 @@ class _WatchedLog:
 # Across timelines -----------------------------------------------------------------------------------------------------
 
 
-class FindsNextTimeline(Protocol):
-    def next_event(self, event_type: EventType, position: Position, partition: str) -> tuple[Timeline, int]:
-        """The timeline and the offset in it where reading goes on behind a position."""
-
-
 class PartitionReader:
     """A stream's place in one partition. It is moved once before anything is taken, and left in the end."""
 
     __slots__ = ("_cursors", "_event_type", "_feeds", "_follower", "_position", "_timeline", "lost", "partition")
 
     def __init__(
-        self, feeds: Feeds, cursors: FindsNextTimeline, event_type: EventType, partition: str, position: Position
+        self, feeds: Feeds, cursors: Cursors, event_type: EventType, partition: str, position: Position
     ) -> None:
         self._feeds = feeds
         self._cursors = cursors

@@ -39,8 +39,8 @@ except ImportError:
 GZIP = 16 + library.MAX_WBITS
 
 
-class BadGzip(Exception):
-    """Raised when bytes are not whole gzip members."""
+class BadArchive(Exception):
+    """Raised when bytes are not a member of an archive object, or not whole gzip members."""
 
 
 class Pack(Protocol):
@@ -63,9 +63,9 @@ def unpacked(content: bytes) -> Iterator[bytes]:
         try:
             text: bytes = unpacker.decompress(rest)
         except Exception as error:  # each library has its own
-            raise BadGzip(str(error)) from error
+            raise BadArchive(str(error)) from error
         if not unpacker.eof:
-            raise BadGzip("it ends early")
+            raise BadArchive("it ends early")
         yield text
         rest = unpacker.unused_data
         if not rest:
@@ -81,10 +81,6 @@ MEMBER_BYTES = 500_000
 NONE = repeat(None)
 
 ABSENT = msgspec.Raw()
-
-
-class BadArchive(Exception):
-    """Raised when bytes are not a member of an archive object."""
 
 
 class ArchivedLine(msgspec.Struct, gc=False):
@@ -144,13 +140,13 @@ def _head(topic: str, partition: int) -> bytes:
 
 def events_in(content: bytes) -> Sequence[StoredEvent]:
     """The events of a member."""
-    return [_event(line) for text in _unpack_member(content) for line in _lines(text)]
+    return [_event(line) for text in unpacked(content) for line in _lines(text)]
 
 
 def events_of(content: bytes, topic: str, partition: int) -> Sequence[StoredEvent]:
     """The events of a member, which must be of this partition and in their order."""
     events: list[StoredEvent] = []
-    for text in _unpack_member(content):
+    for text in unpacked(content):
         plain = _plain_events(text, topic, partition)
         more = plain if plain is not None else _all_events(text, topic, partition)
         if events and more and more[0].offset <= events[-1].offset:
@@ -200,13 +196,6 @@ def _all_events(text: bytes, topic: str, partition: int) -> Sequence[StoredEvent
             raise BadArchive(f"{line.topic}/{line.partition} at {line.offset} is not what should follow {last}")
         last = line.offset
     return [_event(line) for line in lines]
-
-
-def _unpack_member(content: bytes) -> Iterator[bytes]:
-    try:
-        yield from unpacked(content)
-    except BadGzip as error:
-        raise BadArchive(str(error)) from error
 
 
 def _lines(text: bytes) -> list[ArchivedLine]:

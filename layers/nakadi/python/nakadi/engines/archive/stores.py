@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from uuid import uuid4
 
 from nakadi.model.log_index import Location
-from nakadi.model.outcomes import Unavailable
+from nakadi.model.outcomes import BadSetting, Unavailable
 from nakadi.ports.archive_store import ArchiveGone, ArchiveStore, StoredObject
 
 REMOVE_AT_ONCE = 1000
@@ -27,17 +27,13 @@ CLOSED = "The archive is closed."
 Answer = TypeVar("Answer")
 
 
-class UnknownStore(Exception):
-    """Raised at the start for a URL that no store knows; the message names those there are."""
-
-
 def open_archive(url: str) -> ArchiveStore:
     """The archive at this URL: `memory:`, `file:///folder` or just a folder, or `s3://bucket/prefix`."""
     scheme, colon, _ = url.partition(":")
     if not colon:
         return FolderStore(Path(url))
     if scheme not in STORES:
-        raise UnknownStore(f"No archive is known for {url!r}; it begins with one of: {', '.join(STORES)}.")
+        raise BadSetting(f"No archive is known for {url!r}; it begins with one of: {', '.join(STORES)}.")
     return STORES[scheme](url)
 
 

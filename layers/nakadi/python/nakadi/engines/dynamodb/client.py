@@ -21,7 +21,7 @@ from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
 
 from nakadi.engines.common.aws_sessions import new_session
-from nakadi.model.outcomes import Unavailable
+from nakadi.model.outcomes import BadSetting, Unavailable
 
 
 class Table(Struct, frozen=True, kw_only=True):
@@ -204,8 +204,9 @@ CONNECTIONS = 50
 Items = TypeVar("Items", bound=Model)
 
 
-class NoTables(ValueError):
-    """Raised for a URL that names no tables."""
+def meta_of(table: Table) -> Any:
+    """What a model of pynamodb has as `Meta`, until it is bound to a table with a prefix."""
+    return type("Meta", (), {"table_name": table.suffix})
 
 
 class TableAddress(Struct, frozen=True):
@@ -233,7 +234,7 @@ def address_in(url: str) -> TableAddress:
     """`dynamodb://table-prefix?region=…&endpoint=…`, taken apart."""
     parts = urlsplit(url)
     if not parts.netloc:
-        raise NoTables(f"{url!r} names no tables; it should be like dynamodb://prefix?region=eu-central-1")
+        raise BadSetting(f"{url!r} names no tables; it should be like dynamodb://prefix?region=eu-central-1")
     wishes = dict(parse_qsl(parts.query))
     return TableAddress(parts.netloc, wishes.get("region"), wishes.get("endpoint"))
 

@@ -29,7 +29,15 @@ from pynamodb.transactions import TransactWrite
 
 from nakadi.engines.common.assignments import assignment_in, text_of
 from nakadi.engines.common.listeners import ChangePoller
-from nakadi.engines.dynamodb.client import COORDINATION, FAILURES, RetriedCalls, TableAddress, connected, transaction_of
+from nakadi.engines.dynamodb.client import (
+    COORDINATION,
+    FAILURES,
+    RetriedCalls,
+    TableAddress,
+    connected,
+    meta_of,
+    transaction_of,
+)
 from nakadi.model.event_type import Position
 from nakadi.model.events import microseconds, moment_of
 from nakadi.model.outcomes import Invalid, Unavailable
@@ -60,8 +68,7 @@ class CoordinationItem(Model):
     and large values in it, by position; the leases, by holder; and the news, by time.
     """
 
-    class Meta:
-        table_name = COORDINATION.suffix  # every engine has a model with the full name of its own table
+    Meta = meta_of(COORDINATION)  # every engine has a model with the full name of its own table
 
     place = UnicodeAttribute(hash_key=True)
     item = UnicodeAttribute(range_key=True)

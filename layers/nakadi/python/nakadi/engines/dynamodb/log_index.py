@@ -41,6 +41,7 @@ from nakadi.engines.dynamodb.client import (
     TableAddress,
     condition_failed,
     connected,
+    meta_of,
     transaction_of,
 )
 from nakadi.engines.dynamodb.registry import DocumentItem, add_count, changes_in
@@ -59,8 +60,7 @@ SEGMENTS = "segments#"
 class LogIndexItem(Model):
     """Topics and heads are JSON with a revision; a claim has its owner in `body`, and `until` when it holds."""
 
-    class Meta:
-        table_name = LOG_INDEX.suffix  # every index has a model with the full name of its own table
+    Meta = meta_of(LOG_INDEX)  # every index has a model with the full name of its own table
 
     place = UnicodeAttribute(hash_key=True)
     item = UnicodeAttribute(range_key=True)

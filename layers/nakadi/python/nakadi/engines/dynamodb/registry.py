@@ -26,6 +26,7 @@ from nakadi.engines.dynamodb.client import (
     TableAddress,
     condition_failed,
     connected,
+    meta_of,
     reasons_of,
 )
 from nakadi.model.outcomes import Invalid, Unavailable
@@ -45,8 +46,7 @@ LONGEST_KEY = 1024
 class DocumentItem(Model):
     """The body is JSON, in `body` or `packed`. `written_by` is new with every write: by it, a writer knows its own."""
 
-    class Meta:
-        table_name = DOCUMENTS.suffix  # every registry has a model with the full name of its own table
+    Meta = meta_of(DOCUMENTS)  # every registry has a model with the full name of its own table
 
     kind = UnicodeAttribute(hash_key=True)
     key = UnicodeAttribute(range_key=True)

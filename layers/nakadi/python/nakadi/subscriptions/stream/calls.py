@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, assert_never
+from typing import Any, assert_never
 from uuid import uuid4
 
 import orjson
@@ -48,9 +48,8 @@ FindStart = Callable[[EventTypePartition, Position], PartitionStart]
 """Where to begin behind what is committed. Raises `Unusable` if there is no such position."""
 
 
-class HandlesUnprocessable(Protocol):
-    def handle(self, drop: DropEvent) -> None:
-        """Do with an unprocessable event what the policy says, before it counts as consumed."""
+HandleUnprocessable = Callable[[DropEvent], None]
+"""Do with an unprocessable event what the policy says, before it counts as consumed."""
 
 
 class SessionCallExecutor:
@@ -61,7 +60,7 @@ class SessionCallExecutor:
         members: SubscriptionSessions,
         session: SubscriptionSession,
         find_start: FindStart,
-        unprocessable: HandlesUnprocessable,
+        unprocessable: HandleUnprocessable,
         parking: ParkingService | None = None,
         metrics: Metrics | None = None,
     ) -> None:
@@ -121,7 +120,7 @@ class SessionCallExecutor:
             if self._parking.park_failed(self._session.id, call) is not CommitResult.NOT_OWNED:
                 self._metrics.events_parked.add(1, "failed")
             return
-        self._unprocessable.handle(call)
+        self._unprocessable(call)
         self._members.commit(self._session.id, {call.place: call.event.end})
 
     def _parked(self, call: ParkEvents) -> bool:
@@ -154,6 +153,14 @@ class DeadLetterPublisher(Struct, frozen=True, kw_only=True):
     name: str
     metrics: Metrics = field(default_factory=Metrics)
 
+    def handle(self, subscription: Subscription, drop: DropEvent) -> None:
+        """Drop an unprocessable event as its subscription's policy says: into the queue, or for good."""
+        policy = policy_of(subscription.annotations)
+        if policy is not None and policy.kind is UnprocessablePolicy.DEAD_LETTER_QUEUE:
+            self.publish(subscription.id, drop)
+        else:
+            self.metrics.events_skipped.add()
+
     def publish(self, subscription_id: str, drop: DropEvent) -> None:
         """Publish an event to the dead letter queue. Raises `TryLater` if that failed."""
         self.own.ensure(self.name)
@@ -171,20 +178,6 @@ class DeadLetterPublisher(Struct, frozen=True, kw_only=True):
 
     def _metadata(self) -> Mapping[str, str]:
         return {"eid": str(uuid4()), "occurred_at": self.clock.now().isoformat()}
-
-
-class UnprocessableEventHandler(Struct, frozen=True):
-    """Drops unprocessable events of a subscription as its policy says: into the dead letter queue, or for good."""
-
-    letters: DeadLetterPublisher
-    subscription: Subscription
-
-    def handle(self, drop: DropEvent) -> None:
-        policy = policy_of(self.subscription.annotations)
-        if policy is not None and policy.kind is UnprocessablePolicy.DEAD_LETTER_QUEUE:
-            self.letters.publish(self.subscription.id, drop)
-        else:
-            self.letters.metrics.events_skipped.add()
 
 
 def dead_letter_of(subscription_id: str, drop: DropEvent) -> Mapping[str, Any]:

@@ -8,6 +8,7 @@ import random
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from math import inf
 from uuid import uuid4
 
@@ -40,7 +41,7 @@ from nakadi.subscriptions.stream.admission import (
     delivery_filter,
 )
 from nakadi.subscriptions.stream.batches import SubscriptionStreamLimits, SubscriptionStreamParameters, limits_of
-from nakadi.subscriptions.stream.calls import DeadLetterPublisher, SessionCallExecutor, UnprocessableEventHandler
+from nakadi.subscriptions.stream.calls import DeadLetterPublisher, SessionCallExecutor
 from nakadi.subscriptions.stream.driver import CallThreads, SubscriptionDriver, SubscriptionFormat
 from nakadi.subscriptions.stream.members import (
     RENEWAL_SECONDS,
@@ -257,7 +258,7 @@ class SubscriptionStreams:
                 members,
                 session,
                 find_start,
-                UnprocessableEventHandler(self._dead_letters, opening.subscription),
+                partial(self._dead_letters.handle, opening.subscription),
                 parking,
                 self._metrics,
             ),
