@@ -71,7 +71,7 @@ class TestAssignment:
         assert coordination.assignment(SUBSCRIPTION) == again == replace(full, revision=2, reset=None)
 
     @pytest.mark.parametrize(
-        "wish",
+        "task",
         [
             SetOffsets(),
             SetOffsets(
@@ -82,14 +82,14 @@ class TestAssignment:
         ],
         ids=["streams end", "offsets", "redrive", "redrive one key"],
     )
-    def test_keeps_what_is_wished_for(self, coordination: Coordination, wish):
+    def test_keeps_the_task_of_a_reset(self, coordination: Coordination, task):
         """What a reset is to do is read by whichever process finds it, and what it has done by any process that asks.
         (S137)"""
         begun(coordination, "")
         for reset, ended in (
-            (Reset("r", LATER, A_MOMENT, wish), None),
-            (Reset("r", LATER, A_MOMENT, wish, claimed=True), EndedReset("q", A_MOMENT, wish=wish)),
-            (None, EndedReset("r", LATER, "failed", wish)),
+            (Reset("r", LATER, A_MOMENT, task), None),
+            (Reset("r", LATER, A_MOMENT, task, claimed=True), EndedReset("q", A_MOMENT, task=task)),
+            (None, EndedReset("r", LATER, "failed", task)),
         ):
             old = coordination.assignment(SUBSCRIPTION)
             stored = coordination.write(SUBSCRIPTION, old, replace(old, reset=reset, ended=ended), A_MOMENT)

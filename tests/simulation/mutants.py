@@ -75,8 +75,8 @@ MUTANTS = (
         "I3",
         "offsets are set although there are sessions",
         "subscriptions/api/resets.py",
-        "reset.wish is None or found.sessions:",
-        "reset.wish is None:",
+        "reset.task is None or found.sessions:",
+        "reset.task is None:",
     ),
     Mutant(
         "I3",

@@ -86,8 +86,8 @@ class Resetting:
 
     def _next(self) -> str:
         if self.state == "new":
-            wish = SetOffsets(tuple(sorted(self.positions.items())))
-            self._reset = self._resets._asked(SUBSCRIPTION, wish)
+            task = SetOffsets(tuple(sorted(self.positions.items())))
+            self._reset = self._resets._asked(SUBSCRIPTION, task)
             return "waiting" if self._stays else "over"
         standing = self._fulfilment.attempt(SUBSCRIPTION).reset
         if standing is None or standing.id != self._reset:

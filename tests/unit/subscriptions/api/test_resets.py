@@ -215,7 +215,7 @@ class TestReset:
 
 class TestMarkers:
     NOW = A_MOMENT
-    MINE = Reset("mine", A_MOMENT + timedelta(seconds=5), wish=Redrive())
+    MINE = Reset("mine", A_MOMENT + timedelta(seconds=5), task=Redrive())
 
     def test_stand_alone(self):
         """A marker goes up where none stands, or one whose time has passed. (S140, S144)"""
@@ -240,12 +240,12 @@ class TestMarkers:
         """Taking down another marker, or none, changes nothing. (S144)"""
         standing = an_assignment("", reset=self.MINE)
         taken_down = reset_ended(standing, "mine", self.NOW)
-        assert (taken_down.reset, taken_down.ended) == (None, EndedReset("mine", self.NOW, wish=Redrive()))
+        assert (taken_down.reset, taken_down.ended) == (None, EndedReset("mine", self.NOW, task=Redrive()))
         assert reset_ended(standing, "other", self.NOW) == standing
         assert reset_ended(an_assignment(""), "mine", self.NOW) == an_assignment("")
 
     def test_of_the_same_wish_are_one(self):
-        """A wish that stands is not asked for once more; one that was fulfilled without its caller is remembered for a
+        """A task that stands is not asked for once more; one that was fulfilled without its caller is remembered for a
         minute, until the caller knows. (S140)"""
         again = replace(self.MINE, id="again")
         assert with_requested_reset(an_assignment("", reset=self.MINE), again, self.NOW).reset == self.MINE

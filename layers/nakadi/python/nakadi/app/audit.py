@@ -101,14 +101,14 @@ class AuditedResources(Struct, frozen=True):
         # In this order: what is not awaited any more is in the offsets.
         reset = coordination.assignment(subscription_id).reset
         cursors = {place: each.position for place, each in coordination.offsets(subscription_id).items()}
-        if reset is not None and isinstance(reset.wish, SetOffsets):
-            cursors |= dict(reset.wish.positions)
+        if reset is not None and isinstance(reset.task, SetOffsets):
+            cursors |= dict(reset.task.positions)
         shown: list[views.View] = [
             {"event_type": place.event_type, "partition": place.partition, "offset": str(cursors[place])}
             for place in sorted(cursors)
         ]
-        if reset is not None and isinstance(reset.wish, Redrive):
-            of = reset.wish.of
+        if reset is not None and isinstance(reset.task, Redrive):
+            of = reset.task.of
             shown.append({"redrive": "all" if of is None else f"{of[0].event_type}:{of[0].partition}"})
         return shown
 

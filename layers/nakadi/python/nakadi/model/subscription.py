@@ -161,13 +161,13 @@ class Redrive(Struct, frozen=True):
     of: tuple[EventTypePartition, str] | None = None
 
 
-Wish = SetOffsets | Redrive
+ResetTask = SetOffsets | Redrive
 
 
 class Reset(Struct, frozen=True):
     """Streams end, and none may begin until then at the latest, because of what is to be done without them.
 
-    `since` is when that began, by the clock of the process that wrote it. `wish` is what is to be done; any process may
+    `since` is when that began, by the clock of the process that wrote it. `task` is what is to be done; any process may
     do it once the last session is gone. Older versions of the broker write neither. `claimed` says that one process is
     about to do it, and no other may.
     """
@@ -175,17 +175,17 @@ class Reset(Struct, frozen=True):
     id: str
     until: datetime
     since: datetime | None = None
-    wish: Wish | None = None
+    task: ResetTask | None = None
     claimed: bool = False
 
 
 class EndedReset(Struct, frozen=True):
-    """How the last reset ended: `failure` says why not well. `wish` is there until the caller has learned the end."""
+    """How the last reset ended: `failure` says why not well. `task` is there until the caller has learned the end."""
 
     id: str
     at: datetime
     failure: str = ""
-    wish: Wish | None = None
+    task: ResetTask | None = None
 
 
 class Assignment(Struct, frozen=True, kw_only=True):

@@ -21,9 +21,9 @@ from nakadi.model.subscription import (
     Redrive,
     Replay,
     Reset,
+    ResetTask,
     Session,
     SetOffsets,
-    Wish,
 )
 from nakadi.ports.coordination import MOST_PARKED, MOST_PARKED_BYTES, MOST_PLACES
 
@@ -40,8 +40,8 @@ def text_of(assignment: Assignment) -> str:
         "reset": None if reset is None else _reset_row(reset),
     }
     # Under names of their own, which older versions of the broker do not read.
-    if reset is not None and reset.wish is not None:
-        body["wish"] = _wish_body(reset.wish)
+    if reset is not None and reset.task is not None:
+        body["wish"] = _task_body(reset.task)
         body["claimed"] = reset.claimed
     if assignment.ended is not None:
         body["ended"] = _ended_row(assignment.ended)
@@ -67,23 +67,23 @@ def _reset_row(reset: Reset) -> Sequence[str]:
 
 
 def _reset_of(body: Mapping[str, Any]) -> Reset:
-    wish, (reset_id, *moments) = body.get("wish"), body["reset"]
+    task, (reset_id, *moments) = body.get("wish"), body["reset"]
     until, since = (*map(datetime.fromisoformat, moments), None)[:2]
     assert until is not None
-    return Reset(reset_id, until, since, None if wish is None else _wish_of(wish), body.get("claimed", False))
+    return Reset(reset_id, until, since, None if task is None else _task_of(task), body.get("claimed", False))
 
 
 def _ended_row(ended: EndedReset) -> Sequence[Any]:
-    return [ended.id, ended.at.isoformat(), ended.failure, None if ended.wish is None else _wish_body(ended.wish)]
+    return [ended.id, ended.at.isoformat(), ended.failure, None if ended.task is None else _task_body(ended.task)]
 
 
 def _ended_of(row: Sequence[Any]) -> EndedReset:
-    reset_id, at, failure, wish = row
-    return EndedReset(reset_id, datetime.fromisoformat(at), failure, None if wish is None else _wish_of(wish))
+    reset_id, at, failure, task = row
+    return EndedReset(reset_id, datetime.fromisoformat(at), failure, None if task is None else _task_of(task))
 
 
-def _wish_body(wish: Wish) -> Mapping[str, Any]:
-    match wish:
+def _task_body(task: ResetTask) -> Mapping[str, Any]:
+    match task:
         case SetOffsets(positions):
             offsets: dict[str, dict[str, Sequence[int]]] = {}
             for place, position in positions:
@@ -93,10 +93,10 @@ def _wish_body(wish: Wish) -> Mapping[str, Any]:
         case Redrive(of):
             return {"redrive": None if of is None else [of[0].event_type, of[0].partition, of[1]]}
         case _:
-            assert_never(wish)
+            assert_never(task)
 
 
-def _wish_of(body: Mapping[str, Any]) -> Wish:
+def _task_of(body: Mapping[str, Any]) -> ResetTask:
     if "redrive" in body:
         if body["redrive"] is None:
             return Redrive()

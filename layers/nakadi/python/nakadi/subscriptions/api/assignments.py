@@ -146,8 +146,8 @@ def reset_ended(assignment: Assignment, reset_id: str, now: datetime, failure: s
     if reset is None or reset.id != reset_id:
         return assignment
     # That streams were to end is not remembered: the next request for it is about other partitions.
-    wish = None if reset.wish == SetOffsets() else reset.wish
-    return replace(assignment, reset=None, ended=EndedReset(reset_id, now, failure, wish))
+    task = None if reset.task == SetOffsets() else reset.task
+    return replace(assignment, reset=None, ended=EndedReset(reset_id, now, failure, task))
 
 
 def _check_slots(assignment: Assignment, subscription: str) -> None:

@@ -1,6 +1,6 @@
 """Doing what can only be done while no stream is open: setting offsets, and sending parked events once more.
 
-What is to be done, the wish, is written into the assignment with a reset. That ends streams and keeps new ones away.
+The task of a reset is written into the assignment with it. That ends streams and keeps new ones away.
 Once the last session is gone, any process may carry it out, and several may try at once: each step is written
 only over the assignment that it was decided on, and the last one removes the reset, so the others find it done.
 So a reset does not depend on the request that asked for it: the process whose stream ended last carries it out, else
@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from nakadi.model.event_type import Position
 from nakadi.model.outcomes import Conflict, Fault, StillRunning, TryLater
-from nakadi.model.subscription import Assignment, Entry, EventTypePartition, Redrive, Reset, SetOffsets, Wish
+from nakadi.model.subscription import Assignment, Entry, EventTypePartition, Redrive, Reset, ResetTask, SetOffsets
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import MOST_PLACES, AssignmentChanged, Coordination
 from nakadi.subscriptions.api import assignments
@@ -64,11 +64,11 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
         """
         found = self._remove_dead_sessions(subscription_id)
         reset = found.reset
-        if reset is None or reset.wish is None or found.sessions:
+        if reset is None or reset.task is None or found.sessions:
             return found
-        if isinstance(reset.wish, Redrive):
-            return self._redriven(subscription_id, found, reset, reset.wish)
-        self._fulfil(subscription_id, reset, {place: (None, position) for place, position in reset.wish.positions})
+        if isinstance(reset.task, Redrive):
+            return self._redriven(subscription_id, found, reset, reset.task)
+        self._fulfil(subscription_id, reset, {place: (None, position) for place, position in reset.task.positions})
         return self.coordination.assignment(subscription_id)
 
     def end(self, subscription_id: str, reset_id: str, failure: str) -> Assignment:
@@ -94,7 +94,7 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
         gone = sessions_without_lease(found.sessions, self.leases.living()) if found.sessions else frozenset()
         return self.change(subscription_id, lambda old: assignments.left(old, gone)) if gone else found
 
-    def _redriven(self, subscription_id: str, found: Assignment, reset: Reset, wish: Redrive) -> Assignment:
+    def _redriven(self, subscription_id: str, found: Assignment, reset: Reset, task: Redrive) -> Assignment:
         """Parked events are removed on the way, and not in the same write as the assignment. Another
         process that did the same a moment later could remove what a stream has parked since. So one alone does it; if
         that one dies, the reset is given up when its time is over."""
@@ -109,7 +109,7 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
         except AssignmentChanged:
             return self.coordination.assignment(subscription_id)
         try:
-            self._fulfil(subscription_id, reset, self.replays(subscription_id, wish))
+            self._fulfil(subscription_id, reset, self.replays(subscription_id, task))
         except Conflict as error:
             return self.end(subscription_id, reset.id, error.detail)
         except BaseException:
@@ -136,7 +136,7 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
         for _ in range(ATTEMPTS):
             old = self.coordination.assignment(subscription_id)
             # No session can have joined since there was none: that ends the reset, or, done by a process of an older
-            # version, loses its wish.
+            # version, loses its task.
             if old.reset != reset:
                 return False
             new, now = _with_changes(old, part), self.clock.now()
@@ -162,13 +162,13 @@ class Resets(Struct, frozen=True, kw_only=True):
         """Put these offsets where they are wanted."""
         self.fulfil(subscription_id, SetOffsets(tuple(sorted(positions.items()))))
 
-    def fulfil(self, subscription_id: str, wish: Wish) -> None:
-        """Reset a subscription once its streams have ended. A request for the same wish as that of a
+    def fulfil(self, subscription_id: str, task: ResetTask) -> None:
+        """Reset a subscription once its streams have ended. A request for the same task as that of a
         reset that stands waits with it, and one that repeats a request that was answered early learns its outcome.
 
-        Raises `Conflict` while a reset with another wish stands, and `StillRunning` if the caller may not wait longer.
+        Raises `Conflict` while a reset with another task stands, and `StillRunning` if the caller may not wait longer.
         """
-        reset_id = self._asked(subscription_id, wish)
+        reset_id = self._asked(subscription_id, task)
         self._wait({subscription_id: reset_id})
         self._check_outcome(subscription_id, reset_id)
 
@@ -176,7 +176,7 @@ class Resets(Struct, frozen=True, kw_only=True):
         """Have the streams of several subscriptions end as if offsets were set."""
         with_requested_reset = {}
         for each in subscription_ids:
-            # Where a reset with another wish stands, streams end anyway.
+            # Where a reset with another task stands, streams end anyway.
             with suppress(Conflict):
                 with_requested_reset[each] = self._asked(each, SetOffsets())
         self.wait_for_end(subscription_ids)
@@ -188,11 +188,11 @@ class Resets(Struct, frozen=True, kw_only=True):
         found = {each: self.fulfilment.coordination.assignment(each).reset for each in subscription_ids}
         self._wait({subscription_id: reset.id for subscription_id, reset in found.items() if reset is not None})
 
-    def _asked(self, subscription_id: str, wish: Wish) -> str:
-        """The id of the reset that carries out the wish, or did."""
+    def _asked(self, subscription_id: str, task: ResetTask) -> str:
+        """The id of the reset that carries out the task, or did."""
         now = self.fulfilment.clock.now()
         until = now + timedelta(seconds=self._patience() + GRACE_SECONDS)
-        new = Reset(str(uuid4()), until, now, wish)
+        new = Reset(str(uuid4()), until, now, task)
         found = self.fulfilment.change(subscription_id, lambda assignment: with_requested_reset(assignment, new, now))
         standing = found.reset or found.ended
         assert standing is not None
@@ -232,7 +232,7 @@ class Resets(Struct, frozen=True, kw_only=True):
             raise StillRunning(GOING_ON)
 
     def _check_outcome(self, subscription_id: str, reset_id: str) -> None:
-        """Raise if the reset failed; the next request with the same wish is another reset."""
+        """Raise if the reset failed; the next request with the same task is another reset."""
         ended = self.fulfilment.coordination.assignment(subscription_id).ended
         if ended is None or ended.id != reset_id:
             # Another reset came after its time, or the subscription is gone.
@@ -251,16 +251,16 @@ class Resets(Struct, frozen=True, kw_only=True):
 
 
 def with_requested_reset(assignment: Assignment, reset: Reset, now: datetime) -> Assignment:
-    """With a reset for a wish, unless there is one, or was one whose outcome its caller does not know.
+    """With a reset for a task, unless there is one, or was one whose outcome its caller does not know.
 
-    Raises `Conflict` while a reset with another wish stands.
+    Raises `Conflict` while a reset with another task stands.
     """
     if assignments.being_reset(assignment, now):
-        if assignment.reset is not None and assignment.reset.wish == reset.wish:
+        if assignment.reset is not None and assignment.reset.task == reset.task:
             return assignment
         raise Conflict(IN_PROGRESS)
     ended = assignment.ended
-    if assignment.reset is not None or ended is None or ended.wish != reset.wish:
+    if assignment.reset is not None or ended is None or ended.task != reset.task:
         return replace(assignment, reset=reset)
     # A moment in the future was written before a clock was set back.
     is_recent = ended.at - CLOCK_MARGIN <= now < ended.at + REMEMBERED
@@ -268,11 +268,11 @@ def with_requested_reset(assignment: Assignment, reset: Reset, now: datetime) ->
 
 
 def without_reported_wish(assignment: Assignment, reset_id: str) -> Assignment:
-    """Without the wish of a reset that has ended, so that a later request for the same begins another reset."""
+    """Without the task of a reset that has ended, so that a later request for the same begins another reset."""
     ended = assignment.ended
-    if ended is None or ended.id != reset_id or ended.wish is None:
+    if ended is None or ended.id != reset_id or ended.task is None:
         return assignment
-    return replace(assignment, ended=replace(ended, wish=None))
+    return replace(assignment, ended=replace(ended, task=None))
 
 
 def _with_changes(assignment: Assignment, changes: Changes) -> Assignment:
