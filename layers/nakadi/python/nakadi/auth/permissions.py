@@ -52,6 +52,12 @@ class Permissions:
         if not self.allows(operation, resource, subject):
             raise denied(operation, resource)
 
+    def require_each(self, operations: Iterable[Operation], resource: Resource, subject: Subject) -> None:
+        """Raise for the first of the operations that the subject may not carry out."""
+        if not subject.trusted and resource.authorization is not None:
+            for operation in operations:
+                self.require(operation, resource, subject)
+
     def require_administrator(self, operation: Operation, resource: Resource, subject: Subject) -> None:
         """Raise unless the subject administers the broker. The admins of the resource alone are not enough."""
         if not self.is_administrator(subject):

@@ -132,8 +132,7 @@ class EventTypeDeletion(Struct, frozen=True, kw_only=True):
         return event_type
 
     def _require_permission(self, event_type: EventType, subject: Subject) -> None:
-        self.permissions.require(Operation.VIEW, event_type.resource, subject)
-        self.permissions.require(Operation.ADMIN, event_type.resource, subject)
+        self.permissions.require_each((Operation.VIEW, Operation.ADMIN), event_type.resource, subject)
         if event_type.authorization is None and self.features.is_on(Feature.FORCE_EVENT_TYPE_AUTHZ):
             raise denied(Operation.ADMIN, event_type.resource, "You cannot delete event-type without authorization.")
 

@@ -70,8 +70,7 @@ class ReadAccess:
         event_type = self._event_types.find(name)
         if event_type is None:
             raise NotFound(NO_SUCH_EVENT_TYPE)
-        self._permissions.require(Operation.VIEW, event_type.resource, subject)
-        self._permissions.require(Operation.READ, event_type.resource, subject)
+        self._permissions.require_each((Operation.VIEW, Operation.READ), event_type.resource, subject)
         return event_type
 
     def change_for(self, subject: Subject, known: EventType) -> AccessChange:

@@ -98,28 +98,26 @@ class SubscriptionListeners:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         # Tuples are replaced as a whole, so that telling needs no lock.
-        self._of: dict[str, tuple[SubscriptionListener, ...]] = {}
+        self._of: dict[str, tuple[tuple[object, SubscriptionListener], ...]] = {}
 
     def add(self, subscription: str, listener: SubscriptionListener) -> Callable[[], None]:
         # One function may be used for two watches; each ends its own.
-        def mine(changed: SubscriptionChange) -> None:
-            listener(changed)
-
+        watch = object()
         with self._lock:
-            self._of[subscription] = (*self._of.get(subscription, ()), mine)
-        return lambda: self._remove(subscription, mine)
+            self._of[subscription] = (*self._of.get(subscription, ()), (watch, listener))
+        return lambda: self._remove(subscription, watch)
 
     def tell(self, subscription: str, changed: SubscriptionChange) -> None:
-        for listener in self._of.get(subscription, ()):
+        for _, listener in self._of.get(subscription, ()):
             try:
                 listener(changed)
             except Exception:  # noqa: BLE001  # a listener is code of other parts
                 # An error of one listener must not affect the other listeners or the committer.
                 _log.exception("a listener failed")
 
-    def _remove(self, subscription: str, listener: SubscriptionListener) -> None:
+    def _remove(self, subscription: str, watch: object) -> None:
         with self._lock:
-            rest = tuple(each for each in self._of.get(subscription, ()) if each is not listener)
+            rest = tuple(each for each in self._of.get(subscription, ()) if each[0] is not watch)
             if rest:
                 self._of[subscription] = rest
             else:

@@ -139,8 +139,7 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
         meant = [self._resolved_now(each) for each in cursors]
         if found is None:
             raise unknown(subscription_id)
-        self.permissions.require(Operation.VIEW, found.resource, subject)
-        self.permissions.require(Operation.ADMIN, found.resource, subject)
+        self.permissions.require_each((Operation.VIEW, Operation.ADMIN), found.resource, subject)
         self._check_own(found, meant)
         self._check_readable(meant)
         self.initialisation.initialised(found)
@@ -186,9 +185,7 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
             self._refuse_blocked(None, subject)
             raise
         self._refuse_blocked(found, subject)
-        resource = found.resource
-        for operation in operations:
-            self.permissions.require(operation, resource, subject)
+        self.permissions.require_each(operations, found.resource, subject)
 
     def _refuse_blocked(self, subscription: Subscription | None, subject: Subject) -> None:
         event_types = () if subscription is None else subscription.event_types
