@@ -52,7 +52,7 @@ class Coordination(Protocol):
     * Owners change with the assignment, in the same atomic step: at no time can two sessions commit one partition, and
       a session can commit from the write that makes it the owner to the write that makes it so no more.
     * An offset moves forward by commits, and in whatever direction by a write that sets it.
-    * No time of day is looked at here: whether a lease has run out is for its reader to say: `subscriptions.api.assignments`.
+    * No time of day is looked at here: whether a lease has run out is decided in `subscriptions.api.assignments`.
     """
 
     def assignment(self, subscription: str) -> Assignment:
