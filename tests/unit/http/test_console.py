@@ -7,8 +7,8 @@ import gzip
 import httpx
 import pytest
 
-from nakadi.app.settings import BadSetting
 from nakadi.local import Broker
+from nakadi.model.outcomes import BadSetting
 
 
 @pytest.fixture(scope="module")

@@ -10,13 +10,14 @@ from types import TracebackType
 from typing import Any, Self
 
 from nakadi.app.broker import open_broker
-from nakadi.app.settings import BadSetting, Settings
+from nakadi.app.settings import Settings
 from nakadi.app.shutdown import at_work
 from nakadi.common.metrics import Metrics
 from nakadi.engines.common.faults import Faults, FaultyLog
 from nakadi.http.asgi import Answering, Limits
 from nakadi.http.console import Console, ConsoleFiles
 from nakadi.http.server import Server, listen, new_event_loop
+from nakadi.model.outcomes import BadSetting
 
 # Server thread --------------------------------------------------------------------------------------------------------
 
