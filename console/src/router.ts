@@ -41,6 +41,8 @@ export function useRoute(): Route {
   useEffect(() => {
     const changed = () => setRoute(current());
     addEventListener("hashchange", changed);
+    // The address may have changed between the first drawing and this.
+    changed();
     return () => removeEventListener("hashchange", changed);
   }, []);
   return route;

@@ -2,6 +2,8 @@
 
 import type { ComponentType } from "preact";
 import type { PageProps } from "../components/page";
+import { BrokerPage } from "./broker";
+import { DeadLetters } from "./dead-letters";
 import { Definition } from "./event-type/definition";
 import { CreateEventType, EditEventType } from "./event-type/edit";
 import { SingleEvent } from "./event-type/event";
@@ -11,6 +13,8 @@ import { Publish } from "./event-type/publish";
 import { Schema } from "./event-type/schema";
 import { Subscriptions as SubscriptionsOfType } from "./event-type/subscriptions";
 import { EventTypes } from "./event-types";
+import { Subscriptions } from "./subscriptions/list";
+import { OneSubscription } from "./subscriptions/one";
 
 type Page = {
   /** The parts of the address; one that begins with a colon stands for any name. */
@@ -31,4 +35,8 @@ export const pages: Page[] = [
   { path: ["event-types", ":name", "publish"], page: Publish },
   { path: ["event-types", ":name", "partitions"], page: Partitions },
   { path: ["event-types", ":name", "subscriptions"], page: SubscriptionsOfType },
+  { path: ["subscriptions"], page: Subscriptions, menu: "Subscriptions" },
+  { path: ["subscriptions", ":id"], page: OneSubscription },
+  { path: ["dead-letters"], page: DeadLetters, menu: "Dead letters" },
+  { path: ["broker"], page: BrokerPage, menu: "Broker" },
 ];

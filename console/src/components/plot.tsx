@@ -1,0 +1,71 @@
+/** Lines over time, drawn as SVG. Each has its latest values as text, for those who do not see it. */
+
+import { moment } from "../format";
+import "./plot.css";
+
+export type Point = { at: number; value: number };
+export type Line = { name: string; points: Point[] };
+
+const WIDTH = 600;
+const HEIGHT = 120;
+
+/** A line without axes, for a cell of a table. */
+export function Sparkline({ label, points }: { label: string; points: Point[] }) {
+  const [first] = points;
+  const last = points.at(-1);
+  if (!first || !last || first === last) return <span class="faint">–</span>;
+  return (
+    <svg class="spark" viewBox={`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" role="img" aria-label={label}>
+      <path d={path(points, first.at, last.at, largest([points]))} />
+    </svg>
+  );
+}
+
+/** Some lines with a common scale, from `from` to `to`; gaps of more than a minute stay open. */
+export function Plot({ title, lines, from, to, shown }: {
+  title: string;
+  lines: Line[];
+  from: number;
+  to: number;
+  /** A value as text, with its unit. */
+  shown: (value: number) => string;
+}) {
+  const top = largest(lines.map((line) => line.points));
+  const last = lines.map(({ name, points }) => {
+    const latest = points.at(-1);
+    return `${name}: ${latest ? shown(latest.value) : "–"}`;
+  });
+  return (
+    <figure class="plot card">
+      <figcaption>
+        <span>{title}</span>
+        {last.map((text, at) => <span key={text} class={`key line-${at}`}>{text}</span>)}
+      </figcaption>
+      <svg viewBox={`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" role="img"
+        aria-label={`${title}. ${last.join(", ")}. At most ${shown(top)}.`}>
+        {lines.map(({ name, points }, at) => <path key={name} class={`line-${at}`} d={path(points, from, to, top)} />)}
+      </svg>
+      <div class="scale" aria-hidden="true">
+        <span>{moment(new Date(from).toISOString()).slice(11, 16)}</span>
+        <span>at most {shown(top)}</span>
+        <span>{moment(new Date(to).toISOString()).slice(11, 16)}</span>
+      </div>
+    </figure>
+  );
+}
+
+function largest(lines: Point[][]): number {
+  return lines.flat().reduce((most, { value }) => Math.max(most, value), 0);
+}
+
+function path(points: Point[], from: number, to: number, top: number): string {
+  const x = (at: number) => (((at - from) / Math.max(1, to - from)) * WIDTH).toFixed(1);
+  const y = (value: number) => (HEIGHT - 2 - (value / (top || 1)) * (HEIGHT - 4)).toFixed(1);
+  return points
+    .map(({ at, value }, index) => {
+      const before = points[index - 1];
+      const follows = before && at - before.at < 60_000;
+      return `${follows ? "L" : "M"}${x(at)} ${y(value)}`;
+    })
+    .join("");
+}

@@ -1,0 +1,102 @@
+/** How far behind subscriptions are: asked for those in sight, a few at once, and again every ten seconds. */
+
+import { useEffect, useState } from "preact/hooks";
+import { api, body, type Problem, problemFrom, type Schemas } from "../../api";
+
+export type Partition = Schemas["SubscriptionPartitionStats"] & { event_type: string };
+
+/** A subscription at one time. Without events nothing has been read yet. */
+export type Lag = { at: number; events?: number; seconds?: number; stalled: number; streams: number; partitions: number };
+export type Watched = { lags: Lag[]; problem?: Problem };
+
+const EVERY = 10_000;
+const MOST = 60;
+const AT_ONCE = 4;
+
+type Entry = Watched & { watchers: Set<() => void> };
+
+const known = new Map<string, Entry>();
+const waiting = new Set<string>();
+let asking = 0;
+let timer: ReturnType<typeof setInterval> | undefined;
+
+export async function partitionsOf(id: string, signal?: AbortSignal): Promise<Partition[]> {
+  const params = { path: { subscription_id: id }, query: { show_time_lag: true } };
+  const { items } = await body(api.GET("/subscriptions/{subscription_id}/stats", { params, signal }));
+  return items.flatMap(({ event_type, partitions }) => partitions.map((each) => ({ ...each, event_type })));
+}
+
+export function lagOf(partitions: Partition[], at: number): Lag {
+  const counted = partitions.filter((each) => each.unconsumed_events !== undefined);
+  const timed = partitions.filter((each) => each.consumer_lag_seconds !== undefined);
+  return {
+    at,
+    events: counted.length ? counted.reduce((sum, each) => sum + (each.unconsumed_events ?? 0), 0) : undefined,
+    seconds: timed.length ? Math.max(...timed.map((each) => each.consumer_lag_seconds ?? 0)) : undefined,
+    stalled: partitions.filter((each) => each.stalled).length,
+    streams: new Set(partitions.map((each) => each.stream_id).filter(Boolean)).size,
+    partitions: partitions.length,
+  };
+}
+
+/** Keeps what a page has found out for the sparkline. */
+export function remember(id: string, partitions: Partition[]): void {
+  const entry = entryOf(id);
+  entry.lags = [...entry.lags.slice(1 - MOST), lagOf(partitions, Date.now())];
+  entry.problem = undefined;
+  for (const changed of entry.watchers) changed();
+}
+
+/** What is known of a subscription, as long as it is looked at. */
+export function useLag(id: string): Watched {
+  const [, setRound] = useState(0);
+  useEffect(() => {
+    const entry = entryOf(id);
+    const changed = () => setRound((round) => round + 1);
+    entry.watchers.add(changed);
+    changed();
+    if (Date.now() - (entry.lags.at(-1)?.at ?? 0) >= EVERY) waiting.add(id);
+    timer ??= setInterval(askForAll, EVERY);
+    // Rows that come into sight together are asked for in their order.
+    queueMicrotask(work);
+    return () => {
+      entry.watchers.delete(changed);
+      waiting.delete(id);
+    };
+  }, [id]);
+  return entryOf(id);
+}
+
+function entryOf(id: string): Entry {
+  const found = known.get(id) ?? { lags: [], watchers: new Set<() => void>() };
+  known.set(id, found);
+  return found;
+}
+
+function askForAll(): void {
+  if (document.hidden) return;
+  for (const [id, entry] of known) if (entry.watchers.size) waiting.add(id);
+  work();
+}
+
+function work(): void {
+  for (const id of waiting) {
+    if (asking >= AT_ONCE) return;
+    waiting.delete(id);
+    asking++;
+    void ask(id).finally(() => {
+      asking--;
+      work();
+    });
+  }
+}
+
+async function ask(id: string): Promise<void> {
+  try {
+    remember(id, await partitionsOf(id));
+  } catch (error) {
+    const entry = entryOf(id);
+    entry.problem = problemFrom(error);
+    for (const changed of entry.watchers) changed();
+  }
+}

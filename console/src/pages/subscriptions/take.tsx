@@ -1,0 +1,116 @@
+/** Takes a partition from the stream that reads it, shows what it is at, and gives it back, or goes on behind that. */
+
+import { useEffect, useRef, useState } from "preact/hooks";
+import { address, api, type Problem, problemFrom, problemOf, type Schemas, send } from "../../api";
+import { Dialog } from "../../components/confirm";
+import { EmptyState, ProblemNotice } from "../../components/notices";
+import { attempt } from "../../components/toast";
+import { Tree } from "../../components/tree";
+import type { Partition } from "./lag";
+
+type Batch = Schemas["SubscriptionEventStreamBatch"];
+
+// An event that is neither committed nor given up keeps the partition from consumers for so long.
+const SECONDS = 60;
+
+/** Reads a stream line by line, until it ends or the signal says so. */
+async function* linesOf(response: Response): AsyncGenerator<string> {
+  const reader = response.body!.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const lines = (rest + value).split("\n");
+    rest = lines.pop() ?? "";
+    yield* lines.filter(Boolean);
+  }
+}
+
+export function Take({ subscription, partition: { event_type, partition }, onClose }: {
+  subscription: string;
+  partition: Partition;
+  onClose: () => void;
+}) {
+  const [asked, setAsked] = useState(false);
+  const [stream, setStream] = useState("");
+  const [batch, setBatch] = useState<Batch>();
+  const [problem, setProblem] = useState<Problem>();
+  const [over, setOver] = useState(false);
+  const stopping = useRef<AbortController>(undefined);
+  // Closing the dialog ends the stream, and with it the claim to the partition.
+  useEffect(() => () => stopping.current?.abort(), []);
+
+  async function take() {
+    const own = (stopping.current = new AbortController());
+    setAsked(true);
+    try {
+      const response = await send(new Request(`${address}/subscriptions/${encodeURIComponent(subscription)}/events`, {
+        method: "POST",
+        headers: { "Content-Type": "application/json" },
+        body: JSON.stringify({
+          partitions: [{ event_type, partition }],
+          batch_limit: 1,
+          max_uncommitted_events: 1,
+          batch_flush_timeout: 1,
+          commit_timeout: SECONDS,
+        }),
+        signal: own.signal,
+      }));
+      if (!response.ok) throw await problemOf(response);
+      setStream(response.headers.get("X-Nakadi-StreamId") ?? "");
+      for await (const line of linesOf(response)) {
+        const read = JSON.parse(line) as Batch;
+        if (read.events?.length) setBatch(read);
+      }
+      setOver(true);
+    } catch (error) {
+      if (!own.signal.aborted) setProblem(problemFrom(error));
+    }
+  }
+
+  const commit = async () => {
+    const params = { path: { subscription_id: subscription }, header: { "X-Nakadi-StreamId": stream } };
+    const committed = batch!;
+    const work = () => api.POST("/subscriptions/{subscription_id}/cursors", { params, body: { items: [committed.cursor] } });
+    // The next event may come before the answer.
+    if (await attempt(work, "The event is committed")) setBatch((now) => (now === committed ? undefined : now));
+  };
+
+  return (
+    <Dialog title={`Take partition ${partition} of ${event_type}`} onClose={onClose}>
+      {!asked && (
+        <>
+          <p>
+            A stream that has it because partitions are divided gives it up, at its commit timeout at the latest. This
+            page then reads it, and shows the event that it is at, for {SECONDS} seconds. Consumers get it back when this
+            dialog is closed: at once if the event was committed, otherwise when that time is over.
+          </p>
+          <div class="actions">
+            <button type="button" class="quiet" onClick={onClose}>Cancel</button>
+            <button type="button" onClick={() => void take()}>Take it</button>
+          </div>
+        </>
+      )}
+      {problem && <ProblemNotice problem={problem} />}
+      {over && <p class="notice">The stream has ended: an event has to be committed within {SECONDS} seconds. Consumers have the partition again.</p>}
+      {asked && !problem && !over && (
+        batch ? (
+          <section aria-label="The event that it is at">
+            <p><code>{batch.cursor.offset}</code></p>
+            <Tree value={batch.events?.[0]} />
+          </section>
+        ) : (
+          <EmptyState title={stream ? "The partition is taken; no event waits" : "Waiting for the partition…"}>
+            {stream && <>Stream <code>{stream}</code>. An event that comes is shown here.</>}
+          </EmptyState>
+        )
+      )}
+      {asked && (
+        <div class="actions">
+          {batch && !over && <button type="button" class="danger" onClick={() => void commit()}>Commit it, and go on</button>}
+          <button type="button" class="quiet" onClick={onClose}>{problem || over ? "Close" : "Give it back"}</button>
+        </div>
+      )}
+    </Dialog>
+  );
+}
