@@ -225,8 +225,7 @@ def windows(*, quick: bool) -> Figures:
     from nakadi.engines.archive.reading import ArchiveReader, Library  # noqa: PLC0415
     from nakadi.engines.archive.stores import MemoryStore  # noqa: PLC0415
     from nakadi.engines.memory.stores import MemoryLogIndex  # noqa: PLC0415
-    from nakadi.model.events import Record, StoredEvent  # noqa: PLC0415
-    from nakadi.model.log_index import Counted, Head, Location, Segment  # noqa: PLC0415
+    from nakadi.model.events import Counted, Head, Location, Record, Segment, StoredEvent  # noqa: PLC0415  # noqa: PLC0415
 
     class Far(MemoryStore):
         def get(self, location: Location) -> bytes:

@@ -16,8 +16,7 @@ from msgspec.structs import replace
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.maintenance import PartitionBusy, alone
 from nakadi.engines.archive.objects import BadArchive
-from nakadi.model.events import Record, StoredEvent
-from nakadi.model.log_index import Location, Segment
+from nakadi.model.events import Location, Record, Segment, StoredEvent
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveGone, ArchiveStore
 from nakadi.ports.log_index import LogIndex

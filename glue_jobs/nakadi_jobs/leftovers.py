@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.objects import BadArchive
-from nakadi.model.log_index import Location
+from nakadi.model.events import Location
 from nakadi.ports.archive_store import ArchiveGone, ArchiveStore, StoredObject
 from nakadi_jobs.erasure import Wanted
 from nakadi_jobs.tables import Table

@@ -28,7 +28,7 @@ from nakadi.engines.archive.stores import open_archive
 from nakadi.event_types.repository import TopicDirectory
 from nakadi.event_types.rules import data_lake_retention
 from nakadi.model.event_type import EventType
-from nakadi.model.log_index import Location
+from nakadi.model.events import Location
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveGone
 from nakadi.ports.event_log import EventLog, UnknownTopic

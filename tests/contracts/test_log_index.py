@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from nakadi.engines.memory.stores import MemoryLogIndex
-from nakadi.model.log_index import (
+from nakadi.model.events import (
     NOTHING_COUNTED,
     Counted,
     Head,

@@ -2,7 +2,7 @@ import pytest
 from msgspec.structs import replace
 
 from nakadi.engines.memory.stores import MemoryLogIndex
-from nakadi.model.log_index import Counted, Head, Location, Segment
+from nakadi.model.events import Counted, Head, Location, Segment
 from nakadi_jobs.archive_ranges import NOTHING_READ, Progress, again, in_batches, sizes, unread_parts
 from tests.support.builders import an_event_type
 

@@ -2,8 +2,7 @@ import json
 
 import pytest
 
-from nakadi.model.events import Record, StoredEvent
-from nakadi.model.log_index import Location
+from nakadi.model.events import Location, Record, StoredEvent
 from nakadi_jobs.archive_ranges import ArchiveRange
 from nakadi_jobs.command import BadArguments
 from nakadi_jobs.erasure import How, Wanted, erased

@@ -16,7 +16,7 @@ from nakadi.app.routes import STREAMED
 from nakadi.app.settings import Settings
 from nakadi.engines.archive.stores import open_archive
 from nakadi.local.broker import Serving
-from nakadi.model.log_index import Location
+from nakadi.model.events import Location
 from nakadi.ports.archive_store import ArchiveGone
 from nakadi_cdk.needs import NEEDS
 from nakadi_jobs import compaction, retention, statistics

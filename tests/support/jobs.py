@@ -21,8 +21,7 @@ from nakadi.engines.archive import objects
 from nakadi.engines.archive.stores import FolderStore
 from nakadi.event_types.repository import EventTypes
 from nakadi.model.event_type import EventType, Version
-from nakadi.model.events import Record, StoredEvent
-from nakadi.model.log_index import Counted, Head, Location, Segment
+from nakadi.model.events import Counted, Head, Location, Record, Segment, StoredEvent
 from nakadi.ports.clock import SystemClock
 from nakadi_jobs import compaction, retention, statistics
 from nakadi_jobs.session import open_spark

@@ -27,8 +27,7 @@ from nakadi.http.message import empty_response
 from nakadi.http.routes.monitoring import as_json
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.event_type import Position
-from nakadi.model.events import Record, Slice, StoredEvent
-from nakadi.model.log_index import Counted, Location, Segment
+from nakadi.model.events import Counted, Location, Record, Segment, Slice, StoredEvent
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import NOTHING_YET, EventTypePartition
 from nakadi.streaming.chunks import EventChunk

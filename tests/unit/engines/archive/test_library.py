@@ -13,8 +13,7 @@ from nakadi.engines.archive.objects import archived
 from nakadi.engines.archive.reading import AT_ONCE, ArchiveReader, Library, Unreadable
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.memory.stores import MemoryLogIndex
-from nakadi.model.events import Record, StoredEvent
-from nakadi.model.log_index import Counted, Head, Location, Segment
+from nakadi.model.events import Counted, Head, Location, Record, Segment, StoredEvent
 from tests.support.patience import PATIENCE, until
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -13,8 +13,7 @@ from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.dynamodb.client import RetriedCalls, TableAddress
 from nakadi.engines.dynamodb.log_index import DynamoDbLogIndex
 from nakadi.engines.memory.stores import MemoryLogIndex
-from nakadi.model.events import Record, StoredEvent
-from nakadi.model.log_index import Counted, Head, Location, Segment
+from nakadi.model.events import Counted, Head, Location, Record, Segment, StoredEvent
 from nakadi.model.outcomes import Unavailable
 from tests.support.aws import REGION, aws, refused
 

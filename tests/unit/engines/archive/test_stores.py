@@ -8,7 +8,7 @@ from botocore.session import Session
 
 from nakadi.engines.archive import stores
 from nakadi.engines.archive.stores import FolderStore, MemoryStore, S3Store, archive_at, open_archive
-from nakadi.model.log_index import Location
+from nakadi.model.events import Location
 from nakadi.model.outcomes import BadSetting, Unavailable
 from nakadi.ports.archive_store import ArchiveGone, ArchiveStore
 from tests.support.aws import REGION, aws

@@ -8,7 +8,7 @@ from nakadi.engines.archive import maintenance, objects
 from nakadi.engines.archive.maintenance import Sweep, SweepResult
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.memory.stores import MemoryLogIndex
-from nakadi.model.log_index import Counted, Head, Location, Segment
+from nakadi.model.events import Counted, Head, Location, Segment
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import pytest
 from nakadi.engines.dynamodb import log_index
 from nakadi.engines.dynamodb.client import PAUSES, RetriedCalls, TableAddress
 from nakadi.engines.dynamodb.log_index import DynamoDbLogIndex
-from nakadi.model.log_index import Counted, Head, Location, Mark, Progress, Segment, Topic
+from nakadi.model.events import Counted, Head, Location, Mark, Progress, Segment, Topic
 from nakadi.model.outcomes import Unavailable
 from tests.support.aws import (
     PASSING_FAULTS,

@@ -4,7 +4,7 @@ import pytest
 
 from nakadi.engines.kinesis.continuity import ShardTreeCache
 from nakadi.engines.kinesis.stream import Shard
-from nakadi.model.log_index import Mark
+from nakadi.model.events import Mark
 
 
 class Listing:

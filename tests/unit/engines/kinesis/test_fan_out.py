@@ -15,8 +15,7 @@ from nakadi.engines.kinesis.event_log import KinesisLog
 from nakadi.engines.kinesis.recent_records import ArrivedRecord
 from nakadi.engines.kinesis.stream import GrowingPauses, RecordPage, Stream
 from nakadi.engines.memory.stores import MemoryLogIndex
-from nakadi.model.events import Record
-from nakadi.model.log_index import Mark
+from nakadi.model.events import Mark, Record
 from nakadi.ports.clock import SystemClock
 from tests.support.kinesis import REGION, made_stream, quick_clients, until_active
 from tests.support.kinesis_faults import World

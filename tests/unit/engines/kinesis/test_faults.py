@@ -7,8 +7,7 @@ from datetime import timedelta
 import pytest
 
 from nakadi.engines.kinesis import reading, tails
-from nakadi.model.events import Record, Refused, Stored
-from nakadi.model.log_index import Location
+from nakadi.model.events import Location, Record, Refused, Stored
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveGone
 from tests.support.aws import (

@@ -3,7 +3,7 @@
 import pytest
 
 from nakadi.engines.kinesis.stream import Shard, ShardTree
-from nakadi.model.log_index import Mark
+from nakadi.model.events import Mark
 
 # a and b were there from the beginning; a was split, then its second half merged with b, and that was split again.
 SHARDS = [

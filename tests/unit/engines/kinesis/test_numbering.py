@@ -4,7 +4,7 @@ import pytest
 
 from nakadi.engines.kinesis import envelopes, recent_records
 from nakadi.engines.kinesis.recent_records import ABANDONED_AFTER_MS, ArrivedRecord
-from nakadi.model.log_index import NOTHING_COUNTED, Mark
+from nakadi.model.events import NOTHING_COUNTED, Mark
 
 
 class Log:

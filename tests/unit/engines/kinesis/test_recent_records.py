@@ -4,7 +4,7 @@ import pytest
 
 from nakadi.engines.kinesis import envelopes
 from nakadi.engines.kinesis.recent_records import OVERHEAD, ArrivedRecord, RecentRecords
-from nakadi.model.log_index import NOTHING_COUNTED, Counted, Mark
+from nakadi.model.events import NOTHING_COUNTED, Counted, Mark
 
 SIZE = 100
 

@@ -22,8 +22,7 @@ from nakadi.engines.kinesis.stream import GrowingPauses, ShardTree, Stream
 from nakadi.engines.kinesis.tails import LastWritten
 from nakadi.engines.kinesis.topics import Topics
 from nakadi.engines.memory.stores import MemoryLogIndex
-from nakadi.model.events import Record, Stored
-from nakadi.model.log_index import Progress
+from nakadi.model.events import Progress, Record, Stored
 from nakadi.ports.clock import SystemClock
 from tests.support.kinesis import made_stream, until_active
 from tests.support.kinesis_local import kinesalite_there, kinesis_local

@@ -101,7 +101,7 @@ def _log_index_in_memory(_url: str) -> LogIndex:
 
 def _log_index_in_sqlite(url: str) -> LogIndex:
     from nakadi.engines.sqlite.file import path_in
-    from nakadi.engines.sqlite.log_index import SqliteLogIndex
+    from nakadi.engines.sqlite.registry import SqliteLogIndex
 
     return SqliteLogIndex(path_in(url))
 

@@ -23,7 +23,7 @@ from nakadi.engines.archive.stores import archive_at
 from nakadi.engines.kinesis.indexing import Indexer, IndexingResult
 from nakadi.engines.kinesis.opening import open_indexer
 from nakadi.engines.kinesis.recent_records import ArrivedRecord
-from nakadi.model.log_index import Mark
+from nakadi.model.events import Mark
 
 log = logging.getLogger(__name__)
 

@@ -79,7 +79,7 @@ def _subscription_routes(broker: BrokerServices) -> list[Route]:
 
 
 def _subscription_stream_routes(broker: BrokerServices) -> list[Route]:
-    from nakadi.http.routes import subscription_streams
+    from nakadi.http.routes import streams
     from nakadi.publishing.system_events import StreamKpis
 
     def figures_of(request: Request, subscription_id: str) -> StreamKpis:
@@ -87,7 +87,7 @@ def _subscription_stream_routes(broker: BrokerServices) -> list[Route]:
             broker.figures, broker.clock, request.subject, request.flow_id, subscription_id, broker.metrics
         )
 
-    return subscription_streams.routes(broker.subscription_streams, figures_of)
+    return streams.subscription_routes(broker.subscription_streams, figures_of)
 
 
 def _settings_routes(broker: BrokerServices) -> list[Route]:

@@ -23,8 +23,7 @@ from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.storages import Storages
 from nakadi.model.authorization import AdminPermission, Operation, Resource, ResourceType, Subject
 from nakadi.model.event_type import CleanupPolicy, EventType, Timeline
-from nakadi.model.events import Continuation
-from nakadi.model.log_index import Gap
+from nakadi.model.events import Continuation, Gap
 from nakadi.model.outcomes import Conflict, Invalid, NotFound
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import EventLogs, LossReportingLog, UnknownTopic

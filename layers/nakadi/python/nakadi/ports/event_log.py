@@ -8,8 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from nakadi.model.events import Bounds, Continuation, Fate, Record, Slice
-from nakadi.model.log_index import Gap
+from nakadi.model.events import Bounds, Continuation, Fate, Gap, Record, Slice
 
 Fates = Mapping[int, Fate]
 """The fate of each partition's part of an append."""

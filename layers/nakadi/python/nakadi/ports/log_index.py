@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-from nakadi.model.log_index import Head, Location, Progress, Segment, Topic
+from nakadi.model.events import Head, Location, Progress, Segment, Topic
 from nakadi.ports.registry import Changes
 
 TOPICS = "topics"

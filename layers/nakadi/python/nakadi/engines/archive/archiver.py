@@ -16,8 +16,7 @@ from msgspec import Struct
 from nakadi.common.metrics import Metrics
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.objects import Packer
-from nakadi.model.events import Bounds, microseconds, moment_of
-from nakadi.model.log_index import Counted, Head, Location, Segment
+from nakadi.model.events import Bounds, Counted, Head, Location, Segment, microseconds, moment_of
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.event_log import EventLog, OffsetUnavailable, UnknownTopic
 from nakadi.ports.log_index import LogIndex

@@ -11,8 +11,7 @@ from nakadi.engines.archive import reading
 from nakadi.engines.archive.archiver import ArchivePolicy, TopicOwners
 from nakadi.engines.archive.maintenance import GROUP_BYTES, GROUP_EVENTS, PartitionBusy, alone, stored_for
 from nakadi.engines.archive.objects import Packer, archived
-from nakadi.model.events import Bounds, StoredEvent, microseconds, moment_of
-from nakadi.model.log_index import Segment
+from nakadi.model.events import Bounds, Segment, StoredEvent, microseconds, moment_of
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import EventLog

@@ -19,8 +19,7 @@ from nakadi.common.work import attempted
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.objects import Packer
 from nakadi.engines.archive.reading import Library, read
-from nakadi.model.events import StoredEvent
-from nakadi.model.log_index import Location, Segment
+from nakadi.model.events import Location, Segment, StoredEvent
 from nakadi.ports.archive_store import ArchiveStore, StoredObject
 from nakadi.ports.log_index import LogIndex
 

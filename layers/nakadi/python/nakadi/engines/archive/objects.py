@@ -18,8 +18,7 @@ import msgspec
 import orjson
 
 from nakadi.model.authorization import Attribute
-from nakadi.model.events import Record, StoredEvent
-from nakadi.model.log_index import Segment
+from nakadi.model.events import Record, Segment, StoredEvent
 from nakadi.ports.log_index import LogIndex
 
 # Gzip -----------------------------------------------------------------------------------------------------------------

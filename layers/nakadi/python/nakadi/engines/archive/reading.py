@@ -15,8 +15,7 @@ from typing import NamedTuple
 from nakadi.common.metrics import Metrics
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.objects import events_behind, first_until, with_following
-from nakadi.model.events import Slice, StoredEvent
-from nakadi.model.log_index import Location, Segment
+from nakadi.model.events import Location, Segment, Slice, StoredEvent
 from nakadi.ports.archive_store import ArchiveGone, ArchiveStore
 from nakadi.ports.log_index import LogIndex
 

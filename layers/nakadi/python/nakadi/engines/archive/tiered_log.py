@@ -25,8 +25,7 @@ from nakadi.engines.archive.archiver import ArchivePolicy, Archiver, TopicOwners
 from nakadi.engines.archive.compaction import ArchiveCompaction
 from nakadi.engines.archive.maintenance import PartitionBusy, SegmentMerger, Sweep
 from nakadi.engines.archive.reading import ArchiveReader, Library, Unreadable
-from nakadi.model.events import Bounds, Fate, Record, Slice, microseconds
-from nakadi.model.log_index import Topic
+from nakadi.model.events import Bounds, Fate, Record, Slice, Topic, microseconds
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock

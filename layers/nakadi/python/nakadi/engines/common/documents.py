@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 from msgspec.structs import replace
 
-from nakadi.model.log_index import Counted, Location, Mark, Progress, Segment, Topic, UnfinishedAppend
+from nakadi.model.events import Counted, Location, Mark, Progress, Segment, Topic, UnfinishedAppend
 from nakadi.ports.registry import (
     ABSENCE_REMEMBERED,
     ABSENT,

@@ -45,7 +45,7 @@ from nakadi.engines.dynamodb.client import (
     transaction_of,
 )
 from nakadi.engines.dynamodb.registry import DocumentItem, add_count, changes_in
-from nakadi.model.log_index import Head, Location, Progress, Segment, Topic
+from nakadi.model.events import Head, Location, Progress, Segment, Topic
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import UnknownTopic
 from nakadi.ports.log_index import TOPICS

@@ -28,7 +28,7 @@ from nakadi.engines.kinesis.stream import (
     ShardTree,
     Stream,
 )
-from nakadi.model.log_index import Mark, Progress
+from nakadi.model.events import Mark, Progress
 from nakadi.model.outcomes import Unavailable
 
 GIVE_UP_AFTER = 10.0

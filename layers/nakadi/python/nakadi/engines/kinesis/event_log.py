@@ -38,8 +38,19 @@ from nakadi.engines.kinesis.reading import LastingReader, StreamReader, Watcher
 from nakadi.engines.kinesis.stream import GrowingPauses, OutgoingRecord, RecordFailure, Stream, StreamCallFailed
 from nakadi.engines.kinesis.tails import LastWritten
 from nakadi.engines.kinesis.topics import KnownTopic, Topics
-from nakadi.model.events import Bounds, Continuation, Fate, Record, Refused, Slice, Stored, microseconds
-from nakadi.model.log_index import Gap, Head, Mark
+from nakadi.model.events import (
+    Bounds,
+    Continuation,
+    Fate,
+    Gap,
+    Head,
+    Mark,
+    Record,
+    Refused,
+    Slice,
+    Stored,
+    microseconds,
+)
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock

@@ -38,8 +38,7 @@ from nakadi.engines.kinesis.envelopes import GAP_KEY, place_of, shared
 from nakadi.engines.kinesis.recent_records import ArrivedRecord, Frame, RecordCounter, events_of
 from nakadi.engines.kinesis.scanning import Scanner
 from nakadi.engines.kinesis.stream import GrowingPauses, Stream
-from nakadi.model.events import StoredEvent
-from nakadi.model.log_index import ENDED, Gap, Head, Location, Mark, Progress, Segment, Topic
+from nakadi.model.events import ENDED, Gap, Head, Location, Mark, Progress, Segment, StoredEvent, Topic
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.log_index import LogIndex

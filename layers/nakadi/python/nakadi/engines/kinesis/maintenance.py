@@ -44,8 +44,7 @@ from nakadi.engines.kinesis.recent_records import ArrivedRecord, RecordCounter
 from nakadi.engines.kinesis.scanning import Scanner
 from nakadi.engines.kinesis.stream import GrowingPauses, NoSuchShard, OutgoingRecord, ShardTree
 from nakadi.engines.kinesis.topics import Topics
-from nakadi.model.events import Continuation, StoredEvent
-from nakadi.model.log_index import ENDED, Counted, Gap, Head, Location, Mark, Progress, Segment
+from nakadi.model.events import ENDED, Continuation, Counted, Gap, Head, Location, Mark, Progress, Segment, StoredEvent
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.event_log import UnknownTopic

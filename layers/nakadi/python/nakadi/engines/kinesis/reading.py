@@ -24,8 +24,7 @@ from nakadi.engines.kinesis.scanning import CountingStart, Scanner
 from nakadi.engines.kinesis.stream import GrowingPauses
 from nakadi.engines.kinesis.tails import LastWritten, ReaderExpired, ShardTails
 from nakadi.engines.kinesis.topics import Topics
-from nakadi.model.events import Bounds, Slice, microseconds
-from nakadi.model.log_index import ENDED, Counted, Mark, Segment, Topic
+from nakadi.model.events import ENDED, Bounds, Counted, Mark, Segment, Slice, Topic, microseconds
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveGone
 from nakadi.ports.event_log import OffsetUnavailable

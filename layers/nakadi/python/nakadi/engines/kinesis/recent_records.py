@@ -16,8 +16,7 @@ from msgspec.structs import replace
 from nakadi.engines.common import frames
 from nakadi.engines.kinesis import envelopes
 from nakadi.engines.kinesis.envelopes import Envelope
-from nakadi.model.events import Slice, StoredEvent, moment_of
-from nakadi.model.log_index import Counted, Mark, UnfinishedAppend
+from nakadi.model.events import Counted, Mark, Slice, StoredEvent, UnfinishedAppend, moment_of
 
 # Numbering ------------------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from nakadi.engines.kinesis.continuity import GIVE_UP_AFTER, ShardCursor, ShardT
 from nakadi.engines.kinesis.envelopes import hash_key, opened
 from nakadi.engines.kinesis.recent_records import ArrivedRecord, Frame, RecordCounter
 from nakadi.engines.kinesis.stream import GrowingPauses, Stream
-from nakadi.model.log_index import Counted, Mark
+from nakadi.model.events import Counted, Mark
 from nakadi.model.outcomes import Unavailable
 
 MOST_REMEMBERED = 1000

@@ -23,7 +23,7 @@ from botocore.parsers import ResponseParserError
 from msgspec import Struct
 
 from nakadi.engines.kinesis.recent_records import ArrivedRecord
-from nakadi.model.log_index import Mark
+from nakadi.model.events import Mark
 from nakadi.model.outcomes import Unavailable
 
 # Shards ---------------------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from nakadi.engines.kinesis.continuity import (
 from nakadi.engines.kinesis.fan_out import FanOut
 from nakadi.engines.kinesis.recent_records import ArrivedRecord, Rank
 from nakadi.engines.kinesis.stream import GrowingPauses, NoSuchShard, RecordPage, ShardTree, Stream
-from nakadi.model.log_index import Mark, Progress
+from nakadi.model.events import Mark, Progress
 from nakadi.model.outcomes import Unavailable
 
 Receive = Callable[[list[ArrivedRecord], Rank], None]

@@ -39,7 +39,7 @@ from nakadi.engines.common.documents import (
 )
 from nakadi.engines.common.listeners import SubscriptionListeners
 from nakadi.model.event_type import Position
-from nakadi.model.log_index import Head, Location, Progress, Segment, Topic
+from nakadi.model.events import Head, Location, Progress, Segment, Topic
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import (
     NOTHING_YET,
