@@ -74,6 +74,14 @@ def test_nothing_else_is_served(console, path):
     assert "outside" not in answer.text
 
 
+@pytest.mark.parametrize("path", [b"/console/assets/../secret.js", b"/console/assets/../../outside.js"])
+def test_no_path_leads_out_of_the_assets(console, path):
+    """Dots that a client sends as they are lead nowhere."""
+    answer = console.send(console.build_request("GET", "/console/", extensions={"target": path}))
+    assert answer.status_code == 404
+    assert "outside" not in answer.text
+
+
 def test_the_console_takes_nothing(console):
     """A request with a body is refused, and other paths go to the API."""
     answer = console.post("/console/", content=b"x" * 100)
