@@ -15,7 +15,7 @@ BIN := $(VENV)/bin
 export PYTHONPATH := layers/nakadi/python:glue_jobs:.
 export NAKADI_CONSOLE ?= $(abspath $(CONSOLE))/built
 
-.PHONY: help run console jobs kill-jobs test test-engines test-aws-local simulate mutants soak storms attacks clients check format bench bench-aws compare structure lock synth diff bootstrap deploy destroy destroy-data clean
+.PHONY: help run console jobs kill-jobs test test-engines test-aws-local simulate mutants soak storms attacks clients check format bench bench-aws bench-kafka compare structure lock synth diff bootstrap deploy destroy destroy-data clean
 
 help:
 	@echo 'make run [PORT=8080] [DATA=data]   start a broker on this machine'
@@ -37,6 +37,7 @@ help:
 	@echo 'make format                        put the formatting right'
 	@echo 'make bench                         measure, and draw it (half an hour)'
 	@echo 'make bench-aws                     measure what AWS is asked and how long functions take (a quarter of an hour)'
+	@echo 'make bench-kafka                   measure publishing and streaming with events in Kafka (minutes)'
 	@echo 'make compare A=URL B=URL           hold two brokers on this machine against each other'
 	@echo 'make structure                     measure the layout of the package, and the calls of a request'
 	@echo 'make synth [STAGE=dev] [CONTEXT=]  write the templates for AWS into cdk.out'
@@ -123,6 +124,9 @@ bench: $(VENV)/.test
 
 compare: $(VENV)/.test
 	@$(BIN)/python benchmarks/compare.py $(A) $(B) $(ARGS)
+
+bench-kafka: $(VENV)/.test $(VENV)/.kafka $(if $(KAFKA),,$(KAFKA_JARS)/.jars)
+	$(BIN)/python benchmarks/kafka.py
 
 structure: $(VENV)/.test
 	@$(BIN)/python benchmarks/structure.py

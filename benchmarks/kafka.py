@@ -1,0 +1,246 @@
+"""What does a log in Kafka cost? Publishing and streaming over HTTP, held against the client library's own loops.
+
+    python benchmarks/kafka.py [publish] [stream] [--quick] [--json FILE]
+
+Everything uses the same server of Kafka: one of its own, which `make test-engines` fetches, or that at KAFKA=host:9092.
+The loops write and read the bytes that the broker stores, without HTTP and without looking at them. Publishing is also
+held against the embedded engine, in turn, by the processor time of the broker's process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import socket
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+from pathlib import Path
+from uuid import uuid4
+
+import httpx
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from benchmarks.publish import Load, Running, a_request, a_server, published, register, serve
+from benchmarks.stream import read_all
+from infra.laptop import kafka_local
+from infra.laptop.processes import ended
+from nakadi.app.broker import open_broker
+from nakadi.app.engines import open_event_log
+from nakadi.app.settings import Settings
+from nakadi.ports.clock import SystemClock
+
+STRATEGY = "random"
+CLIENTS = 64
+ROUNDS = 3
+BATCHES = (1, 100)
+
+Figures = dict[str, float]
+
+
+@contextmanager
+def a_kafka() -> Iterator[str]:
+    """The address of a server."""
+    if own := os.environ.get("KAFKA"):
+        yield own
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        server = kafka_local.begun(folder)
+        try:
+            kafka_local.wait_until_it_answers(server)
+            yield server.address
+        finally:
+            ended(server.process)
+
+
+def serve_broker(log: str, listening: socket.socket, folder: str) -> None:
+    registry = f"sqlite:///{folder}/{uuid4().hex}.db"
+    broker = open_broker(Settings(registry=registry, event_log=log or registry))
+    register(broker, STRATEGY)
+    serve(listening, broker.application)
+
+
+def an_empty_topic(servers: str) -> str:
+    name = uuid4().hex
+    admin = AdminClient({"bootstrap.servers": servers})
+    admin.create_topics([NewTopic(name, 1, 1, config={"max.message.bytes": "8388608"})])[name].result(30)
+    return name
+
+
+# Publishing ----------------------------------------------------------------------------------------------------------
+
+
+def native_publish(servers: str, value: bytes, batch: int, seconds: float) -> float:
+    """Events a second of the library's own producer: as fast as it can, or with one event a client under way."""
+    settings = {
+        "acks": "all",
+        "enable.idempotence": True,
+        "compression.type": "zstd",
+        "linger.ms": 5 if batch > 1 else 0,
+    }
+    producer = Producer({"bootstrap.servers": servers, **settings})
+    topic, acknowledged, sent = an_empty_topic(servers), 0, 0
+
+    def delivered(error: object, _message: object) -> None:
+        nonlocal acknowledged
+        assert error is None, error
+        acknowledged += 1
+
+    most = 50_000 if batch > 1 else CLIENTS
+    began = time.perf_counter()
+    while time.perf_counter() < began + seconds:
+        while sent - acknowledged >= most:
+            producer.poll(0.001)
+        producer.produce(topic, value, on_delivery=delivered)
+        sent += 1
+        producer.poll(0)
+    producer.flush(60)
+    return acknowledged / (time.perf_counter() - began)
+
+
+def over_http(server: Running, batch: int, seconds: float, pace: float = 0.0) -> tuple[float, float, float]:
+    """Requests a second, the 99th percentile in milliseconds, and microseconds of CPU for an event."""
+    load = Load(CLIENTS, [a_request(STRATEGY, batch, number * batch) for number in range(50)], seconds, pace)
+    before = server.cpu_seconds()
+    asyncio.run(published(server.port, load))
+    cpu = (server.cpu_seconds() - before) / load.sent / batch * 1e6
+    took = sorted(load.took)
+    return len(took) / seconds, took[len(took) * 99 // 100] * 1000, cpu
+
+
+def measure_publishing(servers: str, seconds: float) -> Figures:
+    figures: Figures = {}
+    in_kafka = f"kafka://{servers}?prefix={uuid4().hex[:8]}-"
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        a_server(partial(serve_broker, in_kafka), folder) as kafka,
+        a_server(partial(serve_broker, ""), folder) as embedded,
+    ):
+        for batch in BATCHES:
+            value = a_stored_event(kafka, in_kafka)
+            rounds = [
+                (
+                    over_http(kafka, batch, seconds),
+                    over_http(embedded, batch, seconds),
+                    native_publish(servers, value, batch, seconds),
+                )
+                for _ in range(ROUNDS)
+            ]
+            rate = statistics.median(mine[0] for mine, _, _ in rounds)
+            _, worst, _ = over_http(kafka, batch, seconds, pace=2 * CLIENTS / rate)
+            figures |= {
+                f"publish_{batch}_requests_s": rate,
+                f"publish_{batch}_events_s": rate * batch,
+                f"publish_{batch}_of_native": statistics.median(mine[0] * batch / own for mine, _, own in rounds),
+                f"publish_{batch}_native_events_s": statistics.median(own for _, _, own in rounds),
+                f"publish_{batch}_cpu_us": statistics.median(mine[2] for mine, _, _ in rounds),
+                f"publish_{batch}_cpu_of_embedded": statistics.median(mine[2] / other[2] for mine, other, _ in rounds),
+                f"publish_{batch}_p99_at_half_load_ms": worst,
+            }
+    return figures
+
+
+def a_stored_event(server: Running, url: str) -> bytes:
+    """The bytes of an event as the broker has stored it."""
+    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}") as client:
+        client.post(f"/event-types/{STRATEGY}/events", content=a_request(STRATEGY, 1, 0).partition(b"\r\n\r\n")[2])
+        topic = client.get(f"/event-types/{STRATEGY}/timelines").json()[0]["topic"]
+    with closing(open_event_log(url, SystemClock())) as log:
+        value = log.read(topic, 0, log.bounds(topic, [0])[0].oldest).events[0].record.value
+    assert value is not None
+    return value
+
+
+# Streaming -----------------------------------------------------------------------------------------------------------
+
+
+def measure_streaming(servers: str, events: int) -> Figures:
+    """Old events from the beginning: to one client over HTTP, by the log alone, and to the library's own consumer."""
+    url = f"kafka://{servers}?prefix={uuid4().hex[:8]}-"
+    with tempfile.TemporaryDirectory() as folder, a_server(partial(serve_broker, url), folder) as server:
+        base = f"http://127.0.0.1:{server.port}"
+        with httpx.Client(base_url=base, timeout=60) as client:
+            for first in range(0, events, 1000):
+                body = a_request(STRATEGY, 1000, first).partition(b"\r\n\r\n")[2]
+                client.post(f"/event-types/{STRATEGY}/events", content=body).raise_for_status()
+            topic = client.get(f"/event-types/{STRATEGY}/timelines").json()[0]["topic"]
+        name = url.partition("prefix=")[2] + topic
+        target = f"/event-types/{STRATEGY}/events?batch_limit=100&stream_limit={events}"
+        cursors = 'X-Nakadi-Cursors: [{"partition":"0","offset":"BEGIN"}]\r\n'
+        rounds = []
+        for _ in range(ROUNDS):
+            native = native_consume(servers, name, events)
+            seconds, size = read_all(base, [target], cursors)
+            rounds.append(
+                (native, size / (size_of_events(servers, name, events) / events) / seconds, by_log(url, topic, events))
+            )
+    return {
+        "stream_native_events_s": statistics.median(native for native, _, _ in rounds),
+        "stream_http_events_s": statistics.median(http for _, http, _ in rounds),
+        "stream_http_of_native": statistics.median(http / native for native, http, _ in rounds),
+        "stream_log_events_s": statistics.median(log for _, _, log in rounds),
+        "stream_log_of_native": statistics.median(log / native for native, _, log in rounds),
+    }
+
+
+def native_consume(servers: str, topic: str, events: int) -> float:
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "bench"})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    got, began = 0, 0.0
+    while got < events:
+        messages = consumer.consume(1000, 0.05)
+        if messages and not began:
+            began = time.perf_counter()
+        for message in messages:
+            got += message.value() is not None
+    rate = events / (time.perf_counter() - began)
+    consumer.close()
+    return rate
+
+
+def size_of_events(servers: str, topic: str, events: int) -> int:
+    """Bytes of all values."""
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "bench"})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    sizes: list[int] = []
+    while len(sizes) < events:
+        sizes += [len(message.value()) for message in consumer.consume(1000, 0.05)]
+    consumer.close()
+    return sum(sizes[:events])
+
+
+def by_log(url: str, topic: str, events: int) -> float:
+    with closing(open_event_log(url, SystemClock())) as log:
+        place, began = log.read(topic, 0, 0).next_offset, time.perf_counter()
+        first = place
+        while place < events:
+            place = log.read(topic, 0, place).next_offset
+        return (events - first) / (time.perf_counter() - began)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="*", choices=["publish", "stream", []], help="all of it unless told")
+    parser.add_argument("--quick", action="store_true", help="a fifth of the time, for a first look")
+    parser.add_argument("--json", type=Path, help="where to write the figures")
+    options = parser.parse_args()
+    figures: Figures = {}
+    with a_kafka() as servers:
+        if "publish" in (options.what or ["publish"]):
+            figures |= measure_publishing(servers, 1.0 if options.quick else 5.0)
+        if "stream" in (options.what or ["stream"]):
+            figures |= measure_streaming(servers, 20_000 if options.quick else 100_000)
+    for name, value in figures.items():
+        print(f"{name:36}{value:12.2f}")
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
