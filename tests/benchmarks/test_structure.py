@@ -9,6 +9,14 @@ from pathlib import Path
 import pytest
 
 from benchmarks.structure import Layout, circles, floors
+from nakadi.engines.sqlite.event_log import SqliteLog
+from nakadi.model.event_type import Position
+from nakadi.model.events import Record
+from nakadi.ports.clock import SystemClock
+from nakadi.streaming.chunks import EventChunk
+from nakadi.streaming.driver import batch_line
+from nakadi.streaming.parameters import StreamLimits
+from nakadi.streaming.session import LowLevelSession
 from tests.support.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
@@ -73,3 +81,35 @@ def test_a_request_leads_through_few_calls():
     calls = {name.partition(":")[0]: seen[0] for name, seen in figures.items()}
     assert calls.keys() == MOST_CALLS.keys()
     assert {name: most for name, most in MOST_CALLS.items() if calls[name] > most} == {}, calls
+
+
+class CallCounter:
+    """Counts calls of functions in this thread within its block; those that make named tuples are in no file."""
+
+    def __enter__(self):
+        self.calls = 0
+        sys.setprofile(self._called)
+        return self
+
+    def __exit__(self, *_):
+        sys.setprofile(None)
+
+    def _called(self, _frame, event, _argument):
+        self.calls += event == "call"
+
+
+@pytest.mark.parametrize("size", [10, 600])
+def test_a_stream_of_old_events_takes_no_call_for_each(tmp_path, size):
+    """Reading a thousand events from the data file and putting them into ten lines takes a few calls for each line."""
+    log = SqliteLog(tmp_path / "nakadi.db", SystemClock())
+    log.create_topic("t", 1)
+    log.append("t", {0: [Record(b'"%d"' % number + b" " * size) for number in range(1000)]})
+    session = LowLevelSession(StreamLimits(batch_limit=100), {"0": Position(1, -1)}, 0.0)
+
+    with CallCounter() as counted:
+        run = EventChunk(1, 0, log.read("t", 0, 0)).from_offset(0)
+        lines = [batch_line(batch) for batch in session.arrived("0", run, 1.0)]
+    log.close()
+
+    assert [line.count(b'"') for line in lines] == [212] * 10
+    assert counted.calls < 500, counted.calls
