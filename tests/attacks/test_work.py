@@ -107,7 +107,7 @@ import sys, threading
 from pathlib import Path
 from nakadi.local import program
 from nakadi.app.shutdown import leave
-from nakadi.app.shutdown import Signals
+from nakadi.app.shutdown import SignalHandler
 from nakadi.engines.memory.stores import MemoryRegistry
 
 silent, answered = Path(sys.argv.pop(1)), MemoryRegistry.get
@@ -119,7 +119,7 @@ def get(self, kind, key):
 
 MemoryRegistry.get = get
 program.GRACE_SECONDS, program.CLIENTS_SECONDS = 3.0, 0.5
-signals = Signals()
+signals = SignalHandler()
 signals.install()
 leave(program.main(signals=signals))
 """
