@@ -1,0 +1,92 @@
+"""What does a change of publishing cost or save? This checkout against another one, in alternating rounds.
+
+    python benchmarks/paired.py OTHER_CHECKOUT [--seconds S] [--rounds N]
+
+Both serve SQLite on loopback from a process of their own. What is compared is the CPU time of that process for each
+request, system and all threads included: on a machine that has other things to do, rates say how much of it was left,
+and the rounds of both fall into the same minutes. The medians of the rounds are printed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from benchmarks.publish import Load, Running, a_request, published
+
+HERE = Path(__file__).parents[1]
+
+Figures = tuple[float, float, float, float]
+
+SERVE = """
+import socket, sys
+from benchmarks.publish import serve_broker
+listening = socket.create_server(("127.0.0.1", 0), backlog=512)
+print(listening.getsockname()[1], flush=True)
+serve_broker(listening, sys.argv[1])
+"""
+
+
+@contextmanager
+def serving(checkout: Path) -> Iterator[Running]:
+    environment = {**os.environ, "PYTHONPATH": f"{checkout}/layers/nakadi/python:{checkout}"}
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-c", SERVE, folder]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, cwd=folder) as process:
+            assert process.stdout is not None
+            try:
+                yield Running(int(process.stdout.readline()), process.pid)
+            finally:
+                process.terminate()
+
+
+def measured(server: Running, load: Load) -> Figures:
+    """µs of CPU a request, requests a second, and the median and the 99th percentile of their milliseconds."""
+    before = server.cpu_seconds()
+    asyncio.run(published(server.port, load))
+    cpu = (server.cpu_seconds() - before) / load.sent * 1e6
+    took = sorted(load.took)
+    return cpu, len(took) / load.seconds, took[len(took) // 2] * 1e3, took[len(took) * 99 // 100] * 1e3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("other", type=Path)
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    print(
+        f"| clients, a batch | µs of CPU a request: {options.other.name} | here | ratio | requests/s, p50, p99 here |"
+    )
+    print("|---|---|---|---|---|")
+    with ExitStack() as stack:
+        other, here = (stack.enter_context(serving(each)) for each in (options.other.resolve(), HERE))
+        for each in (other, here):
+            measured(each, Load(1, [a_request("random", 1, 0)], 0.5))  # until it has read what it will remember
+        for batch in (1, 100):
+            requests = [a_request("random", batch, number * batch) for number in range(50)]
+            for clients in (1, 8, 64):
+                seen: tuple[list[Figures], list[Figures]] = ([], [])
+                for _ in range(options.rounds):
+                    for server, figures in zip((other, here), seen, strict=True):
+                        figures.append(measured(server, Load(clients, requests, options.seconds)))
+                before, after = map(medians, seen)
+                rates = f"{after[1]:,.0f}, {after[2]:.1f} ms, {after[3]:.1f} ms"
+                cpu = f"{before[0]:,.0f} | {after[0]:,.0f} | {after[0] / before[0]:.2f}"
+                print(f"| {clients}, {batch} | {cpu} | {rates} |", flush=True)
+
+
+def medians(rounds: Sequence[Figures]) -> list[float]:
+    return [statistics.median(each) for each in zip(*rounds, strict=True)]
+
+
+if __name__ == "__main__":
+    main()
