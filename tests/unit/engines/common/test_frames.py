@@ -72,3 +72,16 @@ def test_what_is_no_frame_is_reported(frame, why):
     """Bytes that are no frame, or a damaged one, are refused with the reason."""
     with pytest.raises(frames.BadFrame, match=why):
         frames.decode(frame)
+    with pytest.raises(frames.BadFrame, match=why):
+        frames.text_of(frame)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 200])
+def test_the_text_of_plain_events_comes_with_the_end_of_each_line(count):
+    """What is cut out at these ends are the events that were put in."""
+    records = [Record(b'{"number":%d}' % number) for number in range(count)]
+    frame = frames.encode(records)
+    text, ends = frames.text_of(frame)
+    begins = [0, *(end + 1 for end in ends)]
+    assert not frames.has_notes(frame)
+    assert [Record(text[begin:end]) for begin, end in zip(begins, ends, strict=False)] == records
