@@ -175,7 +175,7 @@ def test_hostile_requests_are_answered_as_described(target, record_property):
         target.hold(request)
 
     attack()
-    record_property("figures", told(target.statuses))
+    record_property("figures", in_words(target.statuses))
 
 
 @pytest.mark.parametrize("target", ["memory"], indirect=True)
@@ -195,7 +195,7 @@ def test_requests_from_the_description_are_answered_as_described(target, record_
                 target.hold(made_by_schemathesis(case, target))
 
             attack()
-    record_property("figures", told(target.statuses - before))
+    record_property("figures", in_words(target.statuses - before))
 
 
 def made_by_schemathesis(case: Case, target: Target) -> HostileRequest:
@@ -213,5 +213,5 @@ def _bytes(value: str | bytes) -> bytes:
     return value if isinstance(value, bytes) else value.encode("latin-1", "replace")
 
 
-def told(statuses: Counter[int]) -> str:
+def in_words(statuses: Counter[int]) -> str:
     return ", ".join(f"{status}: {count}" for status, count in sorted(statuses.items()))

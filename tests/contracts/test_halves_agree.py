@@ -49,7 +49,7 @@ WEIGHTS = {
 }
 
 
-def told(answer):
+def comparable(answer):
     """Readable where two answers differ."""
     if isinstance(answer, list | tuple):
         return [
@@ -97,7 +97,7 @@ class Walk:
                 answers.append(work(log))
             except (UnknownTopic, SealedTopic, OffsetUnavailable) as refusal:
                 answers.append(type(refusal))
-        assert told(answers[0]) == told(answers[1])
+        assert comparable(answers[0]) == comparable(answers[1])
         return answers[0]
 
     def place(self) -> tuple[str, int]:

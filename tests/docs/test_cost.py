@@ -12,19 +12,19 @@ PAGE = (Path(__file__).parents[2] / "docs" / "cost.md").read_text()
 EXAMPLES = re.findall(r"```sh\npython -m infra\.cost(.*?)```\n\n```text\n(.*?)```\n", PAGE, re.DOTALL)
 
 
-def told(capsys, *arguments: str) -> str:
+def printed_by(capsys, *arguments: str) -> str:
     assert main(arguments) == 0
     return capsys.readouterr().out
 
 
 def total(capsys, *arguments: str) -> float:
-    return float(re.search(r"^Total +([\d,.]+)$", told(capsys, *arguments), re.MULTILINE)[1].replace(",", ""))
+    return float(re.search(r"^Total +([\d,.]+)$", printed_by(capsys, *arguments), re.MULTILINE)[1].replace(",", ""))
 
 
 @pytest.mark.parametrize(("arguments", "bill"), EXAMPLES, ids=range(len(EXAMPLES)))
 def test_a_bill_is_what_the_calculator_says(capsys, arguments, bill):
     """Every example prints what stands below it."""
-    assert told(capsys, *shlex.split(arguments.replace("\\\n", " "))) == bill
+    assert printed_by(capsys, *shlex.split(arguments.replace("\\\n", " "))) == bill
 
 
 def test_there_are_examples():
@@ -34,7 +34,7 @@ def test_there_are_examples():
 
 def test_a_million_events_that_come_directly_cost_a_dime(capsys):
     """The busy example by a load balancer of its own, with two tasks, costs at most ten cents a million events."""
-    bill = told(capsys, *shlex.split(EXAMPLES[4][0].replace("\\\n", " ")))
+    bill = printed_by(capsys, *shlex.split(EXAMPLES[4][0].replace("\\\n", " ")))
     assert float(re.search(r"^A million events +([\d.]+)$", bill, re.MULTILINE)[1]) <= 0.10
 
 
@@ -48,7 +48,7 @@ def test_small_batches_are_dear(capsys):
     """Ten events to a request cost several times as much as a hundred, and one to a request much more than servers."""
     load = ("--events-per-second", "1000", "--event-bytes", "700", "--delivered-batch", "500", "--index-seconds", "10")
     hundred, ten, one = (total(capsys, *load, "--batch", batch) for batch in ("100", "10", "1"))
-    servers = float(re.search(r"MSK, 3 m7g\.large +([\d.,]+)", told(capsys, *load))[1].replace(",", ""))
+    servers = float(re.search(r"MSK, 3 m7g\.large +([\d.,]+)", printed_by(capsys, *load))[1].replace(",", ""))
     assert ten > 3 * hundred
     assert one > 10 * servers
 
@@ -59,5 +59,5 @@ def test_a_hasty_indexer_is_dear(capsys):
     at = arguments.index("--index-seconds") + 1
     said = re.search(r"DynamoDB is \$(\d+) of the bill above instead of \$(\d+)", PAGE)
     for seconds, dollars in zip(("1", "10"), said.groups(), strict=True):
-        bill = told(capsys, *arguments[:at], seconds, *arguments[at + 1 :])
+        bill = printed_by(capsys, *arguments[:at], seconds, *arguments[at + 1 :])
         assert round(float(re.search(r"^DynamoDB +([\d.]+)", bill, re.MULTILINE)[1])) == int(dollars)

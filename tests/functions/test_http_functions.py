@@ -118,7 +118,7 @@ def test_a_broker_is_opened_once(functions, world, event_type):
 
 
 @pytest.mark.usefixtures("event_type")
-class TestTelling:
+class TestLogsOfFunctions:
     def test_metrics_are_reported_in_the_embedded_format(self, functions, capsys):
         """Every answer is counted and timed for CloudWatch, with the function as the only dimension."""
         capsys.readouterr()

@@ -54,7 +54,7 @@ def entries(*told: str) -> tuple[Entry, ...]:
     return tuple(entry(partition, each) for partition, each in enumerate(told))
 
 
-def told(them: Iterable[Entry]) -> list[str]:
+def in_words(them: Iterable[Entry]) -> list[str]:
     """The other way round."""
     return [f"{each.owner or ''}{'>' + each.next if each.next else ''}" for each in them]
 

@@ -37,7 +37,7 @@ def scraped(api: httpx.Client) -> Samples:
     return samples_in(answer.text)
 
 
-def told(metrics: Metrics) -> Samples:
+def samples_of(metrics: Metrics) -> Samples:
     """What a process without a server would report."""
     text_of = prometheus_text(metrics)
     assert text_of is not None

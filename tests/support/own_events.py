@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 
 
-def told(api: httpx.Client, name: str) -> list[dict[str, Any]]:
+def own_events(api: httpx.Client, name: str) -> list[dict[str, Any]]:
     """The events of one of the broker's own event types, those of each partition in their order; none before it is
     made."""
     partitions = api.get(f"/event-types/{name}/partitions")

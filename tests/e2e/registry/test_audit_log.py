@@ -3,7 +3,7 @@
 import json
 
 from tests.support.api import a_definition, created, lists
-from tests.support.own_events import told
+from tests.support.own_events import own_events
 
 
 def about(events, resource):
@@ -22,7 +22,7 @@ def test_changes_are_reported_while_the_feature_is_on(api, switched_on):
     api.put(f"/event-types/{definition['name']}", json=definition | {"owning_application": "other"})
     api.delete(f"/event-types/{definition['name']}")
 
-    events = told(api, "nakadi.audit.log")
+    events = own_events(api, "nakadi.audit.log")
     creation, change, deletion = about(events, definition["name"])
     assert [each["op"] for each in (creation, change, deletion)] == ["C", "U", "D"]
     assert all(each["resource_type"] == "event_type" for each in (creation, change, deletion))
@@ -38,7 +38,7 @@ def test_the_log_begins_with_itself(api, switched_on):
     """Switching the audit log on is its first record, and makes its event type. (R250, R251)"""
     switched_on("audit_log_collection")
 
-    assert about(told(api, "nakadi.audit.log"), "audit_log_collection")
+    assert about(own_events(api, "nakadi.audit.log"), "audit_log_collection")
     assert api.get("/event-types/nakadi.audit.log").json()["category"] == "data"
 
 
@@ -53,7 +53,7 @@ def test_settings_and_storages_are_reported_too(api, switched_on, a_storage):
     api.delete("/storages/audited")
     api.post(f"/event-types/{name}/timelines", json={"storage_id": "default"})
 
-    kinds = {each["data"]["resource_type"] for each in told(api, "nakadi.audit.log")}
+    kinds = {each["data"]["resource_type"] for each in own_events(api, "nakadi.audit.log")}
 
     assert kinds >= {"event_type", "admins", "blacklist_entry", "storage", "timeline", "feature"}
 
@@ -65,7 +65,7 @@ def test_what_failed_is_not_reported(api, switched_on):
 
     assert api.post("/event-types", json=definition).status_code == 422
     assert api.post("/event-types", content="{", headers={"content-type": "application/json"}).status_code == 400
-    assert about(told(api, "nakadi.audit.log"), definition["name"]) == []
+    assert about(own_events(api, "nakadi.audit.log"), definition["name"]) == []
 
 
 def test_telling_does_not_fail_the_request(api, switched_on):
@@ -89,7 +89,7 @@ def test_what_becomes_of_event_types_is_a_figure(api, switched_on):
     created(api, definition)
     api.delete(f"/event-types/{definition['name']}")
 
-    events = [each for each in told(api, "nakadi.event.type.log") if each["event_type"] == definition["name"]]
+    events = [each for each in own_events(api, "nakadi.event.type.log") if each["event_type"] == definition["name"]]
 
     assert [each["status"] for each in events] == ["created", "deleted"]
     assert {each["authz"] for each in events} == {"enabled"}

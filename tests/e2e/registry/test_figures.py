@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.api import created
 from tests.support.consumer import Consumer, soon
-from tests.support.own_events import told
+from tests.support.own_events import own_events
 from tests.support.subscriptions import subscribed
 
 PUBLISHED, STREAMED, ASKED = "nakadi.batch.published", "nakadi.data.streamed", "nakadi.access.log"
@@ -26,7 +26,7 @@ def publish(api, name, count=1):
 
 
 def about(api, figures, name):
-    return [each for each in told(api, figures) if each["event_type"] == name]
+    return [each for each in own_events(api, figures) if each["event_type"] == name]
 
 
 def test_what_was_published_is_reported(api, on):
@@ -38,7 +38,7 @@ def test_what_was_published_is_reported(api, on):
     assert {(each["number_of_events"], each["batch_size"], each["app"]) for each in events} == {
         (1, len(b'[{"n":0}]'), "unauthenticated")
     }
-    assert {each["event_type"] for each in told(api, PUBLISHED)}.isdisjoint({PUBLISHED, STREAMED, ASKED})
+    assert {each["event_type"] for each in own_events(api, PUBLISHED)}.isdisjoint({PUBLISHED, STREAMED, ASKED})
 
 
 def test_what_was_streamed_is_reported(api):
@@ -75,7 +75,7 @@ def test_requests_are_reported(api):
 def requests(api, path):
     # On AWS a function writes what has gathered when it is asked again later.
     api.get(path)
-    return [each for each in told(api, ASKED) if each["path"] == path and each["query"]]
+    return [each for each in own_events(api, ASKED) if each["path"] == path and each["query"]]
 
 
 def test_reading_figures_makes_none(api, on):
@@ -89,7 +89,7 @@ def test_reading_figures_makes_none(api, on):
     def paths():
         # What a function has gathered is written when it is asked again later.
         api.get(f"/subscriptions/{others['id']}")
-        return {each["path"] for each in told(api, ASKED)}
+        return {each["path"] for each in own_events(api, ASKED)}
 
     of_others = {f"/subscriptions/{others['id']}/{what}" for what in ("events", "cursors")}
     soon(lambda: paths() >= of_others, seconds=90)

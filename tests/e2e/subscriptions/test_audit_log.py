@@ -1,12 +1,12 @@
 """What the broker records about subscriptions in its own event types."""
 
 from tests.support.api import created
-from tests.support.own_events import told
+from tests.support.own_events import own_events
 from tests.support.subscriptions import a_cursor, a_request, changed, published, reset, subscribed
 
 
 def audited(api, subscription):
-    events = [each for each in told(api, "nakadi.audit.log") if each["data"]["resource_id"] == subscription["id"]]
+    events = [each for each in own_events(api, "nakadi.audit.log") if each["data"]["resource_id"] == subscription["id"]]
     return [(each["data_type"], each["data_op"], each["data"]) for each in events]
 
 
@@ -56,7 +56,7 @@ def test_what_changes_nothing_is_not_reported(api, switched_on):
 
 
 def counted(api, subscription):
-    events = told(api, "nakadi.subscription.log")
+    events = own_events(api, "nakadi.subscription.log")
     return [each["status"] for each in events if each["subscription_id"] == subscription["id"]]
 
 

@@ -214,17 +214,19 @@ def test_commits_are_judged_in_order(api):
     name = created(api)["name"]
     subscription = subscribed(api, name)
 
-    def told(*items, stream="x", to=subscription["id"], status=422):
+    def refused(*items, stream="x", to=subscription["id"], status=422):
         headers = {"X-Nakadi-StreamId": stream}
         answer = api.post(f"/subscriptions/{to}/cursors", json={"items": list(items)}, headers=headers)
         return problem(answer, status)
 
     good = a_cursor(name)
-    assert told(good, a_cursor("no.such.thing"), to="unknown") == 'EventType "no.such.thing" does not exist.'
-    assert told(good, a_cursor(name, "0", "abc"), to="unknown") == "invalid offset abc for partition 0"
-    assert told(to="unknown") == "Cursors are empty"
-    assert told(a_cursor(name, "x", 0), to="unknown", status=404) == 'Subscription with id "unknown" does not exist'
-    assert told(good, a_cursor(name, "x", 0)) == "non existing partition x"
-    assert told(good, a_cursor(name, "9", 0)) == "Stream id has to be valid UUID, but `x was provided"
-    assert told(a_cursor(name, "9", 0), stream=STREAM) == f"Session with stream id {STREAM} not found"
-    assert told(a_cursor(name, "0", 99), stream=STREAM.upper()) == f"Session with stream id {STREAM.upper()} not found"
+    assert refused(good, a_cursor("no.such.thing"), to="unknown") == 'EventType "no.such.thing" does not exist.'
+    assert refused(good, a_cursor(name, "0", "abc"), to="unknown") == "invalid offset abc for partition 0"
+    assert refused(to="unknown") == "Cursors are empty"
+    assert refused(a_cursor(name, "x", 0), to="unknown", status=404) == 'Subscription with id "unknown" does not exist'
+    assert refused(good, a_cursor(name, "x", 0)) == "non existing partition x"
+    assert refused(good, a_cursor(name, "9", 0)) == "Stream id has to be valid UUID, but `x was provided"
+    assert refused(a_cursor(name, "9", 0), stream=STREAM) == f"Session with stream id {STREAM} not found"
+    assert (
+        refused(a_cursor(name, "0", 99), stream=STREAM.upper()) == f"Session with stream id {STREAM.upper()} not found"
+    )

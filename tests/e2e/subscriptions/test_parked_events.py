@@ -9,7 +9,7 @@ import pytest
 from tests.e2e.conftest import engine_settings
 from tests.support.api import a_definition, created, problem
 from tests.support.consumer import Consumer, owners
-from tests.support.own_events import told
+from tests.support.own_events import own_events
 from tests.support.parking import PARKING, give_up_on_the_next, keyed, parked_ids, published
 from tests.support.patience import until
 from tests.support.served import ServedBroker
@@ -197,7 +197,7 @@ def test_skips_and_redrives_are_audited(api, parked, switched_on):
     first, second, _ = parked_ids(api, parked)
     assert api.delete(f"{target}/{second}").status_code == 204
     assert api.post(f"{target}/{first}/redrive").status_code == 204
-    events = told(api, "nakadi.audit.log")
+    events = own_events(api, "nakadi.audit.log")
     skip, redrive = ([each for each in events if each["data_type"] == kind][-1] for kind in ("parked_event", "cursors"))
     assert (skip["data_type"], skip["data_op"]) == ("parked_event", "D")
     assert skip["data"]["resource_id"] == f"{parked['id']}/{second}"

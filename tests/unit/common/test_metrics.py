@@ -36,7 +36,7 @@ from nakadi.subscriptions.stream.calls import DeadLetterPublisher
 from nakadi.subscriptions.stream.members import LeaseKeeper, SubscriptionSessions
 from tests.support.clock import HandMovedClock
 from tests.support.coordination import a_session, an_assignment
-from tests.support.metrics import told, value
+from tests.support.metrics import samples_of, value
 from tests.support.patience import PATIENCE, until
 
 
@@ -46,7 +46,7 @@ def metrics():
 
 
 def seen(metrics, name, **labels):
-    return value(told(metrics), name, **labels)
+    return value(samples_of(metrics), name, **labels)
 
 
 # Counting

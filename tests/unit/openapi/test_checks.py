@@ -37,7 +37,7 @@ SENT = {
 }
 
 
-def told(name, body) -> list[tuple[str, str]]:
+def violations_of(name, body) -> list[tuple[str, str]]:
     return [(each.path, each.message) for each in body_violations(name, body)]
 
 
@@ -84,10 +84,10 @@ def test_every_rule_of_a_checked_body_has_a_message(name):
 
 def test_null_is_a_missing_member():
     """A null is as good as a missing member; where there is a default, a null is a mistake. (R37)"""
-    assert told("EventTypeDraft", {**SENT, "default_statistic": None, "authorization": None}) == []
-    assert told("EventTypeDraft", {**SENT, "cleanup_policy": None}) == [("cleanup_policy", "must not be null")]
-    assert told("EventTypeDraft", {**SENT, "category": None}) == [("category", "must not be null")]
-    assert told("EventTypeDraft", {n: v for n, v in SENT.items() if n != "category"}) == [
+    assert violations_of("EventTypeDraft", {**SENT, "default_statistic": None, "authorization": None}) == []
+    assert violations_of("EventTypeDraft", {**SENT, "cleanup_policy": None}) == [("cleanup_policy", "must not be null")]
+    assert violations_of("EventTypeDraft", {**SENT, "category": None}) == [("category", "must not be null")]
+    assert violations_of("EventTypeDraft", {n: v for n, v in SENT.items() if n != "category"}) == [
         ("category", "must not be null")
     ]
 
@@ -95,7 +95,7 @@ def test_null_is_a_missing_member():
 def test_what_is_missing_in_the_body_itself_is_reported_first():
     """First the name, then what is missing in the body itself, then everything else in the order of its fields."""
     body = {"name": "", "owning_application": "x" * 1001, "schema": {"type": None, "schema": None}}
-    assert told("EventTypeDraft", body) == [
+    assert violations_of("EventTypeDraft", body) == [
         ("name", "format not allowed"),
         ("name", "the length of the name must be >= 1 and <= 255"),
         ("category", "must not be null"),
@@ -107,12 +107,12 @@ def test_what_is_missing_in_the_body_itself_is_reported_first():
 
 def test_a_name_ends_where_it_ends():
     """A line break at the end is no part of a name."""
-    assert told("EventTypeDraft", {**SENT, "name": "order\n"}) == [("name", "format not allowed")]
+    assert violations_of("EventTypeDraft", {**SENT, "name": "order\n"}) == [("name", "format not allowed")]
 
 
 def test_of_a_list_that_is_too_long_only_the_first_items_are_reported():
     """A list that is too long does not make the answer as long."""
-    found = told("EventTypeDraft", {**SENT, "ordering_key_fields": ["x" * 1001] * 5000})
+    found = violations_of("EventTypeDraft", {**SENT, "ordering_key_fields": ["x" * 1001] * 5000})
     assert found[0] == ("ordering_key_fields", "size must be between 0 and 100")
     assert [path for path, _ in found[1:]] == [f"ordering_key_fields[{index}]" for index in range(100)]
 

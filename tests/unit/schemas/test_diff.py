@@ -9,7 +9,7 @@ from nakadi.schemas.values import Exhausted
 from tests.support.patience import effort
 
 
-def told(old, new) -> list[str]:
+def diffs(old, new) -> list[str]:
     return [f"{change.kind} {change.path.text}" for change in differences(old, new)]
 
 
@@ -46,7 +46,7 @@ P = "#/properties/p"
 )
 def test_strings_have_one_difference_at_most(old, new, changes):
     """Of strings the first difference is reported; a format, or a pattern on one side only, is not looked at. (R197)"""
-    assert told(within(old), within(new)) == changes
+    assert diffs(within(old), within(new)) == changes
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_strings_have_one_difference_at_most(old, new, changes):
 def test_numbers_have_one_difference_at_most(old, new, changes):
     """Of numbers the first of maximum, minimum and multipleOf is reported; 1 is not 1.0, an integer is a number.
     (R198)"""
-    assert told(within(old), within(new)) == changes
+    assert diffs(within(old), within(new)) == changes
 
 
 @pytest.mark.parametrize(
@@ -91,17 +91,20 @@ def test_numbers_have_one_difference_at_most(old, new, changes):
 )
 def test_enums_are_sets_of_values(old, new, changed):
     """Of enums the set of values counts, types included. (R199)"""
-    assert told(within({"enum": old}), within({"enum": new})) == ([f"ENUM_ARRAY_CHANGED {P}/enum"] if changed else [])
+    assert diffs(within({"enum": old}), within({"enum": new})) == ([f"ENUM_ARRAY_CHANGED {P}/enum"] if changed else [])
 
 
 def test_combinations_are_compared_by_position():
     """Members are counted, then the criterion is looked at, then each member at its place. (R200)"""
     one, two = {"type": "string"}, {"type": "null"}
 
-    assert told({"anyOf": [one]}, {"oneOf": [one, two]}) == ["SUB_SCHEMA_CHANGED #/"]
-    assert told({"anyOf": [one]}, {"oneOf": [two]}) == ["COMPOSITION_METHOD_CHANGED #/"]
-    assert told({"anyOf": [one, two]}, {"anyOf": [two, one]}) == ["TYPE_CHANGED #/anyOf/0", "TYPE_CHANGED #/anyOf/1"]
-    assert told({"oneOf": [one]}, {"oneOf": [{"type": "string", "minLength": 1}]}) == [
+    assert diffs({"anyOf": [one]}, {"oneOf": [one, two]}) == ["SUB_SCHEMA_CHANGED #/"]
+    assert diffs({"anyOf": [one]}, {"oneOf": [two]}) == ["COMPOSITION_METHOD_CHANGED #/"]
+    assert diffs({"anyOf": [one, two]}, {"anyOf": [two, one]}) == [
+        "TYPE_CHANGED #/anyOf/0",
+        "TYPE_CHANGED #/anyOf/1",
+    ]
+    assert diffs({"oneOf": [one]}, {"oneOf": [{"type": "string", "minLength": 1}]}) == [
         "ATTRIBUTE_VALUE_CHANGED #/oneOf/0/minLength"
     ]
 
@@ -122,7 +125,7 @@ def test_objects_are_compared_in_order():
         "minProperties": 1,
     }
 
-    assert told(old, new) == [
+    assert diffs(old, new) == [
         "PROPERTY_REMOVED #/properties/gone",
         "TYPE_CHANGED #/properties/kept",
         "PROPERTIES_ADDED #/properties",
@@ -138,7 +141,7 @@ def test_objects_are_compared_in_order():
 
 def test_a_swap_of_properties_is_a_removal():
     """One property for another is reported as a removal alone. (R201)"""
-    assert told(within({}), {"properties": {"q": {}}}) == ["PROPERTY_REMOVED #/properties/p"]
+    assert diffs(within({}), {"properties": {"q": {}}}) == ["PROPERTY_REMOVED #/properties/p"]
 
 
 @pytest.mark.parametrize(
@@ -157,7 +160,7 @@ def test_a_swap_of_properties_is_a_removal():
 )
 def test_members_of_objects(old, new, changes):
     """Required names and dependencies are compared as sets; patterns and unused definitions are not observed. (R201)"""
-    assert told(old, new) == changes
+    assert diffs(old, new) == changes
 
 
 ADDITIONAL = "#/additionalProperties"
@@ -184,7 +187,7 @@ ADDITIONAL = "#/additionalProperties"
 def test_additional_properties(old, new, changes):
     """Additional properties are permitted, forbidden or described; not to speak of them permits them. (R201)"""
     schemas = [{"type": "object", **({} if each is None else {"additionalProperties": each})} for each in (old, new)]
-    assert told(*schemas) == changes
+    assert diffs(*schemas) == changes
 
 
 @pytest.mark.parametrize(
@@ -212,7 +215,7 @@ def test_additional_properties(old, new, changes):
 )
 def test_arrays(old, new, changes):
     """Of arrays the items, further items and limits are compared, in this order. (R202)"""
-    assert told({"type": "array", **old}, {"type": "array", **new}) == changes
+    assert diffs({"type": "array", **old}, {"type": "array", **new}) == changes
 
 
 def test_references_are_followed():
@@ -221,9 +224,9 @@ def test_references_are_followed():
     def referring(name, target):
         return {"properties": {"p": {"$ref": f"#/definitions/{name}"}}, "definitions": {name: target}}
 
-    assert told(referring("a", {"type": "string"}), referring("b", {"type": "string"})) == []
-    assert told(referring("a", {}), referring("a", {"type": "null"})) == [f"TYPE_NARROWED {P}/$ref"]
-    assert told(referring("a", {"type": "string"}), within({"type": "string"})) == [f"TYPE_CHANGED {P}"]
+    assert diffs(referring("a", {"type": "string"}), referring("b", {"type": "string"})) == []
+    assert diffs(referring("a", {}), referring("a", {"type": "null"})) == [f"TYPE_NARROWED {P}/$ref"]
+    assert diffs(referring("a", {"type": "string"}), within({"type": "string"})) == [f"TYPE_CHANGED {P}"]
 
 
 @pytest.mark.parametrize(
@@ -242,19 +245,19 @@ def test_references_are_followed():
 def test_some_kinds_are_not_looked_into(old, new):
     """Of the simple kinds only what they say about themselves is compared. (R204)"""
     draft = {"$schema": "http://json-schema.org/draft-07/schema#"}
-    assert told(draft | within(old), draft | within(new)) == []
+    assert diffs(draft | within(old), draft | within(new)) == []
 
 
 def test_words_about_a_schema_are_compared_everywhere():
     """Identifier, title and description are compared in all kinds; not to have one counts as a value. (R196)"""
     old, new = {"type": "null", "title": "t"}, {"type": "null", "id": "i", "description": "d"}
-    assert told(within(old), within(new)) == [
+    assert diffs(within(old), within(new)) == [
         f"ID_CHANGED {P}",
         f"TITLE_CHANGED {P}",
         f"DESCRIPTION_CHANGED {P}",
     ]
     combined = {"title": "t", "type": ["string", "null"]}
-    assert told(within(combined), within({**combined, "title": "u"})) == [f"TITLE_CHANGED {P}"]
+    assert diffs(within(combined), within({**combined, "title": "u"})) == [f"TITLE_CHANGED {P}"]
 
 
 @pytest.mark.parametrize(
@@ -282,15 +285,15 @@ def test_words_about_a_schema_are_compared_everywhere():
 )
 def test_kinds_that_differ_end_the_comparison(old, new, changes):
     """An open schema may be narrowed, to an object even without a word; otherwise kinds must be the same. (R196)"""
-    assert told(within(old), within(new)) == changes
+    assert diffs(within(old), within(new)) == changes
 
 
 def test_names_stand_in_paths_as_they_are():
     """Paths are joined from plain names; the root is `#/`. (R205)"""
-    assert told({"properties": {"a/b~c": {"type": "null"}}}, {"properties": {"a/b~c": {"type": "string"}}}) == [
+    assert diffs({"properties": {"a/b~c": {"type": "null"}}}, {"properties": {"a/b~c": {"type": "string"}}}) == [
         "TYPE_CHANGED #/properties/a/b~c"
     ]
-    assert told({"type": "null"}, {"type": "string"}) == ["TYPE_CHANGED #/"]
+    assert diffs({"type": "null"}, {"type": "string"}) == ["TYPE_CHANGED #/"]
 
 
 def test_recursive_schemas_are_compared_once():
@@ -298,8 +301,8 @@ def test_recursive_schemas_are_compared_once():
     old = {"properties": {"next": {"$ref": "#"}, "value": {"type": "string"}}}
     new = {"properties": {"next": {"$ref": "#"}, "value": {"type": "null"}}}
 
-    assert told(old, old) == []
-    assert told(old, new) == [
+    assert diffs(old, old) == []
+    assert diffs(old, new) == [
         "TYPE_CHANGED #/properties/next/$ref/properties/value",
         "TYPE_CHANGED #/properties/value",
     ]
@@ -308,7 +311,7 @@ def test_recursive_schemas_are_compared_once():
 @pytest.mark.parametrize("beside", [{"not": {}}, {"default": 5}, {"$ref": "#"}, {"contains": {}}, {"if": {}}])
 def test_what_is_nothing_beside_a_combinator(beside):
     """What says nothing of values beside a combinator, in the schema's draft, is not observed. (R195, R200)"""
-    assert told(within({"anyOf": [{}]}), within({"anyOf": [{}], **beside})) == []
+    assert diffs(within({"anyOf": [{}]}), within({"anyOf": [{}], **beside})) == []
 
 
 @pytest.mark.parametrize(
@@ -319,7 +322,7 @@ def test_what_is_a_schema_of_its_own_beside_a_combinator(draft, beside):
     """Keywords that the draft knows, beside a combinator, make two schemas of one. (R195, R200)"""
     about = {"$schema": f"http://json-schema.org/draft-{draft}/schema#"}
     old, new = about | within({"anyOf": [{}]}), about | within({"anyOf": [{}], **beside})
-    assert told(old, new) == [f"SUB_SCHEMA_CHANGED {P}"]
+    assert diffs(old, new) == [f"SUB_SCHEMA_CHANGED {P}"]
 
 
 def test_an_unrolled_recursion_is_still_compared():
@@ -330,7 +333,7 @@ def test_an_unrolled_recursion_is_still_compared():
         "definitions": {"d": {"properties": {"next": {"$ref": "#"}}}},
     }
 
-    assert told(old, new) == ["PROPERTY_REMOVED #/properties/next/$ref/properties/value"]
+    assert diffs(old, new) == ["PROPERTY_REMOVED #/properties/next/$ref/properties/value"]
 
 
 def test_depth_is_no_trouble():
@@ -360,7 +363,7 @@ def test_a_change_is_reported_wherever_it_is_used():
             "definitions": {"d": {"properties": {"x": {"$ref": "#/definitions/e"}, "y": {}}}, "e": leaf},
         }
 
-    assert told(shared({}), shared({"title": "t"})) == [
+    assert diffs(shared({}), shared({"title": "t"})) == [
         f"TITLE_CHANGED #/properties/{name}/$ref/properties/x/$ref" for name in "ab"
     ]
 

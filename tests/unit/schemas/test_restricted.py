@@ -122,10 +122,10 @@ NOT = "extraneous key [not] is not permitted"
 )
 def test_what_may_be_one_thing_or_another(schema, faults):
     """Where a schema may stand, or a list, the reasons against both are reported. (R158, R162, R167)"""
-    assert told(schema) == faults
+    assert faults_of(schema) == faults
 
 
-def told(schema) -> list[tuple[str, str]]:
+def faults_of(schema) -> list[tuple[str, str]]:
     return [(place.pointer, reason) for place, reason in faults_in(schema)]
 
 
@@ -173,7 +173,7 @@ def test_names_are_not_keywords():
 )
 def test_values_are_those_of_draft_4(schema, fault):
     """Values are of draft 4's types, lists have members and no duplicates, subschemas are objects. (R162, R166)"""
-    assert told(schema) == [fault]
+    assert faults_of(schema) == [fault]
 
 
 def test_a_name_list_is_fine_where_it_is_not_closed():

@@ -227,7 +227,7 @@ class Before:
         return getattr(self._index, name)
 
 
-class TestWhoeverIsBehind:
+class TestProcessesThatAreBehind:
     def test_counts_nothing_twice(self, surroundings: Surroundings):
         """An indexer that reads an old shard again, and does not know yet of those that came from it, changes
         nothing."""

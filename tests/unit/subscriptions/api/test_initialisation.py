@@ -7,7 +7,7 @@ from nakadi.model.event_type import Position
 from nakadi.model.subscription import NOTHING_YET
 from nakadi.ports.coordination import MOST_PLACES
 from nakadi.subscriptions.api.initialisation import with_missing_entries
-from tests.support.coordination import a_place, an_assignment, told
+from tests.support.coordination import a_place, an_assignment, in_words
 from tests.support.patience import PATIENCE
 from tests.support.subscriptions import cursors, publish, published, reset, subscribed
 
@@ -20,7 +20,7 @@ class TestAdding:
     def test_fills_up_what_is_missing(self):
         """Partitions without an entry get one, without an owner; those that have one keep it. (S100, S293)"""
         new, added = with_missing_entries(an_assignment("a"), positions(3))
-        assert told(new.entries) == ["a", "", ""]
+        assert in_words(new.entries) == ["a", "", ""]
         assert added == {a_place(1): Position(1, 1), a_place(2): Position(1, 2)}
 
     def test_says_when_it_is_complete(self):
