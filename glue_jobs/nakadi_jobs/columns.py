@@ -43,7 +43,10 @@ class Array(msgspec.Struct, frozen=True):
 
 
 class Struct(msgspec.Struct, frozen=True):
+    """`closed` is said of the columns of a table only: they hold all that an event of its schemas can have."""
+
     fields: tuple[Field, ...]
+    closed: bool = False
 
 
 Kind = Scalar | Json | Texts | Array | Struct
@@ -83,10 +86,14 @@ def columns_of(event_type: EventType, schemas: Iterable[Mapping[str, Any]], ther
 
     `there` are the columns of a table that exists: what an earlier version of this job made stays as it is.
     """
-    columns = Struct(())
+    columns, closed = Struct(()), True
     for schema in schemas:
-        columns = merged(columns, _of_version(event_type, schema))
-    return _limited(columns if there is None else _as_there(columns, there))
+        effective = _effective(event_type, schema)
+        columns = merged(columns, _of_version(event_type, effective))
+        closed = closed and _is_closed(effective, SchemaDocument.of(effective))
+    columns = columns if there is None else _as_there(columns, there)
+    kept = _limited(columns)
+    return replace(kept, closed=closed and bool(kept.fields) and kept == columns and not has_contested(columns))
 
 
 def read_as_text(columns: Struct) -> frozenset[str]:
@@ -254,20 +261,54 @@ def _new_within(there: Kind, wanted: Kind, path: tuple[str, ...]) -> list[tuple[
     return []
 
 
-def _of_version(event_type: EventType, schema: Mapping[str, Any]) -> Struct:
-    """Whether a schema is closed makes no difference to its columns; what was compacted once may have had a key."""
+def _effective(event_type: EventType, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What whole events looked like. The mode may have been another one, so only what a schema itself closes is closed;
+    what was compacted once may have had a key."""
     policy = CleanupPolicy.DELETE if event_type.category is Category.UNDEFINED else CleanupPolicy.COMPACT
-    effective = effective_schema(
+    return effective_schema(
         schema,
         event_type=event_type.name,
         category=event_type.category,
         mode=CompatibilityMode.FORWARD,
         cleanup_policy=policy,
     )
+
+
+def _of_version(event_type: EventType, effective: Mapping[str, Any]) -> Struct:
     kind = kind_of(effective, SchemaDocument.of(effective))
     fields = kind.fields if isinstance(kind, Struct) else ()
     fields = tuple(field for field in fields if not field.name.lower().startswith(RESERVED_PREFIX))
     return Struct(tuple(map(_stamped, fields)) if event_type.category is not Category.UNDEFINED else fields)
+
+
+def _is_closed(schema: Any, document: SchemaDocument, within: tuple[str, ...] = ()) -> bool:
+    """Whether columns hold all that this lets in: nothing without a name, no nulls, no choice of types."""
+    match schema:
+        case {"$ref": str(reference)}:
+            return reference not in within and _is_closed(document.target(reference), document, (*within, reference))
+        case {"allOf": _} | {"anyOf": _} | {"oneOf": _} | {"patternProperties": _}:
+            return False
+        case {"type": "object"}:
+            return _is_closed_object(schema, document, within)
+        case {"type": "array", "items": Mapping() as items}:
+            return _is_closed(items, document, within)
+        case {"type": str(name)}:
+            return name in SCALARS
+    return False
+
+
+def _is_closed_object(schema: Mapping[str, Any], document: SchemaDocument, within: tuple[str, ...]) -> bool:
+    properties, others = schema.get("properties"), schema.get("additionalProperties")
+    if not properties:
+        return others == {"type": "string"}
+    return (
+        others is False
+        and len({name.lower() for name in properties}) == len(properties)
+        and all(
+            NAME.fullmatch(name) and not name.lower().startswith(RESERVED_PREFIX) and _is_closed(each, document, within)
+            for name, each in properties.items()
+        )
+    )
 
 
 def _stamped(field: Field) -> Field:

@@ -120,6 +120,9 @@ def _one(work: Workplace, event_type: EventType) -> None:
 def update_tables(work: Workplace, event_type: EventType) -> None:
     """Bring the tables of an event type up to date with the archive."""
     events = events_table(work.spark, work.database, event_type)
+    if _is_idle(work, event_type, events):
+        work.report.info(event_type.name, "nothing new")
+        return
     columns = columns_of_all_versions(work.event_types, event_type, events)
     prepare(events, event_type, columns, by_day=True)
     _fill_with_retries(work, event_type, events, columns)
@@ -129,6 +132,19 @@ def update_tables(work: Workplace, event_type: EventType) -> None:
         _renew_with_retries(work, event_type, events, latest)
         _tidy(work, event_type, latest)
     _tidy(work, event_type, events)
+
+
+def _is_idle(work: Workplace, event_type: EventType, table: Table) -> bool:
+    """Whether there is nothing to do at all: asking Iceberg and Spark for more would take a second of each."""
+    if not table.exists() or not (work.options.no_tidying or table.is_tidy(work.clock.now())):
+        return False
+    progress = _progress(table)
+    if progress == NOTHING_READ or progress.damaged or any(unread_parts(work.index, event_type, progress)):
+        return False
+    if not event_type.cleanup_policy.compacts:
+        return True
+    latest = latest_table(table)
+    return latest.exists() and _progress(latest) == progress
 
 
 # All events
@@ -216,8 +232,8 @@ def _written(
 def rows_of(reading: Reading, columns: Struct) -> DataFrame:
     """Make rows of the table from lines of the archive."""
     lines = transform.of_topics(reading.lines, (part.topic for part in reading.parts))
-    wanted = transform.among(transform.located(lines), reading.wanted(), by_file=reading.by_file)
-    return transform.rows(transform.parsed(wanted, columns), columns)
+    wanted = transform.placed(transform.parsed(lines, columns), reading.parts)
+    return transform.rows(wanted, columns)
 
 
 def _check_unchanged(work: Workplace, event_type: EventType, read: Sequence[ArchiveRange]) -> None:

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
 from nakadi.event_types.rules import partition_count
 from nakadi.model.event_type import Statistics
-from nakadi_jobs.transform import EVENT
+from nakadi_jobs.transform import SIZE
 
 What = TypeVar("What")
 
@@ -149,13 +149,16 @@ PUBLISHER = '"published_by":"'
 
 _MINUTE = 'substring(substring_index(head, \'"time":"\', -1), 1, 16)'
 
-# The event without what is around it; a tombstone has none.
-_SIZE = f"greatest(octet_length(value) - octet_length(head) - {len(EVENT) + 1}, 0)"
-
 
 def sized(lines: DataFrame) -> DataFrame:
     """The minute and the size of lines whose heads are known."""
-    return lines.withColumns({"minute": F.expr(_MINUTE), "size": F.expr(_SIZE)})
+    return lines.withColumns({"minute": F.expr(_MINUTE), "size": F.expr(SIZE)})
+
+
+def of_table(rows: DataFrame) -> DataFrame:
+    """The same of rows of an event type's table; minutes are counted since 1970."""
+    minute = F.expr("unix_micros(nakadi_time) div 60000000")
+    return rows.withColumns({"minute": minute, "size": F.col("nakadi_size"), "partition": F.col("nakadi_partition")})
 
 
 def between(lines: DataFrame, since: str, until: str) -> DataFrame:
@@ -165,7 +168,8 @@ def between(lines: DataFrame, since: str, until: str) -> DataFrame:
 
 def counted(lines: DataFrame, publisher: str) -> DataFrame:
     """Events and bytes by minute, partition, size and publisher."""
-    step = F.floor(F.log(F.greatest(F.col("size"), F.lit(1))) * STEPS).cast("int")
+    size = F.when(F.col("size").isNotNull(), F.greatest(F.col("size"), F.lit(1)))
+    step = F.floor(F.log(size) * STEPS).cast("int")
     return (
         lines.select("minute", "partition", "size", F.expr(publisher).alias("publisher"), step.alias("step"))
         .groupBy("minute", "partition", "publisher", "step")
@@ -175,6 +179,8 @@ def counted(lines: DataFrame, publisher: str) -> DataFrame:
 
 NO_PUBLISHER = "cast(null as string)"
 """For events that the broker does not stamp."""
+
+PUBLISHER_IN_TABLE = "coalesce(metadata.published_by, get_json_object(nakadi_event, '$.metadata.published_by'))"
 
 PUBLISHER_AT_ONCE = f"nullif(substring_index(substring_index(value, '{PUBLISHER}', -1), '\"', 1), '{{')"
 """What stands behind the name, wherever that stands."""

@@ -15,6 +15,7 @@ import msgspec
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from nakadi.event_types.documents import MEASURED_KIND, MeasuredStatistics, measured_body
 from nakadi.model.event_type import Category, EventType
@@ -22,14 +23,14 @@ from nakadi.ports.registry import Put, Remove
 from nakadi.subscriptions.api.repository import KIND as SUBSCRIPTIONS
 from nakadi.subscriptions.api.repository import subscription_of
 from nakadi_jobs import command, measuring, plots
-from nakadi_jobs.archive_ranges import NOTHING_READ, ArchiveRange, unread_parts
+from nakadi_jobs.archive_ranges import NOTHING_READ, ArchiveRange, Progress, unread_parts
 from nakadi_jobs.columns import Field, Struct
 from nakadi_jobs.command import BadArguments, Workplace
 from nakadi_jobs.history import Measurement, history_table, record, rows_since
 from nakadi_jobs.measuring import Advice, Counts, Traffic, advice, begun, statistic, traffic, windows
 from nakadi_jobs.reading import Reading
 from nakadi_jobs.reports import in_a_line
-from nakadi_jobs.tables import columns_of_all_versions
+from nakadi_jobs.tables import columns_of_all_versions, events_table
 from nakadi_jobs.transform import among, located, of_topics
 
 DESCRIPTION = """\
@@ -142,20 +143,53 @@ def measured(
 
 
 def counts_of(work: Workplace, event_type: EventType, since: datetime, until: datetime) -> Sequence[Counts]:
-    """Events of a time, counted by what matters."""
-    found = [each for each in unread_parts(work.index, event_type, NOTHING_READ) if _overlaps(each, since, until)]
+    """Events of a time, counted by what matters: in the table as far as it goes, and in the archive beyond it."""
+    columns = columns_of_all_versions(work.event_types, event_type)
+    counted, progress = _counts_in_table(work, event_type, columns, since, until)
+    found = [each for each in unread_parts(work.index, event_type, progress) if _overlaps(each, since, until)]
+    _report_gone(work, event_type, found)
     if not found:
-        return []
-    publisher = publisher_in(columns_of_all_versions(work.event_types, event_type), event_type)
+        return counted
+    publisher = publisher_in(columns, event_type)
     if work.archive.worth_reading_in_place(found):
         try:
-            return _counts(work.archive.in_place(found), publisher, since, until)
+            return [*counted, *_counts(work.archive.in_place(found), publisher, since, until)]
         except (Py4JError, PySparkException) as error:
             work.report.info(event_type.name, f"reading each member of the archive by itself: {in_a_line(error)}")
     with work.archive.gathering(found) as reading:
         for part, problem in reading.damaged:
             work.report.warn(event_type.name, f"left out: {part.location.key} {problem}")
-        return _counts(reading, publisher, since, until)
+        return [*counted, *_counts(reading, publisher, since, until)]
+
+
+def _report_gone(work: Workplace, event_type: EventType, found: Sequence[ArchiveRange]) -> None:
+    """Count the offsets that have no event any more, and are in no table: what was published there is not measured."""
+    gone = sum(part.end - part.first - part.events for part in found if part.events is not None)
+    if gone:
+        work.report.count("empty_offsets", event_type.name, gone)
+        work.report.info(event_type.name, f"{gone} offsets had no event any more, and are not measured")
+
+
+def _counts_in_table(
+    work: Workplace, event_type: EventType, columns: Struct, since: datetime, until: datetime
+) -> tuple[Sequence[Counts], Progress]:
+    """What the table has, and how far it goes. One that does not know the sizes of its events is not used."""
+    table = events_table(work.spark, work.database, event_type)
+    text = table.progress() if table.exists() else ""
+    if not text:
+        return [], NOTHING_READ
+    rows = table.rows()
+    if "nakadi_size" not in rows.columns:
+        return [], NOTHING_READ
+    period = rows.where((F.col("nakadi_time") >= F.lit(since)) & (F.col("nakadi_time") < F.lit(until)))
+    has_publisher = event_type.category is not Category.UNDEFINED and "metadata" in {
+        each.name for each in columns.fields
+    }
+    publisher = measuring.PUBLISHER_IN_TABLE if has_publisher else measuring.NO_PUBLISHER
+    counted = measuring.counted(measuring.of_table(period), publisher).collect()
+    if any(row["largest"] is None for row in counted):
+        return [], NOTHING_READ
+    return [_counts_in(row) for row in counted], Progress.read(text)
 
 
 def publisher_in(columns: Struct, event_type: EventType) -> str | None:
@@ -281,8 +315,15 @@ def _line_of(found: Found) -> tuple[str, ...]:
 
 
 def _counts_in(row: Row) -> Counts:
-    minute = datetime.fromisoformat(f"{row['minute']}:00+00:00")
-    return Counts(minute, row["partition"], row["publisher"], row["step"], row["events"], row["bytes"], row["largest"])
+    minute = row["minute"]
+    begun_at = (
+        datetime.fromtimestamp(minute * 60, UTC)
+        if isinstance(minute, int)
+        else datetime.fromisoformat(f"{minute}:00+00:00")
+    )
+    return Counts(
+        begun_at, row["partition"], row["publisher"], row["step"], row["events"], row["bytes"], row["largest"]
+    )
 
 
 def _within(counts: Sequence[Counts], since: datetime, until: datetime) -> Sequence[Counts]:

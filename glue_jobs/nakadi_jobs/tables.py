@@ -198,6 +198,10 @@ class Table(msgspec.Struct, frozen=True):
         done = self._call(f"expire_snapshots(table => '{self.plain_path}', older_than => {at}, retain_last => 1)")
         return int(done["deleted_data_files_count"])
 
+    def is_tidy(self, now: datetime) -> bool:
+        """Whether the table was tidied within a day."""
+        return not self._due(now)
+
     def _due(self, now: datetime) -> bool:
         tidied = self.properties().get(TIDIED)
         return tidied is None or now - datetime.fromisoformat(tidied) > timedelta(days=1)
@@ -375,7 +379,10 @@ def prepare(table: Table, event_type: EventType, columns: Struct, *, by_day: boo
     if not table.exists():
         known = {EVENT_TYPE: event_type.name, EVENT_TYPE_ID: event_type.id}
         table.create(described, known, BY_DAY if by_day else "")
-    table.add(new_columns(table.columns(), columns))
+    there = table.columns()
+    names = {field.name for field in there.fields}
+    table.add([((name,), kind) for name, kind, _ in PLACES if name not in names])
+    table.add(new_columns(there, columns))
     table.ordered_by(*(ORDER if by_day else ("nakadi_key",)))
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Sequence
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
@@ -34,6 +35,7 @@ PLACES = (
     ("nakadi_owner", "struct<data_type:string,value:string>", "who alone may read the event"),
     ("nakadi_directed_to", "string", "the subscription that the event is for"),
     ("nakadi_tombstone", "boolean", "whether this says that there is nothing under the key any more"),
+    ("nakadi_size", "int", "how many bytes were published; none for a tombstone"),
     ("nakadi_event", "string", "the whole event as JSON, if the columns do not hold all of it"),
 )
 """Columns that every table has: name, type, and what it says."""
@@ -49,6 +51,9 @@ _TOPIC = "substring_index(substring_index(head, '\"', 4), '\"', -1)"
 _PARTITION = "substring_index(substring_index(head, ',', 2), ':', -1)"
 _OFFSET = "substring_index(substring_index(head, ',', 3), ':', -1)"
 _TIME = "substring_index(substring_index(head, '\"time\":\"', -1), '\"', 1)"
+
+SIZE = f"greatest(octet_length(value) - octet_length(head) - {len(EVENT) + 1}, 0)"
+"""The event without what is around it."""
 
 WANTED = "file string, topic string, partition int, timeline int, from long, to long"
 
@@ -107,25 +112,74 @@ def among(lines: DataFrame, chosen: DataFrame, *, by_file: bool) -> DataFrame:
 
 
 def parsed(lines: DataFrame, columns: Struct) -> DataFrame:
-    """What the lines say: `line`, the whole as a structure, beside the text as it was."""
+    """What the lines say: `line`, the whole as a structure, beside the text as it was.
+
+    `doubtful` says whether a value was perhaps not what Spark makes of it: those lines were read with care.
+    """
     line = _line(columns)
     quickly = (
         f"from_json(value, {quoted(ddl(Struct((*line.fields, Field(MISFIT, STRING)))))}, "
         f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', {quoted(MISFIT)}))"
     )
     if not columns.fields:
-        return lines.withColumn("line", F.expr(quickly))
-    exactly = read_exactly("value", line, MISFIT)
-    chosen = exactly if has_contested(line) else f"if({may_change('value', line)}, {exactly}, {quickly})"
-    return lines.withColumn("line", F.expr(chosen))
+        doubtful, found = "false", quickly
+    elif has_contested(line):
+        doubtful, found = "true", read_exactly("value", line, MISFIT)
+    else:
+        doubtful, found = may_change("value", line), f"if(doubtful, {read_exactly('value', line, MISFIT)}, {quickly})"
+    # Not so in truth: it keeps Spark from parsing each line once more for a condition on what was parsed.
+    once = f"if(monotonically_increasing_id() >= 0, {found}, null)"
+    return lines.withColumn("doubtful", F.expr(doubtful)).withColumn("line", F.expr(once))
+
+
+def placed(lines: DataFrame, parts: Sequence[ArchiveRange]) -> DataFrame:
+    """The parsed lines whose place was asked for, with their partition, offset and timeline.
+
+    Copies of an event in objects that were replaced are among them: whether there are any is seen by the number.
+    """
+    head = lines.withColumns(
+        {
+            # What cannot be parsed has a place nevertheless.
+            "partition": F.expr(f"coalesce(line.partition, cast({_of_head(_PARTITION)} as int))"),
+            "offset": F.expr(f"coalesce(line.offset, cast({_of_head(_OFFSET)} as bigint))"),
+            "timeline": F.expr(f"case {' '.join(_timelines(parts))} end"),
+        }
+    )
+    return head.where(" or ".join(_conditions(parts)) or "false")
+
+
+def _timelines(parts: Sequence[ArchiveRange]) -> Iterator[str]:
+    for topic, timeline in sorted({(part.topic, part.timeline) for part in parts}):
+        yield f'when startswith(value, \'{{"topic":"{topic}"\') then {timeline}'
+    if not parts:
+        yield "when false then 0"
+
+
+def _conditions(parts: Sequence[ArchiveRange]) -> Iterator[str]:
+    """One for each stretch of offsets without a hole."""
+    stretches: list[tuple[int, int, int, int]] = []
+    for timeline, partition, first, end in sorted(
+        {(each.timeline, each.partition, each.first, each.end) for each in parts}
+    ):
+        if stretches and stretches[-1][:2] == (timeline, partition) and first <= stretches[-1][3]:
+            stretches[-1] = (timeline, partition, stretches[-1][2], max(end, stretches[-1][3]))
+        else:
+            stretches.append((timeline, partition, first, end))
+    for timeline, partition, first, end in stretches:
+        yield f"(timeline = {timeline} and partition = {partition} and offset >= {first} and offset < {end})"
 
 
 def rows(events: DataFrame, columns: Struct) -> DataFrame:
-    """The rows of the table: places, payload, and the text where it is needed."""
+    """The rows of the table: places, payload, and the text where it is needed.
+
+    Where columns hold all that an event can have, that is not looked at for each of them.
+    """
+    line = _line(columns)
     misfit = F.col(f"line.`{MISFIT}`").isNotNull()
-    incomplete = misfit | F.expr(f"{members_in_columns('line', _line(columns))} < {names_in('value')}")
+    lacking = F.expr(f"{members_in_columns('line', line)} < {names_in('value')}")
+    incomplete = misfit | (F.col("doubtful") & lacking if columns.closed else lacking)
+    has_event = F.contains(F.col("value"), F.lit(EVENT))
     event = F.expr(f"substring(value, instr(value, '{EVENT}') + {len(EVENT)}, length(value))")
-    has_event = F.instr(F.col("value"), EVENT) > 0
     text = F.when(has_event, event.substr(F.lit(1), F.length(event) - 1)).otherwise(F.col("value"))
     tombstone = F.col("line.event").isNull() & ~has_event & ~misfit
     owner = F.struct(F.col("line.owner")[0].alias("data_type"), F.col("line.owner")[1].alias("value"))
@@ -133,17 +187,21 @@ def rows(events: DataFrame, columns: Struct) -> DataFrame:
         "nakadi_timeline": F.col("timeline"),
         "nakadi_partition": F.col("partition"),
         "nakadi_offset": F.col("offset"),
-        # What cannot be parsed has a place nevertheless.
-        "nakadi_time": F.coalesce("line.time", F.expr(_TIME)).cast("timestamp"),
+        "nakadi_time": F.coalesce("line.time", F.expr(_of_head(_TIME))).cast("timestamp"),
         "nakadi_key": F.col("line.key"),
         "nakadi_owner": F.when(F.col("line.owner").isNotNull(), owner),
         "nakadi_directed_to": F.col("line.directed_to"),
         "nakadi_tombstone": tombstone,
+        "nakadi_size": F.expr(_of_head(SIZE)),
         "nakadi_event": F.when(~tombstone & incomplete, text),
         MISFIT: misfit,
     }
     payload = (F.col(f"line.event.`{field.name}`") for field in columns.fields)
     return events.select(*(value.alias(name) for name, value in places.items()), *payload)
+
+
+def _of_head(expression: str) -> str:
+    return re.sub(r"\bhead\b", _HEAD, expression)
 
 
 def in_order(events: DataFrame) -> DataFrame:
@@ -185,6 +243,22 @@ def _members_of(value: str, field: Field, depth: int) -> str:
     return f"if({value} is null, 0, 1 + {_inside(value, field.kind, depth)})"
 
 
+def _leaves(value: str, kind: Struct) -> list[str] | None:
+    """Each member of a structure whose members are plain or such structures; nothing if it has others."""
+    found: list[str] = []
+    for field in kind.fields:
+        inner = f"{value}.`{field.name}`"
+        within: list[str] | None = []
+        if isinstance(field.kind, Struct):
+            within = _leaves(inner, field.kind)
+        elif not _is_plain(field.kind):
+            within = None
+        if field.contested or within is None:
+            return None
+        found += [inner, *within]
+    return found
+
+
 def _is_plain(kind: Kind) -> bool:
     return isinstance(kind, Scalar) or (isinstance(kind, Array) and _is_plain(kind.of))
 
@@ -201,7 +275,12 @@ def _inside(value: str, kind: Kind, depth: int) -> str:
         case Array(element) if not _is_plain(element):
             each = f"each{depth}"
             inside = _inside(each, element, depth + 1)
-            return f"aggregate({value}, 0, (sum{depth}, {each}) -> sum{depth} + cast({inside} as int))"
+            one_by_one = f"aggregate({value}, 0, (sum{depth}, {each}) -> sum{depth} + cast({inside} as int))"
+            leaves = None if not isinstance(element, Struct) else _leaves(each, element)
+            if not leaves:
+                return one_by_one
+            missing = " or ".join(f"{leaf} is null" for leaf in leaves)
+            return f"if(exists({value}, {each} -> {missing}), {one_by_one}, {len(leaves)} * greatest(size({value}), 0))"
     return "0"
 
 

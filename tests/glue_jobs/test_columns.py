@@ -184,3 +184,21 @@ def test_a_table_that_is_there_keeps_its_types():
 def test_decimals_and_moments(schema, name):
     """What a schema says of decimals and of dates gives the column its type."""
     assert ddl(of({"it": schema})) == f"struct<`it`:{name}>"
+
+
+def test_columns_that_hold_everything():
+    """Only closed schemas whose values have one type each, and whose names are all columns, have nothing else."""
+    line = {"type": "object", "properties": {"n": {"type": "integer"}}, "additionalProperties": False}
+
+    def closed(changes=None, **properties):
+        first = {"a": {"type": "string"}, "l": {"type": "array", "items": line}}
+        schema = {"type": "object", "properties": first | properties, "additionalProperties": False}
+        return columns_of(an_event_type(category=Category.BUSINESS), [schema | (changes or {})]).closed
+
+    assert closed()
+    assert not closed({"additionalProperties": True})
+    assert not closed(a={"type": ["string", "null"]})
+    assert not closed(b={"type": "object", "properties": {"c": {"type": "string"}}})
+    assert not closed(b={"anyOf": [{"type": "string"}]})
+    assert not closed(A={"type": "string"})
+    assert not columns_of(UNDEFINED, [line, line | {"properties": {"n": {"type": "string"}}}]).closed

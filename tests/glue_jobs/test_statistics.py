@@ -84,3 +84,28 @@ def test_what_deleted_event_types_had_is_forgotten(jobs, data):
     data.delete("page.viewed")
     jobs.measured(*UNTIL)
     assert data.event_types.measured_statistics(pages) is None
+
+
+def test_the_table_is_counted(jobs, data, orders):
+    """What is in the table is counted there, what came later in the archive, and the figures are those of all lines."""
+    lines = jobs.measured(*UNTIL)
+    first = windows_of(jobs)
+    jobs.compacted()
+    data.archived(orders, [by("late", note="x")] * 3, at=STORED_AT + timedelta(minutes=90))
+    jobs.measured(*UNTIL)
+    second = windows_of(jobs)
+
+    assert lines.code == 0
+    assert second[0] == first[0]
+    assert second[1][:2] == (first[1][0] + 3, first[1][1] + 1)
+
+    # What the log forgets later stays counted.
+    for segment in list(data.index.segments(orders.timeline.topic, 1, 0, 10)):
+        data.path(segment).unlink()
+    jobs.measured(*UNTIL)
+    assert windows_of(jobs) == second
+
+
+def windows_of(jobs):
+    columns = ("events", "publishers", "bytes", "size_p50", "size_p95", "size_max", "per_minute_peak", "partition_skew")
+    return [tuple(row) for row in jobs.table("nakadi__statistics").orderBy("window_start").select(*columns).collect()]
