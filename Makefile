@@ -15,7 +15,7 @@ BIN := $(VENV)/bin
 export PYTHONPATH := layers/nakadi/python:glue_jobs:.
 export NAKADI_CONSOLE ?= $(abspath $(CONSOLE))/built
 
-.PHONY: help run console jobs kill-jobs test test-engines test-aws-local simulate mutants soak storms attacks clients check format bench bench-aws bench-kafka compare structure lock synth diff bootstrap deploy destroy destroy-data clean
+.PHONY: help run console jobs kill-jobs published test test-engines test-aws-local simulate mutants soak storms attacks clients check format bench bench-aws bench-kafka compare structure lock synth diff bootstrap deploy destroy destroy-data clean
 
 help:
 	@echo 'make run [PORT=8080] [DATA=data]   start a broker on this machine'
@@ -24,6 +24,7 @@ help:
 	@echo 'make console                       build the console anew, check its types, and say what is missing'
 	@echo 'make jobs [DATA=data]              tables, statistics and retention, on what the broker has there'
 	@echo 'make kill-jobs [KILLS=20]          kill each job again and again, and see that nothing comes of it (minutes)'
+	@echo 'make published [WORLDS=20]         publish events of random shapes, run jobs, and compare the tables value by value'
 	@echo 'make test [ARGS=tests/unit]        run the tests'
 	@echo 'make test-engines                  contracts and end-to-end tests on Kafka, contracts on DynamoDB Local and kinesalite (Maven and a JDK)'
 	@echo 'make test-aws-local [STRICT=1]     every end-to-end test and command against the deployment on this machine (minutes)'
@@ -67,6 +68,9 @@ jobs: $(VENV)/.test $(BIN)/nakadi
 
 kill-jobs: $(VENV)/.test
 	@$(BIN)/python -m tests.support.kill_jobs $(or $(KILLS),20)
+
+published: $(VENV)/.test
+	@$(BIN)/python -m tests.support.published $(or $(WORLDS),20) $(SEED)
 
 test: $(VENV)/.test $(NODE)/.test $(CONSOLE)/.test
 	@$(BIN)/python -m pytest $(or $(ARGS),tests -n 3 --no-loadscope-reorder)
