@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from nakadi.event_types.rules import MATERIALIZE
-from nakadi.model.event_type import EventType
+from nakadi.model.event_type import Category, EventType, PartitionStrategy
 from nakadi_jobs import command, transform
 from nakadi_jobs.archive_ranges import NOTHING_READ, ArchiveRange, Progress, again, in_batches, unread_parts
 from nakadi_jobs.columns import Struct
@@ -43,7 +43,8 @@ Keep the tables of the event types up to date with the archive.
 
 Each event type has a table, named after it (order.placed: order_placed), with a column for each property of its
 schema, and columns nakadi_… with the event's place. It is partitioned by day and sorted by partition and offset.
-Event types that are compacted have a second table, …__latest, with the newest event of each key.
+Event types that are compacted, and those of the category data that are partitioned by hash, have a second table,
+…__latest, with the newest event of each key, without those that a tombstone or the operation D took away.
 An event is in its table exactly once, however often this runs; what was archived late is picked up by the next run."""
 
 ATTEMPTS = 5
@@ -126,7 +127,7 @@ def update_tables(work: Workplace, event_type: EventType) -> None:
     columns = columns_of_all_versions(work.event_types, event_type, events)
     prepare(events, event_type, columns, by_day=True)
     _fill_with_retries(work, event_type, events, columns)
-    if event_type.cleanup_policy.compacts:
+    if has_current_state(event_type):
         latest = latest_table(events)
         prepare(latest, event_type, columns, by_day=False)
         _renew_with_retries(work, event_type, events, latest)
@@ -141,7 +142,7 @@ def _is_idle(work: Workplace, event_type: EventType, table: Table) -> bool:
     progress = _progress(table)
     if progress == NOTHING_READ or progress.damaged or any(unread_parts(work.index, event_type, progress)):
         return False
-    if not event_type.cleanup_policy.compacts:
+    if not has_current_state(event_type):
         return True
     latest = latest_table(table)
     return latest.exists() and _progress(latest) == progress
@@ -294,21 +295,33 @@ def _renew(event_type: EventType, events: Table, latest: Table, news: Sequence[t
     view = f"newest_of_{events.name}"
     transform.newest_per_key(new).createOrReplaceTempView(view)
     with latest.change() as change:
-        events.spark.sql(merge_statement(change.path, view))
+        events.spark.sql(merge_statement(change.path, view, has_operations=event_type.category is Category.DATA))
         change.publish()
 
 
-def merge_statement(table: str, newest: str) -> str:
-    """Return the statement that replaces older events by newer ones, and removes those that a tombstone deletes."""
+def has_current_state(event_type: EventType) -> bool:
+    """Whether the newest event of a key says what there is under it: what is compacted, and data changes with a key."""
+    has_keys = event_type.partition_strategy is PartitionStrategy.HASH
+    return event_type.cleanup_policy.compacts or (event_type.category is Category.DATA and has_keys)
+
+
+def merge_statement(table: str, newest: str, *, has_operations: bool) -> str:
+    """Return the statement that replaces older events by newer ones, and removes those that are deleted.
+
+    A tombstone deletes, and so does a data change whose operation is D.
+    """
+    deletes = (
+        "(new.nakadi_tombstone OR coalesce(new.data_op = 'D', false))" if has_operations else "new.nakadi_tombstone"
+    )
     newer = " > ".join(
         f"struct({each}.nakadi_timeline, {each}.nakadi_time, {each}.nakadi_partition, {each}.nakadi_offset)"
         for each in ("new", "old")
     )
     return f"""
         MERGE INTO {table} old USING {newest} new ON old.nakadi_key = new.nakadi_key
-        WHEN MATCHED AND new.nakadi_tombstone AND {newer} THEN DELETE
+        WHEN MATCHED AND {deletes} AND {newer} THEN DELETE
         WHEN MATCHED AND {newer} THEN UPDATE SET *
-        WHEN NOT MATCHED AND NOT new.nakadi_tombstone THEN INSERT *
+        WHEN NOT MATCHED AND NOT {deletes} THEN INSERT *
     """
 
 

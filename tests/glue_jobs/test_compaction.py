@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from nakadi.event_types.rules import MATERIALIZE
-from nakadi.model.event_type import Category, CleanupPolicy
+from nakadi.model.event_type import Category, CleanupPolicy, PartitionStrategy
 from nakadi_jobs import compaction
 from nakadi_jobs.tables import ChangedMeanwhile, events_table
 from tests.support.jobs import ORDERS, STORED_AT, order
@@ -116,6 +116,36 @@ def test_compacted_event_types_have_a_second_table(jobs, data):
 
     assert jobs.rows("customer_changed__latest", "nakadi_key", "name") == [("c", "Cid"), ("b", "Bob 2")]
     assert jobs.rows("customer_changed", "nakadi_tombstone")[4] == (True,)
+
+
+def test_data_changes_have_a_current_state(jobs, data):
+    """Of data changes the second table has what there is now; the first has all of them, deletions too."""
+    things = data.event_type(
+        "thing.changed",
+        schema={"properties": {"name": {"type": "string"}}},
+        category=Category.DATA,
+        partition_strategy=PartitionStrategy.HASH,
+        partition_key_fields=("id",),
+    )
+    changes = [("C", "a", "A"), ("S", "b", "B"), ("U", "a", "A 2"), ("D", "b", "B"), ("C", "c", "C")]
+    publish(data, things, changes)
+    jobs.compacted()
+    assert jobs.rows("thing_changed__latest", "nakadi_key", "data.name") == [("a", "A 2"), ("c", "C")]
+
+    publish(data, things, [("C", "b", "B 2"), ("D", "a", "A 2"), ("D", "x", "X")], at=STORED_AT + timedelta(hours=1))
+    jobs.compacted()
+
+    assert jobs.rows("thing_changed__latest", "nakadi_key", "data.name") == [("c", "C"), ("b", "B 2")]
+    assert "".join(operation for (operation,) in jobs.rows("thing_changed", "data_op")) == "CSUDCCDD"
+    assert "nothing new" in jobs.compacted().told
+
+
+def publish(data, things, changes, **more):
+    events = [
+        {"metadata": {"eid": "e"}, "data_type": "thing", "data_op": operation, "data": {"name": name}}
+        for operation, _, name in changes
+    ]
+    data.archived(things, events, keys=[key for _, key, _ in changes], **more)
 
 
 def test_what_the_index_does_not_name_is_no_event(jobs, data):
