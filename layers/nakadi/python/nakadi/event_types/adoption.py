@@ -8,7 +8,7 @@ than the retention time are removed, but the topics themselves are never deleted
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from uuid import uuid4
@@ -92,9 +92,16 @@ class Adoption(Struct, frozen=True, kw_only=True):
             raise Invalid(f"Topics of others cannot be adopted in the storage {storage_id}")
         _check(drafts)
         self._require_free({str(each.topic) for each in drafts})
-        return tuple(self._timeline(event_type, storage_id, log, each) for each in drafts)
+        return tuple(self._timeline(event_type, storage_id, log, log.adopt_topic, each) for each in drafts)
 
-    def _timeline(self, event_type: EventType, storage_id: str, log: Adopting, draft: AdoptedTimeline) -> Timeline:
+    def _timeline(
+        self,
+        event_type: EventType,
+        storage_id: str,
+        log: EventLog,
+        adopt_topic: Callable[[str], int],
+        draft: AdoptedTimeline,
+    ) -> Timeline:
         topic, now = str(draft.topic), self.clock.now()
         timeline = Timeline(
             id=str(uuid4()),
@@ -108,7 +115,7 @@ class Adoption(Struct, frozen=True, kw_only=True):
         )
         if draft.latest_offsets is None:
             try:
-                timeline = replace(timeline, partitions=log.adopt_topic(topic))
+                timeline = replace(timeline, partitions=adopt_topic(topic))
             except UnknownTopic as error:
                 raise Invalid(f"There is no topic {topic}") from error
             except SealedTopic as error:

@@ -147,7 +147,7 @@ class PushedLog(Protocol):
 
 
 @runtime_checkable
-class Adopting(EventLog, Protocol):
+class Adopting(Protocol):
     """An event log that can use topics of other programs as if it had created them."""
 
     def adopt_topic(self, topic: str) -> int:
