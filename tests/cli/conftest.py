@@ -68,12 +68,12 @@ def a_home(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def run(monkeypatch, request):
-    """Run a command in this process, against the broker of the tests unless the test has set up another one."""
+def run(monkeypatch, broker):
+    """Run a command in this process, against the broker of the tests unless the test names another one."""
 
     def run(*arguments: str, stdin: str = "", url: str | None = "") -> Done:
         if url == "":
-            url = request.getfixturevalue("broker").url
+            url = broker.url
         with monkeypatch.context() as patch:
             if url is not None:
                 patch.setenv("NAKADI_URL", url)
