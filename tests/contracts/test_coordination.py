@@ -34,9 +34,9 @@ from tests.support.coordination import (
     begun,
     commit,
     entries,
+    in_words,
     places,
     position,
-    told,
 )
 from tests.support.patience import in_threads
 
@@ -147,7 +147,7 @@ class TestAssignment:
         assert coordination.assignment(SUBSCRIPTION) == NOTHING_YET
         assert coordination.offsets(SUBSCRIPTION) == {}
         assert commit(coordination, "a", 1) is CommitResult.NOT_OWNED
-        assert told(coordination.assignment("another").entries) == ["a"]
+        assert in_words(coordination.assignment("another").entries) == ["a"]
         begun(coordination, "")
         assert coordination.assignment(SUBSCRIPTION).revision == 1
 
