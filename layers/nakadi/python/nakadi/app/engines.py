@@ -1,7 +1,8 @@
 """Engines by URL: the registry, the log index, the coordination and the event logs that settings name.
 
 The scheme of a URL chooses the engine, and only that engine is imported: a Lambda function loads no engine that it
-does not use. A new engine is one function here and one entry in a table.
+does not use. A new engine is one function here and one entry in a table; docs/architecture.md has what else names
+engines.
 """
 
 from __future__ import annotations
