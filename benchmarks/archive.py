@@ -52,7 +52,7 @@ def serve(archive_after: int | None, ready: Any, stop: Any) -> None:
     from nakadi.app.broker import open_broker  # noqa: PLC0415  # the load generators do without
     from nakadi.app.settings import Settings  # noqa: PLC0415
     from nakadi.engines.archive.archiver import cool  # noqa: PLC0415
-    from nakadi.engines.archive.reading import Library  # noqa: PLC0415
+    from nakadi.engines.archive.reading import SegmentCache  # noqa: PLC0415
     from nakadi.http.application import Application, Route, no_authentication  # noqa: PLC0415
     from nakadi.http.message import Request, Response  # noqa: PLC0415
     from nakadi.http.server import tune_interpreter  # noqa: PLC0415
@@ -78,7 +78,7 @@ def serve(archive_after: int | None, ready: Any, stop: Any) -> None:
             objects = [path.stat().st_size for path in Path(folder, "archive").rglob("*.gz")]
             oldest = log._hot.bounds(topic, [0])[0].oldest  # noqa: SLF001  # as above
             told = {"seconds": took, "bytes": sum(objects), "objects": len(objects), "cold": oldest}
-            log._archive._library = Library(log._store)  # noqa: SLF001  # nothing is remembered of the round before
+            log._archive._library = SegmentCache(log._store)  # noqa: SLF001  # nothing is remembered of the round before
             return Response(body=json.dumps(told).encode(), headers={"content-type": "application/json"})
 
         route = Route(method="GET", template="/settle", handler=settle, operation="settle")
@@ -222,7 +222,7 @@ def publish(*, quick: bool) -> Figures:
 
 def windows(*, quick: bool) -> Figures:
     from nakadi.engines.archive.objects import member  # noqa: PLC0415
-    from nakadi.engines.archive.reading import ArchiveReader, Library  # noqa: PLC0415
+    from nakadi.engines.archive.reading import ArchiveReader, SegmentCache  # noqa: PLC0415
     from nakadi.engines.archive.stores import MemoryStore  # noqa: PLC0415
     from nakadi.engines.memory.stores import MemoryLogIndex  # noqa: PLC0415
     from nakadi.model.events import Counted, Head, Location, Record, Segment, StoredEvent  # noqa: PLC0415  # noqa: PLC0415
@@ -244,7 +244,7 @@ def windows(*, quick: bool) -> Figures:
         index.extend("t", 0, number, Head(Counted(next=first + events)), segment)
     figures: Figures = {}
     for name, limit in (("large_slices", 1000), ("slices_of_a_window", events)):
-        reader = ArchiveReader(index, Library(store))
+        reader = ArchiveReader(index, SegmentCache(store))
         place, began = 0, time.perf_counter()
         while (found := reader.slice("t", 0, place, limit, 4_000_000)) is not None:
             place = found.next_offset

@@ -269,7 +269,7 @@ def values(log, topic: str, partition: int = 0) -> list[str]:
 def setting(url: str, name: str) -> str:
     """A setting of the topic `t`, as Kafka itself has it."""
     with the_cluster(url) as cluster:
-        return cluster.configuration("t")[name]
+        return cluster.topic_configuration("t")[name]
 
 
 @contextmanager

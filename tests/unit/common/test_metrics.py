@@ -15,7 +15,7 @@ from nakadi.app.settings import Settings
 from nakadi.common.metrics import OTHER, Metrics
 from nakadi.common.work import Turns, attempted
 from nakadi.engines.archive.archiver import ArchivePolicy
-from nakadi.engines.archive.reading import Library, Unreadable
+from nakadi.engines.archive.reading import SegmentCache, Unreadable
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.archive.tiered_log import Worker
 from nakadi.engines.memory.event_log import MemoryLog
@@ -31,7 +31,7 @@ from nakadi.model.events import Counted, Location, Record, Segment, Slice, Store
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import NOTHING_YET, EventTypePartition
 from nakadi.streaming.chunks import EventChunk
-from nakadi.subscriptions.stream.actions import DropEvent
+from nakadi.subscriptions.stream.actions import GiveUpOnEvent
 from nakadi.subscriptions.stream.calls import DeadLetterPublisher
 from nakadi.subscriptions.stream.members import LeaseKeeper, SubscriptionSessions
 from tests.support.clock import HandMovedClock
@@ -230,7 +230,7 @@ def test_segments_that_cannot_be_read_are_counted(metrics):
     """A read of a segment that is gone counts, and as a miss of the cache."""
     location = Location("gone", 0, 10)
     segment = Segment(before=Counted(next=0), count=1, since=0, until=0, archived=location, events=1)
-    with closing(Library(MemoryStore(), metrics=metrics)) as library, pytest.raises(Unreadable):
+    with closing(SegmentCache(MemoryStore(), metrics=metrics)) as library, pytest.raises(Unreadable):
         library.events("t", 0, segment)
 
     assert seen(metrics, "nakadi_archive_unreadable_total") == 1
@@ -272,7 +272,7 @@ def test_dead_letters_that_are_not_stored_are_counted(metrics):
 
 def a_drop():
     found = Slice((StoredEvent(0, Record(b"{}"), datetime(2026, 11, 21, tzinfo=UTC)),), 1)
-    return DropEvent(EventTypePartition("order", "0"), EventChunk(1, 0, found).from_offset(0), 3)
+    return GiveUpOnEvent(EventTypePartition("order", "0"), EventChunk(1, 0, found).from_offset(0), 3)
 
 
 def test_sessions_of_dead_processes_are_counted(metrics):

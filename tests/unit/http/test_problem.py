@@ -82,7 +82,7 @@ def test_violations_are_reported_line_by_line():
 def test_some_violations_are_a_list():
     """Two operations answer violations as a bad request with a sorted list. (R22)"""
     response = problem.problem_of(
-        outcomes.Incomplete((Violation("type", "must not be null"), Violation("schema", "x")))
+        outcomes.MalformedFields((Violation("type", "must not be null"), Violation("schema", "x")))
     )
 
     assert response.status == 400

@@ -8,7 +8,7 @@ from nakadi.schemas.nodes import Annotations, node_of
 
 
 def kind_of(node):
-    return node.kind if isinstance(node, nodes.Plain) else type(node)
+    return node.kind if isinstance(node, nodes.KindOnly) else type(node)
 
 
 @pytest.mark.parametrize(

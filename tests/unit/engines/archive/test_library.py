@@ -10,7 +10,7 @@ import pytest
 from nakadi.engines.archive import objects
 from nakadi.engines.archive import reading as libraries
 from nakadi.engines.archive.objects import archived
-from nakadi.engines.archive.reading import AT_ONCE, ArchiveReader, Library, Unreadable
+from nakadi.engines.archive.reading import AT_ONCE, ArchiveReader, SegmentCache, Unreadable
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.memory.stores import MemoryLogIndex
 from nakadi.model.events import Counted, Head, Location, Record, Segment, StoredEvent
@@ -70,7 +70,7 @@ class World:
     def __init__(self, *counts: int, store: MemoryStore | None = None) -> None:
         self.store = store or Counting()
         self.index = MemoryLogIndex()
-        self.library = Library(self.store)
+        self.library = SegmentCache(self.store)
         self.reader = ArchiveReader(self.index, self.library)
         first = 0
         for revision, count in enumerate(counts):

@@ -8,7 +8,7 @@ import pytest
 
 from nakadi.engines.archive import maintenance, objects
 from nakadi.engines.archive.maintenance import MANY, BlockCache, PartitionBusy, SegmentMerger, Sweep, alone
-from nakadi.engines.archive.reading import ArchiveReader, Library, Unreadable
+from nakadi.engines.archive.reading import ArchiveReader, SegmentCache, Unreadable
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.dynamodb.client import RetriedCalls, TableAddress
 from nakadi.engines.dynamodb.log_index import DynamoDbLogIndex
@@ -95,7 +95,7 @@ class World:
     def see_that_all_is_there(self) -> None:
         """From each offset on, by a reader that knows nothing."""
         end = 2 * self.windows
-        with closing(ArchiveReader(self._as_it_is(), Library(self.store))) as reader:
+        with closing(ArchiveReader(self._as_it_is(), SegmentCache(self.store))) as reader:
             for partition in range(2):
                 for start in range(end):
                     place, found = start, []
@@ -186,14 +186,14 @@ def test_gaps_are_left_alone(world: World, gap):
 
 def test_readers_with_the_old_list_find_the_old_objects(world: World):
     """Objects stay until a sweep; a reader that comes later still looks into the index again."""
-    with closing(ArchiveReader(world.index, Library(world.store))) as reader:
+    with closing(ArchiveReader(world.index, SegmentCache(world.store))) as reader:
         old = world.index.segment("t", 0, 10)
         world.merge()
         assert reader.from_segment(old, "t", 0, 10, 2, 1000).events == (event(10), event(11))
         world.sweep()
         segment, looks = world.index.segment, [old]
         world.index.segment = lambda *place: looks.pop() if looks else segment(*place)
-    with closing(ArchiveReader(world.index, Library(world.store))) as late:
+    with closing(ArchiveReader(world.index, SegmentCache(world.store))) as late:
         assert late.slice("t", 0, 10, 2, 1000).events == (event(10), event(11))
     world.see_that_all_is_there()
     assert len(world.objects()) == 2
@@ -250,7 +250,7 @@ def test_what_was_erased_meanwhile_does_not_come_back(world: World):
     world.store.put = put
     assert len(world.segments()) == WINDOWS
     world.merge()
-    with closing(ArchiveReader(world.index, Library(world.store))) as reader:
+    with closing(ArchiveReader(world.index, SegmentCache(world.store))) as reader:
         found = reader.slice("t", 0, 0, 1000, 1_000_000)
     assert [each.offset for each in found.events] == [offset for offset in range(2 * WINDOWS) if offset != 11]
 

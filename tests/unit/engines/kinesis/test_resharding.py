@@ -12,7 +12,7 @@ import boto3
 import pytest
 
 from nakadi.common.caching import ChangeWatch
-from nakadi.engines.archive.reading import Library
+from nakadi.engines.archive.reading import SegmentCache
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.kinesis.continuity import ShardTreeCache
 from nakadi.engines.kinesis.event_log import KinesisLog, KinesisOptions
@@ -256,7 +256,7 @@ class TestProcessesThatAreBehind:
         """A reader that finds a partition counted in a shard that it has not heard of takes the count as it is."""
         ancestry = ShardTreeCache(surroundings.a_stream())
         topics = Topics(surroundings.index, 60.0, ChangeWatch(surroundings.index.changes, SystemClock()))
-        library = Library(surroundings.archive)
+        library = SegmentCache(surroundings.archive)
         with surroundings.a_log() as log, closing(library):
             log.create_topic(TOPIC, PARTITIONS)
             for partition in range(PARTITIONS):

@@ -6,7 +6,7 @@ import pytest
 from nakadi.model.events import Record
 from nakadi.model.subscription import Entry
 from nakadi.subscriptions.api.fields import POLICY, SEND_COUNT, RetryPolicy, UnprocessablePolicy, policy_of
-from nakadi.subscriptions.stream.actions import DropEvent, RecordFailures
+from nakadi.subscriptions.stream.actions import GiveUpOnEvent, RecordFailures
 from nakadi.subscriptions.stream.calls import dead_letter_of
 from tests.support.chunks import a_chunk
 from tests.support.consuming import ME, Table, at
@@ -157,7 +157,7 @@ def test_policies(annotations, policy):
 
 def a_drop(event):
     record = Record(orjson.dumps(event))
-    return DropEvent(a_place(3), a_chunk(record, start=12).from_offset(12), 3)
+    return GiveUpOnEvent(a_place(3), a_chunk(record, start=12).from_offset(12), 3)
 
 
 def test_a_letter():

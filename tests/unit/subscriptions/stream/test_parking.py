@@ -57,7 +57,7 @@ def test_events_of_a_parked_key_are_put_away_before_anything_is_sent():
     [call] = table.called()
     assert (parked(call), call.upto, table.told()) == ([1, 3], None, [])
     assert not table.session.wants(a_place(0))
-    table.tell(table.session.parked(call, table.now))
+    table.tell(table.session.parking_finished(call, table.now))
     assert table.told() == [f"0:0-0 {STARTED}", "0:2-2", "0:4-4"]
 
 
@@ -80,7 +80,7 @@ def test_the_cursor_does_not_pass_what_is_not_put_away():
     table.wait(6)
     assert table.called() == []
     assert table.session.result().positions == {}
-    table.tell(table.session.parked(call, table.now))
+    table.tell(table.session.parking_finished(call, table.now))
     table.wait(1)
     assert table.called() == [AutoCommit({a_place(0): at(0)})]
     table.tell(table.session.drain())
@@ -94,7 +94,7 @@ def test_a_partition_is_not_handed_over_meanwhile():
     [call] = table.called()
     table.change(entry(0, f"{ME}>other"))
     assert not [each for each in table.called() if isinstance(each, HandOver)]
-    table.tell(table.session.parked(call, table.now))
+    table.tell(table.session.parking_finished(call, table.now))
     assert table.called() == [HandOver(frozenset({a_place(0)}), {a_place(0): at(0)})]
 
 
@@ -122,7 +122,7 @@ def test_what_waits_is_looked_at_anew_once_its_key_is_parked():
     table.arrive(events("a", "b", start=1))
     [call] = table.called()
     assert (parked(call), call.upto) == ([1], at(1))
-    table.tell(table.session.parked(call, table.now))
+    table.tell(table.session.parking_finished(call, table.now))
     assert len(table.told()) == 1
 
 
@@ -135,7 +135,7 @@ def test_keys_are_asked_for_again_when_the_assignment_changes():
     table.arrive(events("b"))
     [park] = table.called()
     table.tell(table.session.parked_keys_read(call, frozenset()))
-    table.tell(table.session.parked(park, table.now))
+    table.tell(table.session.parking_finished(park, table.now))
     table.arrive(events("a", "b", start=1))
     assert [parked(each) for each in table.called() if isinstance(each, ParkEvents)] == [[2]]
 
@@ -149,7 +149,7 @@ def test_answers_that_came_too_late():
     [relearn] = table.called()
     table.commit(5)
     answer_opening(table, "a")
-    table.tell(table.session.parked(park, table.now))
+    table.tell(table.session.parking_finished(park, table.now))
     table.tell(table.session.parked_keys_read(relearn, frozenset()))
     table.arrive(events("a", start=6))
     assert [parked(each) for each in table.called()] == [[6]]

@@ -26,7 +26,7 @@ from nakadi.http.readiness import Readiness
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import Clock, SystemClock
 from nakadi.ports.coordination import Coordination
-from nakadi.ports.event_log import IndexedLog, PushedLog
+from nakadi.ports.event_log import DelayedIndexLog, PushedLog
 
 if TYPE_CHECKING:
     from nakadi.app.subscriptions import SubscriptionMaintenance, SubscriptionServices
@@ -174,7 +174,7 @@ class BrokerServices(EventTypeServices):
         for storage in self.storages.all():
             try:
                 event_log = self.logs.of(storage.id)
-                if isinstance(event_log, IndexedLog):
+                if isinstance(event_log, DelayedIndexLog):
                     lags.append(event_log.index_lag())
             except Unavailable:
                 log.warning("How late the indexer of storage %s is could not be measured", storage.id, exc_info=True)

@@ -30,14 +30,16 @@ Handle = Callable[[Mapping[str, Any], Any], Any]
 
 def logger() -> Logger:
     """The logger of the package, above the loggers of its modules."""
-    made = Logger(service="nakadi", logger_formatter=LambdaLogFormatter(use_rfc3339=True, serialize_stacktrace=False))
+    made = Logger(
+        service="nakadi", logger_formatter=RedactingLogFormatter(use_rfc3339=True, serialize_stacktrace=False)
+    )
     made.registered_handler.addFilter(_add_flow_id)
     # The gateway keeps an access log of its own.
     logging.getLogger("nakadi.access").setLevel(logging.WARNING)
     return made
 
 
-class LambdaLogFormatter(LambdaPowertoolsFormatter):
+class RedactingLogFormatter(LambdaPowertoolsFormatter):
     def formatException(self, ei: Any) -> str:  # noqa: N802  # logging's name for it
         return without_secrets(super().formatException(ei))
 

@@ -17,7 +17,7 @@ from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.rules import check_fields_in_schema
 from nakadi.model.authorization import Operation, Subject
 from nakadi.model.event_type import EventType, EventTypeDraft, Schema, SchemaDraft, SchemaType
-from nakadi.model.outcomes import Incompatible, Incomplete, Invalid, Malformed, NotFound, Violations
+from nakadi.model.outcomes import Incompatible, Invalid, Malformed, MalformedFields, NotFound, Violations
 from nakadi.openapi.checks import body_violations
 from nakadi.ports.clock import Clock
 from nakadi.schemas.document import effective_schema
@@ -178,10 +178,10 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
 
 
 def _required_text(draft: SchemaDraft) -> str:
-    """The text of the draft. Raises `Incomplete` if a member is missing, which is a bad request here."""
+    """The text of the draft. Raises `MalformedFields` if a member is missing, which is a bad request here."""
     missing = body_violations("SchemaDraft", {"type": draft.type, "schema": draft.text})
     if draft.text is None or missing:
-        raise Incomplete(missing)
+        raise MalformedFields(missing)
     if draft.type is SchemaType.AVRO:
         raise Invalid(NO_AVRO)
     return draft.text

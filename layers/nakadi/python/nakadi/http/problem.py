@@ -74,7 +74,7 @@ def problem_of(error: Exception) -> Response:
 
     Of a fault it shows nothing but what was written for clients.
     """
-    if isinstance(error, outcomes.Incomplete):
+    if isinstance(error, outcomes.MalformedFields):
         return _constraint_violations(error)
     if isinstance(error, RACES):
         return problem_of(outcomes.TryLater(RACE_LOST))
@@ -113,7 +113,7 @@ def _violations(error: outcomes.Violations, status: HTTPStatus) -> Response:
     return Response(status.value, {"content-type": PROBLEM_JSON}, json_text(body))
 
 
-def _constraint_violations(error: outcomes.Incomplete) -> Response:
+def _constraint_violations(error: outcomes.MalformedFields) -> Response:
     listed = [{"field": each.path, "message": each.message} for each in error.violations]
     body = {"violations": listed, "type": CONSTRAINT_VIOLATION, "status": 400, "title": "Constraint Violation"}
     return Response(400, {"content-type": PROBLEM_JSON}, json_text(body))

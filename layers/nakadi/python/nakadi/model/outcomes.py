@@ -2,7 +2,7 @@
 
     Outcome
     ├── Malformed              the request cannot be understood
-    │   └── Incomplete         ... because of these violations
+    │   └── MalformedFields    ... because of these violations
     ├── NotAuthenticated       the sender is unknown
     ├── NotPermitted           the sender may not do this
     ├── NotFound               what was named is not there
@@ -101,7 +101,7 @@ class Incompatible(Invalid):
         self.reasons = reasons
 
 
-class Incomplete(Malformed):
+class MalformedFields(Malformed):
     """Raised by the few operations that answer violations as a bad request with a list."""
 
     def __init__(self, violations: tuple[Violation, ...]) -> None:

@@ -108,7 +108,7 @@ class EventLog(Protocol):
 
 
 @runtime_checkable
-class IndexedLog(Protocol):
+class DelayedIndexLog(Protocol):
     """An event log whose events another process counts and archives, some time after they were stored."""
 
     def index_lag(self) -> timedelta:

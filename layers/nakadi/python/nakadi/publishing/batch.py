@@ -158,7 +158,7 @@ class LongBatch:
 
     def arrays(self) -> Iterator[bytes]:
         """The text of each piece."""
-        return (array_of(self.received[first:last]) for first, last in self._bounds)
+        return (json_array_of(self.received[first:last]) for first, last in self._bounds)
 
     def sizes_above(self, limit: int) -> Mapping[int, int]:
         return _sizes_of_large(limit, self.received)
@@ -216,7 +216,7 @@ def too_many_values(index: int) -> TooLarge:
     return TooLarge(f"The event at index {index} has too many values within it")
 
 
-def array_of(texts: Sequence[Text]) -> bytes:
+def json_array_of(texts: Sequence[Text]) -> bytes:
     return b"[%b]" % b",".join(texts)
 
 

@@ -42,7 +42,7 @@ from nakadi.publishing.outcome import (
 )
 from nakadi.publishing.validation import (
     Owners,
-    check_deletable,
+    check_delete_batch,
     check_owners,
     effective_schema_of,
     find_owners,
@@ -189,7 +189,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
             reached = Step.NONE
             if event_type.event_owner_selector is not None:
                 owners, reached = self._permitted_owners(request, event_type.event_owner_selector)
-            check_deletable(event_type, batch, most_bytes=self.limits.event_bytes, reached=reached)
+            check_delete_batch(event_type, batch, most_bytes=self.limits.event_bytes, reached=reached)
             if not isinstance(batch, BatchPiece):
                 budget.take_turn()
             partitions, _ = choose_partitions(event_type, batch.events, self.random_number, budget)

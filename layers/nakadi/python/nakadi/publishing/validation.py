@@ -33,7 +33,7 @@ from nakadi.publishing.batch import (
     LongBatch,
     NotStrict,
     WorkBudget,
-    array_of,
+    json_array_of,
     memory_of_event,
     parse_piece,
     too_many_values,
@@ -139,7 +139,7 @@ def _batch_of(texts: Sequence[Text], limits: BatchLimits) -> Batch:
     """A batch of these events; raises one of `PARSE_ERRORS` if they are not all strict JSON."""
     batch = LongBatch(texts, limits)
     if batch.is_one_piece:
-        return parse_piece(array_of(texts))
+        return parse_piece(json_array_of(texts))
     for array in batch.arrays():
         parse_piece(array)
     return batch
@@ -308,7 +308,7 @@ def _accepts_with_more_steps(event: Event, validator: Validator, budget: WorkBud
             larger = True
 
 
-def check_deletable(event_type: EventType, batch: Batch, *, most_bytes: int, reached: Step) -> None:
+def check_delete_batch(event_type: EventType, batch: Batch, *, most_bytes: int, reached: Step) -> None:
     """Raise `BatchRejected` if events of this type are not deleted, or at the first event that is too large."""
     if not event_type.cleanup_policy.compacts:
         raise BatchRejected(Step.VALIDATING)

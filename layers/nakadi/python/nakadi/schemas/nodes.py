@@ -33,7 +33,7 @@ class Node(Struct, frozen=True):
     about: Annotations
 
 
-class Plain(Node, frozen=True):
+class KindOnly(Node, frozen=True):
     """A schema without content that is compared; `kind` is one of `PLAIN_KINDS`."""
 
     kind: str
@@ -119,12 +119,12 @@ _NOT = frozenset({"not"})
 def node_of(schema: RawSchema, draft: Draft) -> Node:
     """The node that a schema is; the first of these that fits."""
     if isinstance(schema, bool):
-        return Plain(NOTHING, "always" if schema else "never")
+        return KindOnly(NOTHING, "always" if schema else "never")
     about = Annotations(schema.get(draft.id_keyword), schema.get("title"), schema.get("description"))
     if "enum" in schema:
         return Enum(about, frozenset(map(canonical_text, schema["enum"])))
     if "const" in schema and draft >= Draft.SIX:
-        return Plain(about, "const")
+        return KindOnly(about, "const")
     if any(criterion in schema for criterion in COMBINATORS):
         return _combined(schema, about, draft)
     if "$ref" in schema:
@@ -191,11 +191,11 @@ def _object(schema: Mapping[str, Any], about: Annotations) -> Object:
 
 def says_nothing(node: Node) -> bool:
     """Whether every value is valid."""
-    return isinstance(node, Plain) and node.kind in ("always", "nothing")
+    return isinstance(node, KindOnly) and node.kind in ("always", "nothing")
 
 
 def same_kind(first: Node, second: Node) -> bool:
-    if isinstance(first, Plain) and isinstance(second, Plain):
+    if isinstance(first, KindOnly) and isinstance(second, KindOnly):
         return first.kind == second.kind
     return type(first) is type(second)
 
@@ -218,7 +218,7 @@ def _array(schema: Mapping[str, Any], about: Annotations) -> Array:
 
 
 def _plain(kind: str) -> Callable[[Mapping[str, Any], Annotations], Node]:
-    return lambda _, about: Plain(about, kind)
+    return lambda _, about: KindOnly(about, kind)
 
 
 _MAKERS: Mapping[str, Callable[[Mapping[str, Any], Annotations], Node]] = {

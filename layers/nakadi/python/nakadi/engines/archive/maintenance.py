@@ -18,7 +18,7 @@ from msgspec import Struct
 from nakadi.common.work import attempted
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.objects import Packer
-from nakadi.engines.archive.reading import Library, read
+from nakadi.engines.archive.reading import SegmentCache, read
 from nakadi.model.events import Location, Segment, StoredEvent
 from nakadi.ports.archive_store import ArchiveStore, StoredObject
 from nakadi.ports.log_index import LogIndex
@@ -187,7 +187,7 @@ class SegmentMerger(Struct, frozen=True, kw_only=True):
         if not self.in_haste:
             yield from (read(self.store, topic, partition, segment) for segment in group)
             return
-        with closing(Library(self.store)) as library:
+        with closing(SegmentCache(self.store)) as library:
             found = library.sequence(topic, partition, group, group[0].first, EVERYTHING, EVERYTHING)
             with closing(found):
                 yield from (events for _, events in found)

@@ -303,7 +303,7 @@ def events_behind(segment: Segment, start: int) -> int:
     return behind if segment.events is None else min(behind, segment.events)
 
 
-def first_until(index: LogIndex, topic: str, partition: int, start: int, end: int, stored_at: int) -> int:
+def first_segment_since(index: LogIndex, topic: str, partition: int, start: int, end: int, stored_at: int) -> int:
     """Where the first segment begins that holds an event stored then or later; `end` when none does."""
     low, high = start, end
     while low < high:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from nakadi.common.metrics import Metrics
 from nakadi.engines.archive import objects
-from nakadi.engines.archive.objects import events_behind, first_until, with_following
+from nakadi.engines.archive.objects import events_behind, first_segment_since, with_following
 from nakadi.model.events import Location, Segment, Slice, StoredEvent
 from nakadi.ports.archive_store import ArchiveGone, ArchiveStore
 from nakadi.ports.log_index import LogIndex
@@ -51,7 +51,9 @@ class Run(NamedTuple):
     end: int = 0
 
 
-class Library:
+class SegmentCache:
+    """Archived segments that were read lately, and threads that read ahead."""
+
     def __init__(self, store: ArchiveStore, most_bytes: int = MOST_BYTES, metrics: Metrics | None = None) -> None:
         self._store = store
         self._metrics = metrics or Metrics()
@@ -243,7 +245,7 @@ def _unreadable(topic: str, partition: int, segment: Segment, why: str) -> Unrea
 
 
 class ArchiveReader:
-    def __init__(self, index: LogIndex, library: Library) -> None:
+    def __init__(self, index: LogIndex, library: SegmentCache) -> None:
         self._index = index
         self._library = library
 
@@ -317,7 +319,7 @@ class ArchiveReader:
 
         None when the archive has no such event.
         """
-        place = first_until(self._index, topic, partition, start, end, at)
+        place = first_segment_since(self._index, topic, partition, start, end, at)
         while place < end:
             segment = self._index.segment(topic, partition, place)
             if segment is None or segment.end <= place:

@@ -24,7 +24,7 @@ from nakadi.common.work import ChoreStopped, attempted
 from nakadi.engines.archive.archiver import ArchivePolicy, Archiver, TopicOwners, UnknownOwners, cool
 from nakadi.engines.archive.compaction import ArchiveCompaction
 from nakadi.engines.archive.maintenance import PartitionBusy, SegmentMerger, Sweep
-from nakadi.engines.archive.reading import ArchiveReader, Library, Unreadable
+from nakadi.engines.archive.reading import ArchiveReader, SegmentCache, Unreadable
 from nakadi.model.events import Bounds, Fate, Record, Slice, Topic, microseconds
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveStore
@@ -52,7 +52,7 @@ class TieredLog:
         self._hot = hot
         self._index = index
         self._store = store
-        self._archive = ArchiveReader(index, Library(store, metrics=metrics))
+        self._archive = ArchiveReader(index, SegmentCache(store, metrics=metrics))
         directory, tiers = directory or UnknownOwners(), tiers or ArchivePolicy()
         self._worker = Worker(hot, index, store, clock, directory, tiers, metrics)
         self._compaction = ArchiveCompaction(hot, index, store, clock, directory, tiers, self._worker.archive)

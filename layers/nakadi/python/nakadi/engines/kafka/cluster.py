@@ -260,7 +260,7 @@ class Cluster:
 
     def is_sealed(self, topic: str) -> bool:
         """Ask the cluster, if need be."""
-        if topic not in self._sealed and self.configuration(topic).get("max.message.bytes") == SEALED:
+        if topic not in self._sealed and self.topic_configuration(topic).get("max.message.bytes") == SEALED:
             self._sealed.add(topic)
         return topic in self._sealed
 
@@ -290,7 +290,7 @@ class Cluster:
         self.forget(topic)
 
     def allow_largest_batches(self, topic: str) -> None:
-        if int(self.configuration(topic)["max.message.bytes"]) < MOST_BYTES:
+        if int(self.topic_configuration(topic)["max.message.bytes"]) < MOST_BYTES:
             self.configure(topic, {"max.message.bytes": str(MOST_BYTES)})
 
     def seal(self, topic: str) -> None:
@@ -303,7 +303,7 @@ class Cluster:
         self._await(topic, lambda: self._count(topic) is None)
         self.forget(topic)
 
-    def configuration(self, topic: str) -> Mapping[str, str]:
+    def topic_configuration(self, topic: str) -> Mapping[str, str]:
         resource = ConfigResource(ResourceType.TOPIC, self.name(topic))
         with translated(topic):
             found = self._admin.describe_configs([resource], request_timeout=self._timeout)[resource].result(
@@ -317,7 +317,7 @@ class Cluster:
         ]
         resource = ConfigResource(ResourceType.TOPIC, self.name(topic), incremental_configs=entries)
         self._change(topic, self._admin.incremental_alter_configs([resource], request_timeout=self._timeout))
-        self._await(topic, lambda: wanted.items() <= self.configuration(topic).items())
+        self._await(topic, lambda: wanted.items() <= self.topic_configuration(topic).items())
 
     # Offsets
 

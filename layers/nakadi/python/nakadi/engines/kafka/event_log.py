@@ -199,7 +199,7 @@ class KafkaLog:
         wanted = compaction_settings(now - upto, now - tombstones_before)
         if self._compacting.get(topic) == wanted:
             return
-        found = cluster.configuration(topic)
+        found = cluster.topic_configuration(topic)
         if wanted.items() <= found.items() or self._have_keys(topic):
             if not wanted.items() <= found.items():
                 cluster.configure(topic, wanted)

@@ -66,7 +66,7 @@ class _Window(Struct):
         self.events.append(event)
         self.size += _size(event)
 
-    def shrink(self, wanted: int) -> None:
+    def drop_oldest(self, wanted: int) -> None:
         """Drop the oldest events until this many bytes are left."""
         dropped = 0
         while self.size > wanted:
@@ -203,15 +203,15 @@ class Tail:
             if now - window.last_read > UNREAD:
                 self._drop(place)
             elif window.size > WINDOW_BYTES:
-                self._shrink(window, WINDOW_BYTES // 2)
+                self._drop_oldest(window, WINDOW_BYTES // 2)
         if self._size > WINDOWS_BYTES:
             for window in sorted(self._windows.values(), key=_last_read):
                 if self._size > WINDOWS_BYTES // 2:
-                    self._shrink(window, 0)
+                    self._drop_oldest(window, 0)
 
-    def _shrink(self, window: _Window, wanted: int) -> None:
+    def _drop_oldest(self, window: _Window, wanted: int) -> None:
         self._size -= window.size
-        window.shrink(wanted)
+        window.drop_oldest(wanted)
         self._size += window.size
 
     def _fail(self, place: Place, error: Any) -> None:

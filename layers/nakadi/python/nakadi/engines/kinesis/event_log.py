@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from nakadi.common.caching import ChangeWatch
 from nakadi.common.metrics import Metrics
-from nakadi.engines.archive.reading import Library
+from nakadi.engines.archive.reading import SegmentCache
 from nakadi.engines.common import frames
 from nakadi.engines.common.appending import AppendThreads
 from nakadi.engines.common.listeners import PartitionListeners
@@ -212,7 +212,7 @@ class KinesisLog:
         self._topics = Topics(index, options.lease, watch or ChangeWatch(index.changes, clock))
         self._writer = RecordWriter(stream, options.record_bytes, options.give_up_after)
         self._ancestry = ShardTreeCache(stream)
-        self._library = Library(archive, metrics=metrics) if archive else None
+        self._library = SegmentCache(archive, metrics=metrics) if archive else None
         self._options = options
         self._reader = LastingReader(self._new_reader, self._ancestry)
         self._fan_out = fan_out

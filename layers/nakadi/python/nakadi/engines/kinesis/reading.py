@@ -14,15 +14,15 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
-from nakadi.engines.archive.objects import first_until
-from nakadi.engines.archive.reading import ArchiveReader, Library
+from nakadi.engines.archive.objects import first_segment_since
+from nakadi.engines.archive.reading import ArchiveReader, SegmentCache
 from nakadi.engines.kinesis.continuity import GIVE_UP_AFTER, GapFound, ShardTreeCache, confirm, place_in, unfinished
 from nakadi.engines.kinesis.envelopes import hash_key, partition_key, place_of, shared
 from nakadi.engines.kinesis.fan_out import FanOut
 from nakadi.engines.kinesis.recent_records import ArrivedRecord, Frame, Rank, RecentRecords, before, slice_of
 from nakadi.engines.kinesis.scanning import CountingStart, Scanner
 from nakadi.engines.kinesis.stream import GrowingPauses
-from nakadi.engines.kinesis.tails import LastWritten, ReaderExpired, ShardTails
+from nakadi.engines.kinesis.tails import LastWritten, ShardPositionLost, ShardTails
 from nakadi.engines.kinesis.topics import Topics
 from nakadi.model.events import ENDED, Bounds, Counted, Mark, Segment, Slice, Topic, microseconds
 from nakadi.model.outcomes import Unavailable
@@ -45,7 +45,7 @@ class StreamReader:
         ancestry: ShardTreeCache,
         index: LogIndex,
         topics: Topics,
-        library: Library | None,
+        library: SegmentCache | None,
         announce: Callable[[str, int], None],
         ours: LastWritten,
         *,
@@ -251,7 +251,7 @@ class StreamReader:
         head = self._index.heads([(topic, partition)])[topic, partition].counted
         if head.latest < stored_at:
             return head.next
-        return first_until(self._index, topic, partition, oldest, head.next, stored_at)
+        return first_segment_since(self._index, topic, partition, oldest, head.next, stored_at)
 
     def _shortly_before(self, topic: str, partition: int, start: int, stored_at: int) -> int:
         """The same, with a look at what is remembered."""
@@ -310,11 +310,11 @@ class LastingReader:
         reader = self._reader
         try:
             return ask(reader)
-        except ReaderExpired as asleep:
+        except ShardPositionLost as asleep:
             log.info("Shard %s was not read for long: beginning anew where the index ends", asleep)
         try:
             return ask(self._instead_of(reader))
-        except ReaderExpired as asleep:
+        except ShardPositionLost as asleep:
             raise Unavailable(f"Shard {asleep} cannot be read") from asleep
 
     def _instead_of(self, old: StreamReader) -> StreamReader:

@@ -28,8 +28,8 @@ from nakadi.model.outcomes import Unavailable
 Receive = Callable[[list[ArrivedRecord], Rank], None]
 
 
-class ReaderExpired(Exception):
-    """Raised when a shard was not read for so long that the stream may have forgotten what came next."""
+class ShardPositionLost(Exception):
+    """Raised when a shard cannot be read on from where its reader was: it is gone, or was not read for too long."""
 
 
 ASLEEP_AFTER = 3600.0
@@ -102,11 +102,11 @@ class ShardTail:
     def _page(self, patience: GrowingPauses) -> RecordPage:
         began = time.time()
         if abs(began - self.read_at) > ASLEEP_AFTER:
-            raise ReaderExpired(self.cursor.shard)
+            raise ShardPositionLost(self.cursor.shard)
         try:
             page = self.cursor.read(patience)
         except NoSuchShard as error:
-            raise ReaderExpired(self.cursor.shard) from error
+            raise ShardPositionLost(self.cursor.shard) from error
         self.read_at = began
         return page
 
@@ -228,14 +228,14 @@ class ShardTails:
             now = time.time()
             lineage = self._ancestry.knowing(shard)
             if shard not in lineage:
-                raise ReaderExpired(shard)
+                raise ShardPositionLost(shard)
             place = place_in(progress, lineage, shard)
             parents = lineage.parents(shard)
             followed = [parent for parent in parents if self._follows(lineage, parent)]
             if not followed and any(known not in lineage for known in self._tails):
                 # This shard may come from one that was followed, by way of others that are gone: what was in those is
                 # counted by the index, and not by the trails of this process.
-                raise ReaderExpired(shard)
+                raise ShardPositionLost(shard)
             if followed or not place.sequence:
                 lost = unfinished(progress, lineage, lineage.origins(shard))
                 if lost and not followed:

@@ -15,7 +15,7 @@ from msgspec import Struct
 from nakadi.common.work import attempted
 from nakadi.engines.common import frames
 from nakadi.engines.sqlite.file import SqliteFile
-from nakadi.engines.sqlite.reading import ROW, Row, outline_of, records_in, rows_from
+from nakadi.engines.sqlite.reading import ROW, FrameRow, outline_of, records_in, rows_from
 from nakadi.engines.sqlite.writing import LogWriter
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
@@ -190,7 +190,7 @@ class CompactionState(Struct, frozen=True):
 class CompactedRow(Struct, frozen=True):
     """What becomes of a row's places: which events stay, whether any goes, and whether a tombstone stays."""
 
-    row: Row
+    row: FrameRow
     stays: list[bool]
     changes: bool
     keeps_tombstone: bool
@@ -208,7 +208,7 @@ class KeepRule(Struct, frozen=True):
             return True
         return self.newest.get(key, offset) <= offset and not (tombstone and stored_at < self.tombstones_before)
 
-    def judge(self, row: Row) -> CompactedRow:
+    def judge(self, row: FrameRow) -> CompactedRow:
         stays = []
         changes = keeps_tombstone = False
         for offset, entry in enumerate(outline_of(row), row.first):
@@ -276,7 +276,7 @@ class PartitionCompaction:
                 tombstone_at = next((each.row.stored_at for each in verdicts if each.keeps_tombstone), None)
         return tombstone_at
 
-    def _rows(self, start: int, end: int) -> Iterator[list[Row]]:
+    def _rows(self, start: int, end: int) -> Iterator[list[FrameRow]]:
         """The rows that begin before `end`, some at a time."""
         place = start
         while place < end:

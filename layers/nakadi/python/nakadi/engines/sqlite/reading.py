@@ -40,7 +40,7 @@ class Chunk(Struct, frozen=True):
     frame: bytes | None = None
 
 
-class Row(NamedTuple):
+class FrameRow(NamedTuple):
     """As it was read. `seats` is how many offsets it covers."""
 
     first: int
@@ -184,7 +184,7 @@ def is_known(connection: sqlite3.Connection, topic: str) -> bool:
 
 def rows_from(
     connection: sqlite3.Connection, topic: str, partition: int, start: int, *, limit: int, max_bytes: int
-) -> tuple[int, list[Row]]:
+) -> tuple[int, list[FrameRow]]:
     """Where the log ends, and its next rows."""
     wanted = {"topic": topic, "partition": partition, "start": start, "limit": limit, "max_bytes": max_bytes}
     found = connection.execute(READ, wanted).fetchone()
@@ -196,7 +196,7 @@ def rows_from(
     return following or 0, list(_rows_in(joined or b""))
 
 
-def _rows_in(joined: bytes) -> Iterator[Row]:
+def _rows_in(joined: bytes) -> Iterator[FrameRow]:
     """The rows that SQLite has joined."""
     place = following = 0
     while place < len(joined):
@@ -205,11 +205,11 @@ def _rows_in(joined: bytes) -> Iterator[Row]:
         place = body + length
         if first < following or place > len(joined):
             raise Unavailable(f"The rows behind offset {following} are damaged.")
-        yield Row(first, count, stored_at, joined[body:place])
+        yield FrameRow(first, count, stored_at, joined[body:place])
         following = first + count
 
 
-def records_in(row: Row, part: slice = frames.WHOLE) -> list[Record | None]:
+def records_in(row: FrameRow, part: slice = frames.WHOLE) -> list[Record | None]:
     if not row.frame:
         return []
     try:
@@ -218,7 +218,7 @@ def records_in(row: Row, part: slice = frames.WHOLE) -> list[Record | None]:
         raise _damage_error(row, error) from error
 
 
-def outline_of(row: Row) -> list[tuple[str | None, bool] | None]:
+def outline_of(row: FrameRow) -> list[tuple[str | None, bool] | None]:
     """Of each place the key and whether it holds a tombstone; None where nothing is left."""
     if not row.frame:
         return []
@@ -228,7 +228,7 @@ def outline_of(row: Row) -> list[tuple[str | None, bool] | None]:
         raise _damage_error(row, error) from error
 
 
-def _events_of(rows: Sequence[Row], start: int, limit: int) -> Sequence[StoredEvent]:
+def _events_of(rows: Sequence[FrameRow], start: int, limit: int) -> Sequence[StoredEvent]:
     """The first events of these rows from an offset on."""
     if not any(row.frame and frames.has_notes(row.frame) for row in rows):
         return EventLines(list(_lines_of(rows, start, limit)))
@@ -238,7 +238,7 @@ def _events_of(rows: Sequence[Row], start: int, limit: int) -> Sequence[StoredEv
     return tuple(events[:limit])
 
 
-def _lines_of(rows: Sequence[Row], start: int, wanted: int) -> Iterator[Lines]:
+def _lines_of(rows: Sequence[FrameRow], start: int, wanted: int) -> Iterator[Lines]:
     """The first lines of rows of plain events from an offset on."""
     for row in rows:
         if not row.frame or wanted <= 0:
@@ -254,7 +254,7 @@ def _lines_of(rows: Sequence[Row], start: int, wanted: int) -> Iterator[Lines]:
             wanted -= last - first
 
 
-def _events(row: Row, start: int, wanted: int) -> list[StoredEvent]:
+def _events(row: FrameRow, start: int, wanted: int) -> list[StoredEvent]:
     """Events of a row from an offset on, no fewer than wanted if they are there."""
     skipped = max(start - row.first, 0)
     has_gaps = row.frame and frames.has_notes(row.frame)
@@ -264,5 +264,5 @@ def _events(row: Row, start: int, wanted: int) -> list[StoredEvent]:
     return [event for event in events if event.record is not None] if has_gaps else list(events)
 
 
-def _damage_error(row: Row, error: frames.BadFrame) -> Unavailable:
+def _damage_error(row: FrameRow, error: frames.BadFrame) -> Unavailable:
     return Unavailable(f"The frame at offset {row.first} is damaged: {error}.")

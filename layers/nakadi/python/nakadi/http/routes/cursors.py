@@ -24,7 +24,7 @@ from nakadi.http.bodies import Members, json_document, list_body
 from nakadi.http.message import Request, Response, json_response
 from nakadi.model.authorization import Operation
 from nakadi.model.event_type import Cursor, EventType, Position
-from nakadi.model.outcomes import Incomplete, Invalid, Malformed, NotFound, Violation
+from nakadi.model.outcomes import Invalid, Malformed, MalformedFields, NotFound, Violation
 
 MALFORMED = "malformed cursors"
 NOT_CONVERTIBLE = "problem converting cursors"
@@ -261,5 +261,5 @@ def _complete(read: Iterable[Read]) -> Sequence[Cursor]:
         else:
             violations.extend(each)
     if violations:
-        raise Incomplete(tuple(violations))
+        raise MalformedFields(tuple(violations))
     return cursors

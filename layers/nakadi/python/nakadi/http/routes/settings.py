@@ -16,7 +16,7 @@ from nakadi.http.message import Request, Response, empty_response, json_response
 from nakadi.http.views import admins_view, blacklist_view, features_view, storage_view
 from nakadi.model.authorization import AdminPermission, BlockedKind, Feature
 from nakadi.model.event_type import Storage, StorageType
-from nakadi.model.outcomes import MOST_CHARACTERS, Incomplete, Invalid
+from nakadi.model.outcomes import MOST_CHARACTERS, Invalid, MalformedFields
 from nakadi.openapi.checks import body_violations
 
 
@@ -78,7 +78,7 @@ class _SettingsHandlers(Struct, frozen=True):
         body = object_body(request)
         feature, enabled = body.word("feature", Feature), body.flag("enabled")
         if feature is None:
-            raise Incomplete(body_violations("FeatureSwitch", {"feature": None}))
+            raise MalformedFields(body_violations("FeatureSwitch", {"feature": None}))
         self.admins.require(request.subject, AdminPermission.WRITE)
         self.features.switch(feature, on=bool(enabled))
         if enabled:

@@ -71,7 +71,7 @@ class RecordFailures(Struct, frozen=True):
     search_end: Position | None
 
 
-class DropEvent(Struct, frozen=True):
+class GiveUpOnEvent(Struct, frozen=True):
     """Deal with an event that consumers failed at so often, as the policy says; then it counts as consumed."""
 
     place: EventTypePartition
@@ -81,7 +81,7 @@ class DropEvent(Struct, frozen=True):
 
 
 class ParkEvents(Struct, frozen=True, kw_only=True):
-    """Put events away that have to follow others of their keys, and perhaps move the cursor; then say `parked`.
+    """Put events away that have to follow others of their keys, and perhaps move the cursor, then `parking_finished`.
 
     `number` is that of the opening since when they were read.
     """
@@ -117,7 +117,7 @@ class SessionResult(Struct, frozen=True):
 
 SessionLine = SendBatch | SendKeepAlive
 SessionCall = (
-    OpenPartition | AutoCommit | HandOver | RecordFailures | DropEvent | ParkEvents | ReloadParkedKeys | EndReplay
+    OpenPartition | AutoCommit | HandOver | RecordFailures | GiveUpOnEvent | ParkEvents | ReloadParkedKeys | EndReplay
 )
 SessionAction = SessionLine | SessionCall | ClosePartition
 

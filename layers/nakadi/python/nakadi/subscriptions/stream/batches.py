@@ -11,7 +11,7 @@ from nakadi.model.outcomes import Invalid
 from nakadi.model.subscription import EventTypePartition
 from nakadi.streaming.parameters import DEFAULT_FLUSH_SECONDS, DEFAULT_SECONDS, LONGEST_SECONDS, PickSeconds, shortened
 from nakadi.subscriptions.api.fields import RetryPolicy
-from nakadi.subscriptions.stream.actions import DropEvent, SendBatch, SendKeepAlive, SessionAction, SessionContext
+from nakadi.subscriptions.stream.actions import GiveUpOnEvent, SendBatch, SendKeepAlive, SessionAction, SessionContext
 from nakadi.subscriptions.stream.partition_progress import PartitionProgress, SessionTotals
 
 DEFAULT_WINDOW = 10
@@ -159,7 +159,7 @@ class Outbox:
                 event = partition.first()
                 partition.dropping = event.end
                 replay = None if partition.replay is None else partition.replay.id
-                actions.append(DropEvent(partition.place, event, partition.fails, replay))
+                actions.append(GiveUpOnEvent(partition.place, event, partition.fails, replay))
             elif count:
                 actions.append(self._batch(partition, count, now))
             elif flush:

@@ -26,8 +26,8 @@ from nakadi.publishing.system_events import BROKER
 from nakadi.subscriptions.api.fields import UnprocessablePolicy, policy_of
 from nakadi.subscriptions.stream.actions import (
     AutoCommit,
-    DropEvent,
     EndReplay,
+    GiveUpOnEvent,
     HandOver,
     OpenPartition,
     ParkEvents,
@@ -48,7 +48,7 @@ FindStart = Callable[[EventTypePartition, Position], PartitionStart]
 """Where to begin behind what is committed. Raises `Unusable` if there is no such position."""
 
 
-HandleUnprocessable = Callable[[DropEvent], None]
+HandleUnprocessable = Callable[[GiveUpOnEvent], None]
 """Do with an unprocessable event what the policy says, before it counts as consumed."""
 
 
@@ -87,7 +87,7 @@ class SessionCallExecutor:
         return replace(onward, start=opening.position, again=again)
 
     def perform(
-        self, call: AutoCommit | HandOver | RecordFailures | DropEvent | ParkEvents | ReloadParkedKeys | EndReplay
+        self, call: AutoCommit | HandOver | RecordFailures | GiveUpOnEvent | ParkEvents | ReloadParkedKeys | EndReplay
     ) -> SessionFact:
         """Carry a call out, and return its outcome as a fact for the session. Raises `Unavailable`."""
         session = self._session
@@ -99,11 +99,11 @@ class SessionCallExecutor:
                 return lambda now: session.handed_over(places, revision, now)
             case RecordFailures():
                 self._members.record_failures(session.id, call)
-            case DropEvent():
+            case GiveUpOnEvent():
                 self._drop(call)
             case ParkEvents():
                 if self._parked(call):
-                    return lambda now: session.parked(call, now)
+                    return lambda now: session.parking_finished(call, now)
             case ReloadParkedKeys(place, replay):
                 keys = self._parking.keys(place, replay) if self._parking else frozenset()
                 return lambda _: session.parked_keys_read(call, keys)
@@ -115,7 +115,7 @@ class SessionCallExecutor:
                 assert_never(call)
         return session.tick
 
-    def _drop(self, call: DropEvent) -> None:
+    def _drop(self, call: GiveUpOnEvent) -> None:
         if self._parking is not None and self._parking.follows:
             if self._parking.park_failed(self._session.id, call) is not CommitResult.NOT_OWNED:
                 self._metrics.events_parked.add(1, "failed")
@@ -153,7 +153,7 @@ class DeadLetterPublisher(Struct, frozen=True, kw_only=True):
     name: str
     metrics: Metrics = field(default_factory=Metrics)
 
-    def handle(self, subscription: Subscription, drop: DropEvent) -> None:
+    def handle(self, subscription: Subscription, drop: GiveUpOnEvent) -> None:
         """Drop an unprocessable event as its subscription's policy says: into the queue, or for good."""
         policy = policy_of(subscription.annotations)
         if policy is not None and policy.kind is UnprocessablePolicy.DEAD_LETTER_QUEUE:
@@ -161,7 +161,7 @@ class DeadLetterPublisher(Struct, frozen=True, kw_only=True):
         else:
             self.metrics.events_skipped.add()
 
-    def publish(self, subscription_id: str, drop: DropEvent) -> None:
+    def publish(self, subscription_id: str, drop: GiveUpOnEvent) -> None:
         """Publish an event to the dead letter queue. Raises `TryLater` if that failed."""
         self.own.ensure(self.name)
         letter = {**dead_letter_of(subscription_id, drop), "metadata": self._metadata()}
@@ -180,7 +180,7 @@ class DeadLetterPublisher(Struct, frozen=True, kw_only=True):
         return {"eid": str(uuid4()), "occurred_at": self.clock.now().isoformat()}
 
 
-def dead_letter_of(subscription_id: str, drop: DropEvent) -> Mapping[str, Any]:
+def dead_letter_of(subscription_id: str, drop: GiveUpOnEvent) -> Mapping[str, Any]:
     """The dead letter of a dropped event, without metadata of its own."""
     return {
         "subscription_id": subscription_id,
@@ -192,7 +192,7 @@ def dead_letter_of(subscription_id: str, drop: DropEvent) -> Mapping[str, Any]:
     }
 
 
-def _with_metadata(drop: DropEvent) -> Mapping[str, Any]:
+def _with_metadata(drop: GiveUpOnEvent) -> Mapping[str, Any]:
     """The event, with the metadata that the dead letter queue requires made up where it is missing."""
     event: dict[str, Any] = orjson.loads(drop.event.values[0])
     known = event.get("metadata")

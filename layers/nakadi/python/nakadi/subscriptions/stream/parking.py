@@ -26,7 +26,7 @@ from nakadi.ports.coordination import MOST_PARKED, MOST_PARKED_BYTES
 from nakadi.streaming.chunks import EventChunk, EventRun
 from nakadi.streaming.driver import EventSource
 from nakadi.subscriptions.api.parked_events import ParkedEventStore, event_key, parking_key
-from nakadi.subscriptions.stream.actions import DropEvent, ParkEvents
+from nakadi.subscriptions.stream.actions import GiveUpOnEvent, ParkEvents
 from nakadi.subscriptions.stream.partition_progress import PartitionProgress
 
 
@@ -71,7 +71,7 @@ class ParkingService(Struct, frozen=True):
     def park(self, session: str, call: ParkEvents) -> CommitResult:
         return self._park(session, call.place, call.events, 0, call.upto, call.replay)
 
-    def park_failed(self, session: str, drop: DropEvent) -> CommitResult:
+    def park_failed(self, session: str, drop: GiveUpOnEvent) -> CommitResult:
         """Park an event that consumers failed at, and move the cursor behind it, in one step."""
         return self._park(session, drop.place, [drop.event], drop.fails, drop.event.end, drop.replay)
 

@@ -114,7 +114,7 @@ class SubscriptionSession:
         partition.opened(start, lost, self._context.measure)
         return self._next_actions(now)
 
-    def parked(self, call: ParkEvents, now: float) -> list[SessionAction]:
+    def parking_finished(self, call: ParkEvents, now: float) -> list[SessionAction]:
         """Events were parked: those behind them may be sent."""
         partition = self._partitions.get(call.place)
         if partition is not None and partition.opening == call.number:
