@@ -20,7 +20,7 @@ from nakadi.http.message import Response, empty_response, json_response
 from nakadi.local.broker import Serving
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.events import Refused, Stored
-from nakadi.model.outcomes import Unavailable
+from nakadi.model.outcomes import NotAuthenticated, Unavailable
 from nakadi.ports.event_log import Append
 from tests.support.patience import PATIENCE, until
 from tests.support.wire import Wire
@@ -70,6 +70,18 @@ class Handlers:
         return Response(200, {"x-length": str(len(request.body))})
 
 
+def quick_route(handlers):
+    return Route(
+        method="POST",
+        template="/event-types/{name}/events",
+        handler=handlers.publish,
+        operation="publish",
+        lane=Lane.EVENTS,
+        quick=True,
+        any_body=True,
+    )
+
+
 @pytest.fixture
 def handlers():
     return Handlers()
@@ -82,18 +94,9 @@ def metrics():
 
 @pytest.fixture
 def serving(handlers, metrics):
-    quick = Route(
-        method="POST",
-        template="/event-types/{name}/events",
-        handler=handlers.publish,
-        operation="publish",
-        lane=Lane.EVENTS,
-        quick=True,
-        any_body=True,
-    )
     other = Route(method="GET", template="/other", handler=lambda _: empty_response(), operation="other")
     with Serving(
-        Application([quick, other], lambda _: UNAUTHENTICATED), grace_seconds=PATIENCE, metrics=metrics
+        Application([quick_route(handlers), other], lambda _: UNAUTHENTICATED), grace_seconds=PATIENCE, metrics=metrics
     ) as serving:
         yield serving
 
@@ -169,6 +172,27 @@ def test_what_follows_a_failed_append_is_done_in_a_thread(wire, handlers, metric
         assert wire.response()[0] == status
         assert handlers.threads == ["loop", "nakadi-events"]
         until(lambda: memory_taken(metrics) == 0)
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_an_answer_that_cannot_be_finished_is_a_problem(handlers, metrics, is_known):
+    """Whether it was made after an append or before: no client waits for ever, and the memory is given back."""
+
+    def authenticate(_):
+        if is_known:
+            return UNAUTHENTICATED
+        raise NotAuthenticated("Who is there?")
+
+    def fail(*_):
+        raise OSError("The observer has failed")
+
+    application = Application([quick_route(handlers)], authenticate, observe=fail)
+    with Serving(application, grace_seconds=PATIENCE, metrics=metrics) as serving, Wire(serving.url) as wire:
+        publish(wire)
+        if is_known:
+            handlers.log.end()
+        assert wire.response()[0] == 500
+        assert memory_taken(metrics) == 0
 
 
 def test_a_body_in_pieces_is_answered_too(wire, handlers):

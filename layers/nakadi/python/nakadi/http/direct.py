@@ -148,7 +148,7 @@ class DirectAnswers:
         try:
             request.memory.take(len(body))
             with quick_work():
-                work = self._application.start(request)
+                work = _or_problem(request, partial(self._application.start, request))
         except (NeedsThread, TooLarge, TryLater):
             request.memory.close()
             otherwise()
@@ -161,7 +161,7 @@ class DirectAnswers:
 
     def _go_on(self, request: Request, work: Unfinished, respond: Respond, outcome: Fates | Exception) -> None:
         if all_stored(outcome):
-            self._answer(request, work.finish(outcome), respond)
+            self._answer(request, _or_problem(request, partial(work.finish, outcome)), respond)
         else:
             # What follows now may wait, for another timeline say, or be a long answer.
             self._from_thread(request, lambda: _response(work.finish(outcome)), respond)
@@ -192,6 +192,14 @@ class DirectAnswers:
 def all_stored(outcome: Fates | Exception) -> bool:
     """Whether an append succeeded as a whole. What follows then takes a moment."""
     return not isinstance(outcome, Exception) and all(type(fate) is Stored for fate in outcome.values())
+
+
+def _or_problem(request: Request, work: Callable[[], T]) -> T | Response:
+    """What the work returns. An answer that cannot be finished is a Problem: a client must not wait for ever."""
+    try:
+        return work()
+    except Exception as error:  # noqa: BLE001  # a client always gets a Problem
+        return logged_problem(error, f"Answering {request.method}")
 
 
 def _response(answer: Answer) -> Response:
