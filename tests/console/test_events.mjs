@@ -20,10 +20,11 @@ test("events are shown as they come, one opens as a tree, and has an address of 
   await accessible(page);
   await picture(page, "events-open");
   await details.getByRole("link", { name: "Open alone" }).click();
-  await page.getByText('"apple"').waitFor();
+  await page.getByText("2 events received").waitFor({ state: "hidden" });
+  await page.getByText('"apple"', { exact: true }).waitFor();
   assert.match(page.url(), /#\/event-types\/tail.live\/events\/0\/001-0001-0+$/);
   await page.reload();
-  await page.getByText('"apple"').waitFor();
+  await page.getByText('"apple"', { exact: true }).waitFor();
 });
 
 test("reading begins at the beginning, behind an offset, or at a time, and is filtered by text and by path", async (page) => {
