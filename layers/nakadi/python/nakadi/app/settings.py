@@ -42,7 +42,10 @@ class Settings(Struct, frozen=True, kw_only=True):
     `sqlite:///data/nakadi.db` or `dynamodb://table-prefix?region=eu-central-1`."""
     event_log: str = "memory:"
     """Where events are stored: `memory:`, `sqlite:///data/nakadi.db`, `kinesis://stream?region=eu-central-1` or
-    `kafka://host:9092,host:9092?prefix=nakadi-&replication=3`."""
+    `kafka://host:9092,host:9092?prefix=nakadi-&replication=3&timeout=10`. With Kafka, `prefix` begins the names of
+    topics, `replication` is the number of copies (by default the cluster's own), and `timeout` is the number of seconds
+    after which a request to the cluster counts as failed, at least 2; `iam=eu-central-1` signs in to Amazon MSK by IAM,
+    and `properties=/path/to/file` names a file as that of `NAKADI_KAFKA_PROPERTIES`."""
     coordination: str = ""
     """Where the streams of subscriptions coordinate: `memory:`, `sqlite:///data/nakadi.db` or
     `dynamodb://table-prefix?region=eu-central-1`. Empty: where the registry is."""

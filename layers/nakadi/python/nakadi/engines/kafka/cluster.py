@@ -103,6 +103,7 @@ class Address(Struct, frozen=True):
 
     `prefix` begins the names of topics. `replication` is the number of copies, by default the cluster's own default.
     `timeout` is the number of seconds that a request may take, and after which an append counts as failed.
+    `iam` is a region of AWS, where the process signs in to a cluster of MSK by its role.
     The file `properties` holds settings of librdkafka, one `name=value` a line: what is secret belongs there, for URLs
     are written to logs.
     """
@@ -111,6 +112,7 @@ class Address(Struct, frozen=True):
     prefix: str = ""
     replication: int = -1
     timeout: float = TIMEOUT
+    iam: str = ""
     properties: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -127,6 +129,7 @@ class Address(Struct, frozen=True):
             options.get("prefix", ""),
             int(options.get("replication", "-1")),
             max(float(options.get("timeout", TIMEOUT)), LEAST_TIMEOUT),
+            options.get("iam", ""),
             _properties(Path(file).read_text(encoding="utf-8")) if file else {},
         )
 
@@ -140,6 +143,7 @@ class Address(Struct, frozen=True):
             "reconnect.backoff.max.ms": 2000,
             # A topic that was deleted meanwhile is reported after so long.
             "topic.metadata.propagation.max.ms": 2000,
+            **(_signing_in(self.iam) if self.iam else {}),
             **self.properties,
         }
         return common | {name.replace("_", "."): value for name, value in others.items()}
@@ -160,6 +164,17 @@ def compaction_settings(age: timedelta, tombstones_age: timedelta) -> Mapping[st
 def _minutes(time: timedelta) -> int:
     minute = timedelta(minutes=1)
     return max(-(-time // minute), 0) * 60_000
+
+
+def _signing_in(region: str) -> dict[str, object]:
+    from nakadi.engines.kafka.iam import token  # noqa: PLC0415  # botocore is only there where it is needed
+
+    return {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "OAUTHBEARER",
+        # A thread of the library calls it, also while no request is under way.
+        "oauth_cb": lambda _configuration: token(region),
+    }
 
 
 def _properties(text: str) -> dict[str, str]:

@@ -1,0 +1,146 @@
+"""Signing in to MSK: what the client library sends to a server, and when it asks for another token."""
+
+import logging
+import socket
+import struct
+import threading
+from base64 import urlsafe_b64decode
+from contextlib import closing
+from datetime import timedelta
+
+import pytest
+
+from nakadi.engines.kafka import iam
+from nakadi.model.outcomes import Unavailable
+from tests.support.engines import KAFKA
+from tests.support.patience import PATIENCE, until
+
+if KAFKA:
+    from nakadi.engines.kafka.cluster import Address, Cluster, consumer, producer
+
+pytestmark = pytest.mark.skipif(not KAFKA, reason="Kafka is asked for by `make test-engines`")
+
+SECRET = "never/to+be+seen"  # of nobody
+METADATA, HANDSHAKE, VERSIONS, AUTHENTICATE = 3, 17, 18, 36
+REFUSED = 58
+
+
+class Server:
+    """It has clients sign in, keeps their tokens, and answers nothing else."""
+
+    def __init__(self, error=0):
+        self.tokens = []
+        self._error = error
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listening.getsockname()[1]}"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close(self):
+        self._listening.close()
+
+    def _accept(self):
+        while True:
+            try:
+                connection, _ = self._listening.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection):
+        with connection, connection.makefile("rb") as incoming:
+            while size := incoming.read(4):
+                body = incoming.read(struct.unpack(">i", size)[0])
+                key, _, number, client = struct.unpack(">hhih", body[:10])
+                answer = self._answer(key, body[10 + max(client, 0) :])
+                if answer is None:
+                    return
+                connection.sendall(struct.pack(">ii", 4 + len(answer), number) + answer)
+
+    def _answer(self, key, content):
+        if key == VERSIONS:
+            known = [(METADATA, 4), (HANDSHAKE, 1), (VERSIONS, 3), (AUTHENTICATE, 1)]
+            ranges = b"".join(struct.pack(">hhhb", each, 0, newest, 0) for each, newest in known)
+            return struct.pack(">hb", 0, len(known) + 1) + ranges + struct.pack(">ib", 0, 0)
+        if key == HANDSHAKE:
+            name = b"OAUTHBEARER"
+            return struct.pack(">hih", 0, 1, len(name)) + name
+        if key == AUTHENTICATE:
+            self.tokens.append(content[4:].decode().partition("auth=Bearer ")[2].rstrip("\1"))
+            return struct.pack(">hhiq", self._error, -1, 0, 1000)
+        return None
+
+
+@pytest.fixture(autouse=True)
+def credentials(monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    iam._session.cache_clear()
+    yield
+    iam._session.cache_clear()
+
+
+@pytest.fixture
+def server():
+    with closing(Server()) as made:
+        yield made
+
+
+def address_of(server):
+    # MSK is asked over TLS, this server is not.
+    return Address(server.address, timeout=2, iam="eu-central-1", properties={"security.protocol": "sasl_plaintext"})
+
+
+def test_msk_is_asked_over_tls():
+    """Without further settings, connections are encrypted."""
+    settings = Address.parse("kafka://b-1.example:9098?iam=eu-central-1").settings()
+
+    assert settings["security.protocol"] == "SASL_SSL"
+
+
+def test_clusters_without_iam_are_asked_as_ever():
+    """No token is made unless the URL asks for it."""
+    assert "oauth_cb" not in Address.parse("kafka://b-1.example:9092").settings()
+
+
+@pytest.mark.parametrize("kind", ["cluster", "producer", "consumer"])
+def test_every_client_signs_in_by_itself(server, kind):
+    """Each client sends a token, though nothing is asked of it yet."""
+    client = {"cluster": Cluster, "producer": producer, "consumer": consumer}[kind](address_of(server))
+
+    until(lambda: server.tokens)
+    assert urlsafe_b64decode(server.tokens[0] + "==").startswith(b"https://kafka.eu-central-1.amazonaws.com/?Action=")
+    if kind != "producer":
+        client.close()
+
+
+def test_a_token_is_replaced_before_it_expires(server, monkeypatch):
+    """The library asks for the next token while the last one is valid, and signs in with it again."""
+    asked = threading.Semaphore(0)
+    made = iam.token
+
+    def counted(region):
+        asked.release()
+        return made(region)
+
+    monkeypatch.setattr(iam, "LIFETIME", timedelta(seconds=3))
+    monkeypatch.setattr(iam, "token", counted)
+    client = consumer(address_of(server))
+    try:
+        for _ in range(3):
+            assert asked.acquire(timeout=PATIENCE)
+        until(lambda: len(set(server.tokens)) > 1)
+    finally:
+        client.close()
+
+
+def test_a_server_that_refuses_costs_bounded_time_and_shows_no_secret(caplog):
+    """Requests end with `Unavailable`; the log says that signing in failed, without the key and without a token."""
+    caplog.set_level(logging.INFO)
+    with closing(Server(REFUSED)) as server:
+        with closing(Cluster(address_of(server))) as cluster, pytest.raises(Unavailable):
+            cluster.check("t", [0])
+
+        assert server.tokens
+        assert "SASL authentication error" in caplog.text
+        assert SECRET not in caplog.text
+        assert not any(token in caplog.text for token in server.tokens)
