@@ -5,14 +5,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from nakadi.app.authentication import tokens
-from nakadi.app.authorizer import Unauthorized, decision
 from nakadi.app.functions import FunctionMetrics, Handle, LambdaFunction
 from nakadi.app.settings import Settings
+
+# Imported here, and not by the first invocation: processor time is plentiful until then.
+from nakadi.auth.tokens import Tokens
+from nakadi.http.apigateway import Unauthorized, decision
 from nakadi.ports.clock import SystemClock
 
 
 def opened(counts: FunctionMetrics) -> Handle:
-    asked = tokens(Settings.from_env(os.environ), SystemClock())
+    asked: Tokens = tokens(Settings.from_env(os.environ), SystemClock())
 
     def decide(event: Mapping[str, Any], _context: object) -> dict[str, Any]:
         try:

@@ -1,5 +1,5 @@
 """Partitions, distances, lags and shifts."""
 
-from nakadi.app.http_function import http_function
+from nakadi.app.functions import http_function
 
 handler = http_function("cursors", "cursors", tells=False)

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlencode
 
 from nakadi.http import negotiation
@@ -18,7 +19,12 @@ from nakadi.http.application import Application
 from nakadi.http.message import Request, Response, Streaming, headers_of
 from nakadi.http.problem import NotAcceptable
 from nakadi.model.authorization import UNAUTHENTICATED, Attribute, Subject
-from nakadi.model.outcomes import SwitchedOff
+from nakadi.model.outcomes import NotAuthenticated, SwitchedOff
+
+if TYPE_CHECKING:
+    from nakadi.auth.tokens import Tokens
+
+log = logging.getLogger(__name__)
 
 # What Lambda hands on of an answer, written as JSON; one below the other figure cannot grow so large.
 MOST_ANSWERED = 6_291_556
@@ -110,3 +116,33 @@ def _as_text(body: bytes) -> tuple[str, bool]:
         return body.decode(), False
     except UnicodeDecodeError:
         return base64.b64encode(body).decode(), True
+
+
+# The authorizer: whose token it is, and a policy that may be kept for every request with the same token ---------------
+
+
+class Unauthorized(Exception):
+    """Raised for a token that is not good: API Gateway answers 401 when it reads this very word."""
+
+    def __init__(self) -> None:
+        super().__init__("Unauthorized")
+
+
+def decision(tokens: Tokens, event: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        return policy_of(tokens.subject(event.get("authorizationToken")), event["methodArn"])
+    except NotAuthenticated as error:
+        # One log line instead of the traceback that Lambda writes for every exception.
+        log.info("Refused: %s", error.detail)
+        raise Unauthorized from None
+
+
+def policy_of(subject: Subject, method_arn: str) -> dict[str, Any]:
+    """The whole API is open to the subject; what it may do is decided behind, where the request is understood."""
+    api, stage, *_ = method_arn.split("/")
+    statement = {"Action": "execute-api:Invoke", "Effect": "Allow", "Resource": f"{api}/{stage}/*"}
+    return {
+        "principalId": subject.name,
+        "policyDocument": {"Version": "2012-10-17", "Statement": [statement]},
+        "context": context_of(subject),
+    }

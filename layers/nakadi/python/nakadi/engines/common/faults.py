@@ -19,7 +19,7 @@ from functools import partial
 
 from msgspec import Struct
 
-from nakadi.engines.common.appending import append_at_once
+from nakadi.engines.common.listeners import append_at_once
 from nakadi.model.events import Bounds, Fate, Record, Refused, Slice
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import Adopting, Appended, EventLog, UnknownTopic

@@ -1,4 +1,4 @@
-"""Calling those who wait for events, or watch a partition or a subscription, when something of it has changed."""
+"""Calling those who wait for events, for an append, or for changes of a partition or a subscription."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 
-from nakadi.model.events import Slice
+from nakadi.model.events import Record, Slice
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import SubscriptionChange
+from nakadi.ports.event_log import Appended, Fates
 
 # Events ---------------------------------------------------------------------------------------------------------------
 
@@ -187,3 +190,38 @@ class ChangePoller(ABC):
     @abstractmethod
     def _poll(self) -> None:
         """Poll while `_wanted` is set, until `_closed` is."""
+
+
+# Appends that nothing waits for, in logs whose own appends take no time, or wait for a service ------------------------
+
+
+Batches = Mapping[int, Sequence[Record]]
+
+
+def append_at_once(append: Callable[[], Fates], done: Appended) -> None:
+    """Make an append, and call `done` with what it returns or raises."""
+    try:
+        outcome: Fates | Exception = append()
+    except Exception as error:  # noqa: BLE001  # it is for the one who is called
+        outcome = error
+    done(outcome)
+
+
+class AppendThreads:
+    """Threads for appends that wait, started when they are first needed."""
+
+    def __init__(self, append: Callable[[str, Batches], Fates], threads: int = 64) -> None:
+        self._append = append
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="nakadi-append")
+
+    def append_soon(self, topic: str, batches: Batches, done: Appended) -> None:
+        append = partial(self._append, topic, batches)
+        try:
+            self._threads.submit(append_at_once, append, done)
+        except RuntimeError:
+            # The threads are closed, and so is the log, which says so itself.
+            append_at_once(append, done)
+
+    def close(self) -> None:
+        """Let what was begun come to its end, and end the threads."""
+        self._threads.shutdown()

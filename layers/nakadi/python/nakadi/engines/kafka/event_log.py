@@ -8,8 +8,7 @@ from datetime import datetime
 
 from confluent_kafka import KafkaError
 
-from nakadi.engines.common.appending import AppendThreads
-from nakadi.engines.common.listeners import PartitionListeners
+from nakadi.engines.common.listeners import AppendThreads, PartitionListeners
 from nakadi.engines.kafka.cluster import UNKNOWN, Address, Cluster, Place, compaction_settings, fault_of
 from nakadi.engines.kafka.reading import CatchUp, Tail
 from nakadi.engines.kafka.records import MARKER

@@ -26,8 +26,7 @@ from nakadi.common.caching import ChangeWatch
 from nakadi.common.metrics import Metrics
 from nakadi.engines.archive.reading import SegmentCache
 from nakadi.engines.common import frames
-from nakadi.engines.common.appending import AppendThreads
-from nakadi.engines.common.listeners import PartitionListeners
+from nakadi.engines.common.listeners import AppendThreads, PartitionListeners
 from nakadi.engines.kinesis import envelopes
 from nakadi.engines.kinesis.continuity import ShardTreeCache
 from nakadi.engines.kinesis.envelopes import LONGEST_TOPIC, hash_key, partition_key

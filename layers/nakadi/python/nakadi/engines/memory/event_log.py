@@ -10,8 +10,7 @@ from functools import partial
 
 from msgspec import Struct, field
 
-from nakadi.engines.common.appending import append_at_once
-from nakadi.engines.common.listeners import PartitionListeners
+from nakadi.engines.common.listeners import PartitionListeners, append_at_once
 from nakadi.model.events import Bounds, Fate, Record, Slice, Stored, StoredEvent
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import Clock
