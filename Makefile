@@ -155,17 +155,17 @@ CDK_RUN   = @PATH="$(abspath $(CDK))/bin:$$PATH" CDK_DISABLE_CLI_TELEMETRY=true 
             node $(CDK)/node_modules/aws-cdk/bin/cdk
 
 # Without an account, and without Docker. CONTEXT is for example '-c shards=4 -c alarm_email=me@example.org'.
-synth: $(VENV)/.deploy $(CDK)/.cli $(CDK)/.layer
+synth: $(VENV)/.deploy $(CDK)/.cli $(CDK)/.layer $(CONSOLE)/.run
 	$(CDK_RUN) synth --quiet $(IN_STAGE)
 
 # These are for somebody who has an account; docs/deploy.md goes through them one after the other.
 bootstrap: $(VENV)/.deploy $(CDK)/.cli $(CDK)/.layer
 	$(CDK_RUN) bootstrap $(IN_STAGE)
 
-diff: $(VENV)/.deploy $(CDK)/.cli $(CDK)/.layer
+diff: $(VENV)/.deploy $(CDK)/.cli $(CDK)/.layer $(CONSOLE)/.run
 	$(CDK_RUN) diff $(IN_STAGE)
 
-deploy: $(VENV)/.deploy $(CDK)/.cli $(CDK)/.layer
+deploy: $(VENV)/.deploy $(CDK)/.cli $(CDK)/.layer $(CONSOLE)/.run
 	$(CDK_RUN) deploy --all $(IN_STAGE)
 
 destroy: $(VENV)/.deploy $(CDK)/.cli

@@ -24,6 +24,8 @@ class ServingStack(Stack):
         super().__init__(scope, name, **options)
         self.broker = NakadiBroker(self, UNNAMED, context=context, data=data)
         CfnOutput(self, "Url", value=self.broker.url)
+        if self.broker.console_url:
+            CfnOutput(self, "ConsoleUrl", value=self.broker.console_url)
         if self.broker.direct:
             CfnOutput(self, "DirectUrl", value=self.broker.direct.url)
             CfnOutput(self, "DirectTarget", value=self.broker.direct.load_balancer.load_balancer_dns_name)

@@ -24,6 +24,7 @@ from nakadi.app.routes import STREAMED, routes_of
 from nakadi.app.settings import Settings
 from nakadi.http.application import PUBLIC
 from nakadi.openapi import gateway_document
+from nakadi_cdk.console import Console, ConsoleSource
 from nakadi_cdk.gateway_responses import asleep, gateway_responses
 from nakadi_cdk.needs import NEEDS
 from nakadi_cdk.pages import NOTHING_THERE, PAGES, Pages
@@ -77,7 +78,7 @@ class Domain:
 
 
 class Api(Construct):
-    def __init__(
+    def __init__(  # noqa: PLR0913  # each is a choice of its own
         self,
         scope: Construct,
         name: str,
@@ -88,12 +89,16 @@ class Api(Construct):
         limits: Limits,
         log_retention: logs.RetentionDays,
         domain: Domain | None = None,
+        console: ConsoleSource | None = None,
     ) -> None:
         super().__init__(scope, name)
         self._functions = functions
         self._streaming = streaming
         self._cache_seconds = limits.authorizer_cache_seconds
         self._pages = Pages(self, "Pages", host=domain.name if domain else "")
+        self._console = (
+            Console(self, "Console", source=console, path_prefix="" if domain else f"/{STAGE}") if console else None
+        )
         self.access_log = logs.LogGroup(
             self, "AccessLog", retention=log_retention, removal_policy=RemovalPolicy.DESTROY
         )
@@ -176,6 +181,8 @@ class Api(Construct):
             "get": self._operation(OVER_THE_LINK, "get", {}, STREAMS),
             ANY: {**nothing_there, "parameters": []},
         }
+        for path, operations in self._console.paths() if self._console else ():
+            rest[path] = _public(path, operations)
         return {
             **described,
             "paths": {**paths, **rest},
@@ -255,6 +262,13 @@ class Api(Construct):
                 "identityValidationExpression": SIGNED,
             },
         }
+
+
+def _public(path: str, operations: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    return {
+        ANY if method == "any" else method: {"parameters": _parameters(path), "security": [], **operation}
+        for method, operation in operations.items()
+    }
 
 
 def _slower_for_everybody(limits: Limits) -> Mapping[str, apigateway.MethodDeploymentOptions]:

@@ -13,10 +13,15 @@ import aws_cdk as cdk
 import jsii
 from aws_cdk import aws_lambda as lambda_
 
+from nakadi.http import console
+
 PACKAGED = Path(__file__).parent / "deployed"
 
 # A wheel carries them beside this file; in a checkout they are used where they are written.
 ASSETS = PACKAGED if PACKAGED.is_dir() else Path(__file__).parents[1]
+
+# The built console: a wheel of the package has it, and in a checkout it is where `make console` builds it.
+CONSOLE = console.PACKAGED if console.PACKAGED.is_dir() else ASSETS / ".cache" / "console" / "built"
 
 COMPILED = ["**/__pycache__", "**/*.pyc"]
 

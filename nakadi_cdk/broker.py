@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from aws_cdk import Duration
 from aws_cdk import aws_iam as iam
@@ -13,7 +14,9 @@ from constructs import Construct
 
 from nakadi_cdk.analytics import Analytics, Queries, jobs
 from nakadi_cdk.api import STAGE, Api, Domain, Limits
+from nakadi_cdk.assets import CONSOLE
 from nakadi_cdk.canary import Canary
+from nakadi_cdk.console import INDEX, ConsoleSource
 from nakadi_cdk.context import LOG_DAYS, Context
 from nakadi_cdk.data import Data
 from nakadi_cdk.direct import Direct
@@ -102,6 +105,7 @@ class NakadiBroker(Construct):
             ),
             log_retention=log_retention,
             domain=Domain(name=context.domain, certificate_arn=context.certificate_arn) if context.domain else None,
+            console=_console(context),
         )
         if self.streaming:
             self.api.keep_link_awake(self.functions.all["housekeeping"])
@@ -172,6 +176,11 @@ class NakadiBroker(Construct):
         """Where clients reach it."""
         return self.api.url
 
+    @property
+    def console_url(self) -> str:
+        """Where people look at it; empty if the context has no console."""
+        return f"{self.url}{INDEX.lstrip('/')}" if self.context.console else ""
+
 
 class NakadiAnalytics(Analytics):
     """Jobs on the archive, for a stack of its own or beside the broker."""
@@ -190,6 +199,13 @@ class NakadiAnalytics(Analytics):
             queries=Queries(athena=context.athena, readers=context.readers),
         )
         _bound(self, context)
+
+
+def _console(context: Context) -> ConsoleSource | None:
+    if not context.console:
+        return None
+    chosen = context.chosen
+    return ConsoleSource(Path(chosen.console) if chosen.console else CONSOLE, dict(chosen.console_sign_in))
 
 
 def _bound(scope: Construct, context: Context) -> None:

@@ -85,6 +85,7 @@ class Context:
     certificate_arn: str = ""
     direct_domain: str = ""
     direct_certificate_arn: str = ""
+    console: bool = False  # of the files that are built, with NAKADI_CONSOLE_SIGN_IN
 
     # Who may ask. The defaults let nobody in, for no token has this issuer.
     auth_issuer: str = "https://issuer.invalid"

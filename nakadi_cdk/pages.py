@@ -69,7 +69,7 @@ class Pages(Construct):
 
     def nothing_there(self) -> Operation:
         problem = orjson.dumps(problem_body(HTTPStatus.NOT_FOUND, "There is nothing at this path"))
-        return _mock(Response(HTTPStatus.NOT_FOUND.value, {"content-type": PROBLEM_JSON}, problem))
+        return mock(Response(HTTPStatus.NOT_FOUND.value, {"content-type": PROBLEM_JSON}, problem))
 
     def _request(self, path: str, method: str) -> Request:
         # What is told of a method that is not known here has its name in it, which the gateway knows.
@@ -88,20 +88,26 @@ class Pages(Construct):
         # Where the assembly is, since an app may refer to files instead of copying them.
         file = Path(Stage.of(self).asset_outdir, "pages", name)
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(_self_contained(answer))
+        file.write_bytes(self_contained(answer))
         asset = s3_assets.Asset(self, name, path=str(file))
-        object_ = f"arn:{Aws.PARTITION}:s3:::{asset.s3_bucket_name}/{asset.s3_object_key}"
-        self._role.add_to_policy(iam.PolicyStatement(actions=["s3:GetObject"], resources=[object_]))
+        let_read(self._role, asset)
         return asset
 
     def _operation(self, path: str, method: str, kept: s3_assets.Asset | None) -> Operation:
         answer = self._answer(path, method)
         if kept is None or method not in ("get", "head"):
-            return _mock(answer)
-        return _object(answer, kept, method, self._role)
+            return mock(answer)
+        return stored(answer, kept, method, self._role)
 
 
-def _mock(answer: Response) -> Operation:
+def let_read(role: iam.Role, asset: s3_assets.Asset) -> None:
+    """Let a role of the gateway's fetch one object."""
+    object_ = f"arn:{Aws.PARTITION}:s3:::{asset.s3_bucket_name}/{asset.s3_object_key}"
+    role.add_to_policy(iam.PolicyStatement(actions=["s3:GetObject"], resources=[object_]))
+
+
+def mock(answer: Response, template_head: str = "") -> Operation:
+    """An operation whose answer stands in the API; `template_head` is what its template does before the body."""
     template = orjson.dumps({"statusCode": answer.status}).decode()
     integration = {
         "type": "mock",
@@ -112,14 +118,15 @@ def _mock(answer: Response) -> Operation:
         "responses": {
             "default": {
                 **_told(answer.status, _headers(answer)),
-                "responseTemplates": {"application/json": answer.body.decode()},
+                "responseTemplates": {"application/json": template_head + answer.body.decode()},
             }
         },
     }
     return {"responses": _declared([answer.status], _headers(answer)), "x-amazon-apigateway-integration": integration}
 
 
-def _object(answer: Response, kept: s3_assets.Asset, method: str, role: iam.Role) -> Operation:
+def stored(answer: Response, kept: s3_assets.Asset, method: str, role: iam.Role) -> Operation:
+    """An operation whose answer is an object of S3."""
     headers, unavailable = _headers(answer), {"content-type": PROBLEM_JSON, "retry-after": RETRY_AFTER}
     problem = orjson.dumps(
         problem_body(HTTPStatus.SERVICE_UNAVAILABLE, "The page cannot be fetched at the moment")
@@ -152,7 +159,8 @@ def _headers(answer: Response) -> Mapping[str, str]:
     return {**told, **UNFRAMED} if POLICY in answer.headers else told
 
 
-def _self_contained(answer: Response) -> bytes:
+def self_contained(answer: Response) -> bytes:
+    """The body of an answer, with its policy in it if it has one."""
     policy = answer.headers.get(POLICY)
     if not policy:
         return answer.body

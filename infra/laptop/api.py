@@ -23,6 +23,9 @@ BINARY = "x-amazon-apigateway-binary-media-types"
 
 FUNCTION = re.compile(r":lambda:path/2015-03-31/functions/(.+)/invocations")
 
+# A header that the template of an answer sets.
+OVERRIDE = re.compile(r'#set\(\$context\.responseOverride\.header\.([\w-]+) = "([^"]*)"\)')
+
 Values = Mapping[str, Sequence[str]]
 
 
@@ -189,7 +192,8 @@ class Api:
         if self.is_binary(kind) and not fixed.reads_text:
             raise NotMocked("DEFAULT_5XX")
         text = fixed.answer["responseTemplates"]["application/json"]
-        return _fixed(fixed.answer, asked, text.replace("$context.httpMethod", asked.method).encode())
+        told = _fixed(fixed.answer, asked, OVERRIDE.sub("", text).replace("$context.httpMethod", asked.method).encode())
+        return Said(told.status, {**told.headers, **dict(OVERRIDE.findall(text))}, told.body)
 
     def method_arn(self, asked: Asked) -> str:
         return f"arn:aws:execute-api:{REGION}:{ACCOUNT}:laptop/{self.stage}/{asked.method}{asked.raw_path}"

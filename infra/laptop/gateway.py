@@ -21,9 +21,6 @@ import httpx
 from infra.laptop.api import Api, Asked, Authorizer, Found, Mock, NotMocked, Object, Operation, Said, allows, target_of
 from infra.laptop.functions import Failed, Function, TimedOut, TooLarge
 from infra.laptop.limits import Bucket
-from nakadi.http.asgi import request_of
-from nakadi.http.console import ConsoleFiles, is_for_console
-from nakadi.http.negotiation import packed
 
 log = logging.getLogger(__name__)
 
@@ -56,24 +53,6 @@ class Gone(Exception):
     """Raised when the client has left before its request was whole."""
 
 
-class WithConsole:
-    """An ASGI application: the gateway, and the console beside it, as a distribution with a bucket serves it."""
-
-    def __init__(self, gateway: Gateway, folder: str) -> None:
-        self._gateway = gateway
-        self._files = ConsoleFiles(folder)
-
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        request = request_of(dict(scope))
-        if not is_for_console(request):
-            await self._gateway(scope, receive, send)
-            return
-        answer = packed(request, await asyncio.to_thread(self._files.answer, request))
-        pairs = [(name.encode(), value.encode()) for name, value in answer.headers.items()]
-        await send({"type": "http.response.start", "status": answer.status, "headers": pairs})
-        await send({"type": "http.response.body", "body": answer.body})
-
-
 class Gateway:
     """An ASGI application. `streams` is where the load balancer leads to. If it does not authorize, all may pass.
 
@@ -103,7 +82,7 @@ class Gateway:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http"
-        asked = _asked(scope)
+        asked = _asked(scope, self._api.stage)
         try:
             await self._answer(asked, receive, send)
         except Refused as refused:
@@ -298,11 +277,13 @@ class _Decisions:
             self._kept[token] = (time.monotonic() + seconds, decision)
 
 
-def _asked(scope: Message) -> Asked:
+def _asked(scope: Message, stage: str) -> Asked:
+    """A request, whose path may begin with the stage, as at the gateway's own address, or not, as at a domain."""
     client = scope.get("client") or ("127.0.0.1", 0)
+    path = scope["raw_path"].decode("latin-1") or "/"
     return Asked(
         method=scope["method"],
-        raw_path=scope["raw_path"].decode("latin-1") or "/",
+        raw_path=path.removeprefix(f"/{stage}") if path.startswith(f"/{stage}/") else path,
         query=scope["query_string"].decode("latin-1"),
         headers=[(name.decode("latin-1"), value.decode("latin-1")) for name, value in scope["headers"]],
         body=b"",

@@ -20,7 +20,7 @@ import uvicorn
 from infra.laptop.api import Api
 from infra.laptop.cloud import LENIENT, Cloud, NotDeployed, Strictness
 from infra.laptop.functions import Described, Function, described
-from infra.laptop.gateway import Gateway, WithConsole
+from infra.laptop.gateway import Gateway
 from infra.laptop.kinesis_local import free_port
 from infra.laptop.mapping import EventSource, sending
 from infra.laptop.processes import PACKAGES, end_with_the_starter, ended, python
@@ -207,9 +207,8 @@ class Serving:
     def __init__(self, gateway: Gateway, port: int) -> None:
         listening = listen("127.0.0.1", port)
         self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        application = WithConsole(gateway, os.environ.get("NAKADI_CONSOLE", ""))
         config = uvicorn.Config(
-            application, lifespan="off", ws="none", log_config=None, server_header=False, timeout_graceful_shutdown=10
+            gateway, lifespan="off", ws="none", log_config=None, server_header=False, timeout_graceful_shutdown=10
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._serve, args=(gateway, listening), name="gateway", daemon=True)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from infra.laptop.processes import end_with_the_starter, started
 from infra.laptop.templates import Deployment
@@ -39,6 +40,13 @@ class NotSynthesized(Exception):
     """Raised when there are no templates; the message is what the CDK said."""
 
 
+def context() -> dict[str, Any]:
+    """What the CDK is given: with a console where one is built."""
+    folder = os.environ.get("NAKADI_CONSOLE", "")
+    built = Path(folder, "index.html").is_file() if folder else False
+    return {**CONTEXT, **({"console": "true", "NAKADI_CONSOLE": folder} if built else {})}
+
+
 def synthesized() -> Deployment:
     folder = KEPT / "cdk.out" / _fingerprint()
     if not folder.exists():
@@ -63,7 +71,7 @@ def _synthesize(folder: Path) -> None:
     # Where the machine has no node, it is beside the interpreter.
     path = os.pathsep.join((os.environ["PATH"], str(Path(sys.executable).parent)))
     process = started(
-        [sys.executable, "-c", PROGRAM, str(folder), json.dumps(CONTEXT)],
+        [sys.executable, "-c", PROGRAM, str(folder), json.dumps(context())],
         cwd=ROOT,
         env={**os.environ, "PATH": path, "PYTHONPATH": f"{ROOT / 'layers/nakadi/python'}:{ROOT}"},
         stdout=subprocess.DEVNULL,
@@ -76,11 +84,16 @@ def _synthesize(folder: Path) -> None:
 
 
 def _fingerprint() -> str:
-    summary = hashlib.sha256(json.dumps(CONTEXT).encode())
-    for path in sorted(_sources()):
+    chosen = context()
+    summary = hashlib.sha256(json.dumps(chosen).encode())
+    for path in sorted((*_sources(), *_files(chosen.get("NAKADI_CONSOLE", "")))):
         summary.update(str(path).encode())
         summary.update(path.read_bytes())
     return summary.hexdigest()[:16]
+
+
+def _files(console: str) -> Iterator[Path]:
+    yield from (path for path in Path(console).rglob("*") if path.is_file()) if console else ()
 
 
 def _sources() -> Iterator[Path]:

@@ -39,7 +39,13 @@ LARGE = {
     "direct_certificate_arn": "arn:aws:acm:eu-central-1:123456789012:certificate/00000000-0000-0000-0000-000000000001",
     "dashboard": "true",
     "detailed_metrics": "true",
+    "console": "true",
+    "NAKADI_CONSOLE_SIGN_IN": "authorize=https://id.example/oauth2/authorize,token=https://id.example/oauth2/token,"
+    "client=console,scope=openid nakadi/use",
 }
+
+CONSOLE_PAGE = '<!doctype html><html><head><script type="module" src="./assets/index-1a2b.js"></script></head></html>'
+CONSOLE_SCRIPT = "document.title = `${1} #`;"
 
 
 @pytest.fixture(scope="session")
@@ -56,9 +62,14 @@ def deployment(tmp_path_factory):
 def large(tmp_path_factory):
     """One with whatever can be added: streams, tasks, a firewall, reservations, canaries, queries, a dashboard."""
     folder = tmp_path_factory.mktemp("large")
+    built = tmp_path_factory.mktemp("console")
+    (built / "assets").mkdir()
+    (built / "index.html").write_text(CONSOLE_PAGE)
+    (built / "assets" / "index-1a2b.js").write_text(CONSOLE_SCRIPT)
+    (built / "assets" / "notes.txt").write_text("no file of a console")
     from infra.app import application  # noqa: PLC0415  # as above
 
-    application(outdir=str(folder), context={**CONTEXT, **LARGE}).synth()
+    application(outdir=str(folder), context={**CONTEXT, **LARGE, "NAKADI_CONSOLE": str(built)}).synth()
     return Deployment(folder, f"nakadi-{STAGE}")
 
 

@@ -87,7 +87,7 @@ def test_an_output_that_is_read_is_written():
     written = set(re.findall(r'CfnOutput\(self, "(\w+)"', (ROOT / "infra" / "stack.py").read_text()))
     named = set(re.findall(r"OutputKey=='(\w+)'", DEPLOY)) | set(re.findall(r"output `(\w+)`", DEPLOY))
 
-    assert named == {"Url", "DomainTarget", "DirectTarget"}
+    assert named == {"Url", "ConsoleUrl", "DomainTarget", "DirectTarget"}
     assert named <= written
 
 

@@ -1,7 +1,7 @@
 """The console: the files of a web page that stands in front of the API, and calls it as every other client does.
 
 `console/` of the checkout has its sources. They are built into a folder of static files, which is all that is served
-here; on AWS a bucket serves the same files.
+here; on AWS the gateway answers with the same files.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from nakadi.http.message import Answer, Request, Response, Unfinished
 from nakadi.model.outcomes import Outcome
 
 PREFIX = "/console"
+
+PACKAGED = Path(__file__).parent / "console_built"
+"""The built files of a wheel; a checkout has none here."""
 
 NOT_BUILT = """\
 <!doctype html>
@@ -116,7 +119,7 @@ class ConsoleFiles:
         if not path:
             # The page names its assets relative to a folder, so that it works behind any prefix of a proxy.
             return Response(308, {**self._headers, **ASKED_EACH_TIME, "location": "console/"})
-        if path == "/":
+        if path in ("/", "/index.html"):
             page = self._file("index.html", request, ASKED_EACH_TIME)
             return page or self._own(404, ".html", NOT_BUILT)
         if path == "/config.json":

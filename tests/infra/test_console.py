@@ -1,0 +1,155 @@
+"""The console behind the API, as the gateway reads it from the template."""
+
+import json
+
+import aws_cdk as cdk
+import pytest
+
+from infra.laptop.api import ANY, INTEGRATION, Api, Asked
+from infra.laptop.templates import Template
+from nakadi_cdk.console import Console, ConsoleSource
+from nakadi_cdk.context import BadContext
+from tests.infra.conftest import CONSOLE_PAGE, CONSOLE_SCRIPT
+
+ADDRESS = "https://id.example"
+
+
+@pytest.fixture(scope="session")
+def paths(large):
+    return large.serving.one("AWS::ApiGateway::RestApi")["Body"]["paths"]
+
+
+@pytest.fixture(scope="session")
+def asked(large):
+    """What a browser gets for a method and a path."""
+    api = Api(Template(large.serving.path))
+
+    def answer(method, path):
+        request = Asked(method=method, raw_path=path, query="", headers=[], body=b"")
+        found = api.found(method, path)
+        assert found.operation.authorizer is None
+        return api.fixed(found.operation.fixed, request)
+
+    return answer
+
+
+def test_the_address_leads_to_the_page(asked):
+    """With a slash behind it or not."""
+    for path in ("/console", "/console/"):
+        answer = asked("GET", path)
+        assert (answer.status, answer.headers["location"]) == (308, "/console/index.html")
+
+
+def test_the_page_has_its_strict_policy_in_a_header(asked):
+    """Nothing of another origin is loaded, nothing inline runs, and only the issuer of tokens is called beside it."""
+    page = asked("GET", "/console/index.html")
+    policy = dict(each.strip().partition(" ")[::2] for each in page.headers["content-security-policy"].split(";"))
+
+    assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert {name: policy[name] for name in ("default-src", "script-src", "frame-ancestors")} == {
+        "default-src": "'none'",
+        "script-src": "'self'",
+        "frame-ancestors": "'none'",
+    }
+    assert policy["connect-src"] == f"'self' {ADDRESS}"
+    assert (page.headers["x-frame-options"], page.headers["cache-control"]) == ("DENY", "no-cache")
+    # The page has it as well, without the part that browsers do not take from there.
+    before, _, after = page.body.decode().partition("<head>")
+    assert after.startswith("""<meta http-equiv="Content-Security-Policy" content="default-src 'none'; """)
+    assert "frame-ancestors" not in page.body.decode()
+    assert before + "<head>" + after.partition(">")[2] == CONSOLE_PAGE
+
+
+def test_a_template_reads_nothing_in_what_it_shows(paths):
+    """Only the header in front of the page is for the template; in the rest nothing stands for something else."""
+    for path, item in paths.items():
+        for operation in item.values() if path.startswith("/console") else ():
+            for answer in operation[INTEGRATION]["responses"].values():
+                for text in answer.get("responseTemplates", {}).values():
+                    assert set("$#").isdisjoint(text.rpartition('")')[2])
+
+
+def test_its_users_sign_in_where_the_operator_says(asked):
+    """The file that the page asks for has the addresses of the issuer, the client and the scope."""
+    config = asked("GET", "/console/config.json")
+
+    assert config.headers["content-type"] == "application/json"
+    assert json.loads(config.body)["sign_in"] == {
+        "authorize": f"{ADDRESS}/oauth2/authorize",
+        "token": f"{ADDRESS}/oauth2/token",
+        "client": "console",
+        "scope": "openid nakadi/use",
+    }
+
+
+def test_its_files_are_objects_that_the_gateway_may_read(large, asked, paths):
+    """They are kept for ever, for their names have their content in them; nothing else of the folder is served."""
+    script = asked("GET", "/console/assets/index-1a2b.js")
+    integration = paths["/console/assets/index-1a2b.js"]["get"][INTEGRATION]
+    bucket, key = (integration["uri"]["Fn::Sub"][1][name] for name in ("Bucket", "Key"))
+    role = integration["credentials"]["Fn::GetAtt"][0]
+    read = {
+        json.dumps(statement["Resource"])
+        for statement in large.serving.statements({"Ref": role})
+        if statement["Action"] == "s3:GetObject"
+    }
+
+    assert script.body.decode() == CONSOLE_SCRIPT
+    assert script.headers["cache-control"] == "public, max-age=31536000, immutable"
+    assert script.headers["content-type"] == "text/javascript; charset=utf-8"
+    assert len(read) == 1
+    assert key in read.pop()
+    assert bucket
+    assert asked("GET", "/console/assets/notes.txt").status == 404
+
+
+def test_nothing_of_it_takes_a_function_or_wants_a_token(paths):
+    """Whatever the method and the path, the gateway itself answers; what is built here on another day is the same."""
+    found = {path: item for path, item in paths.items() if path.startswith("/console")}
+
+    assert set(found) == {
+        "/console",
+        "/console/index.html",
+        "/console/config.json",
+        "/console/assets/index-1a2b.js",
+        "/console/{proxy+}",
+    }
+    for item in found.values():
+        assert ANY in item
+        for operation in item.values():
+            assert operation["security"] == []
+            assert operation[INTEGRATION]["type"] in {"aws", "mock"}
+            for answer in operation[INTEGRATION]["responses"].values():
+                named = {name.rpartition(".")[2] for name in answer["responseParameters"]}
+                assert named.isdisjoint({"etag", "last-modified", "content-security-policy"})
+
+
+def test_other_methods_are_refused_as_the_broker_refuses_them(asked):
+    """HEAD has no body, and what would change something is not possible."""
+    assert (asked("HEAD", "/console/index.html").status, asked("HEAD", "/console/index.html").body) == (200, b"")
+    assert [asked(method, "/console").status for method in ("POST", "OPTIONS")] == [405, 405]
+
+
+def test_a_deployment_without_it_has_none_of_its_paths(serving):
+    """It is there for those that ask for it."""
+    assert not [path for path in serving.one("AWS::ApiGateway::RestApi")["Body"]["paths"] if "console" in path]
+
+
+def test_the_output_leads_to_the_page(large):
+    """Where people look is among what a deployment says."""
+    assert large.serving.content["Outputs"]["ConsoleUrl"]["Value"] == "https://events.example.org/console/index.html"
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        (lambda folder: ConsoleSource(folder / "none", {}), "`make console` builds it"),
+        (lambda folder: ConsoleSource(folder, {"client": "me"}), "NAKADI_CONSOLE_SIGN_IN cannot be used"),
+    ],
+)
+def test_what_is_missing_stops_the_deployment(tmp_path, source, said):
+    """A sentence says what is missing before anything is made."""
+    (tmp_path / "index.html").write_text(CONSOLE_PAGE)
+    stack = cdk.Stack(cdk.App(analytics_reporting=False), "serving")
+    with pytest.raises(BadContext, match=said):
+        Console(stack, "Console", source=source(tmp_path), path_prefix="")
