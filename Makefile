@@ -15,7 +15,7 @@ BIN := $(VENV)/bin
 export PYTHONPATH := layers/nakadi/python:glue_jobs:.
 export NAKADI_CONSOLE ?= $(abspath $(CONSOLE))/built
 
-.PHONY: help run console jobs kill-jobs published test test-engines test-aws-local simulate mutants soak storms attacks clients check format bench bench-aws bench-kafka compare structure lock synth diff bootstrap deploy destroy destroy-data clean
+.PHONY: help run console jobs kill-jobs published test test-engines test-aws-local simulate mutants soak storms attacks clients check format bench bench-aws bench-kafka compare structure lock synth diff bootstrap deploy destroy destroy-data wheel clean
 
 help:
 	@echo 'make run [PORT=8080] [DATA=data]   start a broker on this machine'
@@ -43,6 +43,7 @@ help:
 	@echo 'make structure                     measure the layout of the package, and the calls of a request'
 	@echo 'make synth [STAGE=dev] [CONTEXT=]  write the templates for AWS into cdk.out'
 	@echo 'make deploy [STAGE=dev] [CONTEXT=] deploy to AWS, as docs/deploy.md explains'
+	@echo 'make wheel                         build the wheel and the source distribution into dist, with the console'
 	@echo 'make lock                          compile requirements/*.in anew'
 
 ifeq ($(ENGINE),aws-local)
@@ -148,6 +149,11 @@ lock: $(VENV)/.test
 		-o layers/dependencies/requirements.txt
 	$(BIN)/uv pip compile -q $(LOCK:--universal=--python-platform aarch64-manylinux_2_28) -c requirements/test.txt \
 		services/streaming/requirements.in -o services/streaming/requirements.txt
+
+# `python -m build` without the console is another way, and says that it is missing.
+wheel: $(VENV)/.test $(CONSOLE)/.run
+	@test -e $(CONSOLE)/built/index.html
+	@$(BIN)/python -m hatchling build -d dist
 
 CDK      := .cache/cdk
 IN_STAGE  = -c stage=$(STAGE) -c name_prefix=$(PREFIX) $(CONTEXT)

@@ -9,7 +9,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from hatchling.bridge.app import Application
 
+from hatch_build import ConsoleHook
 from tests.support.functions import ROOT
 from tests.support.templates import Template
 
@@ -35,6 +37,62 @@ def installed(tmp_path_factory):
     with zipfile.ZipFile(build("wheel", source, folder / "wheel")) as archive:
         archive.extractall(folder / "site")
     return folder / "site"
+
+
+def test_a_wheel_serves_the_console_without_a_build(installed, tmp_path):
+    """What was built before is in it, and is served where nothing is set; the layer for AWS does without."""
+    if not (ROOT / ".cache/console/built/index.html").exists():
+        pytest.skip("the console is not built: `make console` does it")
+    asking = (
+        "import urllib.request, nakadi\n"
+        "from nakadi.local import Broker\n"
+        "with Broker() as broker:\n"
+        "    print(nakadi.__file__)\n"
+        "    print(urllib.request.urlopen(broker.url + '/console/').read().decode())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", asking],
+        cwd=tmp_path,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(installed), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    file, _, page = done.stdout.partition("\n")
+    assert Path(file).is_relative_to(installed)
+    assert page.strip() == (ROOT / ".cache/console/built/index.html").read_text().strip()
+    assert {each.parent.parent.name for each in installed.rglob("console_built/index.html")} == {"http"}
+    assert not (installed / "nakadi_cdk/deployed/layers/nakadi/python/nakadi/http/console_built").exists()
+
+
+@pytest.mark.parametrize(
+    ("folder", "target", "into"),
+    [
+        (".cache/console/built", "sdist", "console_built"),
+        (".cache/console/built", "wheel", "nakadi/http/console_built"),
+        ("console_built", "wheel", "nakadi/http/console_built"),
+    ],
+)
+def test_a_build_takes_the_console_from_where_it_is(tmp_path, folder, target, into):
+    """A checkout has it in its cache, a source distribution in a folder of its own."""
+    (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / folder / "index.html").touch()
+    assert added(tmp_path, target) == {str(tmp_path / folder): into}
+    assert added(tmp_path, target, version="editable") == {}
+
+
+def test_a_build_without_the_console_says_so(tmp_path, capsys):
+    """It is built all the same: a machine without node can install the package."""
+    assert added(tmp_path, "wheel") == {}
+    assert "`make wheel`" in capsys.readouterr().err
+
+
+def added(root, target, version="standard"):
+    hook = ConsoleHook(str(root), {}, None, None, str(root / "dist"), target, Application())
+    data = {"force_include": {}}
+    hook.initialize(version, data)
+    return data["force_include"]
 
 
 @pytest.fixture(scope="session")

@@ -190,7 +190,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     # Console
     console: str = ""
     """The folder of the built console, which `python -m nakadi.local` serves at `/console`; `make run` builds one and
-    sets it. Empty: `/console` says how to build it."""
+    sets it. Empty: that of the wheel; where there is none, `/console` says how to build it."""
     console_sign_in: tuple[tuple[str, str], ...] = ()
     """How users of the console get a token (OIDC, authorization code with PKCE):
     `authorize=https://id.example.org/authorize,token=https://id.example.org/token,client=console,scope=openid uid`. The

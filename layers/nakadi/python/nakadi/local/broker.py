@@ -15,7 +15,7 @@ from nakadi.app.shutdown import at_work
 from nakadi.common.metrics import Metrics
 from nakadi.engines.common.faults import Faults, FaultyLog
 from nakadi.http.asgi import Answering, Limits
-from nakadi.http.console import Console, ConsoleFiles
+from nakadi.http.console import PACKAGED, Console, ConsoleFiles
 from nakadi.http.server import Server, listen, new_event_loop
 from nakadi.model.outcomes import BadSetting
 
@@ -78,9 +78,10 @@ class Serving:
 
 
 def console_of(application: Answering, settings: Settings) -> Console:
-    """The application with the console in front of it. Raises `BadSetting`."""
+    """The application with the console in front of it, a wheel's own if no other is named. Raises `BadSetting`."""
+    folder = settings.console or (str(PACKAGED) if PACKAGED.is_dir() else "")
     try:
-        return Console(application, ConsoleFiles(settings.console, dict(settings.console_sign_in)))
+        return Console(application, ConsoleFiles(folder, dict(settings.console_sign_in)))
     except ValueError as error:
         raise BadSetting(f"NAKADI_CONSOLE_SIGN_IN cannot be used: {error}") from error
 
