@@ -1,8 +1,6 @@
-"""Counting the events of a shard for everybody, and keeping them in the archive."""
+"""Archiving events for all processes: batches of a Kinesis stream, which it counts, or topics, started by the clock."""
 
 import os
-from collections.abc import Mapping
-from typing import Any
 
 import nakadi.engines.dynamodb.log_index  # noqa: F401  # loaded while the function starts
 from nakadi.app import log_indexer
@@ -11,12 +9,7 @@ from nakadi.app.settings import Settings
 
 
 def opened(_counts: FunctionMetrics) -> Handle:
-    indexers = log_indexer.Indexers(Settings.from_env(os.environ))
-
-    def index(event: Mapping[str, Any], _context: object) -> Mapping[str, Any]:
-        return log_indexer.indexed(indexers.of(event), event)
-
-    return index
+    return log_indexer.handle_of(Settings.from_env(os.environ))
 
 
 handler = LambdaFunction("log_indexer", opened)

@@ -3,12 +3,14 @@
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
 
 import pytest
 
-from nakadi.app.engines import open_event_log
+from nakadi.app.engines import LogDependencies, open_event_log, open_log_index
+from nakadi.engines.archive.archiver import ArchivePolicy
+from nakadi.engines.archive.stores import open_archive
 from nakadi.model.authorization import Attribute
 from nakadi.model.events import Bounds, Record, Refused, Slice
 from nakadi.model.outcomes import Unavailable
@@ -40,6 +42,35 @@ def another(url, log):  # noqa: ARG001  # it makes the topic
     opened = open_event_log(url, SystemClock())
     yield opened
     opened.close()
+
+
+class TestArchive:
+    def test_has_what_kafka_has_removed(self, url, tmp_path):
+        """Two processes share a cluster, an index and an archive: what one of them has archived and Kafka has removed
+        is read by the other, and one cursor leads through both halves."""
+        first, second = (self._opened(url, tmp_path) for _ in range(2))
+        with closing(first), closing(second):
+            first.create_topic("t", 1)
+            names = [f"{number}" for number in range(500)]
+            first.append("t", {0: [a_record(name) for name in names[:400]]})
+            first.archive_topic("t", [0])
+            second.append("t", {0: [a_record(name) for name in names[400:]]})
+
+            assert first._hot.bounds("t", [0]) == {0: Bounds(0, 500)}
+            first._hot.trim("t", 0, first._hot.read("t", 0, 300).events[0].stored_at + timedelta(milliseconds=1))
+            removed = second._hot.bounds("t", [0])[0].oldest
+            assert removed == 400
+
+            assert second.bounds("t", [0]) == {0: Bounds(0, 500)}
+            assert values(second, "t") == names
+
+    def _opened(self, url, folder):
+        dependencies = LogDependencies(
+            index=lambda: open_log_index(f"sqlite:///{folder}/index.db"),
+            archive=lambda: open_archive(f"{folder}/archive"),
+            tiers=lambda: ArchivePolicy(elsewhere=True),
+        )
+        return open_event_log(url, SystemClock(), dependencies)
 
 
 class TestTwoProcesses:

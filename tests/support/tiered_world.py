@@ -44,6 +44,9 @@ class Names:
     def event_type_of(self, topic: str) -> str | None:
         return "order.placed" if topic == "t" else None
 
+    def may_remove_from(self, topic: str) -> bool:
+        return topic == "t"
+
 
 class World:
     def __init__(self, tiers: ArchivePolicy = QUIET) -> None:

@@ -12,6 +12,7 @@ from nakadi.model.events import Fate, Record
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock
 from nakadi.ports.log_index import LogIndex
+from tests.support import kafka
 
 AT_ONCE = ArchivePolicy(after=0, hot=0, grace=3600, share=0)
 """Events are archived and leave the hot half as soon as may be, and compaction spares no effort."""
@@ -30,7 +31,7 @@ def tiered(
     store: ArchiveStore | None = None,
     directory: TopicOwners | None = None,
 ) -> TieredLog:
-    """A log whose hot half is in memory or in a file in this folder, and its archive in the folder."""
+    """A log whose hot half is in memory, in Kafka, or in a file in this folder with its archive beside it."""
     return Parts(hot, folder, clock, index=index, store=store).log(tiers, directory)
 
 
@@ -47,9 +48,9 @@ class Parts:
         store: ArchiveStore | None = None,
     ) -> None:
         url = f"sqlite:///{folder}/nakadi.db" if hot == "sqlite" else "memory:"
-        self.hot = open_event_log(url, clock)
+        self.hot = open_event_log(kafka.url() if hot == "kafka" else url, clock)
         self.index = index or open_log_index(url)
-        self.store = store or open_archive("memory:" if hot == "memory" else f"{folder}/archive")
+        self.store = store or open_archive(f"{folder}/archive" if hot == "sqlite" else "memory:")
         self._clock = clock
 
     def log(self, tiers: ArchivePolicy, directory: TopicOwners | None = None) -> TieredLog:

@@ -225,6 +225,9 @@ class Names:
     def event_type_of(self, _topic):
         return "order.placed"
 
+    def may_remove_from(self, _topic):
+        return True
+
 
 def test_segments_that_cannot_be_read_are_counted(metrics):
     """A read of a segment that is gone counts, and as a miss of the cache."""

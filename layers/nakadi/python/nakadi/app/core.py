@@ -25,6 +25,7 @@ from nakadi.engines.archive.stores import archive_at
 from nakadi.http.application import Authenticate
 from nakadi.model.authorization import Attribute
 from nakadi.model.event_type import DEFAULT_STORAGE_ID, Storage, StorageType
+from nakadi.model.outcomes import BadSetting
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import EventLog
 from nakadi.ports.registry import Registry
@@ -52,6 +53,8 @@ from abc import ABC, abstractmethod
 
 LEAST_GRACE = 600
 """Seconds. An object is referred to within moments, but some processes are slow."""
+
+ARCHIVERS = ("broker", "function")
 
 AroundLog = Callable[[EventLog], EventLog]
 
@@ -185,10 +188,13 @@ def _directory(registry: Registry, clock: Clock) -> TopicDirectory:
 def _tiers(settings: Settings) -> ArchivePolicy:
     from nakadi.engines.archive.archiver import ArchivePolicy
 
+    if settings.archiver not in ARCHIVERS:
+        raise BadSetting(f"NAKADI_ARCHIVER is one of {', '.join(ARCHIVERS)}, and not {settings.archiver!r}")
     return ArchivePolicy(
         after=settings.archive_after_seconds,
         hot=settings.hot_retention_ms / 1000,
         grace=max(settings.archive_grace_seconds, LEAST_GRACE),
+        elsewhere=settings.archiver == "function",
     )
 
 

@@ -205,14 +205,13 @@ def _log_in_kinesis(url: str, clock: Clock, dependencies: LogDependencies) -> Ev
     return open_at(url, clock, index, dependencies.archive(), dependencies.watch, dependencies.metrics)
 
 
-def _log_in_kafka(url: str, clock: Clock, _dependencies: LogDependencies) -> EventLog:
-    """Kafka keeps events for as long as they are retained; there is no archive beside it."""
+def _log_in_kafka(url: str, clock: Clock, dependencies: LogDependencies) -> EventLog:
     try:
         from nakadi.engines.kafka.event_log import KafkaLog
     except ImportError as error:
         raise BadSetting(f"An event log in Kafka needs the Python package confluent-kafka: {error}") from error
 
-    return KafkaLog(url, clock)
+    return _with_archive(lambda: KafkaLog(url, clock), clock, dependencies)
 
 
 def _with_archive(hot: Callable[[], EventLog], clock: Clock, dependencies: LogDependencies) -> EventLog:

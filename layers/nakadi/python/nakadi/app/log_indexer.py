@@ -1,4 +1,6 @@
-"""The log indexer behind a Kinesis event source mapping: a batch of one shard's records in, what failed out.
+"""The log indexer: behind a Kinesis event source mapping, a batch of one shard's records in, what failed out.
+
+Events of other logs are archived by `topic_archiver`.
 
 The mapping has a parallelization factor of 1 and reports batch item failures. A batch that cannot be indexed now is
 reported from its first record on that is not indexed yet, and comes again; what can never be read is set aside, and
@@ -17,7 +19,7 @@ from typing import Any
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
 from nakadi.app.engines import at_stream, open_log_index
-from nakadi.app.functions import NAMESPACE
+from nakadi.app.functions import NAMESPACE, Handle
 from nakadi.app.settings import Settings
 from nakadi.engines.archive.stores import archive_at
 from nakadi.engines.kinesis.indexing import Indexer, IndexingResult
@@ -26,6 +28,17 @@ from nakadi.engines.kinesis.recent_records import ArrivedRecord
 from nakadi.model.events import Mark
 
 log = logging.getLogger(__name__)
+
+
+def handle_of(settings: Settings) -> Handle:
+    """What the function does with an invocation, which depends on the log that it works for."""
+    if not settings.event_log.startswith("kinesis:"):
+        from nakadi.app.topic_archiver import TopicArchiver
+
+        archiver = TopicArchiver(settings)
+        return lambda event, _context: archiver.run(int(event["part"]), int(event["parts"]))
+    indexers = Indexers(settings)
+    return lambda event, _context: indexed(indexers.of(event), event)
 
 
 class Indexers:

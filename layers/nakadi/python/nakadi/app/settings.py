@@ -52,8 +52,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     log_index: str = ""
     """Where the index of the archive is stored and, with Kinesis, the progress of the log indexer:
     `sqlite:///data/nakadi.db` or `dynamodb://table-prefix?region=eu-central-1`. Empty: in the data file of the
-    event log if it has one, else in memory. In memory it is lost at the end of the process: then Kinesis is indexed
-    again from its oldest record, and what was archived cannot be read."""
+    event log if it has one, with events in Kafka where the registry is, else in memory. In memory it is lost at the end
+    of the process: then Kinesis is indexed again from its oldest record, and what was archived cannot be read."""
     kafka_properties: str = ""
     """A file of librdkafka's settings for storages of type `kafka`, one `name=value` a line: how to log in, which
     certificates to trust. Secrets belong there, for storages can be read. `properties=/path/to/file` in the URL of
@@ -62,6 +62,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     """Where old events are archived: a folder, `file:///folder` or `s3://bucket/prefix?region=eu-central-1`. Empty:
     nowhere, and the event log limits the retention. `python -m nakadi.local` uses the folder `archive` beside its
     data file, unless `NAKADI_ARCHIVE=` switches the archive off."""
+    archiver: str = "broker"
+    """`broker`: each process archives the events that it appends. `function`: the log indexer does, a function that is
+    started by the clock, and processes only read the archive. With Kinesis it always does."""
     archive_after_seconds: int = 60
     """About how long events wait before they are archived. With Kinesis the log indexer decides."""
     archive_grace_seconds: int = 86_400
@@ -204,7 +207,9 @@ class Settings(Struct, frozen=True, kw_only=True):
 
     @property
     def log_index_url(self) -> str:
-        """The URL of the log index: the setting, else the data file of the event log if it has one, else memory."""
+        """The URL of the log index: the setting, else the store of the event log or of its registry, else memory."""
+        if self.event_log.startswith("kafka:"):
+            return self.log_index or self.registry
         return self.log_index or (self.event_log if self.event_log.startswith("sqlite:") else "memory:")
 
     @property

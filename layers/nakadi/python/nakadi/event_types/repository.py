@@ -179,12 +179,15 @@ class TopicDirectory:
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._names: dict[str, str] = {}
+        self._adopted: set[str] = set()
         self._scanned_at = float("-inf")
 
     def topics(self) -> Iterator[tuple[str, int]]:
         for event_type in self._event_types.all():
             for timeline in _timelines(event_type):
                 self._names[timeline.topic] = event_type.name
+                if timeline.adopted:
+                    self._adopted.add(timeline.topic)
                 if not timeline.deleted:
                     yield timeline.topic, timeline.partitions
 
@@ -193,6 +196,9 @@ class TopicDirectory:
             for _ in self.topics():
                 pass
         return self._names.get(topic)
+
+    def may_remove_from(self, topic: str) -> bool:
+        return self.event_type_of(topic) is not None and topic not in self._adopted
 
     def _may_scan(self) -> bool:
         with self._lock:

@@ -113,7 +113,8 @@ def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settin
     engine = "memory:" if options.engine == "memory" else f"{SCHEME}{options.data / 'nakadi.db'}"
     archive = "" if options.engine == "memory" else str(options.data / "archive")
     chosen = {"NAKADI_REGISTRY": engine, "NAKADI_EVENT_LOG": engine}
-    if environ.get("NAKADI_EVENT_LOG", engine) == engine:
+    event_log = environ.get("NAKADI_EVENT_LOG", engine)
+    if event_log == engine or event_log.startswith("kafka:"):
         chosen["NAKADI_ARCHIVE"] = archive
     settings = Settings.from_env({**chosen, **environ})
     if engine in (settings.registry, settings.event_log) and options.engine == "sqlite":

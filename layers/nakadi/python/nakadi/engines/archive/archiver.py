@@ -25,17 +25,19 @@ from nakadi.ports.log_index import LogIndex
 
 
 class ArchivePolicy(Struct, frozen=True, kw_only=True):
-    """Seconds, but for the last. `after`: how long events wait to be archived, about; an infinite time is for those
+    """Seconds, but for the last two. `after`: how long events wait to be archived, about; an infinite time is for those
     who see to everything themselves. `hot`: how long the hot half keeps what is archived. `grace`: how long archive
     objects without references stay: longer than it takes from writing one to the index entry.
 
     `share`: the cold part of a compacted partition is written anew when what came since is such a part of it.
+    `elsewhere`: another process archives what is appended here.
     """
 
     after: float = 60.0
     hot: float = 86_400.0
     grace: float = 86_400.0
     share: float = 0.25
+    elsewhere: bool = False
 
 
 class TopicOwners(Protocol):
@@ -47,6 +49,9 @@ class TopicOwners(Protocol):
     def event_type_of(self, topic: str) -> str | None:
         """The name of the event type that a topic belongs to, if it is known."""
 
+    def may_remove_from(self, topic: str) -> bool:
+        """Whether archived events may be removed from it: False when another broker uses it, or it is not known."""
+
 
 class UnknownOwners:
     """Nothing is known of topics but what is seen of them."""
@@ -56,6 +61,9 @@ class UnknownOwners:
 
     def event_type_of(self, _topic: str) -> str | None:
         return None
+
+    def may_remove_from(self, _topic: str) -> bool:
+        return True
 
 
 # Archiving ------------------------------------------------------------------------------------------------------------

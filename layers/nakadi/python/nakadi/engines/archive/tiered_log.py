@@ -165,6 +165,13 @@ class TieredLog:
         with _unavailable_when_closed():
             self._worker.archive_all()
 
+    def archive_topic(self, topic: str, partitions: Sequence[int]) -> None:
+        """Archive at once what these partitions have, and let the hot half go of what it need not keep."""
+        with _unavailable_when_closed():
+            for partition in partitions:
+                self._worker.archive(topic, partition)
+            self._worker.cool_all()
+
     def sweep(self) -> None:
         """Remove archive objects without references."""
         with _unavailable_when_closed():
@@ -242,6 +249,9 @@ RESTS = 3.0
 """For each second of work so many of rest: at most a quarter of a processor."""
 
 COOLED_EVERY = 60.0
+LOOKED_EVERY = 3600.0
+"""How often it is looked for events that other processes appended and did not archive."""
+
 MERGED_EVERY = 3600.0
 SWEPT_EVERY = 3600.0
 
@@ -274,11 +284,13 @@ class Worker:
         self._metrics.archive_waiting.follow(lambda: {(): len(self._waiting)})
         self._metrics.archive_lag.follow(lambda: {(): self._longest_wait()})
         self._thread = threading.Thread(target=self._work, name="event-log-archiver", daemon=True)
-        if tiers.after != inf:
+        if tiers.after != inf and not tiers.elsewhere:
             self._thread.start()
 
     def stored(self, topic: str, partitions: Iterable[int]) -> None:
         """Something new is there to be archived."""
+        if self._tiers.elsewhere:
+            return
         for partition in partitions:
             self._waiting.setdefault((topic, partition), time.monotonic())
 
@@ -303,6 +315,8 @@ class Worker:
             self._attempt("cooling", f"{topic}/{partition}", partial(self._cool, topic, partition, before))
 
     def _cool(self, topic: str, partition: int, before: datetime) -> None:
+        if not self._directory.may_remove_from(topic):
+            return
         try:
             left = cool(self._hot, self._index, topic, partition, before)
         except UnknownTopic:
@@ -345,6 +359,7 @@ class Worker:
         chores = (
             _Chore(self._archive_due, max(0.02, min(1.0, self._tiers.after / 4))),
             _Chore(self.cool_all, max(0.02, min(COOLED_EVERY, self._tiers.hot / 4))),
+            _Chore(self._look_at_everything, LOOKED_EVERY),
             _Chore(self.merge, MERGED_EVERY),
             _Chore(self.sweep, max(1.0, min(SWEPT_EVERY, self._tiers.grace / 4))),
         )
@@ -380,7 +395,7 @@ class Worker:
             log.exception("The work on the archive failed")
 
     def _look_at_everything(self) -> None:
-        """What was stored before this process began is as good as due."""
+        """What this process does not know of is as good as due: what was stored before it began, or by others."""
         due = time.monotonic() - self._tiers.after
         known = [(topic, known.partitions) for topic in self._index.topics() if (known := self._index.topic(topic))]
         for topic, partitions in (*self._directory.topics(), *known):
