@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from datetime import datetime
 from enum import IntEnum, StrEnum
+from functools import cached_property
 from typing import Any
 
 from msgspec import Struct, field
@@ -235,8 +236,8 @@ class OwnerSelector(Struct, frozen=True, kw_only=True):
     value: str | None = None
 
 
-class EventType(Struct, frozen=True, kw_only=True):
-    """An event type as it is registered.
+class EventType(Struct, frozen=True, kw_only=True, dict=True):
+    """An event type as it is registered. What follows from that is found once, for each batch needs it.
 
     `id` is new at every creation, so that a deleted name can be used again without meeting its past.
     `timelines` are those that events were ever written to, oldest first; `switching_to` is the next one while it is
@@ -269,16 +270,16 @@ class EventType(Struct, frozen=True, kw_only=True):
     switching_to: Timeline | None = None
     revision: int = 0
 
-    @property
+    @cached_property
     def timeline(self) -> Timeline:
         """The one that events are written to."""
         return self.timelines[-1]
 
-    @property
+    @cached_property
     def partitions(self) -> tuple[str, ...]:
         return tuple(str(number) for number in range(self.timeline.partitions))
 
-    @property
+    @cached_property
     def resource(self) -> Resource:
         return Resource(ResourceType.EVENT_TYPE, self.name, self.authorization)
 

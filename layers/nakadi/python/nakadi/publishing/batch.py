@@ -1,7 +1,8 @@
 """The events of a request, and the work that they may cause.
 
 Events are parsed, written down again, and compared with what was sent. What comes out as it went in has no repeated
-key, no odd number and no needless blank. Only an event that comes out differently keeps its own text.
+key, no odd number and no needless blank. What is stored is the text that came, and nothing is written for it but the
+metadata that the broker adds to.
 
 Parsed JSON takes five to fifty times the memory of its text. So a long body is never parsed as a whole: it is cut into
 the texts of its events, which are parsed a piece at a time, and again for each step that goes through them.
@@ -101,11 +102,11 @@ class Batch(Protocol):
 class BatchPiece(Struct, frozen=True):
     """Events that follow each other: a short batch, or a part of a long one.
 
-    `own_texts` has the text, without blanks, of those events that would be written differently here, by their index.
+    `text` is the array of them as it came, less the blanks.
     """
 
     events: Sequence[Event]
-    own_texts: Mapping[int, bytes]
+    text: bytes
     received: bytes
 
     def pieces(self) -> Iterable[BatchPiece]:
@@ -116,21 +117,22 @@ class BatchPiece(Struct, frozen=True):
 
     def texts(self) -> list[bytes]:
         """Each event as it came, less the blanks."""
-        texts: list[bytes] = []
-        for index, event in enumerate(self.events):
-            # The buffer that an event is written into is longer than its text, and would stay in memory with it.
-            texts.append(self.own_texts.get(index) or memoryview(orjson.dumps(event)).tobytes())
-        return texts
+        return list(map(bytes, ARRAY_DECODER.decode(self.text)))
 
-    def texts_with(self, member: str, values: Sequence[Mapping[str, Any]]) -> list[bytes]:
-        """The same with another object in the place of the one that each event has as a member."""
+    def texts_with(self, member: str, values: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
+        """The same with other values of an object that each event has as a member; pairs of old and new, as written."""
+        first, later = b'{"%b":' % member.encode(), b',"%b":' % member.encode()
         texts: list[bytes] = []
-        for index, (event, value) in enumerate(zip(self.events, values, strict=True)):
-            own = self.own_texts.get(index)
-            if own is None:
-                texts.append(memoryview(orjson.dumps({**event, member: value})).tobytes())
+        for text, (old, new) in zip(self.texts(), values, strict=True):
+            # Most members are the first or the last one. Braces come in pairs, and no string has a quote behind a comma
+            # and goes on: so what stands in front of the brace that closes the event is no member of anything else.
+            if text.startswith(first + old):
+                texts.append(b"".join((first, new, text[len(first) + len(old) :])))
+            elif text.endswith(later + old + b"}"):
+                texts.append(b"".join((text[: -len(old) - 1], new, b"}")))
             else:
-                texts.append(_with_member(own, member.encode(), orjson.dumps(event[member]), orjson.dumps(value)))
+                start, end = _bounds_of_member(text, member)
+                texts.append(b"".join((text[:start], new, text[end:])))
         return texts
 
 
@@ -230,11 +232,11 @@ def parse_piece(body: bytes) -> BatchPiece:
             raise NotStrict
     written, small = _serialized(events)
     if written == body and small:
-        return BatchPiece(events, {}, body)
+        return BatchPiece(events, body, body)
     packed = msgspec.json.format(body, indent=-1)
-    if packed == written and small:
-        return BatchPiece(events, {}, body)
-    return BatchPiece(events, dict(_texts_written_differently(events, packed)), body)
+    if packed != written or not small:
+        _check_texts(events, packed)
+    return BatchPiece(events, packed, body)
 
 
 def _serialized(events: list[Event]) -> tuple[bytes, bool]:
@@ -249,14 +251,12 @@ def _serialized(events: list[Event]) -> tuple[bytes, bool]:
     return text[_SPARE_DEPTH:-_SPARE_DEPTH], small
 
 
-def _texts_written_differently(events: list[Event], packed: bytes) -> Iterator[tuple[int, bytes]]:
-    for index, (event, raw) in enumerate(zip(events, ARRAY_DECODER.decode(packed), strict=True)):
-        written = orjson.dumps(event)
+def _check_texts(events: list[Event], packed: bytes) -> None:
+    """Raise `NotStrict` if an event, whose text has no blanks, has a repeated key or an integer beyond 64 bits."""
+    for event, raw in zip(events, ARRAY_DECODER.decode(packed), strict=True):
         text = bytes(raw)
-        if _number_of_colons(text) != written.count(b":") or _holds_too_long_integer(text):
+        if _number_of_colons(text) != orjson.dumps(event).count(b":") or _holds_too_long_integer(text):
             raise NotStrict
-        if text != written:
-            yield index, text
 
 
 def _number_of_colons(text: bytes) -> int:
@@ -275,15 +275,6 @@ def _holds_too_long_integer(text: bytes) -> bool:
 def _sizes_of_large(limit: int, texts: Iterable[Text | msgspec.Raw]) -> Mapping[int, int]:
     sizes = (memoryview(text).nbytes for text in texts)
     return {index: size for index, size in enumerate(sizes) if size > limit}
-
-
-def _with_member(text: bytes, name: bytes, old: bytes, new: bytes) -> bytes:
-    """The text of an object, without blanks, in which one member, an object too, is another one."""
-    first = b'{"%b":%b' % (name, old)
-    if text.startswith(first):
-        return b'{"%b":%b%b' % (name, new, text[len(first) :])
-    start, end = _bounds_of_member(text, name.decode())
-    return text[:start] + new + text[end:]
 
 
 def _bounds_of_member(text: bytes, name: str) -> tuple[int, int]:

@@ -8,6 +8,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
+import orjson
 from msgspec import Struct
 
 from nakadi.model.event_type import Category, EnrichmentStrategy, EventType, PartitionStrategy, Version
@@ -179,19 +180,23 @@ def enriched(event_type: EventType, batch: Batch, origin: Origin, partitions: Se
         "received_at": timestamp_text(origin.received_at),
         "event_type": event_type.name,
         "version": str(origin.version),
+        "flow_id": origin.flow_id,
     }
+    stamps = {each: {**stamp, "partition": str(each)} for each in set(partitions)}
     texts: list[bytes] = []
     for piece in batch.pieces():
-        enriched_metadata: list[Mapping[str, Any]] = []
+        changes: list[tuple[bytes, bytes]] = []
         for event, partition in zip(piece.events, partitions[len(texts) :], strict=False):
             metadata = event.get("metadata")
-            if not isinstance(metadata, dict):
-                index = len(texts) + len(enriched_metadata)
+            if type(metadata) is not dict:
+                index = len(texts) + len(changes)
                 detail = "enrichment error"
                 raise BatchRejected(Step.ENRICHING, index, detail, reached=Step.PARTITIONING, partitions=partitions)
-            flow_id = metadata.get("flow_id") or origin.flow_id
-            enriched_metadata.append({**metadata, **stamp, "flow_id": flow_id, "partition": str(partition)})
-        texts += piece.texts_with("metadata", enriched_metadata)
+            stamped = {**metadata, **stamps[partition]}
+            if sent := metadata.get("flow_id"):
+                stamped["flow_id"] = sent
+            changes.append((orjson.dumps(metadata), orjson.dumps(stamped)))
+        texts += piece.texts_with("metadata", changes)
     return texts
 
 

@@ -11,7 +11,7 @@ import logging
 import random
 import time
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import repeat
 from typing import TypeVar
@@ -24,7 +24,7 @@ from nakadi.common.metrics import Metrics
 from nakadi.common.work import Turns, still_there
 from nakadi.event_types.repository import BUSY, EventTypes
 from nakadi.model.authorization import Feature, Operation, Subject
-from nakadi.model.event_type import EventType, OwnerSelector, Schema, SchemaType
+from nakadi.model.event_type import EventType, SchemaType
 from nakadi.model.events import Record, Refused
 from nakadi.model.outcomes import NotPermitted, TryLater, Unavailable
 from nakadi.ports.clock import Clock
@@ -53,6 +53,8 @@ from nakadi.schemas.validation import Validators
 
 log = logging.getLogger(__name__)
 
+NO_FATES: Fates = {}
+
 # A switch of timelines takes well under a second; a batch that waits for one asks again this often.
 ASK_AGAIN_SECONDS = 0.05
 
@@ -61,14 +63,20 @@ Publication = Generator[Append, Fates, BatchOutcome]
 """Publishing as steps: what is yielded has to be appended, and to be answered by its fates or its exception."""
 
 
-class BatchRequest(Struct, frozen=True, kw_only=True):
-    """A batch, who sent it and may have disconnected since, and the subscription that it is meant for, if it is one."""
+class Sender(Struct, frozen=True, kw_only=True):
+    """Who sent a batch and may have disconnected since, and the subscription that it is meant for, if it is one."""
 
-    batch: Batch
     subject: Subject
     flow_id: str
     directed_to: str | None = None
     is_gone: Callable[[], bool]
+
+
+Prepare = Callable[[EventType, Batch, Sender], tuple[Sequence[int], Iterable[Record]]]
+"""Makes the records of a batch, and chooses the partition of each. Raises `BatchRejected`."""
+
+Count = Callable[[str, int, int], None]
+"""Counts events of an event type that were stored, in a body of so many bytes."""
 
 
 class Publisher(Struct, frozen=True, kw_only=True):
@@ -109,14 +117,8 @@ class Publisher(Struct, frozen=True, kw_only=True):
         is_gone: Callable[[], bool] = still_there,
     ) -> Publication:
         """The same as steps. What is before the first append changes nothing, and may be begun anew."""
-        batch = read(body, self.limits, partial(self.turns.turn, is_gone))
-        request = BatchRequest(batch=batch, subject=subject, flow_id=flow_id, directed_to=directed_to, is_gone=is_gone)
-        outcome = yield from self._with_current_event_type(event_type, subject, partial(self._publish_to, request))
-        if outcome.status is BatchStatus.STORED:
-            self.metrics.stored(event_type, outcome.stored, len(body))
-        elif stored := self._count_refused(event_type, outcome):
-            self.metrics.stored(event_type, stored, len(body))
-        return outcome
+        sender = Sender(subject=subject, flow_id=flow_id, directed_to=directed_to, is_gone=is_gone)
+        return self._steps(event_type, body, sender, self._checked_and_enriched, self.metrics.stored)
 
     def delete(
         self,
@@ -138,142 +140,122 @@ class Publisher(Struct, frozen=True, kw_only=True):
         is_gone: Callable[[], bool] = still_there,
     ) -> Publication:
         """The same as steps."""
-        batch = read(body, self.limits, partial(self.turns.turn, is_gone))
-        request = BatchRequest(batch=batch, subject=subject, flow_id=flow_id, is_gone=is_gone)
-        outcome = yield from self._with_current_event_type(event_type, subject, partial(self._delete_in, request))
-        stored = outcome.stored if outcome.status is BatchStatus.STORED else self._count_refused(event_type, outcome)
-        self.metrics.events_deleted.add(stored, event_type)
-        return outcome
+        sender = Sender(subject=subject, flow_id=flow_id, is_gone=is_gone)
+        return self._steps(event_type, body, sender, self._tombstones, self._count_deleted)
 
-    def _count_refused(self, event_type: str, outcome: BatchOutcome) -> int:
-        """Count the events of a batch that were not stored; how many were."""
-        stored = sum(each.publishing_status is PublishingStatus.SUBMITTED for each in outcome.items)
-        self.metrics.events_refused.add(len(outcome.items) - stored, event_type, outcome.step)
-        return stored
-
-    # The steps
-
-    def _publish_to(self, request: BatchRequest, event_type: EventType) -> Publication:
-        batch = request.batch
-        budget = WorkBudget(self.limits.steps, self.turns, request.is_gone)
-        try:
-            if not isinstance(batch, BatchPiece):
-                budget.take_turn()  # a long batch is parsed again by each step
-            owners: Owners = [None] * len(batch.events)
-            reached = Step.NONE
-            if event_type.event_owner_selector is not None:
-                owners, reached = self._permitted_owners(request, event_type.event_owner_selector)
-            schema = self._validate(batch, event_type, budget, reached)
-            partitions, keys = choose_partitions(event_type, batch.events, self.random_number, budget)
-            if event_type.cleanup_policy.compacts:
-                keys = compaction_keys(batch.events)
-            origin = Origin(
-                published_by=request.subject.name,
-                flow_id=request.flow_id,
-                received_at=self.clock.now(),
-                version=schema.version,
-            )
-            values = enriched(event_type, batch, origin, partitions)
-        except BatchRejected as rejection:
-            return outcome_of_rejection(batch.events, rejection)
-        finally:
-            budget.close()
-        records = map(Record._make, zip(values, keys, owners, repeat(request.directed_to)))
-        return (yield from self._append(batch, event_type, partitions, records))
-
-    def _delete_in(self, request: BatchRequest, event_type: EventType) -> Publication:
-        batch = request.batch
-        budget = WorkBudget(self.limits.steps, self.turns, request.is_gone)
-        try:
-            owners: Owners = [None] * len(batch.events)
-            reached = Step.NONE
-            if event_type.event_owner_selector is not None:
-                owners, reached = self._permitted_owners(request, event_type.event_owner_selector)
-            check_delete_batch(event_type, batch, most_bytes=self.limits.event_bytes, reached=reached)
-            if not isinstance(batch, BatchPiece):
-                budget.take_turn()
-            partitions, _ = choose_partitions(event_type, batch.events, self.random_number, budget)
-            keys = compaction_keys(batch.events)
-        except BatchRejected as rejection:
-            return outcome_of_rejection(batch.events, rejection)
-        finally:
-            budget.close()
-        tombstones = map(Record, repeat(None), keys, owners)
-        return (yield from self._append(batch, event_type, partitions, tombstones))
-
-    def _permitted_owners(self, request: BatchRequest, selector: OwnerSelector) -> tuple[Owners, Step]:
-        """The owner of each event, and how far events came before any of them was validated.
-
-        Checking their owners is a part of validating them.
-        """
-        events = request.batch.events
-        if not self.features.is_on(Feature.EVENT_OWNER_SELECTOR_AUTHZ):
-            return [None] * len(events), Step.NONE
-        owners = find_owners(events, selector)
-        check_owners(events, owners, request.subject, self.permissions)
-        return owners, Step.VALIDATING
-
-    def _validate(self, batch: Batch, event_type: EventType, budget: WorkBudget, reached: Step) -> Schema:
-        """The schema that the events were found to follow."""
-        schema: Schema | None = event_type.schema
-        if event_type.schema.type is not SchemaType.JSON:
-            schema = next((each for each in self.event_types.schemas(event_type) if each.type is SchemaType.JSON), None)
-            if schema is None:
-                detail = f"No json_schema found for event type: {event_type.name}"
-                raise BatchRejected(Step.VALIDATING, 0, detail, reached=reached)
-            event_type = replace(event_type, schema=schema)
-        validator = self.validators.of(event_type, partial(effective_schema_of, event_type))
-        validate(event_type, batch, validator, budget, most_bytes=self.limits.event_bytes, reached=reached)
-        return event_type.schema
-
-    def _append(
-        self, batch: Batch, event_type: EventType, partitions: Sequence[int], records: Iterable[Record]
-    ) -> Publication:
-        by_partition: defaultdict[int, list[Record]] = defaultdict(list)
-        for partition, record in zip(partitions, records, strict=True):
-            by_partition[partition].append(record)
-        fates: Fates = {}
-        timeline = event_type.timeline
-        if by_partition:
-            try:
-                fates = yield Append(self.logs.of(timeline.storage_id), timeline.topic, by_partition)
-            except Unavailable:
-                log.warning("Append to %s failed, outcome unknown", timeline.topic, exc_info=True)
-                fates = dict.fromkeys(by_partition, Refused("internal error"))
-        return outcome_of_append(batch.events, partitions, fates)
-
-    # The event type
-
-    def _with_current_event_type(
-        self, name: str, subject: Subject, attempt: Callable[[EventType], Publication]
-    ) -> Publication:
-        """Attempt until the event type's timeline is open, or for as long as a batch may be kept waiting.
+    def _steps(self, name: str, body: bytes, sender: Sender, prepare: Prepare, count: Count) -> Publication:
+        """Prepare and append until the event type's timeline is open, or for as long as a batch may be kept waiting.
 
         The cached event type may be out of date: another process may have changed it since, or deleted it and created
         it again. That is harmless. No batch is refused for it: before a refusal, the event type is read again. And no
         batch is stored for it: the topic of a deleted event type is gone, and permission is asked again for the event
         type that is read then.
         """
+        batch = read(body, self.limits, partial(self.turns.turn, sender.is_gone))
         event_type = self.event_types.cached(name)
         deadline = self.clock.monotonic() + self.most_wait
         while True:
             try:
-                if not self.permissions.allows(Operation.WRITE, event_type.resource, subject):
+                if not self.permissions.allows(Operation.WRITE, event_type.resource, sender.subject):
                     raise denied(Operation.WRITE, event_type.resource)
-                outcome = yield from attempt(event_type)
+                partitions, records = prepare(event_type, batch, sender)
+                by_partition = _by_partition(partitions, records)
+                timeline, fates = event_type.timeline, NO_FATES
+                if by_partition:
+                    try:
+                        fates = yield Append(self.logs.of(timeline.storage_id), timeline.topic, by_partition)
+                    except Unavailable:
+                        log.warning("Append to %s failed, outcome unknown", timeline.topic, exc_info=True)
+                        fates = dict.fromkeys(by_partition, Refused("internal error"))
             except (SealedTopic, UnknownTopic):
                 event_type = self._await_next_timeline(event_type, deadline)
-                continue
-            except NotPermitted:
+            except (NotPermitted, BatchRejected) as refusal:
                 newer = self._if_changed(event_type, deadline)
-                if newer is None:
+                if newer is not None:
+                    event_type = newer
+                elif isinstance(refusal, BatchRejected):
+                    return self._counted(name, len(body), outcome_of_rejection(batch.events, refusal), count)
+                else:
                     raise
-                event_type = newer
-                continue
-            newer = self._if_changed(event_type, deadline) if outcome.status is BatchStatus.REJECTED else None
-            if newer is None:
-                return outcome
-            event_type = newer
+            else:
+                return self._counted(name, len(body), outcome_of_append(batch.events, partitions, fates), count)
+
+    def _counted(self, name: str, size: int, outcome: BatchOutcome, count: Count) -> BatchOutcome:
+        stored = outcome.stored
+        if outcome.status is not BatchStatus.STORED:
+            stored = sum(each.publishing_status is PublishingStatus.SUBMITTED for each in outcome.items)
+            self.metrics.events_refused.add(len(outcome.items) - stored, name, outcome.step)
+        if stored or outcome.status is BatchStatus.STORED:
+            count(name, stored, size)
+        return outcome
+
+    def _count_deleted(self, name: str, events: int, _size: int) -> None:
+        self.metrics.events_deleted.add(events, name)
+
+    # What is made of a batch
+
+    def _checked_and_enriched(
+        self, event_type: EventType, batch: Batch, sender: Sender
+    ) -> tuple[Sequence[int], Iterable[Record]]:
+        budget = WorkBudget(self.limits.steps, self.turns, sender.is_gone)
+        try:
+            if not isinstance(batch, BatchPiece):
+                budget.take_turn()  # a long batch is parsed again by each step
+            owners, reached = self._permitted_owners(event_type, batch, sender.subject)
+            if event_type.schema.type is not SchemaType.JSON:
+                event_type = self._with_json_schema(event_type, reached)
+            validator = self.validators.of(event_type, partial(effective_schema_of, event_type))
+            validate(event_type, batch, validator, budget, most_bytes=self.limits.event_bytes, reached=reached)
+            partitions, keys = choose_partitions(event_type, batch.events, self.random_number, budget)
+            if event_type.cleanup_policy.compacts:
+                keys = compaction_keys(batch.events)
+            origin = Origin(
+                published_by=sender.subject.name,
+                flow_id=sender.flow_id,
+                received_at=self.clock.now(),
+                version=event_type.schema.version,
+            )
+            values = enriched(event_type, batch, origin, partitions)
+        finally:
+            budget.close()
+        return partitions, map(Record._make, zip(values, keys, owners, repeat(sender.directed_to)))
+
+    def _tombstones(
+        self, event_type: EventType, batch: Batch, sender: Sender
+    ) -> tuple[Sequence[int], Iterable[Record]]:
+        budget = WorkBudget(self.limits.steps, self.turns, sender.is_gone)
+        try:
+            owners, reached = self._permitted_owners(event_type, batch, sender.subject)
+            check_delete_batch(event_type, batch, most_bytes=self.limits.event_bytes, reached=reached)
+            if not isinstance(batch, BatchPiece):
+                budget.take_turn()
+            partitions, _ = choose_partitions(event_type, batch.events, self.random_number, budget)
+            keys = compaction_keys(batch.events)
+        finally:
+            budget.close()
+        return partitions, map(Record, repeat(None), keys, owners)
+
+    def _permitted_owners(self, event_type: EventType, batch: Batch, subject: Subject) -> tuple[Owners, Step]:
+        """The owner of each event, and how far events came before any of them was validated.
+
+        Checking their owners is a part of validating them.
+        """
+        selector = event_type.event_owner_selector
+        if selector is None or not self.features.is_on(Feature.EVENT_OWNER_SELECTOR_AUTHZ):
+            return [None] * len(batch.events), Step.NONE
+        owners = find_owners(batch.events, selector)
+        check_owners(batch.events, owners, subject, self.permissions)
+        return owners, Step.VALIDATING
+
+    def _with_json_schema(self, event_type: EventType, reached: Step) -> EventType:
+        """The event type with its newest JSON schema, which is the one that events are held to."""
+        schema = next((each for each in self.event_types.schemas(event_type) if each.type is SchemaType.JSON), None)
+        if schema is None:
+            detail = f"No json_schema found for event type: {event_type.name}"
+            raise BatchRejected(Step.VALIDATING, 0, detail, reached=reached)
+        return replace(event_type, schema=schema)
+
+    # The event type
 
     def _if_changed(self, event_type: EventType, deadline: float) -> EventType | None:
         """The event type of this name, if it is not as it was cached."""
@@ -290,6 +272,13 @@ class Publisher(Struct, frozen=True, kw_only=True):
             if self.clock.monotonic() >= deadline:
                 raise TryLater(BUSY)
             self.pause(ASK_AGAIN_SECONDS)
+
+
+def _by_partition(partitions: Sequence[int], records: Iterable[Record]) -> Mapping[int, Sequence[Record]]:
+    found: defaultdict[int, list[Record]] = defaultdict(list)
+    for partition, record in zip(partitions, records, strict=True):
+        found[partition].append(record)
+    return found
 
 
 Result = TypeVar("Result")
