@@ -19,6 +19,7 @@ from nakadi.subscriptions.api.parked_events import ParkedEventStore
 from nakadi.subscriptions.stream.actions import (
     ClosePartition,
     OpenPartition,
+    ProcessLease,
     SendBatch,
     SendKeepAlive,
     SessionAction,
@@ -32,7 +33,6 @@ from nakadi.subscriptions.stream.calls import SessionCallExecutor, SessionFact
 from nakadi.subscriptions.stream.members import (
     FULL_READ_SECONDS,
     LeaseKeeper,
-    ProcessLease,
     SharedStateReader,
     SubscriptionSessions,
     renew_and_clean_up,

@@ -14,6 +14,7 @@ from nakadi.streaming.chunks import EventRun
 from nakadi.subscriptions.api.fields import RetryPolicy
 from nakadi.subscriptions.stream.actions import (
     OpenPartition,
+    ProcessLease,
     SendBatch,
     SendKeepAlive,
     SessionAction,
@@ -21,7 +22,6 @@ from nakadi.subscriptions.stream.actions import (
     SharedState,
 )
 from nakadi.subscriptions.stream.batches import SubscriptionStreamLimits
-from nakadi.subscriptions.stream.members import ProcessLease
 from nakadi.subscriptions.stream.session import SubscriptionSession
 from tests.support.builders import A_MOMENT
 from tests.support.chunks import some_events

@@ -26,6 +26,7 @@ from nakadi.subscriptions.api.resets import ResetExecution, Resets
 from nakadi.subscriptions.stream.actions import (
     ClosePartition,
     OpenPartition,
+    ProcessLease,
     SendBatch,
     SendKeepAlive,
     SessionAction,
@@ -35,7 +36,7 @@ from nakadi.subscriptions.stream.actions import (
 from nakadi.subscriptions.stream.admission import PartitionStart
 from nakadi.subscriptions.stream.batches import SubscriptionStreamLimits
 from nakadi.subscriptions.stream.calls import SessionCallExecutor
-from nakadi.subscriptions.stream.members import ProcessLease, SubscriptionSessions
+from nakadi.subscriptions.stream.members import SubscriptionSessions
 from nakadi.subscriptions.stream.parking import ParkingService, runs_of, skipped_up_to
 from nakadi.subscriptions.stream.session import SubscriptionSession
 from tests.support.builders import an_event_type

@@ -6,7 +6,6 @@ from nakadi.auth.permissions import Admins, Blacklist, Features, Permissions, de
 from nakadi.model.authorization import (
     UNAUTHENTICATED,
     WILDCARD,
-    AdminLists,
     Attribute,
     Authorization,
     BlockedKind,
@@ -116,7 +115,7 @@ def test_a_change_of_the_admins_takes_effect_at_once(permissions, admins):
     dan = subject(Attribute("user", "dan"))
     assert not permissions.is_administrator(dan)
 
-    admins.replace(AdminLists(admins=(ROOT,), readers=(ROOT,), writers=(Attribute("user", "dan"),)))
+    admins.replace(Authorization(admins=(ROOT,), readers=(ROOT,), writers=(Attribute("user", "dan"),)))
 
     assert permissions.is_administrator(dan)
 

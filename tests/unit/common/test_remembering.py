@@ -12,10 +12,11 @@ from nakadi.engines.kinesis import topics
 from nakadi.event_types.documents import event_type_body
 from nakadi.event_types.repository import KIND as EVENT_TYPES
 from nakadi.model.authorization import UNAUTHENTICATED, BlockedKind, Feature
+from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import NotPermitted
 from nakadi.ports.registry import ABSENT, Put
 from nakadi.publishing.outcome import BatchStatus
-from nakadi.streaming.access import AccessBlocked, EventTypeChanged, MonitoredReaders, StreamAccessMonitor
+from nakadi.streaming.access import AccessBlocked, MonitoredReaders, StreamAccessMonitor
 from tests.support.aws import Aws, aws
 from tests.support.builders import an_event_type
 from tests.support.clock import HandMovedClock
@@ -163,7 +164,7 @@ class TestStreaming:
             elsewhere.blacklist.block(BlockedKind.CONSUMER_EVENT_TYPE, names[3])
             world.clock.move(1)
             found = verdicts()
-            assert isinstance(found[7], EventTypeChanged)
+            assert isinstance(found[7], EventType)
             assert isinstance(found[3], AccessBlocked)
             assert [at for at, each in enumerate(found) if each] == [3, 7]
 

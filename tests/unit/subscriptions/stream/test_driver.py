@@ -9,11 +9,17 @@ from nakadi.model.outcomes import Unusable
 from nakadi.model.subscription import Assignment, Offset
 from nakadi.ports.clock import SystemClock
 from nakadi.subscriptions.stream import driver as driver_module
-from nakadi.subscriptions.stream.actions import HandOver, OpenPartition, SessionContext, SessionEnd, SharedState
+from nakadi.subscriptions.stream.actions import (
+    HandOver,
+    OpenPartition,
+    ProcessLease,
+    SessionContext,
+    SessionEnd,
+    SharedState,
+)
 from nakadi.subscriptions.stream.admission import KnownEventTypes, PartitionStart
 from nakadi.subscriptions.stream.batches import SubscriptionStreamLimits
 from nakadi.subscriptions.stream.driver import CallThreads, JsonSubscriptionFormat, SubscriptionDriver
-from nakadi.subscriptions.stream.members import ProcessLease
 from nakadi.subscriptions.stream.session import SubscriptionSession
 from tests.support.builders import A_MOMENT, an_event_type
 from tests.support.chunks import some_events

@@ -10,8 +10,6 @@ from msgspec.structs import asdict
 
 from nakadi.common.caching import Cache
 from nakadi.model.authorization import (
-    AdminLists,
-    AdminPermission,
     Attribute,
     Authorization,
     AuthorizationDraft,
@@ -27,7 +25,7 @@ from nakadi.ports.registry import ABSENT, ChangedMeanwhile, Put, Registry
 BLOCKED = "Application or event type is blocked"
 
 # An administrator may see and change every resource, but may not read or write its events by this alone.
-ADMIN_PERMISSION_FOR = {Operation.VIEW: AdminPermission.ADMIN, Operation.ADMIN: AdminPermission.WRITE}
+ADMIN_PERMISSION_FOR = {Operation.VIEW: Operation.ADMIN, Operation.ADMIN: Operation.WRITE}
 
 
 class Permissions:
@@ -63,7 +61,7 @@ class Permissions:
         if not self.is_administrator(subject):
             raise denied(operation, resource)
 
-    def is_administrator(self, subject: Subject, permission: AdminPermission = AdminPermission.WRITE) -> bool:
+    def is_administrator(self, subject: Subject, permission: Operation = Operation.WRITE) -> bool:
         return self._admins.include(subject, permission)
 
     def require_producer(self, subject: Subject, event_type: str) -> None:
@@ -195,15 +193,15 @@ class Admins:
         self._features = features
         self._default = default
 
-    def lists(self) -> AdminLists:
+    def lists(self) -> Authorization:
         body = self._document.read()
-        return AdminLists(
+        return Authorization(
             admins=self._with_default(body, "admins"),
             readers=self._with_default(body, "readers"),
             writers=self._with_default(body, "writers"),
         )
 
-    def replace(self, lists: AdminLists) -> None:
+    def replace(self, lists: Authorization) -> None:
         self._features.require_writable()
         body = {
             "admins": self._without_default(lists.admins),
@@ -212,14 +210,14 @@ class Admins:
         }
         self._document.change(lambda _: body)
 
-    def include(self, subject: Subject, permission: AdminPermission) -> bool:
+    def include(self, subject: Subject, permission: Operation) -> bool:
         """Whether the subject is an administrator with this permission; while authentication is off everyone is."""
         return subject.trusted or subject.has_one_of(self.lists().granting(permission))
 
     def require(
         self,
         subject: Subject,
-        permission: AdminPermission,
+        permission: Operation,
         refusal: str = "Admin privileges are required to perform this operation",
     ) -> None:
         if not self.include(subject, permission):

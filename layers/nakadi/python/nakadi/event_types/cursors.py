@@ -9,13 +9,14 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 from enum import Enum, auto
+from typing import Literal
 
 from msgspec import Struct
 
 from nakadi.model.event_type import Cursor, EventType, Position, Timeline
 from nakadi.model.outcomes import Invalid
 
-BEGIN = "BEGIN"
+BEGIN: Literal["BEGIN"] = "BEGIN"
 
 VERSION = "001"
 NUMBER = re.compile(r"-?[0-9]+", re.ASCII)
@@ -77,16 +78,6 @@ def _text(kind: CursorErrorKind, partition: str, offset: str, event_type: str | 
             return f"invalid offset {offset} for partition {partition}"
 
 
-class BeginOffset(Struct, frozen=True):
-    """Just before the oldest event that is still stored."""
-
-
-class TimeOffset(Struct, frozen=True):
-    """Just before the first event that was stored at this time or later."""
-
-    at: datetime
-
-
 class NumberedOffset(Struct, frozen=True):
     """A number in a timeline; without an `order`, in the oldest timeline. `digits` are as the client wrote them."""
 
@@ -103,7 +94,9 @@ class NumberedOffset(Struct, frozen=True):
         return max(MIN_OFFSET - 1, -number) if self.digits.startswith("-") else min(MAX_OFFSET + 1, number)
 
 
-ParsedOffset = BeginOffset | TimeOffset | NumberedOffset
+# `BEGIN` is just before the oldest event that is still stored, a time just before the first event that was stored at
+# this time or later.
+ParsedOffset = Literal["BEGIN"] | datetime | NumberedOffset
 
 
 def parse_offset(cursor: Cursor) -> ParsedOffset:
@@ -115,13 +108,13 @@ def parse_offset(cursor: Cursor) -> ParsedOffset:
         # Clients know this error without the partition and the offset.
         raise CursorError(CursorErrorKind.INVALID_OFFSET)
     if cursor.offset.upper() == BEGIN:
-        return BeginOffset()
+        return BEGIN
     if NUMBER.fullmatch(cursor.offset):
         return NumberedOffset(None, _padded(cursor.offset))
     time = _time(cursor.offset)
     if time is None:
         raise CursorError(CursorErrorKind.INVALID_OFFSET, cursor.partition, cursor.offset)
-    return TimeOffset(time)
+    return time
 
 
 def offset_digits(position: Position, sent: str = "") -> str:

@@ -86,13 +86,6 @@ LATEST = "latest"
 MAX_PAGE_SIZE = 1000
 
 
-class SchemaPage(Struct, frozen=True):
-    """A page of schema versions, newest first, and whether there are more."""
-
-    schemas: Sequence[Schema]
-    more: bool
-
-
 class SchemaEvaluation(Struct, frozen=True):
     """The result of a compatibility check. `error` is the reason why the schema may not follow `against`."""
 
@@ -110,11 +103,12 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
     clock: Clock
     turns: Turns = field(default_factory=Turns)
 
-    def page(self, name: str, offset: int, limit: int, subject: Subject) -> SchemaPage:
+    def page(self, name: str, offset: int, limit: int, subject: Subject) -> tuple[Sequence[Schema], bool]:
+        """A page of schema versions, newest first, and whether there are more."""
         event_type = self._get_visible(name, subject)
         _check_page(offset, limit)
         schemas = self.event_types.schemas(event_type)
-        return SchemaPage(schemas[offset : offset + limit], more=len(schemas) > offset + limit)
+        return schemas[offset : offset + limit], len(schemas) > offset + limit
 
     def get(self, name: str, version: str, subject: Subject) -> Schema:
         """One version of the schema; `latest` is the current one."""

@@ -9,11 +9,9 @@ from datetime import datetime
 from msgspec import Struct, field
 
 from nakadi.event_types.cursors import (
-    BeginOffset,
     CursorError,
     CursorErrorKind,
     NumberedOffset,
-    TimeOffset,
     canonical_position,
     end_of,
     fits_64_bits,
@@ -170,9 +168,9 @@ class PartitionSnapshot(Struct):
         if number is None:
             raise CursorError(CursorErrorKind.PARTITION_NOT_FOUND, cursor.partition, cursor.offset)
         match offset:
-            case BeginOffset():
+            case "BEGIN":
                 return self._before_oldest(number)
-            case TimeOffset(at):
+            case datetime() as at:
                 return self._before_time(at, number)
 
     def _numbered(self, cursor: Cursor, offset: NumberedOffset) -> Position:

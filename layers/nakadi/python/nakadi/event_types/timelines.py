@@ -21,7 +21,7 @@ from nakadi.auth.permissions import Features, Permissions, denied
 from nakadi.common.work import attempted
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.storages import Storages
-from nakadi.model.authorization import AdminPermission, Operation, Resource, ResourceType, Subject
+from nakadi.model.authorization import Operation, Resource, ResourceType, Subject
 from nakadi.model.event_type import CleanupPolicy, EventType, Timeline
 from nakadi.model.events import Continuation, Gap
 from nakadi.model.outcomes import Conflict, Invalid, NotFound
@@ -46,7 +46,7 @@ class Timelines(Struct, frozen=True, kw_only=True):
 
     def of(self, name: str, subject: Subject) -> tuple[Timeline, ...]:
         """All timelines, by order. Only administrators learn whether the event type exists."""
-        self._require_administrator(name, AdminPermission.READ, subject)
+        self._require_administrator(name, Operation.READ, subject)
         event_type = self._get(name)
         return (*event_type.timelines, *([event_type.switching_to] if event_type.switching_to else []))
 
@@ -59,7 +59,7 @@ class Timelines(Struct, frozen=True, kw_only=True):
         """Raise unless the subject may begin timelines of this event type, and the registry takes changes."""
         self.features.require_writable()
         self._get(name)
-        self._require_administrator(name, AdminPermission.WRITE, subject)
+        self._require_administrator(name, Operation.WRITE, subject)
 
     def finish_abandoned(self, event_type: EventType) -> None:
         """Finish a switch that the process which began it did not finish."""
@@ -73,7 +73,7 @@ class Timelines(Struct, frozen=True, kw_only=True):
             raise NotFound(f'EventType "{name}" does not exist')
         return event_type
 
-    def _require_administrator(self, name: str, permission: AdminPermission, subject: Subject) -> None:
+    def _require_administrator(self, name: str, permission: Operation, subject: Subject) -> None:
         if not self.permissions.is_administrator(subject, permission):
             raise denied(Operation.ADMIN, Resource(ResourceType.EVENT_TYPE, name))
 

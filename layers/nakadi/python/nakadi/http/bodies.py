@@ -19,7 +19,7 @@ import orjson
 from nakadi.auth.permissions import authorization_body
 from nakadi.event_types.documents import attributes
 from nakadi.http.message import Request, fits, integer_of
-from nakadi.model.authorization import AdminLists, Attribute, AttributeDraft, AuthorizationDraft
+from nakadi.model.authorization import Attribute, AttributeDraft, Authorization, AuthorizationDraft
 from nakadi.model.event_type import (
     Audience,
     Category,
@@ -249,12 +249,12 @@ def authorization_draft(body: Members) -> AuthorizationDraft:
     return AuthorizationDraft(**{name: _attributes(body, name) for name in AUTHORIZATION_LISTS})
 
 
-def admin_lists(draft: AuthorizationDraft) -> AdminLists:
+def admin_lists(draft: AuthorizationDraft) -> Authorization:
     """The lists of the broker's administrators, none of which may be missing or empty."""
     found = body_violations("AdminLists", authorization_body(draft) or {})
     if found:
         raise Violations(found)
-    return AdminLists(
+    return Authorization(
         admins=attributes(draft.admins), readers=attributes(draft.readers), writers=attributes(draft.writers)
     )
 

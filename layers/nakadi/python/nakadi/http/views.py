@@ -11,12 +11,12 @@ from uuid import uuid4
 from msgspec.structs import asdict
 
 from nakadi.event_types.documents import MeasuredStatistics
-from nakadi.model.authorization import AdminLists, Attribute, Authorization, BlockedKind, Feature
+from nakadi.model.authorization import Attribute, Authorization, BlockedKind, Feature
 from nakadi.model.event_type import EventType, Position, Schema, Storage, Timeline
 from nakadi.model.subscription import CommitResult, EventTypePartition, Subscription, SubscriptionCursor
 
 if TYPE_CHECKING:
-    from nakadi.subscriptions.api.stats import EventTypeStats, PartitionStats
+    from nakadi.subscriptions.api.stats import PartitionStats, Stats
 
 Links = dict[str, dict[str, str]]
 
@@ -107,7 +107,7 @@ def attributes_view(attributes: Iterable[Attribute]) -> list[View]:
     return [{"data_type": each.data_type, "value": each.value} for each in attributes]
 
 
-def admins_view(lists: AdminLists) -> View:
+def admins_view(lists: Authorization) -> View:
     return {
         "admins": attributes_view(lists.admins),
         "readers": attributes_view(lists.readers),
@@ -171,7 +171,7 @@ def _positions_view(timeline: Timeline) -> View | None:
 # Subscriptions -------------------------------------------------------------------------------------------------------
 
 
-def subscription_view(subscription: Subscription, status: Sequence[EventTypeStats] | None = None) -> View:
+def subscription_view(subscription: Subscription, status: Stats | None = None) -> View:
     view: View = {
         "owning_application": subscription.owning_application,
         "event_types": subscription.event_types,
@@ -225,13 +225,10 @@ def results_view(items: Sequence[Mapping[str, str]], verdicts: Sequence[CommitRe
     }
 
 
-def stats_view(stats: Sequence[EventTypeStats]) -> list[View]:
+def stats_view(stats: Stats) -> list[View]:
     return [
-        {
-            "event_type": each.event_type,
-            "partitions": [_partition_stats_view(partition) for partition in each.partitions],
-        }
-        for each in stats
+        {"event_type": event_type, "partitions": [_partition_stats_view(each) for each in partitions]}
+        for event_type, partitions in stats.items()
     ]
 
 

@@ -51,7 +51,7 @@ UNAUTHENTICATED = Subject(name="unauthenticated", trusted=True)
 
 
 class Authorization(Struct, frozen=True, kw_only=True):
-    """The lists of an event type or, without `writers`, of a subscription."""
+    """The lists of an event type, of the whole broker or, without `writers`, of a subscription."""
 
     admins: tuple[Attribute, ...]
     readers: tuple[Attribute, ...]
@@ -96,27 +96,6 @@ class Resource(Struct, frozen=True):
 
 
 # Administration -------------------------------------------------------------------------------------------------------
-
-
-class AdminPermission(StrEnum):
-    READ = "read"
-    WRITE = "write"
-    ADMIN = "admin"
-
-
-class AdminLists(Struct, frozen=True, kw_only=True):
-    admins: tuple[Attribute, ...] = ()
-    readers: tuple[Attribute, ...] = ()
-    writers: tuple[Attribute, ...] = ()
-
-    def granting(self, permission: AdminPermission) -> tuple[Attribute, ...]:
-        match permission:
-            case AdminPermission.READ:
-                return self.readers
-            case AdminPermission.WRITE:
-                return self.writers
-            case AdminPermission.ADMIN:
-                return self.admins
 
 
 class BlockedKind(StrEnum):

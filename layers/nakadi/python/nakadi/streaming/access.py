@@ -36,19 +36,9 @@ class AccessBlocked(Struct, frozen=True):
     """The stream has to end without another line."""
 
 
-class AccessRefused(Struct, frozen=True):
-    """The stream has to end, and its client may learn why."""
-
-    error: Exception
-
-
-class EventTypeChanged(Struct, frozen=True):
-    """The stream goes on, with the event type as it is now."""
-
-    event_type: EventType
-
-
-AccessChange = AccessBlocked | AccessRefused | EventTypeChanged | None
+# With an exception the stream has to end, and its client may learn why; with an event type it goes on, with the event
+# type as it is now.
+AccessChange = AccessBlocked | Exception | EventType | None
 
 
 class ReadAccess:
@@ -81,19 +71,19 @@ class ReadAccess:
             return AccessBlocked()
         current = self._current(known)
         if current is None:
-            return AccessRefused(TryLater(str(not_found(known.name))))
+            return TryLater(str(not_found(known.name)))
         if current.revision <= known.revision:
             return None
         try:
             self._permissions.require(Operation.READ, current.resource, subject)
         except NotPermitted as error:
-            return AccessRefused(error)
-        return EventTypeChanged(current)
+            return error
+        return current
 
     def event_type_change(self, known: EventType) -> AccessChange:
         """What has changed in an event type that is read whatever its subject may read."""
         current = self._current(known)
-        return EventTypeChanged(current) if current is not None and current.revision > known.revision else None
+        return current if current is not None and current.revision > known.revision else None
 
     def refresh_features(self) -> None:
         """Read the features that are needed for every event, where there is no time to look them up."""
@@ -218,16 +208,16 @@ class StreamAccessMonitor:
 
 
 def _inform(readers: MonitoredReaders, change: AccessChange) -> None:
-    if isinstance(change, EventTypeChanged):
-        readers.event_type = change.event_type
+    if isinstance(change, EventType):
+        readers.event_type = change
     for driver in tuple(readers.drivers):
         match change:
             case AccessBlocked():
                 driver.add_fact(partial(_block, driver))
-            case AccessRefused(error):
-                driver.add_fact(partial(_refuse, driver, error))
-            case EventTypeChanged(event_type):
-                driver.update(event_type)
+            case Exception():
+                driver.add_fact(partial(_refuse, driver, change))
+            case EventType():
+                driver.update(change)
 
 
 def _block(driver: StreamDriver, _now: float) -> Sequence[object]:

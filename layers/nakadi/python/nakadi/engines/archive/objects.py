@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import repeat
 from operator import lt
-from typing import Any, Protocol
+from typing import Any
 from uuid import uuid4
 
 import msgspec
@@ -42,16 +42,9 @@ class BadArchive(Exception):
     """Raised when bytes are not a member of an archive object, or not whole gzip members."""
 
 
-class Pack(Protocol):
-    def compress(self, data: bytes, /) -> bytes: ...
-
-    def flush(self) -> bytes: ...
-
-
-def pack() -> Pack:
-    """A member without name and time, so that the same events make the same bytes."""
-    made: Any = library.compressobj(LEVEL, library.DEFLATED, GZIP)
-    return made  # type: ignore[no-any-return]
+def pack() -> Any:
+    """What compresses a member, without name and time, so that the same events make the same bytes."""
+    return library.compressobj(LEVEL, library.DEFLATED, GZIP)
 
 
 def unpacked(content: bytes) -> Iterator[bytes]:

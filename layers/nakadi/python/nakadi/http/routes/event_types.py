@@ -129,15 +129,17 @@ class _SchemaHandlers(Struct, frozen=True):
     def list(self, request: Request) -> Response:
         name = request.path_parameters["name"]
         offset, limit = request.integer("offset", 0), request.integer("limit", DEFAULT_SCHEMA_LIMIT)
-        page = self.versions.page(name, offset or 0, DEFAULT_SCHEMA_LIMIT if limit is None else limit, request.subject)
+        schemas, more = self.versions.page(
+            name, offset or 0, DEFAULT_SCHEMA_LIMIT if limit is None else limit, request.subject
+        )
         links = page_links(
             f"/event-types/{name}/schemas",
             offset=offset or 0,
             limit=limit or DEFAULT_SCHEMA_LIMIT,
-            size=len(page.schemas),
-            more=page.more,
+            size=len(schemas),
+            more=more,
         )
-        return json_response({"items": [schema_view(each) for each in page.schemas], "_links": links})
+        return json_response({"items": [schema_view(each) for each in schemas], "_links": links})
 
     def get(self, request: Request) -> Response:
         parameters = request.path_parameters

@@ -14,7 +14,7 @@ from nakadi.http.application import Route
 from nakadi.http.bodies import Members, admin_lists, authorization_draft, illegal_word, object_body
 from nakadi.http.message import Request, Response, empty_response, json_response, json_text
 from nakadi.http.views import admins_view, blacklist_view, features_view, storage_view
-from nakadi.model.authorization import AdminPermission, BlockedKind, Feature
+from nakadi.model.authorization import BlockedKind, Feature, Operation
 from nakadi.model.event_type import Storage, StorageType
 from nakadi.model.outcomes import MOST_CHARACTERS, Invalid, MalformedFields
 from nakadi.openapi.checks import body_violations
@@ -42,22 +42,22 @@ class _SettingsHandlers(Struct, frozen=True):
     switched_on: Callable[[], None]
 
     def get_admins(self, request: Request) -> Response:
-        self.admins.require(request.subject, AdminPermission.READ)
+        self.admins.require(request.subject, Operation.READ)
         return json_response(admins_view(self.admins.lists()))
 
     def set_admins(self, request: Request) -> Response:
         draft = authorization_draft(object_body(request))
-        self.admins.require(request.subject, AdminPermission.ADMIN)
+        self.admins.require(request.subject, Operation.ADMIN)
         self.admins.replace(admin_lists(draft))
         return empty_response()
 
     def get_blacklist(self, request: Request) -> Response:
-        self.admins.require(request.subject, AdminPermission.READ)
+        self.admins.require(request.subject, Operation.READ)
         return json_response(blacklist_view(self.blacklist.entries()))
 
     def block(self, request: Request) -> Response:
         kind = _blocked_kind(request)
-        self.admins.require(request.subject, AdminPermission.WRITE)
+        self.admins.require(request.subject, Operation.WRITE)
         name = request.path_parameters["name"]
         if len(name) > MOST_CHARACTERS:
             raise Invalid(f"A name on the blacklist has at most {MOST_CHARACTERS} characters")
@@ -66,12 +66,12 @@ class _SettingsHandlers(Struct, frozen=True):
 
     def unblock(self, request: Request) -> Response:
         kind = _blocked_kind(request)
-        self.admins.require(request.subject, AdminPermission.WRITE)
+        self.admins.require(request.subject, Operation.WRITE)
         self.blacklist.unblock(kind, request.path_parameters["name"])
         return empty_response(204)
 
     def list_features(self, request: Request) -> Response:
-        self.admins.require(request.subject, AdminPermission.READ)
+        self.admins.require(request.subject, Operation.READ)
         return json_response(features_view(self.features.all()))
 
     def set_feature(self, request: Request) -> Response:
@@ -79,7 +79,7 @@ class _SettingsHandlers(Struct, frozen=True):
         feature, enabled = body.word("feature", Feature), body.flag("enabled")
         if feature is None:
             raise MalformedFields(body_violations("FeatureSwitch", {"feature": None}))
-        self.admins.require(request.subject, AdminPermission.WRITE)
+        self.admins.require(request.subject, Operation.WRITE)
         self.features.switch(feature, on=bool(enabled))
         if enabled:
             self.switched_on()
@@ -119,26 +119,26 @@ class _StorageHandlers(Struct, frozen=True):
     admins: Admins
 
     def list(self, request: Request) -> Response:
-        self.admins.require(request.subject, AdminPermission.READ, REFUSAL)
+        self.admins.require(request.subject, Operation.READ, REFUSAL)
         return json_response([storage_view(each) for each in self.storages.all()])
 
     def get(self, request: Request) -> Response:
-        self.admins.require(request.subject, AdminPermission.READ, REFUSAL)
+        self.admins.require(request.subject, Operation.READ, REFUSAL)
         return json_response(storage_view(self.storages.get(request.path_parameters["id"])))
 
     def create(self, request: Request) -> Response:
         body = object_body(request)
-        self.admins.require(request.subject, AdminPermission.WRITE, REFUSAL)
+        self.admins.require(request.subject, Operation.WRITE, REFUSAL)
         self.storages.add(_storage(body))
         return empty_response(201)
 
     def delete(self, request: Request) -> Response:
-        self.admins.require(request.subject, AdminPermission.WRITE, REFUSAL)
+        self.admins.require(request.subject, Operation.WRITE, REFUSAL)
         self.storages.remove(request.path_parameters["id"], self.event_types.uses_storage)
         return empty_response(204)
 
     def set_default(self, request: Request) -> Response:
-        self.admins.require(request.subject, AdminPermission.WRITE, REFUSAL)
+        self.admins.require(request.subject, Operation.WRITE, REFUSAL)
         return json_response(storage_view(self.storages.choose(request.path_parameters["id"])))
 
 

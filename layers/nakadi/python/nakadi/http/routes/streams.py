@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 from uuid import uuid4
 
 from msgspec import Struct
@@ -209,14 +208,9 @@ class _CountedFormat:
         return text
 
 
-class _ReadNumber(Protocol):
-    """The numbers of a query, or those of a body."""
-
-    def __call__(self, name: str, *, bits: int) -> int | None:
-        """A number of so many bits, None if it is missing."""
-
-
-def _asked(number: _ReadNumber, partitions: tuple[EventTypePartition, ...] = ()) -> SubscriptionStreamParameters:
+def _asked(
+    number: Callable[..., int | None], partitions: tuple[EventTypePartition, ...] = ()
+) -> SubscriptionStreamParameters:
     return SubscriptionStreamParameters(
         batch_limit=number("batch_limit", bits=32),
         max_uncommitted_events=number("max_uncommitted_events", bits=32),

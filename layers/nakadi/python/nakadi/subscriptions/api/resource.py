@@ -351,13 +351,6 @@ def _has_subscriptions(event_type: EventType) -> Conflict:
 # The redrive event type -----------------------------------------------------------------------------------------------
 
 
-class _ScannedPositions(Struct):
-    """How far an event type has been looked through."""
-
-    event_type: str = ""
-    positions: dict[str, Position] = field(default_factory=dict)
-
-
 class RedriveAttachment(Struct, frozen=True, kw_only=True):
     subscriptions: Subscriptions
     event_types: EventTypes
@@ -369,7 +362,8 @@ class RedriveAttachment(Struct, frozen=True, kw_only=True):
     name: str
     guarded: bool = False
     """Whether tokens are asked for."""
-    _looked: _ScannedPositions = field(default_factory=_ScannedPositions)
+    _looked: dict[str, dict[str, Position]] = field(default_factory=dict)
+    """How far the event type has been looked through, by its id: another one may come to have its name."""
 
     def run(self) -> None:
         """Attach the redrive event type to the subscriptions that its new events are tagged with.
@@ -382,9 +376,9 @@ class RedriveAttachment(Struct, frozen=True, kw_only=True):
         if self.guarded and _anyone_may_write(event_type):
             log.warning("%s is not attached: it names no writers, so all subjects may write", self.name)
             return
-        if self._looked.event_type != event_type.id:
-            self._looked.event_type = event_type.id
-            self._looked.positions = dict(self.cursors.beginning(event_type))
+        if event_type.id not in self._looked:
+            self._looked.clear()
+            self._looked[event_type.id] = dict(self.cursors.beginning(event_type))
         for partition in event_type.partitions:
             attempted(
                 "search for redriven events", f"partition {partition}", partial(self._look_on, event_type, partition)
@@ -401,14 +395,14 @@ class RedriveAttachment(Struct, frozen=True, kw_only=True):
     def _look_on(self, event_type: EventType, partition: str) -> None:
         """What was looked through before something failed is looked through once more."""
         named: set[str] = set()
-        start = self._looked.positions.get(partition, Position(event_type.timeline.order, -1))
+        start = self._looked[event_type.id].get(partition, Position(event_type.timeline.order, -1))
         end = start
         for tags, reached in self._stretches(event_type, partition, start):
             named |= tags
             end = reached
         for subscription_id in named:
             self._attach(subscription_id, event_type)
-        self._looked.positions[partition] = end
+        self._looked[event_type.id][partition] = end
 
     def _attach(self, subscription_id: str, event_type: EventType) -> None:
         subscription = self.subscriptions.find(subscription_id)

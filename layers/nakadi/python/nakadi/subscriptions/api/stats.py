@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from enum import StrEnum
 from functools import partial
+from typing import Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -30,11 +30,6 @@ from nakadi.subscriptions.api.repository import Subscriptions
 log = logging.getLogger(__name__)
 
 
-class AssignmentType(StrEnum):
-    DIRECT = "direct"
-    AUTO = "auto"
-
-
 class PartitionStats(Struct, frozen=True, kw_only=True):
     """A partition: `stream_id` and `assignment_type` are of the live session that reads it.
 
@@ -44,15 +39,14 @@ class PartitionStats(Struct, frozen=True, kw_only=True):
     partition: str
     state: EntryState = EntryState.UNASSIGNED
     stream_id: str = ""
-    assignment_type: AssignmentType | None = None
+    assignment_type: Literal["direct", "auto"] | None = None
     unconsumed: int | None = None
     lag_seconds: int | None = None
     stalled: bool = False
 
 
-class EventTypeStats(Struct, frozen=True):
-    event_type: str
-    partitions: Sequence[PartitionStats]
+# The partitions of each event type, by its name.
+Stats = Mapping[str, Sequence[PartitionStats]]
 
 
 class _AssignmentSnapshot(Struct, frozen=True):
@@ -78,7 +72,7 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
     logs: EventLogs
     clock: Clock
 
-    def of(self, subscription_id: str, subject: Subject, *, with_lag: bool) -> Sequence[EventTypeStats]:
+    def of(self, subscription_id: str, subject: Subject, *, with_lag: bool) -> Stats:
         """Everything there is to say, event type by event type."""
         subscription = self.subscriptions.get(subscription_id)
         self.permissions.require(Operation.VIEW, subscription.resource, subject)
@@ -87,19 +81,17 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
             self.permissions.require(Operation.VIEW, each.resource, subject)
         shared = self._shared(self.coordination.assignment(subscription_id))
         shared = replace(shared, offsets=self.coordination.offsets(subscription_id))
-        return [self._of_event_type(each, shared, with_lag=with_lag) for each in event_types]
+        return {each.name: self._of_event_type(each, shared, with_lag=with_lag) for each in event_types}
 
-    def status(self, subscription: Subscription, subject: Subject) -> Sequence[EventTypeStats]:
+    def status(self, subscription: Subscription, subject: Subject) -> Stats:
         """Who reads what, of the event types that are there and that the subject may see."""
         shared = self._shared(self.coordination.assignment(subscription.id))
         found = [self.event_types.find(name) for name in subscription.event_types]
-        return [
-            EventTypeStats(
-                each.name, [reader_of(EventTypePartition(each.name, name), shared) for name in _sorted(each)]
-            )
+        return {
+            each.name: [reader_of(EventTypePartition(each.name, name), shared) for name in _sorted(each)]
             for each in found
             if each is not None and self.permissions.allows(Operation.VIEW, each.resource, subject)
-        ]
+        }
 
     def is_stalled(self, subscription: Subscription, assignment: Assignment) -> bool:
         """Whether a partition is; looked into no further than it takes to see that none is."""
@@ -110,7 +102,7 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
         suspects = {place.event_type for place in shared.offsets if self._is_suspicious(place, shared)}
         found = [self.event_types.find(name) for name in subscription.event_types if name in suspects]
         stats = [self._of_event_type(each, shared, with_lag=False) for each in found if each is not None]
-        return any(partition.stalled for each in stats for partition in each.partitions)
+        return any(partition.stalled for each in stats for partition in each)
 
     def _is_suspicious(self, place: EventTypePartition, shared: _AssignmentSnapshot) -> bool:
         owner = shared.owner(place)
@@ -125,12 +117,11 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
             offsets={},
         )
 
-    def _of_event_type(self, event_type: EventType, shared: _AssignmentSnapshot, *, with_lag: bool) -> EventTypeStats:
+    def _of_event_type(
+        self, event_type: EventType, shared: _AssignmentSnapshot, *, with_lag: bool
+    ) -> list[PartitionStats]:
         newest = self.cursors.newest(event_type)
-        return EventTypeStats(
-            event_type.name,
-            [self._of_partition(event_type, name, newest[name], shared, with_lag) for name in _sorted(event_type)],
-        )
+        return [self._of_partition(event_type, name, newest[name], shared, with_lag) for name in _sorted(event_type)]
 
     def _of_partition(
         self, event_type: EventType, partition: str, newest: Position, shared: _AssignmentSnapshot, with_lag: bool
@@ -191,7 +182,7 @@ def reader_of(place: EventTypePartition, shared: _AssignmentSnapshot) -> Partiti
         partition=place.partition,
         state=entry.state,
         stream_id=owner.id,
-        assignment_type=AssignmentType.DIRECT if owner.requested else AssignmentType.AUTO,
+        assignment_type="direct" if owner.requested else "auto",
     )
 
 

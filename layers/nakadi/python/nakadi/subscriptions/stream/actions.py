@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from enum import Enum
-from typing import Protocol
 
 from msgspec import Struct, field
 
@@ -164,9 +163,14 @@ class SessionProgress(Struct, frozen=True):
     oldest: datetime | None
 
 
-class HasEnd(Protocol):
+class ProcessLease(Struct):
+    """Until when other processes take this one for alive. `good_until` is on the steady clock of this process."""
+
+    holder: str
     good_until: float
-    """Until when other processes take this one for alive, on the clock of the facts."""
+
+    def is_good(self, now: float) -> bool:
+        return now < self.good_until
 
 
 class SessionContext(Struct, frozen=True, kw_only=True):
@@ -174,6 +178,6 @@ class SessionContext(Struct, frozen=True, kw_only=True):
 
     measure: MeasureDistance
     deliverable: IsDeliverable
-    lease: HasEnd
+    lease: ProcessLease
     # Whether every event has to be looked at, even where none has an owner or an addressee.
     closely: Callable[[], bool] = lambda: False

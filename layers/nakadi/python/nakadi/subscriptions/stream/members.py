@@ -35,7 +35,7 @@ from nakadi.model.subscription import Assignment, CommitResult, EventTypePartiti
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import AssignmentChanged, Coordination
 from nakadi.subscriptions.api import assignments
-from nakadi.subscriptions.stream.actions import RecordFailures, SessionResult, SharedState
+from nakadi.subscriptions.stream.actions import ProcessLease, RecordFailures, SessionResult, SharedState
 
 # With a hundred partitions there are a hundred sessions at most, who may all come at once.
 ATTEMPTS = 200
@@ -176,16 +176,6 @@ RENEWAL_SECONDS = assignments.LEASE_DURATION.total_seconds() / 4
 
 # A session that begins should not begin on a lease that is about to end.
 SHORTEST_REMAINING_SECONDS = assignments.LEASE_DURATION.total_seconds() / 2
-
-
-class ProcessLease(Struct):
-    """`good_until` is on the steady clock of this process."""
-
-    holder: str
-    good_until: float
-
-    def is_good(self, now: float) -> bool:
-        return now < self.good_until
 
 
 class LeaseKeeper:

@@ -32,7 +32,7 @@ from nakadi.streaming.parameters import PickSeconds
 from nakadi.streaming.streams import count_stream
 from nakadi.subscriptions.api.fields import policy_of
 from nakadi.subscriptions.api.parked_events import ParkedEventStore
-from nakadi.subscriptions.stream.actions import SessionContext, SessionEnd
+from nakadi.subscriptions.stream.actions import ProcessLease, SessionContext, SessionEnd
 from nakadi.subscriptions.stream.admission import (
     KnownEventTypes,
     PartitionStart,
@@ -46,7 +46,6 @@ from nakadi.subscriptions.stream.driver import CallThreads, SubscriptionDriver, 
 from nakadi.subscriptions.stream.members import (
     RENEWAL_SECONDS,
     LeaseKeeper,
-    ProcessLease,
     SubscriptionSessions,
     SubscriptionWatch,
     renew_and_clean_up,
