@@ -7,7 +7,7 @@ from threading import Event
 import pytest
 
 from nakadi.common.caching import LONGEST_SECONDS, MOST_ENTRIES, Cache, ChangeWatch
-from nakadi.common.work import NeedsThread, quick_work
+from nakadi.common.work import NeedsThread, quickly
 from nakadi.engines.memory.stores import MemoryRegistry
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.registry import Changes, Put, Remove
@@ -119,10 +119,9 @@ class TestWithAWatch:
         """Before what is remembered is too old, one piece of quick work is sent to a thread, which looks again."""
         case.get()
         case.clock.move(0.6)
-        with quick_work():
-            with pytest.raises(NeedsThread):
-                case.get()
-            assert [case.get() for _ in range(3)] == [1, 1, 1]
+        with pytest.raises(NeedsThread):
+            quickly(case.get)
+        assert [quickly(case.get) for _ in range(3)] == [1, 1, 1]
         assert case.asked["changes"] == 1
         assert case.get() == 1
         assert case.asked["changes"] == 2
@@ -130,16 +129,15 @@ class TestWithAWatch:
         case.get()
         assert case.asked["changes"] == 2
         case.clock.move(0.5)
-        with quick_work():
-            for _ in range(2):
-                with pytest.raises(NeedsThread):
-                    case.get()
+        for _ in range(2):
+            with pytest.raises(NeedsThread):
+                quickly(case.get)
 
     def test_quick_work_does_not_read(self, case: Case):
         """What is not remembered is for a thread to read."""
         case.get("a")
-        with quick_work(), pytest.raises(NeedsThread):
-            case.get("b")
+        with pytest.raises(NeedsThread):
+            quickly(lambda: case.get("b"))
         assert case.asked["b"] == 0
 
     def test_a_change_is_seen_in_time(self, case: Case):

@@ -16,8 +16,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import TypeVar
 
 from nakadi.model.outcomes import Fault, TryLater
+
+Result = TypeVar("Result")
 
 MOST_WAITING = 16
 PATIENCE_SECONDS = 5.0
@@ -39,12 +42,14 @@ is_quick: ContextVar[bool] = ContextVar("is_quick", default=False)
 """Whether this is quick work."""
 
 
-@contextmanager
-def quick_work() -> Iterator[None]:
-    """Work that may hold up everything else in the process, so it must be over within milliseconds."""
+def quickly(work: Callable[[], Result]) -> Result:
+    """The result of work that holds up everything else in the process, so it must be over within milliseconds.
+
+    Raises `NeedsThread` before the work waits.
+    """
     token = is_quick.set(True)
     try:
-        yield
+        return work()
     finally:
         is_quick.reset(token)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from nakadi.event_types.system_event_types import KPI_EVENT_TYPES
+from nakadi.event_types.system_event_types import ACCESS_LOG, KPI_EVENT_TYPES
 from nakadi.http.message import Answer, Outlet, Request, Streaming, is_about_figures
 
 if TYPE_CHECKING:
@@ -29,7 +29,8 @@ class RequestFigures:
         if is_about_them or request.path.startswith(UNCOUNTED):
             return answer
         if not isinstance(answer, Streaming):
-            self._record(request, answer.status, began, len(answer.body))
+            if self._figures.is_wanted(ACCESS_LOG):
+                self._record(request, answer.status, began, len(answer.body))
             return answer
 
         async def serve(outlet: Outlet) -> None:

@@ -145,11 +145,16 @@ class KpiCollector:
 
     # Recording
 
+    def is_wanted(self, event_type: str) -> bool:
+        """Whether events of this type are queued now: not for a while after their feature was found to be off."""
+        until = self._unwanted_until.get(event_type)
+        return until is None or until <= self._clock.monotonic()
+
     def record_batch(
         self, event_type: str, subject: Subject, flow_id: str, *, events: int, seconds: float, size: int
     ) -> None:
         """Record that a batch was stored, all of it."""
-        if event_type not in KPI_EVENT_TYPES and self._is_wanted(BATCH_PUBLISHED):
+        if event_type not in KPI_EVENT_TYPES and self.is_wanted(BATCH_PUBLISHED):
             figure = {
                 "event_type": event_type,
                 **self._subject_fields(subject),
@@ -164,7 +169,7 @@ class KpiCollector:
         self, subscription: str | None, event_type: str, subject: Subject, flow_id: str, sent: SentTotals
     ) -> None:
         """Record what a stream has sent of an event type since it was recorded last."""
-        if event_type not in KPI_EVENT_TYPES and self._is_wanted(DATA_STREAMED):
+        if event_type not in KPI_EVENT_TYPES and self.is_wanted(DATA_STREAMED):
             figure = {
                 "api": "lola" if subscription is None else "hila",
                 "subscription": subscription,
@@ -179,7 +184,7 @@ class KpiCollector:
 
     def record_request(self, figure: Mapping[str, Any], subject: Subject, flow_id: str) -> None:
         """Record that a request was answered; `figure` has everything but its subject."""
-        if not self._is_wanted(ACCESS_LOG):
+        if not self.is_wanted(ACCESS_LOG):
             return
         cut = {name: value[:LONGEST_TEXT] if isinstance(value, str) else value for name, value in figure.items()}
         fields = {**cut, **self._subject_fields(subject, without_name="-")}
@@ -191,11 +196,6 @@ class KpiCollector:
         return {"app": name[:LONGEST_TEXT], "app_hashed": self._hash_name(name)}
 
     # The queue
-
-    def _is_wanted(self, event_type: str) -> bool:
-        """Whether events of this type are queued now: not for a while after their feature was found to be off."""
-        until = self._unwanted_until.get(event_type)
-        return until is None or until <= self._clock.monotonic()
 
     def _enqueue(self, event_type: str, figure: Mapping[str, Any], flow_id: str) -> None:
         """Queue an event until it is written. Never waits for anything but this lock, and never fails."""
