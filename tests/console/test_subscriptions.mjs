@@ -83,6 +83,13 @@ test("subscriptions are listed with what waits, and found by words and owner", a
   const row = page.getByRole("row").filter({ hasText: "list-shipping / default" });
   await row.getByRole("cell", { name: "7", exact: true }).waitFor();
   await row.getByText("not read").waitFor();
+  // From the one that is furthest behind: nothing of the other one has been read.
+  const first = page.getByRole("table", { name: "Subscriptions" }).getByRole("row").nth(1);
+  await page.getByRole("button", { name: "Waiting" }).click();
+  await first.getByText("list-shipping").waitFor();
+  assert.match(page.url(), /sort=Waiting&down=1/);
+  await page.getByRole("button", { name: "Waiting" }).click();
+  await first.getByText("list-billing").waitFor();
   await picture(page, "subscriptions");
   await page.keyboard.press("/");
   await page.keyboard.type("list.sec");
@@ -107,18 +114,25 @@ test("of five thousand subscriptions only those in sight are drawn and measured"
   });
   await page.route(/\/stats\?/, (route) => {
     asked++;
-    const partition = { partition: "0", state: "assigned", stream_id: "one", unconsumed_events: 4711, consumer_lag_seconds: 90, stalled: true };
+    const waiting = Number(/id-(\d+)/.exec(route.request().url())[1]);
+    const partition = { partition: "0", state: "assigned", stream_id: "one", unconsumed_events: waiting, consumer_lag_seconds: 90, stalled: true };
     return route.fulfill({ json: { items: [{ event_type: "list.first", partitions: [partition] }] } });
   });
   await open(page, "#/subscriptions");
   await page.getByText("5,000 subscriptions").waitFor();
   await page.getByText("1 stalled").first().waitFor();
-  await page.getByRole("cell", { name: "4,711" }).first().waitFor();
+  await page.getByRole("cell", { name: "11", exact: true }).waitFor();
   await page.getByRole("cell", { name: "1.5 minutes" }).first().waitFor();
   const rows = await page.getByRole("table", { name: "Subscriptions" }).getByRole("row").count();
   assert.ok(rows < 60, `${rows} rows are drawn`);
   assert.ok(asked < 200, `${asked} were measured`);
   await picture(page, "subscriptions-many");
+  await page.getByLabel("Search subscriptions").fill("team-96");
+  await page.getByText("51 of 5,000 subscriptions").waitFor();
+  // All that were found are measured, also those that nobody has seen.
+  await page.getByRole("button", { name: "Waiting" }).click();
+  await page.getByRole("table", { name: "Subscriptions" }).getByRole("row").nth(1).getByText("team-96 / 4946").waitFor();
+  assert.ok(asked < 250, `${asked} were measured`);
   await page.getByLabel("Search subscriptions").fill("team-5 / 4564");
   await page.getByText("1 of 5,000 subscriptions").waitFor();
 });
@@ -256,6 +270,24 @@ test("parked events are browsed by key, looked at, sent once more, and skipped",
   const again = await consume(id, { batch_limit: 1 }, ({ length }) => length > 0);
   again.end();
   assert.equal(again.events[0].event, "a1");
+});
+
+test("all parked events are sent once more at once, and what stayed behind them follows", async (page) => {
+  await eventType("park.all", KEYED);
+  await publish("park.all", { key: "a", event: "a1" }, { key: "b", event: "b1" }, { key: "a", event: "a2" });
+  const { id } = await subscribe("parking-all", ["park.all"], { annotations: ANNOTATIONS });
+  for (let round = 0, found = []; found.length < 3; round++) {
+    assert.ok(round < 40, "not all were parked");
+    await consume(id, { batch_limit: 1, stream_timeout: 5 });
+    found = (await call("GET", `/subscriptions/${id}/parked-events`)).items;
+  }
+  await open(page, `#/subscriptions/${id}?tab=parked`);
+  await page.getByText("3 events, 2 keys").waitFor();
+  await page.getByRole("button", { name: "Redrive all" }).click();
+  await page.getByText("is sent once more").nth(2).waitFor();
+  const again = await consume(id, { batch_limit: 1, max_uncommitted_events: 10 }, ({ length }) => length >= 2);
+  again.end();
+  assert.deepEqual(new Set(again.events.map((each) => each.key)), new Set(["a", "b"]));
 });
 
 test("a subscription without a policy says how its events are parked", async (page) => {

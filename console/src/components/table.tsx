@@ -8,6 +8,8 @@ export type Column<T> = {
   cell: (row: T) => ComponentChildren;
   /** What rows are ordered by; a column without it cannot be sorted. */
   order?: (row: T) => string | number;
+  /** The first click orders from the highest to the lowest. */
+  downFirst?: boolean;
   /** A track of a CSS grid, such as `2fr` or `8rem`. */
   width?: string;
   right?: boolean;
@@ -77,7 +79,7 @@ export function VirtualTable<T>({ label, rows, columns, rowKey, sorting, onSort,
                 aria-sort={by ? (sorting.down ? "descending" : "ascending") : undefined}>
                 {column.order && onSort ? (
                   <button type="button" class="sort"
-                    onClick={() => onSort({ by: column.title, down: by && !sorting.down })}>
+                    onClick={() => onSort({ by: column.title, down: by ? !sorting.down : !!column.downFirst })}>
                     {column.title}
                     <span aria-hidden="true">{by ? (sorting.down ? " ↓" : " ↑") : ""}</span>
                   </button>

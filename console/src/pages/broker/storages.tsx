@@ -50,7 +50,7 @@ export function StoragesTab() {
           ]} />
         )}
       </Await>
-      {adding && <AddStorage onClose={() => (setAdding(false), storages.reload())} />}
+      {adding && <AddStorage usual={storages.data?.[0]?.storage_type ?? "embedded"} onClose={() => (setAdding(false), storages.reload())} />}
       {removing && (
         <ConfirmByName name={removing} title={`Remove storage ${removing}`} action="Remove"
           onConfirm={() => remove(removing)} onClose={() => setRemoving(undefined)}>
@@ -64,9 +64,10 @@ export function StoragesTab() {
 const configurationOf = (storage: Storage): unknown =>
   storage.embedded_configuration ?? storage.kinesis_configuration ?? storage.kafka_configuration ?? {};
 
-function AddStorage({ onClose }: { onClose: () => void }) {
+/** `usual` is the type that is chosen at first. */
+function AddStorage({ usual, onClose }: { usual: Storage["storage_type"]; onClose: () => void }) {
   const [id, setId] = useState("");
-  const [kind, setKind] = useState<Storage["storage_type"]>("embedded");
+  const [kind, setKind] = useState(usual);
   const [text, setText] = useState("{}");
   const [problem, setProblem] = useState<Problem>();
   const [wrong, setWrong] = useState("");

@@ -1,4 +1,5 @@
-/** How far behind subscriptions are: asked for those in sight, a few at once, and again every ten seconds. */
+/** How far behind subscriptions are: asked for those in sight, a few at once, and again every ten seconds; for the others
+ * once, where they are to be ordered by it. */
 
 import { useEffect, useState } from "preact/hooks";
 import { api, body, type Problem, problemFrom, type Schemas } from "../../api";
@@ -17,6 +18,8 @@ type Entry = Watched & { watchers: Set<() => void> };
 
 const known = new Map<string, Entry>();
 const waiting = new Set<string>();
+// Asked for when nothing waits that is in sight.
+const later = new Set<string>();
 let asking = 0;
 let timer: ReturnType<typeof setInterval> | undefined;
 
@@ -67,6 +70,33 @@ export function useLag(id: string): Watched {
   return entryOf(id);
 }
 
+/** The last that is known of a subscription. */
+export function latest(id: string): Lag | undefined {
+  return known.get(id)?.lags.at(-1);
+}
+
+/** Asks for many subscriptions, each once, while it is wanted. Returns how many are known, and a number that changes every
+ * second meanwhile: rows that change their places with every answer could not be read. */
+export function useLags(ids: string[], wanted: boolean): { measured: number; round: number } {
+  const [round, setRound] = useState(0);
+  useEffect(() => {
+    if (!wanted) return;
+    for (const id of ids) if (!isKnown(id)) later.add(id);
+    work();
+    const reordering = setInterval(() => setRound((before) => before + 1), 1000);
+    return () => {
+      clearInterval(reordering);
+      for (const id of ids) later.delete(id);
+    };
+  }, [ids, wanted]);
+  return { measured: ids.filter(isKnown).length, round };
+}
+
+function isKnown(id: string): boolean {
+  const entry = known.get(id);
+  return !!entry && (entry.lags.length > 0 || entry.problem !== undefined);
+}
+
 function entryOf(id: string): Entry {
   const found = known.get(id) ?? { lags: [], watchers: new Set<() => void>() };
   known.set(id, found);
@@ -80,9 +110,11 @@ function askForAll(): void {
 }
 
 function work(): void {
-  for (const id of waiting) {
-    if (asking >= AT_ONCE) return;
+  while (asking < AT_ONCE) {
+    const [id] = waiting.size ? waiting : later;
+    if (id === undefined) return;
     waiting.delete(id);
+    later.delete(id);
     asking++;
     void ask(id).finally(() => {
       asking--;

@@ -9,12 +9,15 @@ import { Sparkline } from "../../components/plot";
 import { type Column, sorted, VirtualTable } from "../../components/table";
 import { count, duration, moment, plural } from "../../format";
 import { href, replaceQuery } from "../../router";
-import { useLag } from "./lag";
+import { latest, useLag, useLags } from "./lag";
 
 const PAGE = 1000;
 
 export const nameOf = (subscription: Subscription): string =>
   `${subscription.owning_application} / ${subscription.consumer_group}`;
+
+// Columns that need the measures of all subscriptions, and not only of those in sight.
+const MEASURED = ["Waiting", "For"];
 
 const COLUMNS: Column<Subscription>[] = [
   {
@@ -31,8 +34,23 @@ const COLUMNS: Column<Subscription>[] = [
     cell: (each) => <span title={each.event_types.join(", ")}>{each.event_types.join(", ")}</span>,
   },
   { title: "State", width: "9rem", wide: true, cell: (each) => <State id={each.id} /> },
-  { title: "Waiting", width: "7rem", right: true, cell: (each) => <Waiting id={each.id} /> },
-  { title: "For", width: "7rem", right: true, wide: true, cell: (each) => <Seconds id={each.id} /> },
+  {
+    title: "Waiting",
+    width: "7rem",
+    right: true,
+    order: (each) => latest(each.id)?.events ?? -1,
+    downFirst: true,
+    cell: (each) => <Waiting id={each.id} />,
+  },
+  {
+    title: "For",
+    width: "7rem",
+    right: true,
+    wide: true,
+    order: (each) => latest(each.id)?.seconds ?? -1,
+    downFirst: true,
+    cell: (each) => <Seconds id={each.id} />,
+  },
   { title: "Trend", width: "7rem", wide: true, cell: (each) => <Trend id={each.id} /> },
   { title: "Created", width: "12.5rem", wide: true, order: (each) => each.created_at, cell: (each) => moment(each.created_at) },
 ];
@@ -103,14 +121,17 @@ function Listed({ all, query }: { all: Subscription[]; query: URLSearchParams })
   const by = query.get("sort") ?? "";
   const down = query.get("down") === "1";
   const owners = useMemo(() => [...new Set(all.map((each) => each.owning_application))].sort(), [all]);
-  const rows = useMemo(() => {
+  const found = useMemo(() => {
     const words = text.toLowerCase().split(/\s+/).filter(Boolean);
-    const found = all.filter((each) => {
+    return all.filter((each) => {
       const searched = [nameOf(each), each.id, ...each.event_types].join(" ").toLowerCase();
       return (!owner || each.owning_application === owner) && words.every((word) => searched.includes(word));
     });
-    return sorted(found, COLUMNS, { by, down });
-  }, [all, text, owner, by, down]);
+  }, [all, text, owner]);
+  const ids = useMemo(() => found.map((each) => each.id), [found]);
+  const measuring = MEASURED.includes(by);
+  const { measured, round } = useLags(ids, measuring);
+  const rows = useMemo(() => sorted(found, COLUMNS, { by, down }), [found, by, down, round]);
   return (
     <>
       <div class="filters" role="search">
@@ -121,6 +142,7 @@ function Listed({ all, query }: { all: Subscription[]; query: URLSearchParams })
           {rows.length === all.length
             ? plural(all.length, "subscription")
             : `${count(rows.length)} of ${plural(all.length, "subscription")}`}
+          {measuring && measured < rows.length && `, ${count(measured)} measured`}
         </span>
       </div>
       {rows.length ? (

@@ -1,0 +1,6 @@
+"""All pages of the console: by keyboard, on a phone, and by axe."""
+
+
+def test_everywhere(failure):
+    """The console does what the sentence says."""
+    assert not failure, failure
