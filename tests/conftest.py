@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import os
+from pathlib import Path
+
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
@@ -9,6 +13,11 @@ from xdist.scheduler import LoadScopeScheduling
 # The same examples each time, however long a busy machine takes for one of them.
 settings.register_profile("tests", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
+
+# Every client of httpx reads the certificates of all authorities, which takes 20 ms of the processor, and thousands are
+# made. No test goes to an authority's server: they are sent to a folder without any, with the processes of tests.
+os.environ.pop("SSL_CERT_FILE", None)
+os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
 
 # What takes long to begin is begun in one process only: the AWS shape, a Spark session, templates.
 TOGETHER = ("aws-local", "glue_jobs", "infra")
@@ -29,6 +38,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest goes first, so that no process has to wait for it at the end."""
     items.sort(key=lambda item: TOGETHER.index(found) if (found := group(item.nodeid)) in TOGETHER else len(TOGETHER))
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays until the end: it need not be looked through again and again for garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 def group(nodeid: str) -> str:
