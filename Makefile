@@ -13,6 +13,8 @@ PREFIX ?= nakadi
 
 BIN := $(VENV)/bin
 export PYTHONPATH := layers/nakadi/python:glue_jobs:.
+# Compiled modules are kept, whatever the environment says: tests start hundreds of processes that import the package.
+export PYTHONDONTWRITEBYTECODE :=
 export NAKADI_CONSOLE ?= $(abspath $(CONSOLE))/built
 
 .PHONY: help run console jobs kill-jobs published test test-engines test-aws-local simulate mutants soak storms attacks clients check format bench bench-aws bench-kafka compare structure lock synth diff bootstrap deploy destroy destroy-data wheel clean
