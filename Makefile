@@ -25,6 +25,7 @@ help:
 	@echo 'make run ENGINE=aws-local          the deployment on AWS, on this machine; STRICT=1 with its roles and limits'
 	@echo 'make console                       build the console anew, check its types, and say what is missing'
 	@echo 'make jobs [DATA=data]              tables, statistics and retention, on what the broker has there'
+	@echo 'make jobs FOLLOW=1                 keep the tables up to date until it is interrupted'
 	@echo 'make kill-jobs [KILLS=20]          kill each job again and again, and see that nothing comes of it (minutes)'
 	@echo 'make published [WORLDS=20]         publish events of random shapes, run jobs, and compare the tables value by value'
 	@echo 'make test [ARGS=tests/unit]        run the tests'
@@ -67,7 +68,7 @@ console: $(VENV)/.run
 	@$(CONSOLE)/bin/node console/node_modules/typescript/bin/tsc --project console --noEmit
 
 jobs: $(VENV)/.test $(BIN)/nakadi
-	@$(BIN)/nakadi jobs all --data $(DATA) --plots $(DATA)/plots $(ARGS)
+	@$(BIN)/nakadi jobs $(if $(FOLLOW),follow --data $(DATA),all --data $(DATA) --plots $(DATA)/plots) $(ARGS)
 
 kill-jobs: $(VENV)/.test
 	@$(BIN)/python -m tests.support.kill_jobs $(or $(KILLS),20)

@@ -18,7 +18,7 @@ Action = Literal["create", "change", "keep", "pass over", "delete"]
 
 _DAY = 24 * 60 * 60 * 1000
 _KINDS_OF_OWNERS = {"users": "user", "services": "service", "teams": "team"}
-_GIVEN_BY_BROKER = ("created_at", "updated_at", "measured_statistic", "id", "status")
+_GIVEN_BY_BROKER = ("created_at", "updated_at", "measured_statistic", "table", "id", "status")
 
 
 @dataclass(frozen=True)

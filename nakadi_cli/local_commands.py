@@ -11,7 +11,7 @@ from nakadi_cli.commands import command
 from nakadi_cli.failures import Failed
 
 _SHELLS = ("bash", "zsh", "fish")
-_JOBS = ("compaction", "statistics", "retention", "all")
+_JOBS = ("compaction", "statistics", "retention", "follow", "all")
 _PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
 
@@ -41,6 +41,7 @@ def serve(options: tuple[str, ...]) -> None:
     "nakadi jobs compaction --data data",
     "nakadi jobs statistics --data data --plots data/plots",
     "nakadi jobs retention --data data",
+    "nakadi jobs follow --data data",
     connects=False,
     shows=False,
     context_settings=_PASSED_ON,
@@ -48,7 +49,10 @@ def serve(options: tuple[str, ...]) -> None:
 @click.argument("job", type=click.Choice(_JOBS))
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 def jobs(job: str, options: tuple[str, ...]) -> None:
-    """Run a job, or all, on what a broker has archived here. It needs Spark; OPTIONS are those of the job."""
+    """Run a job, or all, on what a broker has archived here. It needs Spark; OPTIONS are those of the job.
+
+    `follow` keeps tables up to date until it is interrupted; all others end.
+    """
     sys.argv = ["nakadi jobs", *(() if job == "all" else (job,)), *options]
     try:
         runpy.run_module("nakadi_jobs", run_name="__main__")

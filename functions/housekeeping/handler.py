@@ -1,15 +1,15 @@
-"""On a schedule: retention, compaction, what deleted things left, redriven dead letters, and stalled subscriptions."""
+"""On a schedule: retention, compaction, leftovers, dead letters to redrive, stalled subscriptions, tables with news."""
 
 import os
 from contextlib import suppress
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
-from nakadi.app.broker import open_broker
+from nakadi.app.broker import BrokerServices, open_broker
 from nakadi.app.engines import load_engines_on_aws
 from nakadi.app.functions import FunctionMetrics, Handle, LambdaFunction
 from nakadi.app.settings import Settings
-from nakadi.common.work import failures
+from nakadi.common.work import attempted, failures
 
 # More than the gateway itself waits.
 PATIENCE = 60.0
@@ -21,6 +21,25 @@ def ask(url: str) -> None:
         urlopen(url, timeout=PATIENCE).close()  # noqa: S310  # the address of our own API, which the deployment tells
 
 
+def keep_tables(broker: BrokerServices) -> float:
+    """Start the job that brings tables up to date, when events wait for it; how many seconds the oldest has waited."""
+    lags, job = broker.table_lags, broker.settings.table_job
+    if lags is None:
+        return 0.0
+    if job and lags.claim_start(job, broker.settings.table_minutes * 60):
+        attempted("start of a job", job, lambda: start(job))
+    return lags.greatest
+
+
+def start(job: str) -> None:
+    """Start a job of Glue. One that is running will see what is new, or be followed by another run."""
+    import boto3  # noqa: PLC0415  # only rounds with news need it
+
+    glue = boto3.client("glue")
+    with suppress(glue.exceptions.ConcurrentRunsExceededException):
+        glue.start_job_run(JobName=job)
+
+
 def opened(counts: FunctionMetrics) -> Handle:
     broker = open_broker(Settings.from_env(os.environ))
 
@@ -30,11 +49,13 @@ def opened(counts: FunctionMetrics) -> Handle:
             return
         before = sum(failures().values())
         lag = broker.keep_house()
+        table_lag = keep_tables(broker)
         # A metric is paid for as soon as it is told, so that there is nothing is told by silence.
         for name, count in (
             ("FailedChores", sum(failures().values()) - before),
             ("StalledSubscriptions", len(broker.subscription_maintenance.stall_watch.stalled)),
             ("GapsFound", broker.lost_events.found),
+            ("TableLag", round(table_lag)),
         ):
             if count:
                 counts.number(name, count)

@@ -1,6 +1,6 @@
-"""The jobs on the archive: `compaction`, `statistics` and `retention`, for a laptop and for AWS Glue.
+"""The jobs on the archive: `compaction`, `statistics`, `retention` and `follow`, for a laptop and for AWS Glue.
 
-They stand on the package `nakadi`, which imports nothing from here. Begin reading at the three modules of those names:
+They stand on the package `nakadi`, which imports nothing from here. Begin reading at the modules of those names:
 `command` opens what a job works with, `archive_ranges` and `reading` say what there is to read, `columns` and
 `transform` make rows of lines, and `tables` writes them.
 """

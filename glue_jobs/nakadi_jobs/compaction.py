@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from nakadi.event_types.rules import MATERIALIZE
 from nakadi.model.event_type import Category, EventType, PartitionStrategy
-from nakadi_jobs import command, transform
+from nakadi_jobs import command, table_states, transform
 from nakadi_jobs.archive_ranges import NOTHING_READ, ArchiveRange, Progress, again, in_batches, unread_parts
 from nakadi_jobs.columns import Struct
 from nakadi_jobs.command import Workplace
@@ -71,6 +71,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = command.parser("compaction", DESCRIPTION)
+    add_options(parser)
+    return command.options(parser, sys.argv[1:] if arguments is None else arguments)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say how tables are kept."""
     work = parser.add_argument_group("tables")
     work.add_argument("--batch-mb", type=int, default=2048, help="compressed megabytes of a commit, default 2048")
     work.add_argument("--at-once", type=int, default=2, help="event types worked on at the same time, default 2")
@@ -80,17 +86,22 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     work.add_argument("--orphans-after-days", type=float, default=3.0, help="age at which lost files go, default 3")
     work.add_argument("--read-damaged", action="store_true", help="read again what was damaged when it was read last")
     work.add_argument("--no-tidying", action="store_true", help="leave small files, old snapshots and lost files alone")
-    return command.options(parser, sys.argv[1:] if arguments is None else arguments)
 
 
 def compact(work: Workplace) -> None:
-    """Bring all tables up to date. A failure with one event type stops no other."""
+    """Bring all tables up to date, and show what they have."""
+    bring_up_to_date(work, list(work.chosen()))
+    table_states.forget_deleted(work)
+    work.show(table_of(list(all_tables(work.spark, work.database))))
+
+
+def bring_up_to_date(work: Workplace, event_types: Sequence[EventType]) -> None:
+    """Bring the tables of these event types up to date. A failure with one of them stops no other."""
     # Spark gives each thread a connection, and this takes it back.
     one = inheritable_thread_target(partial(_one, work))
     with ThreadPoolExecutor(max(1, work.options.at_once)) as pool:
-        for _ in pool.map(one, list(work.chosen())):
+        for _ in pool.map(one, event_types):
             pass
-    work.show(table_of(list(all_tables(work.spark, work.database))))
 
 
 def table_of(tables: Sequence[Table]) -> str:
@@ -123,6 +134,7 @@ def update_tables(work: Workplace, event_type: EventType) -> None:
     events = events_table(work.spark, work.database, event_type)
     if _is_idle(work, event_type, events):
         work.report.info(event_type.name, "nothing new")
+        table_states.note_unchanged(work, event_type, events)
         return
     columns = columns_of_all_versions(work.event_types, event_type, events)
     prepare(events, event_type, columns, by_day=True)
@@ -166,10 +178,13 @@ def _fill(work: Workplace, event_type: EventType, table: Table, columns: Struct)
     found = _leave_out_damaged(work, event_type, list(unread_parts(work.index, event_type, progress)), progress)
     if not found:
         work.report.info(event_type.name, "nothing new")
+        table_states.note_unchanged(work, event_type, table)
         return
     work.report.expect(event_type.name, _offsets_in(found))
     for batch in in_batches(found, work.options.batch_mb * 2**20):
+        is_new = progress == NOTHING_READ
         outcome, progress = _add_batch(work, event_type, table, columns, batch, progress)
+        table_states.note_batch(work, event_type, table, batch, outcome.misfits, is_new=is_new)
         work.report.advance(event_type.name, _offsets_in(batch))
         _tell(work, event_type, table, outcome)
 

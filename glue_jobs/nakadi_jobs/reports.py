@@ -64,6 +64,12 @@ class Report(Struct):
             counted = self.details.setdefault(what, {})
             counted[subject] = counted.get(subject, 0) + number
 
+    def greatest(self, what: str, subject: str, value: float) -> None:
+        """Keep the greatest value that was measured of a subject."""
+        with self._lock:
+            measured = self.details.setdefault(what, {})
+            measured[subject] = max(measured.get(subject, value), value)
+
     def complain(self, subject: str, complaint: str) -> None:
         """Add what needs attention; the exit code is 3."""
         self._add(self.complaints, subject, complaint, "Needs attention: ")

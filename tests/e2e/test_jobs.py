@@ -107,7 +107,7 @@ def test_from_publisher_to_table(deployed, tmp_path, tmp_path_factory):
     definition = a_business_definition(schema=schema, default_statistic=statistic)
     name = definition["name"]
     with httpx.Client(base_url=deployed.url, timeout=PATIENCE) as api:
-        assert "measured_statistic" not in created(api, definition)
+        assert {"measured_statistic", "table"}.isdisjoint(created(api, definition))
         events = [an_event(number) for number in range(20)]
         assert api.post(f"/event-types/{name}/events", json=events).status_code == 200
         read = streamed(api, name, len(events))
@@ -126,6 +126,9 @@ def test_from_publisher_to_table(deployed, tmp_path, tmp_path_factory):
     assert told["measured_statistic"]["write_parallelism"] == 1
     assert told["measured_statistic"]["recommended_partitions"] == 1
     assert told["measured_statistic"]["message_size"] > 100
+    table = told["table"]
+    assert (table["name"], table["rows"], table["misfits"], table["missing_events"]) == (table_name(name), 20, 0, 0)
+    assert 0 < table["latency_seconds"] < 3600
 
 
 def said(event):

@@ -1,6 +1,8 @@
 """Housekeeping on a schedule."""
 
 import json
+import time
+from contextlib import closing
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
@@ -9,8 +11,12 @@ import boto3
 import pytest
 from moto.kinesis.models import kinesis_backends
 
+from nakadi.app.engines import open_log_index, open_registry
 from nakadi.common import work
 from nakadi.event_types.deletion import Housekeeping
+from nakadi.event_types.documents import event_type_of
+from nakadi.event_types.repository import KIND
+from nakadi.model.events import Counted, Head, Location, Segment
 from nakadi.subscriptions.api.stats import StalledSubscriptions
 from tests.support.aws import REGION
 
@@ -116,3 +122,36 @@ def test_reports_what_stalls_and_what_failed(functions, capsys, monkeypatch):
 def lags(capsys):
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     return [line["IndexLag"][0] for line in told if "IndexLag" in line]
+
+
+def test_starts_the_job_when_archived_events_wait_for_their_table(functions, environment, tmp_path, capsys):
+    """The job is started once, and by no round without news; how long events wait is reported meanwhile. A job that
+    runs already is no failure."""
+    file = f"sqlite:///{tmp_path / 'events.db'}"
+    environment.setenv("NAKADI_LOG_INDEX", file)
+    environment.setenv("NAKADI_TABLE_JOB", "nakadi-test-compaction")
+    glue = boto3.client("glue", REGION)
+    glue.create_job(Name="nakadi-test-compaction", Role="any", Command={"Name": "glueetl"})
+    functions.invoke("housekeeping", "schedule/housekeeping")
+    assert glue.get_job_runs(JobName="nakadi-test-compaction")["JobRuns"] == []
+
+    assert functions.invoke("event_types", "apigateway/create_event_type")["statusCode"] == 201
+    with closing(open_registry("dynamodb://live")) as registry:
+        [timeline] = [
+            event_type_of(each).timeline for each in registry.list(KIND) if not each.key.startswith("nakadi.")
+        ]
+    with closing(open_log_index(file)) as index:
+        index.create_topic(timeline.topic, 1)
+        an_hour_ago = round((time.time() - 3600) * 1e6)
+        segment = Segment(
+            before=Counted(), count=1, since=an_hour_ago, until=an_hour_ago, archived=Location("log/one", 0, 1)
+        )
+        assert index.extend(timeline.topic, 0, 0, Head(Counted(next=1)), segment)
+    capsys.readouterr()
+    for _ in range(2):
+        functions.invoke("housekeeping", "schedule/housekeeping")
+
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["TableLag"][0] // 600 for line in told if "TableLag" in line] == [6, 6]
+    assert [line for line in told if "FailedChores" in line] == []
+    assert len(glue.get_job_runs(JobName="nakadi-test-compaction")["JobRuns"]) == 1

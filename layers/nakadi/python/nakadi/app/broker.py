@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from nakadi.app.subscriptions import SubscriptionMaintenance, SubscriptionServices
     from nakadi.event_types.deletion import Housekeeping, LazyDependents
     from nakadi.event_types.snapshot import Cursors
+    from nakadi.event_types.tables import TableLags
     from nakadi.event_types.timelines import LostEvents
     from nakadi.model.event_type import EventType
     from nakadi.publishing.outcome import BatchOutcome
@@ -110,6 +111,8 @@ class BrokerServices(EventTypeServices):
             self.streams.close()
         if "coordination" in vars(self):
             self.coordination.close()
+        if (lags := vars(self).get("table_lags")) is not None:
+            lags.index.close()
         self.logs.close()
         self.registry.close()
 
@@ -132,9 +135,36 @@ class BrokerServices(EventTypeServices):
                 "redriven events": self.subscription_maintenance.attachment.run,
                 "stalled subscriptions": watch.look,
                 "orphaned consumers": self._remove_orphaned_consumers,
+                **({} if self.table_lags is None else {"tables": self.table_lags.look}),
             },
             metrics=self.metrics,
         )
+
+    @cached_property
+    def table_lags(self) -> TableLags | None:
+        """How far tables are behind the archive; None where no job can see an archive."""
+        from nakadi.app.engines import open_log_index
+        from nakadi.event_types.tables import TableLags
+
+        if self.settings.log_index_url.startswith("memory:"):
+            return None
+        lags = TableLags(
+            event_types=self.event_types,
+            registry=self.registry,
+            index=open_log_index(self.settings.log_index_url),
+            clock=self.clock,
+            always=bool(self.settings.table_job),
+        )
+        metrics = self.metrics
+        metrics.table_lag.follow_names(lambda: dict(lags.lags))
+        states = lags.states
+        metrics.table_rows.follow_names(lambda: {name: each.rows for name, each in states.copy().items()})
+        metrics.table_misfits.follow_names(lambda: {name: each.misfits for name, each in states.copy().items()})
+        metrics.table_missing.follow_names(lambda: {name: each.missing for name, each in states.copy().items()})
+        metrics.table_latency.follow_names(
+            lambda: {name: each.latency for name, each in states.copy().items() if each.latency is not None}
+        )
+        return lags
 
     def _remove_orphaned_consumers(self) -> None:
         for storage in self.storages.all():

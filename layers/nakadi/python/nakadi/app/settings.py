@@ -173,6 +173,12 @@ class Settings(Struct, frozen=True, kw_only=True):
     """The number of event types, and of subscriptions, that have [metrics](metrics.md) of their own in a process.
     The others are counted together as `other`."""
 
+    # Tables
+    table_job: str = ""
+    """The Glue job that housekeeping on AWS starts when archived events wait for their tables. Empty: none."""
+    table_minutes: int = 15
+    """How long the oldest of these events has waited when `NAKADI_TABLE_JOB` is started."""
+
     # Limits of a gateway in front of the broker
     longest_stream_seconds: int = 0
     """The longest duration of a stream, also if its client asks for more. 0: the limit of the API, 4200 s."""

@@ -88,6 +88,18 @@ class Counter:
         """Read values from this function whenever metrics are read; equal labels of several functions are combined."""
         self._followed.append(read)
 
+    def follow_names(self, read: Callable[[], Mapping[str, float]]) -> None:
+        """Follow values by the only label, with no more names of it than others have."""
+
+        def bounded() -> Rows:
+            rows: dict[Labels, float] = {}
+            for name, value in read().items():
+                labels = self.definition.bounded((name,))
+                rows[labels] = self._combine(rows[labels], value) if labels in rows else value
+            return rows
+
+        self.follow(bounded)
+
     def rows(self) -> Rows:
         with self._lock:
             rows = dict(self._values)
@@ -402,6 +414,27 @@ class Metrics:
         self.index_lag = self._gauge(
             "nakadi_index_lag_seconds",
             "Age of the oldest event that the log indexer has not counted, as last measured.",
+        )
+        self.table_lag = self._gauge(
+            "nakadi_table_lag_seconds",
+            "Age of the oldest archived event that is in no table, as last seen by housekeeping; 0 without any.",
+            ("event_type",),
+            combine=max,
+        )
+        self.table_latency = self._gauge(
+            "nakadi_table_latency_seconds",
+            "Time from publishing to the table, of the oldest event of the last commit to it.",
+            ("event_type",),
+            combine=max,
+        )
+        self.table_rows = self._gauge("nakadi_table_rows", "Rows of the table of an event type.", ("event_type",))
+        self.table_misfits = self._gauge(
+            "nakadi_table_misfits", "Events in the table that do not fit its columns.", ("event_type",)
+        )
+        self.table_missing = self._gauge(
+            "nakadi_table_missing_events",
+            "Events that are missing in the table, for their part of the archive is damaged.",
+            ("event_type",),
         )
         self.kpi_figures = self._counter(
             "nakadi_kpi_figures_total",

@@ -221,6 +221,56 @@ def measured_of(body: Mapping[str, Any]) -> MeasuredStatistics:
     )
 
 
+# Tables of events ----------------------------------------------------------------------------------------------------
+
+TABLES_KIND = "tables"
+"""Documents by the id of the event type."""
+
+TopicPartition = tuple[str, int]
+
+
+class TableState(Struct, frozen=True, kw_only=True):
+    """A table of an event type, as the last job that changed it left it.
+
+    `following` has for each partition the offset up to which the table has its events. `misfits` are events that do
+    not fit the columns, as far as jobs counted them, and `missing` those that could not be read. `latency` is how many
+    seconds the oldest event of the last commit had waited since it was published; None if that is not known.
+    """
+
+    table: str
+    following: Mapping[TopicPartition, int]
+    rows: int
+    misfits: int
+    missing: int
+    updated_at: datetime
+    latency: float | None = None
+
+
+def table_state_body(state: TableState) -> Mapping[str, Any]:
+    return {
+        "table": state.table,
+        "next": {f"{topic}/{partition}": offset for (topic, partition), offset in state.following.items()},
+        "rows": state.rows,
+        "misfits": state.misfits,
+        "missing": state.missing,
+        "updated_at": state.updated_at.isoformat(),
+        "latency": state.latency,
+    }
+
+
+def table_state_of(body: Mapping[str, Any]) -> TableState:
+    places = ((name.rpartition("/"), offset) for name, offset in body["next"].items())
+    return TableState(
+        table=body["table"],
+        following={(topic, int(partition)): offset for (topic, _, partition), offset in places},
+        rows=body["rows"],
+        misfits=body["misfits"],
+        missing=body["missing"],
+        updated_at=datetime.fromisoformat(body["updated_at"]),
+        latency=body["latency"],
+    )
+
+
 # Times ----------------------------------------------------------------------------------------------------------------
 
 

@@ -16,12 +16,15 @@ from nakadi.common.caching import Cache
 from nakadi.common.work import before_waiting
 from nakadi.event_types.documents import MEASURED_KIND as MEASURED
 from nakadi.event_types.documents import (
+    TABLES_KIND,
     MeasuredStatistics,
+    TableState,
     event_type_body,
     event_type_of,
     measured_of,
     schema_body,
     schema_of,
+    table_state_of,
 )
 from nakadi.model.event_type import EventType, Schema, Timeline
 from nakadi.model.outcomes import Conflict, NotFound, TryLater
@@ -93,6 +96,11 @@ class EventTypes:
         """The latest measured statistics of its traffic; None if there are none."""
         document = self._registry.get(MEASURED, event_type.id)
         return None if document is None else measured_of(document.body)
+
+    def table_state(self, event_type: EventType) -> TableState | None:
+        """What the last job that changed its table left there; None if there is none."""
+        document = self._registry.get(TABLES_KIND, event_type.id)
+        return None if document is None else table_state_of(document.body)
 
     # Writing
 

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from msgspec.structs import asdict
 
-from nakadi.event_types.documents import MeasuredStatistics
+from nakadi.event_types.documents import MeasuredStatistics, TableState
 from nakadi.model.authorization import Attribute, Authorization, BlockedKind, Feature
 from nakadi.model.event_type import EventType, Position, Schema, Storage, Timeline
 from nakadi.model.subscription import CommitResult, EventTypePartition, Subscription, SubscriptionCursor
@@ -81,6 +81,17 @@ def measured_view(measured: MeasuredStatistics) -> View:
         "recommended_partitions": measured.recommended_partitions,
         "measured_from": timestamp(measured.since),
         "measured_until": timestamp(measured.until),
+    }
+
+
+def table_view(table: TableState) -> View:
+    return {
+        "name": table.table,
+        "rows": table.rows,
+        "misfits": table.misfits,
+        "missing_events": table.missing,
+        "latency_seconds": table.latency,
+        "updated_at": timestamp(table.updated_at),
     }
 
 

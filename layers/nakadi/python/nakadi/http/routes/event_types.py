@@ -16,7 +16,7 @@ from nakadi.event_types.timelines import Timelines
 from nakadi.http.application import Handler, Route
 from nakadi.http.bodies import Members, attribute_parameter, event_type_draft, object_body, schema_draft
 from nakadi.http.message import Request, Response, empty_response, json_response
-from nakadi.http.views import View, event_type_view, measured_view, page_links, schema_view, timeline_view
+from nakadi.http.views import View, event_type_view, measured_view, page_links, schema_view, table_view, timeline_view
 from nakadi.model.authorization import Attribute, Feature, Operation
 from nakadi.model.event_type import CleanupPolicy, EnrichmentStrategy, EventType, PartitionStrategy
 from nakadi.model.outcomes import Violations
@@ -72,6 +72,8 @@ class EventTypeHandlers(Struct, frozen=True, kw_only=True):
         self.permissions.require(Operation.VIEW, event_type.resource, request.subject)
         measured = self.event_types.measured_statistics(event_type)
         extra = {} if measured is None else {"measured_statistic": measured_view(measured)}
+        table = self.event_types.table_state(event_type)
+        extra |= {} if table is None else {"table": table_view(table)}
         return json_response(event_type_view(event_type) | extra)
 
     def create(self, request: Request) -> Response:

@@ -1,0 +1,187 @@
+"""Tables within minutes: look at the log index every few seconds, and bring tables with news up to date.
+
+It is `compaction` in a loop, and the same exactly-once: how far a table has come is stored in the commit that brings it
+there (decision 0016 says why there is no checkpoint beside it). On a laptop it runs until it is interrupted, on Glue as
+a streaming job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from nakadi.event_types.rules import MATERIALIZE
+from nakadi.model.event_type import EventType
+from nakadi.model.outcomes import Unavailable
+from nakadi_jobs import command, compaction, table_states
+from nakadi_jobs.command import Workplace
+from nakadi_jobs.reports import Report, progress_shown
+
+DESCRIPTION = """\
+Keep the tables up to date within moments of what is archived, until this is interrupted.
+
+Every few seconds the log index is asked which event types have news, without Spark; only their tables are changed.
+Small files are merged and old snapshots expired every few minutes.
+A run can be interrupted or killed at any time: the next one, and every run of compaction, goes on where it was."""
+
+RETRY_SECONDS = 300.0
+"""After so long an event type that failed is tried again without news."""
+
+Marker = tuple[tuple[str, int, int], ...]
+"""The revision of each partition's head in the log index, with its topic and number."""
+
+
+class Handled(Struct, frozen=True):
+    """What the log index had of an event type when its table was brought up to date, and when that was."""
+
+    marker: Marker
+    at: float
+    failed: bool
+
+
+class Follower(Struct):
+    """Remembers what was handled, so that rounds without news cost a look at the log index and nothing else."""
+
+    work: Workplace
+    tidied_at: dict[str, float] = field(default_factory=dict)
+    handled: dict[str, Handled] = field(default_factory=dict)
+
+    def round(self) -> Sequence[EventType]:
+        """Bring the tables of the event types with news up to date, and return these."""
+        event_types = [each for each in self.work.chosen() if each.annotations.get(MATERIALIZE) != "off"]
+        # Before the tables: what is archived meanwhile changes the marker, and is news of the next round.
+        markers = self._markers(event_types)
+        now = self.work.clock.monotonic()
+        with_news = [each for each in event_types if self._has_news(each, markers[each.id], now)]
+        if with_news:
+            self._bring_up_to_date(with_news, markers)
+        there = {each.id for each in event_types}
+        self.handled = {key: each for key, each in self.handled.items() if key in there}
+        return with_news
+
+    def _markers(self, event_types: Sequence[EventType]) -> Mapping[str, Marker]:
+        places = {
+            each.id: [(one.topic, number) for one in each.timelines for number in range(one.partitions)]
+            for each in event_types
+        }
+        heads = self.work.index.heads([place for found in places.values() for place in found])
+        return {
+            identity: tuple((topic, number, heads[topic, number].revision) for topic, number in found)
+            for identity, found in places.items()
+        }
+
+    def _has_news(self, event_type: EventType, marker: Marker, now: float) -> bool:
+        handled = self.handled.get(event_type.id)
+        if handled is None or handled.marker != marker:
+            return True
+        return handled.failed and now - handled.at >= RETRY_SECONDS
+
+    def _bring_up_to_date(self, event_types: Sequence[EventType], markers: Mapping[str, Marker]) -> None:
+        """Each round has a report of its own: the one of the whole run would grow for ever."""
+        now = self.work.clock.monotonic()
+        report = Report("compaction", self.work.clock.now())
+        due = {each.id for each in event_types if self._is_tidying_due(each, now)}
+        with progress_shown(self.work.spark, report):
+            for tidies in (False, True):
+                some = [each for each in event_types if (each.id in due) is tidies]
+                if some:
+                    compaction.bring_up_to_date(self._workplace(report, tidies=tidies), some)
+        failed = {name for name, _ in report.complaints}
+        for each in event_types:
+            self.handled[each.id] = Handled(markers[each.id], now, each.name in failed)
+            if each.id in due:
+                self.tidied_at[each.id] = now
+        self._sum_up(report)
+
+    def _is_tidying_due(self, event_type: EventType, now: float) -> bool:
+        options = self.work.options
+        if options.no_tidying:
+            return False
+        # What the first round finds has the oldest backlog: that is not held up by tidying.
+        tidied = self.tidied_at.setdefault(event_type.id, now)
+        return bool(now - tidied >= options.tidy_minutes * 60)
+
+    def _workplace(self, report: Report, *, tidies: bool) -> Workplace:
+        options = argparse.Namespace(**{**vars(self.work.options), "no_tidying": not tidies})
+        return replace(self.work, report=report, options=options)
+
+    def _sum_up(self, round_report: Report) -> None:
+        """Add what a round counted to the report of the run, with the last complaint about each event type."""
+        whole = self.work.report
+        for what, counted in round_report.details.items():
+            for subject, number in counted.items():
+                add = whole.greatest if what == "latency_seconds" else whole.count
+                add(what, subject, number)
+        subjects = {subject for subject, _ in round_report.complaints}
+        whole.complaints[:] = [each for each in whole.complaints if each[0] not in subjects]
+        whole.complaints += list({subject: (subject, text) for subject, text in round_report.complaints}.values())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    return command.run("follow", _options(arguments), follow)
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = command.parser("follow", DESCRIPTION)
+    compaction.add_options(parser)
+    rounds = parser.add_argument_group("rounds")
+    rounds.add_argument("--every-seconds", type=float, default=10.0, help="how often to look for news, default 10")
+    rounds.add_argument(
+        "--tidy-minutes", type=float, default=15.0, help="how often to tidy a table that changes, default 15"
+    )
+    rounds.add_argument("--until-idle", action="store_true", help="end as soon as there is no news")
+    return command.options(parser, sys.argv[1:] if arguments is None else arguments)
+
+
+def follow(work: Workplace) -> None:
+    """Go from round to round until the process is asked to end, or until there is no news if that was asked for."""
+    follower = Follower(work)
+    with _interruptible() as ending:
+        while not ending.is_set():
+            try:
+                had_news = bool(follower.round())
+            except Unavailable as reason:
+                # A store that does not answer for a moment is no reason to start a Spark anew.
+                work.report.info("log index", f"looking for news failed, and is repeated: {reason}")
+            else:
+                if work.options.until_idle:
+                    if not had_news:
+                        break
+                    continue
+            ending.wait(work.options.every_seconds)
+    table_states.forget_deleted(work)
+
+
+@contextmanager
+def _interruptible() -> Iterator[threading.Event]:
+    """Let the first SIGINT or SIGTERM end the work after the current round, and the second end it at once."""
+    ending = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        # Signals are not for this thread; what called it ends the process.
+        yield ending
+        return
+    before = {}
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        ending.set()
+        signal.signal(number, before[number])
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        before[number] = signal.signal(number, end)
+    try:
+        yield ending
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

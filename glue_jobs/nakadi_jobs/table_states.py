@@ -1,0 +1,68 @@
+"""What the registry has of each table: what the broker shows of it, and by what it sees whether a job has work to do.
+
+A state is written after the commit that it describes. A job that is killed in between leaves the state of the commit
+before; the next run writes the right one, but does not know the misfits of the commit in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nakadi.event_types.documents import TABLES_KIND, TableState, table_state_body, table_state_of
+from nakadi.model.event_type import EventType
+from nakadi.ports.registry import Put, Remove
+from nakadi_jobs.archive_ranges import ArchiveRange, Progress
+from nakadi_jobs.command import Workplace
+from nakadi_jobs.tables import Table
+
+
+def note_batch(
+    work: Workplace, event_type: EventType, table: Table, batch: Sequence[ArchiveRange], misfits: int, *, is_new: bool
+) -> None:
+    """Write down what a table has after a batch was committed, and how long its oldest event had waited for that.
+
+    In a table that is new, or was built anew, misfits are counted from the beginning.
+    """
+    waited = max(0.0, work.clock.now().timestamp() - min(part.since for part in batch) / 1e6)
+    work.report.greatest("latency_seconds", event_type.name, round(waited, 3))
+    known = None if is_new else _known(work, event_type, table)
+    _write(work, event_type, table, misfits + (known.misfits if known else 0), waited)
+
+
+def note_unchanged(work: Workplace, event_type: EventType, table: Table) -> None:
+    """Write down what a table has, unless that is known already: an earlier run may have been killed before it did."""
+    if not (text := table.progress()):
+        return
+    known = _known(work, event_type, table)
+    if known is None or known.following != Progress.read(text).following:
+        _write(work, event_type, table, known.misfits if known else 0, known.latency if known else None)
+
+
+def forget_deleted(work: Workplace) -> None:
+    """Remove the states of event types that are gone."""
+    there = {event_type.id for event_type in work.event_types.all()}
+    for document in work.registry.list(TABLES_KIND):
+        if document.key not in there:
+            work.registry.write(Remove(TABLES_KIND, document.key))
+
+
+def _known(work: Workplace, event_type: EventType, table: Table) -> TableState | None:
+    """The state that is known of this table; an event type that got another table has none yet."""
+    document = work.registry.get(TABLES_KIND, event_type.id)
+    state = None if document is None else table_state_of(document.body)
+    return state if state is not None and state.table == table.name else None
+
+
+def _write(work: Workplace, event_type: EventType, table: Table, misfits: int, waited: float | None) -> None:
+    progress = Progress.read(table.progress())
+    rows = int(table.summary().get("total-records", "0"))
+    state = TableState(
+        table=table.name,
+        following=progress.following,
+        rows=rows,
+        misfits=min(misfits, rows),
+        missing=sum(end - first for gaps in progress.gaps.values() for first, end in gaps),
+        updated_at=work.clock.now(),
+        latency=None if waited is None else round(waited, 3),
+    )
+    work.registry.write(Put(TABLES_KIND, event_type.id, table_state_body(state)))

@@ -1,0 +1,214 @@
+"""How far tables are behind the archive, and when a job is started."""
+
+from contextlib import closing
+
+import pytest
+
+from nakadi.app.broker import open_broker
+from nakadi.app.settings import Settings
+from nakadi.common.caching import Cache
+from nakadi.common.metrics import Metrics
+from nakadi.engines.memory.stores import MemoryLogIndex, MemoryRegistry
+from nakadi.event_types.documents import TABLES_KIND, TableState, table_state_body, table_state_of
+from nakadi.event_types.repository import EventTypes
+from nakadi.event_types.tables import STARTS_KIND, TableLags
+from nakadi.model.events import Counted, Head, Location, Segment
+from nakadi.ports.registry import Put, Remove
+from tests.support.builders import A_MOMENT, a_timeline, an_event_type
+from tests.support.clock import HandMovedClock
+from tests.support.metrics import samples_of, value
+
+JOB = "nakadi-test-compaction"
+
+
+class World:
+    """Event types with archived events, of which tables have some."""
+
+    def __init__(self):
+        self.clock = HandMovedClock(A_MOMENT)
+        self.registry = MemoryRegistry()
+        self.index = MemoryLogIndex()
+        self.event_types = EventTypes(self.registry, Cache(self.clock, 0))
+        self.lags = self.seen_by_jobs(always=False)
+
+    def seen_by_jobs(self, *, always):
+        return TableLags(
+            event_types=self.event_types, registry=self.registry, index=self.index, clock=self.clock, always=always
+        )
+
+    def event_type(self, name, **changes):
+        made = an_event_type(name=name, id=name, timelines=(a_timeline(topic=name, partitions=2),), **changes)
+        self.event_types.add(made)
+        self.index.create_topic(name, 2)
+        return made
+
+    def archived(self, event_type, count, seconds_ago, partition=0):
+        topic = event_type.timeline.topic
+        head = self.index.heads([(topic, partition)])[topic, partition]
+        at = round((self.clock.now().timestamp() - seconds_ago) * 1e6)
+        segment = Segment(before=head.counted, count=count, since=at, until=at, archived=Location("log/o", 0, 1))
+        following = Head(Counted(next=head.counted.next + count))
+        assert self.index.extend(topic, partition, head.revision, following, segment)
+
+    def has(self, event_type, **following):
+        state = TableState(
+            table=event_type.name,
+            following={(event_type.timeline.topic, int(name[1:])): offset for name, offset in following.items()},
+            rows=sum(following.values()),
+            misfits=1,
+            missing=2,
+            updated_at=self.clock.now(),
+            latency=12.5,
+        )
+        self.registry.write(Put(TABLES_KIND, event_type.id, table_state_body(state)))
+        return state
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+def test_the_state_of_a_table_is_stored_completely(world):
+    """What a job found is the same after it was written down, and found by the event type alone."""
+    first = world.event_type("a.b")
+    state = world.has(first, p0=5, p1=7)
+
+    assert table_state_of(table_state_body(state)) == state
+    assert world.event_types.table_state(first) == state
+    assert world.event_types.table_state(an_event_type(name="a.b", id="another")) is None
+
+
+def test_the_lag_is_the_age_of_the_oldest_event_that_is_in_no_table(world):
+    """Partitions and segments that a table has do not count, those beyond it do, and so do tables not yet begun."""
+    behind, up_to_date, new = (world.event_type(name) for name in ("behind", "up.to.date", "new"))
+    off = world.event_type("off", annotations={"datalake.zalando.org/materialize-events": "off"})
+    for event_type in (behind, up_to_date, off):
+        world.archived(event_type, 3, 900)
+        world.archived(event_type, 3, 600)
+        world.archived(event_type, 3, 500, partition=1)
+    world.lags.look()
+    assert world.lags.lags == {}, "where no job has run, nothing is late"
+
+    world.has(behind, p0=3, p1=3)
+    world.has(up_to_date, p0=6, p1=3)
+    world.lags.look()
+    assert world.lags.lags == pytest.approx({"behind": 600, "up.to.date": 0, "new": 0})
+
+    world.has(behind, p0=1, p1=3)
+    world.archived(new, 1, 30)
+    world.lags.look()
+    assert world.lags.lags == pytest.approx({"behind": 900, "up.to.date": 0, "new": 30})
+
+    world.event_types.remove(world.event_types.get("behind"))
+    world.lags.look()
+    assert set(world.lags.lags) == {"up.to.date", "new"}
+    assert set(world.lags.states) == {"up.to.date"}
+
+
+def test_events_that_are_gone_from_the_archive_are_not_waited_for(world):
+    """What retention removed before a job read it is in no table, and none waits for it."""
+    event_type = world.event_type("forgotten")
+    world.has(event_type, p0=0)
+    world.archived(event_type, 3, 900)
+    world.index.let_go("forgotten", 0, 3)
+    world.lags.look()
+
+    assert world.lags.lags == {"forgotten": 0}
+
+
+def test_a_job_is_started_for_news_once_and_less_often_when_that_does_not_help(world):
+    """One of several processes starts it; a table that stays behind is tried again after a quarter of its lag."""
+    lags, others = world.seen_by_jobs(always=True), world.seen_by_jobs(always=True)
+    event_type = world.event_type("busy")
+
+    def starts():
+        for each in (lags, others):
+            each.look()
+        return [each.claim_start(JOB, 600) for each in (lags, others)]
+
+    assert starts() == [False, False], "without events"
+    world.archived(event_type, 1, 0)
+    world.clock.move(599)
+    assert starts() == [False, False], "they do not wait for long yet"
+    world.clock.move(1)
+    assert starts() == [True, False]
+    world.clock.move(599)
+    assert starts() == [False, False]
+    world.clock.move(1)
+    assert starts() == [True, False]
+
+    world.clock.move(4 * 3600)
+    assert starts() == [True, False]
+    world.clock.move(3600)
+    assert starts() == [False, False], "four hours behind, it is not tried each ten minutes"
+    world.clock.move(1600)
+    assert starts() == [True, False]
+
+    world.has(event_type, p0=1)
+    world.clock.move(10_000)
+    assert starts() == [False, False]
+
+
+def test_of_two_that_start_a_job_at_once_one_does(world):
+    """A start is claimed by a conditional write."""
+    lags = world.seen_by_jobs(always=True)
+    world.archived(world.event_type("busy"), 1, 3600)
+    lags.look()
+
+    class Late(MemoryRegistry):
+        """Between its read and its write another process starts the job."""
+
+        def get(self, kind, key):
+            found = world.registry.get(kind, key)
+            world.registry.write(Put(STARTS_KIND, key, {"started_at": world.clock.now().isoformat()}))
+            return found
+
+        def write(self, *changes):
+            world.registry.write(*changes)
+
+    late = TableLags(event_types=world.event_types, registry=Late(), index=world.index, clock=world.clock, always=True)
+    late.lags.update(lags.lags)
+
+    assert not late.claim_start(JOB, 600)
+    world.registry.write(Remove(STARTS_KIND, JOB))
+    assert lags.claim_start(JOB, 600)
+
+
+def test_metrics_put_tables_without_a_name_of_their_own_together():
+    """The lag of all others is the greatest of them, and their rows are added."""
+    metrics = Metrics(most_names=1)
+    metrics.table_lag.follow_names(lambda: {"a": 1.0, "b": 3.0, "c": 2.0})
+    metrics.table_rows.follow_names(lambda: {"a": 1.0, "b": 3.0, "c": 2.0})
+
+    assert metrics.table_lag.rows() == {("a",): 1.0, ("other",): 3.0}
+    assert metrics.table_rows.rows() == {("a",): 1.0, ("other",): 5.0}
+
+
+def test_tables_are_counted_as_housekeeping_saw_them(tmp_path):
+    """What jobs noted of a table is shown by the process that does the housekeeping, with how far it is behind."""
+    file = f"sqlite:///{tmp_path / 'nakadi.db'}"
+    clock = HandMovedClock(A_MOMENT)
+    with closing(open_broker(Settings(registry=file, event_log=file), clock)) as broker:
+        event_type = an_event_type(name="a.b", timelines=(a_timeline(topic="a.b"),))
+        broker.event_types.add(event_type)
+        state = TableState(
+            table="a_b", following={}, rows=5, misfits=2, missing=1, updated_at=clock.now(), latency=71.5
+        )
+        broker.registry.write(Put(TABLES_KIND, event_type.id, table_state_body(state)))
+        index = broker.table_lags.index
+        index.create_topic("a.b", 1)
+        at = round(clock.now().timestamp() * 1e6)
+        segment = Segment(before=Counted(), count=1, since=at, until=at, archived=Location("log/one", 0, 1))
+        index.extend("a.b", 0, 0, Head(Counted(next=1)), segment)
+        clock.move(40)
+        broker.keep_house()
+
+        for name, expected in (
+            ("nakadi_table_lag_seconds", 40),
+            ("nakadi_table_latency_seconds", 71.5),
+            ("nakadi_table_rows", 5),
+            ("nakadi_table_misfits", 2),
+            ("nakadi_table_missing_events", 1),
+        ):
+            assert value(samples_of(broker.metrics), name, event_type="a.b") == expected
