@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from aws_cdk import Aws
 from aws_cdk import aws_athena as athena
@@ -18,6 +19,7 @@ from aws_cdk import aws_sns as sns
 from constructs import Construct
 
 from nakadi_cdk.assets import ASSETS, COMPILED
+from nakadi_cdk.context import Context
 from nakadi_cdk.data import FOUND, Data
 from nakadi_cdk.permissions import PERMISSIONS
 
@@ -25,6 +27,10 @@ from nakadi_cdk.permissions import PERMISSIONS
 GLUE = "5.1"
 WORKER = "G.1X"
 LONGEST_MINUTES = 180
+
+# A quarter of the other, for jobs that run all the time.
+STREAMING_WORKER = "G.025X"
+RESTARTED = "Sun:3"
 HOURS_OF_A_DAY = 24
 
 # Each module of a job is a script of its own too, and imports the others from the zip beside it.
@@ -40,11 +46,15 @@ PIN = re.compile(r"^([\w.-]+)==(\S+)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A module of `nakadi_jobs`, started by the clock. Every job can be repeated, and is, once, when it fails."""
+    """A module of `nakadi_jobs`, started by the clock, or by housekeeping when there is news.
+
+    Every job can be repeated; one with a schedule is, once, when it fails.
+    """
 
     name: str
     what: str
-    schedule: str
+    schedule: str = ""  # started by housekeeping, if nothing is said
+    streams: bool = False
     arguments: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -56,25 +66,31 @@ class Queries:
     readers: tuple[str, ...] = ()
 
 
-def jobs(data: Data, *, max_partitions: int, compaction_hours: int) -> tuple[Job, ...]:
+def jobs(data: Data, *, context: Context) -> tuple[Job, ...]:
     return (
         Job(
             name="statistics",
             what="Measures event types, and recommends partitions",
             schedule="cron(15 1 * * ? *)",
-            arguments={"--max-partitions": str(max_partitions), "--plots": f"{data.tables_url}/plots"},
+            arguments={"--max-partitions": str(context.chosen.max_partitions), "--plots": f"{data.tables_url}/plots"},
         ),
-        Job(
-            name="compaction",
-            what="Merges the archive into tables for queries",
-            schedule=f"cron(5 {_hours(compaction_hours)} * * ? *)",
-        ),
+        _table_job(context),
         Job(
             name="retention",
             what="Lets go of what is past its time",
             schedule="cron(30 2 * * ? *)",
             arguments={"--do": "expire", "--event-log": data.settings["event_log"]},
         ),
+    )
+
+
+def _table_job(context: Context) -> Job:
+    if context.table_stream:
+        return Job(name="follow", what="Adds what is archived to tables for queries, within moments", streams=True)
+    return Job(
+        name="compaction",
+        what="Merges the archive into tables for queries",
+        schedule="" if context.table_minutes else f"cron(5 {_hours(context.compaction_hours)} * * ? *)",
     )
 
 
@@ -124,28 +140,41 @@ class Analytics(Construct):
             role=role.role_arn,
             glue_version=GLUE,
             command=glue.CfnJob.JobCommandProperty(
-                name="glueetl", python_version="3", script_location=script.s3_object_url
+                name="gluestreaming" if job.streams else "glueetl",
+                python_version="3",
+                script_location=script.s3_object_url,
             ),
-            # What is left over elsewhere is cheaper, and nobody waits for it.
-            execution_class="FLEX",
-            worker_type=WORKER,
+            **self._kind(job),
             number_of_workers=self._workers,
-            timeout=LONGEST_MINUTES,
-            max_retries=1,
             execution_property=glue.CfnJob.ExecutionPropertyProperty(max_concurrent_runs=1),
             default_arguments={**self._arguments(job), **job.arguments},
         )
         made.node.add_dependency(role)
-        glue.CfnTrigger(
-            self,
-            f"When-{job.name}",
-            name=full_name,
-            type="SCHEDULED",
-            schedule=job.schedule,
-            start_on_creation=True,
-            actions=[glue.CfnTrigger.ActionProperty(job_name=made.ref)],
-        )
+        if job.schedule:
+            glue.CfnTrigger(
+                self,
+                f"When-{job.name}",
+                name=full_name,
+                type="SCHEDULED",
+                schedule=job.schedule,
+                start_on_creation=True,
+                actions=[glue.CfnTrigger.ActionProperty(job_name=made.ref)],
+            )
         return made
+
+    def _kind(self, job: Job) -> dict[str, Any]:
+        """How a job runs. One that runs all the time has small workers, and is started again once a week by Glue, for
+        no run of it is longer; housekeeping starts it when it has failed."""
+        if job.streams:
+            return {"worker_type": STREAMING_WORKER, "maintenance_window": RESTARTED, "max_retries": 0}
+        # What is left over elsewhere is cheaper, and can be waited for.
+        return {
+            "execution_class": "FLEX",
+            "worker_type": WORKER,
+            "timeout": LONGEST_MINUTES,
+            # Housekeeping starts a job again that failed, and less and less often.
+            "max_retries": 1 if job.schedule else 0,
+        }
 
     def _arguments(self, job: Job) -> Mapping[str, str]:
         places = self._data.settings
@@ -153,7 +182,8 @@ class Analytics(Construct):
             "--datalake-formats": "iceberg",
             "--extra-py-files": ",".join(each.s3_object_url for each in self._packages),
             "--additional-python-modules": ",".join(pinned(MODULES)),
-            "--enable-auto-scaling": "true",
+            # Workers of a quarter cannot be scaled, and two of them are few.
+            **({} if job.streams else {"--enable-auto-scaling": "true"}),
             "--enable-metrics": "true",
             "--enable-continuous-cloudwatch-log": "true",
             "--registry": places["registry"],

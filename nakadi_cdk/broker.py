@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from aws_cdk import Duration
+from aws_cdk import Aws, Duration
 from aws_cdk import aws_iam as iam
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_lambda as lambda_
@@ -117,8 +117,14 @@ class NakadiBroker(Construct):
             functions=self.functions,
             streaming=self.streaming,
             direct=self.direct,
-            told=Told(alarm_email=context.alarm_email, dashboard=context.dashboard),
+            told=Told(
+                alarm_email=context.alarm_email,
+                dashboard=context.dashboard,
+                late_seconds=context.late_seconds if context.table_job else 0,
+            ),
         )
+        if context.table_job:
+            self._let_it_start_jobs(context.table_job)
         if data is None:
             # Data of its own is known by name only, so nothing else says that it comes first.
             self.functions.node.add_dependency(self.data)
@@ -168,6 +174,15 @@ class NakadiBroker(Construct):
             for statement in fan_out(self.data, of_stream=REGISTER, of_consumer=CONSUME):
                 self.streaming.role.add_to_policy(statement)
 
+    def _let_it_start_jobs(self, job: str) -> None:
+        """Housekeeping sees that events wait for their tables, and starts the job, which is made later than it."""
+        self.functions.all["housekeeping"].add_to_role_policy(
+            iam.PolicyStatement(
+                actions=["glue:StartJobRun"],
+                resources=[f"arn:{Aws.PARTITION}:glue:{Aws.REGION}:{Aws.ACCOUNT_ID}:job/{job}"],
+            )
+        )
+
     def _existing_network(self) -> Network | None:
         return existing_network(self, self.context.vpc_id, self.context.subnets) if self.context.vpc_id else None
 
@@ -191,9 +206,7 @@ class NakadiAnalytics(Analytics):
             scope,
             name,
             data=broker.data,
-            jobs=jobs(
-                broker.data, max_partitions=context.chosen.max_partitions, compaction_hours=context.compaction_hours
-            ),
+            jobs=jobs(broker.data, context=context),
             workers=context.job_workers,
             alarms=broker.observability.topic,
             queries=Queries(athena=context.athena, readers=context.readers),

@@ -24,6 +24,7 @@ DECIDED = {
     *("registry", "event_log", "coordination", "log_index", "archive"),
     *("auth", "auth_jwks", "auth_issuer", "auth_audience", "default_admin"),
     *("retention_max_ms", "longest_stream_seconds", "longest_silence_seconds", "longest_wait_seconds"),
+    *("table_job", "table_minutes"),
 }
 CHOICES = {f"{SETTING}{each.upper()}" for each in Settings.__struct_fields__ if each not in DECIDED}
 
@@ -139,6 +140,8 @@ class Context:
     analytics: bool = True
     job_workers: int = 2
     compaction_hours: int = 24
+    table_minutes: int = 0  # a job runs when an event waits for so long; 0: every compaction_hours, news or not
+    table_stream: bool = False  # one that runs all the time
     athena: bool = False
     table_readers: str = ""  # ARNs of roles that Lake Formation lets read the tables, with commas between
 
@@ -252,11 +255,28 @@ class Context:
         yield self.log_days in LOG_DAYS, f"log_days is one of {', '.join(map(str, LOG_DAYS))}"
         yield 2 <= self.job_workers <= 100, "job_workers is from 2 to 100"
         yield self.compaction_hours in {1, 2, 3, 4, 6, 8, 12, 24}, "compaction_hours is one of 1, 2, 3, 4, 6, 8, 12, 24"
+        yield self.table_minutes in {0, *range(5, 1441)}, "table_minutes is 0, or from 5 to 1440"
+        yield (
+            not self.table_stream or self.table_minutes > 0,
+            "table_stream needs table_minutes: the job is started when an event waits for so long, and then runs",
+        )
 
     @property
     def fans_out(self) -> bool:
         """Whether shards are pushed to a consumer of each task."""
         return self.fan_out == "true" or (self.fan_out == "auto" and self.streaming_max_tasks > TASKS_THAT_POLL)
+
+    @property
+    def table_job(self) -> str:
+        """The job that housekeeping starts when events wait for their tables; empty where a schedule does."""
+        if not (self.analytics and self.table_minutes):
+            return ""
+        return f"{self.prefix}-{'follow' if self.table_stream else 'compaction'}"
+
+    @property
+    def late_seconds(self) -> int:
+        """When tables are late: after twice the time that they may take, and an hour for the run itself."""
+        return 2 * self.table_minutes * 60 + 3600
 
     @property
     def prefix(self) -> str:

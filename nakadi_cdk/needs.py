@@ -95,5 +95,14 @@ NEEDS: Mapping[str, Needs] = {
     "admin": _needs(*STORES, *ASKED, *AUDIT, areas=("settings", "monitoring")),
     "authorizer": _needs(*TOKENS),
     "log_indexer": _needs("event_log", "log_index", "archive"),
-    "housekeeping": _needs(*STORES, *AUDIT, "coordination", "auth", "default_admin", "all_data_access"),
+    "housekeeping": _needs(
+        *STORES,
+        *AUDIT,
+        "coordination",
+        "auth",
+        "default_admin",
+        "all_data_access",
+        "table_job",
+        "table_minutes",
+    ),
 }

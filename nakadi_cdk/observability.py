@@ -32,6 +32,8 @@ class Told:
 
     alarm_email: str
     dashboard: bool
+    late_seconds: int
+    """After so long tables are late; 0 where no job is started for news."""
 
 
 class Observability(Construct):
@@ -61,6 +63,8 @@ class Observability(Construct):
             self.alarms += self._of_streams(streaming)
         if direct:
             self.alarms.append(self._of_direct_requests(direct))
+        if told.late_seconds:
+            self.alarms.append(self._of_tables(told.late_seconds))
         if told.dashboard:
             self._dashboard()
 
@@ -220,6 +224,16 @@ class Observability(Construct):
             5,
             "Requests that do not come by the gateway are answered by 5xx",
             periods=3,
+        )
+
+    def _of_tables(self, late_seconds: int) -> cloudwatch.Alarm:
+        """Housekeeping measures the lag, and so it also grows where no job runs."""
+        return self._alarm(
+            "TablesAreLate",
+            self._told("TableLag", "housekeeping", A_ROUND, statistic="Maximum"),
+            late_seconds,
+            "Archived events wait for their tables: no job runs, or one fails",
+            periods=2,
         )
 
     def _of_subscriptions(self) -> Iterator[cloudwatch.Alarm]:

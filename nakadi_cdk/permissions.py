@@ -10,6 +10,7 @@ from aws_cdk import aws_iam as iam
 
 from nakadi.engines.dynamodb.log_index import SEGMENTS, claim_place, topic_place
 from nakadi.event_types.documents import MEASURED_KIND as MEASURED_STATISTICS
+from nakadi.event_types.documents import TABLES_KIND as TABLE_STATES
 from nakadi_cdk.data import Data
 
 LOOK_UP = ("dynamodb:BatchGetItem", "dynamodb:GetItem", "dynamodb:Query")
@@ -89,6 +90,11 @@ class May:
             )
 
 
+# Of jobs that make tables: they write down what each table has.
+MAKE_TABLES = May(
+    tables={"documents": LOOK_UP, "log-index": LOOK_UP}, own={"documents": (TABLE_STATES,)}, archive=FETCH
+)
+
 # An event type goes with the subscriptions that may go with it, and these with what their streams agreed on.
 EVERYTHING: Mapping[str, tuple[str, ...]] = {"documents": CHANGE, "log-index": CHANGE, "coordination": CHANGE}
 
@@ -111,7 +117,8 @@ PERMISSIONS: Mapping[str, May] = {
         own={"documents": (MEASURED_STATISTICS,)},
         archive=FETCH,
     ),
-    "compaction": May(tables={"documents": LOOK_UP, "log-index": LOOK_UP}, archive=FETCH),
+    "compaction": MAKE_TABLES,
+    "follow": MAKE_TABLES,
     # Which objects are still referred to is known only to who has seen every reference.
     "retention": May(
         tables={"documents": LOOK_UP, "log-index": SCAN},

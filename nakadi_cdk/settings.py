@@ -46,6 +46,8 @@ def environment_of(function: str, context: Context, places: Mapping[str, str]) -
     if function == "housekeeping" and context.fans_out:
         # It removes the consumers of tasks that were killed.
         places = {**places, "event_log": f"{places['event_log']}&fan_out={context.prefix}"}
+    if function == "housekeeping":
+        places = {**places, "table_job": context.table_job, "table_minutes": str(context.table_minutes)}
     decided = {"auth": "gateway", "longest_wait_seconds": str(LONGEST_WAIT_SECONDS)}
     return _variables(NEEDS[function].settings, context, {**_asked(context), **places, **decided})
 

@@ -24,9 +24,9 @@ def ask(url: str) -> None:
 def keep_tables(broker: BrokerServices) -> float:
     """Start the job that brings tables up to date, when events wait for it; how many seconds the oldest has waited."""
     lags, job = broker.table_lags, broker.settings.table_job
-    if lags is None:
+    if lags is None or not job:
         return 0.0
-    if job and lags.claim_start(job, broker.settings.table_minutes * 60):
+    if lags.claim_start(job, broker.settings.table_minutes * 60):
         attempted("start of a job", job, lambda: start(job))
     return lags.greatest
 

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -168,14 +169,14 @@ def _interruptible() -> Iterator[threading.Event]:
         # Signals are not for this thread; what called it ends the process.
         yield ending
         return
-    before = {}
+    before: dict[int, Any] = {}
 
     def end(number: int, _frame: FrameType | None) -> None:
         ending.set()
         signal.signal(number, before[number])
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        before[number] = signal.signal(number, end)
+    for ends in (signal.SIGINT, signal.SIGTERM):
+        before[ends] = signal.signal(ends, end)
     try:
         yield ending
     finally:

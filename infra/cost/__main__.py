@@ -103,7 +103,8 @@ DEPLOYMENT = {
     "stream_minutes": "minutes that a stream lasts",
     "flush_seconds": "longest time until a batch is delivered",
     "log_days": "days that log lines are kept",
-    "dpu_hours_per_day": "DPU-hours of jobs a day",
+    "dpu_hours_per_day": "DPU-hours of jobs a day, without those that are started by news",
+    "table_minutes": "minutes that events wait until a job is started for their tables; 0 for none",
 }
 CHOSEN = {
     "compressed_streams": "streams are packed with gzip",
@@ -112,6 +113,7 @@ CHOSEN = {
     "direct": "events, commits and streams by the load balancer of direct_domain, and none by the gateway",
     "asleep": "no streaming tasks and no load balancer",
     "canary": "new versions of functions are tried first, and have alarms for it",
+    "table_stream": "that job runs all the time once it was started",
     "dashboard": "a dashboard of CloudWatch",
     "detailed_metrics": "metrics of each method of the API",
 }

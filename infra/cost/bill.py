@@ -184,6 +184,7 @@ def _metrics(flows: Flows) -> int:
     asked = 0 if flows.deployment.direct else publishing + streaming
     used = METRICS_WHEN_IDLE + (not flows.deployment.asleep)
     used += METRICS_OF_A_FUNCTION * asked + METRICS_OF_THE_INDEXER * publishing
+    used += publishing * (flows.deployment.table_minutes > 0)
     if flows.deployment.detailed_metrics:
         used += METRICS_OF_A_METHOD * (publishing + 2 * streaming) * (not flows.deployment.direct)
     return used
@@ -196,8 +197,20 @@ def _keys_and_images(flows: Flows) -> Iterator[Rest]:
     yield "image of the streaming service", IMAGE_GB, "ecr-month"
 
 
+WORKERS = 2
+SMALL_WORKER = 0.25
+"""Processing units of a worker of the job that runs all the time."""
+
+
 def _glue(flows: Flows) -> Iterator[Rest]:
-    yield "jobs", flows.deployment.dpu_hours_per_day * HOURS / 24, "glue-dpu-hour"
+    deployment = flows.deployment
+    yield "jobs", deployment.dpu_hours_per_day * HOURS / 24, "glue-dpu-hour"
+    if deployment.table_stream:
+        yield "tables, all the time", WORKERS * SMALL_WORKER * HOURS, "glue-streaming-dpu-hour"
+    elif deployment.table_minutes and flows.load.events_per_second:
+        # Where something is always published, a run of a minute follows each wait.
+        runs = HOURS * 60 / deployment.table_minutes
+        yield "tables, when there is news", runs * WORKERS / 60, "glue-dpu-hour"
 
 
 PARTS: Mapping[str, Callable[[Flows], Iterator[Rest]]] = {

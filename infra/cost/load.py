@@ -61,6 +61,8 @@ class Deployment:
     flush_seconds: float = 30.0
     log_days: float = 30.0
     dpu_hours_per_day: float = 0.1
+    table_minutes: int = 0
+    table_stream: bool = False
     compressed_streams: bool = True
     fan_out: bool = False
     direct: bool = False

@@ -89,6 +89,7 @@ PRICES: Prices = {
     "ecr-month": Price(0.10, "GB-month", GUESS, assumed=True),
     # Jobs, which run on what is left over
     "glue-dpu-hour": Price(0.29, "flexible DPU-h", GUESS, assumed=True),
+    "glue-streaming-dpu-hour": Price(0.44, "DPU-h", GUESS, assumed=True),
     # Elsewhere
     "eventbridge-event": Price(1.00 / MILLION, "64 KB of an event", "third party, 2026-03"),
     "pubsub-tb": Price(40.0, "TB", "copies of Google's page, undated"),

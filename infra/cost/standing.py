@@ -12,6 +12,9 @@ metrics is paid for each of them."""
 
 ALARM_METRICS_OF_STREAMING = 3
 ALARM_METRICS_OF_DIRECT = 1
+ALARM_METRICS_OF_TABLES = 1
+"""Where housekeeping starts the job that makes tables."""
+
 ALARM_METRICS_OF_CANARIES = 12
 """Two of each function that answers requests, and of the one that checks tokens."""
 
@@ -65,6 +68,7 @@ def standing(deployment: Deployment) -> Standing:
         alarm_metrics=ALARM_METRICS
         + awake * (ALARM_METRICS_OF_STREAMING + ALARM_METRICS_OF_SCALING)
         + direct * ALARM_METRICS_OF_DIRECT
+        + (deployment.table_minutes > 0) * ALARM_METRICS_OF_TABLES
         + deployment.canary * ALARM_METRICS_OF_CANARIES
         + ALARM_METRICS_OF_A_STREAM * deployment.kinesis_streams,
         dashboards=int(deployment.dashboard),

@@ -50,6 +50,7 @@ def test_a_function_reads_the_settings_that_it_is_given(name, issuer, monkeypatc
     """The deployment gives a function every setting that it reads, and none that it does not."""
     if name == "housekeeping":
         monkeypatch.delenv("NAKADI_AUTH")
+        monkeypatch.setenv("NAKADI_TABLE_JOB", "any")
     if name == "log_indexer":
         for setting, url in STREAM.items():
             monkeypatch.setenv(setting, url)

@@ -42,6 +42,8 @@ LARGE = {
     "console": "true",
     "NAKADI_CONSOLE_SIGN_IN": "authorize=https://id.example/oauth2/authorize,token=https://id.example/oauth2/token,"
     "client=console,scope=openid nakadi/use",
+    "table_minutes": "10",
+    "table_stream": "true",
 }
 
 CONSOLE_PAGE = '<!doctype html><html><head><script type="module" src="./assets/index-1a2b.js"></script></head></html>'

@@ -4,9 +4,15 @@ from importlib import import_module
 
 import pytest
 
-from nakadi_jobs.__main__ import JOBS
+from nakadi.app.settings import Settings
+from nakadi_cdk.context import Context
+from nakadi_cdk.settings import environment_of
+from nakadi_jobs import follow
+from nakadi_jobs.__main__ import FOLLOW, JOBS
 from tests.support.functions import ROOT
 from tests.support.templates import text
+
+PLACES = dict.fromkeys(("event_log", "registry", "log_index", "coordination"), "memory:") | {"archive": ""}
 
 NAMES = ("statistics", "compaction", "retention")
 
@@ -71,6 +77,54 @@ def test_jobs_are_started_by_the_clock(analytics):
         "retention": "cron(30 2 * * ? *)",
     }
     assert all(each["StartOnCreation"] is True for each in triggers)
+
+
+def test_a_job_that_follows_runs_all_the_time_and_is_started_by_housekeeping(large):
+    """With `table_stream` a streaming job on small workers takes the place of the one on a schedule. Housekeeping may
+    start it and no other, for it knows when events wait; Glue starts it anew each week, and no time limit ends it."""
+    jobs = {each["Name"].removeprefix("nakadi-test-"): each for each in large.analytics.all("AWS::Glue::Job").values()}
+    job = jobs[FOLLOW]
+    given = [part for pair in arguments(job).items() for part in pair]
+
+    assert set(jobs) == {"statistics", "retention", FOLLOW}
+    assert (job["Command"]["Name"], job["WorkerType"], job["NumberOfWorkers"]) == ("gluestreaming", "G.025X", 2)
+    assert (job["MaintenanceWindow"], job["MaxRetries"], job["ExecutionProperty"]) == (
+        "Sun:3",
+        0,
+        {"MaxConcurrentRuns": 1},
+    )
+    assert {"Timeout", "ExecutionClass"}.isdisjoint(job)
+    assert follow._options([*given, "--JOB_NAME", "nakadi-test-follow"]).catalog == "glue"
+    triggers = {each["Name"] for each in large.analytics.all("AWS::Glue::Trigger").values()}
+    assert triggers == {"nakadi-test-statistics", "nakadi-test-retention"}
+    environment = large.serving.environment("housekeeping")
+    told = {name: text(environment[f"NAKADI_{name.upper()}"]) for name in ("table_job", "table_minutes")}
+    assert told == {"table_job": "nakadi-test-follow", "table_minutes": "10"}
+    [late] = [
+        each
+        for each in large.serving.all("AWS::CloudWatch::Alarm").values()
+        if each["AlarmName"] == "nakadi-test-TablesAreLate"
+    ]
+    assert (late["MetricName"], late["Threshold"]) == ("TableLag", 2 * 10 * 60 + 3600)
+    starts = [
+        (name, statement["Resource"])
+        for name, role in large.serving.all("AWS::IAM::Role").items()
+        for statement in large.serving.statements({"Ref": name})
+        if "glue:StartJobRun" in statement["Action"]
+    ]
+    [(role, resource)] = starts
+    assert role.startswith("FunctionsRolehousekeeping")
+    assert text(resource).endswith(":job/nakadi-test-follow")
+
+
+def test_by_news_the_same_job_has_no_schedule():
+    """With `table_minutes` alone, housekeeping starts the job that ends; without analytics it starts none."""
+    by_news = environment_of("housekeeping", Context(table_minutes=15), PLACES)
+    assert by_news["NAKADI_TABLE_JOB"] == "nakadi-dev-compaction"
+    assert Settings.from_env(by_news).table_minutes == 15
+    assert Context(table_minutes=15, analytics=False).table_job == ""
+    assert Context().table_job == ""
+    assert Context(table_minutes=15).late_seconds == 2 * 15 * 60 + 3600
 
 
 def test_someone_hears_of_a_job_that_failed(analytics, serving):

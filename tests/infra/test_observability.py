@@ -64,7 +64,7 @@ def test_every_alarm_is_explained():
     """docs/operations.md says of each alarm what it means and what to do, and of no others."""
     explained = {name: (means, act) for name, means, act in ROW.findall(OPERATIONS.read_text())}
 
-    assert set(explained) - {"JobFailed", "DirectRequestsFail"} == ALARMS
+    assert set(explained) - {"JobFailed", "DirectRequestsFail", "TablesAreLate"} == ALARMS
     assert "JobFailed" in explained
 
 
@@ -147,7 +147,7 @@ def test_everything_is_on_one_page(serving, large):
 
     assert dashboard["DashboardName"] == "nakadi-test"
     assert (
-        len(body["widgets"][0]["properties"]["alarms"]) == len(ALARMS) + 10 * len(OF_A_STREAM) + 1
-    )  # of direct requests
+        len(body["widgets"][0]["properties"]["alarms"]) == len(ALARMS) + 10 * len(OF_A_STREAM) + 2
+    )  # of direct requests, and of tables
     functions = {name for name in large.serving.all("AWS::Lambda::Function") if f"<{name}>" in json.dumps(body)}
     assert len(functions) == len(NEEDS)

@@ -76,7 +76,7 @@ MAY = {
     "ApiRestCloudWatchRole": set(),
     "ApiPagesRole": {"s3:GetObject"},
     "AnalyticsRolestatistics": JOB | CHANGE,
-    "AnalyticsRolecompaction": JOB | LOOK_UP,
+    "AnalyticsRolecompaction": JOB | CHANGE,
     "AnalyticsRoleretention": JOB | CHANGE | {"dynamodb:Scan"},
 }
 
@@ -274,6 +274,7 @@ def _places(analytics, job):
         ("AnalyticsRoleretention", "log-index", "stream#nakadi-test"),
         ("AnalyticsRoleretention", "documents", "event-type"),
         ("AnalyticsRolecompaction", "log-index", "topic#t"),
+        ("AnalyticsRolecompaction", "documents", "event-type"),
     ],
 )
 def test_a_job_changes_only_what_it_owns(roles, data, role, table, key):
