@@ -91,10 +91,11 @@ addEventListener("nakadi.signed", () => kept.clear());
 
 /** Loads when the page opens, when `inputs` change, and then every so many milliseconds while the tab is seen.
  *
- * What is loaded under the name `keep` is shown at once when the page is opened again, while it is loaded anew.
+ * What is loaded under the name `keep` is shown at once when the page is opened again, while it is loaded anew. What comes
+ * in parts can be shown before it is whole, by `soFar`.
  */
 export function useLoad<T>(
-  load: (signal: AbortSignal) => Promise<T>, inputs: unknown[], every = 0, keep = "",
+  load: (signal: AbortSignal, soFar: (data: T) => void) => Promise<T>, inputs: unknown[], every = 0, keep = "",
 ): Loaded<T> {
   const before = kept.get(keep) as T | undefined;
   const [state, setState] = useState<{ data?: T; problem?: Problem; loading: boolean }>({ data: before, loading: true });
@@ -111,7 +112,9 @@ export function useLoad<T>(
     const work = async () => {
       if (document.hidden && every) return again();
       try {
-        const data = await load(stopping.signal);
+        const data = await load(stopping.signal, (part) => {
+          if (!stopping.signal.aborted && !kept.has(keep)) setState({ data: part, loading: true });
+        });
         if (keep) kept.set(keep, data);
         if (!stopping.signal.aborted) setState({ data, loading: false });
       } catch (error) {
@@ -126,6 +129,22 @@ export function useLoad<T>(
     };
   }, [...inputs, round]);
   return { ...state, reload };
+}
+
+// The first part is small, so that there is something to see at once.
+const FIRST = 200;
+const PART = 1000;
+
+/** All event types, part after part; a list without parts is known by being longer than what was asked for. */
+export async function allEventTypes(signal: AbortSignal, soFar: (types: EventType[]) => void): Promise<EventType[]> {
+  const found: EventType[] = [];
+  for (let limit = FIRST; ; limit = PART) {
+    const query = { limit, after: found.at(-1)?.name };
+    const part = await body(api.GET("/event-types", { params: { query }, signal }));
+    found.push(...part);
+    if (part.length !== limit) return found;
+    soFar([...found]);
+  }
 }
 
 /** The body of a successful call. */

@@ -40,9 +40,20 @@ test("ten thousand event types are listed, sorted and searched without drawing t
     name: `team-${at % 97}.thing-${at}`,
     measured_statistic: { messages_per_minute: at, message_size: 500 + at, read_parallelism: 1, write_parallelism: 1 },
   }));
-  await page.route(/\/event-types$/, (route) => route.fulfill({ json: many }));
+  // In parts: the first is seen while the next one is still on its way.
+  let goOn;
+  const seen = new Promise((resolve) => (goOn = resolve));
+  await page.route(/\/event-types\?/, async (route) => {
+    const query = new URL(route.request().url()).searchParams;
+    const from = many.findIndex(({ name }) => name === query.get("after")) + 1;
+    if (from) await seen;
+    await route.fulfill({ json: many.slice(from, from + Number(query.get("limit"))) });
+  });
   await open(page);
-  await page.getByText("10,000 event types").waitFor();
+  await page.getByText("200 event types, loading…").waitFor();
+  await page.getByRole("link", { name: "team-0.thing-0", exact: true }).waitFor();
+  goOn();
+  await page.getByText("10,000 event types", { exact: true }).waitFor();
   const rows = page.getByRole("table", { name: "Event types" }).getByRole("row");
   assert.ok((await rows.count()) < 60, `${await rows.count()} rows are drawn`);
   await page.getByRole("button", { name: "Events / min" }).click();

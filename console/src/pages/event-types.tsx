@@ -1,7 +1,7 @@
 /** All event types, with search and filters. */
 
 import { useMemo } from "preact/hooks";
-import { api, body, type EventType, useLoad } from "../api";
+import { allEventTypes, type EventType, useLoad } from "../api";
 import { Choice, Search } from "../components/fields";
 import { Await, EmptyState } from "../components/notices";
 import { Chips, PageHead, type PageProps } from "../components/page";
@@ -54,13 +54,15 @@ function NotMeasured() {
 }
 
 export function EventTypes({ query }: PageProps) {
-  const types = useLoad((signal) => body(api.GET("/event-types", { signal })), [], 0, "event types");
+  const types = useLoad(allEventTypes, [], 0, "event types");
   return (
     <>
       <PageHead title="Event types">
         <a class="button" href="#/create-event-type">Create an event type</a>
       </PageHead>
-      <Await of={types}>{(all) => (all.length ? <Listed all={all} query={query} /> : <None />)}</Await>
+      <Await of={types}>
+        {(all) => (all.length ? <Listed all={all} loading={types.loading} query={query} /> : <None />)}
+      </Await>
     </>
   );
 }
@@ -74,7 +76,7 @@ function None() {
   );
 }
 
-function Listed({ all, query }: { all: EventType[]; query: URLSearchParams }) {
+function Listed({ all, loading, query }: { all: EventType[]; loading: boolean; query: URLSearchParams }) {
   const text = query.get("q") ?? "";
   const category = query.get("category") ?? "";
   const owner = query.get("owner") ?? "";
@@ -110,6 +112,7 @@ function Listed({ all, query }: { all: EventType[]; query: URLSearchParams }) {
           {rows.length === all.length
             ? plural(all.length, "event type")
             : `${count(rows.length)} of ${plural(all.length, "event type")}`}
+          {loading && ", loading…"}
         </span>
       </div>
       {rows.length ? (

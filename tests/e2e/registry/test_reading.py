@@ -59,6 +59,26 @@ def test_no_match_is_an_empty_list(api):
     assert names(api.get("/event-types", params={"owning_application": a_name("nobody")})) == []
 
 
+def test_the_list_can_be_had_in_parts(api):
+    """A part has as many as were asked for, behind a name; filters narrow what is counted. (R87)"""
+    application = a_name("app")
+    prefix = a_name("parts")
+    stored = [created(api, name=f"{prefix}.{n}", owning_application=application)["name"] for n in range(5)]
+    created(api, name=f"{prefix}.2x")
+    mine = {"owning_application": application}
+
+    assert names(api.get("/event-types", params={"after": stored[0], "limit": 2})) == stored[1:3]
+    assert names(api.get("/event-types", params=mine | {"limit": 4})) == stored[:4]
+    assert names(api.get("/event-types", params=mine | {"after": stored[3], "limit": 4})) == stored[4:]
+    assert names(api.get("/event-types", params=mine | {"after": stored[4]})) == []
+
+
+@pytest.mark.parametrize("limit", ["0", "1001", "-1", "many"])
+def test_a_part_of_the_list_has_between_one_and_a_thousand(api, limit):
+    """Anything else is a bad request. (R87)"""
+    assert "limit" in problem(api.get("/event-types", params={"limit": limit}), 400)
+
+
 @pytest.mark.parametrize(
     ("writer", "reason"),
     [

@@ -1,7 +1,7 @@
 /** Where event logs are, and the timelines of an event type. */
 
 import { useState } from "preact/hooks";
-import { api, body, problemFrom, type Problem, type Schemas, useLoad } from "../../api";
+import { allEventTypes, api, body, problemFrom, type Problem, type Schemas, useLoad } from "../../api";
 import { ConfirmByName, Dialog } from "../../components/confirm";
 import { Labelled } from "../../components/fields";
 import { Await, EmptyState, ProblemNotice } from "../../components/notices";
@@ -112,7 +112,7 @@ function AddStorage({ usual, onClose }: { usual: Storage["storage_type"]; onClos
 }
 
 export function TimelinesTab({ name }: { name: string }) {
-  const types = useLoad((signal) => body(api.GET("/event-types", { signal })), []);
+  const types = useLoad(allEventTypes, []);
   return (
     <Await of={types}>
       {(all) => all.length ? (

@@ -70,10 +70,9 @@ class EventTypes:
         """An event type, perhaps as it was a moment ago. What this process has written is seen at once."""
         return self._cache.get(name, lambda: self.get(name))
 
-    def all(self) -> Iterator[EventType]:
-        """All event types, in the order of their names."""
-        after = ""
-        while page := self._registry.list(KIND, after=after, limit=PAGE_SIZE):
+    def all(self, *, after: str = "", page_size: int = PAGE_SIZE) -> Iterator[EventType]:
+        """All event types whose names are greater than `after`, in the order of their names, read so many at a time."""
+        while page := self._registry.list(KIND, after=after, limit=page_size):
             yield from map(event_type_of, page)
             after = page[-1].key
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 
 from msgspec import Struct
 
@@ -10,7 +11,7 @@ from nakadi.auth.permissions import Features, Permissions
 from nakadi.event_types.adoption import AdoptedTimeline, Adoption
 from nakadi.event_types.deletion import EventTypeDeletion
 from nakadi.event_types.registration import EventTypeCreation, EventTypeUpdate, Repartitioning
-from nakadi.event_types.repository import EventTypes
+from nakadi.event_types.repository import PAGE_SIZE, EventTypes
 from nakadi.event_types.schema_versions import SchemaEvaluation, SchemaVersions
 from nakadi.event_types.timelines import Timelines
 from nakadi.http.application import Handler, Route
@@ -19,7 +20,7 @@ from nakadi.http.message import Request, Response, empty_response, json_response
 from nakadi.http.views import View, event_type_view, measured_view, page_links, schema_view, table_view, timeline_view
 from nakadi.model.authorization import Attribute, Feature, Operation
 from nakadi.model.event_type import CleanupPolicy, EnrichmentStrategy, EventType, PartitionStrategy
-from nakadi.model.outcomes import Violations
+from nakadi.model.outcomes import Malformed, Violations
 from nakadi.openapi.checks import body_violations
 
 
@@ -59,13 +60,16 @@ class EventTypeHandlers(Struct, frozen=True, kw_only=True):
 
     def list(self, request: Request) -> Response:
         application, writer = request.parameter("owning_application"), attribute_parameter(request, "writer")
-        return json_response(
-            [
-                event_type_view(each)
-                for each in self.event_types.all()
-                if application in (None, each.owning_application) and (writer is None or _names_writer(each, writer))
-            ]
+        limit = request.integer("limit")
+        if limit is not None and not 1 <= limit <= PAGE_SIZE:
+            raise Malformed(f"'limit' parameter should have value between 1 and {PAGE_SIZE}")
+        page_size = PAGE_SIZE if limit is None or application or writer else limit
+        listed = (
+            event_type_view(each)
+            for each in self.event_types.all(after=request.parameter("after") or "", page_size=page_size)
+            if application in (None, each.owning_application) and (writer is None or _names_writer(each, writer))
         )
+        return json_response(list(islice(listed, limit)))
 
     def get(self, request: Request) -> Response:
         event_type = self.event_types.get(request.path_parameters["name"])
