@@ -23,13 +23,15 @@ from nakadi.schemas.values import STEPS_PER_SECOND, Steps, spend_steps
 
 # Moments --------------------------------------------------------------------------------------------------------------
 
-_USUAL = re.compile(
+_USUAL_TEXT = (
     r"\d{4}-"
     r"(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|02-(?:0[1-9]|1\d|2[0-8]))"
     r"[Tt](?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{0,9})?"
-    r"(?:[Zz]|[+-](?:(?:0\d|1[0-7]):[0-5]\d|18:00))",
-    re.ASCII,
-).fullmatch
+    r"(?:[Zz]|[+-](?:(?:0\d|1[0-7]):[0-5]\d|18:00))"
+)
+_USUAL = re.compile(_USUAL_TEXT, re.ASCII).fullmatch
+USUAL_TIMESTAMP = rf"(?a)\A(?:{_USUAL_TEXT})\Z"
+"""A pattern of texts that are moments. Some moments look otherwise."""
 
 _PARTS = tuple(
     (name, re.compile(pattern, re.ASCII))

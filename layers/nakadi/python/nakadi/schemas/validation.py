@@ -16,6 +16,7 @@ from nakadi.schemas.explanation import STEPS_OF_LONG_EXPLANATION, STEPS_OF_SHORT
 from nakadi.schemas.formats import BadPattern, Patterns
 from nakadi.schemas.keywords import ALWAYS, NEVER, TYPES, CodeCheck, Constants, all_of, check_of_scalar
 from nakadi.schemas.limits import check_tree
+from nakadi.schemas.shapes import looks_at
 from nakadi.schemas.submission import check_loadable, check_references
 from nakadi.schemas.values import MOST_STEPS, Exhausted, Steps, all_differ
 
@@ -218,6 +219,7 @@ class _Generator:
         self._constants = constants
         self._functions: list[str] = []
         self._targets = _targets(document)
+        self._looks = looks_at(document.root, self._targets)
         self._functions_by_schema: dict[int, str] = {}
         self._scalars: dict[tuple[int, str], CodeCheck] = {}
         self._functions_to_write: list[tuple[str, Schema]] = []
@@ -299,6 +301,8 @@ class _Generator:
         if "$ref" in schema:
             return lines.refuse_unless(self._check_of_reference(schema["$ref"], "value"))
         keywords = self._keywords_about_members(schema)
+        if id(schema) in self._looks:
+            lines.add(f"if {self._constants.name_of(self._looks[id(schema)])}(value): return True")
         cost = lines.refuse_unless(self._scalar_check(schema, "value"))
         cost += self._write_combinators(schema, lines)
         if "if" in keywords:
