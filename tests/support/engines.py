@@ -22,6 +22,7 @@ from nakadi.ports.registry import Registry
 from tests.support import kafka
 from tests.support.clock import HandMovedClock
 from tests.support.other_engines import WANTED
+from tests.support.sharing import sharing
 
 SQLITE = "sqlite:///{folder}/nakadi.db"
 
@@ -36,6 +37,7 @@ REGISTRIES: Mapping[str, str] = {"memory": "memory:", "sqlite": SQLITE, "dynamod
 EVENT_LOGS: Mapping[str, str] = {
     "memory": "memory:",
     "sqlite": SQLITE,
+    "sqlite-shared": "shared:sqlite",
     "tiered": "tiered:sqlite",
     "tiered-cold": "tiered:memory",
     "kinesis": "kinesis:moto",
@@ -159,6 +161,10 @@ def a_log(url: str, folder: Path) -> Iterator[LogUnderTest]:
     clock = HandMovedClock()
     if url.startswith("tiered:"):
         with a_tiered_log(url.removeprefix("tiered:"), folder, clock) as log:
+            yield LogUnderTest(log, clock)
+        return
+    if url == "shared:sqlite":
+        with sharing(folder / "nakadi.db", clock) as log:
             yield LogUnderTest(log, clock)
         return
     with beside(url.format(folder=folder), folder) as (address, others):

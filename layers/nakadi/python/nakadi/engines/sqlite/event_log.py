@@ -1,7 +1,8 @@
 """The event log in a SQLite file: for one machine, and for as many processes on it as you like.
 
 A topic's partition is a *log* of rows, each a frame of events that were appended together. All writing of a process is
-done by one thread (`writing`), reading by the calling threads (`reading`).
+done by one thread (`writing`), or by another process that commits for several (`sharing`), and reading by the calling
+threads (`reading`).
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from queue import SimpleQueue
+from socket import socket
+from typing import Protocol
 
 from nakadi.common.metrics import Metrics
 from nakadi.engines.common.listeners import PartitionListeners
@@ -18,7 +21,7 @@ from nakadi.engines.sqlite.changes import AppendsByOthers
 from nakadi.engines.sqlite.file import PATIENCE, SqliteFile
 from nakadi.engines.sqlite.maintenance import Cleaner, PartitionCompaction
 from nakadi.engines.sqlite.reading import bounds_of, offset_at, slice_of
-from nakadi.engines.sqlite.writing import CommittedAppend, LogWriter
+from nakadi.engines.sqlite.writing import CommittedAppend, LogWriter, Writer
 from nakadi.model.events import Bounds, Fate, Record, Slice, Stored, microseconds
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import Appended, UnknownTopic
@@ -26,12 +29,47 @@ from nakadi.ports.event_log import Appended, UnknownTopic
 STORED = Stored()
 
 
+class Attentive(Protocol):
+    """What reports the appends of other processes while somewhere in this one is interest in them."""
+
+    def attend(self) -> None:
+        """Begin to report what other processes append, if that has not begun."""
+
+    def leave(self) -> None:
+        """The opposite of `attend`, to be called as often."""
+
+    def close(self) -> None: ...
+
+
 class SqliteLog:
-    def __init__(self, path: Path, clock: Clock, metrics: Metrics | None = None, *, patience: float = PATIENCE) -> None:
+    """`committer` is the connection to another process that commits for this one."""
+
+    def __init__(
+        self,
+        path: Path,
+        clock: Clock,
+        metrics: Metrics | None = None,
+        *,
+        patience: float = PATIENCE,
+        committer: socket | None = None,
+    ) -> None:
         self._file = SqliteFile(path, patience=patience)
         self._announcements = PartitionListeners()
-        self._appends_by_others = AppendsByOthers(self._file, self._announcements.announce)
-        self._writer = LogWriter(self._file, clock, self._note_stored, metrics or Metrics())
+        self._writer: Writer
+        self._appends_by_others: Attentive
+        if committer is None:
+            self._appends_by_others = polled = AppendsByOthers(self._file, self._announcements.announce)
+
+            def note_stored(arrivals: Sequence[CommittedAppend]) -> None:
+                polled.note_own(arrivals)
+                for arrival in arrivals:
+                    self._announcements.announce(arrival.topic, arrival.partition)
+
+            self._writer = LogWriter(self._file, clock, note_stored, metrics or Metrics())
+        else:
+            from nakadi.engines.sqlite.sharing import RemoteWriter  # noqa: PLC0415  # only processes that share a file
+
+            self._writer = self._appends_by_others = RemoteWriter(committer, self._file, self._announcements.announce)
         self._cleaner = Cleaner(self._file, self._writer)
 
     def create_topic(self, topic: str, partitions: int) -> None:
@@ -121,11 +159,6 @@ class SqliteLog:
         self._appends_by_others.close()
         self._file.close()
         self._announcements.wake_all()
-
-    def _note_stored(self, arrivals: Sequence[CommittedAppend]) -> None:
-        self._appends_by_others.note_own(arrivals)
-        for arrival in arrivals:
-            self._announcements.announce(arrival.topic, arrival.partition)
 
 
 def _create(connection: sqlite3.Connection, topic: str, partitions: int) -> None:

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import count, repeat
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar, overload
 
 import orjson
 from msgspec import Struct
@@ -32,10 +32,14 @@ FRAME_BYTES = 64_000
 """Frames are cut at about this size: readers fetch and unpack whole ones."""
 
 
-class Chunk(Struct, frozen=True):
-    """Records that stay together; `frame` is missing where they are likely to be joined with others."""
+class Chunk(Struct, frozen=True, array_like=True):
+    """Records that stay together; `frame` is missing where they are likely to be joined with others.
+
+    One that came from another process has either its records or its frame.
+    """
 
     records: Sequence[Record]
+    count: int
     size: int
     frame: bytes | None = None
 
@@ -61,20 +65,41 @@ class FrameRow(NamedTuple):
 def chunks_of(records: Sequence[Record]) -> Iterator[Chunk]:
     for group, size in _group(records, [len(record.value or b"") + 1 for record in records]):
         if size > LIKELY_JOINED:
-            yield Chunk(group, size, frames.encode(group))
+            yield Chunk(group, len(group), size, frames.encode(group))
         else:
             frames.check(group)
-            yield Chunk(group, size)
+            yield Chunk(group, len(group), size)
 
 
 def merged(chunks: Sequence[Chunk]) -> Iterator[Chunk]:
     """Join neighbours that are small: readers of single events would otherwise fetch as many rows."""
-    for group, size in _group(chunks, [chunk.size for chunk in chunks]):
+    # What is a frame and nothing else is left alone: unpacking it here would take longer than reading one more row.
+    for group, size in _group(chunks, [chunk.size if chunk.records else FRAME_BYTES + 1 for chunk in chunks]):
         if len(group) == 1:
             yield group[0]
         else:
             records = [record for chunk in group for record in chunk.records]
-            yield Chunk(records, size)
+            yield Chunk(records, len(records), size)
+
+
+class PreparedRecords(Sequence[Record]):
+    """Records whose chunks were made by the process that they come from."""
+
+    def __init__(self, chunks: Sequence[Chunk]) -> None:
+        self.chunks = chunks
+
+    def __len__(self) -> int:
+        return sum(chunk.count for chunk in self.chunks)
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Record]: ...
+
+    def __getitem__(self, index: int | slice) -> Record | Sequence[Record]:
+        records = [record for chunk in self.chunks for record in chunk.records or frames.decode(chunk.frame or b"")]
+        return [record for record in records if record is not None][index]
 
 
 def _group(items: Sequence[T], sizes: Iterable[int]) -> Iterator[tuple[list[T], int]]:

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import orjson
 from msgspec import Struct
@@ -21,7 +21,7 @@ from msgspec import Struct
 from nakadi.common.metrics import Metrics
 from nakadi.engines.common import frames
 from nakadi.engines.sqlite.file import SqliteFile
-from nakadi.engines.sqlite.reading import ROW, Chunk, chunks_of, merged
+from nakadi.engines.sqlite.reading import ROW, Chunk, PreparedRecords, chunks_of, merged
 from nakadi.model.events import Record, microseconds
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import Clock
@@ -79,7 +79,7 @@ class _PendingAppend:
         self.done = done
         self.places = [(topic, partition) for partition in batches]
         # Checked before the writer has them: what is wrong with a record must not fail the commit of the others.
-        self.chunks = {(topic, partition): list(chunks_of(records)) for partition, records in batches.items()}
+        self.chunks = {(topic, partition): chunked(records) for partition, records in batches.items()}
         self.size = sum(chunk.size for chunks in self.chunks.values() for chunk in chunks)
 
     def finish(self, error: Exception | None) -> None:
@@ -96,6 +96,10 @@ class _PendingAppend:
             if ends[place].sealed:
                 return SealedTopic(self.topic)
         return None
+
+
+def chunked(records: Sequence[Record]) -> Sequence[Chunk]:
+    return records.chunks if isinstance(records, PreparedRecords) else list(chunks_of(records))
 
 
 class _WriterTask(Generic[T]):
@@ -123,8 +127,21 @@ class _WriterTask(Generic[T]):
         return cast(T, self._result)
 
 
+class Writer(Protocol):
+    """What writes the events of a process, and does the small steps of looking after them."""
+
+    def append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: Done) -> None:
+        """Have `done` called when the records are durable, or with the reason why they are not. Waits for nothing."""
+
+    def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Have work done in a transaction of its own. It delays every append: it must take milliseconds."""
+
+    def close(self) -> None:
+        """Do what waits, then stop."""
+
+
 class LogWriter:
-    """The only one who writes events through this process."""
+    """A thread that writes."""
 
     def __init__(
         self, file: SqliteFile, clock: Clock, stored: Callable[[Sequence[CommittedAppend]], None], metrics: Metrics
@@ -145,7 +162,6 @@ class LogWriter:
         self._thread.start()
 
     def append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: Done) -> None:
-        """Have `done` called when the records are durable, or with the reason why they are not. Waits for nothing."""
         append = _PendingAppend(topic, batches, done)
         with self._changed:
             self._refuse_if_closing()
@@ -156,7 +172,6 @@ class LogWriter:
             self._changed.notify()
 
     def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Have work done in a transaction of its own. It delays every append: it must take milliseconds."""
         step = _WriterTask(work)
         with self._changed:
             self._refuse_if_closing()
@@ -165,7 +180,6 @@ class LogWriter:
         return step.outcome()
 
     def close(self) -> None:
-        """Do what waits, then stop."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -266,7 +280,7 @@ def _store(
 def _rows(end: _End, chunks: Sequence[Chunk], now: int) -> Iterator[tuple[int, int, int, int, int, bytes]]:
     end.stored_at = max(end.stored_at, now)
     for chunk in merged(chunks):
-        count, frame = len(chunk.records), chunk.frame or frames.encode(chunk.records)
+        count, frame = chunk.count, chunk.frame or frames.encode(chunk.records)
         body = ROW.pack(end.next, count, end.stored_at, len(frame)) + frame
         yield end.log, end.next, count, end.stored_at, chunk.size, body
         end.next += count

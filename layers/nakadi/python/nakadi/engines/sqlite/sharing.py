@@ -1,0 +1,410 @@
+"""Several processes append to one file, and one of them commits for all, so that they share the group commit.
+
+A process that only sends has a `RemoteWriter`: it makes chunks of records, with all the work that takes, sends them
+through a socket, and gets their outcomes back. The process that commits has an `AppendService`, which hands what
+arrives to its own event log, and reports to the others which partitions grew. Both ends are one program of one version:
+a message is its length and MessagePack.
+
+A connection that breaks leaves appends without an outcome. They end with `Unavailable`, which means, as everywhere,
+that they are not known to be stored: the commit may have happened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import sqlite3
+import struct
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TypeVar, cast
+
+import msgspec
+from msgspec import Struct
+
+from nakadi.engines.sqlite.file import SqliteFile
+from nakadi.engines.sqlite.reading import Chunk, PreparedRecords
+from nakadi.engines.sqlite.writing import WAITING_APPENDS, WAITING_BYTES, Done, Place, chunked
+from nakadi.model.events import Record, Stored
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports.event_log import EventLog, Fates, SealedTopic, UnknownTopic
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+# Messages -------------------------------------------------------------------------------------------------------------
+
+
+LENGTH = struct.Struct("<I")
+RECEIVED_AT_ONCE = 1 << 18
+
+FAILURES: tuple[type[Exception], ...] = (Unavailable, UnknownTopic, SealedTopic)
+"""What an append can fail with. Everything else is `Unavailable` to the process that sent it."""
+
+
+class _Append(Struct, frozen=True, array_like=True, tag=1):
+    """An append to be made. Its outcome names the number."""
+
+    number: int
+    topic: str
+    batches: dict[int, list[Chunk]]
+
+
+class _Watch(Struct, frozen=True, array_like=True, tag=2):
+    """From now on, the partitions that grew are to be reported."""
+
+
+class _Outcomes(Struct, frozen=True, array_like=True, tag=3):
+    """Partitions that grew, and appends that have ended since the last message. A failure is a number, the index of
+    its kind in `FAILURES`, and its text."""
+
+    grown: list[Place]
+    stored: list[int]
+    failed: list[tuple[int, int, str]]
+
+
+class _Watching(Struct, frozen=True, array_like=True, tag=4):
+    """Everything that is committed from now on will be reported."""
+
+
+_REQUESTS = msgspec.msgpack.Decoder(_Append | _Watch)
+_ANSWERS = msgspec.msgpack.Decoder(_Outcomes | _Watching)
+
+
+def framed(message: Struct) -> bytes:
+    body = msgspec.msgpack.encode(message)
+    return LENGTH.pack(len(body)) + body
+
+
+def messages_in(received: bytearray) -> Iterator[bytes]:
+    """Take every whole message out of what was received."""
+    place = 0
+    while len(received) - place >= LENGTH.size:
+        (length,) = LENGTH.unpack_from(received, place)
+        end = place + LENGTH.size + length
+        if end > len(received):
+            break
+        yield bytes(received[place + LENGTH.size : end])
+        place = end
+    del received[:place]
+
+
+# The process that sends -----------------------------------------------------------------------------------------------
+
+
+class RemoteWriter:
+    """Has another process commit appends; all other writing is done here, in transactions of their own."""
+
+    def __init__(self, connection: socket.socket, file: SqliteFile, announce: Callable[[str, int], None]) -> None:
+        self._file = file
+        self._announce = announce
+        self._outbox = _Outbox(connection)
+        self._connection = connection
+        self._changed = threading.Condition()
+        self._next = 0
+        # By number: what is called with the outcome, and the size.
+        self._waiting: dict[int, tuple[Done, int]] = {}
+        self._waiting_bytes = 0
+        self._ended = ""
+        self._watching = threading.Event()
+        self._is_asked_to_watch = False
+        self._thread = threading.Thread(target=self._receive, name="event-log-outcomes", daemon=True)
+        self._thread.start()
+
+    def append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: Done) -> None:
+        chunks = {partition: [_without_copies(chunk) for chunk in chunked(each)] for partition, each in batches.items()}
+        size = sum(chunk.size for each in chunks.values() for chunk in each)
+        with self._changed:
+            self._refuse_if_ended()
+            if len(self._waiting) >= WAITING_APPENDS or self._waiting_bytes > WAITING_BYTES:
+                raise Unavailable("Too many events wait to be written.")
+            number = self._next
+            self._next += 1
+            self._waiting[number] = done, size
+            self._waiting_bytes += size
+        self._outbox.send(framed(_Append(number, topic, chunks)))
+
+    def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        with self._changed:
+            self._refuse_if_ended()
+        with self._file.writing() as connection:
+            return work(connection)
+
+    def attend(self) -> None:
+        """Have growing partitions reported from now on; it does not end before the connection does."""
+        with self._changed:
+            self._refuse_if_ended()
+            first, self._is_asked_to_watch = not self._is_asked_to_watch, True
+        if first:
+            self._outbox.send(framed(_Watch()))
+        # What is committed after this returned must be reported, so the other side has to know.
+        self._watching.wait()
+        with self._changed:
+            self._refuse_if_ended()
+
+    def leave(self) -> None:
+        """Nothing: a report is a few bytes beside the outcomes, and beginning anew takes a round trip."""
+
+    def close(self) -> None:
+        with self._changed:
+            self._ended = self._ended or "The event log is closed."
+            # The other side answers everything, or its end of the connection closes.
+            self._changed.wait_for(lambda: not self._waiting)
+        try:
+            self._connection.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            log.debug("The connection to the process that commits was broken already")
+        self._thread.join()
+        self._outbox.close()
+        self._connection.close()
+
+    def _refuse_if_ended(self) -> None:
+        if self._ended:
+            raise Unavailable(self._ended)
+
+    def _receive(self) -> None:
+        received = bytearray()
+        try:
+            while data := self._connection.recv(RECEIVED_AT_ONCE):
+                received += data
+                for message in messages_in(received):
+                    self._take(_ANSWERS.decode(message))
+        except OSError as error:
+            log.warning("The connection to the process that commits events is broken: %s", error)
+        except Exception:
+            log.exception("An outcome of the process that commits events cannot be understood")
+        self._break_off()
+
+    def _take(self, answer: _Outcomes | _Watching) -> None:
+        if isinstance(answer, _Watching):
+            self._watching.set()
+            return
+        for topic, partition in answer.grown:
+            self._announce(topic, partition)
+        self._finish([(number, None) for number in answer.stored])
+        self._finish([(number, FAILURES[kind](text)) for number, kind, text in answer.failed])
+
+    def _finish(self, outcomes: Sequence[tuple[int, Exception | None]]) -> None:
+        finished: list[tuple[Done, Exception | None]] = []
+        with self._changed:
+            for number, error in outcomes:
+                done, size = self._waiting.pop(number)
+                self._waiting_bytes -= size
+                finished.append((done, error))
+            if not self._waiting:
+                self._changed.notify_all()
+        for done, error in finished:
+            try:
+                done(error)
+            except Exception:
+                # It must not end the thread that all other appends wait for.
+                log.exception("Passing on the outcome of an append failed")
+
+    def _break_off(self) -> None:
+        with self._changed:
+            self._ended = self._ended or "The process that commits events has ended."
+            left = list(self._waiting)
+        # An append that is told of the end before it was sent is not sent either, for the connection is broken.
+        broken = Unavailable("The process that commits events ended before it answered: not known to be stored.")
+        self._finish([(number, broken) for number in left])
+        self._watching.set()
+
+
+def _without_copies(chunk: Chunk) -> Chunk:
+    """Without the records of a chunk that has its frame."""
+    return chunk if chunk.frame is None else Chunk((), chunk.count, chunk.size, chunk.frame)
+
+
+class _Outbox:
+    """Sends without waiting. What the socket does not take at once is sent by a thread, in its order."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._changed = threading.Condition()
+        self._unsent: deque[bytes] = deque()
+        self._is_sending = False
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    def send(self, data: bytes) -> None:
+        with self._changed:
+            sent = 0
+            if not self._is_sending:
+                try:
+                    sent = self._connection.send(data, socket.MSG_DONTWAIT)
+                except BlockingIOError:
+                    pass
+                except OSError:
+                    return  # the thread that receives ends what waits for an outcome
+                if sent == len(data):
+                    return
+            self._unsent.append(data[sent:])
+            self._is_sending = True
+            self._changed.notify()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._send_the_rest, name="event-log-outbox", daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        """To be called when the connection is shut down."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _send_the_rest(self) -> None:
+        while True:
+            with self._changed:
+                # Whoever finds nothing unsent sends by itself again, so the two are settled under one lock.
+                self._is_sending = bool(self._unsent)
+                while not self._unsent:
+                    if self._closed:
+                        return
+                    self._changed.wait()
+                data = self._unsent.popleft()
+            try:
+                self._connection.sendall(data)
+            except OSError:
+                with self._changed:
+                    self._unsent.clear()
+
+
+# The process that commits ---------------------------------------------------------------------------------------------
+
+
+class AppendService:
+    """Makes the appends of other processes. Belongs to the event loop that it is made in."""
+
+    def __init__(self, event_log: EventLog) -> None:
+        self._log = event_log
+        self._loop = asyncio.get_running_loop()
+        self._connections: list[_Sender] = []
+        self._end_watch: Callable[[], None] | None = None
+        self._is_awake = False
+
+    async def serve(self, connection: socket.socket) -> None:
+        """Make the appends that arrive from a process, until its end of the connection is closed."""
+        sender = _Sender(self._log, self._wake, self._watch)
+        self._connections.append(sender)
+        try:
+            transport, _ = await self._loop.create_unix_connection(lambda: sender, sock=connection)
+            await sender.gone.wait()
+            transport.close()
+        finally:
+            self._connections.remove(sender)
+
+    def close(self) -> None:
+        if self._end_watch is not None:
+            self._end_watch()
+
+    def _watch(self) -> None:
+        if self._end_watch is None:
+            self._end_watch = self._log.watch(self._note_grown)
+
+    def _note_grown(self, topic: str, partition: int) -> None:
+        for sender in tuple(self._connections):
+            if sender.is_watching:
+                sender.news.append((topic, partition))
+        self._wake()
+
+    def _wake(self) -> None:
+        """Have what is new sent. May be called in any thread."""
+        # The flag is put back before the queues are emptied: what is added by those who find it set is still sent.
+        if not self._is_awake:
+            self._is_awake = True
+            try:
+                self._loop.call_soon_threadsafe(self._send)
+            except RuntimeError:
+                log.debug("An append has ended after the event loop")
+
+    def _send(self) -> None:
+        self._is_awake = False
+        for sender in self._connections:
+            sender.flush()
+
+
+class _Sender(asyncio.Protocol):
+    """The process at the other end of a connection."""
+
+    def __init__(self, event_log: EventLog, wake: Callable[[], None], watch: Callable[[], None]) -> None:
+        self.gone = asyncio.Event()
+        self.is_watching = False
+        # Filled by the threads of the log: partitions that grew, and outcomes.
+        self.news: deque[Place] = deque()
+        self._outcomes: deque[tuple[int, Fates | Exception]] = deque()
+        self._log = event_log
+        self._wake = wake
+        self._watch = watch
+        self._received = bytearray()
+        self._grown: dict[Place, None] = {}
+        self._is_paused = False
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transport = None
+        if exc is not None:
+            # That a process died is reported by the one that started it.
+            log.debug("The connection to a process that appends events is broken: %s", exc)
+        self.gone.set()
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        for message in messages_in(self._received):
+            request = _REQUESTS.decode(message)
+            if isinstance(request, _Append):
+                batches = {partition: PreparedRecords(chunks) for partition, chunks in request.batches.items()}
+                self._log.append_soon(request.topic, batches, partial(self._finish, request.number))
+            else:
+                # First the place that reports are put into, then the watch, and then the answer that relies on both.
+                self.is_watching = True
+                self._watch()
+                self._write(_Watching())
+
+    def pause_writing(self) -> None:
+        self._is_paused = True
+
+    def resume_writing(self) -> None:
+        self._is_paused = False
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what is new. While the other process does not read, each partition is kept once."""
+        while self.news:
+            self._grown[self.news.popleft()] = None
+        if self._is_paused or not (self._outcomes or self._grown):
+            return
+        stored: list[int] = []
+        failed: list[tuple[int, int, str]] = []
+        while self._outcomes:
+            number, outcome = self._outcomes.popleft()
+            if (failure := _failure_of(outcome)) is None:
+                stored.append(number)
+            else:
+                failed.append((number, *failure))
+        grown, self._grown = list(self._grown), {}
+        self._write(_Outcomes(grown, stored, failed))
+
+    def _finish(self, number: int, outcome: Fates | Exception) -> None:
+        self._outcomes.append((number, outcome))
+        self._wake()
+
+    def _write(self, message: Struct) -> None:
+        if self._transport is not None:
+            self._transport.write(framed(message))
+
+
+def _failure_of(outcome: Fates | Exception) -> tuple[int, str] | None:
+    """The kind and the text of a failure; None of an append that is stored."""
+    if isinstance(outcome, Exception):
+        kind = next((index for index, each in enumerate(FAILURES) if isinstance(outcome, each)), 0)
+        return kind, str(outcome)
+    refused = [str(fate) for fate in outcome.values() if not isinstance(fate, Stored)]
+    return (0, refused[0]) if refused else None

@@ -1,0 +1,48 @@
+"""Event logs that have another one commit, as in several processes, though here it is another thread."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from nakadi.engines.sqlite.event_log import SqliteLog
+from nakadi.engines.sqlite.sharing import AppendService
+from nakadi.ports.clock import Clock
+from nakadi.ports.event_log import EventLog
+
+
+@contextmanager
+def committing_for(log: EventLog, number: int = 1) -> Iterator[list[socket.socket]]:
+    """The connections of so many processes to an event log that commits for them."""
+    pairs = [socket.socketpair() for _ in range(number)]
+
+    async def serve() -> None:
+        service = AppendService(log)
+        try:
+            await asyncio.gather(*(service.serve(ours) for ours, _ in pairs))
+        finally:
+            service.close()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),), name="committing")
+    thread.start()
+    try:
+        yield [theirs for _, theirs in pairs]
+    finally:
+        for _, theirs in pairs:
+            theirs.close()
+        thread.join()
+
+
+@contextmanager
+def sharing(path: Path, clock: Clock) -> Iterator[EventLog]:
+    """A log whose appends another one commits."""
+    with closing(SqliteLog(path, clock)) as committing, committing_for(committing) as (connection,):
+        log = SqliteLog(path, clock, committer=connection)
+        try:
+            yield log
+        finally:
+            log.close()

@@ -1,0 +1,171 @@
+"""Appends of several processes that one of them commits. What every event log promises stands in the contract."""
+
+import asyncio
+import socket
+import threading
+from concurrent.futures import Future
+from contextlib import closing
+
+import pytest
+
+from nakadi.common.metrics import Metrics
+from nakadi.engines.sqlite import sharing
+from nakadi.engines.sqlite.event_log import SqliteLog
+from nakadi.engines.sqlite.reading import PreparedRecords, chunks_of
+from nakadi.engines.sqlite.sharing import AppendService
+from nakadi.model.events import Record, Stored
+from nakadi.model.outcomes import Unavailable
+from tests.support.clock import HandMovedClock
+from tests.support.engines import a_record, appended_soon, everything, text_of
+from tests.support.patience import PATIENCE, until_on_the_loop
+from tests.support.sharing import committing_for
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "nakadi.db"
+
+
+@pytest.fixture
+def metrics():
+    return Metrics()
+
+
+@pytest.fixture
+def committing(path, metrics):
+    with closing(SqliteLog(path, HandMovedClock(), metrics)) as log:
+        log.create_topic("t", 2)
+        yield log
+
+
+@pytest.fixture
+def cut(path):
+    """A log, and the other end of its connection, at which nothing reads yet."""
+    ours, theirs = socket.socketpair()
+    with closing(ours), closing(SqliteLog(path, HandMovedClock(), committer=theirs)) as log:
+        yield log, ours
+        ours.close()
+
+
+def test_appends_of_two_processes_are_committed_by_one(path, committing, metrics):
+    """Each has its fates; all commits are those of the one process, and offsets are dense."""
+    with (
+        committing_for(committing, 2) as (first, second),
+        closing(SqliteLog(path, HandMovedClock(), committer=first)) as one,
+        closing(SqliteLog(path, HandMovedClock(), committer=second)) as other,
+    ):
+        waiting = [
+            appended_soon(log, "t", {0: [a_record(f"{name}{number}")]})
+            for number in range(20)
+            for name, log in (("a", one), ("b", other))
+        ]
+        assert [each.result(PATIENCE) for each in waiting] == [{0: Stored()}] * 40
+        texts = [text_of(event.record) for event in everything(one, "t", 0, 0)]
+        assert [text for text in texts if text.startswith("a")] == [f"a{number}" for number in range(20)]
+        assert sorted(texts) == sorted(f"{name}{number}" for name in "ab" for number in range(20))
+    assert metrics.log_commit_appends.rows()[()].total == 40
+
+
+def test_one_process_hears_at_once_of_what_another_stored(path, committing):
+    """A watch reports partitions that grew by the appends of any process, without looking at the file."""
+    heard: Future = Future()
+    with (
+        committing_for(committing, 2) as (first, second),
+        closing(SqliteLog(path, HandMovedClock(), committer=first)) as one,
+        closing(SqliteLog(path, HandMovedClock(), committer=second)) as other,
+    ):
+        end = other.watch(lambda *place: heard.done() or heard.set_result(place))
+        one.append("t", {1: [a_record("x")]})
+        assert heard.result(PATIENCE) == ("t", 1)
+        end()
+        assert other.read("t", 1, 0, wait=PATIENCE).events
+
+
+def test_a_connection_that_breaks_leaves_nothing_waiting(cut):
+    """What is under way ends as not known to be stored, and so does everything later."""
+    log, other_side = cut
+    waiting = [appended_soon(log, "t", {0: [a_record("x")]}) for _ in range(3)]
+    assert other_side.recv(1)
+    other_side.close()
+    for each in waiting:
+        with pytest.raises(Unavailable, match="not known to be stored"):
+            each.result(PATIENCE)
+    for attempt in (lambda: log.append("t", {0: [a_record("y")]}), lambda: log.watch(lambda *_: None)):
+        with pytest.raises(Unavailable, match="has ended"):
+            attempt()
+
+
+def test_an_append_does_not_wait_for_a_process_that_does_not_read(committing, cut):
+    """More than the socket takes is kept, in order, until the other side reads; nothing is lost or doubled."""
+    log, other_side = cut
+    large = b'"%s"' % (b"x" * 7_000)
+    waiting = [appended_soon(log, "t", {0: [Record(large), a_record(str(number))]}) for number in range(200)]
+    assert not any(each.done() for each in waiting)
+
+    async def serve():
+        service = AppendService(committing)
+        serving = asyncio.create_task(service.serve(other_side))
+        await until_on_the_loop(lambda: all(each.done() for each in waiting))
+        log_closes = asyncio.get_running_loop().run_in_executor(None, log.close)
+        await serving
+        await log_closes
+
+    asyncio.run(serve())
+    assert {str(each.result()) for each in waiting} == {str({0: Stored()})}
+    assert [text_of(event.record) for event in everything(committing, "t", 0, 0)][1::2] == [
+        str(number) for number in range(200)
+    ]
+
+
+def test_no_more_waits_than_there_is_room_for(cut, monkeypatch):
+    """An append beyond the limit is refused at once, though the other side does not answer."""
+    log, _ = cut
+    monkeypatch.setattr(sharing, "WAITING_APPENDS", 2)
+    waiting = [appended_soon(log, "t", {0: [a_record("x")]}) for _ in range(3)]
+    with pytest.raises(Unavailable, match="Too many events"):
+        waiting[2].result(PATIENCE)
+    assert not waiting[0].done()
+
+
+def test_a_process_that_does_not_read_has_each_partition_kept_once(committing):
+    """What grew is kept as a set while the socket is full, so that it cannot fill the memory."""
+    sent = []
+
+    class Transport:
+        def write(self, data):
+            sent.append(data)
+
+    sender = sharing._Sender(committing, lambda: None, lambda: None)
+    sender.connection_made(Transport())
+    sender.pause_writing()
+    for number in range(1000):
+        sender.news.append(("t", number % 3))
+        sender.flush()
+    assert (sent, list(sender._grown), len(sender.news)) == ([], [("t", 0), ("t", 1), ("t", 2)], 0)
+    sender.resume_writing()
+    (message,) = sharing.messages_in(bytearray(sent[0]))
+    assert sharing._ANSWERS.decode(message).grown == [("t", 0), ("t", 1), ("t", 2)]
+
+
+def test_prepared_records_are_the_records():
+    """They can be looked at, whether they are in frames or not."""
+    records = [Record(b'"%s"' % (b"y" * size), "key") for size in (10, 70_000, 10)] + [Record(None, "gone")]
+    prepared = PreparedRecords([sharing._without_copies(chunk) for chunk in chunks_of(records)])
+    assert (len(prepared), list(prepared), prepared[1:3], prepared[3]) == (4, records, records[1:3], records[3])
+
+
+def test_a_listener_that_fails_does_not_end_the_thread_of_outcomes(path, committing):
+    """Later appends still get their outcomes."""
+    with (
+        committing_for(committing) as (connection,),
+        closing(SqliteLog(path, HandMovedClock(), committer=connection)) as log,
+    ):
+        called = threading.Event()
+
+        def fails(*_):
+            called.set()
+            raise RuntimeError("a listener's own fault")
+
+        log.append_soon("t", {0: [a_record("x")]}, fails)
+        assert called.wait(PATIENCE)
+        assert appended_soon(log, "t", {0: [a_record("y")]}).result(PATIENCE) == {0: Stored()}
