@@ -20,7 +20,7 @@ export NAKADI_CONSOLE ?= $(abspath $(CONSOLE))/built
 .PHONY: help run console jobs kill-jobs published test test-engines test-aws-local simulate mutants soak storms attacks clients check format bench bench-aws bench-kafka compare structure lock synth diff bootstrap deploy destroy destroy-data wheel clean
 
 help:
-	@echo 'make run [PORT=8080] [DATA=data]   start a broker on this machine'
+	@echo 'make run [PORT=8080] [DATA=data]   start a broker on this machine; WORKERS=4 uses more cores'
 	@echo 'make run ENGINE=kafka              the same with its events in Kafka; KAFKA=host:9092 for one that runs'
 	@echo 'make run ENGINE=aws-local          the deployment on AWS, on this machine; STRICT=1 with its roles and limits'
 	@echo 'make console                       build the console anew, check its types, and say what is missing'
@@ -60,7 +60,7 @@ run:
 	@echo 'ENGINE=$(ENGINE) is not known: it is embedded, which is the default, kafka, or aws-local' >&2; exit 2
 else
 run: $(VENV)/.run $(BIN)/nakadi $(CONSOLE)/.run
-	@exec $(BIN)/python -m nakadi.local --port $(PORT) --data $(DATA) $(ARGS)
+	@exec $(BIN)/python -m nakadi.local --port $(PORT) --data $(DATA) $(if $(WORKERS),--workers $(WORKERS)) $(ARGS)
 endif
 
 console: $(VENV)/.run
@@ -123,6 +123,7 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/schemas.py
 	$(BIN)/python benchmarks/registry.py
 	$(BIN)/python benchmarks/publish.py --json $(BENCH)/publish.json
+	$(BIN)/python benchmarks/workers.py --workers 2,4
 	$(BIN)/python benchmarks/stream.py --json $(BENCH)/stream.json
 	$(BIN)/python benchmarks/subscriptions.py --json $(BENCH)/subscriptions.json
 	$(BIN)/python benchmarks/archive.py --json $(BENCH)/archive.json

@@ -39,7 +39,7 @@ def scraped(api: httpx.Client) -> Samples:
 
 def samples_of(metrics: Metrics) -> Samples:
     """What a process without a server would report."""
-    text_of = prometheus_text(metrics)
+    text_of = prometheus_text(lambda: metrics)
     assert text_of is not None
     return samples_in(text_of(PLAIN)[0].decode())
 

@@ -1,12 +1,22 @@
 """Remembering what was read."""
 
+import tempfile
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
 import pytest
 
-from nakadi.common.caching import LONGEST_SECONDS, MOST_ENTRIES, Cache, ChangeWatch
+from nakadi.common.caching import (
+    LONGEST_SECONDS,
+    MOST_ENTRIES,
+    NUMBER,
+    Cache,
+    ChangeCounter,
+    ChangeWatch,
+    CountedRegistry,
+    SharedChangeWatch,
+)
 from nakadi.common.work import NeedsThread, quickly
 from nakadi.engines.memory.stores import MemoryRegistry
 from nakadi.model.outcomes import Unavailable
@@ -261,3 +271,45 @@ class TestLooks:
             watch.look(1.0)
         slow.fails = False
         assert watch.look(1.0).changes == Changes({1: 2})
+
+
+class TestSeveralProcesses:
+    """Caches of processes that count their changes in memory that they share."""
+
+    @pytest.fixture
+    def counters(self):
+        with tempfile.TemporaryFile() as file:
+            file.truncate(2 * NUMBER.size)
+            yield ChangeCounter(file.fileno(), 0), ChangeCounter(file.fileno(), 1)
+
+    def test_a_change_by_another_process_is_seen_at_once(self, counters):
+        """A value is read again after a write of another process, though the last look is still fresh."""
+        store, clock = MemoryRegistry(), HandMovedClock()
+        own, others = (CountedRegistry(store, counter) for counter in counters)
+        watch = SharedChangeWatch(own.changes, clock, counters[0].numbers)
+        cache = Cache(clock, 1.0, watch, "event-types")
+
+        for number in range(3):
+            others.write(Put("event-types", "a", {"number": number}))
+            assert cache.get("a", lambda: own.get("event-types", "a").body) == {"number": number}
+
+    def test_nothing_is_asked_while_nothing_changes(self, counters):
+        """Looks are as rare as in a broker of one process."""
+        clock, looks = HandMovedClock(), []
+        watch = SharedChangeWatch(lambda: looks.append(1) or Changes({}), clock, counters[0].numbers)
+        cache = Cache(clock, 1.0, watch, "event-types")
+        for _ in range(5):
+            cache.get("a", lambda: 1)
+        assert len(looks) == 1
+        counters[1].advance()
+        for _ in range(5):
+            cache.get("a", lambda: 1)
+        assert len(looks) == 2
+
+    def test_numbers_of_two_processes_never_hide_a_change(self, counters):
+        """Each counts for itself, so that the numbers differ after every change, whoever made it."""
+        seen = [counters[0].numbers()]
+        for counter in (counters[0], counters[1], counters[1], counters[0]):
+            counter.advance()
+            seen.append(counters[1].numbers())
+        assert len(set(seen)) == 5

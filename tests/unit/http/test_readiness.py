@@ -78,7 +78,9 @@ def test_it_is_a_problem_not_to_be_ready():
     """`GET /ready` is 200 or 503, and a 503 says when to ask again; health is another question."""
     registry = Registry(Unavailable("no"))
     readiness = Readiness(registry.probe, SystemClock(), patience=30)
-    application = Application(monitoring.routes(Metrics(0), SystemClock(), readiness, "1"), lambda _: UNAUTHENTICATED)
+    application = Application(
+        monitoring.routes(lambda: Metrics(0), SystemClock(), readiness, "1"), lambda _: UNAUTHENTICATED
+    )
 
     answer = application.answer(Request(method="GET", path="/ready", target="/ready"))
     assert (answer.status, answer.headers["retry-after"]) == (503, "1")

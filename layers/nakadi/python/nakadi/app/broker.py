@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable
 from datetime import timedelta
 from functools import cached_property
+from socket import socket
 from typing import TYPE_CHECKING, TypeVar
 
 from nakadi.app.authentication import authentication
@@ -19,7 +20,7 @@ from nakadi.app.engines import (
 from nakadi.app.routes import AREAS, routes_of
 from nakadi.app.settings import Settings
 from nakadi.auth.permissions import KIND
-from nakadi.common.caching import ChangeWatch
+from nakadi.common.caching import ChangeCounter, ChangeWatch, CountedRegistry, SharedChangeWatch
 from nakadi.common.metrics import Metrics
 from nakadi.http.application import Answered, Application
 from nakadi.http.readiness import Readiness
@@ -53,20 +54,30 @@ Care = TypeVar("Care", bound="SubscriptionMaintenance")
 
 
 def open_broker(
-    settings: Settings, clock: Clock | None = None, around_log: AroundLog = lambda log: log
+    settings: Settings,
+    clock: Clock | None = None,
+    around_log: AroundLog = lambda log: log,
+    *,
+    counter: ChangeCounter | None = None,
+    committer: socket | None = None,
 ) -> BrokerServices:
     """Open what the settings name. The rest is made when it is first asked for.
 
-    `around_log` may put something of one's own around the event log, such as faults on demand.
+    `around_log` may put something of one's own around the event log, such as faults on demand. A broker of several
+    processes has a `counter` of their changes, and in all but one of them a connection to the one that commits.
     """
     clock = clock or SystemClock()
     authenticate = authentication(settings, clock)
     metrics = Metrics(clock.monotonic(), settings.max_metric_names)
     registry = open_registry(settings.registry)
-    watch = ChangeWatch(registry.changes, clock)
+    if counter is None:
+        watch = ChangeWatch(registry.changes, clock)
+    else:
+        registry = CountedRegistry(registry, counter)
+        watch = SharedChangeWatch(registry.changes, clock, counter.numbers)
     try:
         event_log = open_event_log(
-            settings.event_log, clock, log_dependencies(settings, registry, clock, watch, metrics)
+            settings.event_log, clock, log_dependencies(settings, registry, clock, watch, metrics, committer)
         )
     except BaseException:
         registry.close()
@@ -87,6 +98,9 @@ class BrokerServices(EventTypeServices):
     """Every part of a broker, each made once."""
 
     _figures_dropped: FiguresDropped | None = None
+
+    read_metrics: Callable[[], Metrics] | None = None
+    """Reads the metrics of all processes of this broker, where there are several."""
 
     def prepare(self) -> None:
         """Make what is to be there before the first request. What fails is logged, and done by the housekeeping."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from functools import cached_property, partial
+from socket import socket
 from typing import TYPE_CHECKING, TypeVar
 
 from nakadi.app.engines import (
@@ -165,7 +166,12 @@ class Core:
 
 
 def log_dependencies(
-    settings: Settings, registry: Registry, clock: Clock, watch: ChangeWatch, metrics: Metrics
+    settings: Settings,
+    registry: Registry,
+    clock: Clock,
+    watch: ChangeWatch,
+    metrics: Metrics,
+    committer: socket | None = None,
 ) -> LogDependencies:
     """What some logs need; it is opened by those that do."""
     one_store = settings.log_index_url == settings.registry and not settings.registry.startswith("memory:")
@@ -173,9 +179,10 @@ def log_dependencies(
         index=partial(open_log_index, settings.log_index_url),
         archive=partial(archive_at, settings.archive),
         directory=partial(_directory, registry, clock),
-        tiers=partial(_tiers, settings),
+        tiers=partial(_tiers, settings, elsewhere=committer is not None),
         watch=watch if one_store else None,
         metrics=metrics,
+        committer=committer,
     )
 
 
@@ -185,7 +192,7 @@ def _directory(registry: Registry, clock: Clock) -> TopicDirectory:
     return TopicDirectory(EventTypes(registry, Cache(clock, 0)), clock.monotonic)
 
 
-def _tiers(settings: Settings) -> ArchivePolicy:
+def _tiers(settings: Settings, *, elsewhere: bool) -> ArchivePolicy:
     from nakadi.engines.archive.archiver import ArchivePolicy
 
     if settings.archiver not in ARCHIVERS:
@@ -194,7 +201,7 @@ def _tiers(settings: Settings) -> ArchivePolicy:
         after=settings.archive_after_seconds,
         hot=settings.hot_retention_ms / 1000,
         grace=max(settings.archive_grace_seconds, LEAST_GRACE),
-        elsewhere=settings.archiver == "function",
+        elsewhere=elsewhere or settings.archiver == "function",
     )
 
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from importlib.util import find_spec
+from socket import socket
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
@@ -173,6 +174,8 @@ class LogDependencies(Struct, frozen=True, kw_only=True):
     watch: ChangeWatch | None = None
     """What notices changes in the index, where that shares its numbers with the registry."""
     metrics: Metrics = field(default_factory=Metrics)
+    committer: socket | None = None
+    """The connection to another process of this broker, which commits and archives what this one appends."""
 
 
 NO_DEPENDENCIES = LogDependencies()
@@ -193,7 +196,8 @@ def _log_in_sqlite(url: str, clock: Clock, dependencies: LogDependencies) -> Eve
     from nakadi.engines.sqlite.event_log import SqliteLog
     from nakadi.engines.sqlite.file import path_in
 
-    return _with_archive(lambda: SqliteLog(path_in(url), clock, dependencies.metrics), clock, dependencies)
+    metrics, committer = dependencies.metrics, dependencies.committer
+    return _with_archive(lambda: SqliteLog(path_in(url), clock, metrics, committer=committer), clock, dependencies)
 
 
 def _log_in_kinesis(url: str, clock: Clock, dependencies: LogDependencies) -> EventLog:

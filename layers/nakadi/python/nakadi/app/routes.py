@@ -103,7 +103,7 @@ def _monitoring_routes(broker: BrokerServices) -> list[Route]:
     from nakadi.http.routes import monitoring
 
     return [
-        *monitoring.routes(broker.metrics, broker.clock, broker.readiness, _version()),
+        *monitoring.routes(broker.read_metrics or (lambda: broker.metrics), broker.clock, broker.readiness, _version()),
         *monitoring.documentation_routes(),
     ]
 

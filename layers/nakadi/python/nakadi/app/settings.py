@@ -179,6 +179,13 @@ class Settings(Struct, frozen=True, kw_only=True):
     table_minutes: int = 15
     """How long the oldest of these events has waited when `NAKADI_TABLE_JOB` is started."""
 
+    # Processes
+    workers: int = 1
+    """How many processes answer requests in `python -m nakadi.local`, which `make run WORKERS=…` sets. With more than
+    one, which needs the embedded engine, one more process accepts connections, commits all events and does the
+    housekeeping ([operations](operations.md#several-processes)). The workers share
+    `NAKADI_MAX_REQUEST_MEMORY_BYTES` in equal parts."""
+
     # Limits of a gateway in front of the broker
     longest_stream_seconds: int = 0
     """The longest duration of a stream, also if its client asks for more. 0: the limit of the API, 4200 s."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+import struct
 import threading
 import time
 from collections.abc import Callable, Hashable
@@ -12,7 +14,7 @@ from msgspec import Struct
 
 from nakadi.common.work import before_waiting, is_quick
 from nakadi.ports.clock import Clock
-from nakadi.ports.registry import REMEMBERED, Changes, bucket_of
+from nakadi.ports.registry import REMEMBERED, Change, Changes, Registry, bucket_of
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -24,25 +26,34 @@ MOST_ENTRIES = 10_000
 # console, may have changed a document without counting the change.
 LONGEST_SECONDS = 3600.0
 
+NUMBER = struct.Struct("<Q")
+
 
 class Look(Struct, frozen=True):
     """The numbers of changes, and when the request for them began: by the clock of the caches, and by the two clocks
-    of the machine, of which one may be put back and the other stop with the machine."""
+    of the machine, of which one may be put back and the other stop with the machine. `counted` is what the processes of
+    this broker had counted then."""
 
     changes: Changes
     began: float
     monotonic: float
     wall: float
+    counted: bytes = b""
 
 
 class ChangeWatch:
-    """Asks for the numbers of changes, once for all caches of a process."""
+    """Asks for the numbers of changes, once for all caches of a process.
 
-    def __init__(self, ask: Callable[[], Changes], clock: Clock) -> None:
+    `counted` changes with every change by a process of this broker; the default is for brokers of one process, which
+    need no number to know of their own changes.
+    """
+
+    def __init__(self, ask: Callable[[], Changes], clock: Clock, counted: Callable[[], bytes] = bytes) -> None:
         self._ask = ask
         self._clock = clock
+        self._counted = counted
         self._lock = threading.Lock()
-        self._asking: tuple[float, Future[Look]] | None = None
+        self._asking: tuple[float, bytes, Future[Look]] | None = None
         self.latest: Look | None = None
         # Set while a thread is wanted that looks again although the latest look is still good.
         self.is_wanted_early = False
@@ -56,21 +67,22 @@ class ChangeWatch:
     def look(self, seconds: float) -> Look:
         """A look that began less than `seconds` ago. Several threads that need a new one share it."""
         now = self._clock.monotonic()
+        counted = self._counted()
         latest = self.latest
         if latest is not None and now - latest.began < seconds:
             return latest
         answer: Future[Look] = Future()
         with self._lock:
             asking = self._asking
-            if asking is None or now - asking[0] >= seconds:
-                self._asking = mine = (now, answer)
+            if asking is None or now - asking[0] >= seconds or asking[1] != counted:
+                self._asking = mine = (now, counted, answer)
             else:
                 mine = None
         if mine is None:
             assert asking is not None
-            return asking[1].result()
+            return asking[2].result()
         try:
-            look = Look(began=now, monotonic=time.monotonic(), wall=time.time(), changes=self._ask())
+            look = Look(began=now, monotonic=time.monotonic(), wall=time.time(), changes=self._ask(), counted=counted)
         except BaseException as error:
             self._finish(mine, None)
             answer.set_exception(error)
@@ -79,7 +91,7 @@ class ChangeWatch:
         answer.set_result(look)
         return look
 
-    def _finish(self, mine: tuple[float, Future[Look]], look: Look | None) -> None:
+    def _finish(self, mine: tuple[float, bytes, Future[Look]], look: Look | None) -> None:
         with self._lock:
             if self._asking is mine:
                 self._asking = None
@@ -87,6 +99,58 @@ class ChangeWatch:
             # A look that began earlier may arrive later.
             if look is not None and (self.latest is None or self.latest.began <= look.began):
                 self.latest = look
+
+
+class SharedChangeWatch(ChangeWatch):
+    """For a process of several: a look is good only until another of them has changed something."""
+
+    _latest: Look | None = None
+
+    @property
+    def latest(self) -> Look | None:
+        look = self._latest
+        return look if look is None or look.counted == self._counted() else None
+
+    @latest.setter
+    def latest(self, look: Look | None) -> None:
+        self._latest = look
+
+
+class ChangeCounter:
+    """Counts the changes of several processes, in memory that they share.
+
+    Each has a number of its own there, so that no two write the same one. All numbers together are different after
+    every change.
+    """
+
+    def __init__(self, file: int, own: int) -> None:
+        self._memory = mmap.mmap(file, 0)
+        self._own = own * NUMBER.size
+        self._lock = threading.Lock()
+
+    def advance(self) -> None:
+        with self._lock:
+            (number,) = NUMBER.unpack_from(self._memory, self._own)
+            NUMBER.pack_into(self._memory, self._own, number + 1)
+
+    def numbers(self) -> bytes:
+        return self._memory[:]
+
+
+class CountedRegistry:
+    """A registry whose changes are counted, after they were stored and before the caller knows."""
+
+    def __init__(self, registry: Registry, counter: ChangeCounter) -> None:
+        self.get, self.list = registry.get, registry.list
+        self.changes, self.close = registry.changes, registry.close
+        self._write = registry.write
+        self._counter = counter
+
+    def write(self, *changes: Change) -> None:
+        try:
+            self._write(*changes)
+        finally:
+            self._counter.advance()
 
 
 class _CachedValue(Struct, Generic[Value], frozen=True):

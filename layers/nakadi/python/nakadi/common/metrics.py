@@ -14,7 +14,8 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from operator import add
 from typing import Literal
 
@@ -99,6 +100,10 @@ class Counter:
             return rows
 
         self.follow(bounded)
+
+    def follow_only(self, parts: Iterable[Rows]) -> None:
+        """Have the values of these parts combined, and no others."""
+        self._values, self._followed = {}, [partial(dict, part) for part in parts]
 
     def rows(self) -> Rows:
         with self._lock:
@@ -200,6 +205,8 @@ class Metrics:
 
     def __init__(self, started: float = 0.0, most_names: int = 200) -> None:
         self.started = started
+        # Whose processor time, memory and files are reported beside them.
+        self.processes: Sequence[Callable[[], int | str]] = [lambda: "self"]
         self.all: list[Metric] = []
         self._names = LabelValues(most_names)
         self._answers: dict[tuple[str, int], _Answers] = {}

@@ -15,7 +15,7 @@ from collections.abc import Callable, MutableMapping, Sequence
 from email.utils import formatdate
 from functools import partial
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Protocol
 
 import httptools
 import orjson
@@ -78,6 +78,19 @@ def listen(host: str, port: int) -> socket.socket:
     return socket.create_server((host, port), family=family, backlog=BACKLOG)
 
 
+class ConnectionSource(Protocol):
+    """Connections that another process accepts, and hands over."""
+
+    def begin(self, protocol: Callable[[], asyncio.Protocol]) -> None:
+        """Serve every connection that is handed over with a protocol of its own."""
+
+    def ended(self) -> None:
+        """To be called when one of them has ended."""
+
+    def close(self) -> None:
+        """Take no further ones."""
+
+
 class Server:
     """Serves an application until it is stopped. Open streams are signalled first, and may finish."""
 
@@ -105,12 +118,23 @@ class Server:
         self._state = ServerState()
         self._all_gone = asyncio.Event()
         self._closing = False
+        self._note_end: Callable[[], None] = lambda: None
 
     async def serve(
-        self, listening: socket.socket, stopping: asyncio.Event, *, ssl_context: ssl.SSLContext | None = None
+        self,
+        listening: socket.socket | ConnectionSource,
+        stopping: asyncio.Event,
+        *,
+        ssl_context: ssl.SSLContext | None = None,
     ) -> None:
-        loop = asyncio.get_running_loop()
-        listener = await loop.create_server(self._connection, sock=listening, backlog=BACKLOG, ssl=ssl_context)
+        listener: asyncio.Server | ConnectionSource
+        if isinstance(listening, socket.socket):
+            loop = asyncio.get_running_loop()
+            listener = await loop.create_server(self._connection, sock=listening, backlog=BACKLOG, ssl=ssl_context)
+        else:
+            self._note_end = listening.ended
+            listening.begin(self._connection)
+            listener = listening
         dating = asyncio.create_task(self._update_date())
         try:
             await stopping.wait()
@@ -122,6 +146,7 @@ class Server:
         return Connection(self._config, self._state, self._edge.direct, self._connection_ended, lambda: self._closing)
 
     def _connection_ended(self) -> None:
+        self._note_end()
         if not self._state.connections:
             self._all_gone.set()
 
@@ -130,7 +155,7 @@ class Server:
             self._state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
             await asyncio.sleep(1)
 
-    async def _shut_down(self, listener: asyncio.Server) -> None:
+    async def _shut_down(self, listener: asyncio.Server | ConnectionSource) -> None:
         # 1. No new connections.
         self._closing = True
         listener.close()

@@ -10,7 +10,7 @@ import os
 import socket
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -23,28 +23,28 @@ from nakadi.engines.sqlite.mark import Marker, examine
 from nakadi.http.asgi import Limits
 from nakadi.http.server import Server, listen, new_event_loop, tune_interpreter
 from nakadi.local.broker import Housekeeper, console_of, url_of
+from nakadi.local.supervisor import check_workers, supervise, worker_command
+from nakadi.local.worker import CLIENTS_SECONDS, add_logging_options, logging_options
 from nakadi.model.outcomes import BadSetting, Unavailable
 from nakadi.ports.clock import SystemClock
 
 CANNOT_START = 1
+DATA_FILE = "nakadi.db"
 # What was acknowledged in the last seconds before a data file is changed by others can be gone without a trace.
 MARK_SECONDS = 5.0
 
 # From the signal to the end of the process: less than the ten seconds after which Docker, for one, kills it.
 GRACE_SECONDS = 9.0
-# Of these, so much is for clients to take their answers, and for streams to come to their end.
-CLIENTS_SECONDS = 7.0
 
 
 def main(arguments: Sequence[str] | None = None, *, signals: SignalHandler) -> int:
     options = _options(arguments)
     logs.set_up(json_lines=options.log_format == "json", level=options.log_level, access_log=options.access_log)
     try:
-        _run(options, os.environ, signals)
+        return _run(options, os.environ, signals)
     except (BadSetting, BadDataFile, Unavailable) as reason:
         print(f"The broker cannot start. {reason}", file=sys.stderr)
         return CANNOT_START
-    return 0
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -58,22 +58,46 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, default=Path("data"), help="the folder of the data file, default ./data")
     parser.add_argument("--engine", choices=("sqlite", "memory"), default="sqlite", help="memory keeps nothing")
     parser.add_argument(
+        "--workers",
+        type=int,
+        help="how many processes answer requests, with one more that writes for them; default 1, which is one process",
+    )
+    parser.add_argument(
         "--accept-loss",
         action="store_true",
         help="go on with what is there if the data file has less than it had",
     )
-    parser.add_argument("--log-format", choices=("text", "json"), default="text", help="json: one object per line")
-    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
-    parser.add_argument("--access-log", action="store_true", help="log every request")
+    add_logging_options(parser)
     return parser.parse_args(arguments)
 
 
-def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: SignalHandler) -> None:
-    settings = _settings(options, environ)
+def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: SignalHandler) -> int:
+    variables = _variables(options, environ)
+    settings = Settings.from_env(variables)
+    if SCHEME + str(options.data / DATA_FILE) in (settings.registry, settings.event_log):
+        _see_that_it_is_writable(options.data)
     with (
         ShutdownDeadline(GRACE_SECONDS) as grace,
         _listening(options.host, options.port) as listening,
-        _marking(_data_files(settings), accept_loss=options.accept_loss),
+    ):
+        greeting = _greeting(url_of(options.host, listening.getsockname()[1]), settings)
+        greet = partial(print, greeting, flush=True)
+        with _marking(_data_files(settings), accept_loss=options.accept_loss):
+            if settings.workers == 1:
+                return _serve(settings, listening, signals, grace, greet)
+            check_workers(settings)
+            command = worker_command(settings, variables, logging_options(options))
+            return supervise(settings, command, listening, signals, grace, greet)
+
+
+def _serve(
+    settings: Settings,
+    listening: socket.socket,
+    signals: SignalHandler,
+    grace: ShutdownDeadline,
+    greet: Callable[[], None],
+) -> int:
+    with (
         contextlib.closing(open_broker(settings)) as broker,
         contextlib.closing(Housekeeper(broker.keep_house, stop=broker.housekeeping.stop)),
         asyncio.Runner(loop_factory=new_event_loop) as runner,
@@ -85,10 +109,9 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
             limits=Limits(memory=settings.max_request_memory_bytes),
             metrics=broker.metrics,
         )
-        greeting = _greeting(url_of(options.host, listening.getsockname()[1]), settings)
         tune_interpreter()
-        greet = partial(print, greeting, flush=True)
         runner.run(serve_until_signalled(partial(server.serve, listening), signals, grace, greet))
+    return 0
 
 
 def _data_files(settings: Settings) -> Sequence[Path]:
@@ -108,18 +131,16 @@ def _marking(paths: Sequence[Path], *, accept_loss: bool) -> Iterator[None]:
         yield
 
 
-def _settings(options: argparse.Namespace, environ: Mapping[str, str]) -> Settings:
+def _variables(options: argparse.Namespace, environ: Mapping[str, str]) -> Mapping[str, str]:
     """The environment has the last word, so that a registry or log of one's own can be named."""
-    engine = "memory:" if options.engine == "memory" else f"{SCHEME}{options.data / 'nakadi.db'}"
+    engine = "memory:" if options.engine == "memory" else f"{SCHEME}{options.data / DATA_FILE}"
     archive = "" if options.engine == "memory" else str(options.data / "archive")
     chosen = {"NAKADI_REGISTRY": engine, "NAKADI_EVENT_LOG": engine}
     event_log = environ.get("NAKADI_EVENT_LOG", engine)
     if event_log == engine or event_log.startswith("kafka:"):
         chosen["NAKADI_ARCHIVE"] = archive
-    settings = Settings.from_env({**chosen, **environ})
-    if engine in (settings.registry, settings.event_log) and options.engine == "sqlite":
-        _see_that_it_is_writable(options.data)
-    return settings
+    workers = {} if options.workers is None else {"NAKADI_WORKERS": str(options.workers)}
+    return {**chosen, **environ, **workers}
 
 
 def _see_that_it_is_writable(folder: Path) -> None:

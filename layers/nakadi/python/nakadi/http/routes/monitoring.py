@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -22,14 +22,15 @@ from nakadi.http.readiness import Readiness
 from nakadi.ports.clock import Clock
 
 if TYPE_CHECKING:
+    from prometheus_client import ProcessCollector
     from prometheus_client.core import Metric as Family
 
 
 NOT_KEPT = {"cache-control": "must-revalidate,no-cache,no-store"}
 
 
-def routes(metrics: Metrics, clock: Clock, readiness: Readiness, version: str) -> list[Route]:
-    handlers = _MonitoringHandlers(metrics, clock, readiness, version)
+def routes(read_metrics: Callable[[], Metrics], clock: Clock, readiness: Readiness, version: str) -> list[Route]:
+    handlers = _MonitoringHandlers(read_metrics, clock, readiness, version)
     health = Route(
         method="GET",
         template="/health",
@@ -46,7 +47,7 @@ def routes(metrics: Metrics, clock: Clock, readiness: Readiness, version: str) -
 
 
 class _MonitoringHandlers(Struct, dict=True, frozen=True):
-    metrics: Metrics
+    read_metrics: Callable[[], Metrics]
     clock: Clock
     readiness: Readiness
     version: str
@@ -65,13 +66,13 @@ class _MonitoringHandlers(Struct, dict=True, frozen=True):
             text, media_type = self._text(media)
             return Response(200, {"content-type": media_type, **NOT_KEPT}, text)
         layout = orjson.OPT_INDENT_2 if request.flag("pretty") else 0
-        body = orjson.dumps(as_json(self.metrics, self.clock.monotonic()), option=layout)
+        body = orjson.dumps(as_json(self.read_metrics(), self.clock.monotonic()), option=layout)
         return Response(200, {"content-type": JSON, **NOT_KEPT}, body)
 
     @cached_property
     def _text(self) -> Text | None:
         # Loaded when Prometheus asks for the first time.
-        return prometheus_text(self.metrics)
+        return prometheus_text(self.read_metrics)
 
     def version_now(self, _: Request) -> Response:
         """What is running, in the place where the revision used to stand."""
@@ -190,7 +191,7 @@ def _rate(row: Distribution, uptime: float) -> Mapping[str, Any]:
 # Prometheus ----------------------------------------------------------------------------------------------------------
 
 
-def prometheus_text(metrics: Metrics) -> Text | None:
+def prometheus_text(read_metrics: Callable[[], Metrics]) -> Text | None:
     """What writes the text formats of Prometheus; None where its library is not installed, as in Lambda functions,
     whose metrics CloudWatch collects."""
     try:
@@ -203,11 +204,12 @@ def prometheus_text(metrics: Metrics) -> Text | None:
 
     class Collected(Collector):
         def collect(self) -> Iterable[Family]:
-            return map(_family, metrics.all)
+            metrics = read_metrics()
+            yield from map(_family, metrics.all)
+            yield from _process_families([ProcessCollector(pid=of, registry=None) for of in metrics.processes])
 
     registry = CollectorRegistry()
     registry.register(Collected())
-    ProcessCollector(registry=registry)
 
     def text_of(media: str) -> tuple[bytes, str]:
         # The library's own choice repeats in its answer what the client asks for, and fails at versions like `a.b`.
@@ -217,6 +219,18 @@ def prometheus_text(metrics: Metrics) -> Text | None:
         return generate_latest(registry), f"{PLAIN}; version=0.0.4; charset=utf-8"
 
     return text_of
+
+
+def _process_families(processes: Sequence[ProcessCollector]) -> Iterable[Family]:
+    """What processes take of the machine, together. The limit of open files, and the start, are those of the first."""
+    together: dict[str, Family] = {}
+    for process in processes:
+        for family in process.collect():
+            first = together.setdefault(family.name, family)
+            if first is not family and family.name not in ("process_max_fds", "process_start_time_seconds"):
+                value = first.samples[0].value + family.samples[0].value
+                first.samples[0] = first.samples[0]._replace(value=value)
+    return together.values()
 
 
 def _family(metric: Metric) -> Family:

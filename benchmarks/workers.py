@@ -1,0 +1,129 @@
+"""What do several processes bring? A broker of one process against brokers of several, in alternating rounds.
+
+    python benchmarks/workers.py [--workers 2,4] [--seconds S] [--rounds N]
+
+Each is the program itself, with its data file, on loopback. Beside requests a second stands the CPU time of each of
+its processes for a request: on a machine with enough cores, the process that takes longest bounds the rate, so
+`bound` says how many requests a second there would be if each process had a core of its own. The medians of the rounds
+are printed. On a machine with few cores only the CPU times count, and the load average is printed with them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import httpx
+from msgspec import Struct
+
+from benchmarks.publish import PARTITIONS, SCHEMA, Load, Running, a_request, published
+
+
+class Broker(Struct):
+    """A running broker. The first process is the one that was started."""
+
+    workers: int
+    port: int
+    processes: list[Running]
+
+    def cpu_seconds(self) -> list[float]:
+        return [each.cpu_seconds() for each in self.processes]
+
+
+class Figures(Struct, frozen=True):
+    rate: float
+    p50: float
+    p99: float
+    supervisor: float
+    """µs of CPU for a request: of the process that commits, of all workers together, and of the busiest process."""
+    others: float
+    busiest: float
+
+
+@contextmanager
+def running(workers: int) -> Iterator[Broker]:
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "nakadi.local", "--port=0", f"--data={folder}", f"--workers={workers}"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            try:
+                assert process.stdout is not None
+                found = re.search(r"http://127\.0\.0\.1:(\d+)", process.stdout.readline())
+                assert found is not None
+                port = int(found[1])
+                create_event_types(port)
+                children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+                numbers = [process.pid, *map(int, children)]
+                yield Broker(workers, port, [Running(port, number) for number in numbers])
+            finally:
+                process.terminate()
+
+
+def create_event_types(port: int) -> None:
+    for strategy, partitions in PARTITIONS.items():
+        parallelism = {"read_parallelism": partitions, "write_parallelism": partitions}
+        definition = {
+            "name": strategy,
+            "owning_application": "bench",
+            "category": "business",
+            "enrichment_strategies": ["metadata_enrichment"],
+            "partition_strategy": strategy,
+            "partition_key_fields": ["order_number"],
+            "schema": {"type": "json_schema", "schema": json.dumps(SCHEMA)},
+            "default_statistic": {"messages_per_minute": 1, "message_size": 1, **parallelism},
+        }
+        httpx.post(f"http://127.0.0.1:{port}/event-types", json=definition, timeout=60.0).raise_for_status()
+
+
+def measured(broker: Broker, load: Load) -> Figures:
+    before = broker.cpu_seconds()
+    asyncio.run(published(broker.port, load))
+    used = [(now - then) / load.sent * 1e6 for now, then in zip(broker.cpu_seconds(), before, strict=True)]
+    took = sorted(load.took)
+    p50, p99 = took[len(took) // 2] * 1e3, took[len(took) * 99 // 100] * 1e3
+    return Figures(len(took) / load.seconds, p50, p99, used[0], sum(used[1:]), max(used))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--workers", default="2", help="numbers of workers to hold against one process")
+    parser.add_argument("--seconds", type=float, default=2.0)
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    print("| a batch, clients, workers | requests/s | of one | p50, p99 ms | µs: first process, workers | bound |")
+    print("|---|---|---|---|---|---|")
+    with ExitStack() as stack:
+        brokers = [stack.enter_context(running(each)) for each in (1, *map(int, options.workers.split(",")))]
+        for broker in brokers:
+            measured(broker, Load(8, [a_request("random", 1, 0)], 0.5))  # until it has read what it will remember
+        for batch in (1, 100):
+            requests = [a_request("random", batch, number * batch) for number in range(50)]
+            for clients in (8, 64):
+                rounds: list[list[Figures]] = [[] for _ in brokers]
+                for _ in range(options.rounds):
+                    for broker, seen in zip(brokers, rounds, strict=True):
+                        seen.append(measured(broker, Load(clients, requests, options.seconds)))
+                for broker, seen in zip(brokers, rounds, strict=True):
+                    ratio = statistics.median(a.rate / b.rate for a, b in zip(seen, rounds[0], strict=True))
+                    rate, p50, p99, first, others, busiest = (
+                        statistics.median(getattr(each, name) for each in seen) for name in Figures.__struct_fields__
+                    )
+                    print(
+                        f"| {batch}, {clients}, {broker.workers} | {rate:,.0f} | {ratio:.2f} | {p50:.1f}, {p99:.1f}"
+                        f" | {first:,.0f}, {others:,.0f} | {1e6 / busiest:,.0f} |",
+                        flush=True,
+                    )
+    print(f"Load average: {', '.join(f'{each:.1f}' for each in os.getloadavg())}, {os.cpu_count()} cores")
+
+
+if __name__ == "__main__":
+    main()

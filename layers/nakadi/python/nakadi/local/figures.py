@@ -1,0 +1,193 @@
+"""The metrics of a broker of several processes: whichever is asked for them answers for all.
+
+A worker asks the supervisor, which asks every worker for what it has counted. What a worker had counted when it was
+last asked stays in the sums after its end, so that no counter goes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from typing import cast
+
+import msgspec
+from msgspec import Struct
+
+from nakadi.common.metrics import Metrics
+from nakadi.common.snapshots import MetricsSnapshot, ended, snapshot_of, together
+from nakadi.engines.sqlite.sharing import RECEIVED_AT_ONCE, framed, messages_in
+from nakadi.model.outcomes import TryLater
+
+log = logging.getLogger(__name__)
+
+# A worker that does not answer so long is counted as it was last seen.
+ANSWER_SECONDS = 1.0
+# For the supervisor, which waits for workers.
+PATIENCE_SECONDS = 3.0
+
+
+class _Count(Struct, frozen=True, array_like=True, tag=1):
+    """The supervisor asks a worker what it has counted; and the worker answers."""
+
+    number: int
+    snapshot: MetricsSnapshot | None = None
+
+
+class _All(Struct, frozen=True, array_like=True, tag=2):
+    """A worker asks for what all have counted; and the supervisor answers."""
+
+    number: int
+    snapshots: list[MetricsSnapshot] = []
+
+
+_MESSAGES = msgspec.msgpack.Decoder(_Count | _All)
+
+
+class WorkerFigures:
+    """The side of a worker: a thread that answers the supervisor, and `read`."""
+
+    def __init__(self, connection: socket.socket, metrics: Metrics, most_names: int) -> None:
+        self._connection = connection
+        self._metrics = metrics
+        self._most_names = most_names
+        self._sending = threading.Lock()
+        self._changed = threading.Condition()
+        self._asked = 0
+        self._answered = 0
+        self._latest: list[MetricsSnapshot] = []
+        self._thread = threading.Thread(target=self._answer, name="nakadi-figures", daemon=True)
+        self._thread.start()
+
+    def read(self) -> Metrics:
+        """The metrics of all processes. Raises `TryLater` if the supervisor does not answer."""
+        with self._changed:
+            self._asked += 1
+            number = self._asked
+        try:
+            self._send(_All(number))
+        except OSError as error:
+            raise TryLater("The metrics of the other processes cannot be read") from error
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._answered >= number, PATIENCE_SECONDS):
+                raise TryLater("The metrics of the other processes cannot be read in time")
+            return together(self._latest, self._most_names)
+
+    def close(self) -> None:
+        try:
+            self._connection.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            log.debug("The connection to the supervisor was broken already")
+        self._thread.join()
+        self._connection.close()
+
+    def _answer(self) -> None:
+        received = bytearray()
+        try:
+            while data := self._connection.recv(RECEIVED_AT_ONCE):
+                received += data
+                for message in messages_in(received):
+                    self._take(_MESSAGES.decode(message))
+        except OSError as error:
+            log.warning("The connection to the supervisor is broken: %s", error)
+
+    def _take(self, message: _Count | _All) -> None:
+        if isinstance(message, _Count):
+            self._send(_Count(message.number, snapshot_of(self._metrics)))
+            return
+        with self._changed:
+            self._answered, self._latest = message.number, message.snapshots
+            self._changed.notify_all()
+
+    def _send(self, message: Struct) -> None:
+        with self._sending:
+            self._connection.sendall(framed(message))
+
+
+class SupervisorFigures:
+    """The side of the supervisor, on its event loop."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._workers: list[_Counted] = []
+        self._ended: MetricsSnapshot | None = None
+
+    async def serve(self, connection: socket.socket) -> None:
+        """Answer a worker, and count it among the others, until its end of the connection is closed."""
+        loop = asyncio.get_running_loop()
+        worker = _Counted(self._answer)
+        transport, _ = await loop.create_unix_connection(lambda: worker, sock=connection)
+        self._workers.append(worker)
+        await worker.gone.wait()
+        transport.close()
+        self._workers.remove(worker)
+        kept = [each for each in (self._ended, worker.latest) if each is not None]
+        if kept:
+            self._ended = ended(kept, self._metrics.started)
+
+    async def gather(self) -> Sequence[MetricsSnapshot]:
+        """What each process has counted. At most one second passes, whatever workers do."""
+        asked = [asyncio.ensure_future(each.count()) for each in self._workers]
+        if asked:
+            _, late = await asyncio.wait(asked, timeout=ANSWER_SECONDS)
+            for each in late:
+                each.cancel()
+        own = snapshot_of(self._metrics)
+        latest = [own, self._ended, *(each.latest for each in self._workers)]
+        return [each for each in latest if each is not None]
+
+    async def _answer(self, worker: _Counted, number: int) -> None:
+        worker.send(_All(number, list(await self.gather())))
+
+
+class _Counted(asyncio.Protocol):
+    """A worker, as the supervisor sees it."""
+
+    def __init__(self, answer: Callable[[_Counted, int], Coroutine[None, None, None]]) -> None:
+        self.gone = asyncio.Event()
+        self.latest: MetricsSnapshot | None = None
+        self._answer = answer
+        self._received = bytearray()
+        self._transport: asyncio.Transport | None = None
+        self._number = 0
+        self._waiting: dict[int, asyncio.Future[None]] = {}
+        self._answering: set[asyncio.Task[None]] = set()
+
+    async def count(self) -> None:
+        """Ask the worker, and return when `latest` is its answer."""
+        self._number += 1
+        answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[self._number] = answered
+        self.send(_Count(self._number))
+        await answered
+
+    def send(self, message: Struct) -> None:
+        if self._transport is not None:
+            self._transport.write(framed(message))
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if exc is not None:
+            log.debug("The connection for the metrics of a worker is broken: %s", exc)
+        self._transport = None
+        self.gone.set()
+        for each in (*self._waiting.values(), *self._answering):
+            each.cancel()
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        for raw in messages_in(self._received):
+            message = _MESSAGES.decode(raw)
+            if isinstance(message, _All):
+                answering = asyncio.ensure_future(self._answer(self, message.number))
+                self._answering.add(answering)
+                answering.add_done_callback(self._answering.discard)
+                continue
+            self.latest = message.snapshot
+            waiting = self._waiting.pop(message.number, None)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(None)

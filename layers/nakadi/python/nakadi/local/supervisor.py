@@ -1,0 +1,300 @@
+"""The supervisor of a broker of several processes: it accepts connections, and commits for all.
+
+Workers answer requests. Each gets connections through a socket, in turn: the one that has fewest gets the next. Their
+appends arrive here and share commits, and what a broker does once, such as archiving and housekeeping, is done here.
+A worker that dies is started again; connections wait meanwhile, or go to others. When the supervisor dies, so do they.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import BinaryIO
+
+from nakadi.app.broker import BrokerServices, open_broker
+from nakadi.app.settings import Settings
+from nakadi.app.shutdown import ShutdownDeadline, SignalHandler, serve_until_signalled
+from nakadi.common.caching import NUMBER, ChangeCounter
+from nakadi.engines.sqlite.file import SCHEME
+from nakadi.engines.sqlite.sharing import AppendService
+from nakadi.http.server import new_event_loop, tune_interpreter
+from nakadi.local.broker import Housekeeper
+from nakadi.local.figures import SupervisorFigures
+from nakadi.local.worker import ENDED, HANDED_OVER, READY
+from nakadi.model.event_type import DEFAULT_STORAGE_ID
+from nakadi.model.outcomes import BadSetting
+from nakadi.ports.clock import SystemClock
+
+log = logging.getLogger(__name__)
+
+MOST_WORKERS = 64
+WORKERS_FAILED = 1
+"""The exit code when workers end again and again."""
+
+ACCEPTED_AT_ONCE = 32
+# When there are no more descriptors, for one.
+PAUSE_SECONDS = 0.1
+
+
+def check_workers(settings: Settings) -> None:
+    """Raise `BadSetting` unless a broker with these settings can have several processes."""
+    if not 1 <= settings.workers <= MOST_WORKERS:
+        raise BadSetting(f"NAKADI_WORKERS is {settings.workers}, and has to be from 1 to {MOST_WORKERS}.")
+    stores = (settings.registry, settings.event_log, settings.coordination or settings.registry)
+    if not all(each.startswith(SCHEME) for each in stores):
+        raise BadSetting(f"{settings.workers} workers need the embedded engine: everything has to be in a data file.")
+    if not hasattr(socket, "send_fds"):
+        raise BadSetting("Several workers need a system on which sockets can be handed to other processes.")
+
+
+def worker_command(settings: Settings, variables: Mapping[str, str], logging: Sequence[str]) -> WorkerCommand:
+    return WorkerCommand(settings.workers, variables, logging)
+
+
+class WorkerCommand:
+    """How workers are started."""
+
+    def __init__(self, workers: int, variables: Mapping[str, str], logging: Sequence[str]) -> None:
+        self.workers = workers
+        self._variables = variables
+        self._logging = logging
+
+    async def start(self, number: int, counter: int, **sockets: socket.socket) -> asyncio.subprocess.Process:
+        descriptors = {"counter": counter, **{name: each.fileno() for name, each in sockets.items()}}
+        named = [f"--{name}={descriptor}" for name, descriptor in descriptors.items()]
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            *("-m", "nakadi.local.worker", f"--number={number}", *named, *self._logging),
+            env=self._variables,
+            pass_fds=tuple(descriptors.values()),
+            # Ctrl-C is for the supervisor, which lets its workers finish.
+            start_new_session=True,
+        )
+
+
+class Restarts:
+    """How often workers may die: `most` times in `seconds`."""
+
+    def __init__(self, most: int = 10, seconds: float = 60.0) -> None:
+        self._most = most
+        self._seconds = seconds
+        self._deaths: deque[float] = deque()
+
+    def allowed(self, now: float) -> bool:
+        """Whether a worker that has died is to be started again."""
+        self._deaths.append(now)
+        while self._deaths[0] <= now - self._seconds:
+            self._deaths.popleft()
+        return len(self._deaths) <= self._most
+
+
+class _Worker:
+    def __init__(self, number: int, process: asyncio.subprocess.Process, connections: socket.socket) -> None:
+        self.number = number
+        self.process = process
+        self.connections = connections
+        self.is_ready = False
+        self.has_served = False
+        self.open = 0
+
+    def take(self, connection: socket.socket) -> bool:
+        """Hand a connection over, if the worker can take it."""
+        try:
+            socket.send_fds(self.connections, [HANDED_OVER], [connection.fileno()])
+        except OSError:
+            return False
+        self.open += 1
+        return True
+
+
+class Supervisor:
+    """Runs workers until it is stopped, or gives up. Belongs to the event loop that it is made in."""
+
+    def __init__(
+        self,
+        command: WorkerCommand,
+        listening: socket.socket,
+        counter: BinaryIO,
+        broker: BrokerServices,
+        restarts: Restarts,
+    ) -> None:
+        self._command = command
+        self._listening = listening
+        self._counter = counter
+        self._appends = AppendService(broker.logs.of(DEFAULT_STORAGE_ID))
+        self._figures = SupervisorFigures(broker.metrics)
+        self._restarts = restarts
+        self._clock = broker.clock
+        self._loop = asyncio.get_running_loop()
+        self._workers: dict[int, _Worker] = {}
+        self._is_accepting = False
+        self._all_ready = asyncio.Event()
+        self._over = asyncio.Event()
+        self._code = 0
+
+    async def run(self, stopping: asyncio.Event, greet: Callable[[], None], begin_end: Callable[[], None]) -> int:
+        """Greet when all workers serve, and return the exit code when all have ended."""
+        self._listening.setblocking(False)
+        stop = asyncio.create_task(self._stop_when(stopping))
+        greeting = asyncio.create_task(self._greet(greet))
+        keeping = [asyncio.create_task(self._keep(number)) for number in range(1, self._command.workers + 1)]
+        try:
+            await self._over.wait()
+            begin_end()
+            self._pause()
+            self._listening.close()
+            for worker in self._workers.values():
+                # It answers what it has, and ends.
+                with contextlib.suppress(OSError):
+                    worker.connections.shutdown(socket.SHUT_WR)
+            await asyncio.gather(*keeping)
+        finally:
+            for each in (stop, greeting, *keeping):
+                each.cancel()
+            self._appends.close()
+        return self._code
+
+    async def _stop_when(self, stopping: asyncio.Event) -> None:
+        await stopping.wait()
+        self._over.set()
+
+    async def _greet(self, greet: Callable[[], None]) -> None:
+        await self._all_ready.wait()
+        greet()
+
+    # Workers
+
+    async def _keep(self, number: int) -> None:
+        """Have a worker with this number run, again and again if need be."""
+        while not self._over.is_set():
+            has_served, code = await self._run_one(number)
+            if self._over.is_set():
+                return
+            if not has_served:
+                log.error("Worker %s could not start, the broker ends", number)
+                self._give_up()
+            elif not self._restarts.allowed(self._clock.monotonic()):
+                log.error("Worker %s ended with %s, and workers did so too often: the broker ends", number, code)
+                self._give_up()
+            else:
+                log.warning("Worker %s ended with %s, it is started again", number, code)
+
+    def _give_up(self) -> None:
+        self._code = WORKERS_FAILED
+        self._over.set()
+
+    async def _run_one(self, number: int) -> tuple[bool, int]:
+        """Whether the worker came to serve, and its exit code."""
+        ours, theirs = zip(*(socket.socketpair() for _ in range(3)), strict=True)
+        connections, appends, figures = ours
+        try:
+            names = ("connections", "appends", "figures")
+            sockets = dict(zip(names, theirs, strict=True))
+            process = await self._command.start(number, self._counter.fileno(), **sockets)
+        finally:
+            for each in theirs:
+                each.close()
+        connections.setblocking(False)
+        worker = self._workers[number] = _Worker(number, process, connections)
+        self._loop.add_reader(connections, self._hear, worker)
+        if self._over.is_set():
+            connections.shutdown(socket.SHUT_WR)
+        serving = [asyncio.create_task(self._appends.serve(appends)), asyncio.create_task(self._figures.serve(figures))]
+        code = await process.wait()
+        worker.is_ready = False
+        del self._workers[number]
+        self._loop.remove_reader(connections)
+        connections.close()
+        if not any(each.is_ready for each in self._workers.values()):
+            self._pause()
+        await asyncio.gather(*serving)
+        return worker.has_served, code
+
+    def _hear(self, worker: _Worker) -> None:
+        try:
+            said = worker.connections.recv(4096)
+        except BlockingIOError:
+            return
+        except OSError:
+            said = b""
+        if not said:
+            # It is about to end, which `_run_one` waits for.
+            worker.is_ready = False
+            self._loop.remove_reader(worker.connections)
+            return
+        worker.open -= said.count(ENDED)
+        if READY in said:
+            worker.is_ready = worker.has_served = True
+            self._go_on()
+            if len(self._workers) == self._command.workers and all(each.is_ready for each in self._workers.values()):
+                self._all_ready.set()
+
+    # Connections
+
+    def _go_on(self) -> None:
+        if not self._is_accepting and not self._over.is_set() and any(each.is_ready for each in self._workers.values()):
+            self._is_accepting = True
+            self._loop.add_reader(self._listening, self._accept)
+
+    def _pause(self) -> None:
+        """Let connections wait to be accepted."""
+        if self._is_accepting:
+            self._is_accepting = False
+            self._loop.remove_reader(self._listening)
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTED_AT_ONCE):
+            try:
+                connection, _ = self._listening.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                log.warning("Accepting connections failed, tried again in %s s: %s", PAUSE_SECONDS, error)
+                self._pause()
+                self._loop.call_later(PAUSE_SECONDS, self._go_on)
+                return
+            with connection:
+                self._hand_over(connection)
+
+    def _hand_over(self, connection: socket.socket) -> None:
+        ready = [each for each in self._workers.values() if each.is_ready]
+        for worker in sorted(ready, key=lambda each: each.open):
+            if worker.take(connection):
+                return
+        log.warning("No worker could take a connection, it is closed")
+
+
+def supervise(
+    settings: Settings,
+    command: WorkerCommand,
+    listening: socket.socket,
+    signals: SignalHandler,
+    grace: ShutdownDeadline,
+    greet: Callable[[], None],
+) -> int:
+    """Run a broker of several processes, and return its exit code."""
+    codes: list[int] = []
+    with (
+        tempfile.TemporaryFile() as counted,
+        contextlib.ExitStack() as stack,
+    ):
+        counted.truncate((settings.workers + 1) * NUMBER.size)
+        counter = ChangeCounter(counted.fileno(), 0)
+        broker = stack.enter_context(contextlib.closing(open_broker(settings, SystemClock(), counter=counter)))
+        stack.enter_context(contextlib.closing(Housekeeper(broker.keep_house, stop=broker.housekeeping.stop)))
+        runner = stack.enter_context(asyncio.Runner(loop_factory=new_event_loop))
+        broker.prepare()
+        tune_interpreter()
+
+        async def serve(stopping: asyncio.Event) -> None:
+            supervisor = Supervisor(command, listening, counted, broker, Restarts())
+            codes.append(await supervisor.run(stopping, greet, grace.begin))
+
+        runner.run(serve_until_signalled(serve, signals, grace, lambda: None))
+    return codes[0]

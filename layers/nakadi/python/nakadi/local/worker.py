@@ -1,0 +1,175 @@
+"""A worker: `python -m nakadi.local.worker`, which the supervisor starts.
+
+It serves the connections that the supervisor accepts and hands over, reads the data file by itself, and has the
+supervisor commit events. It ends when the supervisor closes its end of the connection, or has died.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+
+from nakadi.app import logs
+from nakadi.app.broker import open_broker
+from nakadi.app.settings import Settings
+from nakadi.app.shutdown import ShutdownDeadline, SignalHandler, leave, serve_until_signalled
+from nakadi.common.caching import ChangeCounter
+from nakadi.engines.sqlite.file import BadDataFile
+from nakadi.http.asgi import Limits
+from nakadi.http.server import Server, new_event_loop, tune_interpreter
+from nakadi.local.broker import console_of
+from nakadi.local.figures import WorkerFigures
+from nakadi.model.outcomes import BadSetting, Unavailable
+
+log = logging.getLogger(__name__)
+
+# From the end of the supervisor's connection, or a signal, to the end of the process: earlier than the supervisor's.
+GRACE_SECONDS = 8.0
+# Of these, so much is for clients to take their answers, and for streams to come to their end.
+CLIENTS_SECONDS = 7.0
+
+READY = b"r"
+"""What a worker sends when it serves."""
+
+ENDED = b"-"
+"""What a worker sends when a connection has ended."""
+
+HANDED_OVER = b"+"
+"""What comes with a connection."""
+
+HANDED_OVER_AT_ONCE = 16
+
+
+def add_logging_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--log-format", choices=("text", "json"), default="text", help="json: one object per line")
+    parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
+    parser.add_argument("--access-log", action="store_true", help="log every request")
+
+
+def logging_options(options: argparse.Namespace) -> Sequence[str]:
+    """What the command line of a worker says of its logs."""
+    named = [f"--log-format={options.log_format}", f"--log-level={options.log_level}"]
+    return [*named, *(["--access-log"] if options.access_log else [])]
+
+
+class HandedOver:
+    """Connections that the supervisor accepts, and sends as descriptors through a socket."""
+
+    def __init__(self, supervisor: socket.socket, stop: Callable[[], None]) -> None:
+        self._supervisor = supervisor
+        self._supervisor.setblocking(False)
+        self._stop = stop
+        self._loop = asyncio.get_running_loop()
+        self._protocol: Callable[[], asyncio.Protocol] | None = None
+        self._beginning: set[asyncio.Task[None]] = set()
+        self._unsent = b""
+
+    def begin(self, protocol: Callable[[], asyncio.Protocol]) -> None:
+        self._protocol = protocol
+        self._loop.add_reader(self._supervisor, self._receive)
+        self._say(READY)
+
+    def ended(self) -> None:
+        self._say(ENDED)
+
+    def close(self) -> None:
+        self._loop.remove_reader(self._supervisor)
+
+    def _receive(self) -> None:
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._supervisor, HANDED_OVER_AT_ONCE, HANDED_OVER_AT_ONCE)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            log.warning("The connection to the supervisor is broken: %s", error)
+            data, descriptors = b"", []
+        if not data:
+            self.close()
+            self._stop()
+        for each in descriptors:
+            beginning = self._loop.create_task(self._serve(socket.socket(fileno=each)))
+            self._beginning.add(beginning)
+            beginning.add_done_callback(self._beginning.discard)
+
+    async def _serve(self, connection: socket.socket) -> None:
+        assert self._protocol is not None
+        connection.setblocking(False)
+        try:
+            await self._loop.connect_accepted_socket(self._protocol, connection)
+        except OSError as error:
+            log.warning("A connection ended as it was handed over: %s", error)
+            connection.close()
+            self.ended()
+
+    def _say(self, what: bytes) -> None:
+        """Say it to the supervisor, or later if it has not read for long: the numbers matter, and not the moments."""
+        self._unsent += what
+        try:
+            self._unsent = self._unsent[self._supervisor.send(self._unsent) :]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self._unsent = b""  # the supervisor has died, which is noticed where it is listened to
+
+
+def main(arguments: Sequence[str] | None = None, *, signals: SignalHandler) -> int:
+    parser = argparse.ArgumentParser(prog="python -m nakadi.local.worker")
+    parser.add_argument("--number", type=int, required=True)
+    for each in ("--connections", "--appends", "--figures", "--counter"):
+        parser.add_argument(each, type=int, required=True, help="a descriptor that is inherited")
+    add_logging_options(parser)
+    options = parser.parse_args(arguments)
+    logs.set_up(json_lines=options.log_format == "json", level=options.log_level, access_log=options.access_log)
+    try:
+        _run(options, signals)
+    except (BadSetting, BadDataFile, Unavailable) as reason:
+        print(f"A worker cannot start. {reason}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _run(options: argparse.Namespace, signals: SignalHandler) -> None:
+    settings = Settings.from_env(os.environ)
+    connections, appends, figures = (
+        socket.socket(fileno=each) for each in (options.connections, options.appends, options.figures)
+    )
+    counter = ChangeCounter(options.counter, options.number)
+    with (
+        ShutdownDeadline(GRACE_SECONDS) as grace,
+        contextlib.closing(connections),
+        contextlib.closing(open_broker(settings, counter=counter, committer=appends)) as broker,
+        contextlib.closing(WorkerFigures(figures, broker.metrics, settings.max_metric_names)) as gathered,
+        asyncio.Runner(loop_factory=new_event_loop) as runner,
+    ):
+        broker.read_metrics = gathered.read
+        server = Server(
+            console_of(broker.application, settings),
+            grace_seconds=CLIENTS_SECONDS,
+            limits=Limits(memory=settings.max_request_memory_bytes // settings.workers),
+            metrics=broker.metrics,
+        )
+        tune_interpreter()
+
+        async def serve(stopping: asyncio.Event) -> None:
+            def stop() -> None:
+                grace.begin()
+                stopping.set()
+
+            await server.serve(HandedOver(connections, stop), stopping)
+
+        runner.run(serve_until_signalled(serve, signals, grace, lambda: None))
+
+
+if __name__ == "__main__":
+    handler = SignalHandler()
+    handler.install()
+    # The supervisor ends its workers. A Ctrl-C goes to every process of a terminal.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    leave(main(signals=handler))

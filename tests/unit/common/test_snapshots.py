@@ -1,0 +1,41 @@
+"""Metrics of several processes, put together."""
+
+from nakadi.common.metrics import Metrics
+from nakadi.common.snapshots import ended, snapshot_of, together
+
+
+def counted(events: int, lag: float) -> Metrics:
+    metrics = Metrics(started=5.0)
+    metrics.stored("order", events, 10)
+    metrics.streams_opened.add(1, "low")
+    metrics.open_streams.set(2, "low")
+    metrics.subscription_lag.set(lag, "s")
+    metrics.answered("publish_events", 200, 0.003)
+    return metrics
+
+
+def test_counters_and_times_add_up_and_gauges_are_combined_as_they_say():
+    whole = together([snapshot_of(counted(3, 1.0)), snapshot_of(counted(4, 7.0))])
+    assert dict(whole.events_published.rows()) == {("order",): 7}
+    assert dict(whole.streams_opened.rows()) == {("low",): 2}
+    assert dict(whole.open_streams.rows()) == {("low",): 4}
+    assert dict(whole.subscription_lag.rows()) == {("s",): 7.0}
+    assert dict(whole.requests.rows()) == {("publish_events", "200"): 2}
+    row = whole.request_seconds.rows()[("publish_events",)]
+    assert (row.count, round(row.total, 6), list(row.recent), sum(row.buckets)) == (2, 0.006, [0.003, 0.003], 2)
+    assert (whole.started, len(whole.processes)) == (5.0, 2)
+
+
+def test_what_a_process_counted_stays_after_its_end_and_its_gauges_do_not():
+    gone = ended([snapshot_of(counted(3, 1.0)), snapshot_of(counted(4, 7.0))], 5.0)
+    whole = together([snapshot_of(counted(1, 2.0)), gone])
+    assert dict(whole.events_published.rows()) == {("order",): 8}
+    assert dict(whole.subscription_lag.rows()) == {("s",): 2.0}
+    assert whole.request_seconds.rows()[("publish_events",)].count == 3
+    assert len(whole.processes) == 1
+
+
+def test_putting_together_counts_no_steps_of_this_process_twice():
+    """What every `Metrics` of a process follows, such as failed chores, comes from the snapshots alone."""
+    snapshot = snapshot_of(Metrics())
+    assert dict(together([snapshot]).chore_failures.rows()) == dict(Metrics().chore_failures.rows())

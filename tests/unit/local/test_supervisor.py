@@ -1,0 +1,44 @@
+"""What a broker of several processes needs, and how often its workers may die."""
+
+import pytest
+
+from nakadi.app.settings import Settings
+from nakadi.local.supervisor import Restarts, check_workers
+from nakadi.model.outcomes import BadSetting
+
+FILE = "sqlite:///data/nakadi.db"
+
+
+def test_workers_that_die_now_and_then_are_started_again():
+    """However many deaths there are, as long as there are not too many at a time."""
+    restarts = Restarts(most=2, seconds=60)
+    assert [restarts.allowed(now) for now in (0, 10, 65, 130, 140, 200)] == [True] * 6
+
+
+def test_workers_that_die_again_and_again_are_given_up():
+    restarts = Restarts(most=2, seconds=60)
+    assert [restarts.allowed(now) for now in (0, 10, 59)] == [True, True, False]
+
+
+@pytest.mark.parametrize("workers", [0, -1, 65])
+def test_a_number_of_workers_that_makes_no_sense(workers):
+    with pytest.raises(BadSetting, match=f"NAKADI_WORKERS is {workers}, and has to be from 1 to 64"):
+        check_workers(Settings(registry=FILE, event_log=FILE, workers=workers))
+
+
+@pytest.mark.parametrize(
+    "stores",
+    [
+        {},
+        {"registry": FILE},
+        {"registry": FILE, "event_log": "kafka://broker:9092"},
+        {"registry": FILE, "event_log": FILE, "coordination": "memory:"},
+    ],
+)
+def test_several_workers_need_a_data_file(stores):
+    with pytest.raises(BadSetting, match="2 workers need the embedded engine"):
+        check_workers(Settings(**stores, workers=2))
+
+
+def test_a_data_file_is_enough():
+    check_workers(Settings(registry=FILE, event_log=FILE, workers=2))
