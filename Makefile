@@ -17,7 +17,7 @@ export PYTHONPATH := layers/nakadi/python:glue_jobs:.
 export PYTHONDONTWRITEBYTECODE :=
 export NAKADI_CONSOLE ?= $(abspath $(CONSOLE))/built
 
-.PHONY: help run console jobs kill-jobs published test test-engines test-aws-local simulate mutants soak storms attacks clients check format bench bench-aws bench-kafka compare structure lock synth diff bootstrap deploy destroy destroy-data wheel clean
+.PHONY: help run console jobs kill-jobs published test test-engines test-aws-local simulate mutants soak storms attacks clients check format bench bench-aws bench-kafka bench-console compare structure lock synth diff bootstrap deploy destroy destroy-data wheel clean
 
 help:
 	@echo 'make run [PORT=8080] [DATA=data]   start a broker on this machine; WORKERS=4 uses more cores'
@@ -42,6 +42,7 @@ help:
 	@echo 'make bench                         measure, and draw it (half an hour)'
 	@echo 'make bench-aws                     measure what AWS is asked and how long functions take (a quarter of an hour)'
 	@echo 'make bench-kafka                   measure publishing and streaming with events in Kafka (minutes)'
+	@echo 'make bench-console [SECONDS=60]    measure the console in a browser: first paint, size, the live tail'
 	@echo 'make compare A=URL B=URL           hold two brokers on this machine against each other'
 	@echo 'make structure                     measure the layout of the package, and the calls of a request'
 	@echo 'make synth [STAGE=dev] [CONTEXT=]  write the templates for AWS into cdk.out'
@@ -136,6 +137,9 @@ compare: $(VENV)/.test
 
 bench-kafka: $(VENV)/.test $(VENV)/.kafka $(if $(KAFKA),,$(KAFKA_JARS)/.jars)
 	$(BIN)/python benchmarks/kafka.py
+
+bench-console: $(VENV)/.run $(CONSOLE)/.test
+	$(BIN)/python benchmarks/console.py --seconds $(or $(SECONDS),60) $(ARGS)
 
 structure: $(VENV)/.test
 	@$(BIN)/python benchmarks/structure.py

@@ -1,0 +1,17 @@
+"""The picture of the console in the README."""
+
+from tests.console.conftest import ROOT
+
+
+def test_still(failure):
+    """The console does what the sentence says."""
+    assert not failure, failure
+
+
+def test_the_picture_in_the_readme_is_there():
+    """It is text, drawn from the console itself, and runs nothing."""
+    drawn = (ROOT / "docs" / "console.svg").read_text()
+
+    assert "](docs/console.svg)" in (ROOT / "README.md").read_text()
+    assert drawn.startswith("<svg ")
+    assert "<script" not in drawn
