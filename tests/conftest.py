@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+from functools import cache
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -38,6 +40,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest goes first, so that no process has to wait for it at the end."""
     items.sort(key=lambda item: TOGETHER.index(found) if (found := group(item.nodeid)) in TOGETHER else len(TOGETHER))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def descriptions_of_services():
+    """Clients of AWS share the descriptions of services. Each session of boto reads them anew otherwise, which takes
+    most of the time of tests that make clients."""
+    from botocore.loaders import JSONFileLoader  # noqa: PLC0415  # most tests do without it
+
+    read = cache(JSONFileLoader().load_file)
+    with patch.object(JSONFileLoader, "load_file", lambda _, path: read(path)):
+        yield
 
 
 def pytest_collection_finish() -> None:
