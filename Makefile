@@ -77,8 +77,9 @@ kill-jobs: $(VENV)/.test
 published: $(VENV)/.test
 	@$(BIN)/python -m tests.support.published $(or $(WORLDS),20) $(SEED)
 
+# Tests wait for half of their time: four processes keep two processors busy.
 test: $(VENV)/.test $(NODE)/.test $(CONSOLE)/.test
-	@$(BIN)/python -m pytest $(or $(ARGS),tests -n 3 --no-loadscope-reorder)
+	@$(BIN)/python -m pytest $(or $(ARGS),tests -n 4 --no-loadscope-reorder)
 
 # A real Kafka, and two emulations that the engines were not fitted to: what holds there too may well hold on AWS.
 test-engines: $(VENV)/.test $(VENV)/.kafka $(NODE)/.test $(ENGINES)/.test $(if $(KAFKA),,$(KAFKA_JARS)/.jars)
