@@ -21,6 +21,7 @@ from nakadi.model.event_type import Category, CleanupPolicy, EventType
 from nakadi_jobs.archive_ranges import NOTHING_READ, unread_parts
 from nakadi_jobs.session import open_spark
 from tests.support.jobs import STORED_AT, DataFolder
+from tests.support.patience import until
 
 PATIENCE = 300
 UNTIL = ("--until", (STORED_AT + timedelta(hours=3)).isoformat(), "--hours", "3")
@@ -54,8 +55,10 @@ class Killed:
         self.data.archived(self.customers, events, keys=keys, at=at)
         self.expected += zip(keys, names, strict=True)
 
-    def run(self, job: str, *arguments: str, kill: bool) -> None:
-        """Run a job in a process of its own, to its end or to a random moment."""
+    def run(self, job: str, *arguments: str, kill: bool | str) -> None:
+        """Run a job in a process of its own, to its end, to a random moment, or until it has written another of the
+        files of a pattern in the folder of its tables."""
+        there = self._files(kill)
         command = [
             sys.executable,
             "-m",
@@ -81,7 +84,10 @@ class Killed:
                 if line == f"{job}: begun\n":
                     break
             begun = time.monotonic()
-            if kill:
+            if isinstance(kill, str):
+                until(lambda: self._files(kill) > there or process.poll() is not None, PATIENCE)
+                assert process.poll() is None, "it was over before it could be killed"
+            elif kill:
                 time.sleep(self.drawn.uniform(0, self.lasts))
             else:
                 told += process.stderr.readlines()
@@ -92,6 +98,9 @@ class Killed:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait(PATIENCE)
             process.stderr.close()
+
+    def _files(self, pattern: bool | str) -> set[Path]:
+        return set((self.data.folder / "tables").glob(pattern)) if isinstance(pattern, str) else set()
 
     def rows(self, table: str, *columns: str) -> list[tuple[object, ...]]:
         spark = open_spark("look", f"file://{self.data.folder / 'tables'}", "hadoop", "local[2]", "1g")
@@ -107,9 +116,14 @@ def compaction(killed: Killed, kills: int) -> None:
     """Every event is there once, and the newest of each key; how far tables are is what they have."""
     killed.archive()
     killed.run("compaction", kill=False)
-    for _ in range(kills):
+    compaction_killed(killed, [True] * kills)
+
+
+def compaction_killed(killed: Killed, moments: Sequence[bool | str]) -> None:
+    """The same, killed at these moments from the first run on."""
+    for moment in moments:
         killed.archive()
-        killed.run("compaction", kill=True)
+        killed.run("compaction", kill=moment)
     killed.run("compaction", kill=False)
     wanted = [(offset, key, name) for offset, (key, name) in enumerate(killed.expected)]
     assert killed.rows("customer_changed", "nakadi_offset", "nakadi_key", "name") == sorted(wanted, key=str)
