@@ -7,7 +7,6 @@ import aws_cdk as cdk
 import pytest
 from aws_cdk import aws_logs as logs
 from aws_cdk.assertions import Template
-from cfnlint.api import ManualArgs, lint_file
 
 from infra.stack import DataStack
 from nakadi.engines.kinesis import fan_out, opening
@@ -252,6 +251,8 @@ def chosen(tmp_path_factory):
 @pytest.mark.parametrize("name", ["data", "serving", "analytics"])
 def test_templates_with_many_choices_are_sound(chosen, name):
     """cfn-lint has nothing to say of them either."""
+    from cfnlint.api import ManualArgs, lint_file  # noqa: PLC0415  # it takes a second: for what it is needed only
+
     found = lint_file(getattr(chosen, name).path, config=ManualArgs(regions=[REGION], ignore_checks=NOT_LOOKED_AT))
 
     assert [(each.rule.id, each.path, each.message) for each in found] == []

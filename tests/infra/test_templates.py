@@ -6,7 +6,6 @@ from pathlib import Path
 import aws_cdk as cdk
 import pytest
 from aws_cdk import aws_sqs as sqs
-from cfnlint.api import ManualArgs, lint_file
 
 from infra.review import ANALYTICS, DATA, SERVING, STREAMING, Reviewed, review
 from tests.infra.conftest import NOT_LOOKED_AT
@@ -24,6 +23,8 @@ def template(request, deployment):
 
 
 def complaints(template):
+    from cfnlint.api import ManualArgs, lint_file  # noqa: PLC0415  # it takes a second: for what it is needed only
+
     found = lint_file(template.path, config=ManualArgs(regions=[REGION], ignore_checks=NOT_LOOKED_AT))
     return [(each.rule.id, each.path, each.message) for each in found]
 
