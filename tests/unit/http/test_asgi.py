@@ -9,8 +9,7 @@ import pytest
 from nakadi.common.metrics import Metrics
 from nakadi.http.application import Application, Route
 from nakadi.http.asgi import Limits, asgi_application
-from nakadi.http.message import Response, Streaming, empty_response, json_response
-from nakadi.http.scope import request_of
+from nakadi.http.message import Response, Streaming, empty_response, json_response, request_of
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.outcomes import NotAuthenticated
 from tests.support.asgi import NO_HEAD_START, Client, a_scope, an_application, answered, asked_of

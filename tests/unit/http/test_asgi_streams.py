@@ -10,8 +10,7 @@ import pytest
 
 from nakadi.http.application import Application, Lane, Route
 from nakadi.http.asgi import Limits, asgi_application
-from nakadi.http.message import ClientGone, Response, Streaming, empty_response
-from nakadi.http.scope import request_of
+from nakadi.http.message import ClientGone, Response, Streaming, empty_response, request_of
 from nakadi.model.authorization import UNAUTHENTICATED
 from tests.support.asgi import NO_HEAD_START, Client, a_scope, an_application, answered, streaming
 from tests.support.patience import PATIENCE, effort

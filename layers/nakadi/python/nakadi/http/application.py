@@ -30,11 +30,11 @@ from nakadi.http.message import (
     Response,
     Streaming,
     Unfinished,
+    checked_path,
     completed,
     is_about_figures,
 )
 from nakadi.http.problem import MethodNotAllowed, logged_problem, problem_of, token_problem
-from nakadi.http.scope import checked_path
 from nakadi.model.authorization import UNAUTHENTICATED, Subject
 from nakadi.model.outcomes import (
     MOST_CHARACTERS,

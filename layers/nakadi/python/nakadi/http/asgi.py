@@ -22,16 +22,19 @@ from nakadi.http.message import (
     WORTH_RETURNING,
     Answer,
     ClientGone,
+    ClosableConnection,
     Memory,
     Request,
     Response,
+    Scope,
     Streaming,
     Unfinished,
     completed,
+    connection_of,
+    request_of,
     trim_memory,
 )
 from nakadi.http.problem import TooSlow, logged_problem
-from nakadi.http.scope import ClosableConnection, Scope, connection_of, request_of
 from nakadi.model.outcomes import Outcome, TooLarge, TryLater
 from nakadi.ports.event_log import Fates
 

@@ -18,9 +18,8 @@ from typing import Any, Protocol, TypeVar
 from nakadi.common.work import NeedsThread, quickly
 from nakadi.http import negotiation
 from nakadi.http.application import Lane
-from nakadi.http.message import Answer, Request, Response, Unfinished
+from nakadi.http.message import Answer, Request, Response, Scope, Unfinished, connection_of
 from nakadi.http.problem import logged_problem
-from nakadi.http.scope import Scope, connection_of
 from nakadi.model.events import Stored
 from nakadi.model.outcomes import TooLarge, TryLater
 from nakadi.ports.event_log import Fates
