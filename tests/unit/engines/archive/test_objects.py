@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nakadi.engines.archive import objects
 from nakadi.model.authorization import Attribute
-from nakadi.model.events import Record, StoredEvent
+from nakadi.model.events import EventLines, Record, StoredEvent
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, 123456, tzinfo=UTC)
 
@@ -82,3 +82,39 @@ def test_every_text_survives(texts):
         if key is None or key.isascii()
     ]
     assert objects.events_in(objects.member("t", 0, events)) == events
+
+
+def plain(offset: int, value: bytes = b"1", second: int = 0) -> StoredEvent:
+    return StoredEvent(offset, Record(value), NOW + timedelta(seconds=second))
+
+
+def test_plain_events_stay_text():
+    """Events without a key and the like are read as lines: one text for neighbours that were stored at one time."""
+    events = [plain(3, b'{"a":1}'), plain(4, b"[]"), plain(5, b"22", 1), plain(9, b"333", 1), plain(10, b"4", 1)]
+    found = objects.events_of(objects.member("t", 0, events[:4]) + objects.member("t", 0, events[4:]), "t", 0)
+    assert isinstance(found, EventLines)
+    assert [(each.first, each.text, each.ends) for each in found.lines] == [
+        (3, b'{"a":1}\n[]', [7, 10]),
+        (5, b"22", [2]),
+        (9, b"333", [3]),
+        (10, b"4", [1]),
+    ]
+    assert found == events
+
+
+@pytest.mark.parametrize("others", [EVENTS, [plain(20)]])
+def test_events_of_several_members_follow_each_other(others):
+    """Members of text and others make one sequence."""
+    events = [plain(0), plain(1), *others, plain(30)]
+    content = b"".join(objects.member("t", 0, part) for part in (events[:2], events[2:-1], events[-1:]))
+    assert list(objects.events_of(content, "t", 0)) == events
+
+
+@pytest.mark.parametrize("offsets", [(1, 1), (2, 1), (0, 2, 1)])
+def test_offsets_that_do_not_grow_are_damage(offsets):
+    """Neither within a member nor from one to the next."""
+    whole = objects.member("t", 0, [plain(each) for each in offsets])
+    apart = b"".join(objects.member("t", 0, [plain(each)]) for each in offsets)
+    for content in (whole, apart):
+        with pytest.raises(objects.BadArchive):
+            objects.events_of(content, "t", 0)

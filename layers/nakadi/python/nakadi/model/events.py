@@ -122,6 +122,15 @@ class EventLines(Sequence[StoredEvent]):
         at = bisect_right(self._starts, index) - 1
         return self.lines[at], index - self._starts[at]
 
+    def cut(self, first: int, last: int) -> Iterator[Lines]:
+        """The lines of the events from one up to, not including, another."""
+        at = bisect_right(self._starts, first) - 1
+        while first < last:
+            start, end = self._starts[at], min(self._starts[at + 1], last)
+            yield self.lines[at].cut(first - start, end - start)
+            first = end
+            at += 1
+
     def texts(self, first: int, last: int) -> Iterator[bytes]:
         """The text of the events from one up to, not including, another, in pieces of neighbours."""
         at = bisect_right(self._starts, first) - 1

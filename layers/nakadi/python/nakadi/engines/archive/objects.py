@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
-from itertools import repeat
-from operator import lt
+from itertools import accumulate, chain, pairwise
+from operator import ne, sub
 from typing import Any
 from uuid import uuid4
 
@@ -18,7 +18,7 @@ import msgspec
 import orjson
 
 from nakadi.model.authorization import Attribute
-from nakadi.model.events import Record, Segment, StoredEvent
+from nakadi.model.events import EventLines, Lines, Record, Segment, StoredEvent
 from nakadi.ports.log_index import LogIndex
 
 # Gzip -----------------------------------------------------------------------------------------------------------------
@@ -69,8 +69,6 @@ def unpacked(content: bytes) -> Iterator[bytes]:
 
 MEMBER_BYTES = 500_000
 """Of text. What is unpacked at once should stay near the processor: it takes half as long again when it does not."""
-
-NONE = repeat(None)
 
 ABSENT = msgspec.Raw()
 
@@ -137,33 +135,58 @@ def events_in(content: bytes) -> Sequence[StoredEvent]:
 
 def events_of(content: bytes, topic: str, partition: int) -> Sequence[StoredEvent]:
     """The events of a member, which must be of this partition and in their order."""
-    events: list[StoredEvent] = []
+    parts: list[Sequence[StoredEvent]] = []
+    last = -1
     for text in unpacked(content):
         plain = _plain_events(text, topic, partition)
-        more = plain if plain is not None else _all_events(text, topic, partition)
-        if events and more and more[0].offset <= events[-1].offset:
-            raise BadArchive(f"{more[0].offset} follows {events[-1].offset}")
-        events += more
-    return events
+        part = plain if plain is not None else _all_events(text, topic, partition)
+        if part:
+            if part[0].offset <= last:
+                raise BadArchive(f"{part[0].offset} follows {last}")
+            last = part[-1].offset
+            parts.append(part)
+    return joined(parts)
 
 
-def _plain_events(text: bytes, topic: str, partition: int) -> Sequence[StoredEvent] | None:
+def joined(parts: Sequence[Sequence[StoredEvent]]) -> Sequence[StoredEvent]:
+    """Events that follow each other, as text where all of them are."""
+    if len(parts) == 1:
+        return parts[0]
+    texts = [each for each in parts if isinstance(each, EventLines)]
+    if len(texts) < len(parts):
+        return tuple(chain.from_iterable(parts))
+    return EventLines([lines for each in texts for lines in each.lines])
+
+
+def _plain_events(text: bytes, topic: str, partition: int) -> EventLines | None:
     """The events of lines that are as they are written here, without a key and the like: what most members have.
 
-    None when there are others. It takes half the time of looking at each line for whatever may be in it.
+    None when there are others. No event is made here: most of them are sent as the text that they are.
     """
     found: list[tuple[bytes, bytes, bytes]] = _plain_line(topic, partition).findall(text)
     if len(found) != text.count(b"\n"):
         return None
     if not found:
-        return []
+        return EventLines([])
     numbers, times, values = zip(*found, strict=True)
     offsets = list(map(int, numbers))
-    if not all(map(lt, offsets, offsets[1:])):
+    steps = list(map(sub, offsets[1:], offsets))
+    if min(steps, default=1) < 1:
         raise BadArchive("its offsets do not grow")
-    moments = {time: _moment(time) for time in set(times)}
-    records = map(Record._make, zip(values, NONE, NONE, NONE, strict=False))
-    return list(map(StoredEvent._make, zip(offsets, records, map(moments.get, times), strict=True)))
+    # Neighbours that were stored at one time make one text.
+    changes = map(ne, times, times[1:])
+    breaks = [at for at, (step, changed) in enumerate(zip(steps, changes, strict=True), 1) if changed or step != 1]
+    return EventLines(
+        [
+            Lines(offsets[begin], _moment(times[begin]), *_text_of(values[begin:end]))
+            for begin, end in pairwise([0, *breaks, len(values)])
+        ]
+    )
+
+
+def _text_of(values: Sequence[bytes]) -> tuple[bytes, list[int]]:
+    """Values as lines, and where each of them ends."""
+    return b"\n".join(values), list(accumulate(map(len, values), lambda end, size: end + 1 + size))
 
 
 def _moment(time: bytes) -> datetime:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
@@ -15,7 +15,7 @@ from typing import NamedTuple
 from nakadi.common.metrics import Metrics
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.objects import events_behind, first_segment_since, with_following
-from nakadi.model.events import Location, Segment, Slice, StoredEvent
+from nakadi.model.events import EventLines, Lines, Location, Segment, Slice, StoredEvent
 from nakadi.ports.archive_store import ArchiveGone, ArchiveStore
 from nakadi.ports.log_index import LogIndex
 
@@ -271,11 +271,11 @@ class ArchiveReader:
         """The same, from an offset in a segment that is archived and at hand."""
         segments = list(_check_connected(with_following(self._index, segment, topic, partition, start, limit)))
         run = self._library.run(topic, partition, start)
-        events: list[StoredEvent] = []
-        following, size = start, 0
+        parts: list[Events] = []
+        following, size, missing = start, 0, limit
         found = self._library.sequence(topic, partition, segments, start, limit, max_bytes)
         with closing(found):
-            while len(events) < limit and size < max_bytes:
+            while missing > 0 and size < max_bytes:
                 try:
                     each, more = next(found)
                 except StopIteration:
@@ -285,16 +285,17 @@ class ArchiveReader:
                         break  # what is in front of it is good
                     raise
                 begin = bisect_left(more, start, key=_offset) if each is segment else 0
-                taken, bytes_taken, all_of_it = _fitting(
-                    more, begin, limit - len(events), max_bytes - size, some=not events
-                )
-                events += taken
+                taken, bytes_taken = _fitting(more, begin, missing, max_bytes - size, some=not parts)
+                if taken:
+                    parts.append(taken)
                 size += bytes_taken
-                following = each.end if all_of_it else events[-1].offset + 1
-                if not all_of_it:
+                missing -= len(taken)
+                if begin + len(taken) < len(more):
+                    following = parts[-1][-1].offset + 1
                     break
+                following = each.end
         self._look_ahead(topic, partition, segments, following, run)
-        return Slice(tuple(events), following)
+        return Slice(objects.joined(parts), following)
 
     def _look_ahead(
         self, topic: str, partition: int, segments: Sequence[Segment], following: int, run: Run | None
@@ -345,18 +346,35 @@ def _check_connected(segments: Sequence[Segment]) -> Iterator[Segment]:
         end = segment.end
 
 
-def _fitting(
-    events: Sequence[StoredEvent], begin: int, limit: int, max_bytes: int, *, some: bool
-) -> tuple[Sequence[StoredEvent], int, bool]:
-    """The events from a place on that fit, at least one if there must be some; their bytes; and whether it is all."""
+def _fitting(events: Events, begin: int, limit: int, max_bytes: int, *, some: bool) -> tuple[Events, int]:
+    """The events from a place on that fit, at least one if there must be some, and their bytes."""
     end = min(len(events), begin + max(limit, 1 if some else 0))
+    if isinstance(events, EventLines):
+        return _fitting_lines(events.cut(begin, end), max_bytes, some=some)
     total = 0
     for place in range(begin, end):
         size = len(events[place].record.value or b"")
         if total + size > max_bytes and not (some and place == begin):
-            return events[begin:place], total, False
+            return events[begin:place], total
         total += size
-    return events[begin:end], total, end == len(events)
+    return events[begin:end], total
+
+
+def _fitting_lines(texts: Iterable[Lines], max_bytes: int, *, some: bool) -> tuple[EventLines, int]:
+    """The same, of events that are lines of text: their bytes are known without a look at each."""
+    taken: list[Lines] = []
+    total = 0
+    for lines in texts:
+        # So many of them end before the text gets too long; the breaks between them do not count.
+        fitting = bisect_right(range(len(lines.ends)), max_bytes - total, key=lambda at: lines.ends[at] - at)
+        if some and not taken:
+            fitting = max(fitting, 1)
+        if fitting:
+            taken.append(lines.cut(0, fitting))
+            total += lines.ends[fitting - 1] - (fitting - 1)
+        if fitting < len(lines.ends):
+            break
+    return EventLines(taken), total
 
 
 def _offset(event: StoredEvent) -> int:
