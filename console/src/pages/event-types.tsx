@@ -8,6 +8,7 @@ import { Chips, PageHead, type PageProps } from "../components/page";
 import { type Column, sorted, VirtualTable } from "../components/table";
 import { bytes, count, moment, plural } from "../format";
 import { href, replaceQuery } from "../router";
+import { useMeasured } from "./measured";
 
 const COLUMNS: Column<EventType>[] = [
   {
@@ -24,21 +25,8 @@ const COLUMNS: Column<EventType>[] = [
     order: (type) => type.owning_application,
     cell: (type) => type.owning_application,
   },
-  {
-    title: "Events / min",
-    width: "8rem",
-    right: true,
-    order: (type) => type.measured_statistic?.messages_per_minute ?? -1,
-    cell: (type) => type.measured_statistic ? count(type.measured_statistic.messages_per_minute) : <NotMeasured />,
-  },
-  {
-    title: "Event size",
-    width: "7rem",
-    right: true,
-    wide: true,
-    order: (type) => type.measured_statistic?.message_size ?? -1,
-    cell: (type) => (type.measured_statistic ? bytes(type.measured_statistic.message_size) : <NotMeasured />),
-  },
+  { title: "Events / min", width: "8rem", right: true, cell: (type) => <Rate name={type.name} /> },
+  { title: "Event size", width: "7rem", right: true, wide: true, cell: (type) => <Size name={type.name} /> },
   { title: "Labels", width: "minmax(0, 1.3fr)", wide: true, cell: (type) => <Chips of={type.labels} /> },
   {
     title: "Changed",
@@ -48,6 +36,16 @@ const COLUMNS: Column<EventType>[] = [
     cell: (type) => moment(type.updated_at),
   },
 ];
+
+function Rate({ name }: { name: string }) {
+  const measured = useMeasured(name);
+  return measured ? <>{count(measured.messages_per_minute)}</> : <NotMeasured />;
+}
+
+function Size({ name }: { name: string }) {
+  const measured = useMeasured(name);
+  return measured ? <>{bytes(measured.message_size)}</> : <NotMeasured />;
+}
 
 function NotMeasured() {
   return <span class="faint" title="The statistics job has not measured it">–</span>;
