@@ -43,8 +43,11 @@ def cut(path):
     """A log, and the other end of its connection, at which nothing reads yet."""
     ours, theirs = socket.socketpair()
     with closing(ours), closing(SqliteLog(path, HandMovedClock(), committer=theirs)) as log:
-        yield log, ours
-        ours.close()
+        try:
+            yield log, ours
+        finally:
+            # The log waits for outcomes until then.
+            ours.close()
 
 
 def test_appends_of_two_processes_are_committed_by_one(path, committing, metrics):

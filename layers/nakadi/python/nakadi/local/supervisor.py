@@ -112,6 +112,14 @@ class _Worker:
         self.open += 1
         return True
 
+    def stop(self) -> None:
+        """Have the worker answer what it has, and end. One that still starts has nothing to answer."""
+        with contextlib.suppress(OSError):
+            self.connections.shutdown(socket.SHUT_WR)
+        if not self.has_served:
+            with contextlib.suppress(ProcessLookupError):
+                self.process.terminate()
+
 
 class Supervisor:
     """Runs workers until it is stopped, or gives up. Belongs to the event loop that it is made in."""
@@ -150,9 +158,7 @@ class Supervisor:
             self._pause()
             self._listening.close()
             for worker in self._workers.values():
-                # It answers what it has, and ends.
-                with contextlib.suppress(OSError):
-                    worker.connections.shutdown(socket.SHUT_WR)
+                worker.stop()
             await asyncio.gather(*keeping)
         finally:
             for each in (stop, greeting, *keeping):
@@ -204,7 +210,7 @@ class Supervisor:
         worker = self._workers[number] = _Worker(number, process, connections)
         self._loop.add_reader(connections, self._hear, worker)
         if self._over.is_set():
-            connections.shutdown(socket.SHUT_WR)
+            worker.stop()
         serving = [asyncio.create_task(self._appends.serve(appends)), asyncio.create_task(self._figures.serve(figures))]
         code = await process.wait()
         worker.is_ready = False
