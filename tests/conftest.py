@@ -24,6 +24,9 @@ os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
 # What takes long to begin is begun in one process only: the AWS shape, a Spark session, templates.
 TOGETHER = ("aws-local", "glue_jobs", "infra")
 
+# They go with the jobs, for the sake of their Spark.
+WITH_SPARK = ("tests/docs/test_analytics.py", "tests/e2e/test_jobs.py")
+
 
 class ByFile(LoadScopeScheduling):
     """A process takes a whole file, for its tests share what they began."""
@@ -65,6 +68,8 @@ def group(nodeid: str) -> str:
     folder = file.removeprefix("tests/").partition("/")[0]
     if folder == "e2e" and "aws-local" in name:
         return "aws-local"
+    if file in WITH_SPARK:
+        return "glue_jobs"
     return folder if folder in TOGETHER else file
 
 
