@@ -1,4 +1,4 @@
-"""Plots of measurements: rates, sizes, and how unevenly partitions are filled."""
+"""Plots of measurements: rates, sizes, how unevenly partitions are filled, and how far tables are."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from io import BytesIO
 from typing import Any
+
+from nakadi.event_types.documents import TableState
 
 MOST = 8
 """More lines than this cannot be distinguished."""
@@ -71,6 +73,37 @@ def _skew(axes: Any, name: str, rows: Rows, colour: Any) -> None:
     axes.axhline(1, color="grey", linewidth=0.5)
 
 
+def drawn_tables(states: Mapping[str, TableState], now: datetime) -> Mapping[str, bytes]:
+    """Name -> PNG, of the tables that events took longest to come to; `states` are by event type."""
+    return {"tables.png": _saved(_tables(states, now))} if states else {}
+
+
+def _tables(states: Mapping[str, TableState], now: datetime) -> Any:
+    from matplotlib.figure import Figure  # noqa: PLC0415  # only who asks for plots needs it
+
+    slowest = sorted(states, key=lambda name: -(states[name].latency or 0.0))[:MOST]
+    # The first of a list of bars is the lowest one.
+    chosen = {name: states[name] for name in reversed(slowest)}
+    figure = Figure(figsize=(11, 1.5 + 0.45 * len(chosen)), layout="constrained")
+    axes = figure.add_subplot()
+    bars = axes.barh(list(chosen), [(each.latency or 0.0) / 60 for each in chosen.values()], height=0.6)
+    axes.bar_label(bars, labels=[_summary(each, now) for each in chosen.values()], padding=4, fontsize=9)
+    axes.set_title("Minutes from publishing to the table\n", loc="left", fontweight="bold")
+    subtitle = "the oldest event of the last commit to each table"
+    axes.text(0, 1.02, subtitle, transform=axes.transAxes, fontsize=9, color="dimgrey")
+    axes.margins(x=0.6)
+    axes.set_xlim(left=0)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def _summary(state: TableState, now: datetime) -> str:
+    """What a table has, what it lacks, and when it was changed last."""
+    ago = (now - state.updated_at) / timedelta(hours=1)
+    counts = [f"{state.rows:,} rows", f"{state.misfits:,} misfits", f"{state.missing:,} missing"]
+    return f"{', '.join(counts)}; changed {ago:.1f} h ago"
+
+
 SUBTITLES: Mapping[Draw, str] = {
     _rate: "line: mean of the window, dotted: its busiest minute",
     _size: "line: p50, shade: up to p95, dotted: greatest",
@@ -79,8 +112,12 @@ SUBTITLES: Mapping[Draw, str] = {
 
 
 def _picture(chosen: Mapping[str, Rows], title: str, draw: Draw, *, logarithmic: bool) -> bytes:
+    return _saved(_figure(chosen, title, draw, logarithmic=logarithmic))
+
+
+def _saved(figure: Any) -> bytes:
     content = BytesIO()
-    _figure(chosen, title, draw, logarithmic=logarithmic).savefig(content, format="png", dpi=110)
+    figure.savefig(content, format="png", dpi=110)
     return content.getvalue()
 
 

@@ -22,7 +22,7 @@ from nakadi.model.event_type import Category, EventType
 from nakadi.ports.registry import Put, Remove
 from nakadi.subscriptions.api.repository import KIND as SUBSCRIPTIONS
 from nakadi.subscriptions.api.repository import subscription_of
-from nakadi_jobs import command, measuring, plots
+from nakadi_jobs import command, measuring, plots, table_states
 from nakadi_jobs.archive_ranges import NOTHING_READ, ArchiveRange, Progress, unread_parts
 from nakadi_jobs.columns import Field, Struct
 from nakadi_jobs.command import BadArguments, Workplace
@@ -263,7 +263,8 @@ def _remove_measurements_of_deleted(work: Workplace) -> None:
 def _draw(work: Workplace, until: datetime) -> None:
     since = until - timedelta(days=work.options.plot_days)
     history = rows_since(history_table(work.spark, work.database), since)
-    for name, content in plots.drawn(history).items():
+    states = table_states.all_by_name(work)
+    for name, content in {**plots.drawn(history), **plots.drawn_tables(states, work.clock.now())}.items():
         command.write(work.options.plots, name, content)
         work.report.info("plots", name)
 

@@ -6,7 +6,7 @@ before; the next run writes the right one, but does not know the misfits of the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from nakadi.event_types.documents import TABLES_KIND, TableState, table_state_body, table_state_of
 from nakadi.model.event_type import EventType
@@ -36,6 +36,13 @@ def note_unchanged(work: Workplace, event_type: EventType, table: Table) -> None
     known = _known(work, event_type, table)
     if known is None or known.following != Progress.read(text).following:
         _write(work, event_type, table, known.misfits if known else 0, known.latency if known else None)
+
+
+def all_by_name(work: Workplace) -> Mapping[str, TableState]:
+    """The state of each table, by the name of its event type."""
+    names = {event_type.id: event_type.name for event_type in work.event_types.all()}
+    documents = work.registry.list(TABLES_KIND)
+    return {names[each.key]: table_state_of(each.body) for each in documents if each.key in names}
 
 
 def forget_deleted(work: Workplace) -> None:

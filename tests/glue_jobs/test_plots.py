@@ -3,7 +3,9 @@
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from msgspec.structs import replace
 
+from nakadi.event_types.documents import TableState
 from nakadi_jobs import plots
 
 FIRST = datetime(2026, 11, 20, 10, tzinfo=UTC)
@@ -38,3 +40,16 @@ def test_every_plot_is_drawn():
         drawn = plots.drawn(windows)
         assert set(drawn) == {"rate.png", "size.png", "skew.png"}
         assert all(content.startswith(b"\x89PNG") for content in drawn.values())
+
+
+def test_tables_are_drawn_with_what_they_have():
+    """A bar is how long events took, the slowest first; its text says what there is and what is missing."""
+    state = TableState(table="a", following={}, rows=18250, misfits=3, missing=2, updated_at=FIRST, latency=90.0)
+    states = {"slow": replace(state, latency=600.0), "usual": state, "unknown": replace(state, latency=None)}
+    axes = plots._tables(states, FIRST + timedelta(hours=2)).axes[0]
+
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["unknown", "usual", "slow"]
+    assert [bar.get_width() for bar in axes.patches] == [0.0, 1.5, 10.0]
+    assert axes.texts[0].get_text() == "18,250 rows, 3 misfits, 2 missing; changed 2.0 h ago"
+    assert plots.drawn_tables(states, FIRST)["tables.png"].startswith(b"\x89PNG")
+    assert plots.drawn_tables({}, FIRST) == {}

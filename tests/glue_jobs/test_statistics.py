@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from nakadi.event_types.documents import TABLES_KIND, TableState, table_state_body
 from nakadi.model.event_type import Category
+from nakadi.ports.registry import Put
 from tests.support.jobs import STORED_AT, order
 
 BUSINESS = {"schema": {"properties": {"note": {"type": "string"}}}, "category": Category.BUSINESS}
@@ -29,6 +31,8 @@ def orders(data):
 
 def test_windows_are_measured(jobs, data, orders, tmp_path):
     """Each window has its sizes, rates, publishers and skew; measuring again changes nothing; plots are drawn."""
+    state = TableState(table="a", following={}, rows=72, misfits=0, missing=0, updated_at=STORED_AT, latency=90.0)
+    data.registry.write(Put(TABLES_KIND, orders.id, table_state_body(state)))
     first = jobs.measured(*UNTIL)
     second = jobs.measured(*UNTIL, "--plots", str(tmp_path / "plots"))
 
@@ -45,7 +49,7 @@ def test_windows_are_measured(jobs, data, orders, tmp_path):
     assert table[0]["size_max"] == large
     assert table[0]["size_p50"] == pytest.approx(small, rel=0.01)
     assert table[0]["size_mean"] == pytest.approx((33 * small + 27 * large) / 60)
-    for name in ("rate.png", "size.png", "skew.png"):
+    for name in ("rate.png", "size.png", "skew.png", "tables.png"):
         assert Path(tmp_path / "plots" / name).read_bytes().startswith(b"\x89PNG")
 
     measured = data.event_types.measured_statistics(orders)
