@@ -7,10 +7,12 @@ from nakadi.event_types.cursors import (
     CursorErrorKind,
     NumberedOffset,
     fits_64_bits,
+    newest_position,
     offset_digits,
     parse_offset,
 )
 from nakadi.model.event_type import Cursor, Position
+from tests.support.builders import an_event_type
 
 
 def reading(offset: str) -> object:
@@ -199,3 +201,27 @@ def test_error_without_a_cursor_has_null_in_its_message():
 def test_number_is_reported_as_it_was_sent(position, sent, shown):
     """The number in an error is the one that was sent, unless the cursor was carried to another place. (L28, S94)"""
     assert offset_digits(position, sent) == shown
+
+
+@pytest.mark.parametrize(
+    ("offset", "position"),
+    [
+        ("001-0001-000000000000000012", Position(1, 12)),
+        ("001-0001-12", Position(1, 12)),
+        ("001-0001--1", Position(1, -1)),
+        ("001-0001-0000000000000000012", None),
+        ("001-0002-000000000000000012", None),
+        ("12", None),
+        ("BEGIN", None),
+        ("002-0001-000000000000000012", None),
+    ],
+)
+def test_offsets_in_the_newest_timeline_are_read_at_once(offset, position):
+    """What is read in short is read as in full; everything else is left to that."""
+    found = newest_position(an_event_type(), offset)
+
+    assert found == position
+    if found is not None:
+        full = reading(offset)
+        assert isinstance(full, NumberedOffset)
+        assert (full.order, full.offset) == (found.timeline, found.offset)

@@ -117,6 +117,15 @@ def parse_offset(cursor: Cursor) -> ParsedOffset:
     return time
 
 
+def newest_position(event_type: EventType, offset: str) -> Position | None:
+    """The position of an offset as it is sent to clients, in the newest timeline: what nearly every cursor has. None
+    for any other, which `parse_offset` reads."""
+    versioned = VERSIONED.fullmatch(offset)
+    if versioned is None or len(versioned[2]) > DIGITS or int(versioned[1], 16) != event_type.timelines[-1].order:
+        return None
+    return Position(event_type.timelines[-1].order, int(versioned[2]))
+
+
 def offset_digits(position: Position, sent: str = "") -> str:
     """The number of a position: as the client sent it, if `sent` is an offset with this number, else as published."""
     try:

@@ -126,6 +126,12 @@ PUT_OFFSET = """
     DO UPDATE SET timeline = ?4, position = ?5, owner = ?6, since = ?7
 """
 
+# Only forward, and only by the owner: nothing is read unless it does not fit.
+COMMIT_OFFSET = """
+    UPDATE offsets SET timeline = ?1, position = ?2, since = ?3
+    WHERE subscription = ?4 AND event_type = ?5 AND partition = ?6 AND owner = ?7 AND (timeline, position) < (?1, ?2)
+"""
+
 RENEW = "INSERT INTO leases (holder, until) VALUES (?1, ?2) ON CONFLICT (holder) DO UPDATE SET until = ?2"
 
 
@@ -305,11 +311,11 @@ def _commit(
     position: Position,
     now: datetime,
 ) -> CommitResult:
-    before = _offset(connection, subscription, place)
-    found = verdict(before, session, position)
-    if found is CommitResult.COMMITTED:
-        _put_offset(connection, subscription, place, Offset(position, session, now))
-    return found
+    at = (position.timeline, position.offset, microseconds(now))
+    written = connection.execute(COMMIT_OFFSET, (*at, subscription, place.event_type, place.partition, session))
+    if written.rowcount:
+        return CommitResult.COMMITTED
+    return verdict(_offset(connection, subscription, place), session, position)
 
 
 # Parked events --------------------------------------------------------------------------------------------------------

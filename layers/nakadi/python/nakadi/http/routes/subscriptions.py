@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 from urllib.parse import urlencode
 
@@ -39,6 +40,8 @@ from nakadi.subscriptions.api.resource import SubscriptionCreation, Subscription
 from nakadi.subscriptions.api.stats import SubscriptionStats
 
 STREAM_ID = "X-Nakadi-StreamId"
+
+_EVENT_TYPE = attrgetter("event_type")
 
 # Characters that mean nothing but themselves in the value of a parameter.
 PLAIN = ":/?@!$'()*,~"
@@ -132,7 +135,7 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
         if stream_id is None:
             raise Malformed(f"Required request header '{STREAM_ID}' is not present")
         verdicts = self.cursors.commit(subscription_id, stream_id, cursors, request.subject)
-        if not KPI_EVENT_TYPES.isdisjoint(self.subscriptions.cached(subscription_id).event_types):
+        if not KPI_EVENT_TYPES.isdisjoint(map(_EVENT_TYPE, cursors)):
             is_about_figures.set(True)
         if verdicts.count(CommitResult.COMMITTED) == len(verdicts):
             return Response(204)

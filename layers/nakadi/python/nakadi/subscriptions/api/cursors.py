@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from nakadi.auth.permissions import Permissions
 from nakadi.common.metrics import Metrics
-from nakadi.event_types.cursors import CursorError, CursorErrorKind, offset_digits, timeline_of
+from nakadi.event_types.cursors import CursorError, CursorErrorKind, newest_position, offset_digits, timeline_of
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.snapshot import Cursors
 from nakadi.model.authorization import Operation, Subject
@@ -174,7 +174,9 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
             raise Invalid(str(error)) from error
 
     def _resolved_in(self, event_type: EventType, cursor: SubscriptionCursor) -> _ResolvedCursor:
-        position = self.cursors.resolve(event_type, Cursor(cursor.partition, cursor.offset))
+        position = newest_position(event_type, cursor.offset)
+        if position is None:
+            position = self.cursors.resolve(event_type, Cursor(cursor.partition, cursor.offset))
         return _ResolvedCursor(cursor, cursor.place, event_type, position)
 
     def _require(self, subscription_id: str, subject: Subject, *operations: Operation) -> None:
