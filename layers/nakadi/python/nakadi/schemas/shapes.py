@@ -23,8 +23,8 @@ Look = Callable[[Any], bool]
 
 # Looking at less than this takes longer than the code.
 _LEAST_PARTS = 4
-# A type takes a twentieth of a millisecond to make.
-_MOST_TYPES = 100
+# A type takes three kilobytes, and a twentieth of a millisecond to make.
+_MOST_TYPES = 30
 # Up to this, integers and floats are compared alike.
 _LARGEST_BOUND = 2**53
 
