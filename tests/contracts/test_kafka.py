@@ -253,6 +253,33 @@ class TestTopics:
         assert found[-3:] == [f"{number}" for number in range(stored - 3, stored)]
         assert found == sorted(found, key=int)
 
+    def test_stay_where_the_cluster_takes_no_settings_of_compaction(self, log, caplog):
+        """A cluster that lets few settings be changed is asked once, and the log says that nothing is compacted."""
+        from confluent_kafka import KafkaError, KafkaException  # noqa: PLC0415  # as above
+
+        log.append("t", {0: [a_record("a", "k"), a_record("b", "k")]})
+        now = SystemClock().now()
+        refused = KafkaException(KafkaError(KafkaError.INVALID_CONFIG))
+        asked = []
+
+        def refuse(topic, _wanted):
+            asked.append(topic)
+            raise Unavailable("on purpose") from refused
+
+        log._cluster.configure = refuse
+        for _ in range(2):
+            log.compact("t", 0, upto=now, tombstones_before=now)
+        assert asked == ["t"]
+        assert "does not let the topic t be compacted" in caplog.text
+        assert values(log, "t") == ["a", "b"]
+
+    def test_have_a_latest_time_in_clusters_that_do_not_know_it(self, log):
+        """A cluster older than Kafka 3.0 is searched for the latest time of a partition."""
+        assert log._cluster._latest_time_by_search("t", 0) == 0
+        log.append("t", {0: [a_record("a"), a_record("b")]})
+
+        assert log._cluster._latest_time_by_search("t", 0) == log._cluster.latest_time("t", 0) > 0
+
     def test_with_events_without_a_key_are_not_compacted(self, url, log):
         """Kafka would remove events without a key, so it does not begin as long as the oldest events have none."""
         now = SystemClock().now()

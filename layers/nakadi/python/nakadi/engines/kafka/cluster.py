@@ -25,7 +25,7 @@ from confluent_kafka.admin import (
 )
 from msgspec import Struct, field
 
-from nakadi.engines.kafka.records import milliseconds_from
+from nakadi.engines.kafka.records import EPOCH, milliseconds_from
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
 
@@ -44,6 +44,9 @@ MOST_BYTES = 8 * 1024 * 1024
 """The largest batch of records that topics take: the most that MSK Serverless allows."""
 
 HOUR = 3_600_000
+
+LATEST_TIME = 1 << 42
+"""In milliseconds: a moment in the year 2109."""
 
 SEALED = "1"
 """The `max.message.bytes` of a sealed topic. No record fits, so its leaders refuse every write."""
@@ -221,6 +224,16 @@ def fault_of(error: Any, topic: str) -> Exception:
     return Unavailable(f"Kafka: {topic}: {error.name()}: {error.str()}")
 
 
+def is_refused_setting(error: Unavailable) -> bool:
+    """Whether the cluster does not let this be set. MSK Serverless has few settings, and some only for new topics."""
+    return _code_behind(error) in {KafkaError.INVALID_CONFIG, KafkaError.POLICY_VIOLATION, KafkaError.INVALID_REQUEST}
+
+
+def _code_behind(error: BaseException) -> int | None:
+    cause = error.__cause__
+    return cause.args[0].code() if isinstance(cause, KafkaException) else None
+
+
 def check_cluster(url: str) -> None:
     """Raise `Unavailable`, within seconds, unless the cluster answers."""
     client = AdminClient(Address.parse(url).settings(), logger=_log)
@@ -354,7 +367,26 @@ class Cluster:
 
     def latest_time(self, topic: str, partition: int) -> int:
         """The greatest time that any record of the partition has, in milliseconds; 0 when there is no record."""
-        return max(self._offsets(topic, [partition], OffsetSpec.max_timestamp())[partition][1], 0)
+        try:
+            return max(self._offsets(topic, [partition], OffsetSpec.max_timestamp())[partition][1], 0)
+        except Unavailable as error:
+            if _code_behind(error) not in {KafkaError.UNSUPPORTED_VERSION, KafkaError._UNSUPPORTED_FEATURE}:  # noqa: SLF001  # the library's own name
+                raise
+        return self._latest_time_by_search(topic, partition)
+
+    def _latest_time_by_search(self, topic: str, partition: int) -> int:
+        """The same for clusters older than Kafka 3.0, which are not asked for it: the last moment at or after which
+        there is a record.
+        """
+        beyond = self.bounds_of(topic, partition)[1]
+        lowest, highest = 0, LATEST_TIME
+        while lowest < highest:
+            middle = (lowest + highest + 1) // 2
+            if self.offset_at(topic, partition, EPOCH + timedelta(milliseconds=middle)) < beyond:
+                lowest = middle
+            else:
+                highest = middle - 1
+        return lowest
 
     def offset_at(self, topic: str, partition: int, moment: datetime) -> int:
         wanted = TopicPartition(self.name(topic), partition, max(milliseconds_from(moment), 0))

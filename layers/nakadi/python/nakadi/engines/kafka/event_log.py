@@ -9,7 +9,15 @@ from datetime import datetime
 from confluent_kafka import KafkaError
 
 from nakadi.engines.common.listeners import AppendThreads, PartitionListeners
-from nakadi.engines.kafka.cluster import UNKNOWN, Address, Cluster, Place, compaction_settings, fault_of
+from nakadi.engines.kafka.cluster import (
+    UNKNOWN,
+    Address,
+    Cluster,
+    Place,
+    compaction_settings,
+    fault_of,
+    is_refused_setting,
+)
 from nakadi.engines.kafka.reading import CatchUp, Tail
 from nakadi.engines.kafka.records import MARKER
 from nakadi.engines.kafka.writing import Outcome, Writer
@@ -201,8 +209,16 @@ class KafkaLog:
         found = cluster.topic_configuration(topic)
         if wanted.items() <= found.items() or self._have_keys(topic):
             if not wanted.items() <= found.items():
-                cluster.configure(topic, wanted)
+                self._ask_for_compaction(topic, wanted)
             self._compacting[topic] = wanted
+
+    def _ask_for_compaction(self, topic: str, wanted: Mapping[str, str]) -> None:
+        try:
+            self._open_cluster().configure(topic, wanted)
+        except Unavailable as error:
+            if not is_refused_setting(error):
+                raise
+            _log.warning("The Kafka cluster does not let the topic %s be compacted: %s", topic, error)
 
     def _have_keys(self, topic: str) -> bool:
         """Whether the oldest events have keys. Where compaction began late, there are older events without a key in
