@@ -156,6 +156,8 @@ lock: $(VENV)/.test
 	$(BIN)/uv pip compile -q $(LOCK) -c requirements/test.txt requirements/deploy.in -o requirements/deploy.txt
 	$(BIN)/uv pip compile -q $(LOCK_LAYER) -c requirements/test.txt layers/dependencies/requirements.in \
 		-o layers/dependencies/requirements.txt
+	$(BIN)/uv pip compile -q $(LOCK_LAYER) -c requirements/test.txt layers/kafka/requirements.in \
+		-o layers/kafka/requirements.txt
 	$(BIN)/uv pip compile -q $(LOCK:--universal=--python-platform aarch64-manylinux_2_28) -c requirements/test.txt \
 		services/streaming/requirements.in -o services/streaming/requirements.txt
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import aws_cdk as cdk
 
-from infra.review import ANALYTICS, DATA, KEYED, Reviewed, of_serving, review
+from infra.review import ANALYTICS, Reviewed, of_data, of_serving, review
 from infra.stack import AnalyticsStack, DataStack, ServingStack
 from nakadi_cdk import BadContext, Context
 
@@ -34,7 +34,7 @@ def application(*, reviewed: bool = True, **options: Any) -> cdk.App:
     context = Context.of(app.node)
     stacks = list(_stacks(app, context))
     if reviewed:
-        review(app, context.prefix, stacks)
+        review(app, context, stacks)
     cdk.Tags.of(app).add("application", "nakadi")
     cdk.Tags.of(app).add("stage", context.stage)
     return app
@@ -42,7 +42,7 @@ def application(*, reviewed: bool = True, **options: Any) -> cdk.App:
 
 def _stacks(app: cdk.App, context: Context) -> Iterator[Reviewed]:
     data = DataStack(app, f"{context.prefix}-data", context=context)
-    yield Reviewed(place=data, exceptions=(*DATA, *(KEYED if context.kms_key_arn else ())))
+    yield Reviewed(place=data, exceptions=of_data(context))
     serving = ServingStack(app, context.prefix, context=context, data=data.data)
     # Streams are known by name only, so nothing else says that they come first.
     serving.add_stack_dependency(data)

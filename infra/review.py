@@ -7,11 +7,14 @@ from dataclasses import dataclass
 
 import aws_cdk as cdk
 import cdk_nag
+from aws_cdk import Aws
 from constructs import IConstruct
 
 from nakadi_cdk import Context
 from nakadi_cdk.analytics import database_name
+from nakadi_cdk.context import MSK_KINDS
 from nakadi_cdk.data import bucket_name
+from nakadi_cdk.msk import GROUP, within
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +42,12 @@ SERVING = (
     NotFollowed(
         "Functions",
         "IAM5[Resource::*]",
-        "X-Ray's two actions to send traces know no resources: nothing narrower exists",
+        "X-Ray's two actions to send traces, and those for an interface in a network, know no resources",
     ),
     NotFollowed(
         "Functions", "IAM5[Resource::{archive}/*]", "Objects of the archive have names that nobody knows before"
     ),
     NotFollowed("Functions", "L1", "The layer of dependencies is built and tested for this version of Python"),
-    NotFollowed("Functions/SetAside", "SQS3", "It is a dead-letter queue: an event source mapping writes to it"),
     NotFollowed("Api/Rest", "APIG2", "The broker validates requests, and explains what is wrong in its own words"),
     NotFollowed(
         "Api/Rest", "APIG3", "A firewall is a matter of who is let in from where: it can be added to the stage"
@@ -54,6 +56,28 @@ SERVING = (
         "Api/Rest",
         "IAM4[Policy::arn:<AWS::Partition>:iam::aws:policy/service-role/AmazonAPIGatewayPushToCloudWatchLogs]",
         "The account's role for the gateway's logs is defined by AWS, and is one for all APIs of the account",
+    ),
+)
+
+# Where events are in streams of Kinesis.
+STREAMS = (
+    NotFollowed("Functions/SetAside", "SQS3", "It is a dead-letter queue: an event source mapping writes to it"),
+)
+
+# Where they are in MSK.
+TOPICS = tuple(
+    NotFollowed(place, f"IAM5[Resource::{{{what}}}]", reason)
+    for place in ("Functions", "Streaming")
+    for what, reason in (
+        ("topics", "There is a topic for each timeline, and the id of a cluster is not known before it is made"),
+        ("groups", "The id of a cluster is not known before it is made"),
+    )
+)
+MSK = (
+    NotFollowed(
+        "AWS679f53fac002430cb0da5b7982bd2287",
+        "IAM4[Policy::arn:<AWS::Partition>:iam::aws:policy/service-role/AWSLambdaBasicExecutionRole]",
+        "The function that asks where a cluster's servers are is the CDK's own, and its role is as well",
     ),
 )
 
@@ -121,34 +145,49 @@ class Reviewed:
 
 def of_serving(context: Context) -> Sequence[NotFollowed]:
     fan_out = FAN_OUT if context.fans_out else ()
-    functions = [*SERVING, *(CANARY if context.canary_minutes else ())]
+    functions = [*SERVING, *(TOPICS if context.on_msk else STREAMS), *(CANARY if context.canary_minutes else ())]
     if context.asleep:
-        return [*functions, *(each for each in fan_out if each.place != "Streaming")]
+        return [each for each in (*functions, *fan_out) if each.place != "Streaming"]
     return [*functions, *STREAMING, *fan_out, *(DIRECT if context.direct_domain else ())]
 
 
-def review(app: cdk.App, prefix: str, reviewed: Iterable[Reviewed]) -> None:
+def of_data(context: Context) -> Sequence[NotFollowed]:
+    asks = context.on_msk and context.msk in MSK_KINDS
+    return [*DATA, *(KEYED if context.kms_key_arn else ()), *(MSK if asks else ())]
+
+
+def review(app: cdk.App, context: Context, reviewed: Iterable[Reviewed]) -> None:
     cdk.Validations.of(app).add_plugins(cdk_nag.AwsSolutionsChecks(app))
     for each in reviewed:
         for exception in each.exceptions:
             place = _at(each.place, exception.place)
-            rule = f"AwsSolutions::AwsSolutions-{exception.rule.format(**_resources(prefix))}"
+            rule = f"AwsSolutions::AwsSolutions-{exception.rule.format(**_resources(context))}"
             cdk.Validations.of(place).acknowledge(cdk.Acknowledgment(id=rule, reason=exception.reason))
 
 
-def _resources(prefix: str) -> Mapping[str, str]:
+def _resources(context: Context) -> Mapping[str, str]:
     """Resources with names of their own, as the rules write them."""
+    prefix = context.prefix
     partition, region, account = "<AWS::Partition>", "<AWS::Region>", "<AWS::AccountId>"
     buckets = {
         purpose: f"arn:{partition}:s3:::{bucket_name(prefix, purpose, account, region)}"
         for purpose in ("archive", "tables")
     }
+    in_msk = {kind: _as_written(within(context.msk, prefix, kind)) for kind in ("topic", "group")}
     return {
         **buckets,
+        "topics": f"{in_msk['topic']}/{prefix}.*",
+        "groups": f"{in_msk['group']}/{GROUP}",
         "consumers": f"arn:{partition}:kinesis:{region}:{account}:stream/{prefix}*/consumer/{prefix}-*",
         "catalog": f"arn:{partition}:glue:{region}:{account}:table/{database_name(prefix)}",
         "logs": f"arn:{partition}:logs:{region}:{account}:log-group:/aws-glue",
     }
+
+
+def _as_written(arn: str) -> str:
+    for token, name in ((Aws.PARTITION, "Partition"), (Aws.REGION, "Region"), (Aws.ACCOUNT_ID, "AccountId")):
+        arn = arn.replace(token, f"<AWS::{name}>")
+    return arn
 
 
 def _at(root: IConstruct, place: str) -> IConstruct:

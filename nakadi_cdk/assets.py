@@ -30,6 +30,7 @@ IMAGE_IGNORES = ["*", "!layers/nakadi/python/nakadi", "!services/streaming", "**
 
 PACKAGE = ASSETS / "layers" / "nakadi"
 DEPENDENCIES = ASSETS / "layers" / "dependencies"
+KAFKA = ASSETS / "layers" / "kafka"
 BUILD = ASSETS / "scripts" / "build-layers"
 
 # Only named, never started: layers are built by what is on this machine.
@@ -46,6 +47,11 @@ def layer_of_dependencies() -> lambda_.Code:
     if (DEPENDENCIES / "python").is_dir():
         return lambda_.Code.from_asset(str(DEPENDENCIES), exclude=["requirements.*"])
     return _built(DEPENDENCIES, (DEPENDENCIES / "requirements.txt").read_text(), "--into")
+
+
+def layer_of_kafka() -> lambda_.Code:
+    """The client library of Kafka, built while the app is synthesized."""
+    return _built(KAFKA, (KAFKA / "requirements.txt").read_text(), "--kafka")
 
 
 def _built(folder: Path, made_of: str, option: str) -> lambda_.Code:

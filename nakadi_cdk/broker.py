@@ -21,8 +21,9 @@ from nakadi_cdk.context import LOG_DAYS, Context
 from nakadi_cdk.data import Data
 from nakadi_cdk.direct import Direct
 from nakadi_cdk.functions import Functions, Sizes, reserved
+from nakadi_cdk.msk import Choice, Cluster
 from nakadi_cdk.needs import NEEDS
-from nakadi_cdk.network import Network, existing_network
+from nakadi_cdk.network import Network, add_endpoints, existing_network, new_network
 from nakadi_cdk.observability import Observability, Told
 from nakadi_cdk.permissions import CONSUME, LIST_CONSUMERS, REGISTER, REMOVE, fan_out
 from nakadi_cdk.settings import environment_of, streaming_environment
@@ -48,6 +49,30 @@ class NakadiData(Data):
             keep=context.keep_data,
             key=key,
         )
+        if context.on_msk:
+            self.cluster = self._cluster(context, key)
+
+    def _cluster(self, context: Context, key: kms.IKey | None) -> Cluster:
+        """It lives as long as what is kept, and so does the network that it is in."""
+        private = context.network == "private"
+        if context.vpc_id:
+            network = existing_network(self, context.vpc_id, context.subnets)
+        else:
+            network = new_network(self, logs.RetentionDays[LOG_DAYS[context.log_days]], private=private)
+        choice = Choice(
+            kind=context.msk,
+            instance=context.msk_instance,
+            brokers=context.msk_brokers,
+            disk_gb=context.msk_disk_gb,
+            servers=context.msk_servers,
+            security_group=context.msk_security_group,
+        )
+        made = Cluster(
+            self, "Msk", prefix=context.prefix, choice=choice, network=network, keep=context.keep_data, key=key
+        )
+        if private and not context.vpc_id:
+            add_endpoints(network, made.of_clients, kinesis=False)
+        return made
 
 
 class NakadiBroker(Construct):
@@ -79,7 +104,8 @@ class NakadiBroker(Construct):
             sizes=Sizes(
                 publish_memory=context.publish_memory,
                 memory=context.function_memory,
-                reserved=reserved(context.concurrency, sum(context.streams.values())),
+                reserved=reserved(context.concurrency, sum(context.streams.values()) or context.indexers),
+                indexers=context.indexers,
             ),
             index_every=Duration.seconds(context.index_seconds),
             log_retention=log_retention,
@@ -108,7 +134,7 @@ class NakadiBroker(Construct):
             console=_console(context),
         )
         if self.streaming:
-            self.api.keep_link_awake(self.functions.all["housekeeping"])
+            self.api.keep_link_awake(self.functions.outside)
         self.observability = Observability(
             self,
             "Observability",
@@ -148,7 +174,7 @@ class NakadiBroker(Construct):
             log_retention=log_retention,
             image=context.image,
             direct=bool(context.direct_domain),
-            network=network or self._existing_network(),
+            network=self.data.cluster.network if self.data.cluster else network or self._existing_network(),
             private=context.network == "private",
             tls=context.task_tls,
         )

@@ -21,7 +21,7 @@ class BadContext(Exception):
 # Settings that are decided here: where things are, who is asked, and what a gateway bears.
 SETTING = "NAKADI_"
 DECIDED = {
-    *("registry", "event_log", "coordination", "log_index", "archive"),
+    *("registry", "event_log", "coordination", "log_index", "archive", "archiver"),
     *("auth", "auth_jwks", "auth_issuer", "auth_audience", "default_admin"),
     *("retention_max_ms", "longest_stream_seconds", "longest_silence_seconds", "longest_wait_seconds"),
     *("table_job", "table_minutes"),
@@ -58,6 +58,9 @@ TASKS_THAT_POLL = 2
 # A bucket's name has 63 characters, with what it is for, an account and a region.
 LONGEST_PREFIX = 27
 
+# Express brokers are in three zones, and elsewhere each of three copies of a partition is in its own.
+ZONES_OF_BROKERS = 3
+
 # What a load balancer is in.
 FEWEST_ZONES = 2
 
@@ -68,6 +71,9 @@ WEB_ACL = re.compile(r"arn:[\w-]+:wafv2:[\w-]+:\d{12}:regional/webacl/[\w-]+/[\w
 KEY = re.compile(r"arn:[\w-]+:kms:[\w-]+:\d{12}:key/[\w-]+")
 POLICY = re.compile(r"arn:[\w-]+:iam::(\d{12}|aws):policy/[\w+=,.@/-]+")
 PRINCIPAL = re.compile(r"arn:[\w-]+:iam::\d{12}:(role|user)/[\w+=.@/-]+")
+CLUSTER = re.compile(r"arn:[\w-]+:kafka:[\w-]+:\d{12}:cluster/[\w-]+/[\w-]+")
+SERVER = r"[\w.-]+:\d{1,5}"
+MSK_KINDS = ("serverless", "express", "provisioned")
 HOST = re.compile(r"([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]{2,63}")
 
 
@@ -96,7 +102,14 @@ class Context:
     authorizer_cache_seconds: int = 60
 
     # Where events are kept, and for how long.
-    storage: str = "kinesis"
+    storage: str = "kinesis"  # or msk, with
+    msk: str = "serverless"  # or express, provisioned, or the ARN of a cluster, with
+    msk_servers: str = ""  # its addresses for IAM, and
+    msk_security_group: str = ""  # what lets the broker in
+    msk_instance: str = ""  # of express.m7g.large or kafka.m7g.large, if nothing is said
+    msk_brokers: int = 3
+    msk_disk_gb: int = 100  # of each broker of a provisioned cluster
+    indexers: int = 1  # that topics are divided among
     stream_mode: str = "provisioned"
     shards: int = 1
     dedicated_streams: str = ""  # names and shards: orders=4,payments=2
@@ -175,12 +188,14 @@ class Context:
         )
         yield self.chosen, "settings can be read"
         yield from self._rules_of_data()
+        if self.on_msk:
+            yield from self._rules_of_msk()
         yield from self._rules_of_networks()
         yield from self._rules_of_access()
         yield from self._rules_of_sizes()
 
     def _rules_of_data(self) -> Iterator[tuple[object, str]]:
-        yield self.storage == "kinesis", "storage can only be kinesis"
+        yield self.storage in {"kinesis", "msk"}, "storage is kinesis or msk"
         yield self.stream_mode in {"provisioned", "on-demand"}, "stream_mode is provisioned or on-demand"
         yield 1 <= self.shards <= 1000, "shards is from 1 to 1000"
         yield (
@@ -195,6 +210,46 @@ class Context:
             not self.kms_key_arn or KEY.fullmatch(self.kms_key_arn),
             "kms_key_arn is the ARN of a key, not of an alias",
         )
+
+    def _rules_of_msk(self) -> Iterator[tuple[object, str]]:
+        existing = CLUSTER.fullmatch(self.msk)
+        yield existing or self.msk in MSK_KINDS, f"msk is {', '.join(MSK_KINDS)}, or the ARN of a cluster"
+        yield (
+            bool(existing) == bool(self.msk_servers) == bool(self.msk_security_group),
+            "msk_servers and msk_security_group belong to the ARN of a cluster",
+        )
+        yield (
+            not existing or re.fullmatch(rf"{SERVER}(,{SERVER})*", self.msk_servers),
+            "msk_servers are addresses like b-1.example.kafka.eu-central-1.amazonaws.com:9098, with commas between",
+        )
+        yield (
+            not existing or re.fullmatch(r"sg-[0-9a-f]+", self.msk_security_group),
+            "msk_security_group is like sg-0123456789abcdef0",
+        )
+        yield not existing or self.vpc_id, "the ARN of a cluster needs vpc_id, the network that the cluster is in"
+        yield (
+            self.msk not in {"express", "provisioned"} or len(set(_listed(self.vpc_zones))) == ZONES_OF_BROKERS,
+            f"msk={self.msk} needs vpc_id with subnets in three zones, one for each copy",
+        )
+        yield (
+            not self.msk_instance or re.fullmatch(r"(express|kafka)\.[a-z0-9]+\.[a-z0-9]+", self.msk_instance),
+            "msk_instance is like express.m7g.large or kafka.m7g.large",
+        )
+        yield (
+            not self.msk_instance or self.msk_instance.startswith("express.") == (self.msk == "express"),
+            "msk_instance begins with express. for msk=express, and with kafka. for msk=provisioned",
+        )
+        yield (
+            self.msk_brokers in range(ZONES_OF_BROKERS, 91, ZONES_OF_BROKERS),
+            "msk_brokers is a multiple of 3, up to 90",
+        )
+        yield 1 <= self.msk_disk_gb <= 16384, "msk_disk_gb is from 1 to 16384"
+        yield 1 <= self.indexers <= 5, "indexers is from 1 to 5"
+        yield (
+            not self.dedicated_streams,
+            "dedicated_streams are of Kinesis",
+        )
+        yield self.fan_out != "true", "fan_out is of Kinesis"
 
     def _rules_of_networks(self) -> Iterator[tuple[object, str]]:
         yield self.network in {"public", "private"}, "network is public or private"
@@ -264,7 +319,12 @@ class Context:
     @property
     def fans_out(self) -> bool:
         """Whether shards are pushed to a consumer of each task."""
-        return self.fan_out == "true" or (self.fan_out == "auto" and self.streaming_max_tasks > TASKS_THAT_POLL)
+        many = self.fan_out == "auto" and self.streaming_max_tasks > TASKS_THAT_POLL
+        return not self.on_msk and (self.fan_out == "true" or many)
+
+    @property
+    def on_msk(self) -> bool:
+        return self.storage == "msk"
 
     @property
     def table_job(self) -> str:
@@ -296,6 +356,8 @@ class Context:
     @property
     def streams(self) -> Mapping[str, int]:
         """Shards of every stream by its name: the one that event types share, and those that some have of their own."""
+        if self.on_msk:
+            return {}
         dedicated = (each.split("=") for each in self.dedicated_streams.split(",") if each)
         return {self.prefix: self.shards, **{f"{self.prefix}-{name}": int(shards) for name, shards in dedicated}}
 

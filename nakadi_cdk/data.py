@@ -14,6 +14,7 @@ from aws_cdk import aws_s3 as s3
 from constructs import Construct
 
 from nakadi.engines.dynamodb.client import TABLES, Table
+from nakadi_cdk.msk import Cluster
 
 FOUND = "athena/"
 """What queries find is below this prefix of the tables' bucket."""
@@ -47,6 +48,9 @@ class NamedStream:
 class Data(Construct):
     """Nothing of it goes with its stack, as long as it is to be kept: what people stored is theirs to delete."""
 
+    cluster: Cluster | None = None
+    """Where events are instead of streams."""
+
     def __init__(
         self,
         scope: Construct,
@@ -78,7 +82,7 @@ class Data(Construct):
         return {
             "registry": tables,
             "log_index": tables,
-            "event_log": f"kinesis://{self.prefix}?region={Aws.REGION}",
+            "event_log": self.cluster.event_log if self.cluster else f"kinesis://{self.prefix}?region={Aws.REGION}",
             "archive": f"s3://{self._archive_name}/?region={Aws.REGION}",
         }
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from aws_cdk import Duration, RemovalPolicy, Stack, Tags
 from aws_cdk import aws_events as events
@@ -14,10 +15,10 @@ from aws_cdk import aws_logs as logs
 from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
-from nakadi_cdk.assets import ASSETS, COMPILED, layer_of_dependencies, layer_of_package
+from nakadi_cdk.assets import ASSETS, COMPILED, layer_of_dependencies, layer_of_kafka, layer_of_package
 from nakadi_cdk.data import Data
 from nakadi_cdk.needs import NEEDS
-from nakadi_cdk.permissions import PERMISSIONS
+from nakadi_cdk.permissions import PERMISSIONS, TOPIC_ARCHIVER
 
 # As scripts/build-layers builds for.
 PYTHON = lambda_.Runtime.PYTHON_3_13
@@ -32,6 +33,9 @@ TRACED: Mapping[str, str] = {
     "OTEL_AWS_APPLICATION_SIGNALS_ENABLED": "false",
 }
 
+# What Lambda does in the name of a function that is in a network; to describe interfaces knows no resources.
+IN_A_NETWORK = ("ec2:CreateNetworkInterface", "ec2:DeleteNetworkInterface", "ec2:DescribeNetworkInterfaces")
+
 # API Gateway waits 29 s.
 FOR_AN_ANSWER = Duration.seconds(29)
 
@@ -44,11 +48,15 @@ class Size:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """MiB for publishing and indexing, MiB for the others, and invocations that are kept for some functions."""
+    """MiB for publishing and indexing, MiB for the others, and invocations that are kept for some functions.
+
+    `indexers` is how many divide topics among them, where events are in topics.
+    """
 
     publish_memory: int
     memory: int
     reserved: Mapping[str, int]
+    indexers: int = 1
 
 
 def reserved(concurrency: int, shards: int) -> Mapping[str, int]:
@@ -99,7 +107,14 @@ class Functions(Construct):
             "housekeeping": Size(memory, Duration.minutes(10)),
         }
         self.all = {name: self._function(name, special.get(name, usual)) for name in NEEDS}
-        self.set_aside = self._index_the_log(self.all["log_indexer"], index_every)
+        self.set_aside: sqs.Queue | None = None
+        # One that can reach what is not in the network of the others.
+        self.outside = self.all["housekeeping"]
+        if data.cluster:
+            self._archive_topics(self.all["log_indexer"], sizes.indexers)
+            self.outside = self._link_keeper()
+        else:
+            self.set_aside = self._index_the_log(self.all["log_indexer"], index_every)
         self._keep_house(self.all["housekeeping"])
 
     def _layer_versions(self) -> list[lambda_.LayerVersion]:
@@ -111,8 +126,14 @@ class Functions(Construct):
                 compatible_runtimes=[PYTHON],
                 compatible_architectures=[ARCHITECTURE],
             )
-            for name, code in (("nakadi", layer_of_package()), ("dependencies", layer_of_dependencies()))
+            for name, code in self._layers_made()
         ]
+
+    def _layers_made(self) -> Iterator[tuple[str, lambda_.Code]]:
+        yield "nakadi", layer_of_package()
+        yield "dependencies", layer_of_dependencies()
+        if self._data.cluster:
+            yield "kafka", layer_of_kafka()
 
     def _imported(self, arns: Sequence[str]) -> list[lambda_.ILayerVersion]:
         return [
@@ -121,6 +142,36 @@ class Functions(Construct):
         ]
 
     def _function(self, name: str, size: Size) -> lambda_.Function:
+        on_topics = self._data.cluster and "event_log" in NEEDS[name].settings
+        function = self._made(name, name, size, self._environments[name], self._in_network() if on_topics else {})
+        role = function.role
+        assert isinstance(role, iam.Role)
+        may = TOPIC_ARCHIVER if on_topics and name == "log_indexer" else PERMISSIONS[name]
+        for statement in may.statements(self._data):
+            role.add_to_policy(statement)
+        if on_topics:
+            role.add_to_policy(iam.PolicyStatement(actions=list(IN_A_NETWORK), resources=["*"]))
+        Tags.of(function).add("function", name)
+        return function
+
+    def _in_network(self) -> Mapping[str, Any]:
+        """Where the servers of MSK are. A way out to anything but AWS's own is not needed, and there is none."""
+        cluster = self._data.cluster
+        assert cluster is not None
+        return {
+            "vpc": cluster.network.vpc,
+            "vpc_subnets": cluster.network.subnets,
+            "security_groups": [cluster.of_clients],
+            "allow_public_subnet": True,
+        }
+
+    def _link_keeper(self) -> lambda_.Function:
+        """The code of housekeeping, for what is asked of the gateway: from the network there is no way to it."""
+        return self._made("link", "housekeeping", Size(256, Duration.minutes(2)), {}, {})
+
+    def _made(
+        self, name: str, folder: str, size: Size, environment: Mapping[str, str], network: Mapping[str, Any]
+    ) -> lambda_.Function:
         full_name = f"{self._data.prefix}-{name.replace('_', '-')}"
         log_group = logs.LogGroup(
             self,
@@ -134,7 +185,7 @@ class Functions(Construct):
             self,
             name,
             function_name=full_name,
-            code=lambda_.Code.from_asset(str(ASSETS / "functions" / name), exclude=COMPILED),
+            code=lambda_.Code.from_asset(str(ASSETS / "functions" / folder), exclude=COMPILED),
             handler="handler.handler",
             runtime=PYTHON,
             architecture=ARCHITECTURE,
@@ -142,16 +193,28 @@ class Functions(Construct):
             memory_size=size.memory,
             timeout=size.timeout,
             reserved_concurrent_executions=self._reserved.get(name),
-            environment={**self._environments[name], **self._tracing, NAMESPACE_VARIABLE: self._data.prefix},
+            environment={**environment, **self._tracing, NAMESPACE_VARIABLE: self._data.prefix},
             role=role,
             log_group=log_group,
             tracing=lambda_.Tracing.ACTIVE,
+            **network,
         )
         log_group.grant_write(role)
-        for statement in PERMISSIONS[name].statements(self._data):
-            role.add_to_policy(statement)
-        Tags.of(function).add("function", name)
         return function
+
+    def _archive_topics(self, indexer: lambda_.Function, parts: int) -> None:
+        """A mapping of MSK reads one topic, and each timeline has its own: so the function is started by the clock."""
+        inputs = [events.RuleTargetInput.from_object({"part": part, "parts": parts}) for part in range(parts)]
+        events.Rule(
+            self,
+            "EveryMinute",
+            description=f"The log indexer of {Stack.of(self).stack_name}",
+            schedule=events.Schedule.rate(Duration.minutes(1)),
+            targets=[
+                targets.LambdaFunction(indexer, event=each, retry_attempts=0, max_event_age=Duration.minutes(1))
+                for each in inputs
+            ],
+        )
 
     def _index_the_log(self, indexer: lambda_.Function, every: Duration) -> sqs.Queue:
         """What cannot be indexed after all attempts is told to a queue, as shard and sequence numbers."""

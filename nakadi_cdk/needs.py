@@ -75,6 +75,10 @@ def _needs(*settings: str, areas: tuple[str, ...] = ()) -> Needs:
     return Needs(frozenset(settings), areas)
 
 
+# Beside a log that numbers events itself: when they are archived, and how long the log keeps them then.
+TIERED = ("archiver", "archive_after_seconds", "archive_grace_seconds", "hot_retention_ms")
+
+
 NEEDS: Mapping[str, Needs] = {
     "publish": _needs(*STORES, *ASKED, *BATCHES, "hash_salt", areas=("publishing",)),
     "event_types": _needs(
@@ -106,3 +110,14 @@ NEEDS: Mapping[str, Needs] = {
         "table_minutes",
     ),
 }
+
+# The function of the log indexer, where it archives topics instead of indexing streams.
+TOPIC_ARCHIVER = _needs(*STORES, *TIERED, "auth")
+
+
+def needs_of(function: str, *, topics: bool) -> Needs:
+    """`topics`: events are in Kafka."""
+    needs = NEEDS[function]
+    if not topics or "event_log" not in needs.settings:
+        return needs
+    return TOPIC_ARCHIVER if function == "log_indexer" else Needs(needs.settings | {*TIERED}, needs.areas)

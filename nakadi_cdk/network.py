@@ -89,9 +89,11 @@ def new_network(scope: Construct, log_retention: logs.RetentionDays, *, private:
     return Network(vpc, ISOLATED if private else PUBLIC, public_addresses=not private)
 
 
-def add_endpoints(network: Network, of_service: ec2.ISecurityGroup) -> None:
+def add_endpoints(network: Network, of_service: ec2.ISecurityGroup, *, kinesis: bool = True) -> None:
     """The ways out of a private network: an address in each zone for each service, which is paid for by the hour."""
     for name, service in ENDPOINTS.items():
+        if name == "Kinesis" and not kinesis:
+            continue
         endpoint = ec2.InterfaceVpcEndpoint(
             network.vpc, name, vpc=network.vpc, service=service, subnets=network.subnets, open=False
         )

@@ -10,17 +10,23 @@ from aws_cdk import aws_apigateway as apigateway
 from aws_cdk import aws_cloudwatch as cloudwatch
 from aws_cdk import aws_cloudwatch_actions as actions
 from aws_cdk import aws_iam as iam
+from aws_cdk import aws_lambda as lambda_
 from aws_cdk import aws_sns as sns
 from aws_cdk import aws_sns_subscriptions as subscriptions
+from aws_cdk import aws_sqs as sqs
 from constructs import Construct
 
 from nakadi_cdk.data import Data, NamedStream
 from nakadi_cdk.direct import Direct
 from nakadi_cdk.functions import Functions
+from nakadi_cdk.msk import Choice
 from nakadi_cdk.needs import NEEDS
 from nakadi_cdk.streaming import Streaming
 
 MINUTE = Duration.minutes(1)
+
+# Of one alarm.
+MOST_METRICS = 10
 
 # Of housekeeping.
 A_ROUND = Duration.minutes(5)
@@ -71,25 +77,12 @@ class Observability(Construct):
     def _of_events(self) -> Iterator[cloudwatch.Alarm]:
         indexer = self._functions["log_indexer"]
         yield self._alarm(
-            "IndexerIsLate",
-            indexer.metric("IteratorAge", statistic="Maximum", period=MINUTE),
-            300_000,
-            "Events are counted and archived later than five minutes after they came",
-            periods=5,
-        )
-        yield self._alarm(
             "EventsAreNotIndexed",
-            self._told("IndexLag", "housekeeping", A_ROUND, statistic="Maximum"),
+            self._index_lag,
             600,
             "The oldest event that is not counted and archived is older than ten minutes, or nothing measures it",
             periods=2,
             silence_is_bad=True,
-        )
-        yield self._alarm(
-            "EventsWereLost",
-            self._told("GapsFound", "housekeeping", A_ROUND, statistic="Maximum"),
-            1,
-            "A stream has forgotten events that were not indexed; their event types got new timelines",
         )
         yield self._alarm(
             "IndexerFails",
@@ -98,20 +91,12 @@ class Observability(Construct):
             "The log indexer fails again and again",
             periods=10,
         )
-        yield self._alarm(
-            "BatchesAreLost",
-            self._set_aside.metric_approximate_number_of_messages_visible(statistic="Maximum", period=MINUTE),
-            1,
-            "Batches of the log could not be indexed after all attempts",
-        )
-        yield self._alarm(
-            "RecordsAreSetAside",
-            self._told("SetAside", "log_indexer"),
-            1,
-            "The log has records that cannot be read",
-        )
+        if self._set_aside:
+            yield from self._of_streams_indexed(indexer, self._set_aside)
         for name, stream in self._data.streams.items():
             yield from self._of_a_stream(name.removeprefix(self._data.prefix), stream)
+        if self._data.cluster and self._data.cluster.choice.has_brokers:
+            yield from self._of_brokers(self._data.cluster.choice)
         yield self._alarm(
             "TablesAreThrottled",
             self._sum("Throttled requests", self._throttle_events()),
@@ -125,6 +110,77 @@ class Observability(Construct):
             1,
             "Retention and compaction do not happen",
             periods=3,
+        )
+
+    @property
+    def _index_lag(self) -> cloudwatch.Metric:
+        """It is measured by housekeeping in streams, and by the indexer in topics."""
+        told_by = "log_indexer" if self._data.cluster else "housekeeping"
+        return self._told("IndexLag", told_by, A_ROUND, statistic="Maximum")
+
+    def _of_streams_indexed(self, indexer: lambda_.Function, set_aside: sqs.Queue) -> Iterator[cloudwatch.Alarm]:
+        yield self._alarm(
+            "IndexerIsLate",
+            indexer.metric("IteratorAge", statistic="Maximum", period=MINUTE),
+            300_000,
+            "Events are counted and archived later than five minutes after they came",
+            periods=5,
+        )
+        yield self._alarm(
+            "EventsWereLost",
+            self._told("GapsFound", "housekeeping", A_ROUND, statistic="Maximum"),
+            1,
+            "A stream has forgotten events that were not indexed; their event types got new timelines",
+        )
+        yield self._alarm(
+            "BatchesAreLost",
+            set_aside.metric_approximate_number_of_messages_visible(statistic="Maximum", period=MINUTE),
+            1,
+            "Batches of the log could not be indexed after all attempts",
+        )
+        yield self._alarm(
+            "RecordsAreSetAside",
+            self._told("SetAside", "log_indexer"),
+            1,
+            "The log has records that cannot be read",
+        )
+
+    def _of_brokers(self, choice: Choice) -> Iterator[cloudwatch.Alarm]:
+        """What a cluster of brokers says of itself; one that is serverless says nothing of the kind."""
+        cluster = {"Cluster Name": self._data.prefix}
+        yield self._alarm(
+            "PartitionsAreOffline",
+            _of_msk("OfflinePartitionsCount", cluster),
+            1,
+            "Partitions have no leader: nothing is written to them, and nothing is read",
+            periods=3,
+        )
+        for first in range(1, choice.brokers + 1, MOST_METRICS):
+            brokers = range(first, min(first + MOST_METRICS, choice.brokers + 1))
+            suffix = str(first) if first > 1 else ""
+            yield self._alarm(
+                f"TooFewCopies{suffix}",
+                self._largest("UnderMinIsrPartitionCount", brokers),
+                1,
+                "Partitions have fewer copies in sync than a write needs: publishing is refused",
+                periods=5,
+            )
+            if choice.kind == "provisioned":
+                yield self._alarm(
+                    f"DisksAreFull{suffix}",
+                    self._largest("KafkaDataLogsDiskUsed", brokers),
+                    75,
+                    "The disk of a broker has little room left",
+                    periods=5,
+                )
+
+    def _largest(self, metric: str, brokers: Iterable[int]) -> cloudwatch.IMetric:
+        each = {
+            f"m{number}": _of_msk(metric, {"Cluster Name": self._data.prefix, "Broker ID": str(number)})
+            for number in brokers
+        }
+        return cloudwatch.MathExpression(
+            expression=f"MAX([{', '.join(each)}])", using_metrics=each, period=MINUTE, label=metric
         )
 
     def _of_a_stream(self, suffix: str, stream: NamedStream) -> Iterator[cloudwatch.Alarm]:
@@ -310,13 +366,8 @@ class Observability(Construct):
             *([_graph("Open streams of a task", self._streaming.open_streams)] if self._streaming else []),
         )
         dashboard.add_widgets(
-            _graph("Bytes in", *self._of_logs("IncomingBytes")),
-            _graph("Records in", *self._of_logs("IncomingRecords")),
-            _graph(
-                "How late the indexer is",
-                self._functions["log_indexer"].metric("IteratorAge"),
-                self._told("IndexLag", "housekeeping", A_ROUND, statistic="Maximum"),
-            ),
+            *self._graphs_of_streams(),
+            _graph("How late the indexer is", *self._indexer_ages(), self._index_lag),
         )
         each = self._functions.values()
         dashboard.add_widgets(
@@ -324,6 +375,15 @@ class Observability(Construct):
             _graph("Duration, p99", *(function.metric_duration(statistic="p99") for function in each)),
             _graph("Errors", *(function.metric_errors() for function in each)),
         )
+
+    def _graphs_of_streams(self) -> Iterator[cloudwatch.GraphWidget]:
+        if self._data.streams:
+            yield _graph("Bytes in", *self._of_logs("IncomingBytes"))
+            yield _graph("Records in", *self._of_logs("IncomingRecords"))
+
+    def _indexer_ages(self) -> Iterator[cloudwatch.IMetric]:
+        if self._data.streams:
+            yield self._functions["log_indexer"].metric("IteratorAge")
 
 
 def _topic(scope: Construct, email: str) -> sns.Topic:
@@ -341,6 +401,12 @@ def _topic(scope: Construct, email: str) -> sns.Topic:
     if email:
         topic.add_subscription(subscriptions.EmailSubscription(email))
     return topic
+
+
+def _of_msk(metric: str, dimensions: dict[str, str]) -> cloudwatch.Metric:
+    return cloudwatch.Metric(
+        namespace="AWS/Kafka", metric_name=metric, dimensions_map=dimensions, statistic="Maximum", period=MINUTE
+    )
 
 
 def _graph(title: str, *metrics: cloudwatch.IMetric) -> cloudwatch.GraphWidget:

@@ -11,6 +11,7 @@ from aws_cdk import aws_iam as iam
 from nakadi.engines.dynamodb.log_index import SEGMENTS, claim_place, topic_place
 from nakadi.event_types.documents import MEASURED_KIND as MEASURED_STATISTICS
 from nakadi.event_types.documents import TABLES_KIND as TABLE_STATES
+from nakadi_cdk import msk
 from nakadi_cdk.data import Data
 
 LOOK_UP = ("dynamodb:BatchGetItem", "dynamodb:GetItem", "dynamodb:Query")
@@ -52,7 +53,7 @@ REMOVE = ("kinesis:DeregisterStreamConsumer",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class May:
-    """Actions on tables by their suffixes, on all streams, and on the objects of the archive.
+    """Actions on tables by their suffixes, on all streams or else all topics, and on the objects of the archive.
 
     `own` are the partition keys under which a table may be changed, and no others; `*` stands for any text.
     """
@@ -60,6 +61,7 @@ class May:
     tables: Mapping[str, tuple[str, ...]]
     own: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     stream: tuple[str, ...] = ()
+    topics: tuple[str, ...] = ()
     archive: tuple[str, ...] = ()
 
     def statements(self, data: Data) -> Iterator[iam.PolicyStatement]:
@@ -71,7 +73,9 @@ class May:
                 resources=[data.tables[suffix].table_arn],
                 conditions={"ForAllValues:StringLike": {"dynamodb:LeadingKeys": list(keys)}},
             )
-        if self.stream:
+        if data.cluster and self.topics:
+            yield from data.cluster.statements(self.topics)
+        if self.stream and data.streams:
             streams = [each.arn for each in data.streams.values()]
             yield iam.PolicyStatement(actions=list(self.stream), resources=streams)
         if self.archive:
@@ -101,16 +105,16 @@ EVERYTHING: Mapping[str, tuple[str, ...]] = {"documents": CHANGE, "log-index": C
 # Changes of event types, subscriptions, settings and timelines are published to the audit log, whose event types are
 # made when they are missing.
 PERMISSIONS: Mapping[str, May] = {
-    "publish": May(tables={"documents": LOOK_UP, "log-index": LOOK_UP}, stream=WRITE),
-    "event_types": May(tables=EVERYTHING, stream=WRITE, archive=FETCH),
-    "cursors": May(tables={"documents": LOOK_UP, "log-index": LOOK_UP}, stream=READ, archive=FETCH),
-    "subscriptions": May(tables=EVERYTHING, stream=WRITE, archive=FETCH),
-    "admin": May(tables={"documents": CHANGE, "log-index": CHANGE}, stream=WRITE),
+    "publish": May(tables={"documents": LOOK_UP, "log-index": LOOK_UP}, stream=WRITE, topics=msk.WRITE),
+    "event_types": May(tables=EVERYTHING, stream=WRITE, topics=msk.MANAGE, archive=FETCH),
+    "cursors": May(tables={"documents": LOOK_UP, "log-index": LOOK_UP}, stream=READ, topics=msk.READ, archive=FETCH),
+    "subscriptions": May(tables=EVERYTHING, stream=WRITE, topics=msk.MANAGE, archive=FETCH),
+    "admin": May(tables={"documents": CHANGE, "log-index": CHANGE}, stream=WRITE, topics=msk.MANAGE),
     "authorizer": May(tables={}),
-    "housekeeping": May(tables=EVERYTHING, stream=WRITE, archive=REARRANGE),
+    "housekeeping": May(tables=EVERYTHING, stream=WRITE, topics=msk.MANAGE, archive=REARRANGE),
     "log_indexer": May(tables={"log-index": CHANGE}, stream=FOLLOW, archive=KEEP),
     # Events that a subscription gives up on are published again, into an event type that is made when it is missing.
-    "streaming": May(tables=EVERYTHING, stream=WRITE, archive=FETCH),
+    "streaming": May(tables=EVERYTHING, stream=WRITE, topics=msk.MANAGE, archive=FETCH),
     # Jobs on the archive.
     "statistics": May(
         tables={"documents": LOOK_UP, "log-index": LOOK_UP},
@@ -126,6 +130,10 @@ PERMISSIONS: Mapping[str, May] = {
         archive=REARRANGE,
     ),
 }
+
+
+# The log indexer where events are in topics: it has to know whose they are.
+TOPIC_ARCHIVER = May(tables={"documents": LOOK_UP, "log-index": CHANGE}, topics=msk.REMOVE, archive=(*FETCH, *KEEP))
 
 
 def fan_out(data: Data, *, of_stream: tuple[str, ...], of_consumer: tuple[str, ...]) -> Iterator[iam.PolicyStatement]:

@@ -8,7 +8,7 @@ from datetime import timedelta
 from msgspec.structs import asdict
 
 from nakadi_cdk.context import Context
-from nakadi_cdk.needs import ASKED, BATCHES, EVENT_TYPES, NEEDS, OWN, STORES, SUBSCRIPTIONS, TOKENS
+from nakadi_cdk.needs import ASKED, BATCHES, EVENT_TYPES, OWN, STORES, SUBSCRIPTIONS, TIERED, TOKENS, needs_of
 
 STREAMING = frozenset(
     {
@@ -49,13 +49,16 @@ def environment_of(function: str, context: Context, places: Mapping[str, str]) -
     if function == "housekeeping":
         places = {**places, "table_job": context.table_job, "table_minutes": str(context.table_minutes)}
     decided = {"auth": "gateway", "longest_wait_seconds": str(LONGEST_WAIT_SECONDS)}
-    return _variables(NEEDS[function].settings, context, {**_asked(context), **places, **decided})
+    needs = needs_of(function, topics=context.on_msk)
+    return _variables(needs.settings, context, {**_asked(context), **places, **decided})
 
 
 def streaming_environment(context: Context, places: Mapping[str, str]) -> Mapping[str, str]:
     """The load balancer has no authorizer in front of it that could be trusted: tokens are checked by the service."""
     memory = context.streaming_memory * MIB
-    log = f"{places['event_log']}&window_bytes={int(memory * REMEMBERED)}"
+    log = places["event_log"]
+    if not context.on_msk:
+        log += f"&window_bytes={int(memory * REMEMBERED)}"
     bounds = {
         "event_log": f"{log}&fan_out={context.prefix}" if context.fans_out else log,
         "max_request_memory_bytes": str(min(int(memory * REQUESTED), context.chosen.max_request_memory_bytes)),
@@ -64,6 +67,7 @@ def streaming_environment(context: Context, places: Mapping[str, str]) -> Mappin
         "longest_wait_seconds": str(LONGEST_SILENCE_SECONDS),
     }
     settings = STREAMING | DIRECT if context.direct_domain else STREAMING
+    settings |= {*TIERED} if context.on_msk else set()
     return _variables(settings, context, {**_asked(context), **places, **bounds, "auth": "jwt"})
 
 
@@ -74,6 +78,7 @@ def _asked(context: Context) -> Mapping[str, str]:
         "auth_jwks": context.jwks,
         "auth_audience": context.auth_audience,
         "default_admin": context.default_admin,
+        "archiver": "function",
         "retention_max_ms": str(longest),
         "retention_default_ms": str(min(longest, context.chosen.retention_default_ms)),
     }

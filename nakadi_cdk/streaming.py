@@ -94,6 +94,13 @@ class Streaming(Construct):
             add_endpoints(self._network, of_service)
 
         self.security_group = of_service
+        security_groups: list[ec2.ISecurityGroup] = [of_service]
+        if data.cluster:
+            # Its rules are its own stack's: the load balancer would add some of this one.
+            of_clients = data.cluster.of_clients.security_group_id
+            security_groups.append(
+                ec2.SecurityGroup.from_security_group_id(self, "OfClients", of_clients, mutable=False)
+            )
         self._more = ("--direct",) if direct else ()
 
         self.cluster = ecs.Cluster(self, "Cluster", vpc=self.vpc)
@@ -105,7 +112,7 @@ class Streaming(Construct):
             "Service",
             cluster=self.cluster,
             task_definition=task,
-            security_groups=[of_service],
+            security_groups=security_groups,
             # An address of its own is the way out where there is no other. Nobody gets in by it.
             assign_public_ip=self._network.public_addresses,
             vpc_subnets=self._network.subnets,

@@ -2,6 +2,7 @@
 
 import os
 from contextlib import suppress
+from functools import cache
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -41,12 +42,15 @@ def start(job: str) -> None:
 
 
 def opened(counts: FunctionMetrics) -> Handle:
-    broker = open_broker(Settings.from_env(os.environ))
+    @cache
+    def opened_broker() -> BrokerServices:
+        return open_broker(Settings.from_env(os.environ))
 
     def run(event: object, _context: object) -> None:
         if isinstance(event, dict) and "ask" in event:
             ask(str(event["ask"]))
             return
+        broker = opened_broker()
         before = sum(failures().values())
         lag = broker.keep_house()
         table_lag = keep_tables(broker)

@@ -16,6 +16,8 @@ from infra.cost.load import Assumed, BadLoad, Deployment, Load, Measured
 from infra.cost.prices import PRICES, UnknownPrice, priced
 
 MODES = ("provisioned", "on-demand")
+STORAGES = ("kinesis", "msk")
+CLUSTERS = ("serverless", "express", "provisioned")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -55,6 +57,8 @@ def parser() -> argparse.ArgumentParser:
     for name, text in LOAD.items():
         _number(load, name, getattr(Load(), name), text)
     deployment = made.add_argument_group("the deployment")
+    deployment.add_argument("--storage", choices=STORAGES, default=Deployment().storage)
+    deployment.add_argument("--msk", choices=CLUSTERS, default=Deployment().msk)
     deployment.add_argument("--stream-mode", choices=MODES, default=Deployment().stream_mode)
     for name, text in DEPLOYMENT.items():
         _number(deployment, name, getattr(Deployment(), name), text)
@@ -91,6 +95,9 @@ LOAD = {
 DEPLOYMENT = {
     "kinesis_streams": "streams of Kinesis; their shards are given together",
     "shards": "shards at least; more are counted when they are needed",
+    "brokers": "brokers of MSK, where it is not serverless",
+    "disk_gb": "disk of each of them, where it is provisioned",
+    "indexers": "invocations of the indexer a minute, with MSK",
     "index_seconds": "time that the indexer collects records",
     "publish_memory": "MiB of the functions that publish and index",
     "function_memory": "MiB of the others",

@@ -25,6 +25,9 @@ METRICS_WHEN_IDLE = 1
 METRICS_OF_A_METHOD = 5
 """Of each method that is called, when detailed metrics of API Gateway are on."""
 
+HOT_SECONDS = 86_400
+"""That MSK keeps what is archived; see `NAKADI_HOT_RETENTION_MS`."""
+
 KEY_SECONDS = 300
 """That a table or a stream remembers a key for each role that uses it."""
 
@@ -62,7 +65,11 @@ def total(lines: Sequence[Line]) -> float:
 
 
 def by_part(lines: Sequence[Line]) -> Mapping[str, float]:
-    return {part: total([line for line in lines if line.part == part]) for part in PARTS}
+    of_parts = {part: total([line for line in lines if line.part == part]) for part in PARTS}
+    # One of the two logs is not there.
+    logs = {"Kinesis", "MSK"} - {line.part for line in lines}
+    unused = logs if len(logs) == 1 else {"MSK"}
+    return {part: dollars for part, dollars in of_parts.items() if part not in unused}
 
 
 def _gateway(flows: Flows) -> Iterator[Rest]:
@@ -81,6 +88,7 @@ def _lambda(flows: Flows) -> Iterator[Rest]:
     if flows.index_batches:
         index_ms += flows.plain_bytes / flows.index_batches / measured.index_mb_per_second / 1000
     index_wait = assumed.s3_put_ms + assumed.dynamodb_ms * (3 + flows.partitions_per_index_batch)
+    index_wait += (3 * assumed.kafka_ms + assumed.dynamodb_ms) * flows.topics_per_index_batch
     house_ms = measured.house_type_ms * flows.load.event_types
     house_wait = assumed.dynamodb_ms * flows.load.event_types
     work = {
@@ -102,6 +110,8 @@ def _authorized(flows: Flows) -> float:
 
 
 def _kinesis(flows: Flows) -> Iterator[Rest]:
+    if flows.deployment.on_msk:
+        return
     if flows.deployment.stream_mode == "provisioned":
         yield "shards", flows.shards * HOURS, "kinesis-shard-hour"
         yield "put units", flows.put_units * SECONDS, "kinesis-put-unit"
@@ -119,12 +129,35 @@ def _kinesis(flows: Flows) -> Iterator[Rest]:
     yield "pushed to tasks", flows.pushed_bytes * SECONDS / GB, "kinesis-pushed-on-demand"
 
 
+def _msk(flows: Flows) -> Iterator[Rest]:
+    deployment = flows.deployment
+    if not deployment.on_msk:
+        return
+    stored = flows.stored_bytes * SECONDS / GB
+    kept = flows.stored_bytes * HOT_SECONDS / GB
+    if deployment.msk == "serverless":
+        yield "cluster", HOURS, "msk-serverless-hour"
+        yield "partitions", flows.load.all_partitions * HOURS, "msk-serverless-partition-hour"
+        yield "in", stored, "msk-serverless-in"
+        yield "out, to tasks and indexer", stored * flows.polling, "msk-serverless-out"
+        yield "kept", kept, "msk-serverless-month"
+    elif deployment.msk == "express":
+        yield "brokers", deployment.brokers * HOURS, "msk-express-hour"
+        yield "in", stored, "msk-express-in"
+        yield "kept", kept, "msk-express-month"
+    else:
+        yield "brokers", deployment.brokers * HOURS, "msk-broker-hour"
+        yield "disks", deployment.brokers * deployment.disk_gb, "msk-disk-month"
+
+
 def _dynamodb(flows: Flows) -> Iterator[Rest]:
     batches, touched = flows.index_batches * SECONDS, flows.partitions_per_index_batch
     # A head and a segment in one transaction, each counted twice; and how far the shard is.
     yield "log index, written", batches * (4 * touched + 1), "dynamodb-write"
     # A head and, at worst, a topic for each partition; progress.
     yield "log index, read", batches * (2 * touched + 1), "dynamodb-read"
+    looked_at = flows.topics_per_index_batch * (1 + flows.load.partitions)
+    yield "topics looked at", batches * looked_at, "dynamodb-read"
     yield (
         "log index, kept",
         batches / SECONDS * touched * 600 * flows.load.retention_days * 86400 / GB,
@@ -217,6 +250,7 @@ PARTS: Mapping[str, Callable[[Flows], Iterator[Rest]]] = {
     "API Gateway": _gateway,
     "Lambda": _lambda,
     "Kinesis": _kinesis,
+    "MSK": _msk,
     "DynamoDB": _dynamodb,
     "S3": _s3,
     "Fargate": _fargate,

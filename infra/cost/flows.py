@@ -75,6 +75,8 @@ class Flows:
 
     @property
     def shards(self) -> int:
+        if self.deployment.on_msk:
+            return 0
         read = self.stored_bytes * self.polling / (SHARD_READ_BYTES / SHARD_BYTES)
         fullest = max(max(self.stored_bytes, read) / SHARD_BYTES, self.frames / SHARD_RECORDS)
         fullest /= self.assumed.use_of_a_shard
@@ -94,7 +96,11 @@ class Flows:
 
     @property
     def index_batches(self) -> float:
-        """Invocations of the indexer: one for each shard and window, more when so many records come in sooner."""
+        """Invocations of the indexer: one for each shard and window, more when so many records come in sooner; with
+        MSK each minute, whatever comes.
+        """
+        if self.deployment.on_msk:
+            return self.deployment.indexers / 60
         of_a_shard = self.frames / self.shards
         by_time = min(of_a_shard, 1 / self.deployment.index_seconds) if self.deployment.index_seconds else of_a_shard
         return self.shards * max(by_time, of_a_shard / INDEX_RECORDS)
@@ -103,7 +109,13 @@ class Flows:
     def partitions_per_index_batch(self) -> float:
         if not self.frames:
             return 0.0
-        return spread(self.frames / self.index_batches, self.load.all_partitions / self.shards)
+        parts = self.deployment.indexers if self.deployment.on_msk else self.shards
+        return spread(self.frames / self.index_batches, self.load.all_partitions / parts)
+
+    @property
+    def topics_per_index_batch(self) -> float:
+        """Topics that an invocation of the indexer looks at, which it only does where there are any."""
+        return self.load.event_types / self.deployment.indexers if self.deployment.on_msk else 0.0
 
     # Streams
 

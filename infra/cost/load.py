@@ -43,9 +43,14 @@ class Load:
 class Deployment:
     """What the deployment chooses, with the defaults of the CDK app."""
 
+    storage: str = "kinesis"
     stream_mode: str = "provisioned"
     kinesis_streams: int = 1
     shards: int = 1
+    msk: str = "serverless"
+    brokers: int = 3
+    disk_gb: int = 100
+    indexers: int = 1
     index_seconds: float = 10.0
     publish_memory: int = 1024
     function_memory: int = 512
@@ -69,6 +74,10 @@ class Deployment:
     canary: bool = False
     dashboard: bool = False
     detailed_metrics: bool = False
+
+    @property
+    def on_msk(self) -> bool:
+        return self.storage == "msk"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +110,7 @@ class Assumed:
 
     access_log_bytes: float = 400.0
     kinesis_put_ms: float = 15.0
+    kafka_ms: float = 5.0
     dynamodb_ms: float = 5.0
     s3_put_ms: float = 40.0
     traced_share: float = 0.05

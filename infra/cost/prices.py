@@ -101,6 +101,9 @@ PRICES: Prices = {
     "msk-serverless-in": Price(0.10, "GB", "a note of 2022-10, old"),
     "msk-serverless-out": Price(0.05, "GB", "a note of 2022-10, old"),
     "msk-serverless-month": Price(0.10, "GB-month", "a note of 2022-10, old"),
+    "msk-express-hour": Price(0.408, "express.m7g.large-h", "AWS's agent toolkit, 2026-08"),
+    "msk-express-in": Price(0.01, "GB", "AWS's agent toolkit, 2026-08"),
+    "msk-express-month": Price(0.10, "GB-month", GUESS, assumed=True),
     "msk-broker-hour": Price(0.204, "m7g.large-h", "AWS's agent toolkit, 2026-08"),
     "msk-disk-month": Price(0.10, "GB-month", "AWS's agent toolkit, 2026-08"),
 }

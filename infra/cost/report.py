@@ -29,7 +29,10 @@ def lines(
     yield f"{'  of it at assumed prices *':<44}{total([line for line in bill if line.price.assumed]):12,.2f}"
     if events:
         yield f"{'A million events':<44}{sum_of_all / events * 1e6:12,.4f}"
-    yield f"Shards: {flows.shards}. Tasks: {flows.tasks}. Records of the stream: {flows.frames:,.1f} a second."
+    if flows.deployment.on_msk:
+        yield f"Partitions: {flows.load.all_partitions}. Tasks: {flows.tasks}."
+    else:
+        yield f"Shards: {flows.shards}. Tasks: {flows.tasks}. Records of the stream: {flows.frames:,.1f} a second."
     yield ""
     yield "The same load elsewhere, without what clients and servers of one's own cost:"
     for offer in others:

@@ -10,6 +10,9 @@ ALARM_METRICS = 19
 """Metrics that alarms look at, without those of streaming tasks and of single Kinesis streams: an alarm on a sum of
 metrics is paid for each of them."""
 
+ALARM_METRICS_OF_KINESIS = 4
+"""Of those: what is asked of streams, and not of MSK."""
+
 ALARM_METRICS_OF_STREAMING = 3
 ALARM_METRICS_OF_DIRECT = 1
 ALARM_METRICS_OF_TABLES = 1
@@ -29,6 +32,8 @@ TABLES = 3
 
 ENDPOINTS_OF_A_PRIVATE_NETWORK = 8
 """For Kinesis, logs, and two for images, in each of two zones."""
+
+ENDPOINTS_OF_KINESIS = 2
 
 CALLERS_OF_KEYS = 3
 """Roles that use the keys of tables and streams all the time: of housekeeping, the indexer, and streaming tasks."""
@@ -54,27 +59,38 @@ class Standing:
 
 def standing(deployment: Deployment) -> Standing:
     awake = not deployment.asleep
+    streams = 0 if deployment.on_msk else deployment.kinesis_streams
+    endpoints = ENDPOINTS_OF_A_PRIVATE_NETWORK - deployment.on_msk * ENDPOINTS_OF_KINESIS
     direct = deployment.direct and awake
     tasks = deployment.min_tasks if awake else 0
     return Standing(
         tables=TABLES,
-        streams=deployment.kinesis_streams,
-        shards=deployment.shards if deployment.stream_mode == "provisioned" else 0,
+        streams=streams,
+        shards=deployment.shards if deployment.stream_mode == "provisioned" and streams else 0,
         tasks=tasks,
         balancers=awake + direct,
         addresses=tasks * (not deployment.private_network) + direct * BALANCERS_ADDRESSES,
-        endpoints=deployment.endpoints + awake * deployment.private_network * ENDPOINTS_OF_A_PRIVATE_NETWORK,
+        endpoints=deployment.endpoints + awake * deployment.private_network * endpoints,
         nats=0,
         alarm_metrics=ALARM_METRICS
         + awake * (ALARM_METRICS_OF_STREAMING + ALARM_METRICS_OF_SCALING)
         + direct * ALARM_METRICS_OF_DIRECT
         + (deployment.table_minutes > 0) * ALARM_METRICS_OF_TABLES
         + deployment.canary * ALARM_METRICS_OF_CANARIES
-        + ALARM_METRICS_OF_A_STREAM * deployment.kinesis_streams,
+        + ALARM_METRICS_OF_A_STREAM * streams
+        + _alarm_metrics_of_msk(deployment),
         dashboards=int(deployment.dashboard),
         own_keys=deployment.own_keys,
-        encrypted=TABLES + deployment.kinesis_streams,
+        encrypted=TABLES + streams,
     )
+
+
+def _alarm_metrics_of_msk(deployment: Deployment) -> int:
+    """Partitions without a leader, copies of each broker, and its disk; what is asked of streams is not there."""
+    if not deployment.on_msk:
+        return 0
+    of_brokers = {"serverless": 0, "express": 1 + deployment.brokers, "provisioned": 1 + 2 * deployment.brokers}
+    return of_brokers[deployment.msk] - ALARM_METRICS_OF_KINESIS
 
 
 def callers_of_keys(deployment: Deployment) -> int:

@@ -28,8 +28,8 @@ def test_a_bill_is_what_the_calculator_says(capsys, arguments, bill):
 
 
 def test_there_are_examples():
-    """An idle stage, one that sleeps, a small one, a busy one, and the busy one without a gateway."""
-    assert len(EXAMPLES) == 5
+    """An idle stage, one that sleeps, a small one, a busy one, the busy one without a gateway, and in MSK."""
+    assert len(EXAMPLES) == 6
 
 
 def test_a_million_events_that_come_directly_cost_a_dime(capsys):

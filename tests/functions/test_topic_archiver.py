@@ -14,6 +14,8 @@ from nakadi.model.event_type import DEFAULT_STORAGE_ID
 from nakadi.model.events import Bounds, Record
 from nakadi.model.outcomes import BadSetting, Unavailable
 from nakadi.ports.clock import SystemClock
+from nakadi_cdk.needs import TOPIC_ARCHIVER
+from tests.functions.test_needs import Watched
 from tests.support.builders import a_timeline, an_event_type
 
 ALL = {"part": 0, "parts": 1}
@@ -138,6 +140,16 @@ def test_a_topic_that_cannot_be_archived_keeps_no_other_waiting(broker, capsys, 
     assert (hot(broker, "a").oldest, hot(broker, "b").oldest) == (0, 1)
     [told] = metrics(capsys)
     assert "IndexLag" not in told
+
+
+def test_it_reads_the_settings_that_it_is_given(broker):
+    """The deployment gives the function every setting that it reads here, and none that it does not."""
+    publish(broker, "a", 2)
+    watched = Watched(settings())
+    with closing(TopicArchiver(watched)) as archiver:
+        archiver.run(0, 1)
+
+    assert watched.read == TOPIC_ARCHIVER.settings
 
 
 def test_it_reports_how_long_the_oldest_event_has_waited(broker, capsys):

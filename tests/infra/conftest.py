@@ -86,6 +86,17 @@ def asleep(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def msk(tmp_path_factory):
+    """One with its events in MSK, and with few things beside."""
+    folder = tmp_path_factory.mktemp("msk")
+    from infra.app import application  # noqa: PLC0415  # as above
+
+    chosen = {name: value for name, value in CONTEXT.items() if name != "dedicated_streams"}
+    application(outdir=str(folder), context={**chosen, "storage": "msk", "indexers": "2", "analytics": "false"}).synth()
+    return Deployment(folder, f"nakadi-{STAGE}")
+
+
+@pytest.fixture(scope="session")
 def data(deployment):
     return deployment.data
 

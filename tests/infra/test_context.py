@@ -9,6 +9,7 @@ import pytest
 from nakadi_cdk.context import BadContext, Context
 from nakadi_cdk.settings import environment_of, streaming_environment
 
+MSK = "arn:aws:kafka:eu-central-1:123456789012:cluster/shared/0a1b2c3d-0000-1111-2222-333344445555-7"
 DEPLOY = Path(__file__).parents[2] / "docs" / "deploy.md"
 ROW = re.compile(r"^\| `(\w+)` \| (?:`([^`]*)`)? ?\| (.+) \|$", re.MULTILINE)
 VPC = {"vpc_id": "vpc-1", "vpc_subnets": "subnet-1,subnet-2", "vpc_zones": "eu-central-1a,eu-central-1b"}
@@ -82,7 +83,21 @@ def test_what_is_given_is_read_as_what_it_is():
             "direct_domain is another host than domain",
         ),
         ({"fan_out": "perhaps"}, "fan_out is auto, true or false"),
-        ({"storage": "msk"}, "storage can only be kinesis"),
+        ({"storage": "kafka"}, "storage is kinesis or msk"),
+        ({"storage": "msk", "msk": "large"}, "msk is serverless, express, provisioned, or the ARN of a cluster"),
+        ({"storage": "msk", "msk": "express"}, "subnets in three zones"),
+        ({"storage": "msk", "msk": MSK}, "msk_servers and msk_security_group belong to the ARN"),
+        ({"storage": "msk", "msk_servers": "b-1:9098"}, "msk_servers and msk_security_group belong to the ARN"),
+        ({"storage": "msk", "msk": MSK, "msk_servers": "b-1:9098", "msk_security_group": "sg-1"}, "needs vpc_id"),
+        ({"storage": "msk", "msk": MSK, "msk_servers": "b-1", "msk_security_group": "sg-1"}, "addresses like"),
+        ({"storage": "msk", "msk": MSK, "msk_servers": "b-1:9098", "msk_security_group": "mine"}, "is like sg-"),
+        ({"storage": "msk", "msk_instance": "m7g.large"}, "is like express.m7g.large"),
+        ({"storage": "msk", "msk_instance": "express.m7g.large"}, "begins with express. for msk=express"),
+        ({"storage": "msk", "msk_brokers": "4"}, "a multiple of 3"),
+        ({"storage": "msk", "msk_disk_gb": "0"}, "msk_disk_gb is from 1"),
+        ({"storage": "msk", "indexers": "0"}, "indexers is from 1"),
+        ({"storage": "msk", "dedicated_streams": "orders=1"}, "dedicated_streams are of Kinesis"),
+        ({"storage": "msk", "fan_out": "true"}, "fan_out is of Kinesis"),
         ({"stream_mode": "wild"}, "stream_mode is provisioned or on-demand"),
         ({"shards": 0}, "shards is from 1 to 1000"),
         ({"dedicated_streams": "orders"}, "dedicated_streams is like orders=4,payments=2"),

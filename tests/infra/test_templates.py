@@ -7,7 +7,8 @@ import aws_cdk as cdk
 import pytest
 from aws_cdk import aws_sqs as sqs
 
-from infra.review import ANALYTICS, DATA, SERVING, STREAMING, Reviewed, review
+from infra.review import ANALYTICS, DATA, SERVING, STREAMING, STREAMS, Reviewed, review
+from nakadi_cdk import Context
 from tests.infra.conftest import NOT_LOOKED_AT
 from tests.support.templates import REGION
 
@@ -81,7 +82,7 @@ def test_no_reason_is_left_over(reports):
     """A reason that nothing needs any more is taken out."""
     used = {each["reason"] for each in reports["AwsSolutions"]["suppressedViolations"]}
 
-    assert used == {each.reason for each in (*DATA, *SERVING, *STREAMING, *ANALYTICS)}
+    assert used == {each.reason for each in (*DATA, *SERVING, *STREAMS, *STREAMING, *ANALYTICS)}
 
 
 def test_what_breaks_a_rule_is_not_deployed(tmp_path):
@@ -89,7 +90,7 @@ def test_what_breaks_a_rule_is_not_deployed(tmp_path):
     app = cdk.App(outdir=str(tmp_path), analytics_reporting=False)
     stack = cdk.Stack(app, "careless")
     sqs.Queue(stack, "Queue")
-    review(app, "nakadi-test", [Reviewed(place=stack, exceptions=())])
+    review(app, Context(stage="test"), [Reviewed(place=stack, exceptions=())])
 
     with pytest.raises(RuntimeError, match="ValidationFailed"):
         app.synth()

@@ -20,7 +20,9 @@ class Deployment:
         self.folder = folder
         self.data = Template(folder / f"{name}-data.template.json")
         self.serving = Template(folder / f"{name}.template.json")
-        self.analytics = Template(folder / f"{name}-analytics.template.json")
+        analytics = folder / f"{name}-analytics.template.json"
+        if analytics.exists():
+            self.analytics = Template(analytics)
 
 
 class Template:

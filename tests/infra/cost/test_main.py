@@ -11,8 +11,20 @@ def test_it_prints_every_part(capsys):
     """A bill has all its parts, what others ask for, and what idle things cost."""
     assert main(["--events-per-second", "50", "--details"]) == 0
     told = capsys.readouterr().out
-    assert all(part in told for part in PARTS)
+    assert all(part in told for part in PARTS if part != "MSK")
     assert all(text in told for text in ("Total", "EventBridge", "an idle event type", "publish requests"))
+
+
+@pytest.mark.parametrize("kind", ["serverless", "express", "provisioned"])
+def test_a_bill_has_one_log(capsys, kind):
+    """With events in MSK nothing of Kinesis is on it, and the cluster is; without, the other way round."""
+    main(["--storage", "msk", "--msk", kind, "--details"])
+    of_msk = [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()]
+    main(["--details"])
+    of_kinesis = [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()]
+
+    assert ("MSK" in of_msk, "Kinesis" in of_msk) == (True, False)
+    assert ("MSK" in of_kinesis, "Kinesis" in of_kinesis) == (False, True)
 
 
 def test_what_rests_on_an_assumption_is_marked(capsys):

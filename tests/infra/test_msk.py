@@ -1,0 +1,217 @@
+"""A deployment with its events in MSK: a cluster, who may reach it, and the log indexer that the clock starts."""
+
+import json
+from datetime import timedelta
+
+import aws_cdk as cdk
+import pytest
+from aws_cdk.assertions import Template
+from cfnlint.api import ManualArgs, lint_file
+
+from infra.stack import DataStack
+from nakadi.app.settings import Settings
+from nakadi_cdk.context import Context
+from nakadi_cdk.functions import NAMESPACE_VARIABLE
+from nakadi_cdk.needs import NEEDS, needs_of
+from tests.infra.conftest import NOT_LOOKED_AT
+from tests.infra.test_context import MSK
+from tests.infra.test_observability import ALARMS, OF_A_STREAM, OF_BROKERS
+from tests.support.templates import REGION, listed, text
+
+OUTSIDE = {"authorizer"}
+"""What needs no events."""
+
+READ = {"DescribeTopic", "DescribeTopicDynamicConfiguration", "ReadData"}
+MANAGE = READ | {"AlterTopic", "AlterTopicDynamicConfiguration", "CreateTopic", "DeleteTopic", "WriteData"}
+MAY = {
+    "publish": READ | {"WriteData"},
+    "event_types": MANAGE,
+    "cursors": READ,
+    "subscriptions": MANAGE,
+    "admin": MANAGE,
+    "housekeeping": MANAGE,
+    "log_indexer": READ | {"DeleteTopic"},
+    "authorizer": set(),
+}
+ZONES = {
+    "vpc_id": "vpc-0123456789abcdef0",
+    "vpc_subnets": "subnet-1,subnet-2,subnet-3",
+    "vpc_zones": "eu-central-1a,eu-central-1b,eu-central-1c",
+}
+
+
+@pytest.mark.parametrize("stack", ["data", "serving"])
+def test_its_templates_are_sound(msk, stack):
+    """cfn-lint has nothing to say, and the reviewers had nothing either, or else there would be no template."""
+    found = lint_file(getattr(msk, stack).path, config=ManualArgs(regions=[REGION], ignore_checks=NOT_LOOKED_AT))
+
+    assert [(each.rule.id, each.path, each.message) for each in found] == []
+
+
+def test_no_reason_is_left_over(msk):
+    """Every rule that is not followed for the sake of MSK would be broken otherwise."""
+    written = json.loads((msk.folder / "validation-report.json").read_text())
+    [report] = [each for each in written["pluginReports"] if each["pluginName"] == "AwsSolutions"]
+    used = {each["reason"] for each in report["suppressedViolations"]}
+
+    from infra.review import MSK as OF_DATA  # noqa: PLC0415  # it starts node
+    from infra.review import TOPICS  # noqa: PLC0415  # as above
+
+    assert {each.reason for each in (*OF_DATA, *TOPICS)} <= used
+
+
+def test_there_is_no_stream(msk):
+    """Events are in the cluster, which takes those who sign in by IAM, and nothing of Kinesis is paid for."""
+    cluster = msk.data.one("AWS::MSK::ServerlessCluster")
+
+    assert not msk.data.all("AWS::Kinesis::Stream")
+    assert not msk.serving.all("AWS::Lambda::EventSourceMapping")
+    assert cluster["ClientAuthentication"] == {"Sasl": {"Iam": {"Enabled": True}}}
+
+
+def test_the_cluster_is_kept(msk):
+    """What people stored does not go with its stack."""
+    [made] = [each for each in msk.data.resources.values() if each["Type"] == "AWS::MSK::ServerlessCluster"]
+
+    assert made["DeletionPolicy"] == "Retain"
+
+
+def test_only_the_broker_reaches_the_servers(msk):
+    """The servers let in their clients' group at the port of IAM, and no one else."""
+    [ingress] = msk.data.all("AWS::EC2::SecurityGroupIngress").values()
+    groups = msk.data.all("AWS::EC2::SecurityGroup")
+
+    assert not any(each.get("SecurityGroupIngress") for each in groups.values())
+    assert (ingress["FromPort"], ingress["ToPort"]) == (9098, 9098)
+    assert "OfServers" in text(ingress["GroupId"])
+    assert "OfClients" in text(ingress["SourceSecurityGroupId"])
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_functions_with_events_are_in_the_network(msk, name):
+    """They have the clients' group and a layer with the library of Kafka; the others stay outside."""
+    function = msk.serving.functions()[name]
+    groups = [text(each) for each in function.get("VpcConfig", {}).get("SecurityGroupIds", [])]
+
+    assert ("VpcConfig" in function) == (name not in OUTSIDE)
+    assert all("OfClients" in each for each in groups)
+    assert len(function["Layers"]) == 3
+
+
+def test_tasks_are_in_the_network_of_the_cluster(msk):
+    """Streams read events with the clients' group beside that of the service."""
+    service = msk.serving.one("AWS::ECS::Service")
+    groups = [text(each) for each in service["NetworkConfiguration"]["AwsvpcConfiguration"]["SecurityGroups"]]
+
+    assert len(groups) == 2
+    assert "OfClients" in groups[1]
+    assert not msk.serving.all("AWS::EC2::VPC")
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_a_function_gets_what_it_reads(msk, name):
+    """Those with events have what a log with an archive reads as well, and leave archiving to the indexer."""
+    environment = msk.serving.environment(name)
+    settings = Settings.from_env(environment)
+
+    assert set(environment) == {*needs_of(name, topics=True).variables, NAMESPACE_VARIABLE}
+    if name not in OUTSIDE:
+        assert settings.event_log.startswith("kafka://")
+        assert settings.event_log.endswith(f"?iam={REGION}&prefix=nakadi-test.")
+        assert settings.archiver == "function"
+
+
+@pytest.mark.parametrize("name", MAY)
+def test_a_role_may_do_with_topics_what_it_has_to(msk, name):
+    """Each function has the actions of its part of the work, with topics of the stage and no others."""
+    function = msk.serving.functions()[name]
+    found = set()
+    for statement in msk.serving.statements(function["Role"]):
+        actions = {each.removeprefix("kafka-cluster:") for each in listed(statement["Action"]) if "kafka-" in each}
+        resources = [text(each) for each in listed(statement["Resource"])]
+        if actions <= {"Connect", "WriteDataIdempotently"} and actions:
+            assert "Cluster" in resources[0] or "Serverless" in resources[0]
+            assert ("WriteDataIdempotently" in actions) == ("WriteData" in MAY[name])
+        elif actions == {"DescribeGroup"}:
+            assert resources == [f"arn:aws:kafka:{REGION}:123456789012:group/nakadi-test/*/nakadi"]
+        elif actions:
+            assert resources == [f"arn:aws:kafka:{REGION}:123456789012:topic/nakadi-test/*/nakadi-test.*"]
+            found |= actions
+
+    assert found == MAY[name]
+
+
+def test_the_indexer_is_started_by_the_clock(msk):
+    """Every minute each part of the topics is archived. What fails is not repeated, for the next one follows."""
+    [rule] = [
+        each for each in msk.serving.all("AWS::Events::Rule").values() if each["ScheduleExpression"] == "rate(1 minute)"
+    ]
+
+    assert [json.loads(each["Input"]) for each in rule["Targets"]] == [{"part": 0, "parts": 2}, {"part": 1, "parts": 2}]
+    assert all(each["RetryPolicy"]["MaximumRetryAttempts"] == 0 for each in rule["Targets"])
+
+
+def test_the_gateway_is_asked_from_outside(msk):
+    """The weekly request over the link comes from a function that is in no network, and may do nothing else."""
+    [link] = [
+        each
+        for each in msk.serving.all("AWS::Lambda::Function").values()
+        if text(each["FunctionName"]) == "nakadi-test-link"
+    ]
+    actions = msk.serving.actions(link["Role"])
+
+    assert "VpcConfig" not in link
+    assert {each.partition(":")[0] for each in actions} == {"logs", "xray"}
+
+
+def test_alarms_are_those_of_a_log_without_streams(msk):
+    """What is asked of streams is not there; a serverless cluster says nothing of its brokers."""
+    names = {each["AlarmName"] for each in msk.serving.all("AWS::CloudWatch::Alarm").values()}
+    of_streams = OF_A_STREAM | {"BatchesAreLost", "EventsWereLost", "IndexerIsLate", "RecordsAreSetAside"}
+
+    assert {each.removeprefix("nakadi-test-") for each in names} == ALARMS - of_streams
+    assert ALARMS.isdisjoint(OF_BROKERS)
+
+
+def data_stack(**choices):
+    stack = DataStack(cdk.App(analytics_reporting=False), "data", context=Context(storage="msk", **ZONES, **choices))
+    return Template.from_stack(stack)
+
+
+@pytest.mark.parametrize(("kind", "instance"), [("express", "express.m7g.large"), ("provisioned", "kafka.m7g.large")])
+def test_a_cluster_can_have_brokers(kind, instance):
+    """They are in three zones, take TLS and IAM alone, and a write is on two of three of them."""
+    template = data_stack(msk=kind)
+    [cluster] = [each["Properties"] for each in template.find_resources("AWS::MSK::Cluster").values()]
+    nodes = cluster["BrokerNodeGroupInfo"]
+    configurations = template.find_resources("AWS::MSK::Configuration")
+
+    assert (cluster["NumberOfBrokerNodes"], nodes["InstanceType"]) == (3, instance)
+    assert nodes["ClientSubnets"] == ["subnet-1", "subnet-2", "subnet-3"]
+    assert cluster["EncryptionInfo"]["EncryptionInTransit"] == {"ClientBroker": "TLS", "InCluster": True}
+    assert cluster["ClientAuthentication"] == {
+        "Sasl": {"Iam": {"Enabled": True}},
+        "Unauthenticated": {"Enabled": False},
+    }
+    assert ("StorageInfo" in nodes) == (kind == "provisioned")
+    assert [
+        "min.insync.replicas=2" in text(each["Properties"]["ServerProperties"]) for each in configurations.values()
+    ] == [True] * (kind == "provisioned")
+
+
+def test_a_cluster_that_is_there_is_used():
+    """Nothing is made but the clients' group and a rule that lets it in."""
+    servers = "b-1.shared.kafka.eu-central-1.amazonaws.com:9098"
+    template = data_stack(msk=MSK, msk_servers=servers, msk_security_group="sg-0123456789abcdef0")
+    [ingress] = [each["Properties"] for each in template.find_resources("AWS::EC2::SecurityGroupIngress").values()]
+
+    assert not template.find_resources("AWS::MSK::Cluster")
+    assert not template.find_resources("AWS::Lambda::Function")
+    assert ingress["GroupId"] == "sg-0123456789abcdef0"
+
+
+def test_events_stay_in_kafka_for_a_day_once_they_are_archived(msk):
+    """The setting can be chosen, and reaches the function that removes them."""
+    settings = Settings.from_env(msk.serving.environment("log_indexer"))
+
+    assert timedelta(milliseconds=settings.hot_retention_ms) == timedelta(days=1)
