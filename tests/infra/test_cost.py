@@ -115,18 +115,6 @@ def test_sizes_and_jobs_of_the_model_are_those_of_the_app():
     assert "streaming_max_tasks" not in CONTEXT
 
 
-def test_what_stands_there_with_msk_is_counted(msk):
-    """Nothing of Kinesis is, and neither are its alarms."""
-    counted = standing(Counted(storage="msk", kinesis_streams=1))
-    alarms = msk.serving.all("AWS::CloudWatch::Alarm").values()
-    looked_at = sum(sum("MetricStat" in metric for metric in each.get("Metrics", [])) or 1 for each in alarms)
-    scaled = 2 * len(msk.serving.all("AWS::ApplicationAutoScaling::ScalingPolicy"))
-
-    assert counted.alarm_metrics == looked_at + scaled
-    assert (counted.streams, counted.shards) == (0, 0)
-    assert counted.encrypted == len(msk.data.all("AWS::DynamoDB::Table"))
-
-
 def test_brokers_of_msk_have_alarms_that_are_counted():
     """Each broker is a metric of its own for copies and, where it has one, for its disk."""
     serverless, express, provisioned = (

@@ -6,8 +6,9 @@ from datetime import timedelta
 import aws_cdk as cdk
 import pytest
 from aws_cdk.assertions import Template
-from cfnlint.api import ManualArgs, lint_file
 
+from infra.cost.load import Deployment as Counted
+from infra.cost.standing import standing
 from infra.stack import DataStack
 from nakadi.app.settings import Settings
 from nakadi_cdk.context import Context
@@ -43,6 +44,8 @@ ZONES = {
 @pytest.mark.parametrize("stack", ["data", "serving"])
 def test_its_templates_are_sound(msk, stack):
     """cfn-lint has nothing to say, and the reviewers had nothing either, or else there would be no template."""
+    from cfnlint.api import ManualArgs, lint_file  # noqa: PLC0415  # it takes a second: for what it is needed only
+
     found = lint_file(getattr(msk, stack).path, config=ManualArgs(regions=[REGION], ignore_checks=NOT_LOOKED_AT))
 
     assert [(each.rule.id, each.path, each.message) for each in found] == []
@@ -215,3 +218,15 @@ def test_events_stay_in_kafka_for_a_day_once_they_are_archived(msk):
     settings = Settings.from_env(msk.serving.environment("log_indexer"))
 
     assert timedelta(milliseconds=settings.hot_retention_ms) == timedelta(days=1)
+
+
+def test_what_stands_there_with_msk_is_counted(msk):
+    """Nothing of Kinesis is, and neither are its alarms."""
+    counted = standing(Counted(storage="msk", kinesis_streams=1))
+    alarms = msk.serving.all("AWS::CloudWatch::Alarm").values()
+    looked_at = sum(sum("MetricStat" in metric for metric in each.get("Metrics", [])) or 1 for each in alarms)
+    scaled = 2 * len(msk.serving.all("AWS::ApplicationAutoScaling::ScalingPolicy"))
+
+    assert counted.alarm_metrics == looked_at + scaled
+    assert (counted.streams, counted.shards) == (0, 0)
+    assert counted.encrypted == len(msk.data.all("AWS::DynamoDB::Table"))
