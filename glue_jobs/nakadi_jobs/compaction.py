@@ -25,6 +25,7 @@ from nakadi_jobs import command, table_states, transform
 from nakadi_jobs.archive_ranges import NOTHING_READ, ArchiveRange, Progress, again, in_batches, unread_parts
 from nakadi_jobs.columns import Struct
 from nakadi_jobs.command import Workplace
+from nakadi_jobs.exact_values import MISFIT
 from nakadi_jobs.reading import Reading
 from nakadi_jobs.reports import in_a_line
 from nakadi_jobs.tables import (
@@ -234,8 +235,8 @@ def _written(
     following = progress.with_read(reading.parts, (part for part, _ in reading.damaged))
     seen = Observation()
     with table.change() as change:
-        rows = rows_of(reading, columns).observe(seen, F.sum(F.col(transform.MISFIT).cast("int")).alias("misfits"))
-        count = change.append(transform.in_order(rows.drop(transform.MISFIT)), following.written())
+        rows = rows_of(reading, columns).observe(seen, F.sum(F.col(MISFIT).cast("int")).alias("misfits"))
+        count = change.append(transform.in_order(rows.drop(MISFIT)), following.written())
         if reading.expected() is not None and count != reading.expected():
             raise Incomplete(f"{reading.expected()} events should be there, {count} are")
         _check_unchanged(work, event_type, [*reading.parts, *(each for each, _ in reading.damaged)])

@@ -1,13 +1,16 @@
 """Values that Spark's own reading of JSON would change: they are read from their text, and become exactly that or NULL.
 
 Spark reads a number with more digits than a double has as the nearest one, 1e400 as infinite, and half of a surrogate
-pair as a question mark. Where an event may have such a value, or a property had several types, the text is rewritten:
-each number becomes a string with a mark before it. All is read as strings, and the columns take what they can hold.
+pair as a question mark. Where what was read may be such a value, or a property had several types, the text is
+rewritten: each number becomes a string with a mark before it. All is read as strings, and the columns take what they
+can hold.
 
 Expressions are Spark SQL in text: a wide table has thousands of them.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from nakadi_jobs.columns import (
     DOUBLE,
@@ -45,7 +48,15 @@ CODE_LIKE_JSON, CODE_BROKEN = r"\u0002", r"\u0003"
 
 _LITERAL_IN_JSON = r'"\\u0001([^"]*)"'
 
-_LONG_NUMBER = r"[0-9.]{16}|[0-9.]+[eE]"
+CERTAIN_DIGITS = 15
+"""A number with so many digits is the only one of so many that a double is nearest to."""
+
+MISFIT = "_misfit"
+"""The field with the text of a line that could not be read as it should."""
+
+_OPTIONS = ("mode", "PERMISSIVE", "columnNameOfCorruptRecord", MISFIT)
+
+_EXPONENT = r"[:,\[]\s*-?[0-9.]+[eE]"
 _LONG_SECOND = r"[0-9]{2}[.][0-9]{7}"
 _MOMENT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,6}0*)?([Zz]|[-+][0-9]{2}:[0-9]{2})$"
 
@@ -55,38 +66,86 @@ def quoted(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def may_change(text: str, columns: Struct) -> str:
-    """Whether Spark would perhaps change a value of an event: a condition that costs little, and is met too often."""
-    found = f"contains({text}, {quoted(CODE)})"
-    if _has_numbers(columns):
-        # In a moment such a number is that of the seconds.
-        number = rf"[:,\[]\s*-?(?:{_LONG_NUMBER}|{_LONG_SECOND})"
-        found += f" or {text} rlike {quoted(number)}"
-    return f"({found})"
+def read_quickly(text: str, line: Struct) -> str:
+    """An expression for the structure that a text is. What has a number so long that it may be rounded is a misfit."""
+    limit = ("maxNumLen", str(CERTAIN_DIGITS)) if _is_inexact(line) else ()
+    return _from_json(text, Struct((*line.fields, Field(MISFIT, STRING))), (*_OPTIONS, *limit))
 
 
-def read_exactly(text: str, line: Struct, misfit: str) -> str:
+def is_misfit(text: str, read: str, line: Struct) -> str:
+    """Whether a text that was read quickly has a value of another type, and not just a long number."""
+    quickly = f"{read}.`{MISFIT}` is not null"
+    if not _is_inexact(line):
+        return quickly
+    again = _from_json(text, Struct((*line.fields, Field(MISFIT, STRING))), _OPTIONS)
+    return f"({quickly} and {again}.`{MISFIT}` is not null)"
+
+
+def may_differ(text: str, read: str, line: Struct) -> str:
+    """Whether what was read quickly is perhaps not what is written: costs little, and is met too often.
+
+    A number with few digits is read wrongly only if it has an exponent, and is beyond what a double or decimal has.
+    """
+    found = [f"contains({text}, {quoted(CODE)})"]
+    if _is_inexact(line):
+        found.append(f"{read}.`{MISFIT}` is not null")
+    if _has(line, TIMESTAMP):
+        found.append(f"{text} rlike {quoted(_LONG_SECOND)}")
+    extreme = _any_extreme(read, line, 0)
+    if extreme:
+        found.append(f"(coalesce({extreme}, false) and {text} rlike {quoted(_EXPONENT)})")
+    return f"({' or '.join(found)})"
+
+
+def read_exactly(text: str, line: Struct) -> str:
     """An expression for the structure that a text is, with every value as it was written, or NULL."""
-    as_texts = Struct((*_texts_of(line).fields, Field(misfit, STRING)))
-    parsed = (
-        f"from_json({_marked(text)}, {quoted(ddl(as_texts))}, "
-        f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', {quoted(misfit)}))"
-    )
-    members = ", ".join([*_members("whole", line, 0), quoted(misfit), f"whole.`{misfit}`"])
+    parsed = _from_json(_marked(text), Struct((*_texts_of(line).fields, Field(MISFIT, STRING))), _OPTIONS)
+    members = ", ".join([*_members("whole", line, 0), quoted(MISFIT), f"whole.`{MISFIT}`"])
     return _with(parsed, "whole", f"named_struct({members})")
 
 
-def _has_numbers(kind: Kind) -> bool:
+def _from_json(text: str, kind: Struct, options: Sequence[str]) -> str:
+    return f"from_json({text}, {quoted(ddl(kind))}, map({', '.join(map(quoted, options))}))"
+
+
+def _is_inexact(kind: Kind) -> bool:
+    """Whether Spark could change a number in it, or a moment."""
     match kind:
         case Struct(fields):
-            return any(_has_numbers(field.kind) for field in fields)
+            return any(_is_inexact(field.kind) for field in fields)
         case Array(element):
-            return _has_numbers(element)
+            return _is_inexact(element)
         case Scalar(name):
             return kind in (DOUBLE, TIMESTAMP) or name.startswith("decimal")
+    return isinstance(kind, Json)
+
+
+def _has(kind: Kind, wanted: Kind) -> bool:
+    match kind:
+        case Struct(fields):
+            return any(_has(field.kind, wanted) for field in fields)
+        case Array(element):
+            return _has(element, wanted)
+    return kind == wanted
+
+
+def _any_extreme(value: str, kind: Kind, depth: int) -> str:
+    """Whether a number is near the end of what its type has; nothing if there are no such numbers in it.
+
+    Decimals have 18 decimals at most, of which a number below a thousandth with 15 digits could need more.
+    """
+    match kind:
+        case Struct(fields):
+            found = (_any_extreme(f"{value}.`{field.name}`", field.kind, depth) for field in fields)
+            return " or ".join(each for each in found if each)
+        case Array(element):
+            inside = _any_extreme(f"each{depth}", element, depth + 1)
+            return inside and f"exists({value}, each{depth} -> coalesce({inside}, false))"
+        case Scalar(name) if name.startswith("decimal"):
+            return f"abs({value}) < 0.001"
         case Json():
-            return True
-    return False
+            return f"{value} is not null"
+    return f"not (abs({value}) between 1e-290 and 1e290)" if kind == DOUBLE else ""
 
 
 def _marked(text: str) -> str:

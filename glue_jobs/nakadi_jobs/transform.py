@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
 from nakadi_jobs.archive_ranges import ArchiveRange
-from nakadi_jobs.columns import STRING, Array, Field, Json, Kind, Scalar, Struct, Texts, ddl, has_contested
-from nakadi_jobs.exact_values import may_change, quoted, read_exactly
+from nakadi_jobs.columns import STRING, Array, Field, Json, Kind, Scalar, Struct, Texts, has_contested
+from nakadi_jobs.exact_values import MISFIT, is_misfit, may_differ, read_exactly, read_quickly
 
 EVENT = ',"event":'
 """Where the event begins in a line; in a text the quotes would have a backslash before them."""
@@ -42,8 +42,6 @@ PLACES = (
 
 ORDER = ("nakadi_timeline", "nakadi_partition", "nakadi_offset")
 """The columns that identify an event, and by which tables are sorted."""
-
-MISFIT = "_misfit"
 
 # What Spark makes of the beginning of a line, {"topic":"…","partition":0,"offset":17,"time":"2026-11-20T10:00:00…
 _HEAD = f"substring_index(value, '{EVENT}', 1)"
@@ -114,22 +112,28 @@ def among(lines: DataFrame, chosen: DataFrame, *, by_file: bool) -> DataFrame:
 def parsed(lines: DataFrame, columns: Struct) -> DataFrame:
     """What the lines say: `line`, the whole as a structure, beside the text as it was.
 
-    `doubtful` says whether a value was perhaps not what Spark makes of it: those lines were read with care.
+    `doubtful` says whether a value was perhaps not what Spark makes of it: those lines were read with care. `misfit`
+    says whether one had another type than its column, or nothing could be read at all.
     """
     line = _line(columns)
-    quickly = (
-        f"from_json(value, {quoted(ddl(Struct((*line.fields, Field(MISFIT, STRING)))))}, "
-        f"map('mode', 'PERMISSIVE', 'columnNameOfCorruptRecord', {quoted(MISFIT)}))"
+    if columns.fields and has_contested(line):
+        exactly = lines.withColumn("line", F.expr(_once(read_exactly("value", line))))
+        return exactly.withColumns({"doubtful": F.expr("true"), "misfit": F.expr(f"line.`{MISFIT}` is not null")})
+    quickly = lines.withColumn("line", F.expr(_once(read_quickly("value", line))))
+    judged = quickly.withColumns(
+        {
+            "doubtful": F.expr(may_differ("value", "line", line) if columns.fields else "false"),
+            "misfit": F.expr(_once(is_misfit("value", "line", line))),
+        }
     )
     if not columns.fields:
-        doubtful, found = "false", quickly
-    elif has_contested(line):
-        doubtful, found = "true", read_exactly("value", line, MISFIT)
-    else:
-        doubtful, found = may_change("value", line), f"if(doubtful, {read_exactly('value', line, MISFIT)}, {quickly})"
-    # Not so in truth: it keeps Spark from parsing each line once more for a condition on what was parsed.
-    once = f"if(monotonically_increasing_id() >= 0, {found}, null)"
-    return lines.withColumn("doubtful", F.expr(doubtful)).withColumn("line", F.expr(once))
+        return judged
+    return judged.withColumn("line", F.expr(_once(f"if(doubtful, {read_exactly('value', line)}, line)")))
+
+
+def _once(expression: str) -> str:
+    """The same in other words, which keep Spark from parsing each line once more for a condition on what was parsed."""
+    return f"if(monotonically_increasing_id() >= 0, {expression}, null)"
 
 
 def placed(lines: DataFrame, parts: Sequence[ArchiveRange]) -> DataFrame:
@@ -175,7 +179,7 @@ def rows(events: DataFrame, columns: Struct) -> DataFrame:
     Where columns hold all that an event can have, that is not looked at for each of them.
     """
     line = _line(columns)
-    misfit = F.col(f"line.`{MISFIT}`").isNotNull()
+    misfit = F.col("misfit")
     lacking = F.expr(f"{members_in_columns('line', line)} < {names_in('value')}")
     incomplete = misfit | (F.col("doubtful") & lacking if columns.closed else lacking)
     has_event = F.contains(F.col("value"), F.lit(EVENT))
