@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from enum import StrEnum
 from typing import Any
@@ -16,6 +17,7 @@ from msgspec.structs import replace
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.maintenance import PartitionBusy, alone
 from nakadi.engines.archive.objects import BadArchive
+from nakadi.engines.archive.stores import open_archive
 from nakadi.model.events import Location, Record, Segment, StoredEvent
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveGone, ArchiveStore
@@ -38,8 +40,9 @@ class Wanted(Struct, frozen=True):
     value: str
 
     @property
-    def is_number(self) -> bool:
-        return _number(self.value) is not None
+    def has_other_spellings(self) -> bool:
+        """Whether it is a number or a moment, which are the same in many ways to write them."""
+        return _number(self.value) is not None or _moment(self.value) is not None
 
     def found_in(self, event: Any) -> bool:
         return any(self._is_it(value) for value in _values(event, self.path))
@@ -56,9 +59,22 @@ class Wanted(Struct, frozen=True):
         """A tombstone has nothing but its key."""
         return record.key == self.value if record.value is None else self.found_in_text(record.value)
 
+    def found_in_member(self, content: bytes) -> bool:
+        """Search a member of an archive object, and parse only what could hold the value."""
+        return any(
+            self.found_in_record(event.record)
+            for event in objects.events_in(content)
+            if event.record.value is None or self._could_be_in(event.record.value)
+        )
+
+    def _could_be_in(self, text: bytes) -> bool:
+        return self.has_other_spellings or self.value.encode() in text or b"\\" in text
+
     def _is_it(self, value: Any) -> bool:
         if isinstance(value, str):
-            return value == self.value
+            # Tables have moments, which they write in their own way.
+            moment = _moment(value)
+            return value == self.value or (moment is not None and moment == _moment(self.value))
         if isinstance(value, int | float) and not isinstance(value, bool):
             return _number(repr(value)) == _number(self.value)
         return not isinstance(value, dict | list) and orjson.dumps(value).decode() == self.value
@@ -91,9 +107,17 @@ def blank(record: Record) -> Record:
     return record._replace(value=orjson.dumps(left), key=None)
 
 
-def is_candidate(text: str, value: str) -> bool:
-    """Whether a text could hold the value: as it is, or written with escapes."""
-    return value in text or "\\" in text
+def search(url: str, wanted: Wanted, parts: Iterable[ArchiveRange]) -> Iterator[tuple[str, str]]:
+    """Search parts of an archive. Yields the name of each that holds the value, or what is wrong with it as well."""
+    with closing(open_archive(url)) as store:
+        for part in parts:
+            try:
+                found = wanted.found_in_member(store.get(part.location))
+            except (BadArchive, ArchiveGone) as error:
+                yield part.name, f"{part.location.key} cannot be read: {error}"
+                continue
+            if found:
+                yield part.name, ""
 
 
 def _values(found: Any, path: Sequence[str]) -> Iterator[Any]:
@@ -125,6 +149,14 @@ def _number(text: str) -> Decimal | None:
     return number if number.is_finite() else None
 
 
+def _moment(text: str) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return moment if moment.tzinfo is not None else None
+
+
 # Rewriting objects of the archive. Offsets stay as they are -----------------------------------------------------------
 
 
@@ -152,10 +184,6 @@ class Rewriter(Struct, frozen=True):
     how: How
     compacted: Callable[[str, int, int], None]
     """Called with topic, partition and end of what was replaced, so that readers read it from the archive."""
-
-    def meant(self, part: ArchiveRange) -> Sequence[int]:
-        """The offsets of the events in a part that have to go."""
-        return erased(self._events(part.location), self.wanted, How.REMOVE)[1]
 
     def rewrite(self, part: ArchiveRange) -> Rewritten | None:
         """Replace the object of a part, if it holds anything that has to go."""

@@ -8,16 +8,15 @@ from __future__ import annotations
 import argparse
 import hashlib
 import sys
-from bisect import bisect_left
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from nakadi.app.engines import open_event_log
@@ -34,9 +33,9 @@ from nakadi.ports.archive_store import ArchiveGone
 from nakadi.ports.event_log import EventLog, UnknownTopic
 from nakadi.ports.log_index import LogIndex
 from nakadi_jobs import command, leftovers
-from nakadi_jobs.archive_ranges import NOTHING_READ, ArchiveRange, TopicPartition, unread_parts
+from nakadi_jobs.archive_ranges import NOTHING_READ, ArchiveRange, unread_parts
 from nakadi_jobs.command import BadArguments, Workplace, local_folder, with_scheme
-from nakadi_jobs.erasure import ENVELOPE, How, Rewriter, Rewritten, Unreadable, Wanted, by_place
+from nakadi_jobs.erasure import ENVELOPE, How, Rewriter, Rewritten, Unreadable, Wanted, by_place, search
 from nakadi_jobs.reports import in_a_line
 from nakadi_jobs.tables import (
     BRANCH_STAYS,
@@ -48,7 +47,7 @@ from nakadi_jobs.tables import (
     all_tables,
     tables_of,
 )
-from nakadi_jobs.transform import ORDER, PLACES, of_topics
+from nakadi_jobs.transform import ORDER, PLACES
 
 DESCRIPTION = """\
 Remove events.
@@ -66,6 +65,13 @@ DELETED_SEEN = "nakadi.deleted-seen-at"
 ATTEMPTS = 5
 
 MOST_VALUE_BYTES = 1 << 20
+
+PARTS_OF_A_TASK = 200
+
+Found = Iterable[tuple[str, str]]
+
+MICROSECONDS = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
+"""How moments of tables are written to be searched."""
 
 MERGED_SPAN = 24 * 3600 * 1_000_000
 """Microseconds. A part of the archive goes when all of it is too old: nothing stays for longer than a day for that."""
@@ -189,12 +195,12 @@ def erase(work: Workplace) -> None:
     how = work.options.how
     work.report.details["erasure"] = about(event_type, wanted, how)
     with _rewriter(work, wanted) as rewriter, work.exclusive(event_type.id):
-        rewritten = _rewritten(work, event_type, rewriter)
+        looked_at: set[str] = set()
+        rewritten = _rewritten(work, event_type, rewriter, looked_at)
         for table in tables_of(work.spark, work.database, event_type):
             _erase_from(work, table, wanted, how)
         _remove_copies(work, event_type)
-        left = [each for each in _candidates(work, event_type, wanted) if _holds_value(work, rewriter, each)]
-        _verify(work, event_type, wanted, left)
+        _verify(work, event_type, wanted, _left_in_archive(work, event_type, wanted, looked_at))
     _report_erasure(work, event_type, rewritten)
 
 
@@ -206,6 +212,10 @@ def about(event_type: EventType, wanted: Wanted, how: How) -> dict[str, str]:
 
 def _requested(work: Workplace) -> tuple[EventType, Wanted]:
     asked = work.options
+    if asked.value and asked.catalog == "glue":
+        raise BadArguments(
+            "Arguments stay in the history of a job on Glue; name a file with the value by --value-file."
+        )
     value = asked.value or (asked.value_file and value_in(asked.value_file))
     if not (asked.event_type and asked.path and value):
         raise BadArguments("To erase, --event-type, --path and --value or --value-file are needed.")
@@ -249,9 +259,30 @@ def _trim_hot_log(work: Workplace, hot: EventLog, topic: str, partition: int, _e
         cool(hot, work.index, topic, partition)
 
 
-def _rewritten(work: Workplace, event_type: EventType, rewriter: Rewriter) -> Sequence[Rewritten]:
+def _search(work: Workplace, parts: Sequence[ArchiveRange], wanted: Wanted) -> Mapping[str, str]:
+    """The names of the parts that hold the value, and of those that cannot be read, with the reason."""
+    return dict(in_tasks(work.spark, parts, partial(search, work.archive.url, wanted)))
+
+
+def in_tasks(
+    spark: SparkSession, parts: Sequence[ArchiveRange], job: Callable[[Iterable[ArchiveRange]], Found]
+) -> Found:
+    """Work on parts of the archive where Spark's tasks run: this process would be too small for all events."""
+    context = spark.sparkContext
+    tasks = min(len(parts), max(context.defaultParallelism, len(parts) // PARTS_OF_A_TASK))
+    return context.parallelize(parts, max(1, tasks)).mapPartitions(job).collect()
+
+
+def _rewritten(work: Workplace, event_type: EventType, rewriter: Rewriter, looked_at: set[str]) -> Sequence[Rewritten]:
+    """Rewrite the parts of the archive that hold the value, and add the names of the others to `looked_at`."""
     done: list[Rewritten] = []
-    for part in _candidates(work, event_type, rewriter.wanted):
+    parts = list(unread_parts(work.index, event_type, NOTHING_READ))
+    held = _search(work, parts, rewriter.wanted)
+    for part in parts:
+        if held.get(part.name, "unknown"):
+            looked_at.add(part.name)
+            _complain_of_unreadable(work, held, part)
+            continue
         try:
             found = rewriter.rewrite(part)
         except (Unreadable, Unavailable) as problem:
@@ -263,41 +294,21 @@ def _rewritten(work: Workplace, event_type: EventType, rewriter: Rewriter) -> Se
     return done
 
 
-def _candidates(work: Workplace, event_type: EventType, wanted: Wanted) -> Sequence[ArchiveRange]:
-    """Return the ranges that could hold the value. For a number that is all: there are too many ways to write it."""
-    everything = list(unread_parts(work.index, event_type, NOTHING_READ))
-    if wanted.is_number or not everything:
-        return everything
-    with work.archive.gathering(everything) as reading:
-        damaged = [part for part, _ in reading.damaged]
-        lines = of_topics(reading.lines, (part.topic for part in reading.parts))
-        found: defaultdict[TopicPartition, list[int]] = defaultdict(list)
-        for row in holding(lines, wanted.value).orderBy("offset").collect():
-            found[row["topic"], row["partition"]].append(row["offset"])
-    left_out = set(damaged)
-    return [*damaged, *(each for each in everything if each not in left_out and holds_any(each, found))]
+def _complain_of_unreadable(work: Workplace, held: Mapping[str, str], part: ArchiveRange) -> None:
+    if part.name in held:
+        work.report.complain(work.options.event_type, f"not everything could be looked at: {held[part.name]}")
 
 
-def holding(lines: DataFrame, value: str) -> DataFrame:
-    """Return the places of lines that could hold a value: as it is, or written with escapes."""
-    possible = F.col("value").contains(value) | F.col("value").contains("\\")
-    place = F.from_json("value", "topic string, partition int, offset bigint").alias("place")
-    return lines.where(possible).select(place).select("place.*")
-
-
-def holds_any(part: ArchiveRange, found: Mapping[TopicPartition, Sequence[int]]) -> bool:
-    """Whether one of the offsets, which are sorted by partition, is in a range."""
-    offsets = found.get(part.place, ())
-    following = bisect_left(offsets, part.first)
-    return following < len(offsets) and offsets[following] < part.end
-
-
-def _holds_value(work: Workplace, rewriter: Rewriter, part: ArchiveRange) -> bool:
-    try:
-        return bool(rewriter.meant(part))
-    except Unreadable as problem:
-        work.report.complain(work.options.event_type, f"not everything could be looked at: {problem}")
-        return False
+def _left_in_archive(
+    work: Workplace, event_type: EventType, wanted: Wanted, looked_at: Container[str]
+) -> Sequence[ArchiveRange]:
+    """The parts that hold the value still. What was looked at never changes, so only what is new is searched."""
+    new = [each for each in unread_parts(work.index, event_type, NOTHING_READ) if each.name not in looked_at]
+    held = _search(work, new, wanted)
+    for part in new:
+        if held.get(part.name):
+            _complain_of_unreadable(work, held, part)
+    return [each for each in new if held.get(each.name) == ""]
 
 
 def _verify(work: Workplace, event_type: EventType, wanted: Wanted, left: Sequence[ArchiveRange]) -> None:
@@ -376,18 +387,19 @@ def places_of(table: DataFrame, wanted: Wanted) -> Sequence[tuple[int, int, int]
     """Where the events are in rows of a table that hold the value. Every row that could is looked at closely."""
     places = {name for name, _, _ in PLACES}
     payload = [F.col(f"`{name}`") for name in table.columns if name not in places]
-    payload_text = F.to_json(F.struct(*payload)) if payload else F.lit("{}")
+    payload_text = F.to_json(F.struct(*payload), MICROSECONDS) if payload else F.lit("{}")
     rows = table.select(*ORDER, "nakadi_key", "nakadi_tombstone", "nakadi_event", payload_text.alias("payload"))
-    if not wanted.is_number:
+    if not wanted.has_other_spellings:
         texts = F.concat_ws(" ", "nakadi_key", "nakadi_event", "payload")
         rows = rows.where(texts.contains(wanted.value) | texts.contains("\\"))
-    return [tuple(row[name] for name in ORDER) for row in rows.toLocalIterator() if _row_holds(row, wanted)]
+    found = rows.rdd.filter(partial(_row_holds, wanted)).map(lambda row: tuple(row[name] for name in ORDER))
+    return [(timeline, partition, offset) for timeline, partition, offset in found.collect()]
 
 
-def _row_holds(row: object, wanted: Wanted) -> bool:
-    text = row["nakadi_event"] or row["payload"]  # type: ignore[index]  # a row of the table
-    if row["nakadi_tombstone"]:  # type: ignore[index]  # as above
-        return bool(row["nakadi_key"] == wanted.value)  # type: ignore[index]  # as above
+def _row_holds(wanted: Wanted, row: Row) -> bool:
+    text = row["nakadi_event"] or row["payload"]
+    if row["nakadi_tombstone"]:
+        return bool(row["nakadi_key"] == wanted.value)
     return text is not None and wanted.found_in_text(text.encode())
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -74,12 +75,15 @@ def _local(master: str, memory: str) -> Mapping[str, str]:
     if not master:
         return {}
     cores = os.cpu_count() or 2
+    # Spark would take the first python3 there is, without these packages.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     return {
         "spark.master": master,
         "spark.driver.memory": memory or "2g",
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.sql.shuffle.partitions": str(cores),
+        "spark.executorEnv.PYTHONPATH": os.pathsep.join(map(os.path.abspath, sys.path)),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         **_jar(),

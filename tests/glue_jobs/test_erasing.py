@@ -2,12 +2,14 @@ import json
 
 import pytest
 
+from nakadi.engines.archive import objects
+from nakadi.engines.archive.stores import FolderStore
 from nakadi.model.events import Location, Record, StoredEvent
 from nakadi_jobs.archive_ranges import ArchiveRange
 from nakadi_jobs.command import BadArguments
-from nakadi_jobs.erasure import How, Wanted, erased
+from nakadi_jobs.erasure import How, Wanted, erased, search
 from nakadi_jobs.leftovers import Unreadable, folder_in, in_bounds
-from nakadi_jobs.retention import holds_any, value_in
+from nakadi_jobs.retention import value_in
 from tests.support.builders import A_MOMENT
 
 
@@ -29,6 +31,7 @@ def stored(*values, key=None):
         ({"id": 1e3}, "id", "1000"),
         ({"id": "4711"}, "id", "4711"),
         ({"deleted": True}, "deleted", "true"),
+        ({"at": "2026-11-20T10:00:00.000000Z"}, "at", "2026-11-20T11:00:00+01:00"),
         ({"name": "Zoë \u2028"}, "name", "Zoë \u2028"),
         ({"free": '{"id":"c-1"}'}, "free.id", "c-1"),
     ],
@@ -46,6 +49,8 @@ def test_a_value_is_found(event, path, value):
         ({"other": {"id": "c-1"}}, "customer.id", "c-1"),
         ({"customer": {"id": {"x": "c-1"}}}, "customer.id", "c-1"),
         ({"id": True}, "id", "1"),
+        ({"at": "2026-11-20T10:00:00Z"}, "at", "2026-11-20T10:00:00.1Z"),
+        ({"at": "today"}, "at", "tomorrow"),
         ({"id": None}, "id", "c-1"),
     ],
 )
@@ -93,15 +98,24 @@ def test_a_value_is_found_in_what_cannot_be_parsed():
     assert not wanted.found_in_text(b'{broken "c-2"')
 
 
-@pytest.mark.parametrize(
-    ("first", "end", "holds"),
-    [(0, 5, False), (0, 6, True), (5, 6, True), (6, 9, False), (6, 10, True), (10, 20, False)],
-)
-def test_ranges_that_hold_an_offset(first, end, holds):
-    """A range holds its first offset, and not its end."""
-    place = {"topic": "t", "timeline": 1, "partition": 0, "first": first, "end": end}
-    part = ArchiveRange(**place, location=Location("log/x", 0, 1), since=0, until=0, events=None)
-    assert holds_any(part, {("t", 0): [5, 9], ("t", 1): [0], ("u", 0): [0]}) == holds
+def test_parts_of_an_archive_are_searched(tmp_path):
+    """A part is found by what is in it, a number however it is written; one that cannot be read is named."""
+    store = FolderStore(tmp_path)
+    contents = {
+        "a": objects.member("t", 0, stored({"id": "b"}, {"id": 4711.0})),
+        "b": objects.member("t", 0, stored({"other": "4711"}, {"id": 4712})),
+        "c": b"broken",
+    }
+    parts = []
+    for key, content in contents.items():
+        store.put(key, content)
+        place = {"topic": "t", "timeline": 1, "partition": 0, "first": 0, "end": 2, "since": 0, "until": 0}
+        parts.append(ArchiveRange(**place, location=Location(key, 0, len(content)), events=2))
+
+    numbers = dict(search(f"file://{tmp_path}", Wanted(("id",), "4711"), parts))
+    assert (sorted(numbers), numbers["a@0"]) == (["a@0", "c@0"], "")
+    assert numbers["c@0"].startswith("c cannot be read")
+    assert "a@0" in dict(search(f"file://{tmp_path}", Wanted(("id",), "b"), parts))
 
 
 def test_the_value_can_be_in_a_file(tmp_path):
