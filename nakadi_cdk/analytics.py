@@ -20,7 +20,7 @@ from constructs import Construct
 
 from nakadi_cdk.assets import ASSETS, COMPILED
 from nakadi_cdk.context import Context
-from nakadi_cdk.data import FOUND, Data
+from nakadi_cdk.data import FOUND, SPARK_LOGS, Data
 from nakadi_cdk.permissions import PERMISSIONS
 
 # Spark 3.5 and Python 3.11, as in the tests; what comes after has no Iceberg that could be tested with.
@@ -46,15 +46,13 @@ PIN = re.compile(r"^([\w.-]+)==(\S+)", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A module of `nakadi_jobs`, started by the clock, or by housekeeping when there is news.
-
-    Every job can be repeated; one with a schedule is, once, when it fails.
-    """
+    """A module of `nakadi_jobs`, started by the clock, or by housekeeping when there is news; so many times at once."""
 
     name: str
     what: str
     schedule: str = ""  # started by housekeeping, if nothing is said
     streams: bool = False
+    at_once: int = 1
     arguments: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -79,6 +77,8 @@ def jobs(data: Data, *, context: Context) -> tuple[Job, ...]:
             name="retention",
             what="Lets go of what is past its time",
             schedule="cron(30 2 * * ? *)",
+            # An erasure is not refused because events expire at that time: the two keep out of each other's way.
+            at_once=5,
             arguments={"--do": "expire", "--event-log": data.settings["event_log"]},
         ),
     )
@@ -146,7 +146,7 @@ class Analytics(Construct):
             ),
             **self._kind(job),
             number_of_workers=self._workers,
-            execution_property=glue.CfnJob.ExecutionPropertyProperty(max_concurrent_runs=1),
+            execution_property=glue.CfnJob.ExecutionPropertyProperty(max_concurrent_runs=job.at_once),
             default_arguments={**self._arguments(job), **job.arguments},
         )
         made.node.add_dependency(role)
@@ -172,8 +172,8 @@ class Analytics(Construct):
             "execution_class": "FLEX",
             "worker_type": WORKER,
             "timeout": LONGEST_MINUTES,
-            # Housekeeping starts a job again that failed, and less and less often.
-            "max_retries": 1 if job.schedule else 0,
+            # Spark repeats a task that failed. A run that found something to look at would find, and cost, it twice.
+            "max_retries": 0,
         }
 
     def _arguments(self, job: Job) -> Mapping[str, str]:
@@ -186,6 +186,8 @@ class Analytics(Construct):
             **({} if job.streams else {"--enable-auto-scaling": "true"}),
             "--enable-metrics": "true",
             "--enable-continuous-cloudwatch-log": "true",
+            "--enable-spark-ui": "true",
+            "--spark-event-logs-path": f"{self._data.tables_url}/{SPARK_LOGS}{job.name}/",
             "--registry": places["registry"],
             "--log-index": places["log_index"],
             "--archive": places["archive"],

@@ -17,6 +17,9 @@ from nakadi.engines.dynamodb.client import TABLES, Table
 from nakadi_cdk.msk import Cluster
 
 FOUND = "athena/"
+SPARK_LOGS = "spark-logs/"
+ERASE = "erase/"
+GATHERED = "tables/_gathered/"
 """What queries find is below this prefix of the tables' bucket."""
 
 KINDS = {"S": dynamodb.AttributeType.STRING, "N": dynamodb.AttributeType.NUMBER, "B": dynamodb.AttributeType.BINARY}
@@ -158,8 +161,12 @@ class Data(Construct):
 
     def _analysed(self) -> s3.Bucket:
         """Tables for queries, whose own catalog says which of its files are still needed."""
-        found = s3.LifecycleRule(id="what-queries-found", prefix=FOUND, expiration=Duration.days(30))
-        return self._bucket("Tables", self._tables_name, rules=[found])
+        days = {FOUND: 30, SPARK_LOGS: 14, ERASE: 1, GATHERED: 2}
+        names = {FOUND: "what-queries-found", SPARK_LOGS: "logs-of-spark", ERASE: "values-to-erase", GATHERED: "copies"}
+        rules = [
+            s3.LifecycleRule(id=names[prefix], prefix=prefix, expiration=Duration.days(days[prefix])) for prefix in days
+        ]
+        return self._bucket("Tables", self._tables_name, rules=rules)
 
     def _bucket(
         self,

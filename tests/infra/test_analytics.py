@@ -47,14 +47,18 @@ def test_a_script_understands_what_it_is_given(jobs, name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_job_runs_where_it_was_tested(jobs, name):
-    """Spark 3.5 on Python 3.11, with modules in the versions that functions have, one run at a time, not for ever."""
+    """Spark 3.5 on Python 3.11, with modules in the versions that functions have, not for ever, and never paid twice.
+
+    One run at a time, but for erasures, which begin while retention runs."""
     job, given = jobs[name], arguments(jobs[name])
 
     assert (job["GlueVersion"], job["WorkerType"], job["NumberOfWorkers"]) == ("5.1", "G.1X", 2)
     assert given["--datalake-formats"] == "iceberg"
     assert all("==" in each for each in given["--additional-python-modules"].split(","))
-    assert job["ExecutionProperty"] == {"MaxConcurrentRuns": 1}
-    assert (job["Timeout"], job["MaxRetries"]) == (180, 1)
+    assert job["ExecutionProperty"] == {"MaxConcurrentRuns": 5 if name == "retention" else 1}
+    assert (job["Timeout"], job["MaxRetries"]) == (180, 0)
+    logs = f"s3://nakadi-test-tables-123456789012-eu-central-1/spark-logs/{name}/"
+    assert (given["--enable-spark-ui"], given["--spark-event-logs-path"]) == ("true", logs)
 
 
 def test_the_package_comes_with_the_job(analytics, jobs):
