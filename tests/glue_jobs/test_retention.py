@@ -3,6 +3,7 @@
 import gzip
 import json
 import zlib
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 
 import duckdb
@@ -14,7 +15,8 @@ from nakadi.model.event_type import Category, CleanupPolicy
 from nakadi_jobs import leftovers
 from nakadi_jobs.archive_ranges import NOTHING_READ, unread_parts
 from nakadi_jobs.tables import Table, events_table
-from tests.support.jobs import order
+from tests.support.dynamodb_service import CREDENTIALS, PREFIX, a_bucket
+from tests.support.jobs import DataFolder, Jobs, order
 
 NOW = datetime.now(UTC)
 
@@ -194,6 +196,33 @@ def test_nothing_on_disk_has_what_was_erased(jobs, data, cut_short):
         assert list(bytes_with(NAME[:16], folder)) == []
     assert jobs.rows("order_placed") == [(0, 0), (0, 2)]
     assert "nothing new" in jobs.compacted().told
+
+
+def test_nothing_in_a_bucket_has_what_was_erased(tables, tmp_path, monkeypatch):
+    """Not a byte of it is left in an archive in S3, nor in tables and database; the offsets are as they were."""
+    with a_bucket() as (url, s3), closing(DataFolder(tmp_path / "data", url)) as data:
+        jobs = Jobs(data, tables)
+        for name in CREDENTIALS:
+            monkeypatch.setitem(jobs.spark().sparkContext.environment, name, CREDENTIALS[name])
+        orders, other = data.event_type("order.placed"), data.event_type("order.paid")
+        # In an object with many events of another type.
+        recently = NOW - timedelta(minutes=2)
+        data.archived(orders, [order(0), order(1, customer={"id": NAME})], at=recently, other_topics=[other])
+        data.archived(orders, [order(2)], at=recently)
+        jobs.compacted()
+
+        told = jobs.let_go(*ERASE_NAME)
+        assert (told.code, "verified" in told.told) == (0, True)
+        jobs.let_go("--grace-hours", "0")
+
+        keys = [each["Key"] for each in s3.list_objects_v2(Bucket=PREFIX)["Contents"]]
+        contents = [gzip.decompress(s3.get_object(Bucket=PREFIX, Key=key)["Body"].read()) for key in keys]
+        assert len(contents) == 2
+        assert NAME[:16].encode() not in b"".join(contents)
+        for folder in (tables / jobs.database, data.folder):
+            assert list(bytes_with(NAME[:16], folder)) == []
+        assert jobs.rows("order_placed") == [(0, 0), (0, 2)]
+        assert set(archive_of(data, orders)) == {0, 2}
 
 
 @pytest.mark.usefixtures("cut_short")

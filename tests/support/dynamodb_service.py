@@ -1,4 +1,4 @@
-"""A DynamoDB for several processes: a port of this machine, with the tables that a deployment makes."""
+"""DynamoDB and S3 for several processes: a port of this machine, with the tables that a deployment makes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from itertools import count
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 from botocore.session import Session
@@ -34,6 +35,21 @@ CREDENTIALS = {
 @contextmanager
 def a_dynamodb() -> Iterator[str]:
     """The URL of its tables. Inside, this process and those that it starts have the credentials."""
+    with aws_service() as endpoint, tables(endpoint, PREFIX) as url:
+        yield url
+
+
+@contextmanager
+def a_bucket() -> Iterator[tuple[str, Any]]:
+    """The URL of a bucket as an archive, and a client of the S3 that it is in."""
+    with aws_service() as endpoint, closing(Session().create_client("s3", REGION, endpoint_url=endpoint)) as client:
+        client.create_bucket(Bucket=PREFIX, CreateBucketConfiguration={"LocationConstraint": REGION})
+        yield f"s3://{PREFIX}/?region={REGION}&endpoint={endpoint}", client
+
+
+@contextmanager
+def aws_service() -> Iterator[str]:
+    """The endpoint of an AWS of its own, on a port of this machine."""
     port = free_port()
     with (
         patch.dict(os.environ, CREDENTIALS),
@@ -43,8 +59,7 @@ def a_dynamodb() -> Iterator[str]:
     ):
         try:
             until(lambda: listens(port))
-            with tables(f"http://127.0.0.1:{port}", PREFIX) as url:
-                yield url
+            yield f"http://127.0.0.1:{port}"
         finally:
             process.kill()
 

@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from nakadi.app.engines import open_log_index, open_registry
 from nakadi.common.caching import Cache
 from nakadi.engines.archive import objects
-from nakadi.engines.archive.stores import FolderStore
+from nakadi.engines.archive.stores import open_archive
 from nakadi.event_types.repository import EventTypes
 from nakadi.model.event_type import EventType, Version
 from nakadi.model.events import Counted, Head, Location, Record, Segment, StoredEvent
@@ -59,15 +59,17 @@ def order(number: int, **more: Any) -> dict[str, Any]:
 class DataFolder:
     """What a broker would have left in its data folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, archive: str = "") -> None:
+        """`archive` is the URL of an archive elsewhere."""
         self.folder = folder
+        self.archive = archive or f"file://{folder / 'archive'}"
         folder.mkdir(parents=True, exist_ok=True)
         self._open = ExitStack()
         clock = SystemClock()
         file = f"sqlite:///{folder / 'nakadi.db'}"
         self.registry = self._open.enter_context(closing(open_registry(file)))
         self.index = self._open.enter_context(closing(open_log_index(file)))
-        self.store = FolderStore(folder / "archive")
+        self.store = self._open.enter_context(closing(open_archive(self.archive)))
         self.event_types = EventTypes(self.registry, Cache(clock, 1))
 
     def close(self) -> None:
@@ -159,7 +161,7 @@ class Jobs:
     def __init__(self, data: DataFolder, tables: Path) -> None:
         self.data = data
         self._places = ["--data", str(data.folder), "--tables", str(tables), "--database", f"t{uuid4().hex}"]
-        self._places += ["--master", "local[2]", "--memory", "1g"]
+        self._places += ["--archive", data.archive, "--master", "local[2]", "--memory", "1g"]
 
     @property
     def database(self) -> str:
