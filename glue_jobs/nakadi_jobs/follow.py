@@ -1,7 +1,7 @@
 """Tables within minutes: look at the log index every few seconds, and bring tables with news up to date.
 
 It is `compaction` in a loop, and the same exactly-once: how far a table has come is stored in the commit that brings it
-there (decision 0016 says why there is no checkpoint beside it). On a laptop it runs until it is interrupted, on Glue as
+there (decision 0017 says why there is no checkpoint beside it). On a laptop it runs until it is interrupted, on Glue as
 a streaming job.
 """
 
