@@ -50,6 +50,7 @@ class OnALaptop:
     def __init__(self, laptop: Laptop, front: Front) -> None:
         front.warm_up()
         self.url = front.url
+        self._front = front
         self._endpoints = laptop.cloud.endpoints
 
     @cached_property
@@ -63,8 +64,10 @@ class OnALaptop:
         return open_broker(settings)
 
     def close(self) -> None:
+        """Close the way in too: its services go on polling otherwise, beside all tests that come after."""
         if "services" in vars(self):
             self.services.close()
+        self._front.close()
 
 
 def is_here(test: str) -> bool:
