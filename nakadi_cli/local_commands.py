@@ -14,6 +14,9 @@ _SHELLS = ("bash", "zsh", "fish")
 _JOBS = ("compaction", "statistics", "retention", "follow", "all")
 _PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
+# What stands behind the name of a job is the job's, also --help.
+_BEHIND_A_JOB = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+
 
 @command(
     "serve",
@@ -44,7 +47,7 @@ def serve(options: tuple[str, ...]) -> None:
     "nakadi jobs follow --data data",
     connects=False,
     shows=False,
-    context_settings=_PASSED_ON,
+    context_settings=_BEHIND_A_JOB,
 )
 @click.argument("job", type=click.Choice(_JOBS))
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)

@@ -46,6 +46,16 @@ def test_a_job_that_there_is_not_is_refused(run):
     assert "compaction" in done.err
 
 
+def test_jobs_are_explained(run, monkeypatch):
+    """The command has a help of its own; behind the name of a job, it is the job's."""
+    asked = []
+    monkeypatch.setattr("runpy.run_module", lambda *_, **__: asked.append(sys.argv))
+
+    assert "nakadi jobs all --data data" in run("jobs", "--help").out
+    assert run("jobs", "compaction", "--help", "--data", "x").code == 0
+    assert asked == [["nakadi jobs", "compaction", "--help", "--data", "x"]]
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_a_shell_is_taught_to_complete(run, shell, monkeypatch):
     """`completion` prints a script that asks `nakadi` itself for what fits."""

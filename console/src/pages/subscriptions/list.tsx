@@ -44,7 +44,7 @@ const COLUMNS: Column<Subscription>[] = [
   },
   {
     title: "For",
-    width: "7rem",
+    width: "8rem",
     right: true,
     wide: true,
     order: (each) => latest(each.id)?.seconds ?? -1,
