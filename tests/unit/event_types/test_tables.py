@@ -117,6 +117,19 @@ def test_events_that_are_gone_from_the_archive_are_not_waited_for(world):
     assert world.lags.lags == {"forgotten": 0}
 
 
+def test_offsets_without_a_segment_are_passed_over(world):
+    """What lies before offsets that were counted and never archived is in the table: the event behind them waits."""
+    event_type = world.event_type("holed")
+    world.archived(event_type, 3, 900)
+    world.has(event_type, p0=3)
+    head = world.index.heads([("holed", 0)])["holed", 0]
+    assert world.index.extend("holed", 0, head.revision, Head(Counted(next=5)), None)
+    world.archived(event_type, 1, 60)
+    world.lags.look()
+
+    assert world.lags.lags == pytest.approx({"holed": 60})
+
+
 def test_a_job_is_started_for_news_once_and_less_often_when_that_does_not_help(world):
     """One of several processes starts it; a table that stays behind is tried again after a quarter of its lag."""
     lags, others = world.seen_by_jobs(always=True), world.seen_by_jobs(always=True)
