@@ -178,11 +178,17 @@ class Supervisor:
 
     async def _keep(self, number: int) -> None:
         """Have a worker with this number run, again and again if need be."""
+        has_ever_served = False
         while not self._over.is_set():
-            has_served, code = await self._run_one(number)
+            try:
+                has_served, code = await self._run_one(number)
+            except Exception:  # without it this worker would be missing, and nothing would say so
+                log.exception("Running worker %s failed", number)
+                has_served, code = False, None
+            has_ever_served = has_ever_served or has_served
             if self._over.is_set():
                 return
-            if not has_served:
+            if not has_ever_served:
                 log.error("Worker %s could not start, the broker ends", number)
                 self._give_up()
             elif not self._restarts.allowed(self._clock.monotonic()):
@@ -203,6 +209,10 @@ class Supervisor:
             names = ("connections", "appends", "figures")
             sockets = dict(zip(names, theirs, strict=True))
             process = await self._command.start(number, self._counter.fileno(), **sockets)
+        except BaseException:
+            for each in ours:
+                each.close()
+            raise
         finally:
             for each in theirs:
                 each.close()
