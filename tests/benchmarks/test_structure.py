@@ -4,14 +4,16 @@ import json
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from benchmarks.structure import Layout, circles, floors
+from nakadi.engines.archive.objects import events_of, member
 from nakadi.engines.sqlite.event_log import SqliteLog
 from nakadi.model.event_type import Position
-from nakadi.model.events import Record
+from nakadi.model.events import Record, Slice, StoredEvent
 from nakadi.ports.clock import SystemClock
 from nakadi.streaming.chunks import EventChunk
 from nakadi.streaming.driver import batch_line
@@ -110,6 +112,22 @@ def test_a_stream_of_old_events_takes_no_call_for_each(tmp_path, size):
         run = EventChunk(1, 0, log.read("t", 0, 0)).from_offset(0)
         lines = [batch_line(batch) for batch in session.arrived("0", run, 1.0)]
     log.close()
+
+    assert [line.count(b'"') for line in lines] == [212] * 10
+    assert counted.calls < 500, counted.calls
+
+
+def test_old_events_from_the_archive_take_no_call_for_each():
+    """Reading a thousand events of an archive object into ten lines takes a few calls for each batch."""
+    moments = [datetime(2026, 11, 22, 12, 0, second, tzinfo=UTC) for second in range(10)]
+    events = [StoredEvent(number, Record(b'"%d"' % number), moments[number // 100]) for number in range(1000)]
+    session = LowLevelSession(StreamLimits(batch_limit=100), {"0": Position(1, -1)}, 0.0)
+    content = member("t", 0, events)
+    events_of(content, "t", 0)  # the pattern of its lines is made once
+
+    with CallCounter() as counted:
+        run = EventChunk(1, 0, Slice(events_of(content, "t", 0), 1000)).from_offset(0)
+        lines = [batch_line(batch) for batch in session.arrived("0", run, 1.0)]
 
     assert [line.count(b'"') for line in lines] == [212] * 10
     assert counted.calls < 500, counted.calls

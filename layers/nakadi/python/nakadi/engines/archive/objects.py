@@ -186,7 +186,7 @@ def _plain_events(text: bytes, topic: str, partition: int) -> EventLines | None:
 
 def _text_of(values: Sequence[bytes]) -> tuple[bytes, list[int]]:
     """Values as lines, and where each of them ends."""
-    return b"\n".join(values), list(accumulate(map(len, values), lambda end, size: end + 1 + size))
+    return b"\n".join(values), [end + breaks for breaks, end in enumerate(accumulate(map(len, values)))]
 
 
 def _moment(time: bytes) -> datetime:
