@@ -142,8 +142,9 @@ def test_a_topic_that_cannot_be_archived_keeps_no_other_waiting(broker, capsys, 
     assert "IndexLag" not in told
 
 
-def test_it_reads_the_settings_that_it_is_given(broker):
+def test_it_reads_the_settings_that_it_is_given(broker, environment):
     """The deployment gives the function every setting that it reads here, and none that it does not."""
+    environment.delenv("NAKADI_AUTH")
     publish(broker, "a", 2)
     watched = Watched(settings())
     with closing(TopicArchiver(watched)) as archiver:
