@@ -159,11 +159,12 @@ class TestOneServer:
                 load.goes_on()
                 load.figures()
 
-    def test_is_paused(self, tmp_path):
+    @pytest.mark.parametrize("timeout", [2, 10], ids=["for six seconds", "for thirty seconds, as the default is"])
+    def test_is_paused(self, tmp_path, timeout):
         """What a paused server has not answered is refused in time. At most what was on its way may be stored later:
         one request of each writer, and nothing that was appended after those.
         """
-        with kafka.a_server(tmp_path) as server, opened([server]) as log:
+        with kafka.a_server(tmp_path) as server, opened([server], timeout) as log:
             log.create_topic("t", 1)
             with Load(log) as load:
                 server.pause()

@@ -20,7 +20,7 @@ from tests.support.patience import PATIENCE
 from tests.support.storages import STORAGES
 from tests.support.tokens import Issuer
 
-ENGINES = ("memory", "sqlite", "aws-local", *KAFKA)
+ENGINES = ("memory", "sqlite", "aws-local", *(["kafka"] if KAFKA else []))
 
 
 @pytest.fixture(scope="session", params=ENGINES)
