@@ -199,7 +199,9 @@ def _exact(value: str, kind: Kind, depth: int) -> str:
         case Array(element):
             return _array(value, element, depth)
         case Texts():
-            strange = f"each -> each rlike '[{LITERAL}{LIKE_JSON}{BROKEN}]'"
+            # A text that begins like an object or a list has a mark before it: without one it is none.
+            marked = rf"^[{{\[]|[{LITERAL}{LIKE_JSON}{BROKEN}]"
+            strange = f"each -> each rlike {quoted(marked)}"
             return f"if(exists(map_values({value}), {strange}) or exists(map_keys({value}), {strange}), null, {value})"
         case Json():
             return f"if(substring({value}, 1, 1) in ('{{', '['), {_json(value)}, null)"

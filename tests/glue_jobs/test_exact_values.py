@@ -132,15 +132,23 @@ def test_types_that_change_below_the_top(jobs, data):
 
 
 def test_a_structure_that_becomes_a_text(jobs, data):
-    """The column of an object stays one, also for events that come later than texts."""
+    """The column of an object stays one, also for events that come later than texts; one of texts has nothing else."""
     customer = {"properties": {"id": {"type": "string"}, "rank": {"type": "integer"}}}
-    orders = data.event_type("order.placed", schema={"properties": {"customer": customer}})
-    data.archived(orders, [order(1, customer={"id": "1", "rank": 1})])
+    tags = {"type": "object", "additionalProperties": {"type": "string"}}
+    orders = data.event_type("order.placed", schema={"properties": {"customer": customer, "tags": tags}})
+    data.archived(orders, [order(1, customer={"id": "1", "rank": 1}, tags={"a": "x"})])
     jobs.compacted()
-    orders = data.new_schema("order.placed", {"properties": {"customer": {"type": "string"}}})
-    data.archived(orders, [{"customer": '{"id":"2"}'}, {"customer": {"id": "3", "rank": 3}}])
+    tags = {"properties": {"a": {"properties": {"b": {"type": "boolean"}}}}}
+    schema = {"properties": {"customer": {"type": "string"}, "tags": tags}}
+    orders = data.new_schema("order.placed", schema)
+    later = [{"customer": '{"id":"2"}'}, {"customer": {"id": "3", "rank": 3}, "tags": {"a": {"b": True}}}]
+    data.archived(orders, later)
 
     assert jobs.compacted().code == 0
 
-    found = jobs.rows("order_placed", "customer.id", "customer.rank", "customer__string")
-    assert found == [("1", 1, None), (None, None, '{"id":"2"}'), ("3", 3, '{"id":"3","rank":3}')]
+    found = jobs.rows("order_placed", "customer.id", "customer.rank", "customer__string", "tags", "tags__string")
+    assert found == [
+        ("1", 1, None, {"a": "x"}, None),
+        (None, None, '{"id":"2"}', None, None),
+        ("3", 3, '{"id":"3","rank":3}', None, '{"a":{"b":true}}'),
+    ]
