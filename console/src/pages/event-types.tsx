@@ -48,7 +48,7 @@ function Size({ name }: { name: string }) {
 }
 
 function NotMeasured() {
-  return <span class="faint" title="The statistics job has not measured it">–</span>;
+  return <span class="faint" title="The statistics job has not measured it, or only its readers may see it">–</span>;
 }
 
 export function EventTypes({ query }: PageProps) {
