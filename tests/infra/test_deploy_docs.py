@@ -21,6 +21,7 @@ LINES = [line for block in BLOCKS for line in block.replace("\\\n", " ").splitli
 # What the command line adds to every service's operations, or has of its own.
 GLOBAL = {"query", "output"}
 OWN_COMMANDS = {
+    ("s3", "cp"): set(),
     ("s3", "rm"): {"recursive"},
     ("s3", "ls"): set(),
     ("logs", "tail"): {"since"},
