@@ -250,6 +250,10 @@ class Context:
             "dedicated_streams are of Kinesis",
         )
         yield self.fan_out != "true", "fan_out is of Kinesis"
+        yield (
+            not self.table_minutes or self.vpc_id,
+            "table_minutes with storage=msk needs vpc_id: the network that is made has no way to Glue",
+        )
 
     def _rules_of_networks(self) -> Iterator[tuple[object, str]]:
         yield self.network in {"public", "private"}, "network is public or private"

@@ -98,6 +98,7 @@ def test_what_is_given_is_read_as_what_it_is():
         ({"storage": "msk", "indexers": "0"}, "indexers is from 1"),
         ({"storage": "msk", "dedicated_streams": "orders=1"}, "dedicated_streams are of Kinesis"),
         ({"storage": "msk", "fan_out": "true"}, "fan_out is of Kinesis"),
+        ({"storage": "msk", "table_minutes": "10"}, "table_minutes with storage=msk needs vpc_id"),
         ({"stream_mode": "wild"}, "stream_mode is provisioned or on-demand"),
         ({"shards": 0}, "shards is from 1 to 1000"),
         ({"dedicated_streams": "orders"}, "dedicated_streams is like orders=4,payments=2"),
