@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any
@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from nakadi.model.event_type import Category, EnrichmentStrategy, EventType, PartitionStrategy, Version
 from nakadi.model.outcomes import Malformed
-from nakadi.publishing.batch import Batch, WorkBudget
+from nakadi.publishing.batch import Batch, BatchPiece, WorkBudget
 from nakadi.publishing.outcome import BatchRejected, Step
 from nakadi.schemas.values import Exhausted, NoSuchField, path_segments, text_of, value_at
 
@@ -185,19 +185,26 @@ def enriched(event_type: EventType, batch: Batch, origin: Origin, partitions: Se
     stamps = {each: {**stamp, "partition": str(each)} for each in set(partitions)}
     texts: list[bytes] = []
     for piece in batch.pieces():
-        changes: list[tuple[bytes, bytes]] = []
-        for event, partition in zip(piece.events, partitions[len(texts) :], strict=False):
-            metadata = event.get("metadata")
-            if type(metadata) is not dict:
-                index = len(texts) + len(changes)
-                detail = "enrichment error"
-                raise BatchRejected(Step.ENRICHING, index, detail, reached=Step.PARTITIONING, partitions=partitions)
-            stamped = {**metadata, **stamps[partition]}
-            if sent := metadata.get("flow_id"):
-                stamped["flow_id"] = sent
-            changes.append((orjson.dumps(metadata), orjson.dumps(stamped)))
-        texts += piece.texts_with("metadata", changes)
+        texts += piece.texts_with("metadata", _metadata_changes(piece, stamps, partitions, len(texts)))
     return texts
+
+
+def _metadata_changes(
+    piece: BatchPiece, stamps: Mapping[int, Mapping[str, str]], partitions: Sequence[int], first: int
+) -> Iterator[tuple[bytes, bytes]]:
+    """The metadata of each event as they came and as they are stored.
+
+    They are made one at a time: each is written into a buffer of some kilobytes, and many that stay leave as many holes.
+    """
+    for index, event in enumerate(piece.events, first):
+        metadata = event.get("metadata")
+        if type(metadata) is not dict:
+            detail = "enrichment error"
+            raise BatchRejected(Step.ENRICHING, index, detail, reached=Step.PARTITIONING, partitions=partitions)
+        stamped = {**metadata, **stamps[partitions[index]]}
+        if sent := metadata.get("flow_id"):
+            stamped["flow_id"] = sent
+        yield orjson.dumps(metadata), orjson.dumps(stamped)
 
 
 def timestamp_text(moment: datetime) -> str:
