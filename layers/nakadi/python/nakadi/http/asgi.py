@@ -62,8 +62,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     linger_seconds: float = 2.0
     # A reader that takes nothing for so long is not coming back.
     stalled_seconds: float = 120.0
-    # Clients that read the socket themselves lose what arrives together with the headers, so the first batch waits.
-    # Those who asked for gzip read through a decoder, and need no such kindness.
+    # How long the first batch waits behind the headers for a client that loses what arrives together with them.
     head_start_seconds: float = 0.1
     # Requests of a lane that wait for a thread. More would wait longer than their clients do.
     waiting: int = 1000
@@ -332,7 +331,8 @@ class Edge:
         await send(_start(answer.status, {**answer.headers, **packing, "vary": "Accept-Encoding"}, None))
         # An empty chunk makes servers write the headers that they would otherwise keep for the first batch.
         await send({"type": "http.response.body", "body": b"", "more_body": True})
-        outlet = _AsgiOutlet(send, packer, self._draining, self._limits)
+        head_start = self._limits.head_start_seconds if negotiation.may_read_the_socket(request.headers) else 0.0
+        outlet = _AsgiOutlet(send, packer, self._draining, self._limits.stalled_seconds, head_start)
         watching = asyncio.create_task(_watch_for_disconnect(receive, outlet))
         flow_of_this_request.set(answer.headers.get("x-flow-id", ""))
         if await self._serve_stream(request, answer, outlet):
@@ -403,13 +403,18 @@ def _request_may_have_body(request: Request) -> bool:
 
 class _AsgiOutlet:
     def __init__(
-        self, send: Send, packer: negotiation.StreamPacker | None, draining: asyncio.Event, limits: Limits
+        self,
+        send: Send,
+        packer: negotiation.StreamPacker | None,
+        draining: asyncio.Event,
+        stalled_seconds: float,
+        head_start: float,
     ) -> None:
         self._send = send
         self._packer = packer
         self._draining = draining
-        self._stalled_seconds = limits.stalled_seconds
-        self._not_before = 0.0 if packer else asyncio.get_running_loop().time() + limits.head_start_seconds
+        self._stalled_seconds = stalled_seconds
+        self._not_before = asyncio.get_running_loop().time() + head_start if head_start else 0.0
         self._gone = asyncio.Event()
         self._cut_off = False
 

@@ -178,6 +178,16 @@ def wants_gzip(accept_encoding: str) -> bool:
     return gzip_weight > 0 and gzip_weight >= weights.get("identity", 0.0)
 
 
+def may_read_the_socket(headers: Mapping[str, str]) -> bool:
+    """Whether a client may read a stream from the socket, beside its HTTP library, which has read it until then.
+
+    pynakadi does so on sockets of requests: it loses what the library read together with the headers. Clients that ask
+    for gzip read through a decoder.
+    """
+    by_requests = headers.get("user-agent", "").startswith("python-requests/")
+    return by_requests and not wants_gzip(headers.get("accept-encoding", ""))
+
+
 class StreamPacker:
     """Gzip for a stream: whatever goes in comes out at once, so that a batch never waits for the next one.
 
