@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from nakadi.common.metrics import Metrics
-from nakadi.engines.sqlite import maintenance, writing
+from nakadi.engines.sqlite import event_log, maintenance, writing
 from nakadi.engines.sqlite.changes import AppendsByOthers
 from nakadi.engines.sqlite.event_log import SqliteLog
 from nakadi.engines.sqlite.file import SqliteFile
@@ -445,6 +445,25 @@ def parts(path, clock):
 def used() -> float:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
+
+
+def test_a_moment_is_found_while_its_event_is_trimmed(log, clock, monkeypatch):
+    """The offset of a moment is that of the next event, if the one found is trimmed meanwhile."""
+    began = clock.now()
+    for value in ("a", "b"):
+        log.append("t", {0: [a_record(value)]})
+        clock.move(3600)
+    look = event_log.offset_at
+
+    def look_just_before_it_is_trimmed(*wanted):
+        frame = look(*wanted)
+        if not log.bounds("t", [0])[0].oldest:
+            log._cleaner.trim("t", 0, 1)
+        return frame
+
+    monkeypatch.setattr(event_log, "offset_at", look_just_before_it_is_trimmed)
+
+    assert log.offset_at("t", 0, began) == 1
 
 
 def test_nothing_is_left_open(path, clock, recwarn):

@@ -24,7 +24,7 @@ from nakadi.engines.sqlite.reading import bounds_of, offset_at, slice_of
 from nakadi.engines.sqlite.writing import CommittedAppend, LogWriter, Writer
 from nakadi.model.events import Bounds, Fate, Record, Slice, Stored, microseconds
 from nakadi.ports.clock import Clock
-from nakadi.ports.event_log import Appended, UnknownTopic
+from nakadi.ports.event_log import Appended, OffsetUnavailable, UnknownTopic
 
 STORED = Stored()
 
@@ -129,10 +129,14 @@ class SqliteLog:
             return bounds_of(connection, topic, partitions)
 
     def offset_at(self, topic: str, partition: int, moment: datetime) -> int:
-        with self._file.lent() as connection:
-            frame = offset_at(connection, topic, partition, moment)
-            found = slice_of(connection, topic, partition, frame, limit=1, max_bytes=1)
-        return found.events[0].offset if found.events else found.next_offset
+        while True:
+            with self._file.lent() as connection:
+                frame = offset_at(connection, topic, partition, moment)
+                try:
+                    found = slice_of(connection, topic, partition, frame, limit=1, max_bytes=1)
+                except OffsetUnavailable:
+                    continue  # the frame was trimmed since, and the next look finds a later one
+            return found.events[0].offset if found.events else found.next_offset
 
     def trim(self, topic: str, partition: int, before: datetime) -> None:
         self._cleaner.trim(topic, partition, self.offset_at(topic, partition, before))
