@@ -194,7 +194,7 @@ def _metadata_changes(
 ) -> Iterator[tuple[bytes, bytes]]:
     """The metadata of each event as they came and as they are stored.
 
-    They are made one at a time: each is written into a buffer of some kilobytes, and many that stay leave as many holes.
+    They are made one at a time: each is written into a buffer of kilobytes, and many that stay leave as many holes.
     """
     for index, event in enumerate(piece.events, first):
         metadata = event.get("metadata")
