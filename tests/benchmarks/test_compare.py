@@ -15,7 +15,7 @@ def brokers():
 
 def test_every_part_is_measured_and_nothing_is_left(brokers):
     """Each part gives figures of both brokers, and the event types and subscriptions made for it are removed."""
-    rows = list(compare(*brokers, list(PARTS), rounds=1, seconds=0.1))
+    rows = list(compare(*brokers, list(PARTS), rounds=1, seconds=0.02))
 
     assert {row.name.partition(":")[0].partition(",")[0] for row in rows} == {
         "publish",
