@@ -21,7 +21,7 @@ from nakadi.engines.sqlite.changes import AppendsByOthers
 from nakadi.engines.sqlite.file import PATIENCE, SqliteFile
 from nakadi.engines.sqlite.maintenance import Cleaner, PartitionCompaction
 from nakadi.engines.sqlite.reading import bounds_of, offset_at, slice_of
-from nakadi.engines.sqlite.writing import CommittedAppend, LogWriter, Writer
+from nakadi.engines.sqlite.writing import CommittedAppend, LogWriter, SqliteWriter
 from nakadi.model.events import Bounds, Fate, Record, Slice, Stored, microseconds
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import Appended, OffsetUnavailable, UnknownTopic
@@ -55,7 +55,7 @@ class SqliteLog:
     ) -> None:
         self._file = SqliteFile(path, patience=patience)
         self._announcements = PartitionListeners()
-        self._writer: Writer
+        self._writer: SqliteWriter
         self._appends_by_others: Attentive
         if committer is None:
             self._appends_by_others = polled = AppendsByOthers(self._file, self._announcements.announce)

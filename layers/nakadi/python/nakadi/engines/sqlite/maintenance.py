@@ -16,7 +16,7 @@ from nakadi.common.work import attempted
 from nakadi.engines.common import frames
 from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.engines.sqlite.reading import ROW, FrameRow, outline_of, records_in, rows_from
-from nakadi.engines.sqlite.writing import Writer
+from nakadi.engines.sqlite.writing import SqliteWriter
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
 
@@ -47,7 +47,7 @@ EVERYTHING = (1 << 63) - 1
 class Cleaner:
     """Trims logs, and removes what is left of deleted topics in a thread of its own."""
 
-    def __init__(self, file: SqliteFile, writer: Writer) -> None:
+    def __init__(self, file: SqliteFile, writer: SqliteWriter) -> None:
         self._file = file
         self._writer = writer
         self._closing = threading.Event()

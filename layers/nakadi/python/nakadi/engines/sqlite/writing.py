@@ -127,7 +127,7 @@ class _WriterTask(Generic[T]):
         return cast(T, self._result)
 
 
-class Writer(Protocol):
+class SqliteWriter(Protocol):
     """What writes the events of a process, and does the small steps of looking after them."""
 
     def append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: Done) -> None:
