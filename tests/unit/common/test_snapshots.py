@@ -2,6 +2,7 @@
 
 from nakadi.common.metrics import Metrics
 from nakadi.common.snapshots import ended, snapshot_of, together
+from tests.support.metrics import samples_of, value
 
 
 def counted(events: int, lag: float) -> Metrics:
@@ -11,6 +12,7 @@ def counted(events: int, lag: float) -> Metrics:
     metrics.open_streams.set(2, "low")
     metrics.subscription_lag.set(lag, "s")
     metrics.answered("publish_events", 200, 0.003)
+    metrics.cpu_seconds = lambda: float(events)
     return metrics
 
 
@@ -23,7 +25,7 @@ def test_counters_and_times_add_up_and_gauges_are_combined_as_they_say():
     assert dict(whole.requests.rows()) == {("publish_events", "200"): 2}
     row = whole.request_seconds.rows()[("publish_events",)]
     assert (row.count, round(row.total, 6), list(row.recent), sum(row.buckets)) == (2, 0.006, [0.003, 0.003], 2)
-    assert (whole.started, len(whole.processes)) == (5.0, 2)
+    assert (whole.started, len(whole.processes), whole.cpu_seconds()) == (5.0, 2, 7.0)
 
 
 def test_what_a_process_counted_stays_after_its_end_and_its_gauges_do_not():
@@ -32,7 +34,13 @@ def test_what_a_process_counted_stays_after_its_end_and_its_gauges_do_not():
     assert dict(whole.events_published.rows()) == {("order",): 8}
     assert dict(whole.subscription_lag.rows()) == {("s",): 2.0}
     assert whole.request_seconds.rows()[("publish_events",)].count == 3
-    assert len(whole.processes) == 1
+    assert (len(whole.processes), whole.cpu_seconds()) == (1, 8.0)
+
+
+def test_processor_time_is_reported_as_processes_counted_it():
+    """A process that has ended is not asked any more, and its time is still there."""
+    reported = samples_of(together([snapshot_of(counted(3, 1.0)), ended([snapshot_of(counted(4, 1.0))], 5.0)]))
+    assert value(reported, "process_cpu_seconds_total") == 7
 
 
 def test_putting_together_counts_no_steps_of_this_process_twice():

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from operator import add
+from time import process_time
 from typing import Literal
 
 from msgspec import Struct, field
@@ -200,13 +201,14 @@ class _StoredTotals(Struct):
 
 
 class Metrics:
-    """Every metric of a process. `most_names` is how many event types, and how many subscriptions, have values of their
-    own; `started` is when the process began, on the steady clock."""
+    """Every metric of a process, which began at `started` on the steady clock. `most_names` event types, and so many
+    subscriptions, have values of their own."""
 
     def __init__(self, started: float = 0.0, most_names: int = 200) -> None:
         self.started = started
-        # Whose processor time, memory and files are reported beside them.
+        # Whose memory and files are reported beside them; processor time is also that of processes that have ended.
         self.processes: Sequence[Callable[[], int | str]] = [lambda: "self"]
+        self.cpu_seconds: Callable[[], float] = process_time
         self.all: list[Metric] = []
         self._names = LabelValues(most_names)
         self._answers: dict[tuple[str, int], _Answers] = {}

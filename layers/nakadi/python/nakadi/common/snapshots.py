@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from msgspec import Struct
 
@@ -22,6 +23,7 @@ class MetricsSnapshot(Struct, frozen=True, array_like=True):
 
     process: int | None
     started: float
+    cpu_seconds: float
     counters: dict[str, list[tuple[Labels, float]]]
     gauges: dict[str, list[tuple[Labels, float]]]
     histograms: dict[str, list[tuple[Labels, DistributionSnapshot]]]
@@ -40,19 +42,21 @@ def snapshot_of(metrics: Metrics) -> MetricsSnapshot:
             ]
         else:
             numbers[metric.kind][name] = list(metric.rows().items())
-    return MetricsSnapshot(os.getpid(), metrics.started, numbers["counter"], numbers["gauge"], histograms)
+    seconds = metrics.cpu_seconds()
+    return MetricsSnapshot(os.getpid(), metrics.started, seconds, numbers["counter"], numbers["gauge"], histograms)
 
 
 def ended(snapshots: Sequence[MetricsSnapshot], started: float) -> MetricsSnapshot:
     """What is left of processes that have ended: what they counted, and no values of the moment."""
     whole = snapshot_of(together(snapshots))
-    return MetricsSnapshot(None, started, whole.counters, {}, whole.histograms)
+    return MetricsSnapshot(None, started, whole.cpu_seconds, whole.counters, {}, whole.histograms)
 
 
 def together(snapshots: Sequence[MetricsSnapshot], most_names: int = 200) -> Metrics:
     """The metrics of all processes, as if one had counted everything."""
     metrics = Metrics(min((each.started for each in snapshots), default=0.0), most_names)
     metrics.processes = [_constant(each.process) for each in snapshots if each.process is not None]
+    metrics.cpu_seconds = partial(sum, [each.cpu_seconds for each in snapshots])
     for metric in metrics.all:
         name = metric.definition.name
         if isinstance(metric, Histogram):

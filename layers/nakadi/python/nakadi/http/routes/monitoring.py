@@ -206,7 +206,8 @@ def prometheus_text(read_metrics: Callable[[], Metrics]) -> Text | None:
         def collect(self) -> Iterable[Family]:
             metrics = read_metrics()
             yield from map(_family, metrics.all)
-            yield from _process_families([ProcessCollector(pid=of, registry=None) for of in metrics.processes])
+            processes = [ProcessCollector(pid=of, registry=None) for of in metrics.processes]
+            yield from _process_families(processes, metrics.cpu_seconds())
 
     registry = CollectorRegistry()
     registry.register(Collected())
@@ -221,8 +222,11 @@ def prometheus_text(read_metrics: Callable[[], Metrics]) -> Text | None:
     return text_of
 
 
-def _process_families(processes: Sequence[ProcessCollector]) -> Iterable[Family]:
-    """What processes take of the machine, together. The limit of open files, and the start, are those of the first."""
+def _process_families(processes: Sequence[ProcessCollector], cpu_seconds: float) -> Iterable[Family]:
+    """What processes take of the machine, together. The limit of open files, and the start, are those of the first.
+
+    Processor time is what they counted themselves, for it must not fall when one of them ends.
+    """
     together: dict[str, Family] = {}
     for process in processes:
         for family in process.collect():
@@ -230,6 +234,9 @@ def _process_families(processes: Sequence[ProcessCollector]) -> Iterable[Family]
             if first is not family and family.name not in ("process_max_fds", "process_start_time_seconds"):
                 value = first.samples[0].value + family.samples[0].value
                 first.samples[0] = first.samples[0]._replace(value=value)
+    used = together.get("process_cpu_seconds")
+    if used is not None:
+        used.samples[0] = used.samples[0]._replace(value=cpu_seconds)
     return together.values()
 
 
