@@ -1,16 +1,17 @@
 """How processes with one file hear of each other, whatever goes wrong."""
 
+import os
 import threading
-from contextlib import closing
+from contextlib import closing, contextmanager
 
 import pytest
 
-from nakadi.engines.sqlite.changes import ARRIVED, SINCE, AppendsByOthers, FileChangePoller
+from nakadi.engines.sqlite.changes import ARRIVED, SINCE, AppendsByOthers, ChangePipes, FileChangePoller
 from nakadi.engines.sqlite.coordination import SqliteCoordination
 from nakadi.engines.sqlite.event_log import SqliteLog
 from nakadi.model.event_type import Position
 from nakadi.model.events import Record
-from nakadi.model.subscription import NOTHING_YET
+from nakadi.model.subscription import NOTHING_YET, SubscriptionChange
 from nakadi.ports.clock import SystemClock
 from tests.support.builders import A_MOMENT
 from tests.support.coordination import a_place, an_assignment
@@ -46,6 +47,40 @@ def test_changes_are_heard_after_a_look_that_failed(tmp_path, caplog, heard):
         assert heard.wait(PATIENCE)
     changes.close()
     assert "Looking for changes of other processes failed" in caplog.text
+
+
+@contextmanager
+def reporting(path):
+    """Two processes of one broker, each with its pipe."""
+    (first, to_first), (second, to_second) = ChangePipes.pair(), ChangePipes.pair()
+    with (
+        closing(SqliteCoordination(path, ChangePipes(first, [to_second]))) as one,
+        closing(SqliteCoordination(path, ChangePipes(second, [to_first]))) as other,
+    ):
+        yield one, other
+    for each in (first, to_first, second, to_second):
+        os.close(each)
+
+
+def test_processes_of_one_broker_report_changes_to_each_other(tmp_path, monkeypatch, heard):
+    """A change is heard without a look at the file, however much was reported before while nothing watched."""
+    monkeypatch.setattr(FileChangePoller, "_look_once", lambda *_: -1)
+    with reporting(tmp_path / "nakadi.db") as (one, other):
+        for number in range(2000):
+            one._changes.note_own(number, "s", SubscriptionChange.OFFSETS)
+        other.watch("s", lambda changed: changed is SubscriptionChange.ASSIGNMENT and heard.set())
+        one.write("other", NOTHING_YET, an_assignment("a"), A_MOMENT, {a_place(): Position(1, -1)})
+        assert not heard.is_set()
+        one.write("s", NOTHING_YET, an_assignment("a"), A_MOMENT, {a_place(): Position(1, -1)})
+        assert heard.wait(PATIENCE)
+
+
+def test_a_name_too_long_for_a_report_is_found_by_a_look(tmp_path, heard):
+    name = "s" * 55
+    with reporting(tmp_path / "nakadi.db") as (one, other):
+        other.watch(name, lambda _: heard.set())
+        one.write(name, NOTHING_YET, an_assignment("a"), A_MOMENT, {a_place(): Position(1, -1)})
+        assert heard.wait(PATIENCE)
 
 
 def test_events_are_heard_after_a_look_that_failed(tmp_path, caplog, heard):

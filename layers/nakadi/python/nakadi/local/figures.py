@@ -1,16 +1,18 @@
-"""The metrics of a broker of several processes: whichever is asked for them answers for all.
+"""What workers and the supervisor tell each other of themselves: what they have counted, and the leases they have.
 
-A worker asks the supervisor, which asks every worker for what it has counted. What a worker had counted when it was
-last asked stays in the sums after its end, so that no counter goes back.
+Whichever process is asked for metrics answers for all. A worker asks the supervisor, which asks every worker for what
+it has counted. What a worker had counted when it was last asked stays in the sums after its end, so that no counter
+goes back. The supervisor releases the lease of a worker that has died, so that its partitions are free at once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from typing import cast
 
 import msgspec
@@ -36,6 +38,9 @@ class _Count(Struct, frozen=True, array_like=True, tag=1):
     snapshot: MetricsSnapshot | None = None
 
 
+UNASKED = 0
+
+
 class _All(Struct, frozen=True, array_like=True, tag=2):
     """A worker asks for what all have counted; and the supervisor answers."""
 
@@ -43,7 +48,13 @@ class _All(Struct, frozen=True, array_like=True, tag=2):
     snapshots: list[MetricsSnapshot] = []
 
 
-_MESSAGES = msgspec.msgpack.Decoder(_Count | _All)
+class _Lease(Struct, frozen=True, array_like=True, tag=3):
+    """A worker takes a lease."""
+
+    holder: str
+
+
+_MESSAGES = msgspec.msgpack.Decoder(_Count | _All | _Lease)
 
 
 class WorkerFigures:
@@ -75,8 +86,15 @@ class WorkerFigures:
                 raise TryLater("The metrics of the other processes cannot be read in time")
             return together(self._latest, self._most_names)
 
+    def take_lease(self, holder: str) -> None:
+        """Tell the supervisor. If it has died, so will this process."""
+        with contextlib.suppress(OSError):
+            self._send(_Lease(holder))
+
     def close(self) -> None:
         try:
+            # What is counted after it was asked for last would be missing in the sums.
+            self._send(_Count(UNASKED, snapshot_of(self._metrics)))
             self._connection.shutdown(socket.SHUT_RDWR)
         except OSError:
             log.debug("The connection to the supervisor was broken already")
@@ -93,13 +111,13 @@ class WorkerFigures:
         except OSError as error:
             log.warning("The connection to the supervisor is broken: %s", error)
 
-    def _take(self, message: _Count | _All) -> None:
+    def _take(self, message: _Count | _All | _Lease) -> None:
         if isinstance(message, _Count):
             self._send(_Count(message.number, snapshot_of(self._metrics)))
-            return
-        with self._changed:
-            self._answered, self._latest = message.number, message.snapshots
-            self._changed.notify_all()
+        elif isinstance(message, _All):
+            with self._changed:
+                self._answered, self._latest = message.number, message.snapshots
+                self._changed.notify_all()
 
     def _send(self, message: Struct) -> None:
         with self._sending:
@@ -114,8 +132,9 @@ class SupervisorFigures:
         self._workers: list[_Counted] = []
         self._ended: MetricsSnapshot | None = None
 
-    async def serve(self, connection: socket.socket) -> None:
-        """Answer a worker, and count it among the others, until its end of the connection is closed."""
+    async def serve(self, connection: socket.socket) -> Collection[str]:
+        """Answer a worker, and count it among the others, until its end of the connection is closed. Then the holders
+        of its leases."""
         loop = asyncio.get_running_loop()
         worker = _Counted(self._answer)
         transport, _ = await loop.create_unix_connection(lambda: worker, sock=connection)
@@ -126,6 +145,7 @@ class SupervisorFigures:
         kept = [each for each in (self._ended, worker.latest) if each is not None]
         if kept:
             self._ended = ended(kept, self._metrics.started)
+        return worker.leases
 
     async def gather(self) -> Sequence[MetricsSnapshot]:
         """What each process has counted. At most one second passes, whatever workers do."""
@@ -148,6 +168,7 @@ class _Counted(asyncio.Protocol):
     def __init__(self, answer: Callable[[_Counted, int], Coroutine[None, None, None]]) -> None:
         self.gone = asyncio.Event()
         self.latest: MetricsSnapshot | None = None
+        self.leases: set[str] = set()
         self._answer = answer
         self._received = bytearray()
         self._transport: asyncio.Transport | None = None
@@ -186,6 +207,9 @@ class _Counted(asyncio.Protocol):
                 answering = asyncio.ensure_future(self._answer(self, message.number))
                 self._answering.add(answering)
                 answering.add_done_callback(self._answering.discard)
+                continue
+            if isinstance(message, _Lease):
+                self.leases.add(message.holder)
                 continue
             self.latest = message.snapshot
             waiting = self._waiting.pop(message.number, None)

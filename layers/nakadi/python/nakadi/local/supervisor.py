@@ -10,25 +10,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 import sys
 import tempfile
+from asyncio.subprocess import Process
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import BinaryIO
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import chain
 
 from nakadi.app.broker import BrokerServices, open_broker
 from nakadi.app.settings import Settings
 from nakadi.app.shutdown import ShutdownDeadline, SignalHandler, serve_until_signalled
 from nakadi.common.caching import NUMBER, ChangeCounter
+from nakadi.engines.sqlite.changes import ChangePipes
+from nakadi.engines.sqlite.coordination import SqliteCoordination
 from nakadi.engines.sqlite.file import SCHEME
 from nakadi.engines.sqlite.sharing import AppendService
 from nakadi.http.server import new_event_loop, tune_interpreter
 from nakadi.local.broker import Housekeeper
 from nakadi.local.figures import SupervisorFigures
-from nakadi.local.worker import ENDED, HANDED_OVER, READY
+from nakadi.local.worker import ENDED, HANDED_OVER, LEAVING, READY, coordination_path
 from nakadi.model.event_type import DEFAULT_STORAGE_ID
-from nakadi.model.outcomes import BadSetting
+from nakadi.model.outcomes import BadSetting, Unavailable
 from nakadi.ports.clock import SystemClock
 
 log = logging.getLogger(__name__)
@@ -57,6 +61,28 @@ def worker_command(settings: Settings, variables: Mapping[str, str], logging: Se
     return WorkerCommand(settings.workers, variables, logging)
 
 
+class SharedDescriptors:
+    """What all processes of a broker have: counted changes, and the pipe of each worker."""
+
+    def __init__(self, workers: int) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `close`
+        self._file.truncate((workers + 1) * NUMBER.size)
+        self._pipes = [ChangePipes.pair() for _ in range(workers)]
+        self.counter = ChangeCounter(self._file.fileno(), 0)
+        self.pipes = ChangePipes(None, [entrance for _, entrance in self._pipes])
+
+    def of(self, number: int) -> Mapping[str, Sequence[int]]:
+        """The descriptors for a worker, by the names of its options. Numbers of workers begin with 1."""
+        own, _ = self._pipes[number - 1]
+        others = [entrance for each, (_, entrance) in enumerate(self._pipes, 1) if each != number]
+        return {"counter": [self._file.fileno()], "changes": [own, *others]}
+
+    def close(self) -> None:
+        self._file.close()
+        for each in chain.from_iterable(self._pipes):
+            os.close(each)
+
+
 class WorkerCommand:
     """How workers are started."""
 
@@ -65,14 +91,14 @@ class WorkerCommand:
         self._variables = variables
         self._logging = logging
 
-    async def start(self, number: int, counter: int, **sockets: socket.socket) -> asyncio.subprocess.Process:
-        descriptors = {"counter": counter, **{name: each.fileno() for name, each in sockets.items()}}
-        named = [f"--{name}={descriptor}" for name, descriptor in descriptors.items()]
+    async def start(self, number: int, shared: SharedDescriptors, **sockets: socket.socket) -> Process:
+        descriptors = {**shared.of(number), **{name: [each.fileno()] for name, each in sockets.items()}}
+        named = [f"--{name}={','.join(map(str, numbers))}" for name, numbers in descriptors.items()]
         return await asyncio.create_subprocess_exec(
             sys.executable,
             *("-m", "nakadi.local.worker", f"--number={number}", *named, *self._logging),
             env=self._variables,
-            pass_fds=tuple(descriptors.values()),
+            pass_fds=tuple(chain.from_iterable(descriptors.values())),
             # Ctrl-C is for the supervisor, which lets its workers finish.
             start_new_session=True,
         )
@@ -95,7 +121,7 @@ class Restarts:
 
 
 class _Worker:
-    def __init__(self, number: int, process: asyncio.subprocess.Process, connections: socket.socket) -> None:
+    def __init__(self, number: int, process: Process, connections: socket.socket) -> None:
         self.number = number
         self.process = process
         self.connections = connections
@@ -128,15 +154,16 @@ class Supervisor:
         self,
         command: WorkerCommand,
         listening: socket.socket,
-        counter: BinaryIO,
+        shared: SharedDescriptors,
         broker: BrokerServices,
         restarts: Restarts,
     ) -> None:
         self._command = command
         self._listening = listening
-        self._counter = counter
+        self._shared = shared
         self._appends = AppendService(broker.logs.of(DEFAULT_STORAGE_ID))
         self._figures = SupervisorFigures(broker.metrics)
+        self._coordination = broker.coordination
         self._restarts = restarts
         self._clock = broker.clock
         self._loop = asyncio.get_running_loop()
@@ -208,7 +235,7 @@ class Supervisor:
         try:
             names = ("connections", "appends", "figures")
             sockets = dict(zip(names, theirs, strict=True))
-            process = await self._command.start(number, self._counter.fileno(), **sockets)
+            process = await self._command.start(number, self._shared, **sockets)
         except BaseException:
             for each in ours:
                 each.close()
@@ -221,16 +248,23 @@ class Supervisor:
         self._loop.add_reader(connections, self._hear, worker)
         if self._over.is_set():
             worker.stop()
-        serving = [asyncio.create_task(self._appends.serve(appends)), asyncio.create_task(self._figures.serve(figures))]
+        serving = asyncio.create_task(self._appends.serve(appends)), asyncio.create_task(self._figures.serve(figures))
         code = await process.wait()
-        worker.is_ready = False
         del self._workers[number]
+        self._exclude(worker)
         self._loop.remove_reader(connections)
         connections.close()
-        if not any(each.is_ready for each in self._workers.values()):
-            self._pause()
-        await asyncio.gather(*serving)
+        _, leases = await asyncio.gather(*serving)
+        await self._loop.run_in_executor(None, self._release, leases)
         return worker.has_served, code
+
+    def _release(self, leases: Collection[str]) -> None:
+        """Release what a worker has left behind, so that its partitions do not wait until its leases are over."""
+        for holder in leases:
+            try:
+                self._coordination.release(holder)
+            except Unavailable:
+                log.warning("Releasing the lease of a worker that ended failed, it will expire", exc_info=True)
 
     def _hear(self, worker: _Worker) -> None:
         try:
@@ -241,8 +275,8 @@ class Supervisor:
             said = b""
         if not said:
             # It is about to end, which `_run_one` waits for.
-            worker.is_ready = False
             self._loop.remove_reader(worker.connections)
+            self._exclude(worker)
             return
         worker.open -= said.count(ENDED)
         if READY in said:
@@ -250,6 +284,15 @@ class Supervisor:
             self._go_on()
             if len(self._workers) == self._command.workers and all(each.is_ready for each in self._workers.values()):
                 self._all_ready.set()
+        if LEAVING in said:
+            self._exclude(worker)
+            worker.stop()
+
+    def _exclude(self, worker: _Worker) -> None:
+        """Hand no more connections to a worker. They wait if there is no other."""
+        worker.is_ready = False
+        if not any(each.is_ready for each in self._workers.values()):
+            self._pause()
 
     # Connections
 
@@ -297,19 +340,18 @@ def supervise(
     """Run a broker of several processes, and return its exit code."""
     codes: list[int] = []
     with (
-        tempfile.TemporaryFile() as counted,
+        contextlib.closing(SharedDescriptors(settings.workers)) as shared,
+        contextlib.closing(open_broker(settings, SystemClock(), counter=shared.counter)) as broker,
         contextlib.ExitStack() as stack,
     ):
-        counted.truncate((settings.workers + 1) * NUMBER.size)
-        counter = ChangeCounter(counted.fileno(), 0)
-        broker = stack.enter_context(contextlib.closing(open_broker(settings, SystemClock(), counter=counter)))
+        broker.coordination = SqliteCoordination(coordination_path(settings), shared.pipes)
         stack.enter_context(contextlib.closing(Housekeeper(broker.keep_house, stop=broker.housekeeping.stop)))
         runner = stack.enter_context(asyncio.Runner(loop_factory=new_event_loop))
         broker.prepare()
         tune_interpreter()
 
         async def serve(stopping: asyncio.Event) -> None:
-            supervisor = Supervisor(command, listening, counted, broker, Restarts())
+            supervisor = Supervisor(command, listening, shared, broker, Restarts())
             codes.append(await supervisor.run(stopping, greet, grace.begin))
 
         runner.run(serve_until_signalled(serve, signals, grace, lambda: None))

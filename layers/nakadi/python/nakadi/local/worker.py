@@ -15,13 +15,17 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
 
 from nakadi.app import logs
 from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
 from nakadi.app.shutdown import ShutdownDeadline, SignalHandler, leave, serve_until_signalled
 from nakadi.common.caching import ChangeCounter
-from nakadi.engines.sqlite.file import BadDataFile
+from nakadi.engines.sqlite.changes import ChangePipes
+from nakadi.engines.sqlite.coordination import SqliteCoordination
+from nakadi.engines.sqlite.file import BadDataFile, path_in
 from nakadi.http.asgi import Limits
 from nakadi.http.server import Server, new_event_loop, tune_interpreter
 from nakadi.local.broker import console_of
@@ -40,6 +44,9 @@ READY = b"r"
 
 ENDED = b"-"
 """What a worker sends when a connection has ended."""
+
+LEAVING = b"e"
+"""What a worker sends when it is to get no more connections. The supervisor closes its side in answer."""
 
 HANDED_OVER = b"+"
 """What comes with a connection."""
@@ -78,6 +85,10 @@ class HandedOver:
 
     def ended(self) -> None:
         self._say(ENDED)
+
+    def leave(self) -> None:
+        """Stop when the supervisor knows of it: what it hands over until then is served."""
+        self._say(LEAVING)
 
     def close(self) -> None:
         self._loop.remove_reader(self._supervisor)
@@ -124,6 +135,7 @@ def main(arguments: Sequence[str] | None = None, *, signals: SignalHandler) -> i
     parser.add_argument("--number", type=int, required=True)
     for each in ("--connections", "--appends", "--figures", "--counter"):
         parser.add_argument(each, type=int, required=True, help="a descriptor that is inherited")
+    parser.add_argument("--changes", type=_numbers, required=True, help="the pipe to read from, and those of others")
     add_logging_options(parser)
     options = parser.parse_args(arguments)
     logs.set_up(json_lines=options.log_format == "json", level=options.log_level, access_log=options.access_log)
@@ -133,6 +145,29 @@ def main(arguments: Sequence[str] | None = None, *, signals: SignalHandler) -> i
         print(f"A worker cannot start. {reason}", file=sys.stderr)
         return 1
     return 0
+
+
+def _numbers(text: str) -> Sequence[int]:
+    return [int(each) for each in text.split(",")]
+
+
+def coordination_path(settings: Settings) -> Path:
+    return path_in(settings.coordination or settings.registry)
+
+
+class WorkerCoordination(SqliteCoordination):
+    """Tells the supervisor which leases this process takes, before it takes them."""
+
+    def __init__(self, path: Path, pipes: ChangePipes, take_lease: Callable[[str], None]) -> None:
+        super().__init__(path, pipes)
+        self._take_lease = take_lease
+        self._told: set[str] = set()
+
+    def renew(self, holder: str, until: datetime) -> None:
+        if holder not in self._told:
+            self._told.add(holder)
+            self._take_lease(holder)
+        super().renew(holder, until)
 
 
 def _run(options: argparse.Namespace, signals: SignalHandler) -> None:
@@ -149,6 +184,8 @@ def _run(options: argparse.Namespace, signals: SignalHandler) -> None:
         asyncio.Runner(loop_factory=new_event_loop) as runner,
     ):
         broker.read_metrics = gathered.read
+        pipes = ChangePipes(options.changes[0], options.changes[1:])
+        broker.coordination = WorkerCoordination(coordination_path(settings), pipes, gathered.take_lease)
         server = Server(
             console_of(broker.application, settings),
             grace_seconds=CLIENTS_SECONDS,
@@ -157,12 +194,24 @@ def _run(options: argparse.Namespace, signals: SignalHandler) -> None:
         )
         tune_interpreter()
 
-        async def serve(stopping: asyncio.Event) -> None:
+        async def serve(signalled: asyncio.Event) -> None:
+            stopping = asyncio.Event()
+
             def stop() -> None:
                 grace.begin()
                 stopping.set()
 
-            await server.serve(HandedOver(connections, stop), stopping)
+            handed_over = HandedOver(connections, stop)
+
+            async def leave() -> None:
+                await signalled.wait()
+                handed_over.leave()
+
+            leaving = asyncio.create_task(leave())
+            try:
+                await server.serve(handed_over, stopping)
+            finally:
+                leaving.cancel()
 
         runner.run(serve_until_signalled(serve, signals, grace, lambda: None))
 

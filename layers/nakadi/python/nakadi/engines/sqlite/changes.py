@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
+import select
 import sqlite3
-from collections.abc import Callable, Iterable
+import struct
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 import orjson
 
@@ -102,15 +107,72 @@ OLD_NEWS = """
 """
 
 
-class FileChangePoller(ChangePoller):
-    """Polls the file while this process has watchers, and not at all otherwise."""
+REPORT = struct.Struct("<QB55p")
+"""A number, the index of a change in `KINDS`, and a subscription. 64 bytes: a pipe has room for whole ones only, and
+writes of several processes are not mixed up."""
 
-    def __init__(self, file: SqliteFile, tell: Callable[[str, SubscriptionChange], None]) -> None:
+REPORTS_AT_ONCE = 1024
+LONGEST_NAME = 54
+KINDS = tuple(SubscriptionChange)
+
+
+class ChangePipes:
+    """Pipes through which the processes of a broker report changes of subscriptions to each other, at once.
+
+    Each process reads one pipe, and writes to those of the others. Nothing depends on them: what a pipe has no room for
+    is found in the file a moment later.
+    """
+
+    def __init__(self, own: int | None, others: Sequence[int]) -> None:
+        self.own = own
+        self._others = others
+
+    def report(self, number: int, subscription: str, changed: SubscriptionChange) -> None:
+        name = subscription.encode()
+        if len(name) <= LONGEST_NAME:
+            message = REPORT.pack(number, KINDS.index(changed), name)
+            for each in self._others:
+                with suppress(OSError):
+                    os.write(each, message)
+
+    def received(self) -> Sequence[tuple[int, str, SubscriptionChange]]:
+        """What others have reported; empty if that is nothing."""
+        if self.own is None:
+            return ()
+        try:
+            data = os.read(self.own, REPORT.size * REPORTS_AT_ONCE)
+        except BlockingIOError:
+            return ()
+        return [(number, name.decode(), KINDS[kind]) for number, kind, name in REPORT.iter_unpack(data)]
+
+    @staticmethod
+    def pair() -> tuple[int, int]:
+        """A pipe, the end to read from first. Neither end waits."""
+        ends = os.pipe()
+        for each in ends:
+            os.set_blocking(each, False)
+        return ends
+
+
+ALONE = ChangePipes(None, ())
+
+
+class FileChangePoller(ChangePoller):
+    """Polls the file while this process has watchers, and not at all otherwise.
+
+    Changes by other processes of this broker come through `pipes` as well, without waiting for the next look.
+    """
+
+    def __init__(
+        self, file: SqliteFile, tell: Callable[[str, SubscriptionChange], None], pipes: ChangePipes = ALONE
+    ) -> None:
         super().__init__("The coordination", thread_name="coordination-news")
         self._file = file
         self._report = tell
+        self._pipes = pipes
         self._last = 0
-        self._own: set[int] = set()
+        # Numbers of changes that listeners know of, and that the next look will find.
+        self._known: set[int] = set()
 
     def note(self, connection: sqlite3.Connection, subscription: str, changed: SubscriptionChange) -> int:
         """Leave the news in the file; its number."""
@@ -119,26 +181,48 @@ class FileChangePoller(ChangePoller):
             connection.execute(OLD_NEWS, (number,))
         return int(number)
 
-    def note_own(self, number: int) -> None:
-        """This process tells this one itself."""
+    def note_own(self, number: int, subscription: str, changed: SubscriptionChange) -> None:
+        """A change by this process is stored. Others are told here, and the listeners of this process by the caller."""
         with self._lock:
             if self._watchers:
-                self._own.add(number)
+                self._known.add(number)
+        self._pipes.report(number, subscription, changed)
 
     def _begin(self) -> None:
+        # What was reported before the look is no news, and what is reported from now on is kept.
+        while self._pipes.received():
+            pass
         with self._file.lent() as connection:
             self._last = connection.execute(NEWEST_NOTE).fetchone()[0]
-        self._own.clear()
+        self._known.clear()
 
     def _poll(self) -> None:
         version = -1
         try:
             with self._file.lent() as connection:
-                while not self._closed.wait(SECONDS_BETWEEN_LOOKS):
+                while not self._closed.is_set():
                     self._wanted.wait()
+                    self._pass_reports_on(SECONDS_BETWEEN_LOOKS)
                     version = self._look_once(connection, version)
         except Unavailable:
             return  # it was closed before the thread began
+
+    def _pass_reports_on(self, seconds: float) -> None:
+        """Pass on what other processes report, for so long."""
+        if self._pipes.own is None:
+            self._closed.wait(seconds)
+            return
+        arriving = select.poll()
+        arriving.register(self._pipes.own, select.POLLIN)
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0 and not self._closed.is_set():
+            if not arriving.poll(left * 1000):
+                return
+            reports = self._pipes.received()
+            with self._lock:
+                self._known.update(number for number, _, _ in reports)
+            for subscription, changed in dict.fromkeys((name, changed) for _, name, changed in reports):
+                self._report(subscription, changed)
 
     def _look_once(self, connection: sqlite3.Connection, version: int) -> int:
         try:
@@ -156,7 +240,7 @@ class FileChangePoller(ChangePoller):
         with self._lock:
             found = connection.execute(SINCE, (self._last,)).fetchall()
             self._last = max((number for _, _, number in found), default=self._last)
-            others = [(subscription, changed) for subscription, changed, number in found if number not in self._own]
-            self._own = {number for number in self._own if number > self._last}
-        for subscription, changed in others:
+            news = [(subscription, changed) for subscription, changed, number in found if number not in self._known]
+            self._known = {number for number in self._known if number > self._last}
+        for subscription, changed in news:
             self._report(subscription, SubscriptionChange(changed))

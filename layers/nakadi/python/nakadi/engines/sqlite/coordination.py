@@ -22,7 +22,7 @@ from nakadi.engines.common.assignments import (
     verdict,
 )
 from nakadi.engines.common.listeners import SubscriptionListeners, once
-from nakadi.engines.sqlite.changes import FileChangePoller
+from nakadi.engines.sqlite.changes import ALONE, ChangePipes, FileChangePoller
 from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.model.authorization import Attribute
 from nakadi.model.event_type import Position
@@ -136,11 +136,13 @@ RENEW = "INSERT INTO leases (holder, until) VALUES (?1, ?2) ON CONFLICT (holder)
 
 
 class SqliteCoordination:
-    def __init__(self, path: Path) -> None:
+    """`pipes` lead to the other processes of a broker that has several."""
+
+    def __init__(self, path: Path, pipes: ChangePipes = ALONE) -> None:
         self._file = SqliteFile(path)
         self._turns = SharedTransactions(self._file)
         self._listeners = SubscriptionListeners()
-        self._changes = FileChangePoller(self._file, self._listeners.tell)
+        self._changes = FileChangePoller(self._file, self._listeners.tell, pipes)
 
     def assignment(self, subscription: str) -> Assignment:
         with self._file.lent() as connection:
@@ -162,8 +164,7 @@ class SqliteCoordination:
                 _put_offset(connection, subscription, place, moved(before, owner, at.get(place), now))
             return self._changes.note(connection, subscription, SubscriptionChange.ASSIGNMENT)
 
-        self._changes.note_own(self._turns.run(work))
-        self._listeners.tell(subscription, SubscriptionChange.ASSIGNMENT)
+        self._report(self._turns.run(work), subscription, SubscriptionChange.ASSIGNMENT)
         return stored
 
     def offsets(self, subscription: str) -> Mapping[EventTypePartition, Offset]:
@@ -185,8 +186,7 @@ class SqliteCoordination:
 
         verdicts, number = self._turns.run(work)
         if number is not None:
-            self._changes.note_own(number)
-            self._listeners.tell(subscription, SubscriptionChange.OFFSETS)
+            self._report(number, subscription, SubscriptionChange.OFFSETS)
         return verdicts
 
     def park(
@@ -210,8 +210,7 @@ class SqliteCoordination:
 
         found, number = self._turns.run(work)
         if number is not None:
-            self._changes.note_own(number)
-            self._listeners.tell(subscription, SubscriptionChange.OFFSETS)
+            self._report(number, subscription, SubscriptionChange.OFFSETS)
         return found
 
     def parked(
@@ -239,8 +238,7 @@ class SqliteCoordination:
             clear(connection, subscription)
             return self._changes.note(connection, subscription, SubscriptionChange.ASSIGNMENT)
 
-        self._changes.note_own(self._turns.run(work))
-        self._listeners.tell(subscription, SubscriptionChange.ASSIGNMENT)
+        self._report(self._turns.run(work), subscription, SubscriptionChange.ASSIGNMENT)
 
     def renew(self, holder: str, until: datetime) -> None:
         def work(connection: sqlite3.Connection) -> None:
@@ -270,6 +268,11 @@ class SqliteCoordination:
     def close(self) -> None:
         self._changes.close()
         self._file.close()
+
+    def _report(self, number: int, subscription: str, changed: SubscriptionChange) -> None:
+        """Report a change that is stored, first to the other processes, whose listeners need longer."""
+        self._changes.note_own(number, subscription, changed)
+        self._listeners.tell(subscription, changed)
 
 
 def _assignment(connection: sqlite3.Connection, subscription: str) -> Assignment:

@@ -1,0 +1,44 @@
+"""How a worker gets connections, and how it leaves without losing one."""
+
+import asyncio
+import socket
+
+from nakadi.local.worker import ENDED, HANDED_OVER, LEAVING, READY, HandedOver
+from tests.support.patience import PATIENCE
+
+
+async def said(supervisor):
+    return await asyncio.get_running_loop().sock_recv(supervisor, 1)
+
+
+def test_a_worker_that_leaves_serves_what_it_gets_until_the_supervisor_knows():
+    """It stops only when the supervisor has closed its side: behind every connection that it handed over."""
+
+    async def leave():
+        async with asyncio.timeout(PATIENCE):
+            stopped, served = asyncio.Event(), []
+            supervisor, worker = socket.socketpair()
+            client, connection = socket.socketpair()
+            with supervisor, worker, client, connection:
+                supervisor.setblocking(False)
+                handed_over = HandedOver(worker, stopped.set)
+
+                class Protocol(asyncio.Protocol):
+                    def connection_made(self, transport):
+                        served.append(stopped.is_set())
+                        transport.close()
+
+                    def connection_lost(self, _):
+                        handed_over.ended()
+
+                handed_over.begin(Protocol)
+                assert await said(supervisor) == READY
+                handed_over.leave()
+                assert await said(supervisor) == LEAVING
+                socket.send_fds(supervisor, [HANDED_OVER], [connection.fileno()])
+                assert await said(supervisor) == ENDED
+                assert served == [False]
+                supervisor.shutdown(socket.SHUT_WR)
+                await stopped.wait()
+
+    asyncio.run(leave())
