@@ -17,7 +17,7 @@ export PYTHONPATH := layers/nakadi/python:glue_jobs:.
 export PYTHONDONTWRITEBYTECODE :=
 export NAKADI_CONSOLE ?= $(abspath $(CONSOLE))/built
 
-.PHONY: help run console jobs kill-jobs published test test-engines test-aws-local simulate mutants soak storms attacks clients check format bench bench-aws bench-kafka bench-console compare structure lock synth diff bootstrap deploy destroy destroy-data wheel clean
+.PHONY: help run console jobs kill-jobs published test test-engines test-aws-local test-workers simulate mutants soak storms attacks clients check format bench bench-aws bench-kafka bench-console compare structure lock synth diff bootstrap deploy destroy destroy-data wheel clean
 
 help:
 	@echo 'make run [PORT=8080] [DATA=data]   start a broker on this machine; WORKERS=4 uses more cores'
@@ -31,10 +31,11 @@ help:
 	@echo 'make test [ARGS=tests/unit]        run the tests'
 	@echo 'make test-engines                  contracts and end-to-end tests on Kafka, contracts on DynamoDB Local and kinesalite (Maven and a JDK)'
 	@echo 'make test-aws-local [STRICT=1]     every end-to-end test and command against the deployment on this machine (minutes)'
+	@echo 'make test-workers                  every end-to-end test against a broker of two workers (minutes)'
 	@echo 'make check                         formatting, lint, types, import rule'
 	@echo 'make simulate [SEEDS=1000] [FIRST=0]  live through simulated worlds of subscriptions'
 	@echo 'make mutants [SEEDS=5000]          break the code in one place at a time, and see the simulation find it'
-	@echo 'make soak [MINUTES=10] [ENGINE=aws-local]  kill consumers and servers of a subscription, and count what comes'
+	@echo 'make soak [MINUTES=10] [ENGINE=aws-local] [WORKERS=2]  kill consumers and servers of a subscription, and count what comes'
 	@echo 'make storms [SEEDS=3]              let calls to AWS fail in every way, and count what was lost'
 	@echo 'make attacks                       attack a broker on this machine with hostile requests (two minutes)'
 	@echo 'make clients                       generate clients in Python and Java, and use them (Java needs Maven and a JDK)'
@@ -88,6 +89,9 @@ test-engines: $(VENV)/.test $(VENV)/.kafka $(NODE)/.test $(ENGINES)/.test $(if $
 
 test-aws-local: $(VENV)/.test $(NODE)/.test
 	@AWS_LOCAL=all AWS_LOCAL_STRICT=$(STRICT) $(BIN)/python -m pytest tests/e2e tests/cli -k aws-local $(ARGS)
+
+test-workers: $(VENV)/.test
+	@TWO_WORKERS=all $(BIN)/python -m pytest $(or $(ARGS),tests/e2e) -k two-workers
 
 check: $(VENV)/.test
 	@$(BIN)/ruff format --check .

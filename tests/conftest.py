@@ -21,8 +21,8 @@ settings.load_profile("tests")
 os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
 
-# What takes long to begin is begun in one process only: the AWS shape, a Spark session, templates.
-TOGETHER = ("aws-local", "glue_jobs", "infra")
+# What takes long to begin is begun in one process only: the AWS shape, a Spark session, templates, several workers.
+TOGETHER = ("aws-local", "glue_jobs", "infra", "two-workers")
 
 # They go with the jobs, for the sake of their Spark.
 WITH_SPARK = ("tests/docs/test_analytics.py", "tests/e2e/test_jobs.py")
@@ -66,8 +66,9 @@ def group(nodeid: str) -> str:
     """Which tests go to the same process."""
     file, _, name = nodeid.partition("::")
     folder = file.removeprefix("tests/").partition("/")[0]
-    if folder == "e2e" and "aws-local" in name:
-        return "aws-local"
+    for engine in ("aws-local", "two-workers"):
+        if folder == "e2e" and engine in name:
+            return engine
     if file in WITH_SPARK:
         return "glue_jobs"
     return folder if folder in TOGETHER else file

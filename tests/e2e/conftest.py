@@ -6,13 +6,14 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Any
 
 import httpx
 import pytest
 
 from infra.laptop.laptop import Laptop
 from nakadi.local import Broker
-from tests.support import kafka
+from tests.support import kafka, workers
 from tests.support.engines import KAFKA
 from tests.support.http import described
 from tests.support.laptop import HURRIED, OPEN, STRICTNESS, OnALaptop, chosen, variables
@@ -20,14 +21,20 @@ from tests.support.patience import PATIENCE
 from tests.support.storages import STORAGES
 from tests.support.tokens import Issuer
 
-ENGINES = ("memory", "sqlite", "aws-local", *(["kafka"] if KAFKA else []))
+ENGINES = ("memory", "sqlite", "aws-local", "two-workers", *(["kafka"] if KAFKA else []))
+
+Running = Broker | OnALaptop | workers.Program
 
 
 @pytest.fixture(scope="session", params=ENGINES)
-def running(request, tmp_path_factory) -> Iterator[Broker | OnALaptop]:
+def running(request, tmp_path_factory) -> Iterator[Running]:
     """A broker behind a socket. Tests share it, and use names of their own."""
     if request.param == "aws-local":
         yield from on_a_laptop(request.getfixturevalue("laptop"), authorizes=False, settings=OPEN)
+        return
+    if request.param == "two-workers":
+        with workers.served(tmp_path_factory.mktemp("workers")) as program:
+            yield program
         return
     with Broker(**engine_settings(request.param, tmp_path_factory.mktemp("data"))) as broker:
         yield broker
@@ -43,8 +50,14 @@ def laptop(tmp_path_factory) -> Iterator[Laptop]:
 @pytest.fixture
 def api(running) -> Iterator[httpx.Client]:
     """A client of the running broker."""
-    with described(httpx.Client(base_url=running.url, timeout=PATIENCE)) as client:
+    with described(client_of(running)) as client:
         yield client
+
+
+def client_of(running: Running, **options: Any) -> httpx.Client:
+    """Of several workers, each request meets another one than the last."""
+    transport = workers.InTurn() if isinstance(running, workers.Program) else None
+    return httpx.Client(base_url=running.url, timeout=PATIENCE, transport=transport, **options)
 
 
 @pytest.fixture
@@ -69,9 +82,14 @@ def on_a_laptop(laptop, **options) -> Iterator[OnALaptop]:
 def pytest_collection_modifyitems(config, items) -> None:
     """Choose among the tests of the engine on which each takes longest."""
     names = ((item.nodeid.partition("[")[0], item.nodeid) for item in items)
-    keep = list(chosen(names))
+    keep = [one and other for one, other in zip(chosen(names), map(is_chosen, items), strict=True)]
     config.hook.pytest_deselected(items=[item for item, kept in zip(items, keep, strict=True) if not kept])
     items[:] = [item for item, kept in zip(items, keep, strict=True) if kept]
+
+
+def is_chosen(item: pytest.Item) -> bool:
+    """Whether a test is tried with several workers."""
+    return workers.ALL or "two-workers" not in item.nodeid or item.function.__name__ in workers.CHOSEN
 
 
 def engine_settings(engine, folder):
@@ -83,15 +101,14 @@ def engine_settings(engine, folder):
 class Guarded:
     """A broker that asks for tokens, and the issuer of them."""
 
-    broker: Broker | OnALaptop
+    broker: Running
     issuer: Issuer
 
     def client(self, subject: str = "ann", **claims: object) -> httpx.Client:
-        headers = self.issuer.bearer(subject, **claims)
-        return described(httpx.Client(base_url=self.broker.url, headers=headers, timeout=PATIENCE))
+        return described(client_of(self.broker, headers=self.issuer.bearer(subject, **claims)))
 
 
-@pytest.fixture(scope="session", params=("memory", "aws-local"))
+@pytest.fixture(scope="session", params=("memory", "aws-local", "two-workers"))
 def guarded(request, tmp_path_factory) -> Iterator[Guarded]:
     issuer = Issuer(tmp_path_factory.mktemp("issuer"))
     settings = {**issuer.settings, "all_data_access": (("user", "the-archiver"),)}
@@ -99,6 +116,11 @@ def guarded(request, tmp_path_factory) -> Iterator[Guarded]:
         laptop = request.getfixturevalue("laptop")
         for broker in on_a_laptop(laptop, authorizes=True, settings=variables(settings)):
             yield Guarded(broker, issuer)
+        return
+    if request.param == "two-workers":
+        guarding = {**variables(settings), "NAKADI_AUTH": "jwt"}
+        with workers.served(tmp_path_factory.mktemp("guarded"), guarding) as program:
+            yield Guarded(program, issuer)
         return
     with Broker(**settings) as broker:
         yield Guarded(broker, issuer)

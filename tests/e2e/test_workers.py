@@ -4,18 +4,22 @@ import json
 import os
 import re
 import signal
-import sys
 import threading
 from collections import Counter
-from contextlib import contextmanager, suppress
+from contextlib import closing
 from pathlib import Path
 
 import httpx
 import pytest
 
+from nakadi.engines.sqlite.coordination import SqliteCoordination
 from tests.support import http
+from tests.support.consumer import Consumer
+from tests.support.metrics import scraped, value
 from tests.support.patience import PATIENCE, until
-from tests.support.processes import listens, running
+from tests.support.processes import listens
+from tests.support.subscriptions import subscribed
+from tests.support.workers import started
 
 EVENT_TYPE = {
     "name": "kept.thing",
@@ -25,38 +29,18 @@ EVENT_TYPE = {
 }
 EVENTS = f"/event-types/{EVENT_TYPE['name']}/events"
 
-PUBLISHED = 'nakadi_events_published_total{event_type="kept.thing"}'
-
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="it asks Linux for its processes")
 
 
-class Program:
-    def __init__(self, process):
-        self.process = process
-        greeting = ""
-        while "Ctrl-C ends it." not in greeting:
-            line = process.stdout.readline()
-            assert line, process.stderr.read()
-            greeting += line
-        self.url = re.search(r"ready at (\S+)", greeting)[1]
+def published(program):
+    """How many events the broker says were published; 0 if it does not say. Late processes count as last seen."""
+    with httpx.Client(base_url=program.url, timeout=PATIENCE) as api:
+        return value(scraped(api), "nakadi_events_published_total", event_type="kept.thing")
 
-    @property
-    def workers(self):
-        """The numbers of its processes."""
-        return [
-            int(each) for each in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        ]
 
-    def end(self):
-        self.process.send_signal(signal.SIGTERM)
-        _, said = self.process.communicate(timeout=PATIENCE)
-        return self.process.returncode, said
-
-    def published(self):
-        """How many events the broker says were published; 0 if it does not say. Late processes count as last seen."""
-        text = http.get(f"{self.url}/metrics", headers={"Accept": "text/plain;version=0.0.4"}).text
-        values = dict(line.rsplit(" ", 1) for line in text.splitlines() if line.startswith(PUBLISHED))
-        return float(values.get(PUBLISHED, 0))
+def processor_seconds(program):
+    with httpx.Client(base_url=program.url, timeout=PATIENCE) as api:
+        return value(scraped(api), "process_cpu_seconds_total")
 
 
 def has_ended(process):
@@ -67,25 +51,12 @@ def has_ended(process):
         return True
 
 
-@contextmanager
-def started(data):
-    command = [sys.executable, "-W", "error", "-m", "nakadi.local", "--port=0", "--data", str(data), "--workers=2"]
-    with running(command) as process:
-        program = Program(process)
-        try:
-            yield program
-        finally:
-            # Killing the one that was started would be enough; this holds if it is broken as well.
-            with suppress(OSError):
-                for each in program.workers:
-                    os.kill(each, signal.SIGKILL)
-
-
 class Publishers:
     """Clients with a connection each, which publish events with a name of their own until they are stopped."""
 
     def __init__(self, url):
         self.acknowledged, self.sent = Counter(), Counter()
+        self.hung = []
         self._stopped = threading.Event()
         self._threads = [threading.Thread(target=self._publish, args=(url, number)) for number in range(6)]
         for each in self._threads:
@@ -100,6 +71,8 @@ class Publishers:
             try:
                 if api.post(EVENTS, json=[{"name": name}]).status_code == 200:
                     self.acknowledged[name] += 1
+            except httpx.TimeoutException:
+                self.hung.append(name)
             except httpx.TransportError:
                 # The connection was one of a process that was killed; the next one may lead to another.
                 api.close()
@@ -128,61 +101,77 @@ def names_in(url):
     return found
 
 
-def test_it_serves_as_one_broker_and_outlives_its_workers(tmp_path):
-    """Two workers share commits, see each other's changes at once, and one that is killed is started again.
+def the_partitions_of_killed_workers_are_free(program, data):
+    """Whoever comes back gets them, and need not wait until their leases would have expired."""
+    with httpx.Client(base_url=program.url, timeout=PATIENCE) as api:
+        subscription = subscribed(api, EVENT_TYPE["name"], read_from="begin")
+        with (
+            closing(SqliteCoordination(data / "nakadi.db")) as coordination,
+            Consumer(api, subscription) as consumer,
+        ):
+            assert consumer.batch() is not None
+            assert len(coordination.leases()) == 1
+            killed = set(program.workers)
+            for each in killed:
+                os.kill(each, signal.SIGKILL)
+            until(lambda: not coordination.leases() and not killed & set(program.workers))
+    with httpx.Client(base_url=program.url, timeout=PATIENCE) as api, Consumer(api, subscription) as consumer:
+        assert consumer.batch() is not None
 
-    Nothing that was acknowledged is lost, and nothing is there twice.
-    """
+
+def see_each_others_changes(program):
+    first, second = (httpx.Client(base_url=program.url, timeout=PATIENCE) for _ in range(2))
+    with first, second:
+        # Each has a connection, and so a worker of its own: the one with fewest gets the next.
+        assert first.get("/health").text == second.get("/health").text == "OK"
+        assert first.post("/event-types", json=EVENT_TYPE).status_code == 201
+        assert second.post(EVENTS, json=[{"name": "second"}]).status_code == 200
+        assert first.post(EVENTS, json=[{"name": "first"}]).status_code == 200
+        for owner in ("you", "them", "me"):
+            assert first.put("/event-types/kept.thing", json={**EVENT_TYPE, "owning_application": owner}).is_success
+            assert second.get("/event-types/kept.thing").json()["owning_application"] == owner
+    until(lambda: published(program) == 2)
+
+
+def outlive_a_worker(program, publishers):
+    """One that is killed is started again, and what it had counted when metrics were last read stays in the sums."""
+    until(lambda: published(program) > 10)
+    counted, used = published(program), processor_seconds(program)
+    killed = program.workers[0]
+    os.kill(killed, signal.SIGKILL)
+    until(lambda: killed not in (there := program.workers) and len(there) == 2)
+    seen = len(publishers.acknowledged)
+    until(lambda: len(publishers.acknowledged) > seen + 10)
+    assert published(program) >= counted
+    assert processor_seconds(program) >= used
+
+
+def end_with_the_process_that_commits(program, publishers):
+    """Its workers end by themselves."""
+    workers = program.workers
+    program.process.kill()
+    until(lambda: all(map(has_ended, workers)))
+    publishers.stop()
+    _, said = program.process.communicate(timeout=PATIENCE)
+    assert len(re.findall(r"Worker \d ended with -9, it is started again", said)) == 3, said
+    assert publishers.hung == []
+
+
+def test_nothing_is_lost_whichever_process_is_killed(tmp_path):
+    """Two workers share commits and see each other's changes at once. One worker is killed, then both, then the process
+    that commits: what was acknowledged is there after the next start, and nothing is there twice."""
     with started(tmp_path) as program:
-        first, second = (httpx.Client(base_url=program.url, timeout=PATIENCE) for _ in range(2))
-        with first, second:
-            # Each has a connection, and so a worker of its own: the one with fewest gets the next.
-            assert first.get("/health").text == second.get("/health").text == "OK"
-            assert first.post("/event-types", json=EVENT_TYPE).status_code == 201
-            assert second.post(EVENTS, json=[{"name": "second"}]).status_code == 200
-            assert first.post(EVENTS, json=[{"name": "first"}]).status_code == 200
-            for owner in ("you", "them", "me"):
-                assert first.put("/event-types/kept.thing", json={**EVENT_TYPE, "owning_application": owner}).is_success
-                assert second.get("/event-types/kept.thing").json()["owning_application"] == owner
-        until(lambda: program.published() == 2)
-
+        see_each_others_changes(program)
         publishers = Publishers(program.url)
         try:
-            until(lambda: len(publishers.acknowledged) > 30)
-            until(lambda: program.published() > 30)
-            published = program.published()
-            killed = program.workers[0]
-            os.kill(killed, signal.SIGKILL)
-            until(lambda: killed not in program.workers and len(program.workers) == 2)
-            seen = len(publishers.acknowledged)
-            until(lambda: len(publishers.acknowledged) > seen + 30)
+            outlive_a_worker(program, publishers)
+            the_partitions_of_killed_workers_are_free(program, tmp_path)
+            end_with_the_process_that_commits(program, publishers)
         finally:
             publishers.stop()
+    with started(tmp_path) as program:
         names = Counter(names_in(program.url))
         assert publishers.acknowledged.keys() - names.keys() == set()
         assert set(names.values()) == {1}
         assert names.keys() - publishers.sent.keys() == {"first", "second"}
-        # What had been counted when the metrics were last read is still in the sum, though its process has died.
-        until(lambda: program.published() >= published)
-        code, said = program.end()
-        assert (code, said.count("\n")) == (0, 1), said
-        assert re.search(r"Worker \d ended with -9, it is started again", said)
-
-
-def test_nothing_acknowledged_is_lost_when_the_process_that_commits_is_killed(tmp_path):
-    """Its workers end by themselves, and the next start has everything, once."""
-    with started(tmp_path) as program:
-        http.post(f"{program.url}/event-types", json=EVENT_TYPE).raise_for_status()
-        publishers = Publishers(program.url)
-        try:
-            until(lambda: len(publishers.acknowledged) > 50)
-            workers = program.workers
-            program.process.kill()
-            until(lambda: all(map(has_ended, workers)))
-        finally:
-            publishers.stop()
-    with started(tmp_path) as program:
-        names = Counter(names_in(program.url))
-        assert publishers.acknowledged.keys() - names.keys() == set()
-        assert set(names.values()) == {1}
         assert program.end() == (0, "")

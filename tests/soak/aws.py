@@ -38,6 +38,9 @@ class LaptopGround:
         self._front.close()
         self._front = None
 
+    def end_a_worker(self, *_: object) -> bool:
+        return False
+
     def close(self) -> None:
         """With the laptop goes the way in."""
         self._laptop.close()

@@ -14,15 +14,18 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 from infra.laptop.kinesis_local import free_port
 from tests.soak.verdict import Judge, Verdict, entries
 from tests.support.processes import ENVIRONMENT
+from tests.support.workers import children
 
 EVENT_TYPE = "soak"
 PARTITIONS = 8
@@ -44,6 +47,8 @@ class Plan:
     life_seconds: float = 15.0
     # When the server goes down, as parts of the time, and how.
     goes_down: tuple[tuple[float, signal.Signals], ...] = ((0.3, signal.SIGKILL), (0.6, signal.SIGTERM))
+    # How long it is from the end of a worker to that of the next one, about, where the server has some.
+    worker_life_seconds: float = 20.0
     seed: int = 0
 
 
@@ -53,8 +58,9 @@ class Plan:
 class Server:
     """The program on a SQLite file, always at the same port."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, workers: int = 1) -> None:
         self._folder = folder
+        self._workers = workers
         self._port = free_port()
         self._process: subprocess.Popen[str] | None = None
         self.start()
@@ -64,7 +70,8 @@ class Server:
         return f"127.0.0.1:{self._port}"
 
     def start(self) -> None:
-        command = [sys.executable, "-m", "nakadi.local", f"--port={self._port}", "--data", str(self._folder)]
+        program = [sys.executable, "-m", "nakadi.local", f"--workers={self._workers}"]
+        command = [*program, f"--port={self._port}", "--data", str(self._folder)]
         with (self._folder / "server.log").open("a") as log:
             self._process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=log, text=True)
         assert self._process.stdout is not None
@@ -75,6 +82,15 @@ class Server:
         assert self._process is not None
         self._process.send_signal(how)
         self._process.communicate(timeout=PATIENCE_SECONDS)
+
+    def end_a_worker(self, how: signal.Signals, chance: random.Random) -> bool:
+        """Whether there was one."""
+        assert self._process is not None
+        running = children(self._process.pid) if self._workers > 1 else []
+        with suppress(ProcessLookupError):
+            if running:
+                os.kill(chance.choice(running), how)
+        return bool(running)
 
     def close(self) -> None:
         self.stop(signal.SIGTERM)
@@ -89,6 +105,8 @@ class Ground(Protocol):
     def start(self) -> None: ...
 
     def stop(self, how: signal.Signals) -> None: ...
+
+    def end_a_worker(self, how: signal.Signals, chance: random.Random) -> bool: ...
 
     def close(self) -> None: ...
 
@@ -246,6 +264,9 @@ def soaked(plan: Plan, folder: Path, say: Say = print, new_ground: Callable[[Pat
 def _live_through(plan: Plan, server: Ground, consumers: Consumers, say: Say) -> None:
     began = time.monotonic()
     going_down = list(plan.goes_down)
+    chance = random.Random(plan.seed)
+    ended: Counter[str] = Counter()
+    next_end = plan.worker_life_seconds
     while (passed := time.monotonic() - began) < plan.seconds:
         consumers.kill_some()
         if going_down and passed > going_down[0][0] * plan.seconds:
@@ -253,7 +274,13 @@ def _live_through(plan: Plan, server: Ground, consumers: Consumers, say: Say) ->
             server.stop(how)
             server.start()
             say(f"after {passed:.0f} s the server was ended by {how.name}, and is back")
+        if passed > next_end:
+            next_end += plan.worker_life_seconds * chance.uniform(0.5, 1.5)
+            how = chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM])
+            ended[how.name] += server.end_a_worker(how, chance)
         time.sleep(0.1)
+    if ended.total():
+        say(f"workers were ended by {', '.join(f'{name} {number} times' for name, number in ended.items())}")
 
 
 def _wait_for_the_rest(host: str, subscription: str, say: Say) -> None:
@@ -264,12 +291,13 @@ def _wait_for_the_rest(host: str, subscription: str, say: Say) -> None:
 
 
 def main(minutes: float, folder: Path, *, in_aws: bool = False) -> int:
+    workers = int(os.environ.get("WORKERS") or "1")
     plan = Plan(seconds=60 * minutes, seed=int(os.environ.get("SEED", "0")))
     if in_aws:
         from tests.soak.aws import LaptopGround  # noqa: PLC0415  # it needs what deploys
 
         verdict = soaked(replace(plan, events_a_second=100.0), folder, new_ground=LaptopGround)
     else:
-        verdict = soaked(plan, folder)
+        verdict = soaked(plan, folder, new_ground=partial(Server, workers=workers))
     print(verdict)
     return 0 if verdict.is_good else 1

@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import nakadi
 
@@ -17,11 +18,17 @@ ROOT_ENVIRONMENT = {**ENVIRONMENT, "PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}{o
 
 @contextmanager
 def running(
-    command: Sequence[str], environment: Mapping[str, str] = ENVIRONMENT, cwd: Path | None = None
+    command: Sequence[str],
+    environment: Mapping[str, str] = ENVIRONMENT,
+    cwd: Path | None = None,
+    log: IO[str] | int = subprocess.PIPE,
 ) -> Iterator[subprocess.Popen[str]]:
-    """A process whose output can be read. However the block ends, the process is killed and its pipes are closed."""
+    """A process whose output can be read. However the block ends, the process is killed and its pipes are closed.
+
+    A process that says much needs a file for its `log`: nothing reads a pipe meanwhile.
+    """
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, env=environment, cwd=cwd, stdout=pipe, stderr=pipe, text=True) as process:
+    with subprocess.Popen(command, env=environment, cwd=cwd, stdout=pipe, stderr=log, text=True) as process:
         try:
             yield process
         finally:

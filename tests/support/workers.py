@@ -1,0 +1,122 @@
+"""A broker of several processes, and clients that meet another of them with each request."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from itertools import cycle
+from pathlib import Path
+from typing import IO
+
+import httpx
+
+from tests.support.patience import PATIENCE
+from tests.support.processes import ENVIRONMENT, running
+
+# All end-to-end tests take minutes: `make test-workers`. Otherwise these, in which processes have to see each other's
+# changes.
+ALL = os.environ.get("TWO_WORKERS") == "all"
+CHOSEN = frozenset(
+    {
+        "test_a_changed_event_type_is_published_to_as_it_is_now",
+        "test_a_client_that_comes_back_misses_nothing",
+        "test_a_client_that_leaves_can_still_commit",
+        "test_a_deleted_event_type_is_gone",
+        "test_a_new_one_with_the_same_key_begins_anew",
+        "test_a_partition_changes_hands_when_it_is_committed",
+        "test_a_reset_ends_streams",
+        "test_a_second_stream_gets_its_share",
+        "test_a_stream_follows_into_a_new_timeline",
+        "test_adding_a_schema_makes_it_current",
+        "test_blocks_take_effect_at_once",
+        "test_deleting_a_subscription_ends_its_streams",
+        "test_events_are_counted_from_the_committed_offset",
+        "test_events_arrive_in_order_while_they_are_published",
+        "test_more_partitions_end_streams",
+        "test_new_partitions_are_consumed_from_their_beginning",
+        "test_of_many_at_once_one_creates",
+        "test_slots_under_contention",
+        "test_subscribing_and_deleting_exclude_each_other",
+        "test_what_was_published_is_counted_at_once",
+    }
+)
+
+COMMAND = (sys.executable, "-W", "error", "-m", "nakadi.local", "--port=0", "--workers=2")
+
+
+class Program:
+    """The program with its workers; `process` is the one that supervises them and commits."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        assert process.stdout is not None
+        greeting = ""
+        while "Ctrl-C ends it." not in greeting:
+            line = process.stdout.readline()
+            assert line, process.stderr.read() if process.stderr is not None else "it did not start"
+            greeting += line
+        found = re.search(r"ready at (\S+)", greeting)
+        assert found is not None, greeting
+        self.url = found[1]
+
+    @property
+    def workers(self) -> list[int]:
+        """The numbers of its processes."""
+        return children(self.process.pid)
+
+    def end(self) -> tuple[int, str]:
+        """Its exit code, and what it wrote to its log."""
+        self.process.send_signal(signal.SIGTERM)
+        _, said = self.process.communicate(timeout=PATIENCE)
+        return self.process.returncode, said
+
+
+def children(process: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
+
+
+@contextmanager
+def started(
+    data: Path, variables: Mapping[str, str] | None = None, log: IO[str] | int = subprocess.PIPE
+) -> Iterator[Program]:
+    command = [*COMMAND, "--data", str(data)]
+    with running(command, {**ENVIRONMENT, **(variables or {})}, log=log) as process:
+        program = Program(process)
+        try:
+            yield program
+        finally:
+            # Killing the one that was started would be enough; this holds if it is broken as well.
+            with suppress(OSError):
+                for each in program.workers:
+                    os.kill(each, signal.SIGKILL)
+
+
+@contextmanager
+def served(folder: Path, variables: Mapping[str, str] | None = None) -> Iterator[Program]:
+    """A broker that many tests share, and that has to end in good order."""
+    log = folder / "log"
+    with log.open("w") as said, started(folder / "data", variables, said) as program:
+        yield program
+        code, _ = program.end()
+        assert code == 0, log.read_text()
+    assert " ERROR " not in log.read_text(), log.read_text()
+
+
+class InTurn(httpx.BaseTransport):
+    """Sends requests over two connections in turn. The supervisor hands them to different workers."""
+
+    def __init__(self) -> None:
+        self._all = [httpx.HTTPTransport() for _ in range(2)]
+        self._next = cycle(self._all)
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        return next(self._next).handle_request(request)
+
+    def close(self) -> None:
+        for each in self._all:
+            each.close()
