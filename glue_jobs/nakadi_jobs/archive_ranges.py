@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nakadi.model.event_type import EventType
-from nakadi.model.events import Location, Segment
+from nakadi.model.events import Head, Location, Segment
 from nakadi.ports.log_index import LogIndex
 
 AT_ONCE = 1000
@@ -127,6 +127,50 @@ def unread_parts(
                 for segment in _segments(index, place, max(first, oldest), end):
                     found = _range_of(place, timeline.order, segment, known.compacted.get(partition, 0))
                     yield _cut(found, max(first, oldest), end)
+
+
+def since_moment(index: LogIndex, event_type: EventType, progress: Progress, moment: int) -> Iterator[ArchiveRange]:
+    """What there is to read beyond the progress, and in its gaps, that was stored at this moment or later.
+
+    Of an index with years in it only the end is read.
+    """
+    known = {timeline.topic: index.topic(timeline.topic) for timeline in event_type.timelines}
+    places = [(topic, number) for topic, found in known.items() if found for number in range(found.partitions)]
+    heads = index.heads(places)
+    following = dict(progress.following)
+    for topic, partition in places:
+        found = known[topic]
+        assert found is not None
+        start = max(following.get((topic, partition), 0), found.oldest.get(partition, 0))
+        following[topic, partition] = _first_since(index, (topic, partition), start, heads[topic, partition], moment)
+    with_any = {place for place in places if following[place] < heads[place].counted.next or progress.gaps.get(place)}
+    later = unread_parts(index, event_type, Progress(following, progress.gaps, progress.damaged), with_any)
+    return (part for part in later if part.until >= moment)
+
+
+def _first_since(index: LogIndex, place: TopicPartition, start: int, head: Head, moment: int) -> int:
+    """Where the first segment begins that goes on to a moment or beyond; the head if there is none. Times only grow."""
+    end = head.counted.next
+    if head.counted.latest < moment:
+        return max(start, end)
+    while start < end:
+        middle = (start + end) // 2
+        segment = index.segment(*place, middle)
+        if segment is None or segment.until < moment:
+            start = middle + 1 if segment is None else max(middle + 1, segment.end)
+        else:
+            end = max(start, min(middle, segment.first))
+    return start
+
+
+def beginnings(found: Iterable[ArchiveRange], names: Container[str]) -> Iterator[ArchiveRange]:
+    """Of each partition what has one of these names, up to the first that has not: nothing is passed over."""
+    ended: set[TopicPartition] = set()
+    for part in found:
+        if part.name not in names:
+            ended.add(part.place)
+        elif part.place not in ended:
+            yield part
 
 
 def in_batches(found: Iterable[ArchiveRange], most_bytes: int) -> Iterator[Sequence[ArchiveRange]]:

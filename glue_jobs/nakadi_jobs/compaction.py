@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
@@ -22,11 +23,11 @@ from pyspark.sql import functions as F  # noqa: N812  # its usual name
 from nakadi.event_types.rules import MATERIALIZE
 from nakadi.model.event_type import Category, EventType, PartitionStrategy
 from nakadi_jobs import command, table_states, transform
-from nakadi_jobs.archive_ranges import NOTHING_READ, ArchiveRange, Progress, again, in_batches, unread_parts
+from nakadi_jobs.archive_ranges import NOTHING_READ, ArchiveRange, Progress, again, beginnings, in_batches, unread_parts
 from nakadi_jobs.columns import Struct
 from nakadi_jobs.command import Workplace
 from nakadi_jobs.exact_values import MISFIT
-from nakadi_jobs.reading import Reading
+from nakadi_jobs.reading import Gathered, Reading
 from nakadi_jobs.reports import in_a_line
 from nakadi_jobs.tables import (
     PROGRESS,
@@ -98,11 +99,49 @@ def compact(work: Workplace) -> None:
 
 def bring_up_to_date(work: Workplace, event_types: Sequence[EventType]) -> None:
     """Bring the tables of these event types up to date. A failure with one of them stops no other."""
-    # Spark gives each thread a connection, and this takes it back.
-    one = inheritable_thread_target(partial(_one, work))
+    wanted = [each for each in event_types if each.annotations.get(MATERIALIZE) != "off"]
+    for each in event_types:
+        if each not in wanted:
+            work.report.info(each.name, f"no table, as its annotation {MATERIALIZE} says")
     with ThreadPoolExecutor(max(1, work.options.at_once)) as pool:
-        for _ in pool.map(one, event_types):
-            pass
+        for some, parts in _sharing(work, wanted):
+            try:
+                with work.archive.gathering(parts) as gathered:
+                    _each(pool, partial(_one, work, partial(_add_gathered, work, gathered, parts)), some)
+            except (Py4JError, PySparkException) as error:
+                work.report.info("archive", f"each event type is read by itself: {in_a_line(error)}")
+                break
+        _each(pool, partial(_one, work, partial(update_tables, work)), wanted)
+
+
+def _each(pool: ThreadPoolExecutor, task: Callable[[EventType], None], event_types: Sequence[EventType]) -> None:
+    # Spark gives each thread a connection, and this takes it back.
+    for _ in pool.map(inheritable_thread_target(task), event_types):
+        pass
+
+
+def _sharing(
+    work: Workplace, event_types: Sequence[EventType]
+) -> Iterator[tuple[Sequence[EventType], Sequence[ArchiveRange]]]:
+    """Event types whose news lies in the same objects, and as much of it as is read together, oldest first.
+
+    All news of such an event type is in one of these, in its order: a table passes over nothing.
+    """
+    news: dict[str, list[ArchiveRange]] = {}
+    with_news = table_states.with_news(work, event_types)
+    for each in with_news if len(with_news) > 1 else ():
+        try:
+            progress = _progress(events_table(work.spark, work.database, each))
+        except (Py4JError, PySparkException):
+            continue  # It is reported when its table is brought up to date.
+        parts = unread_parts(work.index, each, progress)
+        news[each.id] = [part for part in parts if work.options.read_damaged or part.name not in progress.damaged]
+    readers = Counter(key for parts in news.values() for key in {part.location.key for part in parts})
+    sharing = {each for each, parts in news.items() if any(readers[part.location.key] > 1 for part in parts)}
+    owners = {part.topic: each for each in sharing for part in news[each]}
+    for batch in in_batches((part for each in sharing for part in news[each]), work.options.batch_mb * 2**20):
+        here = {owners[part.topic] for part in batch}
+        yield [each for each in event_types if each.id in here], batch
 
 
 def table_of(tables: Sequence[Table]) -> str:
@@ -116,18 +155,40 @@ def table_of(tables: Sequence[Table]) -> str:
     return "\n".join(lines)
 
 
-def _one(work: Workplace, event_type: EventType) -> None:
-    if event_type.annotations.get(MATERIALIZE) == "off":
-        work.report.info(event_type.name, f"no table, as its annotation {MATERIALIZE} says")
-        return
+def _one(work: Workplace, task: Callable[[EventType], None], event_type: EventType) -> None:
     try:
         with work.exclusive(event_type.id):
-            update_tables(work, event_type)
+            task(event_type)
     except (Py4JError, PySparkException, Incomplete, ChangedMeanwhile) as error:
         if _is_gone(work, event_type):
             work.report.complain(event_type.name, "was deleted during the run; its table was not changed")
         else:
             work.report.complain(event_type.name, f"is not done. {in_a_line(error)}")
+
+
+def _add_gathered(work: Workplace, gathered: Gathered, parts: Sequence[ArchiveRange], event_type: EventType) -> None:
+    """Add what was copied for many event types to the table of one. What cannot be added is left to `update_tables`."""
+    table = events_table(work.spark, work.database, event_type)
+    columns = columns_of_all_versions(work.event_types, event_type, table)
+    prepare(table, event_type, columns, by_day=True)
+    progress = _progress(table)
+    names = {part.name for part in parts} | progress.damaged
+    batch = [
+        part
+        for part in beginnings(unread_parts(work.index, event_type, progress), names)
+        if work.options.read_damaged or part.name not in progress.damaged
+    ]
+    if not batch:
+        return
+    work.report.expect(event_type.name, _offsets_in(batch))
+    try:
+        outcome, _ = _written(work, event_type, table, columns, gathered.reading(batch), progress)
+    except (Py4JError, PySparkException, Incomplete, ChangedMeanwhile) as error:
+        work.report.info(event_type.name, f"is read by itself: {in_a_line(error)}")
+        return
+    table_states.note_batch(work, event_type, table, batch, outcome.misfits, is_new=progress == NOTHING_READ)
+    work.report.advance(event_type.name, _offsets_in(batch))
+    _tell(work, event_type, table, outcome)
 
 
 def update_tables(work: Workplace, event_type: EventType) -> None:
@@ -225,8 +286,8 @@ def _add_batch(
             return _written(work, event_type, table, columns, work.archive.in_place(batch), progress)
         except (Py4JError, PySparkException, Incomplete) as error:
             work.report.info(event_type.name, f"reading each member of the archive by itself: {in_a_line(error)}")
-    with work.archive.gathering(batch) as reading:
-        return _written(work, event_type, table, columns, reading, progress)
+    with work.archive.gathering(batch) as gathered:
+        return _written(work, event_type, table, columns, gathered.reading(batch), progress)
 
 
 def _written(
@@ -369,7 +430,7 @@ def _tidy(work: Workplace, event_type: EventType, table: Table) -> None:
 
 
 def _progress(table: Table) -> Progress:
-    text = table.progress()
+    text = table.progress() if table.exists() else ""
     return Progress.read(text) if text else NOTHING_READ
 
 

@@ -5,30 +5,34 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
-from typing import TypeVar
+from datetime import UTC, datetime, timedelta
+from functools import reduce
 
 from msgspec import Struct
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
 from nakadi.event_types.rules import partition_count
 from nakadi.model.event_type import Statistics
 from nakadi_jobs.transform import SIZE
 
-What = TypeVar("What")
-
 STEPS = 100
 """Sizes are counted in steps of a hundredth: percentiles are within one percent."""
 
 
-class Counts(Struct, frozen=True):
-    """Events of one kind: the same minute, partition, publisher, and nearly the same size."""
+BY_STEP, BY_MINUTE, BY_PARTITION, BY_PUBLISHER = "step", "minute", "partition", "publisher"
 
-    minute: datetime
-    partition: int
-    publisher: str | None
-    step: int
+
+class Count(Struct, frozen=True):
+    """Events of one window that are of one step of size, one minute, one partition, or one publisher.
+
+    Each event of a window is in four of these: one of each kind. Nothing needs them by two of these at once, which
+    would be as many counts as there are events.
+    """
+
+    window: datetime
+    by: str
+    what: str | None
     events: int
     bytes: int
     largest: int
@@ -66,13 +70,16 @@ def step_of(size: int) -> int:
     return math.floor(math.log(max(size, 1)) * STEPS)
 
 
-def traffic(counts: Sequence[Counts], since: datetime, until: datetime, partitions: int) -> Traffic:
-    """The traffic of a time, which may have been none."""
-    events = sum(each.events for each in counts)
-    size = sum(each.bytes for each in counts)
+def traffic(counts: Sequence[Count], since: datetime, until: datetime, partitions: int) -> Traffic:
+    """The traffic of a time, which may have been none. `counts` are those of its windows."""
+    by_step = [each for each in counts if each.by == BY_STEP]
+    events = sum(each.events for each in by_step)
+    size = sum(each.bytes for each in by_step)
     minutes = (until - since) / timedelta(minutes=1)
-    largest = max((each.largest for each in counts), default=0)
-    sizes = _summed((each.step, each.events) for each in counts)
+    largest = max((each.largest for each in by_step), default=0)
+    sizes: Counter[int] = Counter()
+    for each in by_step:
+        sizes[int(each.what or 0)] += each.events
     return Traffic(
         since=since,
         until=until,
@@ -83,10 +90,15 @@ def traffic(counts: Sequence[Counts], since: datetime, until: datetime, partitio
         size_p95=min(largest, percentile(sizes, 0.95)),
         size_max=largest,
         per_minute_mean=events / minutes if minutes else 0.0,
-        per_minute_peak=max(_summed((each.minute, each.events) for each in counts).values(), default=0),
-        publishers=len({each.publisher for each in counts} - {None}),
-        partition_skew=_skew(_summed((each.partition, each.events) for each in counts), partitions),
+        per_minute_peak=max(_summed(counts, BY_MINUTE).values(), default=0),
+        publishers=len(_summed(counts, BY_PUBLISHER).keys() - {None}),
+        partition_skew=_skew(_summed(counts, BY_PARTITION), partitions),
     )
+
+
+def first_minute(counts: Iterable[Count]) -> datetime:
+    """When the first of the counted events was stored."""
+    return datetime.fromtimestamp(60 * min(int(each.what or 0) for each in counts if each.by == BY_MINUTE), UTC)
 
 
 def percentile(sizes: Mapping[int, int], part: float) -> int:
@@ -130,68 +142,95 @@ def begun(moment: datetime, length: timedelta) -> datetime:
     return midnight + (moment - midnight) // length * length
 
 
-def _skew(by_partition: Mapping[int, int], partitions: int) -> float:
+def _skew(by_partition: Mapping[str | None, int], partitions: int) -> float:
     events = sum(by_partition.values())
     return max(by_partition.values()) * max(partitions, 1) / events if events else 1.0
 
 
-def _summed(pairs: Iterable[tuple[What, int]]) -> Counter[What]:
-    found: Counter[What] = Counter()
-    for what, number in pairs:
-        found[what] += number
+def _summed(counts: Iterable[Count], by: str) -> Counter[str | None]:
+    found: Counter[str | None] = Counter()
+    for each in counts:
+        if each.by == by:
+            found[each.what] += each.events
     return found
 
 
-# Counting lines. They are not parsed: that takes many times as long ---------------------------------------------------
+# Counting, for all event types in one job of Spark. `type` says whose an event is ------------------------------------
 
 
 PUBLISHER = '"published_by":"'
 
-_MINUTE = 'substring(substring_index(head, \'"time":"\', -1), 1, 16)'
+_FIRST_MINUTE = 'substring(substring_index(head, \'"time":"\', -1), 1, 16)'
+
+_AT_ONCE = f"nullif(substring_index(substring_index(value, '{PUBLISHER}', -1), '\"', 1), '{{')"
+"""What stands behind the name, wherever that stands: parsing takes many times as long."""
+
+_ONLY_ONCE = f"locate('{PUBLISHER}', value, locate('{PUBLISHER}', value) + 1) = 0"
+"""Whether a payload has no such name as well."""
+
+_IN_LINE = f"if({_ONLY_ONCE}, {_AT_ONCE}, get_json_object(value, '$.event.metadata.published_by'))"
+
+_IN_TABLE = "if(nakadi_publisher is null and nakadi_size > 0, '', nakadi_publisher)"
+
+COUNTED = ("type", "minute", "partition", "publisher", "size")
 
 
-def sized(lines: DataFrame) -> DataFrame:
-    """The minute and the size of lines whose heads are known."""
-    return lines.withColumns({"minute": F.expr(_MINUTE), "size": F.expr(SIZE)})
+def of_lines(lines: DataFrame, since: datetime, until: datetime) -> DataFrame:
+    """The events of a time from lines whose places are known. `stamped` says whether the broker names publishers."""
+    minute = F.expr(_FIRST_MINUTE)
+    timely = lines.where((minute >= _as_written(since)) & (minute < _as_written(until)))
+    return timely.select(
+        "type",
+        (F.unix_timestamp(minute, "yyyy-MM-dd'T'HH:mm") / 60).cast("long").alias("minute"),
+        "partition",
+        F.expr(f"if(stamped, {_IN_LINE}, null)").alias("publisher"),
+        F.expr(SIZE).cast("int").alias("size"),
+    )
 
 
-def of_table(rows: DataFrame) -> DataFrame:
-    """The same of rows of an event type's table; minutes are counted since 1970."""
-    minute = F.expr("unix_micros(nakadi_time) div 60000000")
-    return rows.withColumns({"minute": minute, "size": F.col("nakadi_size"), "partition": F.col("nakadi_partition")})
+def of_table(rows: DataFrame, event_type: str, since: datetime, until: datetime, *, stamped: bool) -> DataFrame:
+    """The events of a time from an event type's table. It reads no structures, with which Iceberg reads row by row."""
+    timely = rows.where((F.col("nakadi_time") >= F.lit(since)) & (F.col("nakadi_time") < F.lit(until)))
+    return timely.select(
+        # A text, which is not written into the code that Spark compiles: that is the same for all tables.
+        F.lit(event_type).alias("type"),
+        F.expr("unix_micros(nakadi_time) div 60000000").alias("minute"),
+        F.col("nakadi_partition").alias("partition"),
+        F.expr(_IN_TABLE if stamped else "cast(null as string)").alias("publisher"),
+        F.col("nakadi_size").alias("size"),
+    )
 
 
-def between(lines: DataFrame, since: str, until: str) -> DataFrame:
-    """Those of some minutes, both written as they are in lines."""
-    return lines.where((F.col("minute") >= since) & (F.col("minute") < until))
-
-
-def counted(lines: DataFrame, publisher: str) -> DataFrame:
-    """Events and bytes by minute, partition, size and publisher."""
+def counted(sources: Sequence[DataFrame], window: timedelta) -> DataFrame:
+    """Count events by type and window."""
     size = F.when(F.col("size").isNotNull(), F.greatest(F.col("size"), F.lit(1)))
-    step = F.floor(F.log(size) * STEPS).cast("int")
+    kinds = (BY_STEP, BY_MINUTE, BY_PARTITION, BY_PUBLISHER)
+    minutes = window // timedelta(minutes=1)
+    each = F.explode(
+        F.array(*(F.struct(F.lit(kind).alias("by"), F.col(kind).cast("string").alias("what")) for kind in kinds))
+    )
     return (
-        lines.select("minute", "partition", "size", F.expr(publisher).alias("publisher"), step.alias("step"))
-        .groupBy("minute", "partition", "publisher", "step")
+        reduce(DataFrame.unionAll, (source.select(*COUNTED) for source in sources))
+        .withColumn("step", F.floor(F.log(size) * STEPS).cast("int"))
+        .groupBy("type", "minute", "partition", "publisher", "step")
         .agg(F.count("*").alias("events"), F.sum("size").alias("bytes"), F.max("size").alias("largest"))
+        .select("type", F.expr(f"minute - minute % {minutes}").alias("window"), "events", "bytes", "largest", each)
+        .select("type", "window", "events", "bytes", "largest", "col.by", "col.what")
+        .groupBy("type", "window", "by", "what")
+        .agg(F.sum("events").alias("events"), F.sum("bytes").alias("bytes"), F.max("largest").alias("largest"))
     )
 
 
-NO_PUBLISHER = "cast(null as string)"
-"""For events that the broker does not stamp."""
-
-PUBLISHER_IN_TABLE = "coalesce(metadata.published_by, get_json_object(nakadi_event, '$.metadata.published_by'))"
-
-PUBLISHER_AT_ONCE = f"nullif(substring_index(substring_index(value, '{PUBLISHER}', -1), '\"', 1), '{{')"
-"""What stands behind the name, wherever that stands."""
-
-PUBLISHER_EXACTLY = "get_json_object(value, '$.event.metadata.published_by')"
-"""The same where payloads may have such a name too."""
+def is_of_earlier_version(count: Count) -> bool:
+    """Whether the rows of a table do not tell their sizes or publishers, as those that earlier versions wrote."""
+    return (count.by == BY_STEP and count.what is None) or (count.by == BY_PUBLISHER and count.what == "")
 
 
-def ambiguous(lines: DataFrame, sample: int = 1000) -> bool:
-    """Whether payloads have a name like the one that publishers stand behind."""
-    twice = F.substring_index("value", PUBLISHER, 1) != F.expr(
-        f"substring(value, 1, length(value) - length(substring_index(value, '{PUBLISHER}', -1)) - {len(PUBLISHER)})"
-    )
-    return not lines.limit(sample).where(F.col("value").contains(PUBLISHER) & twice).isEmpty()
+def count_in(row: Row) -> Count:
+    window = datetime.fromtimestamp(60 * row["window"], UTC)
+    return Count(window, row["by"], row["what"], row["events"], row["bytes"], row["largest"])
+
+
+def _as_written(moment: datetime) -> str:
+    """A minute as it is written in lines."""
+    return f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M}"

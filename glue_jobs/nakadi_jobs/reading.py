@@ -1,17 +1,20 @@
 """The archive's objects as Spark reads them: where they lie, or gathered first.
 
-Gathering copies the members that are wanted, and nothing else, into a few objects for Spark. It is done where most of
-an object belongs to others, where Spark cannot reach the archive, and where something is damaged: every member is
-checked on its way.
+Gathering copies the members that are wanted, and nothing else, into a few objects for Spark, each object of the archive
+once for all event types. It is done where most of an object belongs to others, where Spark cannot reach the archive,
+and where something is damaged: every member is checked on its way.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from typing import Any
+from contextlib import closing, contextmanager
+from functools import partial
+from itertools import chain, islice
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -20,16 +23,24 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
+from nakadi.engines.archive.stores import open_archive
+from nakadi.model.events import Location
 from nakadi.ports.archive_store import ArchiveGone, ArchiveStore
 from nakadi_jobs import transform
 from nakadi_jobs.archive_ranges import ArchiveRange, sizes
 
 GATHERED_BYTES = 32 * 1024 * 1024
-AT_ONCE = 16
+AT_ONCE = 4
 SAMPLE = 10
 
 WORTH_READING = 0.5
 """An object is read where it lies if at least so much of it is wanted."""
+
+WORTH_TASKS = 64, 16 * 1024 * 1024
+"""So many objects, or bytes of them, are gathered by Spark's tasks: starting Python there takes a second."""
+
+NEAR = 256 * 1024
+"""Bytes between two members that are read along: another request would take longer."""
 
 
 class Reading(Struct, frozen=True):
@@ -47,6 +58,24 @@ class Reading(Struct, frozen=True):
         """How many events there have to be; None where that is uncertain for a part."""
         events = [part.events for part in self.parts if part.events is not None]
         return sum(events) if len(events) == len(self.parts) else None
+
+
+class Gathered(Struct, frozen=True):
+    """Copies of members: the paths of them for each topic, and what is wrong with those that could not be copied."""
+
+    archive: Archive
+    paths: Mapping[str, Sequence[str]]
+    problems: Mapping[str, str]
+
+    def reading(self, parts: Sequence[ArchiveRange]) -> Reading:
+        """Read some of what was copied."""
+        topics = sorted({part.topic for part in parts})
+        return Reading(
+            self.archive.text([path for topic in topics for path in self.paths.get(topic, ())]),
+            [part for part in parts if part.name not in self.problems],
+            [(part, self.problems[part.name]) for part in parts if part.name in self.problems],
+            by_file=False,
+        )
 
 
 class Archive(Struct, frozen=True):
@@ -73,43 +102,43 @@ class Archive(Struct, frozen=True):
     def in_place(self, parts: Sequence[ArchiveRange]) -> Reading:
         base = place_of(self.url)
         paths = sorted({f"{base}/{part.location.key}" for part in parts})
-        return Reading(self._text(paths), parts, (), by_file=True)
+        return Reading(self.text(paths), parts, (), by_file=True)
 
     @contextmanager
-    def gathering(self, parts: Sequence[ArchiveRange]) -> Iterator[Reading]:
-        """The same, member by member, without those that are damaged."""
-        kept: list[str] = []
-        found = _Found()
+    def gathering(self, parts: Sequence[ArchiveRange]) -> Iterator[Gathered]:
+        """Copy members, each into objects of its topic. They are removed in the end."""
+        by_object: defaultdict[str, set[Location]] = defaultdict(set)
+        topics = {part.location: part.topic for part in parts}
+        for location in topics:
+            by_object[location.key].add(location)
+        wanted = [[(location, topics[location]) for location in sorted(found)] for found in by_object.values()]
         run = uuid4().hex
+        paths: defaultdict[str, list[str]] = defaultdict(list)
+        problems: dict[str, str] = {}
         try:
-            for content in _packed(self._members(parts, found)):
-                key = f"{parts[0].topic}/{run}-{len(kept)}.json.gz"
-                self.gathered.put(key, content)
-                kept.append(key)
-            paths = [f"{self.gathered_url}/{key}" for key in kept]
-            yield Reading(self._text(paths), found.whole, found.damaged, by_file=False)
+            for copy in self._copied(run, wanted):
+                if copy.problem:
+                    problems[copy.name] = copy.problem
+                else:
+                    paths[copy.topic].append(f"{self.gathered_url}/{copy.name}")
+            yield Gathered(self, paths, problems)
         finally:
-            self.gathered.remove(kept)
+            for topic in set(topics.values()):
+                kept = [each.key for each in self.gathered.listed(f"{topic}/")]
+                self.gathered.remove([key for key in kept if key.startswith(f"{topic}/{run}-")])
 
-    def _members(self, parts: Sequence[ArchiveRange], found: _Found) -> Iterator[bytes]:
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            for start in range(0, len(parts), 4 * AT_ONCE):
-                some = parts[start : start + 4 * AT_ONCE]
-                for part, (content, problem) in zip(some, pool.map(self._member, some), strict=True):
-                    if problem:
-                        found.damaged.append((part, problem))
-                    else:
-                        found.whole.append(part)
-                        yield content
+    def _copied(self, run: str, wanted: Sequence[Members]) -> Iterable[Copy]:
+        objects, size = WORTH_TASKS
+        if len(wanted) < objects and sum(location.length for each in wanted for location, _ in each) < size:
+            return copies(self.store, self.gathered, f"{run}-0", wanted)
+        query = urlsplit(self.url).query
+        to = f"{self.gathered_url}?{query}".rstrip("?")
+        context = self.spark.sparkContext
+        tasks = context.parallelize(wanted, min(len(wanted), context.defaultParallelism))
+        found: list[Copy] = tasks.mapPartitionsWithIndex(partial(_copies_of_task, self.url, to, run)).collect()
+        return found
 
-    def _member(self, part: ArchiveRange) -> tuple[bytes, str]:
-        try:
-            content = self.store.get(part.location)
-        except ArchiveGone:
-            return b"", "is not there"
-        return content, problem_with(content, part.location.length)
-
-    def _text(self, paths: Sequence[str]) -> DataFrame:
+    def text(self, paths: Sequence[str]) -> DataFrame:
         if not paths:
             return self.spark.createDataFrame([], "value string, file string")
         text = self.spark.read.option("lineSep", "\n").text(list(paths))
@@ -134,10 +163,83 @@ class Archive(Struct, frozen=True):
         return self.spark._jvm  # noqa: SLF001  # the only way to ask Hadoop
 
 
-class _Found:
-    def __init__(self) -> None:
-        self.whole: list[ArchiveRange] = []
-        self.damaged: list[tuple[ArchiveRange, str]] = []
+# Copying members, here or in a task of Spark --------------------------------------------------------------------------
+
+
+Members = Sequence[tuple[Location, str]]
+"""Members of one object, in their order, and their topics."""
+
+
+class Copy(NamedTuple):
+    """An object with copies of members of a topic; or a part that could not be copied, and its problem."""
+
+    topic: str
+    name: str
+    problem: str = ""
+
+
+def copies(store: ArchiveStore, to: ArchiveStore, run: str, wanted: Iterable[Members]) -> Iterator[Copy]:
+    """Copy members of objects, each of which is read once. `run` is what names of copies begin with."""
+    together: defaultdict[str, bytearray] = defaultdict(bytearray)
+    number = 0
+    for location, topic, content, problem in _contents(store, wanted):
+        if problem:
+            yield Copy(topic, f"{location.key}@{location.start}", problem)
+            continue
+        together[topic] += content
+        while sum(map(len, together.values())) >= GATHERED_BYTES:
+            largest = max(together, key=lambda each: len(together[each]))
+            yield _put(to, largest, f"{run}-{number}", together.pop(largest))
+            number += 1
+    for topic, several in together.items():
+        yield _put(to, topic, f"{run}-{number}", several)
+        number += 1
+
+
+def _put(to: ArchiveStore, topic: str, name: str, content: bytearray) -> Copy:
+    key = f"{topic}/{name}.json.gz"
+    to.put(key, bytes(content))
+    return Copy(topic, key)
+
+
+def _copies_of_task(url: str, to_url: str, run: str, task: int, wanted: Iterable[Members]) -> Iterator[Copy]:
+    with closing(open_archive(url)) as store, closing(open_archive(to_url)) as to:
+        # A task that is repeated writes the same copies again.
+        yield from copies(store, to, f"{run}-{task}", wanted)
+
+
+def _contents(store: ArchiveStore, wanted: Iterable[Members]) -> Iterator[tuple[Location, str, bytes, str]]:
+    """Each member with its topic, its bytes, and what is wrong with it."""
+    spans = chain.from_iterable(map(_spans, wanted))
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        while some := list(islice(spans, AT_ONCE)):
+            for span in pool.map(partial(_read, store), some):
+                yield from span
+
+
+def _spans(members: Members) -> Iterator[Members]:
+    """What is read by one request."""
+    span: list[tuple[Location, str]] = []
+    for location, topic in members:
+        if span and location.start > span[-1][0].start + span[-1][0].length + NEAR:
+            yield span
+            span = []
+        span.append((location, topic))
+    yield span
+
+
+def _read(store: ArchiveStore, span: Members) -> Sequence[tuple[Location, str, bytes, str]]:
+    first, last = span[0][0], span[-1][0]
+    try:
+        content = store.get(Location(first.key, first.start, last.start + last.length - first.start))
+    except ArchiveGone:
+        return [(location, topic, b"", "is not there") for location, topic in span]
+    found = []
+    for location, topic in span:
+        start = location.start - first.start
+        member = content[start : start + location.length]
+        found.append((location, topic, member, problem_with(member, location.length)))
+    return found
 
 
 def place_of(url: str) -> str | None:
@@ -174,15 +276,3 @@ def _unpacked(content: bytes) -> Iterator[bytes]:
                 raise EOFError("it ends too early")
             yield piece
         rest = unpacker.unused_data
-
-
-def _packed(members: Iterable[bytes]) -> Iterator[bytes]:
-    """Members together, as much as makes an object of a good size."""
-    together = bytearray()
-    for member in members:
-        together += member
-        if len(together) >= GATHERED_BYTES:
-            yield bytes(together)
-            together.clear()
-    if together:
-        yield bytes(together)

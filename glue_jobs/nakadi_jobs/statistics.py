@@ -8,30 +8,38 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import TypeVar
 
 import msgspec
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Row
-from pyspark.sql import functions as F  # noqa: N812  # its usual name
+from pyspark.sql import DataFrame
 
 from nakadi.event_types.documents import MEASURED_KIND, MeasuredStatistics, measured_body
 from nakadi.model.event_type import Category, EventType
+from nakadi.model.events import microseconds
 from nakadi.ports.registry import Put, Remove
 from nakadi.subscriptions.api.repository import KIND as SUBSCRIPTIONS
 from nakadi.subscriptions.api.repository import subscription_of
 from nakadi_jobs import command, measuring, plots, table_states
-from nakadi_jobs.archive_ranges import NOTHING_READ, ArchiveRange, Progress, unread_parts
-from nakadi_jobs.columns import Field, Struct
+from nakadi_jobs.archive_ranges import NOTHING_READ, ArchiveRange, Progress, since_moment
 from nakadi_jobs.command import BadArguments, Workplace
 from nakadi_jobs.history import Measurement, history_table, record, rows_since
-from nakadi_jobs.measuring import Advice, Counts, Traffic, advice, begun, statistic, traffic, windows
+from nakadi_jobs.measuring import Advice, Count, Traffic, advice, begun, first_minute, statistic, traffic, windows
 from nakadi_jobs.reading import Reading
 from nakadi_jobs.reports import in_a_line
-from nakadi_jobs.tables import columns_of_all_versions, events_table
+from nakadi_jobs.tables import events_table
 from nakadi_jobs.transform import among, located, of_topics
+
+Result = TypeVar("Result")
+
+AT_ONCE = 100
+"""Event types that are counted in one job of Spark: its plan has a part for each table."""
+
+NOTHING = "no events in the archive for this time"
 
 DESCRIPTION = """\
 Measure the traffic of each event type from the archive, and recommend a number of partitions.
@@ -72,8 +80,13 @@ def measure(work: Workplace) -> None:
     """Measure every event type, write it down, and show it."""
     since, until, length = period(work.options, work.clock.now())
     consumers = consumers_in(work)
-    found = [each for event_type in work.chosen() for each in _one(work, event_type, since, until, length, consumers)]
-    _write(work, found, length, since, until)
+    timely = _with_events_since(work, since)
+    found = [
+        _measured(work, event_type, counts, windows(since, until, length), consumers.get(event_type.name, 0))
+        for event_type, counts in all_counts(work, timely, since, until, length)
+    ]
+    if found:
+        _write(work, found, length, since, until)
     _remove_measurements_of_deleted(work)
     work.show(table_of(found))
     if work.options.plots:
@@ -93,133 +106,183 @@ def period(options: argparse.Namespace, now: datetime) -> tuple[datetime, dateti
     return begun(until - timedelta(hours=options.hours), length), until, length
 
 
-def _one(
+def _measured(
     work: Workplace,
     event_type: EventType,
-    since: datetime,
-    until: datetime,
-    length: timedelta,
-    consumers: Mapping[str, int],
-) -> Sequence[Found]:
-    try:
-        counts = counts_of(work, event_type, since, until)
-    except (Py4JError, PySparkException) as error:
-        gone = work.event_types.find(event_type.name) is None
-        problem = "was deleted during the run" if gone else f"is not measured. {in_a_line(error)}"
-        work.report.complain(event_type.name, problem)
-        return []
-    if not counts:
-        work.report.info(event_type.name, "no events in the archive for this time")
-        return []
-    readers = consumers.get(event_type.name, 0)
-    found = measured(event_type, counts, windows(since, until, length), readers, work.options.max_partitions)
-    work.report.info(event_type.name, f"{found.period.events} events measured")
-    return [found]
-
-
-def measured(
-    event_type: EventType,
-    counts: Sequence[Counts],
+    counts: Sequence[Count],
     spans: Sequence[tuple[datetime, datetime]],
     consumers: int,
-    most_partitions: int,
 ) -> Found:
     """Each window by itself, and all of them together."""
     partitions = event_type.timeline.partitions
-    per_window = [traffic(_within(counts, *span), *span, partitions) for span in spans]
+    by_window: defaultdict[datetime, list[Count]] = defaultdict(list)
+    for each in counts:
+        by_window[each.window].append(each)
     # The time before the first event does not count: the event type may not have been in use yet.
-    first = min(each.minute for each in counts)
-    whole = traffic(counts, max(spans[0][0], first), spans[-1][1], partitions)
+    whole = traffic(counts, max(spans[0][0], first_minute(counts)), spans[-1][1], partitions)
+    work.report.info(event_type.name, f"{whole.events} events measured")
     return Found(
         event_type=event_type,
-        windows=[each for each in per_window if each.events],
+        windows=[traffic(by_window[span[0]], *span, partitions) for span in spans if span[0] in by_window],
         period=whole,
         consumers=consumers,
-        advice=advice(statistic(whole, consumers), partitions, most_partitions),
+        advice=advice(statistic(whole, consumers), partitions, work.options.max_partitions),
     )
 
 
 # Reading
 
 
-def counts_of(work: Workplace, event_type: EventType, since: datetime, until: datetime) -> Sequence[Counts]:
-    """Events of a time, counted by what matters: in the table as far as it goes, and in the archive beyond it."""
-    columns = columns_of_all_versions(work.event_types, event_type)
-    counted, progress = _counts_in_table(work, event_type, columns, since, until)
-    found = [each for each in unread_parts(work.index, event_type, progress) if _overlaps(each, since, until)]
-    _report_gone(work, event_type, found)
-    if not found:
-        return counted
-    publisher = publisher_in(columns, event_type)
-    if work.archive.worth_reading_in_place(found):
+class Source(msgspec.Struct, frozen=True):
+    """Where the events of an event type are counted: rows of its table, and parts of the archive beyond them."""
+
+    event_type: EventType
+    rows: DataFrame | None
+    parts: Sequence[ArchiveRange]
+
+    @property
+    def is_stamped(self) -> bool:
+        """Whether the broker writes into events who published them."""
+        return self.event_type.category is not Category.UNDEFINED
+
+
+def all_counts(
+    work: Workplace, event_types: Sequence[EventType], since: datetime, until: datetime, length: timedelta
+) -> Iterator[tuple[EventType, Sequence[Count]]]:
+    """Count the events of many event types in one job of Spark; if that fails, of each in one of its own."""
+    sources = [
+        source for each in event_types for source in _attempted(work, each, partial(_source, work, each, since, until))
+    ]
+    for start in range(0, len(sources), AT_ONCE):
+        some = sources[start : start + AT_ONCE]
         try:
-            return [*counted, *_counts(work.archive.in_place(found), publisher, since, until)]
+            yield from _counts(work, some, since, until, length)
         except (Py4JError, PySparkException) as error:
-            work.report.info(event_type.name, f"reading each member of the archive by itself: {in_a_line(error)}")
-    with work.archive.gathering(found) as reading:
-        for part, problem in reading.damaged:
-            work.report.warn(event_type.name, f"left out: {part.location.key} {problem}")
-        return [*counted, *_counts(reading, publisher, since, until)]
+            work.report.info("statistics", f"each event type is measured by itself: {in_a_line(error)}")
+            for each in some:
+                for found in _attempted(work, each.event_type, partial(_counts, work, [each], since, until, length)):
+                    yield from found
 
 
-def _report_gone(work: Workplace, event_type: EventType, found: Sequence[ArchiveRange]) -> None:
-    """Count the offsets that have no event any more, and are in no table: what was published there is not measured."""
-    gone = sum(part.end - part.first - part.events for part in found if part.events is not None)
-    if gone:
-        work.report.count("empty_offsets", event_type.name, gone)
-        work.report.info(event_type.name, f"{gone} offsets had no event any more, and are not measured")
+def _attempted(work: Workplace, event_type: EventType, attempt: Callable[[], Result]) -> Iterator[Result]:
+    """What is found of an event type, if the attempt succeeds. A failure with one stops no other."""
+    try:
+        yield attempt()
+    except (Py4JError, PySparkException) as error:
+        gone = work.event_types.find(event_type.name) is None
+        problem = "was deleted during the run" if gone else f"is not measured. {in_a_line(error)}"
+        work.report.complain(event_type.name, problem)
 
 
-def _counts_in_table(
-    work: Workplace, event_type: EventType, columns: Struct, since: datetime, until: datetime
-) -> tuple[Sequence[Counts], Progress]:
-    """What the table has, and how far it goes. One that does not know the sizes of its events is not used."""
+def _with_events_since(work: Workplace, since: datetime) -> Sequence[EventType]:
+    """The event types with news: the others cost nothing but a look at their heads in the log index."""
+    event_types = list(work.chosen())
+    places = {
+        each.id: [(one.topic, number) for one in each.timelines for number in range(one.partitions)]
+        for each in event_types
+    }
+    heads = work.index.heads([place for found in places.values() for place in found])
+    timely = []
+    for each in event_types:
+        if any(heads[place].counted.latest >= microseconds(since) for place in places[each.id]):
+            timely.append(each)
+        else:
+            work.report.info(each.name, NOTHING)
+    return timely
+
+
+def _source(work: Workplace, event_type: EventType, since: datetime, until: datetime) -> Source:
+    """The table as far as it goes, and the archive beyond it. Of what is older than the period nothing is read."""
     table = events_table(work.spark, work.database, event_type)
     text = table.progress() if table.exists() else ""
-    if not text:
-        return [], NOTHING_READ
-    rows = table.rows()
-    if "nakadi_size" not in rows.columns:
-        return [], NOTHING_READ
-    period = rows.where((F.col("nakadi_time") >= F.lit(since)) & (F.col("nakadi_time") < F.lit(until)))
-    has_publisher = event_type.category is not Category.UNDEFINED and "metadata" in {
-        each.name for each in columns.fields
-    }
-    publisher = measuring.PUBLISHER_IN_TABLE if has_publisher else measuring.NO_PUBLISHER
-    counted = measuring.counted(measuring.of_table(period), publisher).collect()
-    if any(row["largest"] is None for row in counted):
-        return [], NOTHING_READ
-    return [_counts_in(row) for row in counted], Progress.read(text)
+    rows = table.rows() if text else None
+    if rows is None or not {"nakadi_size", "nakadi_publisher"} <= set(rows.columns):
+        return _source_in_archive(work, event_type, NOTHING_READ, None, since, until)
+    return _source_in_archive(work, event_type, Progress.read(text), rows, since, until)
 
 
-def publisher_in(columns: Struct, event_type: EventType) -> str | None:
-    """How the publisher is found in a line; None if that has to be tried out."""
-    if event_type.category is Category.UNDEFINED:
-        return measuring.NO_PUBLISHER
-    payload = [field for field in columns.fields if field.name != "metadata"]
-    return measuring.PUBLISHER_EXACTLY if any(map(_has_publisher, payload)) else None
+def _source_in_archive(
+    work: Workplace, event_type: EventType, progress: Progress, rows: DataFrame | None, since: datetime, until: datetime
+) -> Source:
+    beyond = since_moment(work.index, event_type, progress, microseconds(since))
+    return Source(event_type, rows, [part for part in beyond if part.since < microseconds(until)])
 
 
-def _has_publisher(field: Field) -> bool:
-    within = field.kind.fields if isinstance(field.kind, Struct) else ()
-    return field.name == "published_by" or any(map(_has_publisher, within))
+def _counts(
+    work: Workplace, sources: Sequence[Source], since: datetime, until: datetime, length: timedelta
+) -> Sequence[tuple[EventType, Sequence[Count]]]:
+    """Count events in tables and in the archive at once."""
+    counts = _counted(work, sources, since, until, length)
+    earlier = [number for number, found in counts.items() if any(map(measuring.is_of_earlier_version, found))]
+    if earlier:
+        lines = [
+            _source_in_archive(work, sources[each].event_type, NOTHING_READ, None, since, until) for each in earlier
+        ]
+        again = _counted(work, lines, since, until, length)
+        counts |= {number: again.get(at, []) for at, number in enumerate(earlier)}
+    for number, source in enumerate(sources):
+        _report_gone(work, source)
+        if not counts.get(number):
+            work.report.info(source.event_type.name, NOTHING)
+    return [(source.event_type, counts[number]) for number, source in enumerate(sources) if counts.get(number)]
 
 
-def _counts(reading: Reading, publisher: str | None, since: datetime, until: datetime) -> Sequence[Counts]:
-    lines = reading.lines
-    if publisher is None:
-        publisher = measuring.PUBLISHER_EXACTLY if measuring.ambiguous(lines) else measuring.PUBLISHER_AT_ONCE
-    topics = {part.topic for part in reading.parts}
-    return [_counts_in(row) for row in counts_frame(lines, topics, reading, publisher, since, until).collect()]
+def _counted(
+    work: Workplace, sources: Sequence[Source], since: datetime, until: datetime, length: timedelta
+) -> dict[int, list[Count]]:
+    """Counts by the number of their source."""
+    parts = [part for source in sources for part in source.parts]
+    count = partial(_collected, sources, since=since, until=until, length=length)
+    if not parts:
+        return count(None)
+    if work.archive.worth_reading_in_place(parts):
+        try:
+            return count(work.archive.in_place(parts))
+        except (Py4JError, PySparkException) as error:
+            work.report.info("archive", f"reading each member by itself: {in_a_line(error)}")
+    with work.archive.gathering(parts) as gathered:
+        reading = gathered.reading(parts)
+        names = {line.topic: source.event_type.name for source in sources for line in source.event_type.timelines}
+        for part, problem in reading.damaged:
+            work.report.warn(names[part.topic], f"left out: {part.location.key} {problem}")
+        return count(reading)
 
 
-def counts_frame(
-    lines: DataFrame, topics: set[str], reading: Reading, publisher: str, since: datetime, until: datetime
-) -> DataFrame:
-    """From lines to counts."""
-    lines_of_type = measuring.sized(located(of_topics(lines, topics)))
-    timely = measuring.between(lines_of_type, _minute(since), _minute(until))
-    return measuring.counted(among(timely, reading.wanted(), by_file=reading.by_file), publisher)
+def _collected(
+    sources: Sequence[Source], reading: Reading | None, since: datetime, until: datetime, length: timedelta
+) -> dict[int, list[Count]]:
+    frames = [
+        measuring.of_table(each.rows, str(number), since, until, stamped=each.is_stamped)
+        for number, each in enumerate(sources)
+        if each.rows is not None
+    ]
+    if reading is not None and reading.parts:
+        frames.append(measuring.of_lines(_lines_of(sources, reading), since, until))
+    counts: defaultdict[int, list[Count]] = defaultdict(list)
+    for row in measuring.counted(frames, length).collect() if frames else ():
+        counts[int(row["type"])].append(measuring.count_in(row))
+    return dict(counts)
+
+
+def _lines_of(sources: Sequence[Source], reading: Reading) -> DataFrame:
+    """The lines of all these event types, each with the number of its source."""
+    topics = [
+        (line.topic, str(number), source.is_stamped)
+        for number, source in enumerate(sources)
+        for line in source.event_type.timelines
+    ]
+    types = reading.lines.sparkSession.createDataFrame(topics, "topic string, type string, stamped boolean")
+    lines = located(of_topics(reading.lines, (part.topic for part in reading.parts)))
+    chosen = reading.wanted().join(types, "topic")
+    return among(lines, chosen, by_file=reading.by_file, more=("type", "stamped"))
+
+
+def _report_gone(work: Workplace, source: Source) -> None:
+    """Count the offsets that have no event any more, and are in no table: what was published there is not measured."""
+    gone = sum(part.end - part.first - part.events for part in source.parts if part.events is not None)
+    if gone:
+        work.report.count("empty_offsets", source.event_type.name, gone)
+        work.report.info(source.event_type.name, f"{gone} offsets had no event any more, and are not measured")
 
 
 def consumers_in(work: Workplace) -> Mapping[str, int]:
@@ -313,30 +376,6 @@ def _line_of(found: Found) -> tuple[str, ...]:
         f"{whole.partition_skew:.2f}",
         f"{found.advice.partitions}{change}",
     )
-
-
-def _counts_in(row: Row) -> Counts:
-    minute = row["minute"]
-    begun_at = (
-        datetime.fromtimestamp(minute * 60, UTC)
-        if isinstance(minute, int)
-        else datetime.fromisoformat(f"{minute}:00+00:00")
-    )
-    return Counts(
-        begun_at, row["partition"], row["publisher"], row["step"], row["events"], row["bytes"], row["largest"]
-    )
-
-
-def _within(counts: Sequence[Counts], since: datetime, until: datetime) -> Sequence[Counts]:
-    return [each for each in counts if since <= each.minute < until]
-
-
-def _overlaps(part: ArchiveRange, since: datetime, until: datetime) -> bool:
-    return part.since < until.timestamp() * 1e6 and part.until >= since.timestamp() * 1e6
-
-
-def _minute(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%dT%H:%M}"
 
 
 if __name__ == "__main__":

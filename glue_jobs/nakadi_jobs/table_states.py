@@ -38,6 +38,21 @@ def note_unchanged(work: Workplace, event_type: EventType, table: Table) -> None
         _write(work, event_type, table, known.misfits if known else 0, known.latency if known else None)
 
 
+def with_news(work: Workplace, event_types: Sequence[EventType]) -> Sequence[EventType]:
+    """Those that may have events that are not in their tables. Tables are not looked at for that."""
+    known = {document.key: table_state_of(document.body).following for document in work.registry.list(TABLES_KIND)}
+    places = {
+        each.id: [(line.topic, number) for line in each.timelines for number in range(line.partitions)]
+        for each in event_types
+    }
+    heads = work.index.heads([place for found in places.values() for place in found])
+    return [
+        each
+        for each in event_types
+        if any(known.get(each.id, {}).get(place, 0) < heads[place].counted.next for place in places[each.id])
+    ]
+
+
 def all_by_name(work: Workplace) -> Mapping[str, TableState]:
     """The state of each table, by the name of its event type."""
     names = {event_type.id: event_type.name for event_type in work.event_types.all()}

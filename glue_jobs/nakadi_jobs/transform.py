@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
 from nakadi_jobs.archive_ranges import ArchiveRange
@@ -36,12 +37,18 @@ PLACES = (
     ("nakadi_directed_to", "string", "the subscription that the event is for"),
     ("nakadi_tombstone", "boolean", "whether this says that there is nothing under the key any more"),
     ("nakadi_size", "int", "how many bytes were published; none for a tombstone"),
+    ("nakadi_publisher", "string", "the application that published the event"),
     ("nakadi_event", "string", "the whole event as JSON, if the columns do not hold all of it"),
 )
 """Columns that every table has: name, type, and what it says."""
 
 ORDER = ("nakadi_timeline", "nakadi_partition", "nakadi_offset")
 """The columns that identify an event, and by which tables are sorted."""
+
+_BEGINNING = '{"topic":"'
+
+MOST_OF_A_NAME = 260
+"""More characters than the name of a topic has."""
 
 # What Spark makes of the beginning of a line, {"topic":"…","partition":0,"offset":17,"time":"2026-11-20T10:00:00…
 _HEAD = f"substring_index(value, '{EVENT}', 1)"
@@ -53,31 +60,25 @@ _TIME = "substring_index(substring_index(head, '\"time\":\"', -1), '\"', 1)"
 SIZE = f"greatest(octet_length(value) - octet_length(head) - {len(EVENT) + 1}, 0)"
 """The event without what is around it."""
 
-WANTED = "file string, topic string, partition int, timeline int, from long, to long"
+WANTED = "file string, topic string, partition int, from long, to long"
 
 
 def wanted(spark: SparkSession, parts: Iterable[ArchiveRange], *, by_file: bool) -> DataFrame:
     """Which offsets to take, and if several objects may have them, from which."""
-    rows = [
-        Row(
-            file=each.location.key.rpartition("/")[2] if by_file else None,
-            topic=each.topic,
-            partition=each.partition,
-            timeline=each.timeline,
-            **{"from": each.first, "to": each.end},
-        )
+    stretches = _stretches(
+        (each.location.key.rpartition("/")[2] if by_file else "", each.topic, each.partition, each.first, each.end)
         for each in parts
-    ]
-    return spark.createDataFrame(rows, WANTED)
+    )
+    return spark.createDataFrame(list(stretches), WANTED)
 
 
 def of_topics(lines: DataFrame, topics: Iterable[str]) -> DataFrame:
     """Select the lines of some topics by their first characters."""
-    beginnings = [F.col("value").startswith(f'{{"topic":"{topic}"') for topic in sorted(set(topics))]
-    condition = F.lit(False)
-    for beginning in beginnings:
-        condition = condition | beginning
-    return lines.where(condition)
+    named = sorted(set(topics))
+    if len(named) == 1:
+        return lines.where(F.col("value").startswith(f'{_BEGINNING}{named[0]}"'))
+    topic = F.substring_index(F.substring("value", len(_BEGINNING) + 1, MOST_OF_A_NAME), '"', 1)
+    return lines.where(topic.isin(named))
 
 
 def located(lines: DataFrame) -> DataFrame:
@@ -96,8 +97,8 @@ def located(lines: DataFrame) -> DataFrame:
     )
 
 
-def among(lines: DataFrame, chosen: DataFrame, *, by_file: bool) -> DataFrame:
-    """Those whose place was asked for, and their timeline."""
+def among(lines: DataFrame, chosen: DataFrame, *, by_file: bool, more: Sequence[str] = ()) -> DataFrame:
+    """Those whose place was asked for, with more columns of what asked for them."""
     same = [
         F.col("lines.topic") == F.col("chosen.topic"),
         F.col("lines.partition") == F.col("chosen.partition"),
@@ -106,7 +107,7 @@ def among(lines: DataFrame, chosen: DataFrame, *, by_file: bool) -> DataFrame:
     ]
     if by_file:
         same.append(F.col("lines.file") == F.col("chosen.file"))
-    return lines.alias("lines").join(F.broadcast(chosen.alias("chosen")), same).select("lines.*", "chosen.timeline")
+    return lines.alias("lines").join(F.broadcast(chosen.alias("chosen")), same).select("lines.*", *more)
 
 
 def parsed(lines: DataFrame, columns: Struct) -> DataFrame:
@@ -161,16 +162,25 @@ def _timelines(parts: Sequence[ArchiveRange]) -> Iterator[str]:
 
 def _conditions(parts: Sequence[ArchiveRange]) -> Iterator[str]:
     """One for each stretch of offsets without a hole."""
-    stretches: list[tuple[int, int, int, int]] = []
-    for timeline, partition, first, end in sorted(
-        {(each.timeline, each.partition, each.first, each.end) for each in parts}
+    for timeline, partition, first, end in _stretches(
+        (each.timeline, each.partition, each.first, each.end) for each in parts
     ):
-        if stretches and stretches[-1][:2] == (timeline, partition) and first <= stretches[-1][3]:
-            stretches[-1] = (timeline, partition, stretches[-1][2], max(end, stretches[-1][3]))
-        else:
-            stretches.append((timeline, partition, first, end))
-    for timeline, partition, first, end in stretches:
         yield f"(timeline = {timeline} and partition = {partition} and offset >= {first} and offset < {end})"
+
+
+def _stretches(ranges: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+    """Ranges, the ends of which are their last two members, without those that go on where another one ends."""
+    last: tuple[Any, ...] = ()
+    for each in sorted(set(ranges)):
+        *place, first, end = each
+        if last and list(last[:-2]) == place and first <= last[-1]:
+            last = (*last[:-1], max(end, last[-1]))
+            continue
+        if last:
+            yield last
+        last = each
+    if last:
+        yield last
 
 
 def rows(events: DataFrame, columns: Struct) -> DataFrame:
@@ -197,11 +207,21 @@ def rows(events: DataFrame, columns: Struct) -> DataFrame:
         "nakadi_directed_to": F.col("line.directed_to"),
         "nakadi_tombstone": tombstone,
         "nakadi_size": F.expr(_of_head(SIZE)),
+        "nakadi_publisher": F.expr(_publisher_in(columns)),
         "nakadi_event": F.when(~tombstone & incomplete, text),
         MISFIT: misfit,
     }
     payload = (F.col(f"line.event.`{field.name}`") for field in columns.fields)
     return events.select(*(value.alias(name) for name, value in places.items()), *payload)
+
+
+def _publisher_in(columns: Struct) -> str:
+    """Who published, from the metadata. An event that could not be read has it in its text."""
+    metadata = next((field.kind for field in columns.fields if field.name == "metadata"), None)
+    if not isinstance(metadata, Struct) or not any(field.name == "published_by" for field in metadata.fields):
+        return "cast(null as string)"
+    in_text = "get_json_object(value, '$.event.metadata.published_by')"
+    return f"coalesce(line.event.metadata.published_by, if(misfit, {in_text}, null))"
 
 
 def _of_head(expression: str) -> str:

@@ -3,7 +3,16 @@ from msgspec.structs import replace
 
 from nakadi.engines.memory.stores import MemoryLogIndex
 from nakadi.model.events import Counted, Head, Location, Segment
-from nakadi_jobs.archive_ranges import NOTHING_READ, Progress, again, in_batches, sizes, unread_parts
+from nakadi_jobs.archive_ranges import (
+    NOTHING_READ,
+    Progress,
+    again,
+    beginnings,
+    in_batches,
+    since_moment,
+    sizes,
+    unread_parts,
+)
 from tests.support.builders import an_event_type
 
 EVENT_TYPE = an_event_type(partitions=2)
@@ -23,7 +32,9 @@ def add(index, count, *, partition=0, key=None, archived=True):
     first = head.counted.next
     location = Location(key or f"log/x/{partition}-{first}", 0, 100) if archived else None
     segment = Segment(before=head.counted, count=count, since=first, until=first + count, archived=location)
-    assert index.extend(TOPIC, partition, head.revision, Head(Counted(next=first + count)), segment)
+    assert index.extend(
+        TOPIC, partition, head.revision, Head(Counted(next=first + count, latest=first + count)), segment
+    )
     return segment
 
 
@@ -83,6 +94,27 @@ def test_damaged_parts_are_gaps(index):
     assert offsets(index, progress.with_read(unread_parts(index, EVENT_TYPE, progress), ())) == []
 
 
+def test_what_was_stored_since_a_moment_is_found_without_reading_the_whole_index(index, monkeypatch):
+    """Times are looked for by halves; a partition without news is not looked at, and gaps are looked through."""
+    segments = [add(index, 10) for _ in range(2000)]
+    add(index, 7, partition=1)
+    looked_at = []
+    segment, several = index.segment, index.segments
+    monkeypatch.setattr(index, "segment", lambda *place: looked_at.append(place) or segment(*place))
+    monkeypatch.setattr(index, "segments", lambda *place: [looked_at.append(place) or each for each in several(*place)])
+
+    found = list(since_moment(index, EVENT_TYPE, NOTHING_READ, 19_965))
+
+    assert [(each.partition, each.first) for each in found] == [(0, 19_960), (0, 19_970), (0, 19_980), (0, 19_990)]
+    assert len(looked_at) < 30
+    assert {partition for _, partition, *_ in looked_at} == {0}
+
+    damaged = next(each for each in unread_parts(index, EVENT_TYPE, NOTHING_READ) if each.first == 19_970)
+    progress = Progress({(TOPIC, 0): 19_990}, {}).with_read([], [damaged])
+    assert [each.first for each in since_moment(index, EVENT_TYPE, progress, 19_965)] == [19_970, 19_990]
+    assert list(since_moment(index, EVENT_TYPE, progress, segments[-1].until + 1)) == []
+
+
 def test_a_deleted_topic_has_nothing(index):
     """A topic that is gone is no reason to fail."""
     add(index, 10)
@@ -121,6 +153,16 @@ def test_batches_go_forward(index):
     assert [len(batch) for batch in batches] == [3, 3, 3, 1]
     firsts = [each.first for batch in batches for each in batch if each.partition == 0]
     assert firsts == sorted(firsts)
+
+
+def test_nothing_is_passed_over(index):
+    """Of what was asked for, a partition has what comes before the first that was not."""
+    for _ in range(3):
+        add(index, 10)
+        add(index, 10, partition=1)
+    found = list(unread_parts(index, EVENT_TYPE, NOTHING_READ))
+    names = {each.name for each in found if (each.partition, each.first) != (0, 10)}
+    assert [(each.partition, each.first) for each in beginnings(found, names)] == [(0, 0), (1, 0), (1, 10), (1, 20)]
 
 
 def test_sizes_of_objects(index):

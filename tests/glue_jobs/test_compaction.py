@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import pytest
 
+from nakadi.engines.archive.stores import FolderStore
 from nakadi.event_types.rules import MATERIALIZE
 from nakadi.model.event_type import Category, CleanupPolicy, PartitionStrategy
 from nakadi_jobs import compaction
@@ -161,6 +162,34 @@ def test_what_the_index_does_not_name_is_no_event(jobs, data):
     assert told.code == 0
     assert jobs.rows("order_placed") == [(0, 0)]
     assert jobs.rows("page_viewed") == []
+
+
+def test_objects_with_many_event_types_are_read_once(jobs, data, monkeypatch):
+    """An object is read once for all event types in it, their tables have each event once, and damage is reported."""
+    event_types = [data.event_type(f"type.{name}", schema={}) for name in "abc"]
+    for _ in range(3):
+        together = data.archived_together([(each, [order(1), order(2)]) for each in event_types])
+    alone = data.archived(event_types[0], [order(9)])
+    whole = data.path(together[2]).read_bytes()
+    data.path(together[2]).write_bytes(whole[:-3])
+    reads = []
+    get = FolderStore.get
+    monkeypatch.setattr(FolderStore, "get", lambda store, place: reads.append(place.key) or get(store, place))
+
+    told = jobs.compacted()
+
+    assert told.code == 3
+    assert "type.c: partition 0 of timeline 1, offsets 4-5 are missing" in told.told
+    assert sorted(reads) == sorted(set(reads))
+    assert alone.archived.key in reads
+    assert [len(jobs.rows(f"type_{name}")) for name in "abc"] == [7, 6, 4]
+
+    data.path(together[2]).write_bytes(whole)
+    for event_type in event_types[:2]:
+        data.archived(event_type, [order(10)])
+    assert jobs.compacted("--read-damaged").code == 0
+    assert [len(jobs.rows(f"type_{name}")) for name in "abc"] == [8, 7, 6]
+    assert jobs.spark_jobs(jobs.compacted) == 0
 
 
 def test_bad_input_is_reported_and_the_rest_done(jobs, data):

@@ -3,25 +3,43 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from nakadi.model.event_type import Statistics
-from nakadi_jobs.measuring import Counts, advice, begun, percentile, statistic, step_of, traffic, windows
+from nakadi_jobs.measuring import (
+    BY_MINUTE,
+    BY_PARTITION,
+    BY_PUBLISHER,
+    BY_STEP,
+    Count,
+    advice,
+    begun,
+    first_minute,
+    percentile,
+    statistic,
+    step_of,
+    traffic,
+    windows,
+)
 
 NOON = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 HOUR = timedelta(hours=1)
 
 
 def counts(events, *, size=100, minute=0, partition=0, publisher="shop"):
-    return Counts(NOON + timedelta(minutes=minute), partition, publisher, step_of(size), events, events * size, size)
+    """Events of one kind, as they are counted in four ways."""
+    at = str(int(NOON.timestamp()) // 60 + minute)
+    kinds = {BY_STEP: str(step_of(size)), BY_MINUTE: at, BY_PARTITION: str(partition), BY_PUBLISHER: publisher}
+    return [Count(NOON, by, what, events, events * size, size) for by, what in kinds.items()]
 
 
 def test_rates():
     """The mean counts every minute of the time, the peak is the busiest minute."""
-    told = traffic([counts(30), counts(90, minute=3)], NOON, NOON + HOUR, 1)
+    told = traffic([*counts(30), *counts(90, minute=3)], NOON, NOON + HOUR, 1)
     assert (told.events, told.per_minute_mean, told.per_minute_peak) == (120, 2.0, 90)
+    assert first_minute([*counts(90, minute=3), *counts(30, minute=1)]) == NOON + timedelta(minutes=1)
 
 
 def test_sizes():
     """Percentiles are within one percent, mean and greatest are exact."""
-    told = traffic([counts(90, size=100), counts(10, size=1000)], NOON, NOON + HOUR, 1)
+    told = traffic([*counts(90, size=100), *counts(10, size=1000)], NOON, NOON + HOUR, 1)
     assert told.size_p50 == pytest.approx(100, rel=0.01)
     assert told.size_p95 == pytest.approx(1000, rel=0.01)
     assert (told.size_mean, told.size_max) == (190, 1000)
@@ -29,14 +47,15 @@ def test_sizes():
 
 def test_publishers_are_kept_apart():
     """Every publishing application counts once; events without one count for none."""
-    told = traffic([counts(1), counts(1, minute=1), counts(1, publisher="b"), counts(1, publisher=None)], NOON, NOON, 1)
+    found = [*counts(1), *counts(1, minute=1), *counts(1, publisher="b"), *counts(1, publisher=None)]
+    told = traffic(found, NOON, NOON, 1)
     assert told.publishers == 2
 
 
 @pytest.mark.parametrize(("spread", "skew"), [([10, 10], 1.0), ([30, 10], 1.5), ([40], 2.0)])
 def test_skew(spread, skew):
     """The skew is what the fullest partition holds, in even shares; empty partitions count."""
-    found = [counts(events, partition=number) for number, events in enumerate(spread)]
+    found = [each for number, events in enumerate(spread) for each in counts(events, partition=number)]
     assert traffic(found, NOON, NOON + HOUR, 2).partition_skew == skew
 
 
@@ -60,7 +79,7 @@ def test_advice_is_what_a_new_event_type_would_get(readers, writers, partitions,
 
 def test_the_statistic():
     """What was measured is reported in the terms in which owners expect it."""
-    told = traffic([counts(120, size=250), counts(60, size=250, publisher="b")], NOON, NOON + HOUR, 1)
+    told = traffic([*counts(120, size=250), *counts(60, size=250, publisher="b")], NOON, NOON + HOUR, 1)
     assert statistic(told, 4) == Statistics(
         messages_per_minute=3, message_size=250, read_parallelism=4, write_parallelism=2
     )

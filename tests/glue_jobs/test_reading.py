@@ -1,8 +1,12 @@
+from collections import Counter
+
 import pytest
 
 from nakadi.engines.archive import objects
-from nakadi.model.events import Record, StoredEvent
-from nakadi_jobs.reading import place_of, problem_with
+from nakadi.engines.archive.stores import MemoryStore
+from nakadi.model.events import Location, Record, StoredEvent
+from nakadi_jobs import reading
+from nakadi_jobs.reading import copies, place_of, problem_with
 from tests.support.builders import A_MOMENT
 
 WHOLE = objects.member("t", 0, [StoredEvent(0, Record(b'{"a":"' + b"x" * 5_000_000 + b'"}'), A_MOMENT)])
@@ -40,3 +44,71 @@ def test_what_is_wrong_is_reported(content, problem):
 def test_where_spark_finds_the_archive(url, place):
     """An archive's URL as Spark writes it; what only this process has cannot be read from elsewhere."""
     assert place_of(url) == place
+
+
+class CountingStore(MemoryStore):
+    """An archive that counts how often and how much is read of each object."""
+
+    def __init__(self):
+        super().__init__()
+        self.reads = Counter()
+        self.bytes = Counter()
+
+    def get(self, location):
+        self.reads[location.key] += 1
+        self.bytes[location.key] += location.length
+        return super().get(location)
+
+
+def a_member(topic, offset, size=10):
+    text = b'{"a":"%b"}' % (b"x" * size)
+    return objects.member(topic, 0, [StoredEvent(offset, Record(text), A_MOMENT)])
+
+
+def an_object(store, key, topics, offset):
+    """An object with a member for each topic; where they are."""
+    content, members = b"", []
+    for topic in topics:
+        packed = a_member(topic, offset)
+        members.append((Location(key, len(content), len(packed)), topic))
+        content += packed
+    store.put(key, content)
+    return members
+
+
+def test_a_shared_object_is_read_once_for_all_event_types(monkeypatch):
+    """Members of many topics are copied to objects of their own with one read of each object, whole and in order."""
+    monkeypatch.setattr(reading, "GATHERED_BYTES", 400)
+    store, to = CountingStore(), MemoryStore()
+    topics = [f"t{number}" for number in range(5)]
+    wanted = [an_object(store, f"o{number}", topics, number) for number in range(8)]
+
+    made = list(copies(store, to, "run-0", wanted))
+
+    assert store.reads == {f"o{number}": 1 for number in range(8)}
+    for topic in topics:
+        of_topic = [each for each in made if each.topic == topic]
+        texts = [to.content(each.name) for each in of_topic]
+        assert [event.offset for text in texts for event in objects.events_in(text)] == list(range(8))
+        assert all(each.name.startswith(f"{topic}/run-0-") for each in of_topic)
+    assert len({each.name for each in made}) == len(made) > len(topics)
+
+
+def test_what_lies_between_members_is_left_out_if_it_is_much(monkeypatch):
+    """Members that are far from each other are read by themselves; what is damaged or lost is named."""
+    monkeypatch.setattr(reading, "NEAR", 50)
+    store = CountingStore()
+    members = an_object(store, "o", ["a", *["other"] * 3, "a", "b"], 7)
+    damaged = bytearray(store.content("o"))
+    damaged[members[5][0].start + 15] ^= 255
+    store.put("o", bytes(damaged))
+    lost = (Location("gone", 5, 10), "a")
+
+    made = list(copies(store, MemoryStore(), "run-0", [[members[0], members[4], members[5]], [lost]]))
+
+    assert store.reads == {"o": 2, "gone": 1}
+    assert store.bytes["o"] == sum(location.length for location, topic in members if topic != "other")
+    problems = {each.name: each.problem for each in made if each.problem}
+    assert list(problems) == [f"o@{members[5][0].start}", "gone@5"]
+    assert problems["gone@5"] == "is not there"
+    assert [each.topic for each in made if not each.problem] == ["a"]

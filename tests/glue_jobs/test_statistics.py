@@ -8,7 +8,7 @@ import pytest
 from nakadi.event_types.documents import TABLES_KIND, TableState, table_state_body
 from nakadi.model.event_type import Category
 from nakadi.ports.registry import Put
-from tests.support.jobs import STORED_AT, order
+from tests.support.jobs import STORED_AT, Jobs, order
 
 BUSINESS = {"schema": {"properties": {"note": {"type": "string"}}}, "category": Category.BUSINESS}
 UNTIL = ("--until", (STORED_AT + timedelta(hours=2)).isoformat(), "--hours", "2")
@@ -108,6 +108,30 @@ def test_the_table_is_counted(jobs, data, orders):
         data.path(segment).unlink()
     jobs.measured(*UNTIL)
     assert windows_of(jobs) == second
+
+
+@pytest.mark.usefixtures("orders")
+def test_event_types_are_counted_together(jobs, data, tables):
+    """More event types take no more jobs of Spark, and those without news none."""
+    alone = jobs.spark_jobs(lambda: jobs.measured(*UNTIL))
+    pages = data.event_type("page.viewed", partitions=2, schema={})
+    data.archived(pages, [order(1), order(2)])
+    data.archived(data.event_type("long.ago", **BUSINESS), [by("shop")], at=STORED_AT - timedelta(days=2))
+
+    # In a database of its own, since measuring again has rows to replace.
+    jobs = Jobs(data, tables)
+    together = jobs.spark_jobs(lambda: jobs.measured(*UNTIL))
+
+    assert (alone, together > 0) == (together, True)
+    figures = jobs.table("nakadi__statistics").select("event_type", "events", "publishers")
+    assert {tuple(row) for row in figures.collect()} == {
+        ("order.placed", 60, 2),
+        ("order.placed", 12, 1),
+        ("page.viewed", 2, 0),
+    }
+
+    later = ("--until", (STORED_AT + timedelta(days=9)).isoformat())
+    assert jobs.spark_jobs(lambda: jobs.measured(*later)) == 0
 
 
 def windows_of(jobs):

@@ -120,25 +120,46 @@ class DataFolder:
 
         `other_topics` have their part in the object too.
         """
-        topic = event_type.timeline.topic
-        head = self.index.heads([(topic, partition)])[topic, partition]
-        first = head.counted.next
-        stored = [
-            StoredEvent(first + number, Record(_text(event), keys[number] if keys else None), at + number * apart)
-            for number, event in enumerate(events)
-        ]
+        first = self._head(event_type, partition).counted.next
+        stored = _stored(events, first, keys, at, apart)
         before = b"".join(objects.member(other.timeline.topic, 0, stored) for other in other_topics)
-        content = objects.member(topic, partition, stored)
-        key = f"log/test/{event_type.name}/{at:%Y-%m-%d}/{topic}-{uuid4().hex}.json.gz"
+        content = objects.member(event_type.timeline.topic, partition, stored)
+        key = f"log/test/{event_type.name}/{at:%Y-%m-%d}/{event_type.timeline.topic}-{uuid4().hex}.json.gz"
         self.store.put(key, before + content)
+        return self._indexed(event_type, partition, stored, Location(key, len(before), len(content)))
+
+    def archived_together(
+        self, events: Sequence[tuple[EventType, Sequence[Any]]], *, at: datetime = STORED_AT
+    ) -> Sequence[Segment]:
+        """Events of several event types behind those that are there, in one object."""
+        content = b""
+        key = f"log/test/together/{at:%Y-%m-%d}/{uuid4().hex}.json.gz"
+        members = []
+        for event_type, some in events:
+            stored = _stored(some, self._head(event_type, 0).counted.next, None, at, timedelta(seconds=1))
+            packed = objects.member(event_type.timeline.topic, 0, stored)
+            members.append((event_type, stored, Location(key, len(content), len(packed))))
+            content += packed
+        self.store.put(key, content)
+        return [self._indexed(event_type, 0, stored, location) for event_type, stored, location in members]
+
+    def _head(self, event_type: EventType, partition: int) -> Head:
+        place = (event_type.timeline.topic, partition)
+        return self.index.heads([place])[place]
+
+    def _indexed(
+        self, event_type: EventType, partition: int, stored: Sequence[StoredEvent], location: Location
+    ) -> Segment:
+        head = self._head(event_type, partition)
         segment = Segment(
             before=head.counted,
             count=len(stored),
             since=_microseconds(stored[0].stored_at),
             until=_microseconds(stored[-1].stored_at),
-            archived=Location(key, len(before), len(content)),
+            archived=location,
         )
-        assert self.index.extend(topic, partition, head.revision, Head(Counted(next=first + len(stored))), segment)
+        counted = Counted(next=segment.end, latest=max(head.counted.latest, segment.until))
+        assert self.index.extend(event_type.timeline.topic, partition, head.revision, Head(counted), segment)
         return segment
 
     def path(self, segment: Segment) -> Path:
@@ -194,12 +215,28 @@ class Jobs:
         found = self.table(name).orderBy("nakadi_timeline", "nakadi_partition", "nakadi_offset").selectExpr(*wanted)
         return [tuple(row) for row in found.collect()]
 
+    def spark_jobs(self, run: Callable[[], object]) -> int:
+        """How many jobs of Spark something takes."""
+        tracker = self.spark().sparkContext.statusTracker()
+        before = set(tracker.getJobIdsForGroup())
+        run()
+        return len(set(tracker.getJobIdsForGroup()) - before)
+
     def names(self) -> list[str]:
         """The tables there are."""
         return [row["tableName"] for row in self.spark().sql(f"SHOW TABLES IN nakadi.{self.database}").collect()]
 
     def snapshots(self, name: str) -> int:
         return self.spark().table(f"nakadi.{self.database}.{name}.snapshots").count()
+
+
+def _stored(
+    events: Sequence[Any], first: int, keys: Sequence[str | None] | None, at: datetime, apart: timedelta
+) -> list[StoredEvent]:
+    return [
+        StoredEvent(first + number, Record(_text(event), keys[number] if keys else None), at + number * apart)
+        for number, event in enumerate(events)
+    ]
 
 
 def _text(event: Any) -> bytes | None:
