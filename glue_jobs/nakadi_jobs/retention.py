@@ -68,6 +68,9 @@ MOST_VALUE_BYTES = 1 << 20
 
 PARTS_OF_A_TASK = 200
 
+OF_A_STREAM = "events still in the stream are removed by its retention, and are not delivered"
+OF_KAFKA = "events still in Kafka are delivered until they are deleted there, NAKADI_HOT_RETENTION_MS after archiving"
+
 Found = Iterable[tuple[str, str]]
 
 MICROSECONDS = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
@@ -247,10 +250,7 @@ def _rewriter(work: Workplace, wanted: Wanted) -> Iterator[Rewriter]:
             )
     else:
         yield Rewriter(work.index, work.store, wanted, work.options.how, work.index.note_compacted)
-        work.report.info(
-            "stream",
-            "events still in the stream are removed by its retention, and are not delivered",
-        )
+        work.report.info("stream", OF_KAFKA if url.startswith("kafka:") else OF_A_STREAM)
 
 
 def _trim_hot_log(work: Workplace, hot: EventLog, topic: str, partition: int, _end: int) -> None:

@@ -5,6 +5,7 @@ import json
 import zlib
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import duckdb
 import pytest
@@ -14,6 +15,8 @@ from nakadi.event_types.rules import PERIOD
 from nakadi.model.event_type import Category, CleanupPolicy
 from nakadi_jobs import leftovers
 from nakadi_jobs.archive_ranges import NOTHING_READ, unread_parts
+from nakadi_jobs.reports import Report
+from nakadi_jobs.retention import _rewriter
 from nakadi_jobs.tables import Table, events_table
 from tests.support.dynamodb_service import CREDENTIALS, PREFIX, a_bucket
 from tests.support.jobs import DataFolder, Jobs, order
@@ -298,3 +301,23 @@ def test_what_cannot_be_asked(jobs, data, wrong):
     told = jobs.let_go("--do", "erase", *wrong)
     assert told.code == 1
     assert "cannot be done" in told.told
+
+
+@pytest.mark.parametrize(
+    ("log", "told"),
+    [("kinesis://stream?region=eu-central-1", "are not delivered"), ("kafka://kafka-1:9092", "in Kafka are delivered")],
+)
+def test_an_erasure_tells_what_the_log_still_delivers(log, told):
+    """What a stream keeps is not delivered any more, for the archive has it; Kafka delivers what it keeps."""
+    report = Report("retention", NOW)
+    work = SimpleNamespace(
+        options=SimpleNamespace(event_log=log, how=None),
+        index=SimpleNamespace(note_compacted=None),
+        store=None,
+        report=report,
+    )
+    with _rewriter(work, None):
+        pass
+
+    [(_, fact)] = report.facts
+    assert told in fact
