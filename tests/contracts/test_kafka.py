@@ -15,7 +15,7 @@ from nakadi.model.authorization import Attribute
 from nakadi.model.events import Bounds, Record, Refused, Slice
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import SystemClock
-from nakadi.ports.event_log import SealedTopic, UnknownTopic
+from nakadi.ports.event_log import OffsetUnavailable, SealedTopic, UnknownTopic
 from tests.support import kafka
 from tests.support.engines import KAFKA, a_record, text_of
 from tests.support.patience import PATIENCE, until
@@ -172,6 +172,20 @@ class TestTwoProcesses:
         ):
             with pytest.raises(UnknownTopic):
                 attempt()
+
+    def test_learn_of_events_that_are_removed_while_they_read(self, log, another, monkeypatch):
+        """A read whose events another process removes at that moment says so: an archive may have them."""
+        another.append("t", {0: [a_record("a")]})
+        ask = log._cluster.bounds_of
+
+        def removed_afterwards(*place):
+            found = ask(*place)
+            another.trim("t", 0, SystemClock().now() + timedelta(hours=1))
+            return found
+
+        monkeypatch.setattr(log._cluster, "bounds_of", removed_afterwards)
+        with pytest.raises(OffsetUnavailable):
+            log.read("t", 0, 0)
 
     def test_learn_of_new_partitions(self, log, another):
         """Partitions that another process added can be written and read."""
@@ -332,7 +346,8 @@ def setting(url: str, name: str) -> str:
 
 @contextmanager
 def the_cluster(url: str):
-    from nakadi.engines.kafka.cluster import Address, Cluster  # noqa: PLC0415  # as above
+    from nakadi.engines.kafka.client import Address  # noqa: PLC0415  # as above
+    from nakadi.engines.kafka.cluster import Cluster  # noqa: PLC0415  # as above
 
     cluster = Cluster(Address.parse(url))
     try:

@@ -1,158 +1,41 @@
 """Servers of Kafka that fail while events are published and read: what was acknowledged is there, once and in order.
 
 The cluster's answers are waited for two seconds instead of ten, so that what is unknown is known to be soon.
-`pytest --log-cli-level=INFO` shows how many events each test published, and what became of them.
+The summary of the run shows how many events each test published, and what became of them.
 """
 
-import logging
 import random
-import threading
-from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager, suppress
 
 import pytest
 
-from nakadi.app.engines import open_event_log
 from nakadi.model.events import Record, Refused, Stored
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports.clock import SystemClock
-from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
+from nakadi.ports.event_log import UnknownTopic
 from tests.support import kafka
 from tests.support.engines import KAFKA, a_record, text_of
+from tests.support.kafka_load import WRITERS, Load, opened, outcome, until_available
 from tests.support.patience import PATIENCE, until
 
 pytestmark = pytest.mark.skipif(not KAFKA, reason="Kafka is asked for by `make test-engines`")
 
-figures_log = logging.getLogger(__name__)
-
-WRITERS = 4
-SOME = 100
-
-
-@contextmanager
-def opened(servers, timeout=2):
-    addresses = ",".join(server.address for server in servers)
-    with closing(
-        open_event_log(f"kafka://{addresses}?timeout={timeout}&replication={min(len(list(servers)), 3)}", SystemClock())
-    ) as log:
-        yield log
-
-
-class Load:
-    """Writers that append numbered events one by one, never the same one again, and a reader that follows them."""
-
-    def __init__(self, log, partitions=1):
-        self.log, self.partitions = log, partitions
-        self.acknowledged: list[str] = []
-        self.refused: list[str] = []
-        self.read: dict[int, list[str]] = {number: [] for number in range(partitions)}
-        self._writing, self._reading = threading.Event(), threading.Event()
-        self._threads = ThreadPoolExecutor(WRITERS + partitions)
-
-    def __enter__(self):
-        self._writers = [self._threads.submit(self._write, number) for number in range(WRITERS)]
-        self._readers = [self._threads.submit(self._follow, number) for number in range(self.partitions)]
-        self.goes_on()
-        return self
-
-    def __exit__(self, *_):
-        self._writing.set()
-        self._reading.set()
-        self._threads.shutdown()
-
-    def _write(self, writer):
-        number, partition = 0, writer % self.partitions
-        while not self._writing.is_set():
-            name, number = f"{writer}/{number}", number + 1
-            try:
-                fate = self.log.append("t", {partition: [a_record(name)]})[partition]
-            except Unavailable:
-                fate = Refused("unavailable")
-            (self.refused if isinstance(fate, Refused) else self.acknowledged).append(name)
-
-    def _follow(self, partition):
-        place = 0
-        while not self._reading.is_set():
-            try:
-                piece = self.log.read("t", partition, place, wait=0.5)
-            except Unavailable:
-                continue
-            assert [event.offset for event in piece.events] == list(range(place, piece.next_offset))
-            self.read[partition] += [text_of(event.record) for event in piece.events]
-            place = piece.next_offset
-
-    def goes_on(self):
-        """Wait until more events of every writer were acknowledged and read."""
-        stored, seen = len(self.acknowledged), self._seen()
-        until(
-            lambda: (
-                self._has_ended()
-                or (_writers_of(self.acknowledged[stored:]) == WRITERS and len(self.acknowledged) > stored + SOME)
-            )
-        )
-        until(lambda: self._has_ended() or self._seen() > seen + SOME)
-
-    def is_refused(self):
-        """Wait until an event of every writer was refused."""
-        before = len(self.refused)
-        until(lambda: self._has_ended() or _writers_of(self.refused[before:]) == WRITERS)
-
-    def figures(self):
-        """End, let the reader come to the end, and compare what it has with what was acknowledged."""
-        self._writing.set()
-        for each in self._writers:
-            each.result(PATIENCE)
-        self._writers.clear()
-        ends = until_available(lambda: self.log.bounds("t", list(self.read)))
-        until(lambda: self._has_ended() or all(len(self.read[n]) >= ends[n].next for n in self.read))
-        self._reading.set()
-        for each in self._readers:
-            each.result(PATIENCE)
-        found = Counter(name for names in self.read.values() for name in names)
-        figures = {
-            "acknowledged": len(self.acknowledged),
-            "lost": len(set(self.acknowledged) - found.keys()),
-            "doubled": sum(found.values()) - len(found),
-            "refused": len(self.refused),
-            "refused but stored": len(set(self.refused) & found.keys()),
-        }
-        figures_log.info("%s", figures)
-        assert (figures["lost"], figures["doubled"]) == (0, 0), figures
-        for writer in range(WRITERS):
-            of_writer = [name.split("/") for name in self.read[writer % self.partitions]]
-            numbers = [int(number) for each, number in of_writer if each == f"{writer}"]
-            assert numbers == sorted(numbers)
-        return figures
-
-    def _has_ended(self):
-        """No writer and no reader may end by itself; what has ended it is raised here."""
-        return any(each.result() for each in (*self._writers, *self._readers) if each.done())
-
-    def _seen(self):
-        return sum(map(len, self.read.values()))
-
-
-def _writers_of(names):
-    return len({name.partition("/")[0] for name in names})
-
 
 class TestOneServer:
-    def test_is_killed_and_restarted(self, tmp_path):
+    def test_is_killed_and_restarted(self, tmp_path, record_property):
         """Publishers see refusals for as long as it is away, and go on with it; the reader goes on too."""
         with kafka.a_server(tmp_path) as server, opened([server]) as log:
             log.create_topic("t", 1)
-            with Load(log) as load:
+            with Load(log, record_property) as load:
                 server.kill()
                 server.start()
                 load.goes_on()
                 load.figures()
 
-    def test_is_shut_down_and_restarted(self, tmp_path):
+    def test_is_shut_down_and_restarted(self, tmp_path, record_property):
         """The same when it ends in order."""
         with kafka.a_server(tmp_path) as server, opened([server]) as log:
             log.create_topic("t", 1)
-            with Load(log) as load:
+            with Load(log, record_property) as load:
                 server.end()
                 load.is_refused()
                 server.start()
@@ -160,13 +43,13 @@ class TestOneServer:
                 load.figures()
 
     @pytest.mark.parametrize("timeout", [2, 10], ids=["for six seconds", "for thirty seconds, as the default is"])
-    def test_is_paused(self, tmp_path, timeout):
+    def test_is_paused(self, tmp_path, timeout, record_property):
         """What a paused server has not answered is refused in time. At most what was on its way may be stored later:
         one request of each writer, and nothing that was appended after those.
         """
         with kafka.a_server(tmp_path) as server, opened([server], timeout) as log:
             log.create_topic("t", 1)
-            with Load(log) as load:
+            with Load(log, record_property) as load:
                 server.pause()
                 for _ in range(3):
                     load.is_refused()
@@ -213,13 +96,13 @@ class TestOneServer:
             until(lambda: not isinstance(log.append("t", {0: [a_record("b")]})[0], Refused))
             assert log.bounds("t", [0])[0].next <= 2 + 2
 
-    def test_has_no_room_left(self, tmp_path):
+    def test_has_no_room_left(self, tmp_path, record_property):
         """Without room a server refuses and ends; with room it starts again, with all that was acknowledged."""
         limited = ("/bin/sh", "-c", 'ulimit -f 20480; exec "$0" "$@"')
         with kafka.a_server(tmp_path, limited) as server, opened([server]) as log:
             log.create_topic("t", 1)
             log.create_topic("filled", 1)
-            with Load(log) as load:
+            with Load(log, record_property) as load:
                 filling = Record(b'"%s"' % random.Random(1).randbytes(500_000).hex().encode())
                 until(
                     lambda: server.has_ended() or outcome(lambda: log.append("filled", {0: [filling]})) != {0: Stored()}
@@ -232,7 +115,8 @@ class TestOneServer:
 
     def test_forgets_a_topic_that_others_delete(self, tmp_path):
         """A topic that is deleted behind our back is unknown, soon, and others go on."""
-        from nakadi.engines.kafka.cluster import Address, Cluster  # noqa: PLC0415  # installed where these tests run
+        from nakadi.engines.kafka.client import Address  # noqa: PLC0415  # installed where these tests run
+        from nakadi.engines.kafka.cluster import Cluster  # noqa: PLC0415  # as above
 
         with kafka.a_server(tmp_path) as server, opened([server]) as log:
             for topic in ("t", "gone"):
@@ -249,34 +133,14 @@ class TestOneServer:
             assert text_of(log.read("t", 0, 1).events[0].record) == "b"
 
 
-def until_available(ask):
-    """The answer, once there is one."""
-    found = []
-
-    def asked():
-        with suppress(Unavailable):
-            found.append(ask())
-        return found
-
-    until(asked)
-    return found[0]
-
-
-def outcome(ask):
-    try:
-        return ask()
-    except (UnknownTopic, Unavailable, OffsetUnavailable) as error:
-        return type(error)
-
-
 class TestThreeServers:
-    def test_lead_in_turn(self, tmp_path):
+    def test_lead_in_turn(self, tmp_path, record_property):
         """When the server that leads a partition is killed, another one leads, with all that was acknowledged; with
         too few copies in sync every append is refused, and goes on when there are enough again.
         """
         with kafka.three_servers(tmp_path) as servers, opened(servers.values(), timeout=4) as log:
             until(lambda: made(log))
-            with Load(log, partitions=3) as load:
+            with Load(log, record_property, partitions=3) as load:
                 servers[2].kill()
                 load.goes_on()
                 servers[3].kill()

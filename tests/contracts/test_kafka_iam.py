@@ -16,7 +16,8 @@ from tests.support.engines import KAFKA
 from tests.support.patience import PATIENCE, until
 
 if KAFKA:
-    from nakadi.engines.kafka.cluster import Address, Cluster, consumer, producer
+    from nakadi.engines.kafka.client import Address, consumer, producer
+    from nakadi.engines.kafka.cluster import Cluster
 
 pytestmark = pytest.mark.skipif(not KAFKA, reason="Kafka is asked for by `make test-engines`")
 

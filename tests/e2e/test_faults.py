@@ -6,7 +6,9 @@ import httpx
 import pytest
 
 from nakadi.local import Broker
+from tests.support import kafka
 from tests.support.api import created, problem
+from tests.support.engines import KAFKA
 from tests.support.http import described
 from tests.support.patience import PATIENCE
 
@@ -23,9 +25,9 @@ BY_KEY = {
 }
 
 
-@pytest.fixture
-def broker():
-    with Broker() as broker:
+@pytest.fixture(params=["memory", *(["kafka"] if KAFKA else [])])
+def broker(request):
+    with Broker(event_log=kafka.url() if request.param == "kafka" else "memory:") as broker:
         yield broker
 
 

@@ -313,7 +313,7 @@ def check_reachable(storage: Storage, built_in: str, kafka_properties: str = "")
     if url == built_in:
         return
     if storage.type is StorageType.KAFKA:
-        from nakadi.engines.kafka.cluster import check_cluster
+        from nakadi.engines.kafka.client import check_cluster
 
         try:
             check_cluster(url)

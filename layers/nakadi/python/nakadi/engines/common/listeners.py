@@ -215,7 +215,9 @@ class AppendThreads:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="nakadi-append")
 
     def append_soon(self, topic: str, batches: Batches, done: Appended) -> None:
-        append = partial(self._append, topic, batches)
+        self.call(partial(self._append, topic, batches), done)
+
+    def call(self, append: Callable[[], Fates], done: Appended) -> None:
         try:
             self._threads.submit(append_at_once, append, done)
         except RuntimeError:

@@ -1,20 +1,16 @@
-"""A Kafka cluster: how it is reached, and its topics."""
+"""What is asked of a Kafka cluster beside writing and reading records: its topics, and the offsets in them."""
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import parse_qs, urlsplit
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import (
-    AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
@@ -23,23 +19,22 @@ from confluent_kafka.admin import (
     OffsetSpec,
     ResourceType,
 )
-from msgspec import Struct, field
 
+from nakadi.engines.kafka.client import (
+    PASSING,
+    UNKNOWN,
+    Address,
+    admin_client,
+    code_behind,
+    consumer,
+    fault_of,
+    translated,
+)
 from nakadi.engines.kafka.records import EPOCH, milliseconds_from
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
 
 Found = TypeVar("Found")
-Place = tuple[str, int]
-
-TIMEOUT = 10.0
-"""Seconds that a request to the cluster may take by default. After that nothing is known, and callers may try again."""
-
-LEAST_TIMEOUT = 2.0
-"""The library wants a second more than a fetch may wait."""
-
-CHECK_TIMEOUT = 5.0
-
 MOST_BYTES = 8 * 1024 * 1024
 """The largest batch of records that topics take: the most that MSK Serverless allows."""
 
@@ -60,97 +55,6 @@ TOPIC_CONFIGURATION = {
     "message.timestamp.type": "CreateTime",
 }
 
-PASSING = {
-    KafkaError.NOT_LEADER_FOR_PARTITION,
-    KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.OFFSET_NOT_AVAILABLE,
-    KafkaError.FENCED_LEADER_EPOCH,
-    KafkaError.UNKNOWN_LEADER_EPOCH,
-    KafkaError._NOENT,  # noqa: SLF001  # no leader yet, in the library's own words
-}
-"""What servers answer for a moment after a topic was made or another server leads a partition."""
-
-UNKNOWN = {
-    KafkaError.UNKNOWN_TOPIC_OR_PART,
-    KafkaError.TOPIC_EXCEPTION,  # no topic can have such a name
-    KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001  # the library's own names
-    KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
-}
-
-QUIET = 60.0
-"""Seconds in which the library's log has the same line once: while a server is away it has several a second."""
-
-
-class _Once(logging.Filter):
-    """Lets a line through unless the same one was logged a moment ago."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._last: dict[str, float] = {}
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        # Without what differs from line to line: how long something took, and how often it was seen.
-        line, now = record.getMessage().split(" (after ")[0], time.monotonic()
-        if now - self._last.get(line, -QUIET) < QUIET:
-            return False
-        self._last = {each: moment for each, moment in self._last.items() if now - moment < QUIET} | {line: now}
-        return True
-
-
-_log = logging.getLogger("nakadi.kafka")
-_log.addFilter(_Once())
-
-
-class Address(Struct, frozen=True):
-    """Where a cluster is: `kafka://host:9092,host:9092?prefix=nakadi-&replication=3&properties=/etc/kafka.properties`.
-
-    `prefix` begins the names of topics. `replication` is the number of copies, by default the cluster's own default.
-    `timeout` is the number of seconds that a request may take, and after which an append counts as failed.
-    `iam` is a region of AWS, where the process signs in to a cluster of MSK by its role.
-    The file `properties` holds settings of librdkafka, one `name=value` a line: what is secret belongs there, for URLs
-    are written to logs.
-    """
-
-    servers: str
-    prefix: str = ""
-    replication: int = -1
-    timeout: float = TIMEOUT
-    iam: str = ""
-    properties: Mapping[str, str] = field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        # Without the properties: some are secret.
-        return f"Address({self.servers!r}, {self.prefix!r}, {self.replication})"
-
-    @classmethod
-    def parse(cls, url: str) -> Address:
-        parts = urlsplit(url)
-        options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
-        file = options.get("properties")
-        return cls(
-            parts.netloc,
-            options.get("prefix", ""),
-            int(options.get("replication", "-1")),
-            max(float(options.get("timeout", TIMEOUT)), LEAST_TIMEOUT),
-            options.get("iam", ""),
-            _properties(Path(file).read_text(encoding="utf-8")) if file else {},
-        )
-
-    def settings(self, **others: object) -> dict[str, Any]:
-        """What a client of the library is made with; `others` have underscores in the place of dots."""
-        common = {
-            "bootstrap.servers": self.servers,
-            "client.id": "nakadi",
-            "socket.timeout.ms": int(self.timeout * 1000),
-            "socket.keepalive.enable": True,
-            "reconnect.backoff.max.ms": 2000,
-            # A topic that was deleted meanwhile is reported after so long.
-            "topic.metadata.propagation.max.ms": 2000,
-            **(_signing_in(self.iam) if self.iam else {}),
-            **self.properties,
-        }
-        return common | {name.replace("_", "."): value for name, value in others.items()}
-
 
 def compaction_settings(age: timedelta, tombstones_age: timedelta) -> Mapping[str, str]:
     """Settings of a topic that Kafka compacts once events have this age. Whole minutes, so that they seldom change."""
@@ -169,76 +73,9 @@ def _minutes(time: timedelta) -> int:
     return max(-(-time // minute), 0) * 60_000
 
 
-def _signing_in(region: str) -> dict[str, object]:
-    from nakadi.engines.kafka.iam import token  # noqa: PLC0415  # botocore is only there where it is needed
-
-    return {
-        "security.protocol": "SASL_SSL",
-        "sasl.mechanism": "OAUTHBEARER",
-        # A thread of the library calls it, also while no request is under way.
-        "oauth_cb": lambda _configuration: token(region),
-    }
-
-
-def _properties(text: str) -> dict[str, str]:
-    lines = (line.strip() for line in text.splitlines())
-    pairs = (line.partition("=") for line in lines if line and not line.startswith("#"))
-    return {name.strip(): value.strip() for name, _, value in pairs}
-
-
-def producer(address: Address, **settings: object) -> Producer:
-    return Producer(address.settings(**settings), logger=_log)
-
-
-def consumer(address: Address, **settings: object) -> Consumer:
-    """A consumer that is given its partitions. It joins no group and stores no offsets; the library wants an id."""
-    return Consumer(
-        address.settings(
-            group_id="nakadi",
-            enable_auto_commit=False,
-            auto_offset_reset="error",
-            allow_auto_create_topics=False,
-            **settings,
-        ),
-        logger=_log,
-    )
-
-
-@contextmanager
-def translated(topic: str) -> Iterator[None]:
-    """Turn errors of the library into those of the port."""
-    try:
-        yield
-    except KafkaException as error:
-        raise fault_of(error.args[0], topic) from error
-    except TimeoutError as error:
-        raise Unavailable(f"Kafka: {topic}: no answer in time") from error
-
-
-def fault_of(error: Any, topic: str) -> Exception:
-    code = error.code()
-    if code in UNKNOWN:
-        return UnknownTopic(topic)
-    if code == KafkaError.OFFSET_OUT_OF_RANGE:
-        return OffsetUnavailable(f"{topic}: {error.str()}")
-    return Unavailable(f"Kafka: {topic}: {error.name()}: {error.str()}")
-
-
 def is_refused_setting(error: Unavailable) -> bool:
     """Whether the cluster does not let this be set. MSK Serverless has few settings, and some only for new topics."""
-    return _code_behind(error) in {KafkaError.INVALID_CONFIG, KafkaError.POLICY_VIOLATION, KafkaError.INVALID_REQUEST}
-
-
-def _code_behind(error: BaseException) -> int | None:
-    cause = error.__cause__
-    return cause.args[0].code() if isinstance(cause, KafkaException) else None
-
-
-def check_cluster(url: str) -> None:
-    """Raise `Unavailable`, within seconds, unless the cluster answers."""
-    client = AdminClient(Address.parse(url).settings(), logger=_log)
-    with translated("the cluster"):
-        client.list_topics("nakadi", timeout=CHECK_TIMEOUT)
+    return code_behind(error) in {KafkaError.INVALID_CONFIG, KafkaError.POLICY_VIOLATION, KafkaError.INVALID_REQUEST}
 
 
 class Cluster:
@@ -247,7 +84,7 @@ class Cluster:
     def __init__(self, address: Address) -> None:
         self.address = address
         self._timeout = address.timeout
-        self._admin = AdminClient(address.settings(), logger=_log)
+        self._admin = admin_client(address)
         self._asking = consumer(address)
         self._partitions: dict[str, int] = {}
         self._sealed: set[str] = set()
@@ -271,6 +108,11 @@ class Cluster:
             self._partitions[topic] = known
         if lowest < 0 or (partitions and highest >= known):
             raise UnknownTopic(f"{topic} has no partition {lowest if lowest < 0 else highest}")
+
+    def takes(self, topic: str, partitions: Collection[int]) -> bool:
+        """Whether it is known, without asking, that the topic has all of these partitions and is not sealed."""
+        known = self._partitions.get(topic, 0)
+        return all(0 <= number < known for number in partitions) and topic not in self._sealed
 
     def forget(self, topic: str) -> None:
         self._partitions.pop(topic, None)
@@ -370,7 +212,7 @@ class Cluster:
         try:
             return max(self._offsets(topic, [partition], OffsetSpec.max_timestamp())[partition][1], 0)
         except Unavailable as error:
-            if _code_behind(error) not in {KafkaError.UNSUPPORTED_VERSION, KafkaError._UNSUPPORTED_FEATURE}:  # noqa: SLF001  # the library's own name
+            if code_behind(error) not in {KafkaError.UNSUPPORTED_VERSION, KafkaError._UNSUPPORTED_FEATURE}:  # noqa: SLF001  # the library's own name
                 raise
         return self._latest_time_by_search(topic, partition)
 

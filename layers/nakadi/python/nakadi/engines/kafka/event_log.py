@@ -5,19 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 
 from confluent_kafka import KafkaError
 
-from nakadi.engines.common.listeners import AppendThreads, PartitionListeners
-from nakadi.engines.kafka.cluster import (
-    UNKNOWN,
-    Address,
-    Cluster,
-    Place,
-    compaction_settings,
-    fault_of,
-    is_refused_setting,
-)
+from nakadi.engines.common.listeners import AppendThreads, PartitionListeners, append_at_once
+from nakadi.engines.kafka.client import UNKNOWN, Address, Place, fault_of
+from nakadi.engines.kafka.cluster import Cluster, compaction_settings, is_refused_setting
 from nakadi.engines.kafka.reading import CatchUp, Tail
 from nakadi.engines.kafka.records import MARKER
 from nakadi.engines.kafka.writing import Outcome, Writer
@@ -108,7 +102,27 @@ class KafkaLog:
         cluster.check(topic, batches)
         if cluster.is_known_to_be_sealed(topic):
             raise SealedTopic(topic)
-        outcomes = self._writer.write(topic, batches)
+        return self._fates(topic, batches, self._writer.write(topic, batches))
+
+    def append_soon(self, topic: str, batches: Mapping[int, Sequence[Record]], done: Appended) -> None:
+        """Without a thread for it, unless the cluster has to be asked for something before or afterwards."""
+        if not self._closed and self._cluster.takes(topic, batches) and self._writer.is_prepared(topic, batches):
+            self._writer.write_soon(topic, batches, partial(self._finish, topic, batches, done))
+        else:
+            self._append_threads.append_soon(topic, batches, done)
+
+    def _finish(
+        self, topic: str, batches: Mapping[int, Sequence[Record]], done: Appended, outcomes: Mapping[int, Outcome]
+    ) -> None:
+        fates = partial(self._fates, topic, batches, outcomes)
+        if all(outcome is None for outcome in outcomes.values()):
+            append_at_once(fates, done)
+        else:
+            self._append_threads.call(fates, done)
+
+    def _fates(
+        self, topic: str, batches: Mapping[int, Sequence[Record]], outcomes: Mapping[int, Outcome]
+    ) -> Mapping[int, Fate]:
         failures = [outcome for outcome in outcomes.values() if outcome is not None]
         if failures:
             self._explain(topic, failures, everything=len(failures) == len(batches))
@@ -116,9 +130,6 @@ class KafkaLog:
             if records and outcomes[number] is None:
                 self._announcements.announce(topic, number)
         return {number: _fate(outcome) for number, outcome in outcomes.items()}
-
-    def append_soon(self, topic: str, batches: Mapping[int, Sequence[Record]], done: Appended) -> None:
-        self._append_threads.append_soon(topic, batches, done)
 
     def _explain(self, topic: str, failures: Sequence[KafkaError], *, everything: bool) -> None:
         """Raise what says more than that each partition failed."""
@@ -159,7 +170,7 @@ class KafkaLog:
             return found
         known_end = self._catch_up.known_end(place, start)
         if known_end is not None:
-            return self._catch_up.read(place, start, limit, max_bytes, known_end)
+            return self._read_from_cluster(place, start, limit, max_bytes, known_end)
         # The tail may be a moment behind. What was stored before this read began is seen here.
         oldest, end = self._open_cluster().bounds_of(*place)
         if not oldest <= start <= end:
@@ -171,7 +182,17 @@ class KafkaLog:
         found = self._tail.slice(place, start, limit, max_bytes)
         if found is not None and found.events:
             return found
-        return self._catch_up.read(place, start, limit, max_bytes, end)
+        return self._read_from_cluster(place, start, limit, max_bytes, end)
+
+    def _read_from_cluster(self, place: Place, start: int, limit: int, max_bytes: int, end: int) -> Slice:
+        try:
+            return self._catch_up.read(place, start, limit, max_bytes, end)
+        except OffsetUnavailable as error:
+            # Events were removed since the cluster was asked what it has. If none were, a server is mistaken.
+            oldest, end = self._open_cluster().bounds_of(*place)
+            if oldest <= start <= end:
+                raise Unavailable(f"Kafka: {place[0]}: a server does not find the offset {start}") from error
+            raise
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
         cluster = self._open_cluster()

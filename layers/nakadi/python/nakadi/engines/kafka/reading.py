@@ -19,7 +19,7 @@ from typing import Any
 from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError, TopicPartition
 from msgspec import Struct, field
 
-from nakadi.engines.kafka.cluster import Address, Place, consumer, fault_of, translated
+from nakadi.engines.kafka.client import Address, Place, consumer, fault_of, translated
 from nakadi.engines.kafka.records import MARKER, event_of
 from nakadi.model.events import Slice, StoredEvent
 from nakadi.model.outcomes import Unavailable

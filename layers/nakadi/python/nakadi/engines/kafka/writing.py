@@ -13,15 +13,17 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeAlias
 
-from confluent_kafka import KafkaError, Producer
-from msgspec import Struct, field
+from confluent_kafka import KafkaError, KafkaException, Producer
+from msgspec import Struct
 
-from nakadi.engines.kafka.cluster import MOST_BYTES, UNKNOWN, Address, Place, producer
+from nakadi.engines.kafka.client import UNKNOWN, Address, Place, producer
+from nakadi.engines.kafka.cluster import MOST_BYTES
 from nakadi.engines.kafka.records import headers_of, milliseconds_from, size_of
 from nakadi.model.events import Record
 from nakadi.model.outcomes import Unavailable
@@ -44,23 +46,57 @@ LatestTime = Callable[[str, int], int]
 Outcome: TypeAlias = Any
 """How a write ended: the `KafkaError`, or None when it is durable."""
 
+_Batch = tuple[Sequence[Record], int]
+"""Records with the size of all."""
+
+Completed = Callable[[Outcome], None]
+Written = Callable[[Mapping[int, Outcome]], None]
+
 
 class _Part(Struct, eq=False):
-    """Records that are stored in one batch."""
+    """Records that are stored in one batch. `completed` is called once."""
 
     place: Place
     records: Sequence[Record]
     size: int
+    completed: Completed
     added: float = 0.0
-    outcome: Future[Outcome] = field(default_factory=Future)
     unanswered: int = 0
     failure: KafkaError | None = None
+    is_complete: bool = False
 
     def answered(self, error: KafkaError | None, _message: object) -> None:
         self.failure = self.failure or error
         self.unanswered -= 1
         if not self.unanswered:
-            self.outcome.set_result(self.failure)
+            self.complete(self.failure)
+
+    def complete(self, outcome: Outcome) -> None:
+        if self.is_complete:
+            return
+        self.is_complete = True
+        try:
+            self.completed(outcome)
+        except Exception:  # noqa: BLE001  # what it calls is code of other parts, and the lane serves others too
+            _log.exception("What follows an append to Kafka failed: %s/%s", *self.place)
+
+
+class _Write:
+    """The outcomes of an append's partitions, which lanes report from threads of their own."""
+
+    def __init__(self, partitions: Collection[int], done: Written) -> None:
+        self._outcomes: dict[int, Outcome] = dict.fromkeys(partitions)
+        self._missing = len(partitions)
+        self._lock = threading.Lock()
+        self._done = done
+
+    def settle(self, partition: int, outcome: Outcome) -> None:
+        with self._lock:
+            self._outcomes[partition] = outcome
+            self._missing -= 1
+            is_last = self._missing == 0
+        if is_last:
+            self._done(self._outcomes)
 
 
 class Writer:
@@ -71,20 +107,33 @@ class Writer:
 
     def write(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, Outcome]:
         """Store records and wait for the outcome of each partition."""
-        parts = {number: list(_parts((topic, number), records)) for number, records in batches.items()}
-        outcomes: dict[int, Outcome] = dict.fromkeys(batches)
-        for number in batches:
-            outcomes[number] = self._lane((topic, number)).learn_time((topic, number))
-        going_on = [number for number, each in parts.items() if each and outcomes[number] is None]
-        turn = 0
-        while going_on:
-            for number in going_on:
-                self._lane((topic, number)).add(parts[number][turn])
-            for number in going_on:
-                outcomes[number] = parts[number][turn].outcome.result()
-            turn += 1
-            going_on = [number for number in going_on if outcomes[number] is None and turn < len(parts[number])]
-        return outcomes
+        learnt = {number: self._lane((topic, number)).learn_time((topic, number)) for number in batches}
+        writable = {number: records for number, records in batches.items() if learnt[number] is None}
+        written: Future[Mapping[int, Outcome]] = Future()
+        self.write_soon(topic, writable, written.set_result)
+        return learnt | dict(written.result())
+
+    def is_prepared(self, topic: str, partitions: Collection[int]) -> bool:
+        """Whether nothing has to be asked before records can be written."""
+        return all(self._lane((topic, number)).knows_time((topic, number)) for number in partitions)
+
+    def write_soon(self, topic: str, batches: Mapping[int, Sequence[Record]], done: Written) -> None:
+        """Begin to store records. `done` is called with the outcome of each partition, mostly by the thread of a lane,
+        which cannot serve others before it returns."""
+        if not batches:
+            done({})
+            return
+        write = _Write(batches, done)
+        for number, records in batches.items():
+            self._store_next((topic, number), _in_batches(records), partial(write.settle, number), None)
+
+    def _store_next(self, place: Place, batches: Iterator[_Batch], completed: Completed, outcome: Outcome) -> None:
+        """Store the next part of what is larger than a batch, after the one in front of it was stored."""
+        batch = next(batches, None) if outcome is None else None
+        if batch is None:
+            completed(outcome)
+        else:
+            self._lane(place).add(_Part(place, *batch, partial(self._store_next, place, batches, completed)))
 
     def forget(self, topic: str) -> None:
         for lane in self._lanes:
@@ -99,18 +148,18 @@ class Writer:
         return self._lanes[hash(place) % LANES]
 
 
-def _parts(place: Place, records: Sequence[Record]) -> Iterator[_Part]:
-    part: list[Record] = []
+def _in_batches(records: Sequence[Record]) -> Iterator[_Batch]:
+    batch: list[Record] = []
     size = 0
     for record in records:
         more = size_of(record)
-        if part and (size + more > BATCH_BYTES or len(part) == BATCH_RECORDS):
-            yield _Part(place, part, size)
-            part, size = [], 0
-        part.append(record)
+        if batch and (size + more > BATCH_BYTES or len(batch) == BATCH_RECORDS):
+            yield batch, size
+            batch, size = [], 0
+        batch.append(record)
         size += more
-    if part:
-        yield _Part(place, part, size)
+    if batch:
+        yield batch, size
 
 
 class _Lane:
@@ -145,13 +194,20 @@ class _Lane:
                 return _as_kafka_error(error.__cause__)
         return None
 
+    def knows_time(self, place: Place) -> bool:
+        return place in self._times
+
     def add(self, part: _Part) -> None:
+        refusal = self._add_unless_refused(part)
+        if refusal is not None:
+            part.complete(refusal)
+
+    def _add_unless_refused(self, part: _Part) -> Outcome:
         with self._changed:
             if self._closed:
-                raise Unavailable("The event log is closed.")
+                return KafkaError(KafkaError._DESTROY)  # noqa: SLF001  # the library's own name
             if self._waiting and self._waiting_bytes + part.size > WAITING_BYTES:
-                part.outcome.set_result(KafkaError(KafkaError._QUEUE_FULL))  # noqa: SLF001  # the library's own name
-                return
+                return KafkaError(KafkaError._QUEUE_FULL)  # noqa: SLF001  # as above
             part.added = time.monotonic()
             self._waiting.append(part)
             self._waiting_bytes += part.size
@@ -159,6 +215,7 @@ class _Lane:
                 self._thread = threading.Thread(target=self._run, name="kafka-writer", daemon=True)
                 self._thread.start()
             self._changed.notify()
+        return None
 
     def forget(self, topic: str) -> None:
         # A plain pop of each: the thread of the lane may add others meanwhile, and never one of this topic.
@@ -180,11 +237,23 @@ class _Lane:
                 except Exception as error:  # noqa: BLE001  # the lane goes on with other partitions
                     _log.exception("Append to Kafka failed: %s/%s", *part.place)
                     part.failure = part.failure or _as_kafka_error(error)
-                    if not part.outcome.done():
-                        part.outcome.set_result(part.failure)
+                    part.complete(part.failure)
             if self._producer is not None:
-                self._producer.flush(FLUSH)
+                self._flush(self._producer)
             self._complete_all()
+
+    def _flush(self, producer: Producer) -> None:
+        try:
+            producer.flush(FLUSH)
+        except KafkaException as error:
+            # So the library reports a fatal error, as when the cluster lets this process write nothing at all. It may
+            # not report the outcome of records any more.
+            _log.warning("Appends to Kafka failed, another producer is used from now on: %s", error)
+            producer.purge()
+            self._producer = None
+            for part in [part for parts in self._under_way.values() for part in parts]:
+                part.failure = part.failure or _as_kafka_error(error)
+                part.complete(part.failure)
 
     def _next_parts(self) -> Sequence[_Part] | None:
         """Parts for the next flush; None when the lane is closed and everything is finished.
@@ -197,7 +266,7 @@ class _Lane:
                 if self._closed:
                     return None
                 self._changed.wait()
-            self._refuse_expired()
+            expired = self._remove_expired()
             taken, left = [], []
             sizes: dict[Place, int] = {}
             counts: dict[Place, int] = {}
@@ -214,15 +283,19 @@ class _Lane:
                     taken.append(part)
             self._waiting = deque(left)
             self._waiting_bytes = sum(part.size for part in left)
+        for part in expired:
+            part.complete(KafkaError(KafkaError._MSG_TIMED_OUT))  # noqa: SLF001  # as above
         for part in taken:
             self._under_way.setdefault(part.place, []).append(part)
         return taken
 
-    def _refuse_expired(self) -> None:
-        """Refuse what has waited for as long as an answer may take: it was not sent, and is not sent any more."""
+    def _remove_expired(self) -> Sequence[_Part]:
+        """What has waited for as long as an answer may take: it was not sent, and is not sent any more."""
         oldest = time.monotonic() - self._address.timeout
+        expired = []
         while self._waiting and self._waiting[0].added < oldest:
-            self._waiting.popleft().outcome.set_result(KafkaError(KafkaError._MSG_TIMED_OUT))  # noqa: SLF001  # as above
+            expired.append(self._waiting.popleft())
+        return expired
 
     def _produce(self, part: _Part) -> None:
         """Give the records to the library. The first and the last one report the outcome of the whole part.
@@ -272,7 +345,7 @@ class _Lane:
     def _complete_all(self) -> None:
         fatal = False
         for place, parts in list(self._under_way.items()):
-            open_parts = [part for part in parts if not part.outcome.done()]
+            open_parts = [part for part in parts if not part.is_complete]
             fatal = fatal or any(part.failure is not None and part.failure.fatal() for part in parts)
             if any(part.failure is not None and part.failure.code() in UNKNOWN for part in parts):
                 self._times.pop(place, None)

@@ -1,0 +1,163 @@
+"""Answers of Kafka that are errors, come late, or never come: what was acknowledged is there, once and in order.
+
+A proxy in front of a real server spoils its answers while events are published and read. The summary of the run shows
+how many events each test published, and what became of them.
+"""
+
+from contextlib import contextmanager
+from types import SimpleNamespace
+from uuid import uuid4
+
+import pytest
+
+from nakadi.model.events import Stored
+from nakadi.model.outcomes import Unavailable
+from tests.support import kafka
+from tests.support.engines import KAFKA, a_record
+from tests.support.kafka_load import WRITERS, Load, opened, outcome
+from tests.support.kafka_proxy import FETCH, LIST_OFFSETS, METADATA, PRODUCE, Fault, Proxy
+from tests.support.patience import until
+
+pytestmark = pytest.mark.skipif(not KAFKA, reason="Kafka is asked for by `make test-engines`")
+
+OFFSET_OUT_OF_RANGE = 1
+NOT_LEADER = 6
+REQUEST_TIMED_OUT = 7
+NOT_ENOUGH_REPLICAS = 19
+NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
+TOPIC_AUTHORIZATION_FAILED = 29
+KAFKA_STORAGE_ERROR = 56
+
+NOT_STORED = {
+    "not the leader": {"code": NOT_LEADER},
+    "timed out": {"code": REQUEST_TIMED_OUT},
+    "too few copies in sync": {"code": NOT_ENOUGH_REPLICAS},
+    "disk failed": {"code": KAFKA_STORAGE_ERROR},
+    "request lost": {},
+}
+STORED = {
+    "timed out after storing": {"code": REQUEST_TIMED_OUT, "reaches_server": True},
+    "too few copies in sync after storing": {"code": NOT_ENOUGH_REPLICAS_AFTER_APPEND, "reaches_server": True},
+    "answer lost": {"reaches_server": True},
+}
+SPOILED_READS = {
+    "offset out of range": {"code": OFFSET_OUT_OF_RANGE},
+    "not the leader": {"code": NOT_LEADER},
+    "disk failed": {"code": KAFKA_STORAGE_ERROR},
+    "may not be read": {"code": TOPIC_AUTHORIZATION_FAILED},
+    "answer lost": {},
+}
+
+
+@pytest.fixture(scope="module")
+def proxy(tmp_path_factory):
+    """A server that sends its clients to the proxy in front of it."""
+    made = Proxy()
+    advertised = {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{made.port}"}
+    server = kafka.OwnServer(tmp_path_factory.mktemp("kafka"), settings=advertised)
+    try:
+        server.wait()
+        made.stand_in_front_of(int(server.address.rpartition(":")[2]))
+        yield made
+    finally:
+        made.close()
+        server.end()
+
+
+@contextmanager
+def a_log(proxy, timeout):
+    servers = [SimpleNamespace(address=f"127.0.0.1:{proxy.port}")]
+    with opened(servers, timeout, f"{uuid4().hex[:12]}-") as log:
+        log.create_topic("t", 1)
+        yield log
+
+
+def nothing_waits(log):
+    """No append and no record is kept in memory once all of them have their outcome."""
+    lanes = log._writer._lanes
+    until(lambda: not any(lane._waiting or lane._under_way for lane in lanes))
+    return all(not lane._waiting_bytes and not len(lane._producer or ()) for lane in lanes)
+
+
+@pytest.mark.parametrize("spoiled", [*NOT_STORED.values(), *STORED.values()], ids=[*NOT_STORED, *STORED])
+def test_publishers_do_not_see_an_error_that_passes(proxy, spoiled, record_property):
+    """The library sends a request again, and Kafka finds out what it has stored already: all is acknowledged, once."""
+    with a_log(proxy, timeout=60) as log, Load(log, record_property) as load:
+        with proxy.spoiling(Fault(PRODUCE, times=3, **spoiled)) as fault:
+            until(lambda: fault.seen == fault.times)
+            load.goes_on()
+        assert load.figures()["refused"] == 0
+        assert nothing_waits(log)
+
+
+@pytest.mark.parametrize("spoiled", NOT_STORED.values(), ids=NOT_STORED)
+def test_an_error_that_lasts_is_told_in_time(proxy, spoiled, record_property):
+    """Events are refused when the time is over, are not stored later, and are published again when the error is over.
+
+    At most the request that is on its way at the end of the error may still be carried out.
+    """
+    with a_log(proxy, timeout=2) as log, Load(log, record_property) as load:
+        with proxy.spoiling(Fault(PRODUCE, **spoiled)):
+            load.is_refused()
+        load.goes_on()
+        assert load.figures()["refused but stored"] <= WRITERS
+        assert nothing_waits(log)
+
+
+@pytest.mark.parametrize(
+    "spoiled", [*STORED.values(), {"reaches_server": True, "held_back": True}], ids=[*STORED, "answer late"]
+)
+def test_events_without_an_answer_have_an_unknown_outcome(proxy, spoiled, record_property):
+    """What Kafka has stored without saying so is refused when the time is over, and is stored once all the same."""
+    with a_log(proxy, timeout=2) as log, Load(log, record_property) as load:
+        with proxy.spoiling(Fault(PRODUCE, **spoiled)):
+            load.is_refused()
+        load.goes_on()
+        assert load.figures()["refused but stored"] > 0
+        assert nothing_waits(log)
+
+
+def test_publishing_that_is_not_allowed_is_refused_at_once(proxy, record_property):
+    """No time passes before events are refused, and none of them is stored when publishing is allowed again."""
+    with a_log(proxy, timeout=240) as log, Load(log, record_property) as load:
+        with proxy.spoiling(Fault(PRODUCE, TOPIC_AUTHORIZATION_FAILED)):
+            load.is_refused()
+            load.is_refused()
+        load.goes_on()
+        assert load.figures()["refused but stored"] == 0
+        assert nothing_waits(log)
+
+
+@pytest.mark.parametrize("spoiled", SPOILED_READS.values(), ids=SPOILED_READS)
+def test_readers_go_on_after_an_error(proxy, spoiled, record_property):
+    """Whether it passes at once or lasts until reads fail, no event is left out, and none is read twice."""
+    with a_log(proxy, timeout=2) as log, Load(log, record_property) as load:
+        with proxy.spoiling(Fault(FETCH, times=3, **spoiled)) as fault:
+            until(lambda: fault.seen == fault.times)
+            load.goes_on()
+        with proxy.spoiling(Fault(FETCH, **spoiled)):
+            failed = load.failed_reads
+            until(lambda: load.failed_reads > failed)
+        load.goes_on()
+        load.figures()
+
+
+def test_readers_go_on_after_slow_answers_about_ends(proxy, record_property):
+    """A reader that cannot find out where the partition ends fails in time, and goes on where it was."""
+    with a_log(proxy, timeout=2) as log, Load(log, record_property) as load:
+        with proxy.spoiling(Fault(LIST_OFFSETS, reaches_server=True, held_back=True)):
+            failed = load.failed_reads
+            until(lambda: load.failed_reads > failed)
+        load.goes_on()
+        load.figures()
+
+
+def test_slow_answers_about_topics_delay_only_those_who_ask(proxy, record_property):
+    """What is known needs no asking; what is not known is unavailable in time, and there when the answers are."""
+    with a_log(proxy, timeout=2) as log, Load(log, record_property) as load:
+        log.create_topic("other", 1)
+        with proxy.spoiling(Fault(METADATA, reaches_server=True, held_back=True)):
+            assert outcome(lambda: log.append("other", {0: [a_record("a")]})) is Unavailable
+            load.goes_on()
+        until(lambda: outcome(lambda: log.append("other", {0: [a_record("a")]})) == {0: Stored()})
+        load.figures()

@@ -1,0 +1,260 @@
+"""What stands in front of a server of Kafka and spoils some of its answers: errors that a real one gives seldom,
+answers that never arrive, and answers that arrive late.
+
+Of Kafka's protocol it knows the frames, and of requests to produce and to fetch what an answer to them has to repeat.
+It has client and server agree on versions of these two whose format is known here.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+PRODUCE, FETCH, LIST_OFFSETS, METADATA, VERSIONS = 0, 1, 2, 3, 18
+
+NEWEST = {PRODUCE: 7, FETCH: 11}
+"""The newest versions without compact fields."""
+
+
+@dataclass(eq=False)
+class Fault:
+    """What happens to requests of one kind, `times` of them, or all while it lasts.
+
+    They are answered with the error `code`; without one, the connection is cut in place of the answer, or the answer is
+    held back for as long as the fault lasts. `reaches_server` says whether the server carries them out.
+    """
+
+    kind: int
+    code: int | None = None
+    reaches_server: bool = False
+    held_back: bool = False
+    times: int | None = None
+    seen: int = 0
+    ended: threading.Event = field(default_factory=threading.Event)
+
+    def takes(self, kind: int) -> bool:
+        if kind != self.kind or self.seen == self.times or self.ended.is_set():
+            return False
+        self.seen += 1
+        return True
+
+
+class Proxy:
+    """It listens from the beginning; the server may come later."""
+
+    def __init__(self) -> None:
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listening.getsockname()[1]
+        self._server = 0
+        self._fault: Fault | None = None
+        self._lock = threading.Lock()
+        self._connections: list[_Connection] = []
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+
+    def stand_in_front_of(self, port: int) -> None:
+        self._server = port
+        self._accepting.start()
+
+    def close(self) -> None:
+        # A thread that waits for a connection goes on waiting when its socket is closed, unless that is shut down.
+        with suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)
+        if self._accepting.ident is not None:
+            self._accepting.join()
+        self._listening.close()
+        for each in self._connections:
+            each.end()
+
+    @contextmanager
+    def spoiling(self, fault: Fault) -> Iterator[Fault]:
+        with self._lock:
+            self._fault = fault
+        try:
+            yield fault
+        finally:
+            with self._lock:
+                self._fault = None
+            fault.ended.set()
+
+    def fault_of(self, kind: int) -> Fault | None:
+        with self._lock:
+            return self._fault if self._fault is not None and self._fault.takes(kind) else None
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listening.accept()
+            except OSError:
+                return
+            try:
+                server = socket.create_connection(("127.0.0.1", self._server))
+            except OSError:
+                client.close()
+                continue
+            self._connections.append(_Connection(self, client, server))
+
+
+class _Connection:
+    def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket) -> None:
+        self._proxy, self._client, self._server = proxy, client, server
+        for each in (client, server):
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._answering = threading.Lock()
+        self._about_versions: set[int] = set()
+        self._spoiled: dict[int, tuple[Fault, bytes]] = {}
+
+        self._threads = [
+            threading.Thread(target=self._until_the_end, args=(work,), daemon=True)
+            for work in (self._pass_requests, self._pass_answers)
+        ]
+        for each in self._threads:
+            each.start()
+
+    def end(self) -> None:
+        self._cut()
+        for each in self._threads:
+            each.join()
+        for each in (self._client, self._server):
+            each.close()
+
+    def _until_the_end(self, work: Callable[[], None]) -> None:
+        with suppress(OSError):
+            work()
+        self._cut()
+
+    def _cut(self) -> None:
+        for each in (self._client, self._server):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def _pass_requests(self) -> None:
+        for frame in _frames(self._client):
+            kind, _, number = struct.unpack_from(">hhi", frame)
+            if kind == VERSIONS:
+                self._about_versions.add(number)
+            fault = self._proxy.fault_of(kind)
+            if fault is not None and not fault.reaches_server:
+                self._spoil(fault, frame, b"")
+                continue
+            if fault is not None:
+                self._spoiled[number] = fault, frame
+            _send(self._server, frame)
+
+    def _pass_answers(self) -> None:
+        for frame in _frames(self._server):
+            (number,) = struct.unpack_from(">i", frame)
+            fault, request = self._spoiled.pop(number, (None, b""))
+            if number in self._about_versions:
+                self._about_versions.remove(number)
+                self._answer(_with_older_versions(frame))
+            elif fault is None:
+                self._answer(frame)
+            else:
+                self._spoil(fault, request, frame)
+
+    def _spoil(self, fault: Fault, request: bytes, answer: bytes) -> None:
+        if fault.code is not None:
+            self._answer(_refusal(request, fault.code))
+        elif fault.held_back:
+            # What comes after it waits as well, as it would behind a slow answer.
+            fault.ended.wait()
+            self._answer(answer)
+        else:
+            self._cut()
+
+    def _answer(self, frame: bytes) -> None:
+        with self._answering:
+            _send(self._client, frame)
+
+
+def _frames(connection: socket.socket) -> Iterator[bytes]:
+    with connection.makefile("rb") as incoming:
+        while len(size := incoming.read(4)) == 4:
+            yield incoming.read(struct.unpack(">i", size)[0])
+
+
+def _send(connection: socket.socket, frame: bytes) -> None:
+    connection.sendall(struct.pack(">i", len(frame)) + frame)
+
+
+def _with_older_versions(frame: bytes) -> bytes:
+    """The answer that says which versions the server knows, without those that are not known here."""
+    changed = bytearray(frame)
+    at, (code,) = 6, struct.unpack_from(">h", frame, 4)
+    if code:
+        return frame
+    count, shift = 0, 0
+    while True:
+        count |= (frame[at] & 0x7F) << shift
+        at, shift = at + 1, shift + 7
+        if not frame[at - 1] & 0x80:
+            break
+    for _ in range(count - 1):
+        kind, oldest, newest = struct.unpack_from(">hhh", frame, at)
+        struct.pack_into(">hhh", changed, at, kind, oldest, min(newest, NEWEST.get(kind, newest)))
+        at += 7
+    return bytes(changed)
+
+
+class _Request:
+    """The fields of a request, read one after the other."""
+
+    def __init__(self, frame: bytes) -> None:
+        self._frame, self._at = frame, 0
+        self.kind, self.version, self.number = self.take(">hhi")
+        self.text()
+
+    def take(self, format_: str) -> tuple[int, ...]:
+        found = struct.unpack_from(format_, self._frame, self._at)
+        self._at += struct.calcsize(format_)
+        return found
+
+    def text(self) -> bytes:
+        return self._bytes(self.take(">h")[0])
+
+    def skip_data(self) -> None:
+        self._bytes(self.take(">i")[0])
+
+    def _bytes(self, size: int) -> bytes:
+        begin, self._at = self._at, self._at + max(size, 0)
+        return self._frame[begin : self._at]
+
+
+def _refusal(frame: bytes, code: int) -> bytes:
+    """An answer that has this error for each partition of a request."""
+    request = _Request(frame)
+    assert request.version == NEWEST[request.kind], (request.kind, request.version)
+    return (_refused_produce if request.kind == PRODUCE else _refused_fetch)(request, code)
+
+
+def _refused_produce(request: _Request, code: int) -> bytes:
+    request.text()
+    _, _, topics = request.take(">hii")
+    answer = [struct.pack(">ii", request.number, topics)]
+    for _ in range(topics):
+        name = request.text()
+        (partitions,) = request.take(">i")
+        answer.append(struct.pack(">h", len(name)) + name + struct.pack(">i", partitions))
+        for _ in range(partitions):
+            (partition,) = request.take(">i")
+            request.skip_data()
+            answer.append(struct.pack(">ihqqq", partition, code, -1, -1, -1))
+    return b"".join(answer) + struct.pack(">i", 0)
+
+
+def _refused_fetch(request: _Request, code: int) -> bytes:
+    *_, topics = request.take(">iiiibiii")
+    # Without a session, so that each request names all partitions.
+    answer = [struct.pack(">iihii", request.number, 0, 0, 0, topics)]
+    for _ in range(topics):
+        name = request.text()
+        (partitions,) = request.take(">i")
+        answer.append(struct.pack(">h", len(name)) + name + struct.pack(">i", partitions))
+        for _ in range(partitions):
+            partition, *_ = request.take(">iiqqi")
+            answer.append(struct.pack(">ihqqqiii", partition, code, -1, -1, -1, -1, -1, 0))
+    return b"".join(answer)
