@@ -60,6 +60,33 @@ def test_a_storage_in_kafka_is_where_it_says(built_in, monkeypatch):
     )
 
 
+MSK = "b-1.shop.4fw2.c2.kafka.eu-central-1.amazonaws.com:9098"
+
+
+@pytest.mark.parametrize(
+    ("servers", "region"),
+    [
+        (MSK, "eu-central-1"),
+        (f"{MSK},{MSK.replace('b-1', 'b-2')}", "eu-central-1"),
+        ("boot-x1.c1.kafka-serverless.us-east-2.amazonaws.com:9098", "us-east-2"),
+        ("b-1-public.shop.4fw2.c2.kafka.eu-west-1.amazonaws.com:9198", "eu-west-1"),
+        ("b-1.shop.4fw2.c2.kafka.cn-north-1.amazonaws.com.cn:9098", "cn-north-1"),
+        (MSK.replace("9098", "9096"), ""),
+        (f"{MSK},kafka-1:9092", ""),
+        (f"{MSK},{MSK.replace('eu-central-1', 'eu-west-1')}", ""),
+        ("b-1.kafka.eu-central-1.amazonaws.com.example.org:9098", ""),
+        ("b-1.kafka.eu-central-1.amazonaws.com.cn.example:9098", ""),
+        ("kafka-1:9098", ""),
+    ],
+)
+def test_a_storage_in_msk_is_signed_in_to_by_iam(servers, region, monkeypatch):
+    """Servers of MSK at the port of IAM are sent a token for their region; no other server ever is."""
+    monkeypatch.setattr(engines, "find_spec", lambda _: True)
+    url = url_of(a_kafka({"bootstrap_servers": servers}), BUILT_IN, "/p")
+
+    assert url == f"kafka://{servers}?" + (f"iam={region}&" if region else "") + "properties=%2Fp"
+
+
 @pytest.mark.parametrize(
     "configuration",
     [

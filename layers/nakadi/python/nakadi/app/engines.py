@@ -7,6 +7,7 @@ engines.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from nakadi.engines.archive.archiver import ArchivePolicy, TopicOwners
 
 Opener = TypeVar("Opener")
+
+MSK_SERVER = re.compile(r"[a-z0-9.-]+\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?:(?:9098|9198)")
+"""A server that takes IAM, in its network or from the internet."""
 
 
 def load_engines_on_aws() -> None:
@@ -290,12 +294,18 @@ def url_of(storage: Storage, built_in: str, kafka_properties: str = "") -> str:
     """Where a storage's log is: in the built-in storage's file or memory, a stream beside its stream, or in Kafka.
 
     How to log in to a Kafka is never part of a storage, which anybody may read, but in the file `kafka_properties`.
+    Clusters of MSK that take IAM are known by the names and the port of their servers.
     Raises `Unavailable` when this broker has no engine for the storage.
     """
     if storage.type is StorageType.KAFKA and is_kafka(storage.configuration) and find_spec("confluent_kafka"):
-        options = {"prefix": storage.configuration.get("topic_prefix", ""), "properties": kafka_properties}
+        servers = str(storage.configuration["bootstrap_servers"])
+        options = {
+            "prefix": storage.configuration.get("topic_prefix", ""),
+            "iam": _region_of_msk(servers) if find_spec("botocore") else "",
+            "properties": kafka_properties,
+        }
         query = urlencode({name: value for name, value in options.items() if value})
-        return urlunsplit(("kafka", str(storage.configuration["bootstrap_servers"]), "", query, ""))
+        return urlunsplit(("kafka", servers, "", query, ""))
     on_kinesis = built_in.startswith("kinesis:")
     on_kafka = built_in.startswith("kafka:")
     if storage.type is StorageType.EMBEDDED and not on_kinesis and not on_kafka:
@@ -305,6 +315,15 @@ def url_of(storage: Storage, built_in: str, kafka_properties: str = "") -> str:
         unreachable = f"This broker cannot reach the storage {storage.id}, it has no engine for it"
         raise Unavailable(unreachable, public=unreachable)
     return at_stream(built_in, str(stream))
+
+
+def _region_of_msk(servers: str) -> str:
+    """The region of a cluster of MSK whose servers take IAM; empty for other servers.
+
+    Only servers with names of AWS are sent a token: with it, any other could sign in to MSK as this process.
+    """
+    found = {match[1] if (match := MSK_SERVER.fullmatch(each)) else "" for each in servers.split(",")}
+    return found.pop() if len(found) == 1 else ""
 
 
 def check_reachable(storage: Storage, built_in: str, kafka_properties: str = "") -> None:
