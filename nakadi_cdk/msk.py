@@ -32,8 +32,9 @@ GROUP = "nakadi"
 """Consumers name it, and do not join it."""
 
 CONNECT = ("kafka-cluster:Connect",)
-READ = ("kafka-cluster:DescribeTopic", "kafka-cluster:DescribeTopicDynamicConfiguration", "kafka-cluster:ReadData")
-WRITE = (*READ, "kafka-cluster:WriteData")
+READ = ("kafka-cluster:DescribeTopic", "kafka-cluster:ReadData")
+# Settings of a topic tell those who are refused that it was sealed.
+WRITE = (*READ, "kafka-cluster:DescribeTopicDynamicConfiguration", "kafka-cluster:WriteData")
 # Deleting records takes the right to delete the topic.
 REMOVE = (*READ, "kafka-cluster:DeleteTopic")
 MANAGE = (

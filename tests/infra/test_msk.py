@@ -17,21 +17,20 @@ from nakadi_cdk.needs import NEEDS, needs_of
 from tests.infra.conftest import NOT_LOOKED_AT
 from tests.infra.test_context import MSK
 from tests.infra.test_observability import ALARMS, OF_A_STREAM, OF_BROKERS
+from tests.support.msk import MANAGE, READ, REMOVE, WRITE
 from tests.support.templates import REGION, listed, text
 
 OUTSIDE = {"authorizer"}
 """What needs no events."""
 
-READ = {"DescribeTopic", "DescribeTopicDynamicConfiguration", "ReadData"}
-MANAGE = READ | {"AlterTopic", "AlterTopicDynamicConfiguration", "CreateTopic", "DeleteTopic", "WriteData"}
 MAY = {
-    "publish": READ | {"WriteData"},
+    "publish": WRITE,
     "event_types": MANAGE,
     "cursors": READ,
     "subscriptions": MANAGE,
     "admin": MANAGE,
     "housekeeping": MANAGE,
-    "log_indexer": READ | {"DeleteTopic"},
+    "log_indexer": REMOVE,
     "authorizer": set(),
 }
 ZONES = {

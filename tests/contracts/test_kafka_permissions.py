@@ -1,0 +1,218 @@
+"""Roles of functions in front of a Kafka that checks permissions: they are enough for the work, and none is too many.
+
+IAM's actions are translated into ACLs, which a server of MSK without IAM would have instead.
+"""
+
+from contextlib import closing, contextmanager
+from datetime import timedelta
+from itertools import count
+
+import pytest
+
+from infra.laptop.kinesis_local import free_port
+from nakadi.app.engines import open_event_log
+from nakadi.model.events import Refused
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports.clock import SystemClock
+from nakadi.ports.event_log import SealedTopic, UnknownTopic
+from tests.support import kafka
+from tests.support.engines import KAFKA, a_record
+from tests.support.msk import ACLS, IMPLIED, MANAGE, READ, REMOVE, WRITE
+from tests.support.patience import until
+
+pytestmark = pytest.mark.skipif(not KAFKA, reason="Kafka is asked for by `make test-engines`")
+
+ROLES = {"read": READ, "remove": REMOVE, "write": WRITE, "manage": MANAGE}
+
+STAGE = "nakadi-test."
+USERS = 40
+
+AN_AGE = timedelta(hours=1)
+
+
+class Secured:
+    """A server that knows some users, who may do nothing before they are given ACLs; without signing in one may do
+    everything."""
+
+    def __init__(self, folder):
+        plain, signed, inner = free_port(), free_port(), free_port()
+        users = " ".join(f'user_u{number}="p{number}"' for number in range(USERS))
+        listeners = f"PLAINTEXT://127.0.0.1:{plain},SASL_PLAINTEXT://127.0.0.1:{signed}"
+        protocols = ",".join(f"{name}:{name}" for name in ("PLAINTEXT", "SASL_PLAINTEXT"))
+        login = "org.apache.kafka.common.security.plain.PlainLoginModule"
+        self._folder, self._users = folder, count()
+        self.open, self._signed = f"127.0.0.1:{plain}", f"127.0.0.1:{signed}"
+        self.server = kafka.OwnServer(
+            folder,
+            plain,
+            {
+                "controller.quorum.voters": f"1@127.0.0.1:{inner}",
+                "listeners": f"{listeners},CONTROLLER://127.0.0.1:{inner}",
+                "advertised.listeners": listeners,
+                "listener.security.protocol.map": f"CONTROLLER:PLAINTEXT,{protocols}",
+                "sasl.enabled.mechanisms": "PLAIN",
+                "listener.name.sasl_plaintext.plain.sasl.jaas.config": f"{login} required {users};",
+                "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+                "super.users": "User:ANONYMOUS",
+            },
+        )
+
+    @contextmanager
+    def log_of(self, actions, prefix=STAGE):
+        """The event log as a role with these actions has it."""
+        number = next(self._users)
+        properties = self._folder / f"{number}.properties"
+        properties.write_text(
+            f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.username=u{number}\nsasl.password=p{number}\n"
+        )
+        self._allow(f"User:u{number}", actions)
+        url = f"kafka://{self._signed}?timeout=5&prefix={prefix}&properties={properties}"
+        with closing(open_event_log(url, SystemClock())) as log:
+            yield log
+
+    def _allow(self, user, actions):
+        from confluent_kafka.admin import (  # noqa: PLC0415  # installed where these tests run
+            AclBinding,
+            AclBindingFilter,
+            AclOperation,
+            AclPermissionType,
+            AdminClient,
+            ResourcePatternType,
+            ResourceType,
+        )
+
+        admin = AdminClient({"bootstrap.servers": self.open})
+        of_topics = ResourceType.TOPIC, STAGE, ResourcePatternType.PREFIXED
+        of_group = ResourceType.GROUP, "nakadi", ResourcePatternType.LITERAL
+        wanted = [(*of_topics, ACLS[each]) for each in actions] + [(*of_group, "DESCRIBE")]
+        bindings = [
+            AclBinding(kind, name, pattern, user, "*", AclOperation[operation], AclPermissionType.ALLOW)
+            for kind, name, pattern, operation in wanted
+        ]
+        for answer in admin.create_acls(bindings).values():
+            answer.result(30)
+        everything = AclBindingFilter(
+            ResourceType.ANY, None, ResourcePatternType.ANY, user, None, AclOperation.ANY, AclPermissionType.ANY
+        )
+        until(lambda: len(admin.describe_acls(everything).result(30)) == len(bindings))
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory):
+    made = Secured(tmp_path_factory.mktemp("kafka"))
+    try:
+        made.server.wait()
+        yield made
+    finally:
+        made.server.end()
+
+
+names = count()
+
+
+@pytest.fixture
+def topic(secured):
+    """A topic with an event; the log of one who may do everything makes it."""
+    name = f"t{next(names)}"
+    with closing(open_event_log(f"kafka://{secured.open}?prefix={STAGE}", SystemClock())) as log:
+        log.create_topic(name, 1)
+        log.append(name, {0: [a_record("a", key="k")]})
+    return name
+
+
+def reads(log, topic):
+    assert log.bounds(topic, [0])[0].next == 1
+    assert log.offset_at(topic, 0, SystemClock().now() + AN_AGE) == 1
+    assert len(log.read(topic, 0, 0).events) == 1
+    assert not log.read(topic, 0, 1).events
+
+
+def removes(log, topic):
+    log.trim(topic, 0, SystemClock().now() + AN_AGE)
+    assert log.bounds(topic, [0])[0].oldest == 1
+
+
+def publishes(log, topic):
+    if isinstance(log.append(topic, {0: [a_record("b", key="k")]})[0], Refused):
+        raise Unavailable("refused")
+
+
+def finds_the_end(log, topic):
+    """What is published to a topic that another process has sealed is refused for this reason."""
+    seal = log._cluster.topic_configuration(topic)
+    assert seal["max.message.bytes"] != "1"
+
+
+def makes(log, topic):
+    log.create_topic(f"{topic}-made", 1)
+
+
+def grows(log, topic):
+    log.add_partitions(topic, 2)
+
+
+def compacts(log, topic):
+    now = SystemClock().now()
+    log.compact(topic, 0, upto=now - AN_AGE, tombstones_before=now - AN_AGE)
+
+
+def seals(log, topic):
+    log.seal_topic(topic)
+    with pytest.raises(SealedTopic):
+        log.append(topic, {0: [a_record("c")]})
+
+
+def deletes(log, topic):
+    log.delete_topic(topic)
+
+
+WORK = {
+    "read": [reads],
+    "remove": [reads, removes],
+    "write": [reads, publishes, finds_the_end],
+    "manage": [reads, publishes, makes, grows, compacts, seals, deletes],
+}
+
+NEEDED_TO = {
+    "AlterTopic": grows,
+    "AlterTopicDynamicConfiguration": compacts,
+    "CreateTopic": makes,
+    "DeleteTopic": removes,
+    "DescribeTopicDynamicConfiguration": finds_the_end,
+    "ReadData": reads,
+    "WriteData": publishes,
+}
+
+
+def fails(work, log, topic):
+    try:
+        work(log, topic)
+    except (Unavailable, UnknownTopic):
+        return True
+    return False
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_role_is_enough(secured, topic, role):
+    """A function does all of its work in topics of its stage, and nothing in other topics."""
+    with secured.log_of(ROLES[role]) as log:
+        for work in WORK[role]:
+            work(log, topic)
+    with secured.log_of(ROLES[role], prefix="others.") as log:
+        assert fails(publishes, log, topic)
+        assert fails(makes, log, topic)
+
+
+@pytest.mark.parametrize(
+    ("role", "left_out"),
+    [
+        (role, action)
+        for role, actions in ROLES.items()
+        for action in sorted(actions)
+        if IMPLIED.get(action) not in actions
+    ],
+)
+def test_a_role_has_nothing_to_spare(secured, topic, role, left_out):
+    """Without one of its actions, a part of a function's work fails."""
+    with secured.log_of(ROLES[role] - {left_out}) as log:
+        assert fails(NEEDED_TO[left_out], log, topic)

@@ -1,0 +1,20 @@
+"""What the roles of functions may do in MSK, by IAM's names, and what that is in the words of Kafka."""
+
+READ = frozenset({"DescribeTopic", "ReadData"})
+REMOVE = READ | {"DeleteTopic"}
+WRITE = READ | {"DescribeTopicDynamicConfiguration", "WriteData"}
+MANAGE = WRITE | {"AlterTopic", "AlterTopicDynamicConfiguration", "CreateTopic", "DeleteTopic"}
+
+ACLS = {
+    "AlterTopic": "ALTER",
+    "AlterTopicDynamicConfiguration": "ALTER_CONFIGS",
+    "CreateTopic": "CREATE",
+    "DeleteTopic": "DELETE",
+    "DescribeTopic": "DESCRIBE",
+    "DescribeTopicDynamicConfiguration": "DESCRIBE_CONFIGS",
+    "ReadData": "READ",
+    "WriteData": "WRITE",
+}
+
+IMPLIED = {"DescribeTopic": "ReadData", "DescribeTopicDynamicConfiguration": "AlterTopicDynamicConfiguration"}
+"""What one may do in Kafka who may do the other; IAM asks for both."""
