@@ -118,7 +118,8 @@ def asked(host: str, method: str, path: str, body: Any = None) -> Any:
         connection.request(method, path, json.dumps(body), {"Content-Type": "application/json"})
         answer = connection.getresponse()
         content = answer.read()
-        if answer.status >= 300:
+        # An answer of 207 says that some or all of the events are not stored.
+        if answer.status >= 300 or answer.status == http.HTTPStatus.MULTI_STATUS:
             raise http.client.HTTPException(f"{answer.status} {content[:300]!r}")
         return json.loads(content) if content else None
     finally:
