@@ -184,7 +184,8 @@ def rate(url: str, name: str, events: int) -> float:
 
 def replay(*, quick: bool) -> Figures:
     events, rounds = (20_000, 5) if quick else (100_000, 11)
-    pieces = bodies(events, 1000)
+    # What is stored at one time cools as a whole, and publishers share commits: a piece of each may stay hot.
+    pieces = bodies(events, events // 100)
     with a_broker(archive_after=100_000) as url:
         for name in (HOT, COLD):
             published(url, name, pieces)

@@ -9,8 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
-from itertools import accumulate, chain, pairwise
-from operator import ne, sub
+from itertools import accumulate, chain
 from typing import Any
 from uuid import uuid4
 
@@ -71,6 +70,11 @@ MEMBER_BYTES = 500_000
 """Of text. What is unpacked at once should stay near the processor: it takes half as long again when it does not."""
 
 ABSENT = msgspec.Raw()
+
+EVENT = b',"event":'
+"""What a plain event stands behind."""
+
+CLOSING = ord("}")
 
 
 class ArchivedLine(msgspec.Struct, gc=False):
@@ -161,27 +165,35 @@ def joined(parts: Sequence[Sequence[StoredEvent]]) -> Sequence[StoredEvent]:
 def _plain_events(text: bytes, topic: str, partition: int) -> EventLines | None:
     """The events of lines that are as they are written here, without a key and the like: what most members have.
 
-    None when there are others. No event is made here: most of them are sent as the text that they are.
+    None when there are others. No event is made here: most of them are sent as the text that they are. Neighbours that
+    were stored at one time make one text; their lines begin alike, so that only the first of them has to be understood.
     """
-    found: list[tuple[bytes, bytes, bytes]] = _plain_line(topic, partition).findall(text)
-    if len(found) != text.count(b"\n"):
-        return None
-    if not found:
-        return EventLines([])
-    numbers, times, values = zip(*found, strict=True)
-    offsets = list(map(int, numbers))
-    steps = list(map(sub, offsets[1:], offsets))
-    if min(steps, default=1) < 1:
-        raise BadArchive("its offsets do not grow")
-    # Neighbours that were stored at one time make one text.
-    changes = map(ne, times, times[1:])
-    breaks = [at for at, (step, changed) in enumerate(zip(steps, changes, strict=True), 1) if changed or step != 1]
-    return EventLines(
-        [
-            Lines(offsets[begin], _moment(times[begin]), *_text_of(values[begin:end]))
-            for begin, end in pairwise([0, *breaks, len(values)])
-        ]
-    )
+    head, pattern = _head(topic, partition), _plain_beginning(topic, partition)
+    found: list[Lines] = []
+    place = following = 0
+    while place < len(text):
+        begin = pattern.match(text, place)
+        if begin is None:
+            return None
+        first = offset = int(begin[1])
+        if first < following:
+            raise BadArchive("its offsets do not grow")
+        rest, place = begin[2], begin.end()
+        values: list[bytes] = []
+        while True:
+            end = text.find(b"\n", place)
+            value = text[place : end - 1]
+            if end < 0 or not value or text[end - 1] != CLOSING:
+                return None
+            values.append(value)
+            place, offset = end + 1, offset + 1
+            beginning = b"%b%d%b" % (head, offset, rest)
+            if not text.startswith(beginning, place):
+                break
+            place += len(beginning)
+        found.append(Lines(first, _moment(begin[3]), *_text_of(values)))
+        following = offset
+    return EventLines(found)
 
 
 def _text_of(values: Sequence[bytes]) -> tuple[bytes, list[int]]:
@@ -197,10 +209,10 @@ def _moment(time: bytes) -> datetime:
 
 
 @lru_cache(maxsize=1000)
-def _plain_line(topic: str, partition: int) -> re.Pattern[bytes]:
-    head = re.escape(_head(topic, partition))
+def _plain_beginning(topic: str, partition: int) -> re.Pattern[bytes]:
+    """What is in front of an event: its offset, what stands between that and the event, and the time in there."""
     event_type = rb'(?:,"event_type":"[^"\\\n]*")?'
-    return re.compile(rb'^%b(\d+),"time":"([^"\n]*)"%b,"event":(.+)\}$' % (head, event_type), re.MULTILINE)
+    return re.compile(rb'%b(\d+)(,"time":"([^"\n]*)"%b%b)' % (re.escape(_head(topic, partition)), event_type, EVENT))
 
 
 def _all_events(text: bytes, topic: str, partition: int) -> Sequence[StoredEvent]:
@@ -223,7 +235,7 @@ def _lines(text: bytes) -> list[ArchivedLine]:
 def _rest(record: Record) -> bytes:
     """What follows the time in a line."""
     value, key, owner, directed_to = record
-    rest = b"" if value is None else b',"event":' + value
+    rest = b"" if value is None else EVENT + value
     if directed_to is not None:
         rest = b',"directed_to":' + orjson.dumps(directed_to) + rest
     if owner is not None:
