@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from nakadi.model.authorization import Attribute
-from nakadi.model.events import Bounds, Record, Slice, Stored
+from nakadi.model.events import Bounds, Record, Stored
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import EventLog, OffsetUnavailable, SealedTopic, UnknownTopic
 from tests.support.closed import see_that_everything_is_refused
@@ -188,9 +188,18 @@ class TestRead:
     def test_of_what_is_not_there_yet_is_empty(self, log: LogUnderTest):
         """At the place of the next event a read without waiting answers an empty slice, to be read on from there."""
         topic = log.a_topic()
-        assert log.log.read(topic, 0, 0) == Slice((), 0)
+        assert log.found(topic, 0) == ([], 0)
         log.store(topic, "a")
-        assert log.log.read(topic, 0, 1) == Slice((), 1)
+        assert log.found(topic, 1) == ([], 1)
+
+    def test_says_that_nothing_follows_only_at_the_end(self, log: LogUnderTest):
+        """A read that does not go to the end of the partition does not say that it does; one that does may say so."""
+        topic = log.a_topic()
+        log.store(topic, "a", "b")
+        log.store(topic, "c")
+        found = [log.log.read(topic, 0, 0, limit=limit) for limit in (1, 2, 3)]
+        found += [log.log.read(topic, 0, start, max_bytes=1) for start in (0, 1, 2, 3)]
+        assert not any(each.at_end for each in found if each.next_offset < 3)
 
     def test_of_an_unknown_place_is_refused(self, log: LogUnderTest):
         """A topic that was never created is unknown, and so is a partition it does not have."""
@@ -222,7 +231,8 @@ class TestRead:
         with ThreadPoolExecutor(1) as reader:
             reading = reader.submit(log.log.read, topic, 0, 0, wait=0.3)
             log.store(topic, "another partition's", partition=1)
-            assert reading.result(PATIENCE) == Slice((), 0)
+            found = reading.result(PATIENCE)
+            assert (list(found.events), found.next_offset) == ([], 0)
         assert time.monotonic() - begun >= 0.3
 
 

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from nakadi.model.events import Bounds, Record, Slice
+from nakadi.model.events import Bounds, Record
 from nakadi.ports.event_log import OffsetUnavailable
 from tests.support.engines import COMPACT_LATER, EVENT_LOGS, HOUR, LogUnderTest, a_log, a_record
 from tests.support.patience import PATIENCE, in_threads
@@ -31,7 +31,7 @@ class TestTrim:
         log.an_hour_passes()
         log.log.trim(topic, 0, log.now())
         assert log.log.bounds(topic, [0]) == {0: Bounds(2, 2)}
-        assert log.log.read(topic, 0, 2) == Slice((), 2)
+        assert log.found(topic, 2) == ([], 2)
         assert log.log.offset_at(topic, 0, log.now()) == 2
         log.store(topic, "c")
         assert log.events(topic) == [(2, "c")]

@@ -122,6 +122,11 @@ class LogUnderTest:
     def values(self, topic: str, partition: int = 0) -> list[str | None]:
         return [text for _, text in self.events(topic, partition)]
 
+    def found(self, topic: str, start: int) -> tuple[list[StoredEvent], int]:
+        """What one read answers, and where to read on."""
+        piece = self.log.read(topic, 0, start)
+        return list(piece.events), piece.next_offset
+
     def events(self, topic: str, partition: int = 0, **how: int) -> list[tuple[int, str | None]]:
         """Offset and text of every event."""
         oldest = self.log.bounds(topic, [partition])[partition].oldest

@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec.structs import replace
+
 from nakadi.engines.memory.event_log import MemoryLog
 from nakadi.http.message import ClientGone
 from nakadi.model.events import Record, Slice
@@ -21,6 +23,7 @@ class SeenLog:
         self.troubles: list[Exception] = []
         self.watchers = 0
         self.most_events = 1000
+        self.tells_its_end = True
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)
@@ -35,7 +38,8 @@ class SeenLog:
         self.reads.append(start)
         if self.troubles:
             raise self.troubles.pop(0)
-        return self._log.read(topic, partition, start, limit=min(limit, self.most_events), max_bytes=max_bytes)
+        found = self._log.read(topic, partition, start, limit=min(limit, self.most_events), max_bytes=max_bytes)
+        return found if self.tells_its_end else replace(found, at_end=False)
 
     def watch(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
         self.watchers += 1
@@ -67,11 +71,11 @@ class KeptOutlet:
         self.written.append(chunk)
         self.came.set()
 
-    async def gone(self) -> None:
-        await self.leaving.wait()
+    def gone(self) -> asyncio.Future[Any]:
+        return asyncio.ensure_future(self.leaving.wait())
 
-    async def draining(self) -> None:
-        await self.ending.wait()
+    def draining(self) -> asyncio.Future[Any]:
+        return asyncio.ensure_future(self.ending.wait())
 
     @property
     def text(self) -> str:

@@ -144,11 +144,13 @@ class EventLines(Sequence[StoredEvent]):
 class Slice(Struct, frozen=True):
     """What a read found: events in order, and the offset to read on from.
 
-    `next_offset` is past the last event, and also past offsets that compaction has emptied.
+    `next_offset` is past the last event, and also past offsets that compaction has emptied. `at_end` says that nothing
+    followed when the read began; without it something may or may not.
     """
 
     events: Sequence[StoredEvent]
     next_offset: int
+    at_end: bool = False
 
 
 class Continuation(Struct, frozen=True):

@@ -29,6 +29,8 @@ class EventChunk:
         self.order = order
         self.start = start
         self.next = found.next_offset
+        # Whether nothing followed when they were read.
+        self.at_end = found.at_end
         self.events = found.events
         self._lines = found.events if isinstance(found.events, EventLines) else None
         if self._lines is not None:

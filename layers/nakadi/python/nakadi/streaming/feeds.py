@@ -84,7 +84,8 @@ class PartitionFeed:
         self._behind: dict[int, set[FeedFollower]] = {}
         self._recent: dict[int, EventChunk] = {}
         self._reading = False
-        # Whether the log may hold more than was read. Only a read that finds nothing says that it does not.
+        # Whether the log may hold more than was read. Only a read says that it does not, and then new events will be
+        # reported: the log was watched before.
         self._more = True
 
     def joined_by(self, offset: int, wake: Callable[[], None]) -> FeedFollower:
@@ -134,6 +135,8 @@ class PartitionFeed:
         self._waiting.add(follower)
         if self._more:
             self._read_on()
+        else:
+            self._clear_if_all_wait()
 
     def _read_on(self) -> None:
         if not self._reading:
@@ -149,11 +152,11 @@ class PartitionFeed:
             self._more = True
             self._fail(self._waiting, found)
         elif found.next > start:
-            self._more = True
+            self._more = self._more or not found.at_end
             self._append(found)
             self._wake(self._waiting)
-        elif len(self._waiting) == len(self._followers):
-            self._clear()  # all followers have what was read
+        else:
+            self._clear_if_all_wait()
         if self._more and self._waiting:
             self._read_on()
 
@@ -164,6 +167,11 @@ class PartitionFeed:
         self._tip = chunk.next
         while self._weight > WINDOW_BYTES and len(self._window) > 1:
             self._weight -= self._window.pop(0).weight
+
+    def _clear_if_all_wait(self) -> None:
+        """Drop what was read once all followers have it."""
+        if len(self._waiting) == len(self._followers):
+            self._clear()
 
     def _clear(self) -> None:
         self._window.clear()

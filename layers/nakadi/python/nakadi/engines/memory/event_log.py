@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from operator import attrgetter
 
 from msgspec import Struct, field
 
@@ -15,6 +16,9 @@ from nakadi.model.events import Bounds, Fate, Record, Slice, Stored, StoredEvent
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import Appended, OffsetUnavailable, SealedTopic, UnknownTopic
+
+_OFFSET = attrgetter("offset")
+_STORED_AT = attrgetter("stored_at")
 
 LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
@@ -32,15 +36,16 @@ class _PartitionEvents(Struct):
             self.next += 1
 
     def stored_before(self, moment: datetime) -> list[StoredEvent]:
-        return self.events[: bisect_left(self.events, moment, key=_stored_at)]
+        return self.events[: bisect_left(self.events, moment, key=_STORED_AT)]
 
     def slice(self, start: int, limit: int, max_bytes: int) -> Slice:
         if not self.oldest <= start <= self.next:
             raise OffsetUnavailable(f"{start} is not between {self.oldest} and {self.next}")
-        index = bisect_left(self.events, start, key=_offset)
+        index = bisect_left(self.events, start, key=_OFFSET)
         found = self.events[index : index + max(limit, 1)]
         found = found[: _fitting(found, max_bytes)]
-        return Slice(tuple(found), found[-1].offset + 1 if found else self.next)
+        following = found[-1].offset + 1 if found else self.next
+        return Slice(tuple(found), following, following == self.next)
 
     def offset_at(self, moment: datetime) -> int:
         index = len(self.stored_before(moment))
@@ -77,14 +82,6 @@ def _fitting(events: Sequence[StoredEvent], max_bytes: int) -> int:
         if total > max_bytes and count:
             return count
     return len(events)
-
-
-def _offset(event: StoredEvent) -> int:
-    return event.offset
-
-
-def _stored_at(event: StoredEvent) -> datetime:
-    return event.stored_at
 
 
 class MemoryLog:

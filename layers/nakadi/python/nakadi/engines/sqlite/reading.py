@@ -182,7 +182,7 @@ def slice_of(
         elif rows:
             place = rows[-1].end
         if events or place >= end:
-            return Slice(events, place)
+            return Slice(events, place, place >= end)
 
 
 def bounds_of(connection: sqlite3.Connection, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
