@@ -117,7 +117,8 @@ class Edge:
         self._memory = Memory(limits.memory)
         metrics.request_memory.follow(lambda: {(): self._memory.taken})
         metrics.requests_waiting.follow(lambda: {(lane,): each.waiting for lane, each in self._threads.items()})
-        self._draining = asyncio.Event()
+        self._is_draining = False
+        self._outlets: set[_AsgiOutlet] = set()
 
     @cached_property
     def direct(self) -> DirectAnswers:
@@ -130,7 +131,9 @@ class Edge:
 
     def drain(self) -> None:
         """Signal open streams, and later ones, that the process is about to end. Must be called on the loop."""
-        self._draining.set()
+        self._is_draining = True
+        for outlet in tuple(self._outlets):
+            outlet.drain()
 
     def close(self) -> None:
         """Let the threads end once they have nothing more to do."""
@@ -228,7 +231,7 @@ class Edge:
 
     def _new_request(self, scope: Scope, body: bytes = b"") -> Request:
         """A request with a share of the memory, which has to be closed."""
-        return request_of(scope, body, self._memory.share(), self._draining.is_set)
+        return request_of(scope, body, self._memory.share(), lambda: self._is_draining)
 
     async def _completed(
         self, lane: Lane, request: Request, connection: ClosableConnection | None, work: Work, *, quick: bool
@@ -332,7 +335,10 @@ class Edge:
         # An empty chunk makes servers write the headers that they would otherwise keep for the first batch.
         await send({"type": "http.response.body", "body": b"", "more_body": True})
         head_start = self._limits.head_start_seconds if negotiation.may_read_the_socket(request.headers) else 0.0
-        outlet = _AsgiOutlet(send, packer, self._draining, self._limits.stalled_seconds, head_start)
+        outlet = _AsgiOutlet(send, packer, self._limits.stalled_seconds, head_start)
+        self._outlets.add(outlet)
+        if self._is_draining:
+            outlet.drain()
         watching = asyncio.create_task(_watch_for_disconnect(receive, outlet))
         flow_of_this_request.set(answer.headers.get("x-flow-id", ""))
         if await self._serve_stream(request, answer, outlet):
@@ -342,6 +348,7 @@ class Edge:
         else:
             # Without the last chunk the client knows that something is missing.
             hang_up = connection and connection.abort
+        self._outlets.discard(outlet)
         watching.cancel()
         await asyncio.wait({watching})
         if hang_up:
@@ -402,52 +409,53 @@ def _request_may_have_body(request: Request) -> bool:
 
 
 class _AsgiOutlet:
+    """The way to a client. Thousands of them wait at once, so what they wait for are futures, not tasks."""
+
     def __init__(
-        self,
-        send: Send,
-        packer: negotiation.StreamPacker | None,
-        draining: asyncio.Event,
-        stalled_seconds: float,
-        head_start: float,
+        self, send: Send, packer: negotiation.StreamPacker | None, stalled_seconds: float, head_start: float
     ) -> None:
+        loop = asyncio.get_running_loop()
         self._send = send
         self._packer = packer
-        self._draining = draining
         self._stalled_seconds = stalled_seconds
-        self._not_before = asyncio.get_running_loop().time() + head_start if head_start else 0.0
-        self._gone = asyncio.Event()
+        self._not_before = loop.time() + head_start if head_start else 0.0
+        self._gone: asyncio.Future[None] = loop.create_future()
+        self._draining: asyncio.Future[None] = loop.create_future()
         self._cut_off = False
 
     async def write(self, chunk: bytes) -> None:
         await self._head_start()
-        if self._gone.is_set():
+        if self._gone.done():
             raise ClientGone
         packed = await self._packed(chunk)
         try:
             async with asyncio.timeout(self._stalled_seconds):
                 await self._send({"type": "http.response.body", "body": packed, "more_body": True})
         except (TimeoutError, OSError) as error:
-            self._gone.set()
+            self.lost()
             raise ClientGone from error
         except asyncio.CancelledError:
             # What was cut off cannot be gone on with, and waiting for room for a last chunk could take for ever.
             self._cut_off = True
             raise
 
-    async def gone(self) -> None:
-        await self._gone.wait()
+    def gone(self) -> asyncio.Future[None]:
+        return self._gone
 
-    async def draining(self) -> None:
-        await self._draining.wait()
+    def draining(self) -> asyncio.Future[None]:
+        return self._draining
 
     def lost(self) -> None:
-        self._gone.set()
+        _settle(self._gone, None)
+
+    def drain(self) -> None:
+        _settle(self._draining, None)
 
     async def end(self) -> None:
         if self._cut_off:
             raise ClientGone
         await self._head_start()
-        if not self._gone.is_set():
+        if not self._gone.done():
             await self._send({"type": "http.response.body", "body": self._packer.end() if self._packer else b""})
 
     async def _head_start(self) -> None:

@@ -11,6 +11,8 @@ from nakadi.event_types.system_event_types import ACCESS_LOG, KPI_EVENT_TYPES
 from nakadi.http.message import Answer, Outlet, Request, Streaming, is_about_figures
 
 if TYPE_CHECKING:
+    import asyncio
+
     from nakadi.publishing.system_events import KpiCollector
 
 # Health checks would keep an idle broker writing.
@@ -71,8 +73,8 @@ class _CountingOutlet:
         await self._outlet.write(chunk)
         self.size += len(chunk)
 
-    async def gone(self) -> None:
-        await self._outlet.gone()
+    def gone(self) -> asyncio.Future[None]:
+        return self._outlet.gone()
 
-    async def draining(self) -> None:
-        await self._outlet.draining()
+    def draining(self) -> asyncio.Future[None]:
+        return self._outlet.draining()

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from nakadi.model.event_type import EventType, Position
@@ -148,11 +149,11 @@ class StreamOutlet(Protocol):
     async def write(self, chunk: bytes) -> None:
         """Send, flushed, and return once the client has room for more. Raises `ConnectionError` if it is gone."""
 
-    async def gone(self) -> None:
-        """Return when the client has disconnected."""
+    def gone(self) -> asyncio.Future[None]:
+        """Done when the client has disconnected."""
 
-    async def draining(self) -> None:
-        """Return when the process is about to end."""
+    def draining(self) -> asyncio.Future[None]:
+        """Done when the process is about to end."""
 
 
 class WriteBuffer:
@@ -256,7 +257,9 @@ class StreamDriver(ABC):
         self._clock = clock
         self._facts: list[Fact] = []
         self._updates: list[EventType] = []
-        self._woken = asyncio.Event()
+        self._is_woken = False
+        # What the driver waits for while there is nothing to do. An event would take several times as much memory.
+        self._sleep: asyncio.Future[None] | None = None
         self._timer = DeadlineTimer(clock, self.wake)
         self._buffer = WriteBuffer(outlet)
 
@@ -275,33 +278,34 @@ class StreamDriver(ABC):
         self.wake()
 
     def wake(self) -> None:
-        self._woken.set()
+        self._is_woken = True
+        if self._sleep is not None and not self._sleep.done():
+            self._sleep.set_result(None)
 
     async def _run(self, opening: bytes, gone: Fact, drain: Fact) -> None:
         """Serve until the session ends. Everything that is held is given back in any case."""
-        watchers = [
-            asyncio.ensure_future(self._watch(self._outlet.gone(), gone)),
-            asyncio.ensure_future(self._watch(self._outlet.draining(), drain)),
-        ]
+        watched = [(self._outlet.gone(), gone), (self._outlet.draining(), drain)]
+        callbacks = [(future, partial(self._done, fact)) for future, fact in watched]
+        for future, callback in callbacks:
+            future.add_done_callback(callback)
         try:
             self._buffer.put(opening)
             await self._serve()
         finally:
-            for watcher in watchers:
-                watcher.cancel()
+            for future, callback in callbacks:
+                future.remove_done_callback(callback)
             self._timer.cancel()
             for source in self._sources():
                 source.leave()
 
-    async def _watch(self, condition: Awaitable[None], fact: Fact) -> None:
-        await condition
+    def _done(self, fact: Fact, _future: asyncio.Future[None]) -> None:
         self.add_fact(fact)
 
     async def _serve(self) -> None:
         session = self.session
         while True:
             # Cleared before the round looks at anything: what happens during the round wakes the driver again.
-            self._woken.clear()
+            self._is_woken = False
             moved = await self._round()
             now, deadline = self._clock.monotonic(), session.deadline()
             if now >= deadline and not session.end:
@@ -313,8 +317,9 @@ class StreamDriver(ABC):
                 return
             if moved:
                 await asyncio.sleep(0)  # other streams have clients, too
-            else:
-                await self._woken.wait()
+            elif not self._is_woken:
+                self._sleep = asyncio.get_running_loop().create_future()
+                await self._sleep
 
     @abstractmethod
     async def _round(self) -> bool:

@@ -172,7 +172,7 @@ class SubscriptionDriver(StreamDriver):
         super().update(event_type)
 
     def wake(self) -> None:
-        self._woken.set()
+        super().wake()
         if self._waiting is not None and not self._facts_due_while_waiting:
             self._facts_due_while_waiting = True
             asyncio.get_running_loop().call_soon(self._go_on_while_waiting)
