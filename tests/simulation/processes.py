@@ -12,7 +12,7 @@ from typing import Any
 from nakadi.model.event_type import Position
 from nakadi.model.events import Record, Slice, StoredEvent
 from nakadi.model.outcomes import Conflict, Unavailable
-from nakadi.model.subscription import Session, Subscription, SubscriptionChange
+from nakadi.model.subscription import Session, Subscription, SubscriptionChange, SubscriptionReport
 from nakadi.streaming.chunks import EventChunk, EventRun
 from nakadi.subscriptions.api.fields import RetryPolicy
 from nakadi.subscriptions.api.parked_events import ParkedEventStore
@@ -195,7 +195,7 @@ class Process:
         execute_reset = fulfilment(self.wire, self.clock).attempt
         self.members = SubscriptionSessions(self.wire, SUBSCRIPTION, self.clock, execute_reset, pause=lambda _: None)  # type: ignore[arg-type]
         self.host = LeaseKeeper(self.wire, self.clock, new_name=lambda: f"{self.name}-{next(names)}")  # type: ignore[arg-type]
-        self.news: set[SubscriptionChange] = set()
+        self.news: set[SubscriptionReport] = set()
         self.state_reader = SharedStateReader(self.members)
         self.looked_at = -inf
         self.unwatch = self.wire.watch(SUBSCRIPTION, self.news.add)

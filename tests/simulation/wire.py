@@ -16,9 +16,11 @@ from nakadi.model.subscription import (
     CommitResult,
     EventTypePartition,
     Offset,
+    OffsetsCommitted,
     Parked,
     ParkedEvent,
     SubscriptionChange,
+    SubscriptionReport,
 )
 from tests.simulation.history import History
 
@@ -128,10 +130,13 @@ class Wire:
     def leases(self) -> Mapping[str, datetime]:
         return self._called(self._store.leases)
 
-    def watch(self, subscription: str, changed: Callable[[SubscriptionChange], None]) -> Callable[[], None]:
-        def heard(what: SubscriptionChange) -> None:
-            if self._hearing.random() >= self._faults.news_lost:
-                changed(what)
+    def watch(self, subscription: str, changed: Callable[[SubscriptionReport], None]) -> Callable[[], None]:
+        """Of what is committed through other processes only that it was is heard."""
+
+        def heard(what: SubscriptionReport) -> None:
+            luck = self._hearing.random()
+            if luck >= self._faults.news_lost:
+                changed(SubscriptionChange.OFFSETS if isinstance(what, OffsetsCommitted) and luck < 0.5 else what)
 
         return self._store.watch(subscription, heard)
 

@@ -1,13 +1,14 @@
 """What the streams of a process hear of the subscriptions that they share."""
 
 import asyncio
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from nakadi.engines.memory.stores import MemoryCoordination
 from nakadi.model.event_type import Position
-from nakadi.model.subscription import NOTHING_YET, SubscriptionChange
+from nakadi.model.subscription import NOTHING_YET, OffsetsCommitted, SubscriptionChange
 from nakadi.subscriptions.stream.members import (
     FULL_READ_SECONDS,
     SharedStateReader,
@@ -15,7 +16,7 @@ from nakadi.subscriptions.stream.members import (
     SubscriptionWatch,
 )
 from tests.support.clock import HandMovedClock
-from tests.support.coordination import a_session, an_assignment
+from tests.support.coordination import a_place, a_session, an_assignment
 
 PATIENCE_SECONDS = 60
 
@@ -71,6 +72,61 @@ def test_commits_without_a_pause_do_not_hide_a_change(coordination, clock):
         assert reader.read({SubscriptionChange.OFFSETS}).assignment == before
     clock.move(1)
     assert reader.read({SubscriptionChange.OFFSETS}).assignment.session("second") is not None
+
+
+def committed(reader, session, partition, offset):
+    """Whether a commit of one partition is enough to know the state, and where the partition is in it then."""
+    place = a_place(partition)
+    known = reader.add_commits([OffsetsCommitted(session, ((place, Position(1, offset)),))])
+    return known, reader.shared.offsets[place].position.offset
+
+
+def test_a_commit_that_says_what_it_moved_is_not_read(coordination, clock):
+    """The positions of a commit are taken as they are said, from the owner only, and never back."""
+    reader = SharedStateReader(SubscriptionSessions(coordination, "s", clock, execute_reset=print))
+    reader.read({SubscriptionChange.ASSIGNMENT})
+    coordination.close()
+    assert committed(reader, "first", "1", 7) == (True, 7)
+    assert committed(reader, "first", "1", 5) == (True, 7)
+    assert committed(reader, "second", "1", 9) == (True, 7)
+    assert reader.shared.offsets[a_place("0")].position == Position(1, -1)
+
+
+def test_a_commit_does_not_stand_for_other_changes(coordination, clock):
+    """Where something else has changed, where nothing was read, or not for a minute, everything is read."""
+    reader = SharedStateReader(SubscriptionSessions(coordination, "s", clock, execute_reset=print))
+    moved = OffsetsCommitted("first", ((a_place("0"), Position(1, 7)),))
+    assert not reader.add_commits({moved})
+    reader.read({moved})
+    assert not reader.add_commits({moved, SubscriptionChange.ASSIGNMENT})
+    assert not reader.add_commits({moved, SubscriptionChange.OFFSETS})
+    assert not reader.add_commits(())
+    clock.move(FULL_READ_SECONDS)
+    assert not reader.add_commits({moved})
+    assert coordination.assignments_read == 1
+
+
+def test_a_commit_is_heard_without_a_thread(clock):
+    """Listeners get to know what was committed although the only thread that reads is busy."""
+    coordination = MemoryCoordination()
+    new = an_assignment("first", sessions=[a_session("first")])
+    coordination.write("s", NOTHING_YET, new, clock.now(), {each.place: Position(1, -1) for each in new.entries})
+
+    async def heard():
+        states, busy = asyncio.Queue(), threading.Event()
+        with ThreadPoolExecutor(1) as threads:
+            members = SubscriptionSessions(coordination, "s", clock, execute_reset=print)
+            end = SubscriptionWatch(threads).follow(members, states.put_nowait)
+            try:
+                await asyncio.wait_for(states.get(), PATIENCE_SECONDS)
+                threads.submit(busy.wait, PATIENCE_SECONDS)
+                members.commit("first", {a_place("0"): Position(1, 7)})
+                return await asyncio.wait_for(states.get(), PATIENCE_SECONDS)
+            finally:
+                busy.set()
+                end()
+
+    assert asyncio.run(heard()).offsets[a_place("0")].position == Position(1, 7)
 
 
 @pytest.mark.parametrize("failure", [RuntimeError("a mistake"), OSError("no such file"), KeyError("gone")])

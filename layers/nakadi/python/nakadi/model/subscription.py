@@ -255,3 +255,13 @@ class SubscriptionChange(StrEnum):
 
     ASSIGNMENT = "assignment"
     OFFSETS = "offsets"
+
+
+class OffsetsCommitted(Struct, frozen=True):
+    """A session's commit, for listeners: what changed is all in here, so that they need not read the offsets."""
+
+    session: str
+    positions: tuple[tuple[EventTypePartition, Position], ...]
+
+
+SubscriptionReport = SubscriptionChange | OffsetsCommitted

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         Offset,
         Parked,
         ParkedEvent,
-        SubscriptionChange,
+        SubscriptionReport,
     )
 
 
@@ -129,11 +129,11 @@ class Coordination(Protocol):
     def leases(self) -> Mapping[str, datetime]:
         """Process -> until when its lease goes. Those that ran out long ago may be missing."""
 
-    def watch(self, subscription: str, changed: Callable[[SubscriptionChange], None]) -> Callable[[], None]:
+    def watch(self, subscription: str, changed: Callable[[SubscriptionReport], None]) -> Callable[[], None]:
         """Have `changed` called soon after something of the subscription changed; the answer ends it.
 
         It may be called more often than needed, from any thread, and must return quickly. It is called at once for
-        changes of this process, and within a second for those of others.
+        changes of this process, and within a second for those of others. Of a commit it may be told the positions.
         """
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ from nakadi.model.subscription import (
     Entry,
     EventTypePartition,
     Offset,
+    OffsetsCommitted,
     ParkedEvent,
     Redrive,
     Replay,
@@ -184,6 +185,14 @@ def verdict(offset: Offset | None, session: str, position: Position) -> CommitRe
     if offset is None or offset.owner != session:
         return CommitResult.NOT_OWNED
     return CommitResult.COMMITTED if position > offset.position else CommitResult.OUTDATED
+
+
+def committed_offsets(
+    session: str, positions: Positions, verdicts: Mapping[EventTypePartition, CommitResult]
+) -> OffsetsCommitted | None:
+    """What listeners get to know of a commit; None if it moved nothing."""
+    moved = [item for item in positions.items() if verdicts[item[0]] is CommitResult.COMMITTED]
+    return OffsetsCommitted(session, tuple(moved)) if moved else None
 
 
 def moved(old: Offset | None, owner: str | None, position: Position | None, now: datetime) -> Offset:

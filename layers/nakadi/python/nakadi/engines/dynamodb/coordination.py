@@ -59,6 +59,7 @@ from nakadi.model.subscription import (
     Parked,
     ParkedEvent,
     SubscriptionChange,
+    SubscriptionReport,
 )
 from nakadi.ports.coordination import AssignmentChanged
 
@@ -246,7 +247,7 @@ class DynamoDbCoordination:
 
     # News
 
-    def watch(self, subscription: str, changed: Callable[[SubscriptionChange], None]) -> Callable[[], None]:
+    def watch(self, subscription: str, changed: Callable[[SubscriptionReport], None]) -> Callable[[], None]:
         self._changes.attend()
         end = self._listeners.add(subscription, changed)
 

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from nakadi.engines.common.assignments import (
     Positions,
+    committed_offsets,
     moved,
     moves,
     parking_place,
@@ -50,6 +51,7 @@ from nakadi.model.subscription import (
     Parked,
     ParkedEvent,
     SubscriptionChange,
+    SubscriptionReport,
 )
 from nakadi.ports.coordination import AssignmentChanged
 from nakadi.ports.event_log import UnknownTopic
@@ -363,8 +365,8 @@ class MemoryCoordination:
             for place, found in verdicts.items():
                 if found is CommitResult.COMMITTED:
                     offsets[place] = replace(offsets[place], position=positions[place], since=now)
-        if CommitResult.COMMITTED in verdicts.values():
-            self._listeners.tell(subscription, SubscriptionChange.OFFSETS)
+        if committed := committed_offsets(session, positions, verdicts):
+            self._listeners.tell(subscription, committed)
         return verdicts
 
     def park(
@@ -430,7 +432,7 @@ class MemoryCoordination:
         with self._while_open():
             return dict(self._leases)
 
-    def watch(self, subscription: str, changed: Callable[[SubscriptionChange], None]) -> Callable[[], None]:
+    def watch(self, subscription: str, changed: Callable[[SubscriptionReport], None]) -> Callable[[], None]:
         with self._while_open():
             return self._listeners.add(subscription, changed)
 

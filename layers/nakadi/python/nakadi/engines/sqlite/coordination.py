@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar, cast
 from nakadi.engines.common.assignments import (
     Positions,
     assignment_in,
+    committed_offsets,
     moved,
     moves,
     parking_place,
@@ -33,9 +34,11 @@ from nakadi.model.subscription import (
     CommitResult,
     EventTypePartition,
     Offset,
+    OffsetsCommitted,
     Parked,
     ParkedEvent,
     SubscriptionChange,
+    SubscriptionReport,
 )
 from nakadi.ports.coordination import AssignmentChanged
 
@@ -175,18 +178,21 @@ class SqliteCoordination:
     def commit(
         self, subscription: str, session: str, positions: Positions, now: datetime
     ) -> Mapping[EventTypePartition, CommitResult]:
-        def work(connection: sqlite3.Connection) -> tuple[Mapping[EventTypePartition, CommitResult], int | None]:
+        def work(
+            connection: sqlite3.Connection,
+        ) -> tuple[Mapping[EventTypePartition, CommitResult], OffsetsCommitted | None, int]:
             verdicts = {
                 place: _commit(connection, subscription, session, place, position, now)
                 for place, position in positions.items()
             }
-            if CommitResult.COMMITTED not in verdicts.values():
-                return verdicts, None
-            return verdicts, self._changes.note(connection, subscription, SubscriptionChange.OFFSETS)
+            committed = committed_offsets(session, positions, verdicts)
+            noted = self._changes.note(connection, subscription, SubscriptionChange.OFFSETS) if committed else 0
+            return verdicts, committed, noted
 
-        verdicts, number = self._turns.run(work)
-        if number is not None:
-            self._report(number, subscription, SubscriptionChange.OFFSETS)
+        verdicts, committed, number = self._turns.run(work)
+        if committed is not None:
+            self._changes.note_own(number, subscription, SubscriptionChange.OFFSETS)
+            self._listeners.tell(subscription, committed)
         return verdicts
 
     def park(
@@ -255,7 +261,7 @@ class SqliteCoordination:
             rows = connection.execute("SELECT holder, until FROM leases").fetchall()
         return {holder: moment_of(until) for holder, until in rows}
 
-    def watch(self, subscription: str, changed: Callable[[SubscriptionChange], None]) -> Callable[[], None]:
+    def watch(self, subscription: str, changed: Callable[[SubscriptionReport], None]) -> Callable[[], None]:
         self._changes.attend()
         end = self._listeners.add(subscription, changed)
 

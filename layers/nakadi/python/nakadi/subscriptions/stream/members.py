@@ -6,8 +6,9 @@ be repeated after it was carried out, so a caller that got no answer simply repe
 
 Assignment and offsets are read once for all streams of this process that share them. A subscription is read when the
 store reports a change, and every minute in case a report was lost. A listener gets only what was read after it began to
-follow, so that no session sees a state from before it joined. After commits only the offsets are read; but not for
-longer than a minute, or commits without a pause would hide a change whose report was lost.
+follow, so that no session sees a state from before it joined. A commit through this process says itself what it has
+moved, and after one through another only the offsets are read; but not for longer than a minute, or commits without a
+pause would hide a change whose report was lost.
 """
 
 from __future__ import annotations
@@ -31,7 +32,16 @@ from nakadi.common.metrics import Metrics
 from nakadi.common.work import attempted
 from nakadi.model.event_type import Position
 from nakadi.model.outcomes import Unavailable
-from nakadi.model.subscription import Assignment, CommitResult, EventTypePartition, Replay, Session, SubscriptionChange
+from nakadi.model.subscription import (
+    Assignment,
+    CommitResult,
+    EventTypePartition,
+    OffsetsCommitted,
+    Replay,
+    Session,
+    SubscriptionChange,
+    SubscriptionReport,
+)
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import AssignmentChanged, Coordination
 from nakadi.subscriptions.api import assignments
@@ -336,8 +346,9 @@ class SubscriptionWatch:
 class _WatchedSubscription:
     """The streams of one subscription, and the task that reads its state for them.
 
-    `changed` is called by threads of the store, and only notes what has changed and wakes the task. The task takes the
-    notes before it reads: what changes during the read is noted again, and read again.
+    `changed` is called by threads of the store, and only notes what has changed and wakes the loop. There commits are
+    passed on at once. For everything else the task reads, and takes the notes before: what changes during the read is
+    noted again, and waits for its end.
     """
 
     def __init__(self, members: SubscriptionSessions, threads: Executor) -> None:
@@ -347,23 +358,35 @@ class _WatchedSubscription:
         self._threads = threads
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
-        self._changes: set[SubscriptionChange] = set()
+        self._changes: set[SubscriptionReport] = set()
+        self._reading = False
         self._woken = asyncio.Event()
         self._stop = members.coordination.watch(members.subscription, self.changed)
         self._task = self._loop.create_task(self._keep_reading())
 
-    def changed(self, what: SubscriptionChange) -> None:
-        """May be called from any thread. However much changes, the loop is woken once until it reads."""
+    def changed(self, what: SubscriptionReport) -> None:
+        """May be called from any thread. However much changes, the loop is woken once until it looks."""
         with self._lock:
             already_woken = bool(self._changes)
             self._changes.add(what)
         if not already_woken:
             with suppress(RuntimeError):  # the loop was closed: no stream is left on it
-                self._loop.call_soon_threadsafe(self._woken.set)
+                self._loop.call_soon_threadsafe(self._look)
 
     def close(self) -> None:
         self._stop()
         self._task.cancel()
+
+    def _look(self) -> None:
+        """Pass on what commits say, unless something has to be read, or is being read."""
+        with self._lock:
+            is_all = not self._reading and self.state_reader.add_commits(self._changes)
+            if is_all:
+                self._changes = set()
+        if is_all:
+            self._pass_on(self.listeners)
+        else:
+            self._woken.set()
 
     async def _keep_reading(self) -> None:
         pause = SHORTEST_RETRY_PAUSE
@@ -390,15 +413,22 @@ class _WatchedSubscription:
         with self._lock:
             changes, self._changes = self._changes, set()
         listeners = tuple(self.listeners)
+        self._reading = True
         try:
-            shared = await self._loop.run_in_executor(self._threads, self.state_reader.read, changes)
+            await self._loop.run_in_executor(self._threads, self.state_reader.read, changes)
         except BaseException:
             with self._lock:
                 self._changes |= changes
             raise
-        for listener in listeners:
-            if listener in self.listeners:
-                listener(shared)
+        finally:
+            self._reading = False
+        self._pass_on(each for each in listeners if each in self.listeners)
+
+    def _pass_on(self, listeners: Iterable[StateListener]) -> None:
+        shared = self.state_reader.shared
+        assert shared is not None, "it was read"
+        for listener in tuple(listeners):
+            listener(shared)
 
 
 class SharedStateReader:
@@ -409,15 +439,41 @@ class SharedStateReader:
         self._members = members
         self._whole_at = -inf
 
-    def read(self, changes: Collection[SubscriptionChange]) -> SharedState:
+    def read(self, changes: Collection[SubscriptionReport]) -> SharedState:
         """Read what may have changed; without any reported change, everything."""
+        if self.shared is not None and self.add_commits(changes):
+            return self.shared
         now = self._members.clock.monotonic()
-        recent = now < self._whole_at + FULL_READ_SECONDS
-        known = self.shared if set(changes) == {SubscriptionChange.OFFSETS} and recent else None
+        known = self.shared if changes and SubscriptionChange.ASSIGNMENT not in changes and self._is_recent() else None
         self.shared = shared = read_shared_state(self._members, known)
         if known is None:
             self._whole_at = now
         return shared
+
+    def add_commits(self, changes: Collection[SubscriptionReport]) -> bool:
+        """Bring the state up to date without reading anything; False if these changes do not say enough for that.
+
+        An offset only grows as long as it is one session's, so it does not matter whether a commit was read already.
+        If an offset has another owner here, then so it has in a newer assignment, which is reported too, or the commit
+        is an old one.
+        """
+        if self.shared is None or not changes or not self._is_recent():
+            return False
+        offsets = dict(self.shared.offsets)
+        for change in changes:
+            if not isinstance(change, OffsetsCommitted):
+                return False
+            for place, position in change.positions:
+                known = offsets.get(place)
+                if known is not None and known.owner == change.session and known.position < position:
+                    offsets[place] = replace(known, position=position)
+        resetting = assignments.being_reset(self.shared.assignment, self._members.clock.now())
+        self.shared = SharedState(self.shared.assignment, offsets, resetting)
+        return True
+
+    def _is_recent(self) -> bool:
+        """Whether the assignment was read lately."""
+        return self._members.clock.monotonic() < self._whole_at + FULL_READ_SECONDS
 
 
 def read_shared_state(members: SubscriptionSessions, known: SharedState | None) -> SharedState:
