@@ -3,10 +3,12 @@
 import json
 import os
 import re
+import select
 import signal
+import socket
 import threading
 from collections import Counter
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import httpx
@@ -27,6 +29,7 @@ EVENT_TYPE = {
     "category": "undefined",
     "schema": {"type": "json_schema", "schema": "{}"},
 }
+CONTINUE = "Expect: 100-continue"
 EVENTS = f"/event-types/{EVENT_TYPE['name']}/events"
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="it asks Linux for its processes")
@@ -133,6 +136,25 @@ def see_each_others_changes(program):
     until(lambda: published(program) == 2)
 
 
+def get_answers_while_a_worker_leaves(program):
+    """One that is to end takes its time for what it has begun, and gets no connections meanwhile."""
+    address = ("127.0.0.1", httpx.URL(program.url).port)
+    with ExitStack() as stack:
+        begun, idle = (
+            [stack.enter_context(socket.create_connection(address, PATIENCE)) for _ in range(4)] for _ in "12"
+        )
+        for each in begun:
+            each.sendall(f"POST {EVENTS} HTTP/1.1\r\nHost: me\r\nContent-Length: 2\r\n{CONTINUE}\r\n\r\n".encode())
+            assert each.recv(100).startswith(b"HTTP/1.1 100 Continue")
+        leaving = program.workers[0]
+        os.kill(leaving, signal.SIGTERM)
+        # It closes its idle connections when the supervisor knows.
+        assert select.select(idle, [], [], PATIENCE)[0]
+        for _ in range(6):
+            assert http.get(f"{program.url}/health").text == "OK"
+    until(lambda: leaving not in (there := program.workers) and len(there) == 2)
+
+
 def outlive_a_worker(program, publishers):
     """One that is killed is started again, and what it had counted when metrics were last read stays in the sums."""
     until(lambda: published(program) > 10)
@@ -162,6 +184,7 @@ def test_nothing_is_lost_whichever_process_is_killed(tmp_path):
     that commits: what was acknowledged is there after the next start, and nothing is there twice."""
     with started(tmp_path) as program:
         see_each_others_changes(program)
+        get_answers_while_a_worker_leaves(program)
         publishers = Publishers(program.url)
         try:
             outlive_a_worker(program, publishers)
