@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -10,7 +11,26 @@ INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command, and return its exit code; docs/command-line.md says what each code means."""
+    """Run a command, and return its exit code; docs/command-line.md says what each code means.
+
+    Without `arguments` it is a program, whose process ends as one that Ctrl-C has ended.
+    """
+    if arguments is not None:
+        return _run(list(arguments))
+    try:
+        # What a script starts in the background ignores Ctrl-C, and a tail would go on when the script has ended.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        code = _run(None)
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    if code == INTERRUPTED:
+        # By the signal itself, which a shell shows as 130 too: it goes on with its loop after anything else.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.raise_signal(signal.SIGINT)
+    return code
+
+
+def _run(arguments: list[str] | None) -> int:
     try:
         import click
     except ImportError:
@@ -20,9 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from nakadi_cli.program import nakadi
 
     try:
-        code = nakadi.main(
-            args=None if arguments is None else list(arguments), prog_name="nakadi", standalone_mode=False
-        )
+        code = nakadi.main(args=arguments, prog_name="nakadi", standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as failed:
         failed.show()

@@ -103,7 +103,16 @@ def show(value: Any, columns: Mapping[str, Callable[[Any], object]] | None = Non
 
 def ask_for(expected: str, question: str, *, skip: bool) -> None:
     """Ask for something to be typed before it is deleted, unless it is to be skipped, and refuse everything else."""
-    if not skip and click.prompt(question, default="", err=True) != expected:
+    if skip:
+        return
+    try:
+        typed = click.prompt(question, default="", err=True)
+    except click.Abort as ended:
+        # Click makes the same of Ctrl-C.
+        if isinstance(ended.__context__, EOFError):
+            raise BadInput("Nothing was typed, and nothing was deleted; --yes does not ask.") from None
+        raise
+    if typed != expected:
         raise BadInput(f"That is not {expected}; nothing was deleted.")
 
 

@@ -74,11 +74,12 @@ class Stopped(BaseException):
 
 @dataclass
 class Stop:
-    """What signals have asked for. They interrupt waiting, but not working."""
+    """What signals have asked for. They interrupt waiting, but not working; the second a commit too."""
 
     asked: bool = False
     asked_again: bool = False
     waiting: bool = False
+    committing: bool = False
     child: subprocess.Popen[bytes] | None = None
 
     def on_signal(self, _number: int, _frame: FrameType | None) -> None:
@@ -86,7 +87,7 @@ class Stop:
         self.asked = True
         if self.asked_again:
             self._end_child()
-        if self.waiting:
+        if self.waiting or (self.committing and self.asked_again):
             raise Stopped
 
     @contextmanager
@@ -118,6 +119,17 @@ class Stop:
         finally:
             self.waiting = False
 
+    @contextmanager
+    def hurried(self) -> Iterator[None]:
+        """Let a signal end what waits here if it is not the first. One that came before does not: a commit takes a
+        moment, unless the broker does not answer.
+        """
+        self.committing = True
+        try:
+            yield
+        finally:
+            self.committing = False
+
 
 @dataclass
 class _Consumer:
@@ -148,7 +160,8 @@ class _Consumer:
 
     def _something_waits(self) -> bool:
         """Look whether events are left, for a stream also ends when another one still has the partitions."""
-        found = self.api.get(path("subscriptions", self.subscription, "stats"))
+        with self.stop.interruptible():
+            found = self.api.get(path("subscriptions", self.subscription, "stats"))
         return any(each.get("unconsumed_events") for item in found["items"] for each in item["partitions"])
 
     def _stream(self, parameters: dict[str, int]) -> None:
@@ -179,7 +192,8 @@ class _Consumer:
     def _commit(self, cursor: dict[str, Any], stream_id: str) -> None:
         where = path("subscriptions", self.subscription, "cursors")
         try:
-            self.api.send("POST", where, body={"items": [cursor]}, headers={"X-Nakadi-StreamId": stream_id})
+            with self.stop.hurried():
+                self.api.send("POST", where, body={"items": [cursor]}, headers={"X-Nakadi-StreamId": stream_id})
         except (NotFound, NotPermitted):
             raise
         except Refused as late:

@@ -90,6 +90,9 @@ def publish(
             publisher.publish(waiting, after_each)
         except Failed as failed:
             failure = failed
+        except KeyboardInterrupt:
+            note(f"Interrupted; {publisher.outcome.published} published, the batch at hand perhaps as well.")
+            raise
         if refused_file is not None:
             for batch in waiting:
                 keep(batch)

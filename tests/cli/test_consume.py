@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from nakadi_cli.api import Api
+from nakadi_cli.failures import NotAnswered
 from tests.support.api import created
 from tests.support.builders import a_name
 from tests.support.patience import PATIENCE, until
@@ -140,6 +142,38 @@ def test_a_second_signal_finds_a_command_that_has_just_ended(run, subscription, 
 
     assert (done.code, done.err) == (0, "6 events are committed.\n")
     assert waiting(run, subscription) == 14
+
+
+def test_a_second_signal_ends_a_commit_that_is_not_answered(run, subscription, monkeypatch):
+    """A commit goes on at the first signal, and not at the second: a broker may take long to answer, or never do."""
+    send = Api.send
+
+    def send_and_be_signalled(api, method, where, **rest):
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGTERM)
+        return send(api, method, where, **rest)
+
+    monkeypatch.setattr(Api, "send", send_and_be_signalled)
+    done = run("consume", subscription)
+    monkeypatch.undo()
+
+    assert (done.code, len(done.lines)) == (0, 20)
+    assert waiting(run, subscription) == 20
+
+
+def test_a_signal_ends_looking_whether_something_waits(run, subscription, monkeypatch):
+    """Nothing is at work between two streams, so that one signal is enough."""
+
+    def get_and_be_signalled(*_):
+        os.kill(os.getpid(), signal.SIGINT)
+        raise NotAnswered("It goes on.")
+
+    monkeypatch.setattr(Api, "get", get_and_be_signalled)
+    done = run("consume", subscription, "--no-follow")
+    monkeypatch.undo()
+
+    assert (done.code, done.err) == (0, "")
+    assert waiting(run, subscription) == 0
 
 
 def test_a_signal_ends_waiting(broker, subscription):

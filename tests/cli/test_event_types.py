@@ -78,6 +78,16 @@ def test_an_event_type_is_deleted_when_its_name_is_typed(run, api):
     assert [api.get(f"/event-types/{each}").status_code for each in (one, two)] == [404, 404]
 
 
+def test_where_nothing_can_be_typed_nothing_is_deleted(run, api):
+    """Without a terminal and without `--yes` a script is told what is missing."""
+    name = created(api)["name"]
+    done = run("event-types", "delete", name)
+
+    assert done.code == 2
+    assert "--yes" in done.err
+    assert api.get(f"/event-types/{name}").status_code == 200
+
+
 def test_partitions_are_listed(run, api):
     """`partitions` shows where each partition begins and ends."""
     name = created(api)["name"]

@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 import subprocess
 import sys
 
@@ -44,6 +45,28 @@ def test_it_runs_as_a_program(broker):
 
     assert done.returncode == 5
     assert "no.such" in done.stderr
+
+
+@pytest.mark.parametrize("imported", ["nakadi_cli.program", "click"])
+def test_ctrl_c_ends_it_at_any_moment(imported):
+    """Ctrl-C while modules are imported ends it as it does later: by the signal, and without a traceback."""
+    script = f"""if True:
+        import signal, sys
+        from nakadi_cli.__main__ import main
+
+        class Interrupted:
+            def find_spec(self, name, *_):
+                if name == {imported!r}:
+                    signal.raise_signal(signal.SIGINT)
+
+        sys.meta_path.insert(0, Interrupted())
+        main()
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", script, "--help"], capture_output=True, text=True, check=False, env=ROOT_ENVIRONMENT
+    )
+
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
 @pytest.mark.parametrize(("name", "command"), every_command(), ids=lambda each: each if isinstance(each, str) else "")

@@ -6,6 +6,7 @@ import json
 import pytest
 
 from nakadi.local import Broker
+from nakadi_cli.api import Api
 from nakadi_cli.failures import BadInput
 from nakadi_cli.reading_events import Event, batches, events_in
 from tests.support.api import created
@@ -35,6 +36,24 @@ def test_events_are_published_line_by_line(run, orders):
     assert done.code == 0
     assert "10 published" in done.err
     assert stored(run, orders) == list(range(10))
+
+
+def test_ctrl_c_says_how_many_are_published(run, orders, monkeypatch):
+    """What was published before an interruption is counted."""
+    answers = [Api.try_to_send, Api.try_to_send]
+
+    def send(*arguments, **rest):
+        if not answers:
+            raise KeyboardInterrupt
+        return answers.pop()(*arguments, **rest)
+
+    monkeypatch.setattr(Api, "try_to_send", send)
+    done = run("publish", orders, "--batch-size", "3", stdin=lines(*range(10)))
+    monkeypatch.undo()
+
+    assert done.code == 130
+    assert "6 published" in done.err
+    assert stored(run, orders) == list(range(6))
 
 
 def test_an_array_is_published(run, orders, tmp_path):
