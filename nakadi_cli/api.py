@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ _PAGE = 1000
 
 @dataclass(frozen=True)
 class Connection:
-    """Where a broker is, and how to get a token for it. A token may be short-lived: it is asked for at each start."""
+    """Where a broker is, and how to get a token for it, which is asked for again when it is refused."""
 
     url: str
     token: Callable[[], str | None]
@@ -100,22 +100,32 @@ class Api:
         if body is not None:
             content = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
         head = {"Content-Type": "application/json"} if content is not None else {}
+        head |= headers or {}
         with self._reached():
-            return self._client.request(
-                method, self.url + where, params=params or None, content=content, headers={**head, **(headers or {})}
+            answer = self._client.request(
+                method, self.url + where, params=params or None, content=content, headers=head
             )
+            if answer.status_code == 401 and self._has_another_token():
+                answer = self._client.request(
+                    method, self.url + where, params=params or None, content=content, headers=head
+                )
+            return answer
 
     @contextmanager
     def stream(
         self, where: str, *, params: Mapping[str, Any], headers: Mapping[str, str] | None = None
     ) -> Iterator[httpx.Response]:
         """Open a stream of lines."""
-        with (
-            self._reached(),
-            self._client.stream(
-                "GET", self.url + where, params=params, headers=headers, timeout=STREAM_SECONDS
-            ) as answer,
-        ):
+        with self._reached(), ExitStack() as opened:
+
+            def opening() -> httpx.Response:
+                return opened.enter_context(
+                    self._client.stream("GET", self.url + where, params=params, headers=headers, timeout=STREAM_SECONDS)
+                )
+
+            answer = opening()
+            if answer.status_code == 401 and self._has_another_token():
+                answer = opening()
             if answer.status_code >= 400:
                 answer.read()
                 raise refusal(answer)
@@ -126,9 +136,17 @@ class Api:
         import httpx
 
         headers = {"User-Agent": "nakadi-cli", "Accept": "application/json, */*;q=0.5"}
-        if token := self._token():
-            headers["Authorization"] = f"Bearer {token}"
-        return httpx.Client(headers=headers, timeout=SECONDS)
+        return httpx.Client(headers={**headers, **self._authorization()}, timeout=SECONDS)
+
+    def _authorization(self) -> dict[str, str]:
+        token = self._token()
+        return {"Authorization": f"Bearer {token}"} if token else {}
+
+    def _has_another_token(self) -> bool:
+        """Take another token where there is one: a tail may go on for longer than a token is good for."""
+        before = dict(self._client.headers)
+        self._client.headers.update(self._authorization())
+        return dict(self._client.headers) != before
 
     @contextmanager
     def _reached(self) -> Iterator[None]:

@@ -2,12 +2,15 @@
 
 import os
 import stat
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from nakadi.local import Broker
+from nakadi_cli.api import Api, Connection
 from nakadi_cli.contexts import connection
-from nakadi_cli.failures import BadInput
+from nakadi_cli.failures import BadInput, NotPermitted
 from tests.support.tokens import Issuer
 
 SECRET = "aaa.bbb.ccc"
@@ -130,3 +133,24 @@ def test_a_broker_that_asks_for_tokens_is_sent_one(run, tmp_path):
     assert "401" in without.err
     assert "flow id" in without.err
     assert with_it.code == 0, with_it.err
+
+
+def test_a_token_that_has_expired_is_asked_for_again(tmp_path):
+    """What goes on for longer than a token is good for takes the next one, in calls and in streams, and asks once."""
+    issuer = Issuer(tmp_path)
+    expired = issuer.token(exp=datetime.now(UTC) - timedelta(hours=1))
+    with Broker(**issuer.settings) as guarded:
+
+        def asking(tokens):
+            return closing(Api(Connection(guarded.url, tokens.pop)))
+
+        called = [issuer.token(), expired]
+        with asking(called) as api:
+            assert api.get("/subscriptions")["items"] == []
+        streamed = [issuer.token(), expired]
+        with asking(streamed) as api, api.stream("/subscriptions", params={}) as answer:
+            assert answer.status_code == 200
+        asked = [expired, expired]
+        with asking(asked) as api, pytest.raises(NotPermitted):
+            api.get("/subscriptions")
+        assert called == streamed == asked == []
