@@ -19,13 +19,15 @@ import click
 from nakadi_cli.api import Api, path
 from nakadi_cli.commands import command, connect, note
 from nakadi_cli.failures import Conflict, Failed, NotAnswered, NotFound, NotPermitted, Refused
-from nakadi_cli.output import as_json, harmless
+from nakadi_cli.output import harmless, harmless_json
+from nakadi_cli.reading_events import texts_in
 
 _MOST_BREAKS = 5
 # Partitions of a consumer that broke off are free after its commit timeout, a minute at most.
 _MOST_WAITS, _SECONDS_OF_WAIT = 40, 2.0
 
-Taker = Callable[[dict[str, Any], list[Any]], None]
+# The events as texts, as they were stored.
+Taker = Callable[[dict[str, Any], list[str]], None]
 
 
 @command(
@@ -184,7 +186,7 @@ class _Consumer:
             if "cursor" not in batch:
                 raise Refused(harmless(f"The stream has ended: {batch.get('detail') or batch.get('title')}"))
             if events := batch.get("events"):
-                self.take(batch["cursor"], events)
+                self.take(batch["cursor"], [*texts_in(line, len(events))])
                 self._commit(batch["cursor"], stream_id)
                 self.committed += len(events)
                 self._broken = self._waits = 0
@@ -232,13 +234,13 @@ def _parameters(batch_size: int, left: int | None, commit_timeout: int, *, follo
     return parameters
 
 
-def _to_stdout(_cursor: dict[str, Any], events: list[Any]) -> None:
-    sys.stdout.write("".join(f"{as_json(event)}\n" for event in events))
+def _to_stdout(_cursor: dict[str, Any], events: list[str]) -> None:
+    sys.stdout.write("".join(f"{harmless_json(event)}\n" for event in events))
     sys.stdout.flush()
 
 
 def _to_command(line: str, stop: Stop) -> Taker:
-    def take(cursor: dict[str, Any], events: list[Any]) -> None:
+    def take(cursor: dict[str, Any], events: list[str]) -> None:
         named = {
             "NAKADI_EVENT_TYPE": cursor["event_type"],
             "NAKADI_PARTITION": cursor["partition"],
@@ -249,7 +251,7 @@ def _to_command(line: str, stop: Stop) -> Taker:
             line, shell=True, stdin=subprocess.PIPE, env={**os.environ, **named}, start_new_session=True
         )
         with stop.working(child):
-            child.communicate("".join(f"{as_json(event)}\n" for event in events).encode())
+            child.communicate("".join(f"{event}\n" for event in events).encode())
         if child.returncode != 0:
             raise Failed(
                 harmless(

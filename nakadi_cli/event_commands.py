@@ -17,9 +17,9 @@ from nakadi_cli.commands import chosen_format, command, connect, note, show
 from nakadi_cli.cursors import chosen_partitions, cursors, parse_start
 from nakadi_cli.expressions import condition
 from nakadi_cli.failures import BadInput, Failed, NotAnswered, PartlyDone, Refused
-from nakadi_cli.output import as_json, harmless
+from nakadi_cli.output import harmless, harmless_json
 from nakadi_cli.publishing import Outcome, Publisher
-from nakadi_cli.reading_events import batches, events_in, kept_in, opened
+from nakadi_cli.reading_events import batches, events_in, kept_in, opened, texts_in
 
 _MOST_BYTES = 4_000_000
 _MOST_SHOWN = 10
@@ -136,9 +136,9 @@ def tail(
     shown = 0
     # A batch has one cursor: for each event to be shown with its own it has to be alone.
     size = 1 if how == "table" else _BATCH
-    for cursor, event in read(api, event_type, places, size, follow=not no_follow):
+    for cursor, event, text in read(api, event_type, places, size, follow=not no_follow):
         if fits(event):
-            click.echo(_line(cursor, event, how))
+            click.echo(_line(cursor, event, text, how))
             shown += 1
             if shown == limit:
                 return
@@ -146,8 +146,10 @@ def tail(
 
 def read(
     api: Api, event_type: str, places: list[dict[str, str]], size: int, *, follow: bool
-) -> Iterator[tuple[dict[str, str], Any]]:
-    """Read events behind the places, each with the cursor of its batch, and go on when a stream ends or breaks.
+) -> Iterator[tuple[dict[str, str], Any, str]]:
+    """Read events behind the places, and go on when a stream ends or breaks.
+
+    Each comes with the cursor of its batch, as a value, and as the text that was stored.
 
     Without `follow` it ends when every partition is read up to where it ended at the beginning.
     """
@@ -166,8 +168,9 @@ def read(
                 for line in answer.iter_lines():
                     batch = _batch(line)
                     cursor = batch["cursor"]
-                    for event in batch.get("events", ()):
-                        yield cursor, event
+                    events = batch.get("events", ())
+                    for event, text in zip(events, texts_in(line, len(events)), strict=True):
+                        yield cursor, event, text
                     broken = 0
                     at[cursor["partition"]] = cursor["offset"]
                     # A line without events means that there is nothing more now.
@@ -192,8 +195,8 @@ def _batch(line: str) -> Any:
     return batch
 
 
-def _line(cursor: dict[str, str], event: Any, how: str) -> str:
-    text = as_json(event)
+def _line(cursor: dict[str, str], event: Any, text: str, how: str) -> str:
+    text = harmless_json(text)
     if how == "json":
         return text
     if how == "yaml":

@@ -59,7 +59,11 @@ def compact(value: object) -> str:
 
 def as_json(value: object, indent: int | None = None) -> str:
     """Write a value as JSON that can be read, and that no terminal obeys."""
-    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    return harmless_json(json.dumps(value, ensure_ascii=False, indent=indent))
+
+
+def harmless_json(text: str) -> str:
+    """Escape what a terminal would obey in JSON that others have written."""
     return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 

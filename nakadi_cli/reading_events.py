@@ -1,8 +1,9 @@
-"""Events out of files: an array, or one event a line."""
+"""Events out of files, an array or one event a line, and out of the lines of streams."""
 
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -11,6 +12,10 @@ from pathlib import Path
 from typing import TextIO
 
 from nakadi_cli.failures import BadInput
+
+_DECODER = json.JSONDecoder()
+# The cursor is before it, which has texts without quotes.
+_EVENTS = re.compile(r'"events"\s*:\s*\[')
 
 
 @dataclass(frozen=True)
@@ -90,13 +95,23 @@ def batches(events: Iterable[Event], most_events: int, most_bytes: int) -> Itera
         yield batch
 
 
+def texts_in(line: str, count: int) -> Iterator[str]:
+    """Cut a line of a stream into so many events, each as it was stored, so that no number loses a digit."""
+    found = _EVENTS.search(line)
+    place = found.end() if found else 0
+    for _ in range(count if found else 0):
+        place = _after_space(line, place)
+        _, end = _DECODER.raw_decode(line, place)
+        yield line[place:end]
+        place = _after_space(line, end) + len(",")
+
+
 def _line(event: Event) -> bytes:
     """Write an event into one line. Its line breaks are between its values, for JSON has none within a text."""
     return event.text.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n"
 
 
 def _in_array(text: str, file: str) -> Iterator[Event]:
-    decoder = json.JSONDecoder()
     place, number = text.index("[") + 1, 0
     while True:
         place = _after_space(text, place)
@@ -104,7 +119,7 @@ def _in_array(text: str, file: str) -> Iterator[Event]:
             break
         number += 1
         try:
-            parsed, end = decoder.raw_decode(text, place)
+            parsed, end = _DECODER.raw_decode(text, place)
         except ValueError:
             raise BadInput(f"{file}: event {number} of the array is not JSON.") from None
         if not isinstance(parsed, dict):

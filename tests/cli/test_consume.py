@@ -53,7 +53,7 @@ def test_a_command_takes_each_batch(run, subscription, tmp_path):
 
     assert done.code == 0
     assert "20 events are committed." in done.err
-    assert (tmp_path / "events").read_text() == "".join(f'{{"n": {n}}}\n' for n in range(20))
+    assert (tmp_path / "events").read_text() == "".join(f'{{"n":{n}}}\n' for n in range(20))
     places = [place.split() for place in (tmp_path / "places").read_text().splitlines()]
     assert [place[1:] for place in places] == [
         ["0", "001-0001-000000000000000007"],
@@ -64,7 +64,7 @@ def test_a_command_takes_each_batch(run, subscription, tmp_path):
 
 def test_what_a_command_failed_at_is_not_committed(run, subscription):
     """A command that fails ends consuming with 1; what it had taken before stays committed, the rest comes again."""
-    done = run("consume", subscription, "--batch-size", "5", "--commit-timeout", "1", "--exec", "! grep -q '\"n\": 7'")
+    done = run("consume", subscription, "--batch-size", "5", "--commit-timeout", "1", "--exec", "! grep -q '\"n\":7'")
 
     assert done.code == 1
     assert "exit code 1" in done.err

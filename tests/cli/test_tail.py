@@ -32,6 +32,16 @@ def test_all_partitions_are_read_from_the_beginning(run, numbers):
     assert sorted(event["n"] for event in found) == list(range(40))
 
 
+def test_numbers_keep_all_of_their_digits(run, api):
+    """What `tail` and `consume` write is what was stored, also numbers that Python has no room for."""
+    name, text = created(api)["name"], '{"price":1.10,"share":0.12345678901234567890}'
+    assert run("publish", name, stdin=f"{text}\n" * 2).code == 0
+    subscription = run("subscriptions", "create", name, "--owner", "digits", "--from", "begin").out.strip()
+
+    assert run("tail", name, "--from", "begin", "--no-follow").out == f"{text}\n" * 2
+    assert run("consume", subscription, "--no-follow").out == f"{text}\n" * 2
+
+
 def test_nothing_is_there_behind_the_end(run, numbers):
     """From the end there is nothing to read without following."""
     assert run("tail", numbers, "--no-follow").lines == []
