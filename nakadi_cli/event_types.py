@@ -26,7 +26,7 @@ COLUMNS = {
 
 @click.group(cls=Group)
 def event_types() -> None:
-    """List, look at, create and delete event types; check schemas."""
+    """List, look at, create, change and delete event types; check schemas."""
 
 
 @member(
@@ -83,6 +83,23 @@ def create_event_type(file: str) -> None:
     definition = definition_in(file, "an event type")
     connect().post("/event-types", with_schema_as_text(definition))
     note(f"Created event type {definition.get('name')}.")
+
+
+@member(
+    event_types,
+    "update",
+    "nakadi event-types update -f order.placed.yaml",
+    "nakadi event-types get order.placed > it.yaml && vi it.yaml && nakadi event-types update -f it.yaml",
+    shows=False,
+)
+@click.option("-f", "--file", "file", required=True, help="The definition in JSON or YAML; - reads standard input.")
+def update_event_type(file: str) -> None:
+    """Change an event type to what a definition says, such as one that `get` has shown and that was edited."""
+    definition = definition_in(file, "an event type")
+    if not isinstance(name := definition.get("name"), str):
+        raise BadInput(f"{file} has no name of an event type.")
+    connect().put(path("event-types", name), with_schema_as_text(definition))
+    note(f"Changed event type {name}.")
 
 
 @member(event_types, "delete", "nakadi event-types delete order.test", "nakadi event-types delete order.test --yes")

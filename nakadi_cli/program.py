@@ -9,13 +9,13 @@ from nakadi_cli.commands import LazyGroup
 _COMMANDS = {
     "event-types": (
         "nakadi_cli.event_types:event_types",
-        "List, look at, create and delete event types; check schemas.",
+        "List, look at, create, change and delete event types; check schemas.",
     ),
     "publish": ("nakadi_cli.event_commands:publish", "Publish events from a file or from standard input."),
     "tail": ("nakadi_cli.event_commands:tail", "Show the events of an event type as they come."),
     "subscriptions": (
         "nakadi_cli.subscription_commands:subscriptions",
-        "List, look at, create, delete and reset subscriptions; see how far behind they are.",
+        "List, look at, create, change, delete and reset subscriptions; see how far behind they are.",
     ),
     "consume": ("nakadi_cli.consuming:consume", "Consume the events of a subscription, and commit what was taken."),
     "apply": ("nakadi_cli.apply_commands:apply", "Create and change event types and subscriptions as files say."),

@@ -36,7 +36,7 @@ RESET_COLUMNS: dict[str, Callable[[Any], object]] = {
 
 @click.group(cls=Group)
 def subscriptions() -> None:
-    """List, look at, create, delete and reset subscriptions; see how far behind they are."""
+    """List, look at, create, change, delete and reset subscriptions; see how far behind they are."""
 
 
 @member(
@@ -99,6 +99,20 @@ def create_subscription(
         definition |= {"consumer_group": group} if group else {}
         definition |= _read_from(api, event_types, parse_start(start, datetime.now(UTC)))
     click.echo(api.post("/subscriptions", definition)["id"])
+
+
+@member(
+    subscriptions,
+    "update",
+    "nakadi subscriptions update 0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11 -f subscription.yaml",
+    shows=False,
+)
+@click.argument("subscription")
+@click.option("-f", "--file", "file", required=True, help="A whole definition in JSON or YAML; - reads standard input.")
+def update_subscription(subscription: str, file: str) -> None:
+    """Change the authorization, labels and annotations of a subscription to what a definition says."""
+    connect().put(path("subscriptions", subscription), definition_in(file, "a subscription"))
+    note(f"Changed subscription {subscription}.")
 
 
 @member(

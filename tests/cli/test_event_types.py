@@ -44,6 +44,20 @@ def test_what_get_shows_can_be_created_again(run, api):
     assert json.loads(api.get(f"/event-types/{new}").json()["schema"]["schema"]) == SCHEMA
 
 
+def test_what_get_shows_can_be_edited_and_handed_back(run, api):
+    """`update` makes an event type what a definition says, and needs its name."""
+    name = created(api, schema=SCHEMA)["name"]
+    definition = yaml.safe_load(run("event-types", "get", name).out)
+    definition["schema"]["schema"]["properties"]["paid"] = {"type": "boolean"}
+
+    done = run("event-types", "update", "-f", "-", stdin=yaml.safe_dump(definition))
+
+    assert done.code == 0, done.err
+    assert json.loads(api.get(f"/event-types/{name}").json()["schema"]["schema"]) == definition["schema"]["schema"]
+    assert run("event-types", "update", "-f", "-", stdin="{}").code == 2
+    assert run("event-types", "update", "-f", "-", stdin=json.dumps({**definition, "name": a_name()})).code == 5
+
+
 def test_an_event_type_is_created_from_json(run, api, tmp_path):
     """`create` takes the body that the API takes."""
     definition = a_definition()

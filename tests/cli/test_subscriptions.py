@@ -1,5 +1,6 @@
 """`nakadi subscriptions`."""
 
+import json
 import uuid
 
 import pytest
@@ -61,6 +62,18 @@ def test_a_subscription_is_created_from_a_file(run, numbers, owner, tmp_path):
     assert created_by(run, "-f", str(tmp_path / "it.yaml"))
     assert run("subscriptions", "create", numbers, "-f", str(tmp_path / "it.yaml")).code == 2
     assert run("subscriptions", "create", numbers).code == 2
+
+
+def test_a_subscription_is_changed_to_what_a_definition_says(run, api, numbers, owner):
+    """What `get` shows can be edited and handed to `update`."""
+    identity = created_by(run, numbers, "--owner", owner)
+    definition = run("subscriptions", "get", identity, "-o", "json").json
+
+    changed = json.dumps({**definition, "labels": {"team": "shipping"}})
+    done = run("subscriptions", "update", identity, "-f", "-", stdin=changed)
+
+    assert done.code == 0, done.err
+    assert api.get(f"/subscriptions/{identity}").json()["labels"] == {"team": "shipping"}
 
 
 def test_lag_is_shown_and_watched(run, numbers, owner, monkeypatch):
