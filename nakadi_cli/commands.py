@@ -106,10 +106,11 @@ def ask_for(expected: str, question: str, *, skip: bool) -> None:
     if skip:
         return
     try:
-        typed = click.prompt(question, default="", err=True)
+        typed = click.prompt(question, default="", show_default=False, err=True)
     except click.Abort as ended:
         # Click makes the same of Ctrl-C.
         if isinstance(ended.__context__, EOFError):
+            note("")
             raise BadInput("Nothing was typed, and nothing was deleted; --yes does not ask.") from None
         raise
     if typed != expected:

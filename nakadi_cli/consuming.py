@@ -19,7 +19,7 @@ import click
 from nakadi_cli.api import Api, path
 from nakadi_cli.commands import command, connect, note
 from nakadi_cli.failures import Conflict, Failed, NotAnswered, NotFound, NotPermitted, Refused
-from nakadi_cli.output import harmless, harmless_json
+from nakadi_cli.output import counted, harmless, harmless_json
 from nakadi_cli.reading_events import texts_in
 
 _MOST_BREAKS = 5
@@ -67,7 +67,7 @@ def consume(
         consumer = _Consumer(connect(), subscription, take, stop)
         consumer.run(batch_size, limit, commit_timeout, follow=not no_follow)
     if line:
-        note(f"{consumer.committed} events are committed.")
+        note(f"{counted(consumer.committed, 'event')} committed.")
 
 
 class Stopped(BaseException):
@@ -255,9 +255,9 @@ def _to_command(line: str, stop: Stop) -> Taker:
         if child.returncode != 0:
             raise Failed(
                 harmless(
-                    f"The command ended with exit code {child.returncode} at {len(events)} events up to "
+                    f"The command ended with exit code {child.returncode} at {counted(len(events), 'event')} up to "
                     f"{cursor['offset']} of partition {cursor['partition']} of {cursor['event_type']}; "
-                    "they are not committed."
+                    "not committed."
                 )
             )
 

@@ -172,7 +172,8 @@ def _tokens(text: str) -> list[_Token]:
 
 
 def _wrong(text: str, at: int, expected: str) -> BadInput:
-    return BadInput(f"The condition is wrong at character {at + 1}: expected {expected}, found {text[at : at + 20]!r}.")
+    found = repr(text[at : at + 20]) if text[at:] else "its end"
+    return BadInput(f"The condition is wrong at character {at + 1}: expected {expected}, found {found}.")
 
 
 def _unquoted(token: _Token, text: str) -> str:

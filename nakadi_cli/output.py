@@ -45,6 +45,11 @@ def as_yaml(value: Any) -> str:
     return written.removesuffix("...\n")
 
 
+def counted(number: int, noun: str) -> str:
+    """Write a number with what it counts."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def harmless(text: str) -> str:
     """Replace what a terminal would obey."""
     return _CONTROL.sub("\N{REPLACEMENT CHARACTER}", text)

@@ -15,6 +15,7 @@ from nakadi_cli.commands import Group, ask_for, chosen_format, connect, member, 
 from nakadi_cli.cursors import Start, chosen_partitions, cursors, parse_start
 from nakadi_cli.failures import BadInput
 from nakadi_cli.files import definition_in
+from nakadi_cli.output import counted
 
 LAG_COLUMNS: dict[str, Callable[[Any], object]] = {
     "EVENT TYPE": lambda row: row["event_type"],
@@ -150,7 +151,9 @@ def lag(subscription: str, watch: bool, every: int) -> None:
             click.clear()
         show(rows, LAG_COLUMNS)
         if chosen_format("table") == "table":
-            note(f"{sum(row.get('unconsumed_events') or 0 for row in rows)} events wait.")
+            known = [row["unconsumed_events"] for row in rows if row.get("unconsumed_events") is not None]
+            unknown = "" if len(known) == len(rows) else " Before its first stream it is not known how many wait."
+            note(f"{counted(sum(known), 'event')} waiting.{unknown}" if known else unknown.strip())
         if not watch:
             return
         sleep(every)
@@ -186,7 +189,7 @@ def reset(subscription: str, start: str, dry_run: bool) -> None:
         items = [{"event_type": row["event_type"], "partition": row["partition"], "offset": row["to"]} for row in rows]
         api.patch(path("subscriptions", subscription, "cursors"), {"items": items})
     show(rows, RESET_COLUMNS)
-    note("Nothing was changed." if dry_run else f"{len(rows)} partitions are reset.")
+    note("Nothing was changed." if dry_run else f"{counted(len(rows), 'partition')} reset.")
 
 
 def _read_from(api: Api, event_types: tuple[str, ...], start: Start) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def test_a_command_takes_each_batch(run, subscription, tmp_path):
     done = run("consume", subscription, "--no-follow", "--batch-size", "8", "--exec", line)
 
     assert done.code == 0
-    assert "20 events are committed." in done.err
+    assert "20 events committed." in done.err
     assert (tmp_path / "events").read_text() == "".join(f'{{"n":{n}}}\n' for n in range(20))
     places = [place.split() for place in (tmp_path / "places").read_text().splitlines()]
     assert [place[1:] for place in places] == [
@@ -88,7 +88,7 @@ def test_a_signal_lets_the_batch_at_hand_be_finished(run, broker, subscription, 
         _, said = process.communicate(timeout=PATIENCE)
 
     assert process.returncode == 0, said
-    assert said == "6 events are committed.\n"
+    assert said == "6 events committed.\n"
     assert len((tmp_path / "began").read_text().splitlines()) == 1
     assert waiting(run, subscription) == 14
 
@@ -140,7 +140,7 @@ def test_a_second_signal_finds_a_command_that_has_just_ended(run, subscription, 
     done = run("consume", subscription, "--batch-size", "6", "--exec", "cat > /dev/null")
     monkeypatch.undo()
 
-    assert (done.code, done.err) == (0, "6 events are committed.\n")
+    assert (done.code, done.err) == (0, "6 events committed.\n")
     assert waiting(run, subscription) == 14
 
 
