@@ -107,15 +107,15 @@ function referred(reference: string, root: unknown): unknown {
 }
 
 /** The events in a text: one event, an array of them, or one a line. Throws an error that says where it is none. */
-export function eventsIn(text: string): unknown[] {
+export function eventsIn(text: string, parse: (text: string) => unknown = JSON.parse): unknown[] {
   try {
-    const value: unknown = JSON.parse(text);
+    const value = parse(text);
     return Array.isArray(value) ? value : [value];
   } catch (error) {
     const lines = text.split("\n").filter((line) => line.trim());
     if (lines.length < 2) throw error;
     try {
-      return lines.map((line) => JSON.parse(line) as unknown);
+      return lines.map((line) => parse(line));
     } catch {
       throw error;
     }

@@ -3,6 +3,7 @@
 import { address, Problem, problemOf, send } from "./api";
 
 export type Cursor = { partition: string; offset: string };
+/** The text is as the event was stored, with all digits of its numbers. */
 export type Received = Cursor & { event: unknown; text: string };
 
 export type Stream = {
@@ -26,7 +27,10 @@ export async function read(eventType: string, stream: Stream, signal: AbortSigna
   const reader = response.body!.pipeThrough(decoder).getReader();
   let rest = "";
   for (;;) {
-    const { value, done } = await reader.read();
+    const { value, done } = await reader.read().catch((error: unknown) => {
+      if (signal.aborted) throw error;
+      throw new Problem(0, "The stream has broken off", "The connection to the broker was lost.", "");
+    });
     if (done) return;
     const blocks = (rest + value).split("\n\n");
     rest = blocks.pop() ?? "";
@@ -52,9 +56,13 @@ function fieldsOf(block: string): { id?: string; data?: string; event?: string }
   );
 }
 
+const EVENTS = '"events":[';
+
 function eventsOf(data: string): Received[] {
   const batch = JSON.parse(data) as { cursor: Cursor; events?: unknown[] };
-  return (batch.events ?? []).map((event) => ({ ...batch.cursor, event, text: JSON.stringify(event) }));
+  // There is one at most, for that is what was asked for.
+  const text = data.slice(data.indexOf(EVENTS) + EVENTS.length, data.lastIndexOf("]"));
+  return (batch.events ?? []).map((event) => ({ ...batch.cursor, event, text }));
 }
 
 function problemIn(data: string): Problem {

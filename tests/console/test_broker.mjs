@@ -1,4 +1,4 @@
-import { accessible, assert, call, eventType, open, picture, test } from "./browser.mjs";
+import { accessible, assert, broker, call, eventType, open, picture, test } from "./browser.mjs";
 
 test("metrics are shown as they are counted, and kept while other pages are seen", async (page) => {
   await eventType("metrics.seen", { schema: { type: "object", required: ["n"] } });
@@ -138,7 +138,11 @@ test("dead letters are searched, looked at and sent once more", async (page) => 
   await open(page, "#/dead-letters");
   await page.getByRole("heading", { name: "There are no dead letters here" }).waitFor();
   await accessible(page);
-  await call("POST", `/event-types/${queue}/events`, [letter(1, "too long"), letter(2, "too heavy")]);
+  // A number that JavaScript has no room for is sent once more as it came.
+  const exact = '"big":1234567890123456789';
+  const letters = JSON.stringify([letter(1, "too long"), letter(2, "too heavy")]).replaceAll('"n":2', `"n":2,${exact}`);
+  const headers = { "content-type": "application/json" };
+  await fetch(`${broker}/event-types/${queue}/events`, { method: "POST", headers, body: letters });
   await page.getByText("2 of 2 dead letters").waitFor();
   await page.getByLabel("Search dead letters").fill("HEAVY");
   await page.getByText("1 of 2 dead letters").waitFor();
@@ -147,15 +151,18 @@ test("dead letters are searched, looked at and sent once more", async (page) => 
   await page.getByRole("button", { name: /^Look at dead\.one/ }).click();
   const dialog = page.getByRole("dialog");
   await dialog.getByText("too heavy").waitFor();
+  await dialog.getByText("1234567890123456789", { exact: true }).waitFor();
   await accessible(page);
   page.expectErrors(/404/);
   await dialog.getByRole("button", { name: "Redrive" }).click();
   await dialog.getByText("an operator creates the event type").waitFor();
   await eventType("nakadi.dead.letter.redrive");
+  const again = page.waitForRequest(/redrive\/events$/);
   await dialog.getByRole("button", { name: "Redrive" }).click();
   await page.getByText("The subscription gets the event once more").waitFor();
   const [{ newest_available_offset: newest }] = await call("GET", "/event-types/nakadi.dead.letter.redrive/partitions");
   assert.match(newest, /0$/);
+  assert.ok((await again).postData().includes(exact));
   await open(page, "#/dead-letters?subscription=another");
   await page.getByText("0 of 2 dead letters").waitFor();
   await page.getByRole("button", { name: "Of all subscriptions" }).click();

@@ -59,6 +59,29 @@ test("reading begins at the beginning, behind an offset, or at a time, and is fi
   assert.deepEqual(lines.map(({ n }) => n), Array.from({ length: 20 }, (_, n) => n));
 });
 
+test("numbers keep all of their digits, in what is published, shown, copied and exported", async (page) => {
+  await eventType("tail.exact");
+  const text = '{"id":1234567890123456789,"price":1.10}';
+  await open(page, "#/event-types/tail.exact/publish");
+  await page.getByLabel("Events").fill(text);
+  await page.getByRole("button", { name: "Publish", exact: true }).click();
+  await page.getByRole("heading", { name: "1 event stored" }).waitFor();
+  await page.context().grantPermissions(["clipboard-read", "clipboard-write"]);
+  await open(page, "#/event-types/tail.exact/events?from=begin");
+  await page.getByRole("button", { name: "0: 0", exact: true }).click();
+  const details = page.getByRole("region", { name: "Event", exact: true });
+  await details.getByText("1234567890123456789", { exact: true }).waitFor();
+  await details.getByText("1.10", { exact: true }).waitFor();
+  await details.getByRole("button", { name: "Copy", exact: true }).click();
+  await page.getByText("Copied").waitFor();
+  assert.equal(await page.evaluate(() => navigator.clipboard.readText()), '{\n  "id": 1234567890123456789,\n  "price": 1.10\n}');
+  const [download] = await Promise.all([
+    page.waitForEvent("download"),
+    page.getByRole("button", { name: "Export as NDJSON" }).click(),
+  ]);
+  assert.equal(readFileSync(await download.path(), "utf8"), `${text}\n`);
+});
+
 test("a pause keeps what comes, and what there is no room for is counted", async (page) => {
   await eventType("tail.many");
   await open(page, "#/event-types/tail.many/events");

@@ -1,6 +1,7 @@
 /** JSON as a tree whose branches open and close. */
 
 import { useState } from "preact/hooks";
+import { digitsOf } from "../exact";
 
 // A list of thousands is not drawn at once.
 const MOST = 200;
@@ -14,7 +15,7 @@ export function Tree({ value, name, depth = 0, open = 2 }: {
 }) {
   const [most, setMost] = useState(MOST);
   const label = name === undefined ? null : <span class="key">{name}: </span>;
-  if (typeof value !== "object" || value === null) {
+  if (typeof value !== "object" || value === null || digitsOf(value) !== undefined) {
     return (
       <div class="leaf">
         {label}
@@ -53,5 +54,6 @@ export function Tree({ value, name, depth = 0, open = 2 }: {
 }
 
 function Scalar({ value }: { value: unknown }) {
-  return <span class={`value ${value === null ? "null" : typeof value}`}>{JSON.stringify(value) ?? "undefined"}</span>;
+  const kind = value === null ? "null" : digitsOf(value) !== undefined ? "number" : typeof value;
+  return <span class={`value ${kind}`}>{JSON.stringify(value) ?? "undefined"}</span>;
 }

@@ -9,6 +9,7 @@ import { Facts, PageHead, type PageProps } from "../components/page";
 import { type Column, VirtualTable } from "../components/table";
 import { toast } from "../components/toast";
 import { Tree } from "../components/tree";
+import { exactly } from "../exact";
 import { count, moment, plural } from "../format";
 import { href, replaceQuery } from "../router";
 import { read } from "../tail";
@@ -26,6 +27,8 @@ type Letter = {
   error?: { message?: string };
   event: Record<string, unknown>;
   metadata?: { occurred_at?: string };
+  /** All of it, as it was stored. */
+  text: string;
 };
 
 export function DeadLetters({ query }: PageProps) {
@@ -48,7 +51,7 @@ export function DeadLetters({ query }: PageProps) {
         onCursors: () => undefined,
         onEvents: (events) =>
           setLetters((old) => {
-            const all = [...events.map(({ event }) => event as Letter).reverse(), ...old];
+            const all = [...events.map(({ event, text }) => ({ ...(event as Letter), text })).reverse(), ...old];
             setPassedOver((number) => number + Math.max(0, all.length - MOST));
             return all.slice(0, MOST);
           }),
@@ -62,7 +65,7 @@ export function DeadLetters({ query }: PageProps) {
     const words = text.toLowerCase().split(/\s+/).filter(Boolean);
     return letters.filter((each) => {
       if (subscription && each.subscription_id !== subscription) return false;
-      const searched = words.length ? JSON.stringify(each).toLowerCase() : "";
+      const searched = words.length ? each.text.toLowerCase() : "";
       return words.every((word) => searched.includes(word));
     });
   }, [letters, subscription, text]);
@@ -112,10 +115,11 @@ export function DeadLetters({ query }: PageProps) {
 
 function Look({ letter, onClose }: { letter: Letter; onClose: () => void }) {
   const [problem, setProblem] = useState<Problem>();
+  const { event } = useMemo(() => exactly(letter.text) as Letter, [letter]);
   const redrive = async () => {
     const tag = { "X-CONSUMER-TAG": `CONSUMER_SUBSCRIPTION_ID=${letter.subscription_id}` };
     try {
-      await api.POST("/event-types/{name}/events", { params: { path: { name: REDRIVE }, header: tag }, body: [letter.event] });
+      await api.POST("/event-types/{name}/events", { params: { path: { name: REDRIVE }, header: tag }, body: [event] });
       toast("The subscription gets the event once more, within a minute");
       onClose();
     } catch (error) {
@@ -131,7 +135,7 @@ function Look({ letter, onClose }: { letter: Letter; onClose: () => void }) {
         ["Subscription", <a href={href(["subscriptions", letter.subscription_id])}>{letter.subscription_id}</a>],
         ["Given up", moment(letter.metadata?.occurred_at)],
       ]} />
-      <Tree value={letter.event} open={4} />
+      <Tree value={event} open={4} />
       {problem?.status === 404 && (
         <p class="notice">To redrive dead letters, an operator creates the event type <code>{REDRIVE}</code> first.</p>
       )}

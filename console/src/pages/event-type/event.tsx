@@ -1,10 +1,12 @@
 /** One event: as a tree, with its place, a link to itself, and what can be copied. */
 
+import { useMemo } from "preact/hooks";
 import { api, body, useLoad } from "../../api";
 import { Await, EmptyState } from "../../components/notices";
 import { Facts, type PageProps } from "../../components/page";
 import { attempt } from "../../components/toast";
 import { Tree } from "../../components/tree";
+import { exactly } from "../../exact";
 import { moment } from "../../format";
 import { href } from "../../router";
 import { readOne, type Received } from "../../tail";
@@ -25,6 +27,7 @@ export function EventDetails({ name, received, onClose }: { name: string; receiv
   const copy = (text: string) => attempt(() => navigator.clipboard.writeText(text), "Copied");
   const link = new URL(addressOf(name, received), location.href).href;
   const { eid } = metadataOf(received.event);
+  const event = useMemo(() => exactly(received.text), [received]);
   return (
     <section class="card details" aria-label="Event">
       <Facts facts={[
@@ -34,13 +37,13 @@ export function EventDetails({ name, received, onClose }: { name: string; receiv
         ["Event id", eid && <code>{eid}</code>],
       ]} />
       <div class="actions">
-        <button type="button" class="quiet" onClick={() => copy(JSON.stringify(received.event, null, 2))}>Copy</button>
+        <button type="button" class="quiet" onClick={() => copy(JSON.stringify(event, null, 2))}>Copy</button>
         <button type="button" class="quiet" onClick={() => copy(link)}>Copy link</button>
         <a href={addressOf(name, received)}>Open alone</a>
         <a href={tabOf(name, "events", { from: received.offset, partition: received.partition })}>Read on from here</a>
         {onClose && <button type="button" class="quiet" onClick={onClose}>Close</button>}
       </div>
-      <Tree value={received.event} open={4} />
+      <Tree value={event} open={4} />
     </section>
   );
 }

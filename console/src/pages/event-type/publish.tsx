@@ -6,6 +6,7 @@ import { Labelled } from "../../components/fields";
 import { ProblemNotice } from "../../components/notices";
 import type { PageProps } from "../../components/page";
 import { Table } from "../../components/table";
+import { exactly } from "../../exact";
 import { plural } from "../../format";
 import { eventFor, eventsIn } from "../../sample";
 import { EventTypeFrame, tabOf } from "./frame";
@@ -33,7 +34,7 @@ function Form({ type }: { type: EventType }) {
     setAnswer(undefined);
     let events: unknown[];
     try {
-      events = eventsIn(text);
+      events = eventsIn(text, exactly);
       setError("");
     } catch (wrong) {
       return setError(`This is no JSON: ${(wrong as Error).message}`);

@@ -9,6 +9,7 @@ import { Facts } from "../../components/page";
 import { type Column, Table } from "../../components/table";
 import { attempt, toast } from "../../components/toast";
 import { Tree } from "../../components/tree";
+import { exactly } from "../../exact";
 import { moment, plural } from "../../format";
 import { href, replaceQuery } from "../../router";
 
@@ -191,7 +192,11 @@ function followers(events: Parked[]): Map<string, number> {
 function Look({ subscription, event, onClose }: { subscription: string; event: Parked; onClose: () => void }) {
   const params = { path: { subscription_id: subscription, parked_event_id: event.id } };
   const found = useLoad(
-    (signal) => body(api.GET("/subscriptions/{subscription_id}/parked-events/{parked_event_id}", { params, signal })),
+    async (signal) => {
+      const asked = { params, signal, parseAs: "text" } as const;
+      const text = await body(api.GET("/subscriptions/{subscription_id}/parked-events/{parked_event_id}", asked));
+      return exactly(text) as { event: unknown };
+    },
     [event.id],
   );
   return (

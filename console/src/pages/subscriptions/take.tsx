@@ -6,6 +6,7 @@ import { Dialog } from "../../components/confirm";
 import { EmptyState, ProblemNotice } from "../../components/notices";
 import { attempt } from "../../components/toast";
 import { Tree } from "../../components/tree";
+import { exactly } from "../../exact";
 import type { Partition } from "./lag";
 
 type Batch = Schemas["SubscriptionEventStreamBatch"];
@@ -59,7 +60,7 @@ export function Take({ subscription, partition: { event_type, partition }, onClo
       if (!response.ok) throw await problemOf(response);
       setStream(response.headers.get("X-Nakadi-StreamId") ?? "");
       for await (const line of linesOf(response)) {
-        const read = JSON.parse(line) as Batch;
+        const read = exactly(line) as Batch;
         if (read.events?.length) setBatch(read);
       }
       setOver(true);
