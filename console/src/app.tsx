@@ -53,7 +53,7 @@ export function App({ refused }: { refused: string }) {
         </a>
         <nav aria-label="Pages">
           {pages.filter((page) => page.menu).map((page) => (
-            <a href={href(page.path)} aria-current={path[0] === page.path[0] ? "page" : undefined}>
+            <a href={href(page.path)} aria-current={page.page === found?.page || path[0] === page.path[0] ? "page" : undefined}>
               {page.menu}
             </a>
           ))}

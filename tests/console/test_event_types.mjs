@@ -4,6 +4,7 @@ test("without event types the list says what to do next", async (page) => {
   for (const { name } of await call("GET", "/event-types")) await call("DELETE", `/event-types/${name}`);
   await open(page);
   await page.getByRole("heading", { name: "There is no event type yet" }).waitFor();
+  assert.equal(await page.getByRole("navigation").getByRole("link", { name: "Event types" }).getAttribute("aria-current"), "page");
   assert.match(await page.getByRole("link", { name: "Create the first one" }).getAttribute("href"), /create-event-type/);
   await accessible(page);
   await picture(page, "event-types-none");
@@ -67,8 +68,43 @@ test("ten thousand event types are listed, sorted and searched without drawing t
   await page.getByRole("row").filter({ hasText: "team-96.thing-9990" }).getByRole("cell", { name: "9,990" }).waitFor();
   assert.ok(asked < 200, `${asked} were asked for`);
   await picture(page, "event-types-many");
+  // All that were found are asked for, also those that nobody has seen.
+  await page.getByLabel("Search names").fill("team-96");
+  await page.getByText("103 of 10,000 event types", { exact: true }).waitFor();
+  await page.getByRole("button", { name: "Events / min" }).click();
+  await rows.nth(1).getByText("team-96.thing-9990").waitFor();
+  await page.getByText("103 of 10,000 event types", { exact: true }).waitFor();
+  await page.getByRole("button", { name: "Event size" }).click();
+  await page.getByRole("button", { name: "Event size" }).click();
+  await rows.nth(1).getByText("team-96.thing-96", { exact: true }).waitFor();
+  assert.match(page.url(), /sort=Event\+size/);
+  assert.ok(asked < 310, `${asked} were asked for`);
   await page.getByLabel("Search names").fill("thing-1234");
   await page.getByText("1 of 10,000 event types").waitFor();
+});
+
+test("of event types that a user may not look at, one is asked for what was measured", async (page) => {
+  page.expectErrors(/403/);
+  const [one] = await call("GET", "/event-types");
+  const only = (value) => ({ admins: [{ data_type: "user", value }], readers: [], writers: [] });
+  const types = ["mine", "theirs"].flatMap((owner) =>
+    Array.from({ length: 8 }, (_, at) => ({ ...one, name: `${owner}-${at}`, authorization: only(owner) })),
+  );
+  const asked = [];
+  await page.route(/\/event-types\/(mine|theirs)-/, (route) => {
+    const name = /[^/]+$/.exec(route.request().url())[0];
+    asked.push(name);
+    const measured_statistic = { messages_per_minute: 7, message_size: 500, read_parallelism: 1, write_parallelism: 1 };
+    if (name.startsWith("mine")) return route.fulfill({ json: { ...one, name, measured_statistic } });
+    return route.fulfill({ status: 403, json: { title: "Forbidden", status: 403, detail: "Access on VIEW is not allowed" } });
+  });
+  await page.route(/\/event-types\?/, (route) => route.fulfill({ json: types }));
+  await open(page);
+  await page.getByRole("button", { name: "Events / min" }).click();
+  await page.getByText("16 event types", { exact: true }).waitFor();
+  await page.getByRole("cell", { name: "7", exact: true }).nth(7).waitFor();
+  assert.deepEqual(asked.filter((name) => name.startsWith("theirs")), ["theirs-0"]);
+  assert.equal(asked.length, 9);
 });
 
 test("an address that leads nowhere says so, and leads back", async (page) => {

@@ -2,13 +2,17 @@
 
 import { useMemo } from "preact/hooks";
 import { allEventTypes, type EventType, useLoad } from "../api";
+import { useAll } from "../asking";
 import { Choice, Search } from "../components/fields";
 import { Await, EmptyState } from "../components/notices";
 import { Chips, PageHead, type PageProps } from "../components/page";
 import { type Column, sorted, VirtualTable } from "../components/table";
 import { bytes, count, moment, plural } from "../format";
 import { href, replaceQuery } from "../router";
-import { useMeasured } from "./measured";
+import { measuredOf, measures, remember, useMeasured } from "./measured";
+
+// Columns that need the measures of all event types, and not only of those in sight.
+const MEASURED = ["Events / min", "Event size"];
 
 const COLUMNS: Column<EventType>[] = [
   {
@@ -25,8 +29,23 @@ const COLUMNS: Column<EventType>[] = [
     order: (type) => type.owning_application,
     cell: (type) => type.owning_application,
   },
-  { title: "Events / min", width: "8rem", right: true, cell: (type) => <Rate name={type.name} /> },
-  { title: "Event size", width: "7rem", right: true, wide: true, cell: (type) => <Size name={type.name} /> },
+  {
+    title: "Events / min",
+    width: "8rem",
+    right: true,
+    order: (type) => measuredOf(type.name)?.messages_per_minute ?? -1,
+    downFirst: true,
+    cell: (type) => <Rate name={type.name} />,
+  },
+  {
+    title: "Event size",
+    width: "7rem",
+    right: true,
+    wide: true,
+    order: (type) => measuredOf(type.name)?.message_size ?? -1,
+    downFirst: true,
+    cell: (type) => <Size name={type.name} />,
+  },
   { title: "Labels", width: "minmax(0, 1.3fr)", wide: true, cell: (type) => <Chips of={type.labels} /> },
   {
     title: "Changed",
@@ -83,17 +102,21 @@ function Listed({ all, loading, query }: { all: EventType[]; loading: boolean; q
   const down = query.get("down") === "1";
   const owners = useMemo(() => [...new Set(all.map((type) => type.owning_application))].sort(), [all]);
   const labels = useMemo(() => labelsOf(all), [all]);
-  const rows = useMemo(() => {
+  const found = useMemo(() => {
+    remember(all);
     const wanted = text.toLowerCase().split(/\s+/).filter(Boolean);
-    const found = all.filter(
+    return all.filter(
       (type) =>
         wanted.every((word) => type.name.toLowerCase().includes(word)) &&
         (!category || type.category === category) &&
         (!owner || type.owning_application === owner) &&
         (!label || Object.entries(type.labels ?? {}).some((entry) => entry.join("=") === label)),
     );
-    return sorted(found, COLUMNS, { by, down });
-  }, [all, text, category, owner, label, by, down]);
+  }, [all, text, category, owner, label]);
+  const names = useMemo(() => found.map((type) => type.name), [found]);
+  const measuring = MEASURED.includes(by);
+  const { measured, round } = useAll(measures, names, measuring);
+  const rows = useMemo(() => sorted(found, COLUMNS, { by, down }), [found, by, down, round]);
   return (
     <>
       <div class="filters" role="search">
@@ -111,6 +134,7 @@ function Listed({ all, loading, query }: { all: EventType[]; loading: boolean; q
             ? plural(all.length, "event type")
             : `${count(rows.length)} of ${plural(all.length, "event type")}`}
           {loading && ", loading…"}
+          {measuring && measured < rows.length && `, ${count(measured)} measured`}
         </span>
       </div>
       {rows.length ? (

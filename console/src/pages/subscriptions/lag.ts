@@ -3,6 +3,7 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { api, body, type Problem, problemFrom, type Schemas } from "../../api";
+import { Asking } from "../../asking";
 
 export type Partition = Schemas["SubscriptionPartitionStats"] & { event_type: string };
 
@@ -12,16 +13,13 @@ export type Watched = { lags: Lag[]; problem?: Problem };
 
 const EVERY = 10_000;
 const MOST = 60;
-const AT_ONCE = 4;
 
 type Entry = Watched & { watchers: Set<() => void> };
 
 const known = new Map<string, Entry>();
-const waiting = new Set<string>();
-// Asked for when nothing waits that is in sight.
-const later = new Set<string>();
-let asking = 0;
 let timer: ReturnType<typeof setInterval> | undefined;
+
+export const lags = new Asking(ask, isKnown);
 
 export async function partitionsOf(id: string, signal?: AbortSignal): Promise<Partition[]> {
   const params = { path: { subscription_id: id }, query: { show_time_lag: true } };
@@ -58,13 +56,11 @@ export function useLag(id: string): Watched {
     const changed = () => setRound((round) => round + 1);
     entry.watchers.add(changed);
     changed();
-    if (Date.now() - (entry.lags.at(-1)?.at ?? 0) >= EVERY) waiting.add(id);
+    if (Date.now() - (entry.lags.at(-1)?.at ?? 0) >= EVERY) lags.inSight(id);
     timer ??= setInterval(askForAll, EVERY);
-    // Rows that come into sight together are asked for in their order.
-    queueMicrotask(work);
     return () => {
       entry.watchers.delete(changed);
-      waiting.delete(id);
+      lags.outOfSight(id);
     };
   }, [id]);
   return entryOf(id);
@@ -73,23 +69,6 @@ export function useLag(id: string): Watched {
 /** The last that is known of a subscription. */
 export function latest(id: string): Lag | undefined {
   return known.get(id)?.lags.at(-1);
-}
-
-/** Asks for many subscriptions, each once, while it is wanted. Returns how many are known, and a number that changes every
- * second meanwhile: rows that change their places with every answer could not be read. */
-export function useLags(ids: string[], wanted: boolean): { measured: number; round: number } {
-  const [round, setRound] = useState(0);
-  useEffect(() => {
-    if (!wanted) return;
-    for (const id of ids) if (!isKnown(id)) later.add(id);
-    work();
-    const reordering = setInterval(() => setRound((before) => before + 1), 1000);
-    return () => {
-      clearInterval(reordering);
-      for (const id of ids) later.delete(id);
-    };
-  }, [ids, wanted]);
-  return { measured: ids.filter(isKnown).length, round };
 }
 
 function isKnown(id: string): boolean {
@@ -105,22 +84,7 @@ function entryOf(id: string): Entry {
 
 function askForAll(): void {
   if (document.hidden) return;
-  for (const [id, entry] of known) if (entry.watchers.size) waiting.add(id);
-  work();
-}
-
-function work(): void {
-  while (asking < AT_ONCE) {
-    const [id] = waiting.size ? waiting : later;
-    if (id === undefined) return;
-    waiting.delete(id);
-    later.delete(id);
-    asking++;
-    void ask(id).finally(() => {
-      asking--;
-      work();
-    });
-  }
+  for (const [id, entry] of known) if (entry.watchers.size) lags.inSight(id);
 }
 
 async function ask(id: string): Promise<void> {

@@ -2,6 +2,7 @@
 
 import { useMemo } from "preact/hooks";
 import { api, body, type Subscription, useLoad } from "../../api";
+import { useAll } from "../../asking";
 import { Choice, Search } from "../../components/fields";
 import { Await, EmptyState } from "../../components/notices";
 import { PageHead, type PageProps } from "../../components/page";
@@ -9,7 +10,7 @@ import { Sparkline } from "../../components/plot";
 import { type Column, sorted, VirtualTable } from "../../components/table";
 import { count, duration, moment, plural } from "../../format";
 import { href, replaceQuery } from "../../router";
-import { latest, useLag, useLags } from "./lag";
+import { lags, latest, useLag } from "./lag";
 
 const PAGE = 1000;
 
@@ -130,7 +131,7 @@ function Listed({ all, query }: { all: Subscription[]; query: URLSearchParams })
   }, [all, text, owner]);
   const ids = useMemo(() => found.map((each) => each.id), [found]);
   const measuring = MEASURED.includes(by);
-  const { measured, round } = useLags(ids, measuring);
+  const { measured, round } = useAll(lags, ids, measuring);
   const rows = useMemo(() => sorted(found, COLUMNS, { by, down }), [found, by, down, round]);
   return (
     <>
