@@ -181,6 +181,7 @@ class Supervisor:
         keeping = [asyncio.create_task(self._keep(number)) for number in range(1, self._command.workers + 1)]
         try:
             await self._over.wait()
+            # In this order: the time for the end begins, nothing new is accepted, then workers answer what they have.
             begin_end()
             self._pause()
             self._listening.close()
@@ -246,6 +247,7 @@ class Supervisor:
         connections.setblocking(False)
         worker = self._workers[number] = _Worker(number, process, connections)
         self._loop.add_reader(connections, self._hear, worker)
+        # It was started while the end began, and was not among those that were stopped then.
         if self._over.is_set():
             worker.stop()
         serving = asyncio.create_task(self._appends.serve(appends)), asyncio.create_task(self._figures.serve(figures))
@@ -278,6 +280,7 @@ class Supervisor:
             self._loop.remove_reader(worker.connections)
             self._exclude(worker)
             return
+        # Many may have ended since the last look: each is one byte.
         worker.open -= said.count(ENDED)
         if READY in said:
             worker.is_ready = worker.has_served = True
@@ -318,6 +321,7 @@ class Supervisor:
                 self._pause()
                 self._loop.call_later(PAUSE_SECONDS, self._go_on)
                 return
+            # The worker has a descriptor of its own then; this one is closed, and the connection stays.
             with connection:
                 self._hand_over(connection)
 

@@ -312,6 +312,7 @@ class StreamDriver(ABC):
                 await self._carry_out_and_flush(session.tick(now))
                 deadline = session.deadline()
             self._timer.set(deadline)
+            # A client that does not read keeps the driver here; `gone` and the deadline are noted meanwhile.
             await self._flush()
             if session.end:
                 return
@@ -376,6 +377,7 @@ class LowLevelDriver(StreamDriver):
             await self._carry_out_and_flush(fact(self._clock.monotonic()))
         moved = False
         try:
+            # Taken before anything is awaited: an update that comes later has asked for the next round.
             updates, self._updates = self._updates, []
             for event_type in updates:
                 for partition in self._partitions:

@@ -141,14 +141,17 @@ class PartitionFeed:
     def _read_on(self) -> None:
         if not self._reading:
             self._reading = True
+            # Before the read, not after it: what is reported meanwhile may be behind what it finds.
             self._more = False
             self._reader.read(self._tip, partial(self._found, self._tip))
 
     def _found(self, start: int, found: ReadOutcome) -> None:
         self._reading = False
         if start != self._tip:
+            # A follower has moved the tip on meanwhile: what was found is behind it, and no follower waits there.
             self._more = True
         elif isinstance(found, BaseException):
+            # The followers that wait end. One that comes later may have better luck.
             self._more = True
             self._fail(self._waiting, found)
         elif found.next > start:
@@ -188,6 +191,7 @@ class PartitionFeed:
         """Read for one that is behind, and for all who wait for the same."""
         start = follower.offset
         if start not in self._behind:
+            # One read however many followers are there: they come together, when a stream of all of them begins.
             self._behind[start] = set()
             self._reader.read(start, partial(self._caught_up, start))
         self._behind[start].add(follower)
@@ -208,6 +212,7 @@ class PartitionFeed:
     # Telling
 
     def _wake(self, waiting: set[FeedFollower]) -> None:
+        # Emptied first: a follower that is woken may find nothing and wait again at once, in the same set.
         woken = list(waiting)
         waiting.clear()
         for follower in woken:

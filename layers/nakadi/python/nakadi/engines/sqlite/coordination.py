@@ -64,6 +64,7 @@ class _Transaction(Generic[T]):
         try:
             self._result = self._work(connection)
         except sqlite3.Error:
+            # It may have ended the transaction, with what the pieces before have changed: all of them fail.
             raise
         except Exception as error:  # noqa: BLE001  # it is raised in the waiting thread
             self._error = error
@@ -86,9 +87,11 @@ class SharedTransactions:
     def run(self, work: Work[T]) -> T:
         """Have work done in a transaction, perhaps together with that of others, and return when it is durable."""
         turn = _Transaction(work)
+        # Before the lock is asked for: whoever holds it now may do this piece as well. A deque needs no lock for that.
         self._waiting.append(turn)
         with self._lock:
-            # The thread that gets the lock does all that is queued; the others find theirs done.
+            # The thread that gets the lock does all that is queued; the others find theirs done. It may have to go round
+            # again: what was queued before it comes first, and only so much fits one transaction.
             while not turn.done:
                 self._take([self._waiting.popleft() for _ in range(min(len(self._waiting), MOST_TURNS))])
         return turn.outcome()
@@ -102,6 +105,7 @@ class SharedTransactions:
             for turn in turns:
                 turn.failed(error)
         finally:
+            # Last, when each has its outcome: a thread that sees it may go on at once.
             for turn in turns:
                 turn.done = True
 

@@ -124,6 +124,7 @@ class RemoteWriter:
                 raise Unavailable("Too many events wait to be written.")
             number = self._next
             self._next += 1
+            # Before it is sent: the outcome may arrive before `send` returns.
             self._waiting[number] = done, size
             self._waiting_bytes += size
         self._outbox.send(framed(_Append(number, topic, chunks)))
@@ -197,6 +198,7 @@ class RemoteWriter:
                 finished.append((done, error))
             if not self._waiting:
                 self._changed.notify_all()
+        # Without the lock: `done` may append again.
         for done, error in finished:
             try:
                 done(error)
@@ -207,6 +209,7 @@ class RemoteWriter:
     def _break_off(self) -> None:
         with self._changed:
             self._ended = self._ended or "The process that commits events has ended."
+            # Set in the same step: nothing can be added to what waits, behind this look, and then wait for ever.
             left = list(self._waiting)
         # An append that is told of the end before it was sent is not sent either, for the connection is broken.
         broken = Unavailable("The process that commits events ended before it answered: not known to be stored.")
@@ -233,6 +236,7 @@ class _Outbox:
     def send(self, data: bytes) -> None:
         with self._changed:
             sent = 0
+            # While the thread is sending, only it may: two senders would mix their messages.
             if not self._is_sending:
                 try:
                     sent = self._connection.send(data, socket.MSG_DONTWAIT)
@@ -267,6 +271,7 @@ class _Outbox:
                         return
                     self._changed.wait()
                 data = self._unsent.popleft()
+            # It may wait long for the other process, so without the lock: `send` must not wait with it.
             try:
                 self._connection.sendall(data)
             except OSError:
@@ -307,6 +312,7 @@ class AppendService:
             self._end_watch = self._log.watch(self._note_grown)
 
     def _note_grown(self, topic: str, partition: int) -> None:
+        # Called in threads of the log, while the loop may change the list.
         for sender in tuple(self._connections):
             if sender.is_watching:
                 sender.news.append((topic, partition))

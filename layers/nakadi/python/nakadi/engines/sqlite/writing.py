@@ -107,6 +107,7 @@ class _WriterTask(Generic[T]):
 
     def __init__(self, work: Callable[[sqlite3.Connection], T]) -> None:
         self._work = work
+        # Held until the writer releases it: an `Event`, without the condition and the second lock of one.
         self._done = threading.Lock()
         self._done.acquire()
         self._result: T | None = None
@@ -164,6 +165,7 @@ class LogWriter:
     def append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: Done) -> None:
         append = _PendingAppend(topic, batches, done)
         with self._changed:
+            # Under the lock of the writer's last look: nothing gets into the queue once the writer has found it empty.
             self._refuse_if_closing()
             if len(self._appends) >= WAITING_APPENDS or self._waiting_bytes > WAITING_BYTES:
                 raise Unavailable("Too many events wait to be written.")
@@ -204,6 +206,7 @@ class LogWriter:
         """As many appends as fit into a commit, and one step; None when there will be nothing more."""
         with self._changed:
             while not self._appends and not self._steps:
+                # Looked at only when nothing waits: what was accepted before the end is still written.
                 if self._closing:
                     return None
                 self._changed.wait()
@@ -213,6 +216,7 @@ class LogWriter:
                 appends.append(self._appends.popleft())
                 size += appends[-1].size
             self._waiting_bytes -= size
+            # One step and no more: appends that come during a long clean-up wait for one step of it.
             return appends, [self._steps.popleft()] if self._steps else []
 
     def _commit(self, appends: Sequence[_PendingAppend]) -> None:
@@ -221,6 +225,7 @@ class LogWriter:
             with self._file.writing() as connection:
                 refusals, arrivals = _store(connection, self._ends, appends, microseconds(self._clock.now()))
         except Exception as error:  # noqa: BLE001  # it is for those who wait
+            # They were moved on for rows that are not in the file after all.
             self._ends.forget()
             self._metrics.log_commit_failures.add()
             for append in appends:
@@ -228,6 +233,8 @@ class LogWriter:
             return
         self._metrics.log_commit_seconds.observe(time.perf_counter() - began)
         self._metrics.log_commit_appends.observe(len(appends))
+        # Behind the commit, so that readers who are woken find the events; and outside of it, so that neither they nor
+        # those who wait for the outcome hold up other writers of the file.
         self._stored(arrivals)
         for append, refusal in zip(appends, refusals, strict=True):
             append.finish(refusal)

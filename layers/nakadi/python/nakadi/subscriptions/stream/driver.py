@@ -196,9 +196,11 @@ class SubscriptionDriver(StreamDriver):
         try:
             updates, self._updates = self._updates, []
             for event_type in updates:
+                # No copy: nothing is awaited in here, so that no source is opened or closed.
                 for each, source in self._open.items():
                     if each.event_type == event_type.name:
                         source.update(event_type)
+            # A copy: while one of them moves, facts are handed in, which open and close others.
             for each, source in tuple(self._open.items()):
                 # What the one before has made ready may be so much that the client has to read it first.
                 if self._buffer.full:
@@ -258,6 +260,7 @@ class SubscriptionDriver(StreamDriver):
     # Calls
 
     async def _work(self) -> None:
+        # One after the other, in the order of the actions: a partition is handed over behind its last commit.
         while self._calls:
             call = self._calls.popleft()
             try:
@@ -267,6 +270,7 @@ class SubscriptionDriver(StreamDriver):
                 # Those behind it rely on it.
                 self._calls.clear()
                 self.add_fact(lambda _, error=error: self._session.refused(error))  # type: ignore[misc]  # bound early
+        # No await since the queue was found empty: a call that is added from now on begins a new task.
         self._calling = None
 
     async def _performed(self, call: SessionCall) -> Fact:
@@ -286,11 +290,13 @@ class SubscriptionDriver(StreamDriver):
     def _perform(self, call: SessionCall) -> Fact:
         if not isinstance(call, OpenPartition):
             return self._executor.perform(call)
+        # In a thread: what is found becomes the session's only on the loop.
         start = self._executor.open(call)
         return lambda now: self._opened(call, start, now)
 
     def _opened(self, opening: OpenPartition, start: PartitionStart, now: float) -> Sequence[SessionAction]:
         if not self._session.expects(opening):
+            # The partition was closed, or opened anew, while the start was looked for.
             return []
         # The event type may have changed since the start was found: no source was open that could have been updated.
         newest = self._known.newest(start.event_type)

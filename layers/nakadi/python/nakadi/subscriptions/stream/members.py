@@ -163,6 +163,7 @@ class SubscriptionSessions(Struct, frozen=True):
 
     def _apply(self, decide: ChangeAssignment) -> Assignment:
         for attempt in range(ATTEMPTS):
+            # Read and decided anew each time: what was true of the assignment before may not be any more.
             old = self.assignment()
             new = decide(old)
             if new == old:
@@ -258,6 +259,7 @@ class LeaseKeeper:
 
     def remove_remaining(self, members_of: Callable[[str], SubscriptionSessions]) -> None:
         """Try again to remove the sessions that are over."""
+        # A copy: streams that end in other threads add to it.
         for subscription, session in tuple(self._unremoved):
             if attempted(
                 "removal of an ended session", subscription, partial(members_of(subscription).remove, {session})
@@ -280,6 +282,7 @@ class LeaseKeeper:
             self._metrics.lease_renewals.add(1, outcome)
 
     def _prolong(self) -> None:
+        # From before the request: its answer may have been under way for long.
         began = self._clock.monotonic()
         seconds = assignments.LEASE_DURATION.total_seconds()
         lease = self._lease if self._lease.is_good(began) else ProcessLease(self._new_name(), began + seconds)
@@ -394,6 +397,7 @@ class _WatchedSubscription:
             with suppress(TimeoutError):
                 async with asyncio.timeout(FULL_READ_SECONDS):
                     await self._woken.wait()
+            # Before the notes are taken: a change behind that wakes the task again.
             self._woken.clear()
             try:
                 await self._read()
@@ -417,6 +421,7 @@ class _WatchedSubscription:
         try:
             await self._loop.run_in_executor(self._threads, self.state_reader.read, changes)
         except BaseException:
+            # Put back, when this was cancelled as well: what was not read has still to be read.
             with self._lock:
                 self._changes |= changes
             raise
