@@ -29,7 +29,7 @@ def keep_tables(broker: BrokerServices) -> float:
         return 0.0
     if lags.claim_start(job, broker.settings.table_minutes * 60):
         attempted("start of a job", job, lambda: start(job))
-    return lags.greatest
+    return lags.greatest_lag
 
 
 def start(job: str) -> None:

@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Observation
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
-from nakadi.event_types.rules import MATERIALIZE
+from nakadi.event_types.rules import MATERIALIZE_ANNOTATION
 from nakadi.model.event_type import Category, EventType, PartitionStrategy
 from nakadi_jobs import command, table_states, transform
 from nakadi_jobs.archive_ranges import NOTHING_READ, ArchiveRange, Progress, again, beginnings, in_batches, unread_parts
@@ -99,10 +99,10 @@ def compact(work: Workplace) -> None:
 
 def bring_up_to_date(work: Workplace, event_types: Sequence[EventType]) -> None:
     """Bring the tables of these event types up to date. A failure with one of them stops no other."""
-    wanted = [each for each in event_types if each.annotations.get(MATERIALIZE) != "off"]
+    wanted = [each for each in event_types if each.annotations.get(MATERIALIZE_ANNOTATION) != "off"]
     for each in event_types:
         if each not in wanted:
-            work.report.info(each.name, f"no table, as its annotation {MATERIALIZE} says")
+            work.report.info(each.name, f"no table, as its annotation {MATERIALIZE_ANNOTATION} says")
     with ThreadPoolExecutor(max(1, work.options.at_once)) as pool:
         for some, parts in _sharing(work, wanted):
             try:

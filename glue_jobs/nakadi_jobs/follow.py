@@ -19,7 +19,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nakadi.event_types.rules import MATERIALIZE
+from nakadi.event_types.rules import MATERIALIZE_ANNOTATION
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Unavailable
 from nakadi_jobs import command, compaction, table_states
@@ -57,7 +57,7 @@ class Follower(Struct):
 
     def round(self) -> Sequence[EventType]:
         """Bring the tables of the event types with news up to date, and return these."""
-        event_types = [each for each in self.work.chosen() if each.annotations.get(MATERIALIZE) != "off"]
+        event_types = [each for each in self.work.chosen() if each.annotations.get(MATERIALIZE_ANNOTATION) != "off"]
         # Before the tables: what is archived meanwhile changes the marker, and is news of the next round.
         markers = self._markers(event_types)
         now = self.work.clock.monotonic()

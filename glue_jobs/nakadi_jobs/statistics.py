@@ -18,11 +18,11 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from nakadi.event_types.documents import MEASURED_KIND, MeasuredStatistics, measured_body
+from nakadi.event_types.documents import MEASURED_KIND, MeasuredStatistics, measured_statistics_body
 from nakadi.model.event_type import Category, EventType
 from nakadi.model.events import microseconds
 from nakadi.ports.registry import Put, Remove
-from nakadi.subscriptions.api.repository import KIND as SUBSCRIPTIONS
+from nakadi.subscriptions.api.repository import SUBSCRIPTIONS_KIND as SUBSCRIPTIONS
 from nakadi.subscriptions.api.repository import subscription_of
 from nakadi_jobs import command, measuring, plots, table_states
 from nakadi_jobs.archive_ranges import NOTHING_READ, ArchiveRange, Progress, since_moment
@@ -313,7 +313,7 @@ def _write(work: Workplace, found: Sequence[Found], length: timedelta, since: da
             since=each.period.since,
             until=each.period.until,
         )
-        work.registry.write(Put(MEASURED_KIND, each.event_type.id, measured_body(statistics)))
+        work.registry.write(Put(MEASURED_KIND, each.event_type.id, measured_statistics_body(statistics)))
 
 
 def _remove_measurements_of_deleted(work: Workplace) -> None:

@@ -15,7 +15,7 @@ from nakadi.app.engines import open_log_index, open_registry
 from nakadi.common import work
 from nakadi.event_types.deletion import Housekeeping
 from nakadi.event_types.documents import event_type_of
-from nakadi.event_types.repository import KIND
+from nakadi.event_types.repository import EVENT_TYPES_KIND
 from nakadi.model.events import Counted, Head, Location, Segment
 from nakadi.subscriptions.api.stats import StalledSubscriptions
 from tests.support.aws import REGION
@@ -138,7 +138,9 @@ def test_starts_the_job_when_archived_events_wait_for_their_table(functions, env
     assert functions.invoke("event_types", "apigateway/create_event_type")["statusCode"] == 201
     with closing(open_registry("dynamodb://live")) as registry:
         [timeline] = [
-            event_type_of(each).timeline for each in registry.list(KIND) if not each.key.startswith("nakadi.")
+            event_type_of(each).timeline
+            for each in registry.list(EVENT_TYPES_KIND)
+            if not each.key.startswith("nakadi.")
         ]
     with closing(open_log_index(file)) as index:
         index.create_topic(timeline.topic, 1)

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from nakadi.engines.archive.stores import FolderStore
-from nakadi.event_types.rules import MATERIALIZE
+from nakadi.event_types.rules import MATERIALIZE_ANNOTATION
 from nakadi.model.event_type import Category, CleanupPolicy, PartitionStrategy
 from nakadi_jobs import compaction
 from nakadi_jobs.tables import ChangedMeanwhile, events_table
@@ -307,5 +307,5 @@ def test_tidying(jobs, data, monkeypatch):
 
 def test_no_table_for_who_wants_none(jobs, data):
     """An event type whose annotation says that it is not kept in a data lake has no table."""
-    data.event_type("order.placed", annotations={MATERIALIZE: "off"})
+    data.event_type("order.placed", annotations={MATERIALIZE_ANNOTATION: "off"})
     assert "no table" in jobs.compacted().told

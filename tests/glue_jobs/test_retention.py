@@ -11,7 +11,7 @@ import duckdb
 import pytest
 
 from nakadi.engines.archive import objects
-from nakadi.event_types.rules import PERIOD
+from nakadi.event_types.rules import RETENTION_ANNOTATION
 from nakadi.model.event_type import Category, CleanupPolicy
 from nakadi_jobs import leftovers
 from nakadi_jobs.archive_ranges import NOTHING_READ, unread_parts
@@ -36,7 +36,7 @@ def archive_of(data, event_type):
 def test_old_events_leave_tables(jobs, data):
     """A table keeps events as long as the annotation for data lakes says, or else as long as the broker does."""
     short = data.event_type("order.placed", retention_time=3_600_000)
-    long = data.event_type("order.paid", retention_time=3_600_000, annotations={PERIOD: "30 days"})
+    long = data.event_type("order.paid", retention_time=3_600_000, annotations={RETENTION_ANNOTATION: "30 days"})
     for each in (short, long):
         data.archived(each, [order(1)], at=NOW - timedelta(days=2))
         data.archived(each, [order(2)], at=NOW - timedelta(minutes=2))

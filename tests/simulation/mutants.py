@@ -68,7 +68,7 @@ MUTANTS = (
         "I3",
         "a stream begins while offsets are being set",
         "subscriptions/api/assignments.py",
-        "    if being_reset(assignment, now):\n",
+        "    if is_being_reset(assignment, now):\n",
         "    if False:\n",
     ),
     Mutant(
@@ -98,15 +98,15 @@ MUTANTS = (
         "I5",
         "a partition is let go although events of it are outstanding",
         "subscriptions/stream/session.py",
-        "if not each.outstanding and not each.putting_away]",
-        "if not each.putting_away]",
+        "if not each.outstanding and not each.is_parking_or_dropping]",
+        "if not each.is_parking_or_dropping]",
     ),
     Mutant(
         "hand-over",
         "commits put off the end of a session that closes",
         "subscriptions/stream/session.py",
         "or now >= self._closed_by:",
-        "or now >= self._commit_by():",
+        "or now >= self._commit_deadline():",
     ),
     Mutant(
         "hand-over",
@@ -161,7 +161,7 @@ MUTANTS = (
         "progress",
         "a lease is believed for as long as it says",
         "subscriptions/api/assignments.py",
-        "        if now >= self.since + _PATIENCE:\n            return False\n",
+        "        if now >= self.since + _SECONDS_UNTIL_LEASE_EXPIRES:\n            return False\n",
         "",
     ),
     Mutant(

@@ -9,7 +9,7 @@ from typing import Any
 from nakadi.model.event_type import EventType, Position
 from nakadi.model.outcomes import Conflict, TryLater, Unavailable
 from nakadi.model.subscription import ReadFrom, SetOffsets, Subscription
-from nakadi.subscriptions.api.assignments import TIMEOUT, LeaseWatch
+from nakadi.subscriptions.api.assignments import RESET_TIMED_OUT, LeaseWatch
 from nakadi.subscriptions.api.initialisation import OffsetInitialisation
 from nakadi.subscriptions.api.resets import ResetExecution, Resets
 from tests.simulation.clocks import START, SkewedClock
@@ -87,13 +87,13 @@ class Resetting:
     def _next(self) -> str:
         if self.state == "new":
             task = SetOffsets(tuple(sorted(self.positions.items())))
-            self._reset = self._resets._asked(SUBSCRIPTION, task)
+            self._reset = self._resets._request_reset(SUBSCRIPTION, task)
             return "waiting" if self._stays else "over"
         standing = self._fulfilment.attempt(SUBSCRIPTION).reset
         if standing is None or standing.id != self._reset:
             return "over"
         if self._clock.monotonic() > self._until:
-            self._fulfilment.end(SUBSCRIPTION, self._reset, TIMEOUT)
+            self._fulfilment.end(SUBSCRIPTION, self._reset, RESET_TIMED_OUT)
             return "over"
         return "waiting"
 

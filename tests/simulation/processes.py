@@ -84,13 +84,13 @@ class Stream:
         """One round of the driver."""
         now = self.process.clock.monotonic()
         while self.facts:
-            self._carry_out(self.facts.popleft()(now))
+            self._carry_out_actions(self.facts.popleft()(now))
         for place in tuple(self.reads):
             run = self._read(place)
             if run is not None:
-                self._carry_out(self.session.arrived(place, run, now))
+                self._carry_out_actions(self.session.arrived(place, run, now))
         if now >= self.session.deadline():
-            self._carry_out(self.session.tick(now))
+            self._carry_out_actions(self.session.tick(now))
         self._check_hand_overs(now)
 
     def _check_hand_overs(self, now: float) -> None:
@@ -146,7 +146,7 @@ class Stream:
         self.reads[opening.place] = beginning.start.offset + 1
         return self.session.opened(opening, beginning.start, beginning.lost, now, beginning.parked)
 
-    def _carry_out(self, actions: Iterable[SessionAction]) -> None:
+    def _carry_out_actions(self, actions: Iterable[SessionAction]) -> None:
         for action in actions:
             match action:
                 case SendBatch(place, _, runs):

@@ -221,7 +221,7 @@ class World:
         if self._being_changed or self._left():
             return False
         assignment = self.store.assignment(SUBSCRIPTION)
-        balanced = assignments.rebalanced(assignment) == assignment
+        balanced = assignments.with_partitions_shared_anew(assignment) == assignment
         settled = all(entry.next is None for entry in assignment.entries)
         alive = all(self._able(each.id) for each in assignment.sessions)
         return balanced and settled and alive

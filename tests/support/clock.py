@@ -5,12 +5,12 @@ from datetime import UTC, datetime, timedelta
 
 class HandMovedClock:
     def __init__(self, start: datetime = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)) -> None:
-        self._start = start
+        self._start_or_replay = start
         self._passed = 0.0
         self._behind = 0.0
 
     def now(self) -> datetime:
-        return self._start + timedelta(seconds=self._passed - self._behind)
+        return self._start_or_replay + timedelta(seconds=self._passed - self._behind)
 
     def monotonic(self) -> float:
         return self._passed

@@ -44,7 +44,7 @@ class PushingKinesis:
         self._stream = stream
         self._lock = threading.Lock()
         self.consumers: dict[str, dict[str, Any]] = {}
-        self._subscribed: dict[tuple[str, str], tuple[object, float]] = {}
+        self._changes_to_subscribe: dict[tuple[str, str], tuple[object, float]] = {}
         self.calls: Counter[str] = Counter()
         self.records = 0
         self.pages = 0
@@ -112,10 +112,10 @@ class PushingKinesis:
         with self._lock:
             if self._known(asked)["ConsumerStatus"] != "ACTIVE" or not self.pushes:
                 raise Refused("ResourceInUseException")
-            _, since = self._subscribed.get((arn, shard), (None, float("-inf")))
+            _, since = self._changes_to_subscribe.get((arn, shard), (None, float("-inf")))
             if now - since < self.replaceable_after:
                 raise Refused("ResourceInUseException")
-            self._subscribed[arn, shard] = (me, now)
+            self._changes_to_subscribe[arn, shard] = (me, now)
         place = asked["StartingPosition"]
         behind = {"StartingSequenceNumber": place["SequenceNumber"]} if "SequenceNumber" in place else {}
         try:
@@ -138,7 +138,7 @@ class PushingKinesis:
         yield "event", "initial-response", {}
         first = True
         while not self.closed.is_set() and time.monotonic() - began < self.lasts:
-            if self._subscribed[arn, shard][0] is not me:
+            if self._changes_to_subscribe[arn, shard][0] is not me:
                 return
             if arn not in self.consumers:
                 yield "exception", "ResourceNotFoundException", {"message": "The consumer is not there"}

@@ -37,7 +37,7 @@ from nakadi.subscriptions.stream.admission import PartitionStart
 from nakadi.subscriptions.stream.batches import SubscriptionStreamLimits
 from nakadi.subscriptions.stream.calls import SessionCallExecutor
 from nakadi.subscriptions.stream.members import SubscriptionSessions
-from nakadi.subscriptions.stream.parking import ParkingService, runs_of, skipped_up_to
+from nakadi.subscriptions.stream.parking import ParkingService, empty_run_up_to, runs_of
 from nakadi.subscriptions.stream.session import SubscriptionSession
 from tests.support.builders import an_event_type
 from tests.support.chunks import a_chunk
@@ -257,7 +257,7 @@ class World:
                 value = self.coordination.parked_value(SUBSCRIPTION, each.place, each.position)
                 yield from runs_of([(each, value)] if value is not None else [])
             if (again.events[-1].position if again.events else beginning.start) < again.until:
-                yield skipped_up_to(again.until)
+                yield empty_run_up_to(again.until)
             offset = again.onward.offset
         while True:
             count = min(self.chance.randint(1, 4), self.published - offset - 1)

@@ -69,7 +69,7 @@ def test_the_lease_is_renewed_while_all_threads_wait(inside, subscription, consu
     """Streams that wait for a log that does not answer take no thread from the lease. (S318)"""
     consumer(subscription)
     answered = threading.Event()
-    for _ in range(streams.THREADS):
+    for _ in range(streams.CALL_THREADS):
         inside.subscription_streams._threads.submit(answered.wait, PATIENCE)
     renewed, renew = threading.Event(), inside.coordination.renew
     monkeypatch.setattr(inside.coordination, "renew", lambda *lease: (renew(*lease), renewed.set()))

@@ -8,16 +8,16 @@ from threading import Event
 import pytest
 
 from nakadi.common.caching import (
-    LONGEST_SECONDS,
+    CHANGE_NUMBER,
+    LONGEST_KEPT_SECONDS,
     MOST_ENTRIES,
-    NUMBER,
     Cache,
     ChangeCounter,
+    ChangeCountingRegistry,
     ChangeWatch,
-    CountedRegistry,
-    SharedChangeWatch,
+    ChangeWatchOfSeveralProcesses,
 )
-from nakadi.common.work import NeedsThread, quickly
+from nakadi.common.work import NeedsThread, run_quickly
 from nakadi.engines.memory.stores import MemoryRegistry
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.registry import Changes, Put, Remove
@@ -130,8 +130,8 @@ class TestWithAWatch:
         case.get()
         case.clock.move(0.6)
         with pytest.raises(NeedsThread):
-            quickly(case.get)
-        assert [quickly(case.get) for _ in range(3)] == [1, 1, 1]
+            run_quickly(case.get)
+        assert [run_quickly(case.get) for _ in range(3)] == [1, 1, 1]
         assert case.asked["changes"] == 1
         assert case.get() == 1
         assert case.asked["changes"] == 2
@@ -141,13 +141,13 @@ class TestWithAWatch:
         case.clock.move(0.5)
         for _ in range(2):
             with pytest.raises(NeedsThread):
-                quickly(case.get)
+                run_quickly(case.get)
 
     def test_quick_work_does_not_read(self, case: Case):
         """What is not remembered is for a thread to read."""
         case.get("a")
         with pytest.raises(NeedsThread):
-            quickly(lambda: case.get("b"))
+            run_quickly(lambda: case.get("b"))
         assert case.asked["b"] == 0
 
     def test_a_change_is_seen_in_time(self, case: Case):
@@ -200,7 +200,7 @@ class TestWithAWatch:
     def test_a_value_is_read_again_some_day(self, case: Case):
         """A change that was not counted, made by a process of an older version, is seen within an hour."""
         case.get()
-        case.clock.move(LONGEST_SECONDS)
+        case.clock.move(LONGEST_KEPT_SECONDS)
         case.get()
         assert case.asked["a"] == 2
 
@@ -279,14 +279,14 @@ class TestSeveralProcesses:
     @pytest.fixture
     def counters(self):
         with tempfile.TemporaryFile() as file:
-            file.truncate(2 * NUMBER.size)
+            file.truncate(2 * CHANGE_NUMBER.size)
             yield ChangeCounter(file.fileno(), 0), ChangeCounter(file.fileno(), 1)
 
     def test_a_change_by_another_process_is_seen_at_once(self, counters):
         """A value is read again after a write of another process, though the last look is still fresh."""
         store, clock = MemoryRegistry(), HandMovedClock()
-        own, others = (CountedRegistry(store, counter) for counter in counters)
-        watch = SharedChangeWatch(own.changes, clock, counters[0].numbers)
+        own, others = (ChangeCountingRegistry(store, counter) for counter in counters)
+        watch = ChangeWatchOfSeveralProcesses(own.changes, clock, counters[0].numbers)
         cache = Cache(clock, 1.0, watch, "event-types")
 
         for number in range(3):
@@ -296,7 +296,7 @@ class TestSeveralProcesses:
     def test_nothing_is_asked_while_nothing_changes(self, counters):
         """Looks are as rare as in a broker of one process."""
         clock, looks = HandMovedClock(), []
-        watch = SharedChangeWatch(lambda: looks.append(1) or Changes({}), clock, counters[0].numbers)
+        watch = ChangeWatchOfSeveralProcesses(lambda: looks.append(1) or Changes({}), clock, counters[0].numbers)
         cache = Cache(clock, 1.0, watch, "event-types")
         for _ in range(5):
             cache.get("a", lambda: 1)

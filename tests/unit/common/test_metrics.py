@@ -12,7 +12,7 @@ import pytest
 
 from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
-from nakadi.common.metrics import OTHER, Metrics
+from nakadi.common.metrics import OTHER_NAMES, Metrics
 from nakadi.common.work import Turns, attempted
 from nakadi.engines.archive.archiver import ArchivePolicy
 from nakadi.engines.archive.reading import SegmentCache, Unreadable
@@ -95,9 +95,11 @@ def test_event_types_beyond_a_number_are_counted_together(metrics):
         metrics.stored(name, 1, 10)
         metrics.events_refused.add(1, name, "validating")
 
-    counted = {name: seen(metrics, "nakadi_events_published_total", event_type=name) for name in ("a", "b", "c", OTHER)}
-    assert counted == {"a": 1, "b": 1, "c": 0, OTHER: 2}
-    assert seen(metrics, "nakadi_events_refused_total", event_type=OTHER, reason="validating") == 2
+    counted = {
+        name: seen(metrics, "nakadi_events_published_total", event_type=name) for name in ("a", "b", "c", OTHER_NAMES)
+    }
+    assert counted == {"a": 1, "b": 1, "c": 0, OTHER_NAMES: 2}
+    assert seen(metrics, "nakadi_events_refused_total", event_type=OTHER_NAMES, reason="validating") == 2
 
 
 def test_the_largest_subscriptions_are_reported_by_their_ids(metrics):
@@ -106,9 +108,11 @@ def test_the_largest_subscriptions_are_reported_by_their_ids(metrics):
     metrics.subscription_lag.follow(lambda: lags)
     metrics.subscription_uncommitted.follow(lambda: lags)
 
-    rows = {each: seen(metrics, "nakadi_subscription_lag_seconds", subscription=each) for each in ("s2", "s4", OTHER)}
-    assert rows == {"s2": 70, "s4": 20, OTHER: 5}
-    assert seen(metrics, "nakadi_subscription_uncommitted_events", subscription=OTHER) == 6
+    rows = {
+        each: seen(metrics, "nakadi_subscription_lag_seconds", subscription=each) for each in ("s2", "s4", OTHER_NAMES)
+    }
+    assert rows == {"s2": 70, "s4": 20, OTHER_NAMES: 5}
+    assert seen(metrics, "nakadi_subscription_uncommitted_events", subscription=OTHER_NAMES) == 6
 
 
 def test_values_are_put_into_buckets(metrics):

@@ -10,7 +10,7 @@ from nakadi.app.settings import Settings
 from nakadi.common import caching
 from nakadi.engines.kinesis import topics
 from nakadi.event_types.documents import event_type_body
-from nakadi.event_types.repository import KIND as EVENT_TYPES
+from nakadi.event_types.repository import EVENT_TYPES_KIND as EVENT_TYPES
 from nakadi.model.authorization import UNAUTHENTICATED, BlockedKind, Feature
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import NotPermitted
@@ -137,7 +137,7 @@ class TestStreaming:
     def _verdicts(broker: BrokerServices, names: list[str]):
         oversight = StreamAccessMonitor(broker.streams._monitor._access)
         known = [MonitoredReaders(UNAUTHENTICATED, broker.event_types.get(name)) for name in names]
-        return lambda: oversight._changes(known)
+        return lambda: oversight._access_changes(known)
 
     @pytest.mark.parametrize("number", [1, 100])
     def test_idle_asks_as_often_for_many_event_types_as_for_one(self, world: World, number):

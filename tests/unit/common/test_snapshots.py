@@ -1,7 +1,7 @@
 """Metrics of several processes, put together."""
 
 from nakadi.common.metrics import Metrics
-from nakadi.common.snapshots import ended, snapshot_of, together
+from nakadi.common.snapshots import merged_metrics, snapshot_of, totals_of_ended_processes
 from tests.support.metrics import samples_of, value
 
 
@@ -17,7 +17,7 @@ def counted(events: int, lag: float) -> Metrics:
 
 
 def test_counters_and_times_add_up_and_gauges_are_combined_as_they_say():
-    whole = together([snapshot_of(counted(3, 1.0)), snapshot_of(counted(4, 7.0))])
+    whole = merged_metrics([snapshot_of(counted(3, 1.0)), snapshot_of(counted(4, 7.0))])
     assert dict(whole.events_published.rows()) == {("order",): 7}
     assert dict(whole.streams_opened.rows()) == {("low",): 2}
     assert dict(whole.open_streams.rows()) == {("low",): 4}
@@ -29,8 +29,8 @@ def test_counters_and_times_add_up_and_gauges_are_combined_as_they_say():
 
 
 def test_what_a_process_counted_stays_after_its_end_and_its_gauges_do_not():
-    gone = ended([snapshot_of(counted(3, 1.0)), snapshot_of(counted(4, 7.0))], 5.0)
-    whole = together([snapshot_of(counted(1, 2.0)), gone])
+    gone = totals_of_ended_processes([snapshot_of(counted(3, 1.0)), snapshot_of(counted(4, 7.0))], 5.0)
+    whole = merged_metrics([snapshot_of(counted(1, 2.0)), gone])
     assert dict(whole.events_published.rows()) == {("order",): 8}
     assert dict(whole.subscription_lag.rows()) == {("s",): 2.0}
     assert whole.request_seconds.rows()[("publish_events",)].count == 3
@@ -39,11 +39,13 @@ def test_what_a_process_counted_stays_after_its_end_and_its_gauges_do_not():
 
 def test_processor_time_is_reported_as_processes_counted_it():
     """A process that has ended is not asked any more, and its time is still there."""
-    reported = samples_of(together([snapshot_of(counted(3, 1.0)), ended([snapshot_of(counted(4, 1.0))], 5.0)]))
+    reported = samples_of(
+        merged_metrics([snapshot_of(counted(3, 1.0)), totals_of_ended_processes([snapshot_of(counted(4, 1.0))], 5.0)])
+    )
     assert value(reported, "process_cpu_seconds_total") == 7
 
 
 def test_putting_together_counts_no_steps_of_this_process_twice():
     """What every `Metrics` of a process follows, such as failed chores, comes from the snapshots alone."""
     snapshot = snapshot_of(Metrics())
-    assert dict(together([snapshot]).chore_failures.rows()) == dict(Metrics().chore_failures.rows())
+    assert dict(merged_metrics([snapshot]).chore_failures.rows()) == dict(Metrics().chore_failures.rows())

@@ -5,8 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from nakadi.common.work import Turns
-from nakadi.http.message import still_there
+from nakadi.common.work import Turns, client_never_gone
 from nakadi.model.outcomes import TryLater
 from tests.support.patience import PATIENCE
 
@@ -17,7 +16,7 @@ def taken(turns):
     begun, ended = threading.Event(), threading.Event()
 
     def work():
-        with turns.turn(still_there):
+        with turns.turn(client_never_gone):
             begun.set()
             assert ended.wait(PATIENCE)
 
@@ -34,7 +33,7 @@ def taken(turns):
 def test_one_thread_at_a_time_has_its_turn():
     """A turn begins when the one before it is over, also when that failed."""
     turns = Turns(patience=PATIENCE)
-    with pytest.raises(RuntimeError), turns.turn(still_there):
+    with pytest.raises(RuntimeError), turns.turn(client_never_gone):
         raise RuntimeError
     order = []
     with taken(turns) as end:
@@ -48,21 +47,21 @@ def test_one_thread_at_a_time_has_its_turn():
 
 
 def _turn(turns):
-    with turns.turn(still_there):
+    with turns.turn(client_never_gone):
         return "had"
 
 
 def test_a_turn_is_not_waited_for_too_long():
     """Who has waited long enough may come again later."""
     turns = Turns(patience=0.01)
-    with taken(turns), pytest.raises(TryLater, match="please repeat request"), turns.turn(still_there):
+    with taken(turns), pytest.raises(TryLater, match="please repeat request"), turns.turn(client_never_gone):
         pytest.fail("it is not its turn")
 
 
 def test_only_a_few_wait():
     """Beyond a number of those that wait, others are sent away at once."""
     turns = Turns(most_waiting=0, patience=PATIENCE)
-    with taken(turns), pytest.raises(TryLater, match="please repeat request"), turns.turn(still_there):
+    with taken(turns), pytest.raises(TryLater, match="please repeat request"), turns.turn(client_never_gone):
         pytest.fail("it is not its turn")
     assert _turn(turns) == "had"
 

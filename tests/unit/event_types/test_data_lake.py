@@ -4,12 +4,18 @@ from datetime import timedelta
 
 import pytest
 
-from nakadi.event_types.rules import MATERIALIZE, PERIOD, REASON, check_data_lake_annotations, data_lake_retention
+from nakadi.event_types.rules import (
+    MATERIALIZE_ANNOTATION,
+    RETENTION_ANNOTATION,
+    RETENTION_REASON_ANNOTATION,
+    check_data_lake_annotations,
+    data_lake_retention,
+)
 from nakadi.model.event_type import CleanupPolicy
 from nakadi.model.outcomes import Invalid
 from tests.support.builders import an_event_type
 
-WHY = {REASON: "we need it"}
+WHY = {RETENTION_REASON_ANNOTATION: "we need it"}
 
 
 def refusal(annotations, **options) -> str:
@@ -23,10 +29,10 @@ def refusal(annotations, **options) -> str:
     [
         {},
         {"other": "x"},
-        {MATERIALIZE: "off"},
-        {MATERIALIZE: "on", PERIOD: "unlimited", **WHY},
-        {PERIOD: "30 days", **WHY},
-        {REASON: ""},
+        {MATERIALIZE_ANNOTATION: "off"},
+        {MATERIALIZE_ANNOTATION: "on", RETENTION_ANNOTATION: "unlimited", **WHY},
+        {RETENTION_ANNOTATION: "30 days", **WHY},
+        {RETENTION_REASON_ANNOTATION: ""},
     ],
 )
 def test_valid_annotations(annotations):
@@ -53,7 +59,7 @@ def test_valid_annotations(annotations):
 )
 def test_valid_periods(period):
     """A period is a number of days, weeks, months or years, spelt long or short, limits included. (R256)"""
-    check_data_lake_annotations({PERIOD: period, **WHY})
+    check_data_lake_annotations({RETENTION_ANNOTATION: period, **WHY})
 
 
 @pytest.mark.parametrize(
@@ -66,8 +72,10 @@ def test_valid_periods(period):
 )
 def test_invalid_periods_are_refused(period):
     """Any other period is refused, with a reference to the documentation. (R256)"""
-    message = refusal({PERIOD: period, **WHY})
-    assert message.startswith(f"Annotation {PERIOD} does not comply with regex. See documentation (docs/analytics.md")
+    message = refusal({RETENTION_ANNOTATION: period, **WHY})
+    assert message.startswith(
+        f"Annotation {RETENTION_ANNOTATION} does not comply with regex. See documentation (docs/analytics.md"
+    )
     assert message.endswith(") for more details.")
 
 
@@ -75,12 +83,24 @@ def test_invalid_periods_are_refused(period):
     ("annotations", "message"),
     [
         (
-            {MATERIALIZE: "yes"},
-            f'Annotation {MATERIALIZE} is not valid. Provided value: "yes". Possible values are: "on" or "off".',
+            {MATERIALIZE_ANNOTATION: "yes"},
+            (
+                f'Annotation {MATERIALIZE_ANNOTATION} is not valid. Provided value: "yes". '
+                'Possible values are: "on" or "off".'
+            ),
         ),
-        ({MATERIALIZE: "on"}, f'Annotation {PERIOD} is required, when {MATERIALIZE} is "on".'),
-        ({MATERIALIZE: "on", PERIOD: "1 year"}, f"Annotation {REASON} is required, when {PERIOD} is specified."),
-        ({PERIOD: "1 year", REASON: ""}, f"Annotation {REASON} is required, when {PERIOD} is specified."),
+        (
+            {MATERIALIZE_ANNOTATION: "on"},
+            f'Annotation {RETENTION_ANNOTATION} is required, when {MATERIALIZE_ANNOTATION} is "on".',
+        ),
+        (
+            {MATERIALIZE_ANNOTATION: "on", RETENTION_ANNOTATION: "1 year"},
+            f"Annotation {RETENTION_REASON_ANNOTATION} is required, when {RETENTION_ANNOTATION} is specified.",
+        ),
+        (
+            {RETENTION_ANNOTATION: "1 year", RETENTION_REASON_ANNOTATION: ""},
+            f"Annotation {RETENTION_REASON_ANNOTATION} is required, when {RETENTION_ANNOTATION} is specified.",
+        ),
     ],
 )
 def test_annotations_that_require_others(annotations, message):
@@ -90,18 +110,18 @@ def test_annotations_that_require_others(annotations, message):
 
 def test_the_annotation_may_be_mandatory():
     """Where it is demanded, whether events are kept has to be said. (R256)"""
-    assert refusal({}, mandatory=True) == f"Annotation {MATERIALIZE} is required"
-    check_data_lake_annotations({MATERIALIZE: "off"}, mandatory=True)
+    assert refusal({}, mandatory=True) == f"Annotation {MATERIALIZE_ANNOTATION} is required"
+    check_data_lake_annotations({MATERIALIZE_ANNOTATION: "off"}, mandatory=True)
 
 
 @pytest.mark.parametrize(
     ("changes", "kept"),
     [
         ({}, timedelta(days=2)),
-        ({"annotations": {PERIOD: "30 days"}}, timedelta(days=30)),
-        ({"annotations": {PERIOD: "2w"}}, timedelta(days=14)),
-        ({"annotations": {PERIOD: "1 year"}}, timedelta(days=366)),
-        ({"annotations": {PERIOD: "unlimited"}}, None),
+        ({"annotations": {RETENTION_ANNOTATION: "30 days"}}, timedelta(days=30)),
+        ({"annotations": {RETENTION_ANNOTATION: "2w"}}, timedelta(days=14)),
+        ({"annotations": {RETENTION_ANNOTATION: "1 year"}}, timedelta(days=366)),
+        ({"annotations": {RETENTION_ANNOTATION: "unlimited"}}, None),
         ({"cleanup_policy": CleanupPolicy.COMPACT}, None),
         ({"cleanup_policy": CleanupPolicy.COMPACT_AND_DELETE}, timedelta(days=2)),
     ],

@@ -2,7 +2,12 @@ from datetime import timedelta
 
 from nakadi.common.caching import Cache
 from nakadi.engines.memory.stores import MemoryRegistry
-from nakadi.event_types.documents import MEASURED_KIND, MeasuredStatistics, measured_body, measured_of
+from nakadi.event_types.documents import (
+    MEASURED_KIND,
+    MeasuredStatistics,
+    measured_statistics_body,
+    measured_statistics_of,
+)
 from nakadi.event_types.repository import EventTypes
 from nakadi.model.event_type import Statistics
 from nakadi.ports.registry import Put
@@ -19,7 +24,7 @@ MEASURED = MeasuredStatistics(
 
 def test_measured_statistics_are_stored_completely():
     """What was measured is the same after it was written down."""
-    assert measured_of(measured_body(MEASURED)) == MEASURED
+    assert measured_statistics_of(measured_statistics_body(MEASURED)) == MEASURED
 
 
 def test_a_recreated_event_type_has_no_measured_statistics():
@@ -27,7 +32,7 @@ def test_a_recreated_event_type_has_no_measured_statistics():
     registry = MemoryRegistry()
     event_types = EventTypes(registry, Cache(HandMovedClock(), 1))
     first = an_event_type(name="a.b", id="1")
-    registry.write(Put(MEASURED_KIND, first.id, measured_body(MEASURED)))
+    registry.write(Put(MEASURED_KIND, first.id, measured_statistics_body(MEASURED)))
 
     assert event_types.measured_statistics(first) == MEASURED
     assert event_types.measured_statistics(an_event_type(name="a.b", id="2")) is None

@@ -34,7 +34,7 @@ def test_partition_is_known_by_its_exact_name(name, number):
 )
 def test_distance_counts_events_behind_first_up_to_last(first, last, distance):
     """The distance is the number of events after the first place up to and with the last, signed. (C38)"""
-    assert cursors.distance(event_type_with(2), "0", first, last) == distance
+    assert cursors.events_between(event_type_with(2), "0", first, last) == distance
 
 
 @pytest.mark.parametrize(
@@ -49,20 +49,20 @@ def test_distance_counts_events_behind_first_up_to_last(first, last, distance):
 )
 def test_distance_adds_up_timelines_between(first, last, distance):
     """Whole timelines between two places count, and both sides of a border are the same place. (C39)"""
-    assert cursors.distance(event_type_with(3, 4, 1), "0", first, last) == distance
+    assert cursors.events_between(event_type_with(3, 4, 1), "0", first, last) == distance
 
 
 def test_distance_of_expired_timelines_is_still_known():
     """Events that are gone are counted: a timeline keeps its size when its events go. (C39, C57)"""
     event_type, _ = a_past(Generation([3], deleted=True), Generation([4], deleted=True), Generation([1]))
-    assert cursors.distance(event_type, "0", Position(1, 0), Position(3, 0)) == 7
+    assert cursors.events_between(event_type, "0", Position(1, 0), Position(3, 0)) == 7
 
 
 def test_distance_over_a_missing_timeline_is_refused():
     """Without a timeline between two places their distance is not known. (C42)"""
     known = tuple(a_timeline(order=order, latest_positions=None if order == 3 else {0: 1}) for order in (1, 3))
     with pytest.raises(Invalid) as refused:
-        cursors.distance(an_event_type(timelines=known), "0", Position(1, 0), Position(3, 0))
+        cursors.events_between(an_event_type(timelines=known), "0", Position(1, 0), Position(3, 0))
     assert refused.value.detail == (
         "Timeline not found. It might happen in case the cursor refers to a timeline that has already expired."
     )
@@ -71,27 +71,27 @@ def test_distance_over_a_missing_timeline_is_refused():
 def test_distance_across_timelines_needs_the_partition():
     """Across a border, a partition that the event type does not have is refused. (C43)"""
     with pytest.raises(Invalid) as refused:
-        cursors.distance(event_type_with(2, 2), "9", Position(1, 0), Position(2, 0))
+        cursors.events_between(event_type_with(2, 2), "9", Position(1, 0), Position(2, 0))
     assert refused.value.detail == "Partition not found."
 
 
 def test_a_partition_that_was_added_later_is_empty_before():
     """A partition that was added later counts as empty in the timelines before. (C43)"""
     event_type, _ = a_past(Generation([5]), Generation([5, 3]))
-    assert cursors.distance(event_type, "1", Position(1, -1), Position(2, 2)) == 3
+    assert cursors.events_between(event_type, "1", Position(1, -1), Position(2, 2)) == 3
 
 
 def test_distance_within_a_timeline_does_not_require_the_partition():
     """In one timeline places need not exist, nor does the partition. (C44)"""
-    assert cursors.distance(event_type_with(2), "9", Position(1, 5), Position(1, 1_000_005)) == 1_000_000
+    assert cursors.events_between(event_type_with(2), "9", Position(1, 5), Position(1, 1_000_005)) == 1_000_000
 
 
 def test_sums_beyond_64_bits_are_refused():
     """A sum that no client could hold is refused rather than wrapped around."""
     with pytest.raises(Invalid):
-        cursors.distance(event_type_with(2), "0", Position(1, -(2**63)), Position(1, 2**63 - 1))
+        cursors.events_between(event_type_with(2), "0", Position(1, -(2**63)), Position(1, 2**63 - 1))
     with pytest.raises(Invalid):
-        cursors.shifted(event_type_with(2), "0", Position(1, 2**63 - 1), 1)
+        cursors.shifted_position(event_type_with(2), "0", Position(1, 2**63 - 1), 1)
 
 
 TWO_IN_TWO_AND_THREE = (0, 2, 2)
@@ -114,7 +114,7 @@ TWO_IN_TWO_AND_THREE = (0, 2, 2)
 )
 def test_shifts_over_timelines_have_known_answers(start, shift, reached):
     """Moving over borders lands where clients have learnt to expect it. (C61, C62, C64)"""
-    assert str(cursors.shifted(event_type_with(*TWO_IN_TWO_AND_THREE), "0", start, shift)) == reached
+    assert str(cursors.shifted_position(event_type_with(*TWO_IN_TWO_AND_THREE), "0", start, shift)) == reached
 
 
 @pytest.mark.parametrize(
@@ -124,18 +124,18 @@ def test_shifts_over_timelines_have_known_answers(start, shift, reached):
 def test_a_shift_back_needs_an_earlier_timeline(counts, start, shift):
     """Before the first timeline there is nothing to move to. (C62, C65)"""
     with pytest.raises(Invalid, match=r"Timeline not found\. It might happen"):
-        cursors.shifted(event_type_with(*counts), "0", start, shift)
+        cursors.shifted_position(event_type_with(*counts), "0", start, shift)
 
 
 def test_a_shift_ignores_retention():
     """A place whose event is gone is a place; also in a timeline whose events all went. (C63)"""
     event_type, _ = a_past(Generation([3], deleted=True), Generation([4], expired=[4]))
-    assert cursors.shifted(event_type, "0", Position(2, 3), -6) == Position(1, 0)
+    assert cursors.shifted_position(event_type, "0", Position(2, 3), -6) == Position(1, 0)
 
 
 def test_a_shift_within_the_open_timeline_does_not_require_the_partition():
     """In the open timeline a partition that is not there can be moved in. (C67)"""
-    assert cursors.shifted(event_type_with(2), "9", Position(1, 3), 4) == Position(1, 7)
+    assert cursors.shifted_position(event_type_with(2), "9", Position(1, 3), 4) == Position(1, 7)
 
 
 @given(
@@ -148,10 +148,10 @@ def test_shift_is_the_inverse_of_distance(counts, steps, data):
     event_type = event_type_with(*counts)
     order = data.draw(some.integers(1, len(counts)))
     start = Position(order, data.draw(some.integers(-1, counts[order - 1] - 1)))
-    there = cursors.shifted(event_type, "0", start, steps)
-    assert cursors.distance(event_type, "0", start, there) == steps
-    back = cursors.shifted(event_type, "0", there, -steps)
-    assert cursors.distance(event_type, "0", start, back) == 0
+    there = cursors.shifted_position(event_type, "0", start, steps)
+    assert cursors.events_between(event_type, "0", start, there) == steps
+    back = cursors.shifted_position(event_type, "0", there, -steps)
+    assert cursors.events_between(event_type, "0", start, back) == 0
 
 
 @pytest.mark.parametrize(
@@ -223,5 +223,5 @@ def test_a_position_before_a_partition_was_added_is_moved_to_its_first_timeline(
 
 def test_a_shift_by_zero_changes_nothing():
     """Without a shift a place stays what it was, also one that no timeline has. (C60)"""
-    assert cursors.shifted(event_type_with(2, 2), "0", Position(1, 7), 0) == Position(1, 7)
-    assert cursors.shifted(event_type_with(2, 2), "0", Position(1, -7), 0) == Position(1, -7)
+    assert cursors.shifted_position(event_type_with(2, 2), "0", Position(1, 7), 0) == Position(1, 7)
+    assert cursors.shifted_position(event_type_with(2, 2), "0", Position(1, -7), 0) == Position(1, -7)

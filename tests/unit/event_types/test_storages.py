@@ -38,7 +38,7 @@ def storages(registry, out_of_reach):
 
 def test_new_event_types_get_the_built_in_storage(storages):
     """Until a storage is chosen, new event types use the storage `default`. (R234, R239)"""
-    assert storages.chosen().id == "default"
+    assert storages.chosen_for_new_event_types().id == "default"
 
 
 def test_a_chosen_storage_is_used_for_new_event_types(storages):
@@ -46,7 +46,7 @@ def test_a_chosen_storage_is_used_for_new_event_types(storages):
     storages.add(KAFKA)
     storages.choose("k")
 
-    assert storages.chosen().id == "k"
+    assert storages.chosen_for_new_event_types().id == "k"
 
 
 def test_the_default_storage_cannot_be_removed(storages):
@@ -150,7 +150,7 @@ def test_a_storage_out_of_reach_is_not_chosen(storages, out_of_reach):
     with pytest.raises(Invalid, match="The storage k cannot be reached"):
         storages.choose("k")
 
-    assert storages.chosen().id == "default"
+    assert storages.chosen_for_new_event_types().id == "default"
 
 
 def test_the_built_in_storage_can_always_be_chosen(storages, out_of_reach):
@@ -167,7 +167,7 @@ def test_a_storage_chosen_during_its_removal_is_not_used(storages):
     storages.add(KAFKA)
     storages.remove("k", lambda _: storages.choose("k") is None)
 
-    assert storages.chosen().id == "default"
+    assert storages.chosen_for_new_event_types().id == "default"
     assert [each.id for each in storages.all() if each.default] == ["default"]
 
 

@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 from msgspec.structs import replace
 
-from nakadi.common.work import Turns, still_there
+from nakadi.common.work import Turns, client_never_gone
 from nakadi.model.event_type import PartitionStrategy
 from nakadi.model.outcomes import TryLater
 from nakadi.publishing import batch as batches
@@ -37,7 +37,7 @@ class Unwilling(Turns):
         raise TryLater("Not now")
 
 
-def a_budget(most=50_000_000, turns=None, is_gone=still_there):
+def a_budget(most=50_000_000, turns=None, is_gone=client_never_gone):
     return closing(WorkBudget(most, turns or CountedTurns(), is_gone))
 
 
@@ -53,7 +53,7 @@ def test_more_work_takes_one_turn_and_gives_it_back():
     with a_budget(turns=turns) as budget:
         for _ in range(20):
             budget.spend(FREE_STEPS)
-    with turns.turn(still_there):
+    with turns.turn(client_never_gone):
         assert turns.had == 2
 
 

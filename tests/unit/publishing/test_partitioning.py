@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from nakadi.common.work import Turns, still_there
+from nakadi.common.work import Turns, client_never_gone
 from nakadi.model.event_type import Category, PartitionStrategy
 from nakadi.publishing.batch import MOST_STEPS, WorkBudget
 from nakadi.publishing.enrichment import choose_partitions
@@ -16,7 +16,7 @@ def nowhere() -> float:
 
 
 def partitions_of(events, draw=nowhere, **event_type):
-    budget = WorkBudget(MOST_STEPS, Turns(), still_there)
+    budget = WorkBudget(MOST_STEPS, Turns(), client_never_gone)
     return choose_partitions(an_event_type(**event_type), events, draw, budget)[0]
 
 

@@ -8,7 +8,7 @@ import pytest
 from nakadi.model.authorization import Attribute
 from nakadi.model.event_type import Position
 from nakadi.model.events import EventLines, Lines, Record, Slice, StoredEvent
-from nakadi.streaming.chunks import EventChunk, EventRun, is_public, joined
+from nakadi.streaming.chunks import EventChunk, EventRun, is_public, joined_json
 from nakadi.streaming.driver import batch_line
 from nakadi.streaming.session import SendEvents
 from tests.support.chunks import STORED_AT, a_chunk, a_record
@@ -29,7 +29,7 @@ LINES = EventLines(
 
 
 def bytes_of(run: EventRun) -> bytes:
-    return joined(b"", [run], b"")
+    return joined_json(b"", [run], b"")
 
 
 def as_lines() -> EventChunk:
@@ -71,7 +71,7 @@ def test_stored_text_is_cut_anywhere(first, last):
     """A run of stored text has the bytes, the size and the places that the same events have one by one."""
     run, expected = EventRun(as_lines(), first, last), EventRun(as_records(), first, last)
     values = list(expected.values)
-    assert joined(b"[", [run], b"]\n") == b"[" + b",".join(values) + b"]\n"
+    assert joined_json(b"[", [run], b"]\n") == b"[" + b",".join(values) + b"]\n"
     assert (run.size, run.end, list(run.values)) == (expected.size, expected.end, values)
     assert (run.stored_at(0), run.stored_at(-1)) == (expected.stored_at(0), expected.stored_at(-1))
 
@@ -82,8 +82,8 @@ def test_runs_of_both_kinds_are_joined(middle):
     first, _ = EventRun(as_lines(), 0, 6).split(middle)
     _, rest = EventRun(as_records(), 0, 6).split(middle)
     expected = b",".join(event.record.value for event in LINES)
-    assert joined(b"[", [first, rest], b"]") == b"[" + expected + b"]"
-    assert joined(b"[", [rest, first], b"]").count(b",") == 5
+    assert joined_json(b"[", [first, rest], b"]") == b"[" + expected + b"]"
+    assert joined_json(b"[", [rest, first], b"]").count(b",") == 5
 
 
 @pytest.mark.parametrize("offset", [2, 3, 5, 6, 8, 9, 11, 12])
@@ -106,7 +106,7 @@ def test_no_event_of_stored_text_is_made_to_be_sent(monkeypatch):
     """Sending costs a few steps for a batch, not for each of its events."""
     monkeypatch.setattr(EventChunk, "records", property(lambda _: pytest.fail("events were made")))
     run = as_lines().from_offset(2)
-    assert [each.count for each in run.readable(is_public)] == [6]
+    assert [each.count for each in run.readable_parts(is_public)] == [6]
     assert batch_line(SendEvents("0", run.end, (run,))).endswith(b'"events":["a","b","c","dd",1,22]}\n')
 
 
@@ -136,7 +136,7 @@ def test_splitting_keeps_sizes_and_ends_right():
 def test_what_a_reader_may_not_see_is_left_out(special):
     """Tombstones, directed events and other owners' events are cut out, the rest stays in order. (L58)"""
     run = a_chunk("a", special, special, "b", "c", special).from_offset(0)
-    assert [bytes_of(each) for each in run.readable(is_public)] == [b'"a"', b'"b","c"']
+    assert [bytes_of(each) for each in run.readable_parts(is_public)] == [b'"a"', b'"b","c"']
 
 
 def test_an_ordinary_chunk_is_not_searched():
@@ -146,4 +146,4 @@ def test_an_ordinary_chunk_is_not_searched():
         raise AssertionError(record)
 
     run = a_chunk("a", "b").from_offset(0)
-    assert list(run.readable(ask_nobody)) == [run]
+    assert list(run.readable_parts(ask_nobody)) == [run]

@@ -5,7 +5,7 @@ import pytest
 from nakadi.event_types.cursors import CursorError
 from nakadi.model.event_type import Cursor
 from nakadi.model.outcomes import Malformed
-from nakadi.streaming.parameters import cursors_in
+from nakadi.streaming.parameters import parse_cursors_header
 
 ONE = Cursor("0", "001-0001-000000000000000012")
 
@@ -30,7 +30,7 @@ ONE = Cursor("0", "001-0001-000000000000000012")
 )
 def test_cursors_are_read_from_a_list_of_objects(header, cursors):
     """Unknown members and what follows the list say nothing, and numbers are taken as they are written. (L20, L32)"""
-    assert cursors_in(header) == cursors
+    assert parse_cursors_header(header) == cursors
 
 
 @pytest.mark.parametrize(
@@ -58,14 +58,14 @@ def test_cursors_are_read_from_a_list_of_objects(header, cursors):
 def test_anything_else_is_bad_syntax(header):
     """What is not a list of objects is malformed, however it is wrong. (L21)"""
     with pytest.raises(Malformed, match=r"^incorrect syntax of X-nakadi-cursors header$"):
-        cursors_in(header)
+        parse_cursors_header(header)
 
 
 @pytest.mark.parametrize("header", ["null", "[null]", '[{"partition":"0","offset":"1"},null]'])
 def test_null_is_no_cursor(header):
     """A null in the place of the list or of a cursor is malformed. (L31)"""
     with pytest.raises(Malformed):
-        cursors_in(header)
+        parse_cursors_header(header)
 
 
 @pytest.mark.parametrize(
@@ -82,4 +82,4 @@ def test_null_is_no_cursor(header):
 def test_both_members_are_needed(header, text):
     """A missing or null member is reported, the partition first, cursor by cursor. (L23, L36a)"""
     with pytest.raises(CursorError, match=f"^{text}$"):
-        cursors_in(header)
+        parse_cursors_header(header)

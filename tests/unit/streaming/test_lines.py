@@ -5,7 +5,7 @@ import pytest
 
 from nakadi.model.event_type import Position
 from nakadi.streaming.driver import EventStreamFormat, JsonStreamFormat
-from nakadi.streaming.parameters import cursors_in
+from nakadi.streaming.parameters import parse_cursors_header
 from nakadi.streaming.session import SendEvents, SendStreamKeepAlive
 from tests.support.chunks import a_chunk, some_events
 
@@ -61,7 +61,7 @@ def test_a_batch_is_one_server_sent_event():
     ident, data, *rest = lines.batch(a_batch()).split(b"\n")
     assert rest == [b"", b""]
     assert data == b"data: " + JsonStreamFormat(STARTS).batch(a_batch()).rstrip()
-    places = {cursor.partition: cursor.offset for cursor in cursors_in(ident.removeprefix(b"id: ").decode())}
+    places = {cursor.partition: cursor.offset for cursor in parse_cursors_header(ident.removeprefix(b"id: ").decode())}
     assert places == {"0": "001-0001-000000000000000012", "1": "001-0002-000000000000000006"}
 
 

@@ -70,17 +70,19 @@ class House:
         }
         session = Session(**defaults | changes)
         old = self.assignment(subscription)
-        new = assignments.joined(old, session, subscription["id"], self.clock.now())
+        new = assignments.with_session(old, session, subscription["id"], self.clock.now())
         self.coordination.write(subscription["id"], old, new, self.clock.now())
         return session.id
 
     def leave(self, subscription: dict[str, Any], session_id: str) -> None:
         old = self.assignment(subscription)
-        self.coordination.write(subscription["id"], old, assignments.left(old, {session_id}), self.clock.now())
+        self.coordination.write(
+            subscription["id"], old, assignments.without_sessions(old, {session_id}), self.clock.now()
+        )
 
     def hand_over(self, subscription: dict[str, Any], session_id: str) -> None:
         old = self.assignment(subscription)
-        new = assignments.handed_over(old, session_id, {each.place for each in old.entries})
+        new = assignments.with_partitions_handed_over(old, session_id, {each.place for each in old.entries})
         self.coordination.write(subscription["id"], old, new, self.clock.now())
 
     def commit(self, subscription: dict[str, Any], session_id: str, *items: dict[str, Any]) -> httpx.Response:

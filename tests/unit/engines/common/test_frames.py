@@ -37,7 +37,7 @@ def test_an_outline_reports_keys_and_tombstones(given_records):
     """The outline says of each place what compaction wants to know."""
     expected = [None if record is None else (record.key, record.value is None) for record in given_records]
     frame = frames.encode(given_records)
-    assert frames.outline(frame) == expected
+    assert frames.keys_and_tombstones(frame) == expected
     assert frames.has_notes(frame) or None not in given_records
 
 
@@ -73,7 +73,7 @@ def test_what_is_no_frame_is_reported(frame, why):
     with pytest.raises(frames.BadFrame, match=why):
         frames.decode(frame)
     with pytest.raises(frames.BadFrame, match=why):
-        frames.text_of(frame)
+        frames.lines_and_ends(frame)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 200])
@@ -81,7 +81,7 @@ def test_the_text_of_plain_events_comes_with_the_end_of_each_line(count):
     """What is cut out at these ends are the events that were put in."""
     records = [Record(b'{"number":%d}' % number) for number in range(count)]
     frame = frames.encode(records)
-    text, ends = frames.text_of(frame)
+    text, ends = frames.lines_and_ends(frame)
     begins = [0, *(end + 1 for end in ends)]
     assert not frames.has_notes(frame)
     assert [Record(text[begin:end]) for begin, end in zip(begins, ends, strict=False)] == records

@@ -8,7 +8,7 @@ import pytest
 from pynamodb.expressions.operand import Path
 
 from nakadi.app.engines import open_registry
-from nakadi.engines.common.documents import NUMBERS
+from nakadi.engines.common.documents import CHANGE_COUNTS_KIND
 from nakadi.engines.dynamodb.client import DOCUMENTS, PAUSES, TURNS, RetriedCalls, TableAddress, connected
 from nakadi.engines.dynamodb.registry import DocumentItem, DynamoDbRegistry
 from nakadi.model.outcomes import BadSetting, Invalid, Unavailable
@@ -234,8 +234,10 @@ class TestCalls:
     def test_for_what_changed_cost_one_unit_for_ever(self, registry):
         """The numbers of all buckets, each as large as a century of changes makes it, are within the 4 KB of a unit."""
         items = TableAddress("test", REGION).bound(DocumentItem, DOCUMENTS)
-        items(NUMBERS, NUMBERS).update([Path(f"n{bucket}").set(3 * 10**9) for bucket in range(BUCKETS)])
-        found = connected(items).get_item(items.Meta.table_name, NUMBERS, NUMBERS)["Item"]
+        items(CHANGE_COUNTS_KIND, CHANGE_COUNTS_KIND).update(
+            [Path(f"n{bucket}").set(3 * 10**9) for bucket in range(BUCKETS)]
+        )
+        found = connected(items).get_item(items.Meta.table_name, CHANGE_COUNTS_KIND, CHANGE_COUNTS_KIND)["Item"]
 
         assert len(registry.changes().numbers) == BUCKETS
         # DynamoDB takes at most 21 bytes for a number, and as many as its name has letters for that.

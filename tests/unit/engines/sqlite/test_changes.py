@@ -6,7 +6,13 @@ from contextlib import closing, contextmanager
 
 import pytest
 
-from nakadi.engines.sqlite.changes import ARRIVED, SINCE, AppendsByOthers, ChangePipes, FileChangePoller
+from nakadi.engines.sqlite.changes import (
+    SELECT_APPENDED_PARTITIONS,
+    SELECT_CHANGES_SINCE,
+    AppendsOfOtherProcesses,
+    ChangePipes,
+    FileChangePoller,
+)
 from nakadi.engines.sqlite.coordination import SqliteCoordination
 from nakadi.engines.sqlite.event_log import SqliteLog
 from nakadi.model.event_type import Position
@@ -40,7 +46,7 @@ def heard():
 def test_changes_are_heard_after_a_look_that_failed(tmp_path, caplog, heard):
     """A look for changes of other processes that fails, for whatever reason, is logged and not the last one. (S198)"""
     path = tmp_path / "nakadi.db"
-    changes = FileChangePoller(TracedFile(path, FailingOnce(SINCE)), lambda *_: heard.set())
+    changes = FileChangePoller(TracedFile(path, FailingOnce(SELECT_CHANGES_SINCE)), lambda *_: heard.set())
     changes.attend()
     with closing(SqliteCoordination(path)) as there:
         there.write("s", NOTHING_YET, an_assignment("a"), A_MOMENT, {a_place(): Position(1, -1)})
@@ -86,7 +92,7 @@ def test_a_name_too_long_for_a_report_is_found_by_a_look(tmp_path, heard):
 def test_events_are_heard_after_a_look_that_failed(tmp_path, caplog, heard):
     """A look for events of other processes that fails, for whatever reason, is logged and not the last one. (L34)"""
     path = tmp_path / "nakadi.db"
-    appends = AppendsByOthers(TracedFile(path, FailingOnce(ARRIVED)), lambda *_: heard.set())
+    appends = AppendsOfOtherProcesses(TracedFile(path, FailingOnce(SELECT_APPENDED_PARTITIONS)), lambda *_: heard.set())
     appends.attend()
     with closing(SqliteLog(path, SystemClock())) as there:
         there.create_topic("t", 1)

@@ -108,8 +108,8 @@ def test_a_commit_that_failed_is_forgotten(log, monkeypatch):
         real(connection, rows)
         raise sqlite3.OperationalError("database or disk is full")
 
-    real = writing._insert
-    monkeypatch.setattr(writing, "_insert", fail)
+    real = writing._insert_frames
+    monkeypatch.setattr(writing, "_insert_frames", fail)
     for _ in range(2):
         with pytest.raises(Unavailable, match="full"):
             log.append("t", {0: [a_record("lost"), a_record("too")]})
@@ -120,7 +120,7 @@ def test_a_commit_that_failed_is_forgotten(log, monkeypatch):
 
 def test_only_so_many_ends_are_remembered(log, monkeypatch):
     """Partitions beyond that number are asked for again, and nothing is stored differently."""
-    monkeypatch.setattr(writing, "KNOWN_ENDS", 3)
+    monkeypatch.setattr(writing, "MOST_KNOWN_ENDS", 3)
     for turn in range(3):
         for partition in range(8):
             log.append("t", {partition: [a_record(f"{turn}")]})

@@ -15,7 +15,7 @@ import pytest
 
 from nakadi.common.metrics import Metrics
 from nakadi.engines.sqlite import event_log, maintenance, writing
-from nakadi.engines.sqlite.changes import AppendsByOthers
+from nakadi.engines.sqlite.changes import AppendsOfOtherProcesses
 from nakadi.engines.sqlite.event_log import SqliteLog
 from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.engines.sqlite.maintenance import Cleaner, PartitionCompaction
@@ -105,7 +105,7 @@ class TestWriting:
 
     def test_too_many_waiting_appends_are_refused(self, log, clock, metrics, monkeypatch):
         """While a commit lasts, a bounded number of appends waits, and the next ones are refused at once."""
-        monkeypatch.setattr(writing, "WAITING_APPENDS", 5)
+        monkeypatch.setattr(writing, "MOST_WAITING_APPENDS", 5)
         with ThreadPoolExecutor(20) as threads:
             with held_commit(threads, log, clock) as waiting:
                 waiting += [threads.submit(log.append, "t", {0: [a_record("x")]}) for _ in range(5)]
@@ -211,7 +211,7 @@ class TestCleaning:
 class TestCompaction:
     def test_of_more_keys_than_fit_takes_several_rounds(self, log, clock, monkeypatch):
         """With room for a few keys only, the result is the same."""
-        monkeypatch.setattr(maintenance, "MOST_KEYS", 10)
+        monkeypatch.setattr(maintenance, "MOST_KEYS_AT_ONCE", 10)
         monkeypatch.setattr(maintenance, "STEP_ROWS", 7)
         for number in range(200):
             log.append("t", {0: [a_record(f"{number}", f"key {number * 7 % 60}")]})
@@ -307,7 +307,7 @@ class TestWaiting:
     def test_without_watchers_the_file_is_not_polled(self, path):
         """The file is read again and again while there is a watcher, and not at all afterwards."""
         statements: list[str] = []
-        appends = AppendsByOthers(TracedFile(path, statements.append), lambda *_: None)
+        appends = AppendsOfOtherProcesses(TracedFile(path, statements.append), lambda *_: None)
         appends.attend()
         until(lambda: len(statements) > 3)
         appends.leave()

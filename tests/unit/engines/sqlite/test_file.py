@@ -7,7 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from nakadi.engines.sqlite.file import MOST_IDLE, TABLES, VERSION, BadDataFile, SqliteFile, path_in
+from nakadi.engines.sqlite.file import (
+    CREATE_TABLES,
+    FILE_VERSION,
+    MOST_IDLE_CONNECTIONS,
+    BadDataFile,
+    SqliteFile,
+    path_in,
+)
 from nakadi.model.outcomes import Unavailable
 from tests.support.patience import PATIENCE
 
@@ -84,7 +91,7 @@ def test_a_file_from_an_older_version_is_brought_up_to_date(path):
     filled(path)
     with sqlite3.connect(path) as connection:
         before = connection.execute("SELECT * FROM topics").fetchall()
-        first = " ".join(TABLES)
+        first = " ".join(CREATE_TABLES)
         names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'")
         for (name,) in names.fetchall():
             if f"CREATE TABLE {name} " not in first:
@@ -96,7 +103,7 @@ def test_a_file_from_an_older_version_is_brought_up_to_date(path):
     with files[0].lent() as connection:
         assert connection.execute("SELECT * FROM topics").fetchall() == before
         assert connection.execute("SELECT count(*) FROM log_index").fetchone() == (1,)
-        assert connection.execute("PRAGMA user_version").fetchone() == (VERSION,)
+        assert connection.execute("PRAGMA user_version").fetchone() == (FILE_VERSION,)
     for file in files:
         file.close()
 
@@ -105,7 +112,7 @@ def test_a_file_from_a_newer_version_is_refused(path):
     """A file with a format that is not known here is left alone, and the message says so."""
     filled(path)
     with sqlite3.connect(path) as connection:
-        connection.execute(f"PRAGMA user_version = {VERSION + 1}")
+        connection.execute(f"PRAGMA user_version = {FILE_VERSION + 1}")
     connection.close()
     with pytest.raises(BadDataFile, match="newer version"):
         SqliteFile(path)
@@ -219,16 +226,16 @@ def test_readers_do_not_wait_for_the_writer(file):
 
 def test_few_connections_are_kept(file):
     """However many threads read at once, only some connections are kept for later."""
-    all_at_once = threading.Barrier(3 * MOST_IDLE)
+    all_at_once = threading.Barrier(3 * MOST_IDLE_CONNECTIONS)
 
     def read(_: int) -> sqlite3.Connection:
         with file.lent() as connection:
             all_at_once.wait(PATIENCE)
         return connection
 
-    with ThreadPoolExecutor(3 * MOST_IDLE) as threads:
-        connections = list(threads.map(read, range(3 * MOST_IDLE)))
-    assert sum(is_open(connection) for connection in connections) == MOST_IDLE
+    with ThreadPoolExecutor(3 * MOST_IDLE_CONNECTIONS) as threads:
+        connections = list(threads.map(read, range(3 * MOST_IDLE_CONNECTIONS)))
+    assert sum(is_open(connection) for connection in connections) == MOST_IDLE_CONNECTIONS
 
 
 def is_open(connection: sqlite3.Connection) -> bool:

@@ -4,7 +4,7 @@ import sqlite3
 
 import pytest
 
-from nakadi.engines.sqlite.registry import LIST, SqliteRegistry
+from nakadi.engines.sqlite.registry import LIST_DOCUMENTS, SqliteRegistry
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.registry import ChangedMeanwhile, Check, Document, Put
 
@@ -36,7 +36,7 @@ def test_a_list_is_one_walk_along_the_index(path, registry):
     registry.write(Put("thing", "a", {}))
     connection = sqlite3.connect(path)
     wanted = {"kind": "thing", "prefix": "a", "after": "", "end": "b", "limit": 10}
-    plan = [step[3] for step in connection.execute(f"EXPLAIN QUERY PLAN {LIST}", wanted)]
+    plan = [step[3] for step in connection.execute(f"EXPLAIN QUERY PLAN {LIST_DOCUMENTS}", wanted)]
     connection.close()
     assert any("SEARCH documents USING PRIMARY KEY (kind=? AND key>?" in step for step in plan)
     assert not any("TEMP B-TREE" in step or "SCAN documents" in step for step in plan)

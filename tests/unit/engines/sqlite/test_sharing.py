@@ -123,7 +123,7 @@ def test_an_append_does_not_wait_for_a_process_that_does_not_read(committing, cu
 def test_no_more_waits_than_there_is_room_for(cut, monkeypatch):
     """An append beyond the limit is refused at once, though the other side does not answer."""
     log, _ = cut
-    monkeypatch.setattr(sharing, "WAITING_APPENDS", 2)
+    monkeypatch.setattr(sharing, "MOST_WAITING_APPENDS", 2)
     waiting = [appended_soon(log, "t", {0: [a_record("x")]}) for _ in range(3)]
     with pytest.raises(Unavailable, match="Too many events"):
         waiting[2].result(PATIENCE)
@@ -138,7 +138,7 @@ def test_a_process_that_does_not_read_has_each_partition_kept_once(committing):
         def write(self, data):
             sent.append(data)
 
-    sender = sharing._Sender(committing, lambda: None, lambda: None)
+    sender = sharing._WorkerConnection(committing, lambda: None, lambda: None)
     sender.connection_made(Transport())
     sender.pause_writing()
     for number in range(1000):
@@ -146,7 +146,7 @@ def test_a_process_that_does_not_read_has_each_partition_kept_once(committing):
         sender.flush()
     assert (sent, list(sender._grown), len(sender.news)) == ([], [("t", 0), ("t", 1), ("t", 2)], 0)
     sender.resume_writing()
-    (message,) = sharing.messages_in(bytearray(sent[0]))
+    (message,) = sharing.split_messages(bytearray(sent[0]))
     assert sharing._ANSWERS.decode(message).grown == [("t", 0), ("t", 1), ("t", 2)]
 
 

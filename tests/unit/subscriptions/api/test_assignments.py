@@ -9,7 +9,13 @@ from msgspec.structs import replace
 from nakadi.model.outcomes import Conflict
 from nakadi.model.subscription import Reset
 from nakadi.ports.coordination import MOST_PLACES
-from nakadi.subscriptions.api.assignments import handed_over, joined, left, rebalanced, with_entries
+from nakadi.subscriptions.api.assignments import (
+    with_entries,
+    with_partitions_handed_over,
+    with_partitions_shared_anew,
+    with_session,
+    without_sessions,
+)
 from tests.support.builders import A_MOMENT
 from tests.support.coordination import a_place, a_session, an_assignment, entry, in_words
 
@@ -17,7 +23,7 @@ SUBSCRIPTION = "f4a3"
 
 
 def join(assignment, session):
-    return joined(assignment, session, SUBSCRIPTION, A_MOMENT)
+    return with_session(assignment, session, SUBSCRIPTION, A_MOMENT)
 
 
 class TestJoining:
@@ -75,32 +81,32 @@ class TestJoining:
 class TestLeaving:
     def test_frees_what_the_session_had(self):
         """What no session can take over has no owner. (S227)"""
-        found = left(an_assignment("a", "a", sessions=[a_session("a")]), {"a"})
+        found = without_sessions(an_assignment("a", "a", sessions=[a_session("a")]), {"a"})
         assert (found.sessions, in_words(found.entries)) == ((), ["", ""])
 
     def test_gives_what_was_promised_and_shares_the_rest(self):
         """What a session leaves behind goes to the session that it was promised to, and the rest is shared. (S239,
         S245, S248)"""
         before = an_assignment("a>b", "a", "a>c", "c", sessions=[a_session("a"), a_session("b"), a_session("c")])
-        assert in_words(left(before, {"a"}).entries) == ["b", "b", "c", "c"]
+        assert in_words(without_sessions(before, {"a"}).entries) == ["b", "b", "c", "c"]
 
     def test_ends_promises_to_the_session(self):
         """A partition that was promised to a session that is gone stays with its owner. (S240)"""
         before = an_assignment("a", "a>b", sessions=[a_session("a"), a_session("b")])
-        assert in_words(left(before, {"b"}).entries) == ["a", "a"]
+        assert in_words(without_sessions(before, {"b"}).entries) == ["a", "a"]
 
     def test_of_someone_unknown_changes_nothing(self):
         """Leaving twice is leaving once. (S319)"""
         before = an_assignment("a", "b", sessions=[a_session("a"), a_session("b")])
-        assert left(before, {"x"}) == before
+        assert without_sessions(before, {"x"}) == before
 
 
 class TestHandingOver:
     def test_moves_what_is_promised(self):
         """Only what the session has and has promised changes hands. (S242, S313)"""
         before = an_assignment("a>b", "a", "b", sessions=[a_session("a"), a_session("b")])
-        assert in_words(handed_over(before, "a", {a_place(0), a_place(1)}).entries) == ["b", "a", "b"]
-        assert handed_over(before, "b", {a_place(0)}) == before
+        assert in_words(with_partitions_handed_over(before, "a", {a_place(0), a_place(1)}).entries) == ["b", "a", "b"]
+        assert with_partitions_handed_over(before, "b", {a_place(0)}) == before
 
 
 def test_entries_are_replaced_in_their_places():
@@ -112,13 +118,13 @@ def test_entries_are_replaced_in_their_places():
 def test_large_subscriptions_move_in_several_writes():
     """No write moves more owners than one may, and repeating it leads to fair shares. (S319)"""
     now = an_assignment(*[""] * 250, sessions=[a_session("a"), a_session("b")])
-    while (following := rebalanced(now)) != now:
+    while (following := with_partitions_shared_anew(now)) != now:
         moved = sum(b.owner != n.owner for b, n in zip(now.entries, following.entries, strict=True))
         assert moved <= MOST_PLACES
         now = following
     assert Counter(in_words(now.entries)) == {"a": 125, "b": 125}
-    gone = left(now, {"a"})
+    gone = without_sessions(now, {"a"})
     assert sum(b.owner != n.owner for b, n in zip(now.entries, gone.entries, strict=True)) == MOST_PLACES
-    while (following := rebalanced(gone)) != gone:
+    while (following := with_partitions_shared_anew(gone)) != gone:
         gone = following
     assert Counter(in_words(gone.entries)) == {"b": 250}

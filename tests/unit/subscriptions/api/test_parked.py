@@ -9,7 +9,7 @@ from nakadi.model.outcomes import Conflict, NotPermitted
 from nakadi.model.subscription import Redrive, Replay, SetOffsets
 from nakadi.ports.coordination import AssignmentChanged
 from nakadi.subscriptions.api import parked_events as module
-from nakadi.subscriptions.api.parked_events import ParkedEventFilter, id_of, parsed_id
+from nakadi.subscriptions.api.parked_events import ParkedEventFilter, parked_event_id, parse_parked_event_id
 from tests.support.api import problem
 from tests.support.builders import A_MOMENT
 from tests.support.coordination import a_parked_event
@@ -119,7 +119,7 @@ def test_without_parked_events_streams_are_not_disturbed(house):
 
 def test_many_keys_at_once_are_too_many(house, monkeypatch):
     """Keys that are redriven have to fit into the partition's entry; all together always do."""
-    monkeypatch.setattr(module, "MOST_KEYS", 1)
+    monkeypatch.setattr(module, "MOST_KEYS_REDRIVEN_AT_ONCE", 1)
     parking = Parking(house, a_parked_event(3), a_parked_event(4, key="another"))
     assert house.api.post(parking.path(3) + "/redrive").status_code == 204
     assert problem(house.api.post(parking.path(4) + "/redrive"), 409).startswith("More than")
@@ -140,7 +140,7 @@ def test_what_cannot_be_committed_is_not_redriven(house):
 def test_a_redrive_is_refused_while_cursors_are_being_set(house):
     """As with setting cursors, one at a time."""
     parking = Parking(house, a_parked_event(3))
-    house.subscription_services.resets._asked(parking.id, SetOffsets())
+    house.subscription_services.resets._request_reset(parking.id, SetOffsets())
     with pytest.raises(Conflict):
         parking.events.redrive_all(parking.id, ADMIN)
 
@@ -181,8 +181,8 @@ def test_skipping_notifies_streams_even_if_another_is_faster(house, monkeypatch)
 def test_ids_name_places():
     """An id is event type, partition and offset; there and back it is the same, whatever the timeline."""
     event = a_parked_event(12, timeline=0xABCDE).parked
-    assert parsed_id(id_of(event)) == (event.place, event.position)
-    assert parsed_id("a:b:c") is None
+    assert parse_parked_event_id(parked_event_id(event)) == (event.place, event.position)
+    assert parse_parked_event_id("a:b:c") is None
 
 
 @pytest.mark.parametrize("offset", ["9" * 19, "9" * 30, "9" * 5000, "٣" * 18])
@@ -191,7 +191,7 @@ def test_ids_beyond_64_bits_name_nothing(house, offset):
     parking = Parking(house)
     parked_id = f"{parking.name}:0:001-0001-{offset}"
 
-    assert parsed_id(parked_id) is None
+    assert parse_parked_event_id(parked_id) is None
     assert house.api.get(f"/subscriptions/{parking.id}/parked-events/{parked_id}").status_code == 404
 
 
@@ -200,7 +200,7 @@ def test_a_redrive_goes_on_without_its_caller(house):
     given up when its time is over and the process has died."""
     parking = Parking(house, a_parked_event(3))
     fulfilment = house.subscription_services.reset_execution
-    house.subscription_services.resets._asked(parking.id, Redrive())
+    house.subscription_services.resets._request_reset(parking.id, Redrive())
     old = house.assignment(parking.subscription)
     house.coordination.write(parking.id, old, replace(old, reset=replace(old.reset, claimed=True)), A_MOMENT)
     assert fulfilment.attempt(parking.id).reset.claimed
@@ -214,7 +214,7 @@ def test_a_redrive_that_fails_in_another_process_is_reported(house, monkeypatch)
     """A request that waits for a redrive which another process cannot carry out gets the reason."""
     parking = Parking(house, a_parked_event(3))
     resets = house.subscription_services.resets
-    reset_id = resets._asked(parking.id, Redrive())
+    reset_id = resets._request_reset(parking.id, Redrive())
     monkeypatch.setattr(module.RedrivePlanner, "_check_timelines", _refuse)
     house.subscription_services.reset_execution.attempt(parking.id)
     assert house.assignment(parking.subscription).ended.id == reset_id

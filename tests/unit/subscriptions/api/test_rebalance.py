@@ -8,13 +8,13 @@ import pytest
 from msgspec.structs import replace
 
 from nakadi.model.event_type import Position
-from nakadi.subscriptions.api.assignments import given_to_next, moved_to, rebalance
+from nakadi.subscriptions.api.assignments import changes_to_rebalance, entries_given_to_next, entry_moved_to
 from tests.support.coordination import a_place, a_session, entries, entry, in_words
 
 
 def after(sessions, before):
     """All entries as the rebalance wants them."""
-    changed = {each.place: each for each in rebalance(sessions, before)}
+    changed = {each.place: each for each in changes_to_rebalance(sessions, before)}
     return [changed.get(each.place, each) for each in before]
 
 
@@ -53,7 +53,7 @@ class TestShares:
         """Sharing anew what was just shared changes nothing, also while partitions wait to be handed over.
         (S238, S319)"""
         once = after(sharing(*sessions.split()), entries(*before))
-        assert rebalance(sharing(*sessions.split()), once) == ()
+        assert changes_to_rebalance(sharing(*sessions.split()), once) == ()
 
     def test_do_not_depend_on_the_order_of_sessions(self):
         """Every process comes to the same result, in whatever order it finds the sessions. (S236, S319)"""
@@ -64,11 +64,11 @@ class TestShares:
     def test_keep_what_is_known_of_a_partition(self):
         """Counts of failed commits and the end of a search go along with the partition. (S262)"""
         before = [replace(entry(0, "dead"), fails=3, search_end=Position(1, 7))]
-        assert rebalance(sharing("a"), before) == (replace(before[0], owner="a"),)
+        assert changes_to_rebalance(sharing("a"), before) == (replace(before[0], owner="a"),)
 
     def test_are_refused_when_sessions_outnumber_partitions(self):
         """With more sessions than partitions nothing changes at all. (S174)"""
-        assert rebalance(sharing("a", "b", "c"), entries("a", "b")) == ()
+        assert changes_to_rebalance(sharing("a", "b", "c"), entries("a", "b")) == ()
 
 
 class TestDirectSessions:
@@ -103,12 +103,12 @@ class TestDirectSessions:
     def test_that_leave_too_little_change_nothing(self):
         """If those who share outnumber what the direct sessions leave, nothing changes, their claims included.
         (S174)"""
-        assert rebalance([a_session("d", 0), *sharing("a", "b")], entries("a", "b")) == ()
+        assert changes_to_rebalance([a_session("d", 0), *sharing("a", "b")], entries("a", "b")) == ()
 
     @pytest.mark.parametrize("sessions", [[a_session("d", 7)], [a_session("d", 0), a_session("e", 0)]])
     def test_that_ask_for_the_impossible_change_nothing(self, sessions):
         """A claim to what is not there, or two to one partition, change nothing at all. (S319)"""
-        assert rebalance(sessions, entries("", "")) == ()
+        assert changes_to_rebalance(sessions, entries("", "")) == ()
 
 
 class TestMove:
@@ -118,7 +118,7 @@ class TestMove:
     def test_takes_from_the_dead_and_asks_the_living(self, before, wanted):
         """What has no owner or a dead one changes hands at once; what a live one has is promised; giving it back to its
         owner ends a promise. (S239, S240)"""
-        assert in_words([moved_to(entry(0, before), "s", {"s", "x"})]) == [wanted]
+        assert in_words([entry_moved_to(entry(0, before), "s", {"s", "x"})]) == [wanted]
 
 
 class TestHandOver:
@@ -126,7 +126,7 @@ class TestHandOver:
         """An owner that releases partitions gives them to the sessions that they are promised to; nothing else moves.
         (S242, S313)"""
         before = entries("a>b", "a", "c>b", "a>b", "")
-        changed = given_to_next(before, "a", {each.place for each in before[:3]})
+        changed = entries_given_to_next(before, "a", {each.place for each in before[:3]})
         assert [(each.place, *in_words([each])) for each in changed] == [(a_place(0), "b")]
 
 
@@ -146,7 +146,7 @@ def test_whatever_happens_the_rules_hold(seed):
         elif sum(not each.requested for each in sessions) < len(free):
             sessions.append(a_session(f"s{step}"))
         before, now = now, after(sessions, now)
-        assert rebalance(sessions, now) == ()
+        assert changes_to_rebalance(sessions, now) == ()
         live = {each.id for each in sessions}
         assert all(b.owner == n.owner for b, n in zip(before, now, strict=True) if b.owner in live)
         settled = [replace(each, owner=each.next or each.owner, next=None) for each in now]

@@ -11,13 +11,13 @@ from nakadi.model.outcomes import Conflict, NotFound, Unavailable
 from nakadi.model.subscription import Subscription
 from nakadi.ports.registry import ChangedMeanwhile, Check, Put
 from nakadi.subscriptions.api.repository import (
-    BEGUN_FOR,
-    BY_EVENT_TYPE,
-    DELETED,
-    KEYS,
+    BY_EVENT_TYPE_KIND,
+    CREATION_MAY_TAKE,
+    DELETED_KIND,
+    KEYS_KIND,
     SubscriptionIds,
     Subscriptions,
-    _parts,
+    _batches_of_changes,
 )
 from tests.support.api import problem
 from tests.support.builders import A_MOMENT, an_event_type
@@ -77,9 +77,9 @@ def test_any_number_of_event_types_can_be_subscribed_to(registered, count):
     registered.subscriptions.remove(subscription)
     assert registered.subscriptions.find(subscription.id) is None
     assert all(registered.subscriptions.of_event_type(name) == [] for name in names)
-    assert not registered.registry.list(BY_EVENT_TYPE)
-    assert not registered.registry.list(KEYS)
-    assert [each.key for each in registered.registry.list(DELETED)] == [subscription.id]
+    assert not registered.registry.list(BY_EVENT_TYPE_KIND)
+    assert not registered.registry.list(KEYS_KIND)
+    assert [each.key for each in registered.registry.list(DELETED_KIND)] == [subscription.id]
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_any_number_of_event_types_can_be_subscribed_to(registered, count):
 def test_changes_stay_together_as_far_as_one_write_can_hold_them(count, parts):
     """What a registry takes at once is one atomic write; of more, the last are written first, and the first last."""
     changes = [Check("kind", str(number), expected=1) for number in range(count)]
-    written = list(_parts(changes))
+    written = list(_batches_of_changes(changes))
     assert [len(part) for part in written] == parts
     assert [change for part in reversed(written) for change in part] == changes
 
@@ -101,7 +101,7 @@ def test_a_key_is_taken_once(registered, count):
     with pytest.raises(Conflict, match="Subscription with the same key properties already exists"):
         registered.add(*names)
     assert all(registered.subscriptions.of_event_type(name) == [first] for name in names)
-    assert len(registered.registry.list(BY_EVENT_TYPE)) == count
+    assert len(registered.registry.list(BY_EVENT_TYPE_KIND)) == count
 
 
 @pytest.mark.parametrize("count", [1, 40])
@@ -113,8 +113,8 @@ def test_event_types_have_to_be_as_they_were(registered, count):
     registered.event_types.get = {each.name: each for each in there}.__getitem__
     with pytest.raises(ChangedMeanwhile):
         registered.add(*names)
-    assert not registered.registry.list(BY_EVENT_TYPE)
-    assert not registered.registry.list(KEYS)
+    assert not registered.registry.list(BY_EVENT_TYPE_KIND)
+    assert not registered.registry.list(KEYS_KIND)
 
 
 def test_any_client_that_removes_an_event_type_notices_new_subscriptions(registered):
@@ -145,14 +145,14 @@ def test_what_has_only_begun_protects_event_types_for_a_while(registered):
         registered.add(*names)
     registered.registry.write = write
     assert not registered.removable(names[-1])
-    registered.clock.move(BEGUN_FOR.total_seconds())
+    registered.clock.move(CREATION_MAY_TAKE.total_seconds())
     assert registered.removable(names[-1])
 
 
 def test_what_began_before_the_clock_was_set_back_protects_nothing(registered):
     """A line without its subscription does not stand against removal for as long as the clock is behind. (S24)"""
     [name] = registered.names(1)
-    registered.registry.write(Put(BY_EVENT_TYPE, f"{name}/unfinished", {"at": registered.clock.now().isoformat()}))
+    registered.registry.write(Put(BY_EVENT_TYPE_KIND, f"{name}/unfinished", {"at": registered.clock.now().isoformat()}))
     assert not registered.removable(name)
     registered.clock.set_back(3600)
     assert registered.removable(name)
@@ -181,7 +181,7 @@ def test_what_is_left_is_cleared_away_later(house):
     assert house.coordination.offsets(subscription["id"])
     house.subscription_services.leftovers.clear_all()
     assert not house.coordination.offsets(subscription["id"])
-    assert not house.broker.registry.list(DELETED)
+    assert not house.broker.registry.list(DELETED_KIND)
 
 
 def test_running_sessions_of_a_deleted_subscription_end(house):

@@ -12,13 +12,13 @@ from nakadi.model.subscription import EndedReset, EventTypePartition, Redrive, R
 from nakadi.ports.coordination import MOST_PLACES
 from nakadi.publishing.system_events import SystemEvents
 from nakadi.subscriptions.api import assignments
-from nakadi.subscriptions.api.assignments import being_reset, reset_ended
+from nakadi.subscriptions.api.assignments import is_being_reset, with_reset_ended
 from nakadi.subscriptions.api.resets import (
-    GOING_ON,
-    REMEMBERED,
+    OUTCOME_KEPT_FOR,
+    STREAMS_NOT_ENDED,
     ResetExecution,
     with_requested_reset,
-    without_reported_wish,
+    without_reported_task,
 )
 from nakadi.subscriptions.stream.actions import SessionResult
 from nakadi.subscriptions.stream.members import LeaseKeeper, SubscriptionSessions
@@ -195,7 +195,9 @@ class TestReset:
         name = house.event_type(events=3)
         subscription = house.subscription(name)
         changes = {EventTypePartition(name, "0"): (None, Position(1, 1))}
-        house.subscription_services.reset_execution._fulfil(subscription["id"], Reset("another", A_MOMENT), changes)
+        house.subscription_services.reset_execution._write_reset(
+            subscription["id"], Reset("another", A_MOMENT), changes
+        )
         assert cursors(house.api, subscription) == {(name, "0"): published(-1)}
 
     def test_is_refused_while_the_store_is_away(self, house):
@@ -231,33 +233,33 @@ class TestMarkers:
         """A marker that went up before the clock was set back keeps no session away, however long the clock is behind.
         Clocks may differ a little. (S140, S144)"""
         up = an_assignment("", reset=replace(self.MINE, since=A_MOMENT))
-        assert not being_reset(up, A_MOMENT - timedelta(hours=1))
-        assert being_reset(up, A_MOMENT - assignments.CLOCK_MARGIN)
-        assert being_reset(up, A_MOMENT)
-        assert not being_reset(up, self.MINE.until)
+        assert not is_being_reset(up, A_MOMENT - timedelta(hours=1))
+        assert is_being_reset(up, A_MOMENT - assignments.CLOCK_MARGIN)
+        assert is_being_reset(up, A_MOMENT)
+        assert not is_being_reset(up, self.MINE.until)
 
     def test_are_taken_down_by_their_own_id(self):
         """Taking down another marker, or none, changes nothing. (S144)"""
         standing = an_assignment("", reset=self.MINE)
-        taken_down = reset_ended(standing, "mine", self.NOW)
+        taken_down = with_reset_ended(standing, "mine", self.NOW)
         assert (taken_down.reset, taken_down.ended) == (None, EndedReset("mine", self.NOW, task=Redrive()))
-        assert reset_ended(standing, "other", self.NOW) == standing
-        assert reset_ended(an_assignment(""), "mine", self.NOW) == an_assignment("")
+        assert with_reset_ended(standing, "other", self.NOW) == standing
+        assert with_reset_ended(an_assignment(""), "mine", self.NOW) == an_assignment("")
 
     def test_of_the_same_wish_are_one(self):
         """A task that stands is not asked for once more; one that was fulfilled without its caller is remembered for a
         minute, until the caller knows. (S140)"""
         again = replace(self.MINE, id="again")
         assert with_requested_reset(an_assignment("", reset=self.MINE), again, self.NOW).reset == self.MINE
-        ended = reset_ended(an_assignment("", reset=self.MINE), "mine", self.NOW)
+        ended = with_reset_ended(an_assignment("", reset=self.MINE), "mine", self.NOW)
         assert with_requested_reset(ended, again, self.NOW + timedelta(seconds=59)) == ended
         for other, now in (
-            (without_reported_wish(ended, "mine"), self.NOW),
-            (ended, self.NOW + REMEMBERED),
+            (without_reported_task(ended, "mine"), self.NOW),
+            (ended, self.NOW + OUTCOME_KEPT_FOR),
             (ended, self.NOW - timedelta(hours=1)),
         ):
             assert with_requested_reset(other, again, now).reset == again
-        assert without_reported_wish(ended, "other") == ended
+        assert without_reported_task(ended, "other") == ended
 
 
 class TestGoesOn:
@@ -270,7 +272,7 @@ class TestGoesOn:
         subscription = brief.subscription(name)
         session = brief.session(subscription)
         answer = reset(brief.api, subscription, a_cursor(name, "0", 1))
-        assert problem(answer, 503) == GOING_ON
+        assert problem(answer, 503) == STREAMS_NOT_ENDED
         assert answer.headers["retry-after"]
         assert problem(reset(brief.api, subscription, a_cursor(name, "0", 2)), 409)
         serving(subscription).leave(session, SessionResult())
@@ -279,7 +281,7 @@ class TestGoesOn:
         brief.commit(subscription, after, a_cursor(name, "0", 4))
         assert reset(brief.api, subscription, a_cursor(name, "0", 1)).status_code == 204
         assert cursors(brief.api, subscription) == {(name, "0"): published(4)}
-        assert problem(reset(brief.api, subscription, a_cursor(name, "0", 1)), 503) == GOING_ON
+        assert problem(reset(brief.api, subscription, a_cursor(name, "0", 1)), 503) == STREAMS_NOT_ENDED
 
     def test_a_repeated_request_joins(self, house, threads):
         """A request for what is being waited for waits with those before it. (S137)"""
@@ -298,7 +300,7 @@ class TestGoesOn:
         subscription = brief.subscription(name)
         brief.coordination.renew("another process", brief.clock.now() + assignments.LEASE_DURATION)
         brief.session(subscription, holder="another process")
-        assert problem(reset(brief.api, subscription, a_cursor(name, "0", 1)), 503) == GOING_ON
+        assert problem(reset(brief.api, subscription, a_cursor(name, "0", 1)), 503) == STREAMS_NOT_ENDED
         brief.clock.move((assignments.LEASE_DURATION + assignments.CLOCK_MARGIN).total_seconds())
         members = serving(subscription)
         LeaseKeeper(brief.coordination, brief.clock).remove_expired_sessions([(members, members.assignment())])
@@ -322,11 +324,11 @@ class TestGoesOn:
         name = brief.event_type(partitions=2, events=5)
         subscription = brief.subscription(name)
         brief.session(subscription)
-        assert problem(reset(brief.api, subscription, a_cursor(name, "0", -1)), 503) == GOING_ON
+        assert problem(reset(brief.api, subscription, a_cursor(name, "0", -1)), 503) == STREAMS_NOT_ENDED
         brief.wait(63)
         brief.session(subscription)
         assert problem(reset(brief.api, subscription, a_cursor(name, "0", -1)), 503) == "Timeout resetting cursors"
-        assert problem(reset(brief.api, subscription, a_cursor(name, "0", -1)), 503) == GOING_ON
+        assert problem(reset(brief.api, subscription, a_cursor(name, "0", -1)), 503) == STREAMS_NOT_ENDED
 
     def test_more_partitions_do_not_wait_either(self, brief, serving):
         """A repeated request for more partitions waits for the same streams, and is done once they have ended. (S295,
@@ -336,7 +338,7 @@ class TestGoesOn:
         session = brief.session(subscription)
         for _ in range(2):
             answer = brief.api.put(f"/event-types/{name}/partition-count", json={"partition_count": 2})
-            assert problem(answer, 503) == GOING_ON
+            assert problem(answer, 503) == STREAMS_NOT_ENDED
         serving(subscription).leave(session, SessionResult())
         answer = brief.api.put(f"/event-types/{name}/partition-count", json={"partition_count": 2})
         assert answer.status_code == 204
@@ -348,7 +350,7 @@ class TestGoesOn:
         subscription = brief.subscription(name)
         session = brief.session(subscription)
         reset(brief.api, subscription, a_cursor(name, "0", 1))
-        monkeypatch.setattr(ResetExecution, "_fulfil", _unavailable)
+        monkeypatch.setattr(ResetExecution, "_write_reset", _unavailable)
         members = serving(subscription)
         members.leave(session, SessionResult())
         with pytest.raises(Conflict, match="still in progress"):

@@ -5,9 +5,15 @@ import pytest
 
 from nakadi.model.events import Record
 from nakadi.model.subscription import Entry
-from nakadi.subscriptions.api.fields import POLICY, SEND_COUNT, RetryPolicy, UnprocessablePolicy, policy_of
+from nakadi.subscriptions.api.fields import (
+    POLICY_ANNOTATION,
+    SEND_COUNT_ANNOTATION,
+    RetryPolicy,
+    UnprocessablePolicy,
+    policy_of,
+)
 from nakadi.subscriptions.stream.actions import GiveUpOnEvent, RecordFailures
-from nakadi.subscriptions.stream.calls import dead_letter_of
+from nakadi.subscriptions.stream.calls import dead_letter_event
 from tests.support.chunks import a_chunk
 from tests.support.consuming import ME, Table, at
 from tests.support.coordination import a_place, entry
@@ -146,8 +152,11 @@ def test_a_partition_waits_while_its_event_is_dropped():
     ("annotations", "policy"),
     [
         ({}, None),
-        ({SEND_COUNT: "3", POLICY: "SKIP_EVENT"}, SKIPPING),
-        ({SEND_COUNT: "10", POLICY: "DEAD_LETTER_QUEUE"}, RetryPolicy(UnprocessablePolicy.DEAD_LETTER_QUEUE, 10)),
+        ({SEND_COUNT_ANNOTATION: "3", POLICY_ANNOTATION: "SKIP_EVENT"}, SKIPPING),
+        (
+            {SEND_COUNT_ANNOTATION: "10", POLICY_ANNOTATION: "DEAD_LETTER_QUEUE"},
+            RetryPolicy(UnprocessablePolicy.DEAD_LETTER_QUEUE, 10),
+        ),
     ],
 )
 def test_policies(annotations, policy):
@@ -163,7 +172,7 @@ def a_drop(event):
 def test_a_letter():
     """A letter has the event as it was, where it was, and why it is here. (S265)"""
     event = {"metadata": {"eid": EID, "event_type": "order", "occurred_at": "2026-11-21T12:00:00Z"}, "n": 1}
-    assert dead_letter_of(EID, a_drop(event)) == {
+    assert dead_letter_event(EID, a_drop(event)) == {
         "subscription_id": EID,
         "event_type": "order",
         "partition": "3",
@@ -177,7 +186,7 @@ def test_a_letter():
 def test_every_event_fits_into_a_letter(metadata):
     """Events without the metadata that the store asks for get it made up, so that they block nothing: the better
     behaviour. (S269)"""
-    event = dead_letter_of(EID, a_drop({"n": 1, **metadata}))["event"]
+    event = dead_letter_event(EID, a_drop({"n": 1, **metadata}))["event"]
     assert event["metadata"]["event_type"] == "order"
     assert set(event["metadata"]) == {"event_type", "eid", "occurred_at"}
     assert event["metadata"]["eid"] == EID or not (metadata.get("metadata") or {}).get("eid")

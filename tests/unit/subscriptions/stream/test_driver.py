@@ -10,7 +10,7 @@ from nakadi.model.subscription import Assignment, Offset
 from nakadi.ports.clock import SystemClock
 from nakadi.subscriptions.stream import driver as driver_module
 from nakadi.subscriptions.stream.actions import (
-    HandOver,
+    HandOverPartitions,
     OpenPartition,
     ProcessLease,
     SessionContext,
@@ -132,7 +132,7 @@ class UnreadOutlet(KeptOutlet):
 
 @pytest.fixture
 def threads(monkeypatch):
-    monkeypatch.setattr(driver_module, "LAST_CHANCE_SECONDS", 0.0)
+    monkeypatch.setattr(driver_module, "READ_AFTER_END_SECONDS", 0.0)
     with ThreadPoolExecutor(1) as threads:
         yield threads
 
@@ -164,7 +164,7 @@ def test_a_log_that_does_not_answer_keeps_no_one_waiting(threads):
         assert source.left
         return end, [type(each) for each in stream.executor.performed]
 
-    assert asyncio.run(ended()) == (SessionEnd.RELEASE_TIMEOUT, [HandOver])
+    assert asyncio.run(ended()) == (SessionEnd.RELEASE_TIMEOUT, [HandOverPartitions])
 
 
 def test_what_is_committed_meanwhile_is_handed_over(threads):
@@ -179,7 +179,7 @@ def test_what_is_committed_meanwhile_is_handed_over(threads):
         await stream.ended()
         return [type(each) for each in stream.executor.performed]
 
-    assert asyncio.run(ended()) == [HandOver]
+    assert asyncio.run(ended()) == [HandOverPartitions]
 
 
 def test_a_partition_that_opens_after_a_change_is_read_as_changed(threads):
@@ -199,7 +199,7 @@ def test_a_partition_that_opens_after_a_change_is_read_as_changed(threads):
 def test_a_commit_beyond_the_end_waits_for_events_for_a_moment(threads, monkeypatch):
     """A place beyond the end of the log is looked at again for a moment: if events come at once, the stream goes on.
     (S127, S207)"""
-    monkeypatch.setattr(driver_module, "BEYOND_SECONDS", PATIENCE_SECONDS)
+    monkeypatch.setattr(driver_module, "RETRY_BEYOND_END_SECONDS", PATIENCE_SECONDS)
 
     async def opened():
         stream = Carried(threads, KeptOutlet(), Source())
@@ -212,7 +212,7 @@ def test_a_commit_beyond_the_end_waits_for_events_for_a_moment(threads, monkeypa
 
 def test_a_commit_beyond_the_end_ends_the_stream(threads, monkeypatch):
     """A place beyond the end of the log at which no events come cannot be read: the stream ends. (S127, S207)"""
-    monkeypatch.setattr(driver_module, "BEYOND_SECONDS", 0.0)
+    monkeypatch.setattr(driver_module, "RETRY_BEYOND_END_SECONDS", 0.0)
 
     async def opened():
         stream = Carried(threads, KeptOutlet(), Source())
@@ -249,7 +249,7 @@ class NotedThreads(ThreadPoolExecutor):
 
 def test_beginning_with_a_partition_holds_up_no_other_call(monkeypatch):
     """Where a partition begins is asked in threads of their own, for the registry is asked, too, and may not answer."""
-    monkeypatch.setattr(driver_module, "LAST_CHANCE_SECONDS", 0.0)
+    monkeypatch.setattr(driver_module, "READ_AFTER_END_SECONDS", 0.0)
     with NotedThreads() as opening, NotedThreads() as others:
 
         async def ended():
@@ -260,4 +260,4 @@ def test_beginning_with_a_partition_holds_up_no_other_call(monkeypatch):
             await stream.ended()
 
         asyncio.run(ended())
-    assert (opening.calls, others.calls) == ([OpenPartition], [HandOver])
+    assert (opening.calls, others.calls) == ([OpenPartition], [HandOverPartitions])

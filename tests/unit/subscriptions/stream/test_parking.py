@@ -9,12 +9,12 @@ from nakadi.subscriptions.api.fields import RetryPolicy, UnprocessablePolicy
 from nakadi.subscriptions.stream.actions import (
     AutoCommit,
     EndReplay,
-    HandOver,
+    HandOverPartitions,
     OpenPartition,
     ParkEvents,
     ReloadParkedKeys,
 )
-from nakadi.subscriptions.stream.parking import skipped_up_to
+from nakadi.subscriptions.stream.parking import empty_run_up_to
 from tests.support.chunks import a_chunk
 from tests.support.consuming import ME, Table, at
 from tests.support.coordination import a_parked_event, a_place, entry
@@ -93,9 +93,9 @@ def test_a_partition_is_not_handed_over_meanwhile():
     table.arrive(events("a"))
     [call] = table.called()
     table.change(entry(0, f"{ME}>other"))
-    assert not [each for each in table.called() if isinstance(each, HandOver)]
+    assert not [each for each in table.called() if isinstance(each, HandOverPartitions)]
     table.tell(table.session.parking_finished(call, table.now))
-    assert table.called() == [HandOver(frozenset({a_place(0)}), {a_place(0): at(0)})]
+    assert table.called() == [HandOverPartitions(frozenset({a_place(0)}), {a_place(0): at(0)})]
 
 
 def test_many_are_put_away_in_several_steps():
@@ -183,7 +183,7 @@ def test_the_end_of_a_replay_is_committed_at_once():
     """When the last of what is sent once more is committed, the cursor goes to where it was without delay, once."""
     table = a_table(replay=Replay("r", at(9)))
     table.arrive(events("a"))
-    table.arrive(skipped_up_to(at(9)))
+    table.arrive(empty_run_up_to(at(9)))
     table.tick()
     assert table.called() == []
     table.commit(0)

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from nakadi.model.events import Record
-from nakadi.subscriptions.stream.actions import AutoCommit, HandOver, OpenPartition, SessionEnd
+from nakadi.subscriptions.stream.actions import AutoCommit, HandOverPartitions, OpenPartition, SessionEnd
 from nakadi.subscriptions.stream.batches import LONGEST_SILENCE
 from tests.support.builders import A_MOMENT
 from tests.support.chunks import a_chunk, some_events
@@ -439,7 +439,7 @@ def test_passing_over_is_committed_with_a_hand_over():
     table.arrive(a_chunk(theirs("x")).from_offset(0))
     table.arrive(a_chunk(theirs("x")).from_offset(0), partition=1)
     table.change(entry(0, f"{ME}>other"))
-    assert table.called() == [HandOver(frozenset({a_place(0)}), {a_place(0): at(0)})]
+    assert table.called() == [HandOverPartitions(frozenset({a_place(0)}), {a_place(0): at(0)})]
     table.change(entry(0, "other"))
     table.tell(table.session.drain())
     assert table.session.result().positions == {a_place(1): at(0)}

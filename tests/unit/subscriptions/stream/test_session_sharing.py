@@ -3,7 +3,7 @@
 import pytest
 
 from nakadi.model.subscription import Offset
-from nakadi.subscriptions.stream.actions import ClosePartition, HandOver, OpenPartition, SessionEnd
+from nakadi.subscriptions.stream.actions import ClosePartition, HandOverPartitions, OpenPartition, SessionEnd
 from tests.support.builders import A_MOMENT
 from tests.support.consuming import ME, Table, at
 from tests.support.coordination import a_place, entry
@@ -22,7 +22,7 @@ def test_a_partition_that_someone_waits_for():
     table.commit(1)
     assert (table.told(), table.called()) == ([], [])
     table.commit(2)
-    assert table.called() == [HandOver(frozenset({a_place(0)}))]
+    assert table.called() == [HandOverPartitions(frozenset({a_place(0)}))]
     table.arrive(1, partition=1)
     assert table.told() == ["1:0-0"]
 
@@ -32,7 +32,7 @@ def test_a_partition_without_anything_outstanding_is_released_at_once():
     table = Table(0)
     table.change(entry(0, f"{ME}>other"))
     table.look()
-    assert table.called() == [HandOver(frozenset({a_place(0)}))]
+    assert table.called() == [HandOverPartitions(frozenset({a_place(0)}))]
     table.change(entry(0, "other"))
     assert table.called() == [ClosePartition(a_place(0))]
 
@@ -164,6 +164,6 @@ def test_a_closing_session_releases():
     table.change(entry(0, f"{ME}>other"), entry(1, f"{ME}>other"))
     assert table.called() == []
     table.commit(0)
-    assert table.called() == [HandOver(frozenset({a_place(0)}))]
+    assert table.called() == [HandOverPartitions(frozenset({a_place(0)}))]
     table.change(entry(0, "other"), entry(1, "other"))
     assert table.session.end is SessionEnd.GONE

@@ -20,7 +20,7 @@ from nakadi.app.engines import (
 from nakadi.app.routes import AREAS, routes_of
 from nakadi.app.settings import Settings
 from nakadi.auth.permissions import KIND
-from nakadi.common.caching import ChangeCounter, ChangeWatch, CountedRegistry, SharedChangeWatch
+from nakadi.common.caching import ChangeCounter, ChangeCountingRegistry, ChangeWatch, ChangeWatchOfSeveralProcesses
 from nakadi.common.metrics import Metrics
 from nakadi.http.application import Answered, Application
 from nakadi.http.readiness import Readiness
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from nakadi.event_types.deletion import Housekeeping, LazyDependents
     from nakadi.event_types.snapshot import Cursors
     from nakadi.event_types.tables import TableLags
-    from nakadi.event_types.timelines import LostEvents
+    from nakadi.event_types.timelines import LostEventsRecovery
     from nakadi.model.event_type import EventType
     from nakadi.publishing.outcome import BatchOutcome
     from nakadi.publishing.publisher import Publisher
@@ -73,8 +73,8 @@ def open_broker(
     if counter is None:
         watch = ChangeWatch(registry.changes, clock)
     else:
-        registry = CountedRegistry(registry, counter)
-        watch = SharedChangeWatch(registry.changes, clock, counter.numbers)
+        registry = ChangeCountingRegistry(registry, counter)
+        watch = ChangeWatchOfSeveralProcesses(registry.changes, clock, counter.numbers)
     try:
         event_log = open_event_log(
             settings.event_log, clock, log_dependencies(settings, registry, clock, watch, metrics, committer)
@@ -195,10 +195,10 @@ class BrokerServices(EventTypeServices):
         return self.index_lag()
 
     @cached_property
-    def lost_events(self) -> LostEvents:
-        from nakadi.event_types.timelines import LostEvents
+    def lost_events(self) -> LostEventsRecovery:
+        from nakadi.event_types.timelines import LostEventsRecovery
 
-        return LostEvents(
+        return LostEventsRecovery(
             event_types=self.event_types,
             storages=self.storages,
             logs=self.logs,

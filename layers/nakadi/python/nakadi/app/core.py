@@ -145,7 +145,7 @@ class Core:
 
     @cached_property
     def event_types(self) -> EventTypes:
-        from nakadi.event_types.repository import KIND as EVENT_TYPES
+        from nakadi.event_types.repository import EVENT_TYPES_KIND as EVENT_TYPES
         from nakadi.event_types.repository import EventTypes
 
         cache: Cache[str, EventType] = Cache(
@@ -268,7 +268,11 @@ class EventTypeServices(Core, ABC):
 
     @cached_property
     def system_event_types(self) -> SystemEventTypes:
-        from nakadi.event_types.system_event_types import SystemEventTypeOwner, SystemEventTypes, definitions
+        from nakadi.event_types.system_event_types import (
+            SystemEventTypeOwner,
+            SystemEventTypes,
+            system_event_type_definitions,
+        )
 
         settings = self.settings
         closed = settings.auth != "off"
@@ -280,7 +284,7 @@ class EventTypeServices(Core, ABC):
             )
 
         return SystemEventTypes(
-            definitions=definitions(
+            definitions=system_event_type_definitions(
                 dead_letter_queue=settings.dead_letter_queue,
                 dead_letters=owner_of(settings.dead_letter_owning_application, settings.dead_letter_authorization),
                 audit=owner_of(settings.audit_owning_application, settings.audit_authorization),

@@ -20,7 +20,7 @@ from msgspec import Struct, field
 
 from nakadi.common.caching import ChangeWatch
 from nakadi.common.metrics import Metrics
-from nakadi.common.work import before_waiting
+from nakadi.common.work import refuse_if_quick
 from nakadi.model.event_type import DEFAULT_STORAGE_ID, Storage, StorageType, is_kafka, is_stream_name
 from nakadi.model.outcomes import BadSetting, Unavailable
 from nakadi.ports.archive_store import ArchiveStore
@@ -278,7 +278,7 @@ class StorageLogs:
             log.close()
 
     def _open(self, storage_id: str) -> EventLog:
-        before_waiting()
+        refuse_if_quick()
         with self._opening:
             if self._closed:
                 raise Unavailable("The event logs are closed.")

@@ -11,7 +11,7 @@ from typing import Any
 import jwt
 from msgspec import Struct
 
-from nakadi.common.work import before_waiting
+from nakadi.common.work import refuse_if_quick
 from nakadi.model.authorization import Attribute, Subject
 from nakadi.model.outcomes import MOST_CHARACTERS, NotAuthenticated, Unavailable
 from nakadi.ports.clock import Clock
@@ -179,7 +179,7 @@ class KeySet:
         known = self._find(key_id)
         if known is not None and not self._older_than(KEEP_SECONDS):
             return known
-        before_waiting()
+        refuse_if_quick()
         # One thread fetches the keys; others wait for it only if they have no key to use meanwhile.
         if not self._lock.acquire(blocking=known is None):
             return known
@@ -192,7 +192,7 @@ class KeySet:
 
     def successor(self, key_id: str | None, known: jwt.PyJWK) -> jwt.PyJWK | None:
         """The key that has replaced `known` under this id, if any: some issuers use an id again, or use none."""
-        before_waiting()
+        refuse_if_quick()
         if self._lock.acquire(blocking=False):  # another thread is fetching them: the next request finds the key
             try:
                 if self._older_than(LOOK_AGAIN_SECONDS):

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct
 
-from nakadi.common.work import before_waiting, is_quick
+from nakadi.common.work import is_quick, refuse_if_quick
 from nakadi.ports.clock import Clock
 from nakadi.ports.registry import REMEMBERED, Change, Changes, Registry, bucket_of
 
@@ -24,12 +24,12 @@ MOST_ENTRIES = 10_000
 
 # The longest that a value is kept, whatever the numbers say: a process of an older version, or an operator with a
 # console, may have changed a document without counting the change.
-LONGEST_SECONDS = 3600.0
+LONGEST_KEPT_SECONDS = 3600.0
 
-NUMBER = struct.Struct("<Q")
+CHANGE_NUMBER = struct.Struct("<Q")
 
 
-class Look(Struct, frozen=True):
+class ChangesLook(Struct, frozen=True):
     """The numbers of changes, and when the request for them began: by the clock of the caches, and by the two clocks
     of the machine, of which one may be put back and the other stop with the machine. `counted` is what the processes of
     this broker had counted then."""
@@ -53,25 +53,25 @@ class ChangeWatch:
         self._clock = clock
         self._counted = counted
         self._lock = threading.Lock()
-        self._asking: tuple[float, bytes, Future[Look]] | None = None
-        self.latest: Look | None = None
+        self._asking: tuple[float, bytes, Future[ChangesLook]] | None = None
+        self.latest: ChangesLook | None = None
         # Set while a thread is wanted that looks again although the latest look is still good.
         self.is_wanted_early = False
 
-    def want_early(self) -> bool:
+    def claim_early_look(self) -> bool:
         """Whether the caller is to see to an early look: only the first one that asks, until there is a new look."""
         with self._lock:
             first, self.is_wanted_early = not self.is_wanted_early, True
         return first
 
-    def look(self, seconds: float) -> Look:
+    def look(self, seconds: float) -> ChangesLook:
         """A look that began less than `seconds` ago. Several threads that need a new one share it."""
         now = self._clock.monotonic()
         counted = self._counted()
         latest = self.latest
         if latest is not None and now - latest.began < seconds:
             return latest
-        answer: Future[Look] = Future()
+        answer: Future[ChangesLook] = Future()
         with self._lock:
             asking = self._asking
             if asking is None or now - asking[0] >= seconds or asking[1] != counted:
@@ -82,16 +82,18 @@ class ChangeWatch:
             assert asking is not None
             return asking[2].result()
         try:
-            look = Look(began=now, monotonic=time.monotonic(), wall=time.time(), changes=self._ask(), counted=counted)
+            look = ChangesLook(
+                began=now, monotonic=time.monotonic(), wall=time.time(), changes=self._ask(), counted=counted
+            )
         except BaseException as error:
-            self._finish(mine, None)
+            self._finish_look(mine, None)
             answer.set_exception(error)
             raise
-        self._finish(mine, look)
+        self._finish_look(mine, look)
         answer.set_result(look)
         return look
 
-    def _finish(self, mine: tuple[float, bytes, Future[Look]], look: Look | None) -> None:
+    def _finish_look(self, mine: tuple[float, bytes, Future[ChangesLook]], look: ChangesLook | None) -> None:
         with self._lock:
             if self._asking is mine:
                 self._asking = None
@@ -101,18 +103,18 @@ class ChangeWatch:
                 self.latest = look
 
 
-class SharedChangeWatch(ChangeWatch):
+class ChangeWatchOfSeveralProcesses(ChangeWatch):
     """For a process of several: a look is good only until another of them has changed something."""
 
-    _latest: Look | None = None
+    _latest: ChangesLook | None = None
 
     @property
-    def latest(self) -> Look | None:
+    def latest(self) -> ChangesLook | None:
         look = self._latest
         return look if look is None or look.counted == self._counted() else None
 
     @latest.setter
-    def latest(self, look: Look | None) -> None:
+    def latest(self, look: ChangesLook | None) -> None:
         self._latest = look
 
 
@@ -125,19 +127,19 @@ class ChangeCounter:
 
     def __init__(self, file: int, own: int) -> None:
         self._memory = mmap.mmap(file, 0)
-        self._own = own * NUMBER.size
+        self._own = own * CHANGE_NUMBER.size
         self._lock = threading.Lock()
 
     def advance(self) -> None:
         with self._lock:
-            (number,) = NUMBER.unpack_from(self._memory, self._own)
-            NUMBER.pack_into(self._memory, self._own, number + 1)
+            (number,) = CHANGE_NUMBER.unpack_from(self._memory, self._own)
+            CHANGE_NUMBER.pack_into(self._memory, self._own, number + 1)
 
     def numbers(self) -> bytes:
         return self._memory[:]
 
 
-class CountedRegistry:
+class ChangeCountingRegistry:
     """A registry whose changes are counted, after they were stored and before the caller knows."""
 
     def __init__(self, registry: Registry, counter: ChangeCounter) -> None:
@@ -194,9 +196,9 @@ class Cache(Generic[Key, Value]):
             age = self._seconds if look is None else now - look.began
             # Quick work never looks. One in time has a thread do it, or all would need a thread at the same moment.
             if age >= self._seconds / 2 and (
-                age >= self._seconds or (watch.want_early() if is_quick.get() else watch.is_wanted_early)
+                age >= self._seconds or (watch.claim_early_look() if is_quick.get() else watch.is_wanted_early)
             ):
-                before_waiting()
+                refuse_if_quick()
                 look = watch.look(self._seconds / 2 if watch.is_wanted_early else self._seconds)
                 now = self._clock.monotonic()
         if (
@@ -206,7 +208,7 @@ class Cache(Generic[Key, Value]):
         ):
             self.hits += 1
             return entry.value
-        before_waiting()
+        refuse_if_quick()
         self.misses += 1
         forgotten = self._forgotten
         value = read()
@@ -216,14 +218,14 @@ class Cache(Generic[Key, Value]):
                 self._remember(key, value, now, look)
         return value
 
-    def _remember(self, key: Key, value: Value, now: float, look: Look | None) -> None:
+    def _remember(self, key: Key, value: Value, now: float, look: ChangesLook | None) -> None:
         if len(self._entries) >= MOST_ENTRIES:
             self._entries.clear()
         if look is None:
             self._entries[key] = _CachedValue(value, 0, None, self._clock.monotonic() + self._seconds)
         else:
             bucket = bucket_of(self._kind, str(key))
-            self._entries[key] = _CachedValue(value, bucket, look.changes.number(bucket), now + LONGEST_SECONDS)
+            self._entries[key] = _CachedValue(value, bucket, look.changes.number(bucket), now + LONGEST_KEPT_SECONDS)
 
     def forget(self, key: Key) -> None:
         """Drop a value, so that the next `get` reads it again."""

@@ -25,17 +25,17 @@ from msgspec import Struct, field
 from nakadi.common.work import failures
 
 Labels = tuple[str, ...]
-Rows = Mapping[Labels, float]
-Read = Callable[[], Rows]
+MetricRows = Mapping[Labels, float]
+ReadRows = Callable[[], MetricRows]
 
-OTHER = "other"
+OTHER_NAMES = "other"
 
 # Enough for a 99.9th percentile to mean something, little enough to sort at every read.
-SAMPLES = 2048
+SAMPLES_KEPT = 2048
 
-SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-LONG_SECONDS = (0.01, 0.1, 1.0, 5.0, 30.0, 60.0, 300.0, 1800.0, 3600.0, 21600.0, 86400.0)
-NUMBERS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
+SECONDS_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+LONG_SECONDS_BOUNDS = (0.01, 0.1, 1.0, 5.0, 30.0, 60.0, 300.0, 1800.0, 3600.0, 21600.0, 86400.0)
+NUMBER_BOUNDS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
 
 
 class LabelValues:
@@ -50,7 +50,7 @@ class LabelValues:
         with self._lock:
             if len(self._known) < self.most:
                 self._known.add(name)
-            return name if name in self._known else OTHER
+            return name if name in self._known else OTHER_NAMES
 
 
 class MetricDefinition(Struct, frozen=True, kw_only=True):
@@ -77,7 +77,7 @@ class Counter:
         self._combine = combine
         self._lock = threading.Lock()
         self._values: dict[Labels, float] = {}
-        self._followed: list[Read] = []
+        self._followed: list[ReadRows] = []
 
     def add(self, number: float = 1, *labels: str) -> None:
         # Threads count at the same time, and `+=` alone would lose what two of them add at once.
@@ -86,14 +86,14 @@ class Counter:
                 labels = self.definition.bounded(labels)
             self._values[labels] = self._values.get(labels, 0) + number
 
-    def follow(self, read: Read) -> None:
+    def follow(self, read: ReadRows) -> None:
         """Read values from this function whenever metrics are read; equal labels of several functions are combined."""
         self._followed.append(read)
 
     def follow_names(self, read: Callable[[], Mapping[str, float]]) -> None:
         """Follow values by the only label, with no more names of it than others have."""
 
-        def bounded() -> Rows:
+        def bounded() -> MetricRows:
             rows: dict[Labels, float] = {}
             for name, value in read().items():
                 labels = self.definition.bounded((name,))
@@ -102,19 +102,19 @@ class Counter:
 
         self.follow(bounded)
 
-    def follow_only(self, parts: Iterable[Rows]) -> None:
+    def replace_by_sum_of(self, parts: Iterable[MetricRows]) -> None:
         """Have the values of these parts combined, and no others."""
         self._values, self._followed = {}, [partial(dict, part) for part in parts]
 
-    def rows(self) -> Rows:
+    def rows(self) -> MetricRows:
         with self._lock:
             rows = dict(self._values)
         for read in tuple(self._followed):
             for labels, value in read().items():
                 rows[labels] = self._combine(rows[labels], value) if labels in rows else value
-        return self._largest(rows) if len(rows) > self.definition.names.most else rows
+        return self._largest_subscriptions(rows) if len(rows) > self.definition.names.most else rows
 
-    def _largest(self, rows: Rows) -> Rows:
+    def _largest_subscriptions(self, rows: MetricRows) -> MetricRows:
         """Of what is followed by subscription, the largest values; those of the rest are put together."""
         if self.definition.labels != ("subscription",):
             return rows
@@ -123,7 +123,7 @@ class Counter:
         together = rest[0][1]
         for _, value in rest[1:]:
             together = self._combine(together, value)
-        return {**dict(kept), (OTHER,): together}
+        return {**dict(kept), (OTHER_NAMES,): together}
 
 
 class Gauge(Counter):
@@ -142,7 +142,7 @@ class Distribution(Struct):
     buckets: list[int]
     count: int = 0
     total: float = 0.0
-    recent: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES))
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES_KEPT))
 
     def add(self, value: float, bounds: tuple[float, ...]) -> None:
         self.buckets[bisect_left(bounds, value)] += 1
@@ -184,7 +184,7 @@ class Histogram:
 Metric = Counter | Histogram
 
 
-class _Answers(Struct):
+class _AnswerTotals(Struct):
     """Of an operation with one status."""
 
     seconds: Distribution
@@ -211,7 +211,7 @@ class Metrics:
         self.cpu_seconds: Callable[[], float] = process_time
         self.all: list[Metric] = []
         self._names = LabelValues(most_names)
-        self._answers: dict[tuple[str, int], _Answers] = {}
+        self._answers: dict[tuple[str, int], _AnswerTotals] = {}
         self._stored: dict[str, _StoredTotals] = {}
         self._storing = threading.Lock()
 
@@ -223,14 +223,14 @@ class Metrics:
         self._define_archive()
         self._define_caches()
         self._define_housekeeping()
-        self._follow_rows()
+        self._follow_shared_totals()
 
     def answered(self, operation: str, status: int, seconds: float, received: int = 0, sent: int = 0) -> None:
         """A request was answered; `received` and `sent` are the bytes of the bodies."""
         with self.request_seconds.lock:
             row = self._answers.get((operation, status))
             if row is None:
-                row = self._answers[operation, status] = _Answers(self.request_seconds.row((operation,)))
+                row = self._answers[operation, status] = _AnswerTotals(self.request_seconds.row((operation,)))
             row.seconds.add(seconds, self.request_seconds.bounds)
             row.count += 1
             row.received += received
@@ -310,7 +310,7 @@ class Metrics:
             "nakadi_delivery_delay_seconds",
             "Age of the newest event of a batch when it is sent: how far streams are behind publishing.",
             ("api",),
-            bounds=LONG_SECONDS,
+            bounds=LONG_SECONDS_BOUNDS,
         )
 
     def _define_subscriptions(self) -> None:
@@ -371,7 +371,7 @@ class Metrics:
             "nakadi_sqlite_commit_duration_seconds", "Time of a commit of the event log in SQLite."
         )
         self.log_commit_appends = self._histogram(
-            "nakadi_sqlite_commit_appends", "Appends, one for a batch, that shared a commit.", bounds=NUMBERS
+            "nakadi_sqlite_commit_appends", "Appends, one for a batch, that shared a commit.", bounds=NUMBER_BOUNDS
         )
         self.log_commit_failures = self._counter(
             "nakadi_sqlite_commit_failures_total", "Commits of the event log in SQLite that failed."
@@ -408,7 +408,7 @@ class Metrics:
 
     def _define_housekeeping(self) -> None:
         self.housekeeping_seconds = self._histogram(
-            "nakadi_housekeeping_duration_seconds", "Time of a round of housekeeping.", bounds=LONG_SECONDS
+            "nakadi_housekeeping_duration_seconds", "Time of a round of housekeeping.", bounds=LONG_SECONDS_BOUNDS
         )
         self.housekeeping_at = self._gauge(
             "nakadi_housekeeping_last_round_timestamp_seconds", "When the last round of housekeeping ended, Unix time."
@@ -452,10 +452,10 @@ class Metrics:
             json="nakadi.kpi",
         )
 
-    def _follow_rows(self) -> None:
+    def _follow_shared_totals(self) -> None:
         """Of the rows that several metrics share."""
 
-        def answers(value: Callable[[_Answers], int], *, by_status: bool = False) -> Rows:
+        def answers(value: Callable[[_AnswerTotals], int], *, by_status: bool = False) -> MetricRows:
             found: dict[Labels, float] = {}
             with self.request_seconds.lock:
                 rows = self._answers.copy()
@@ -464,7 +464,7 @@ class Metrics:
                 found[labels] = found.get(labels, 0) + value(row)
             return found
 
-        def stored(value: Callable[[_StoredTotals], int]) -> Rows:
+        def stored(value: Callable[[_StoredTotals], int]) -> MetricRows:
             with self._storing:
                 return {(name,): value(row) for name, row in self._stored.items()}
 
@@ -494,7 +494,13 @@ class Metrics:
         return made
 
     def _histogram(
-        self, name: str, meaning: str, labels: Labels = (), *, bounds: tuple[float, ...] = SECONDS, json: str = ""
+        self,
+        name: str,
+        meaning: str,
+        labels: Labels = (),
+        *,
+        bounds: tuple[float, ...] = SECONDS_BOUNDS,
+        json: str = "",
     ) -> Histogram:
         made = Histogram(self._define(name, meaning, labels, json), bounds)
         self.all.append(made)

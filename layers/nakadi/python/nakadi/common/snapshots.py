@@ -8,7 +8,7 @@ from functools import partial
 
 from msgspec import Struct
 
-from nakadi.common.metrics import Distribution, Histogram, Labels, Metrics, Rows
+from nakadi.common.metrics import Distribution, Histogram, Labels, MetricRows, Metrics
 
 
 class DistributionSnapshot(Struct, frozen=True, array_like=True):
@@ -46,37 +46,37 @@ def snapshot_of(metrics: Metrics) -> MetricsSnapshot:
     return MetricsSnapshot(os.getpid(), metrics.started, seconds, numbers["counter"], numbers["gauge"], histograms)
 
 
-def ended(snapshots: Sequence[MetricsSnapshot], started: float) -> MetricsSnapshot:
+def totals_of_ended_processes(snapshots: Sequence[MetricsSnapshot], started: float) -> MetricsSnapshot:
     """What is left of processes that have ended: what they counted, and no values of the moment."""
-    whole = snapshot_of(together(snapshots))
+    whole = snapshot_of(merged_metrics(snapshots))
     return MetricsSnapshot(None, started, whole.cpu_seconds, whole.counters, {}, whole.histograms)
 
 
-def together(snapshots: Sequence[MetricsSnapshot], most_names: int = 200) -> Metrics:
+def merged_metrics(snapshots: Sequence[MetricsSnapshot], most_names: int = 200) -> Metrics:
     """The metrics of all processes, as if one had counted everything."""
     metrics = Metrics(min((each.started for each in snapshots), default=0.0), most_names)
-    metrics.processes = [_constant(each.process) for each in snapshots if each.process is not None]
+    metrics.processes = [_process_reader(each.process) for each in snapshots if each.process is not None]
     metrics.cpu_seconds = partial(sum, [each.cpu_seconds for each in snapshots])
     for metric in metrics.all:
         name = metric.definition.name
         if isinstance(metric, Histogram):
             for each in snapshots:
                 for labels, row in each.histograms.get(name, ()):
-                    _add(metric.row(labels), row)
+                    _add_distribution(metric.row(labels), row)
         else:
-            metric.follow_only([_rows(each, name) for each in snapshots])
+            metric.replace_by_sum_of([_rows_of_metric(each, name) for each in snapshots])
     return metrics
 
 
-def _constant(process: int) -> Callable[[], int]:
+def _process_reader(process: int) -> Callable[[], int]:
     return lambda: process
 
 
-def _rows(snapshot: MetricsSnapshot, name: str) -> Rows:
+def _rows_of_metric(snapshot: MetricsSnapshot, name: str) -> MetricRows:
     return dict(snapshot.counters.get(name) or snapshot.gauges.get(name) or ())
 
 
-def _add(row: Distribution, more: DistributionSnapshot) -> None:
+def _add_distribution(row: Distribution, more: DistributionSnapshot) -> None:
     row.buckets = [one + other for one, other in zip(row.buckets, more.buckets, strict=True)]
     row.count += more.count
     row.total += more.total

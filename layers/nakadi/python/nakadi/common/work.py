@@ -25,9 +25,9 @@ Result = TypeVar("Result")
 MOST_WAITING = 16
 PATIENCE_SECONDS = 5.0
 # How long it takes at most to see that a client has gone which waits for its turn.
-LOOK_SECONDS = 0.1
+GONE_CLIENT_CHECK_SECONDS = 0.1
 
-BUSY = "Too much work is waiting, please repeat request"
+TOO_MUCH_WAITING = "Too much work is waiting, please repeat request"
 GIVEN_UP = "The work was given up, for the client closed its connection or the broker is about to end"
 
 
@@ -42,7 +42,7 @@ is_quick: ContextVar[bool] = ContextVar("is_quick", default=False)
 """Whether this is quick work."""
 
 
-def quickly(work: Callable[[], Result]) -> Result:
+def run_quickly(work: Callable[[], Result]) -> Result:
     """The result of work that holds up everything else in the process, so it must be over within milliseconds.
 
     Raises `NeedsThread` before the work waits.
@@ -54,13 +54,13 @@ def quickly(work: Callable[[], Result]) -> Result:
         is_quick.reset(token)
 
 
-def before_waiting() -> None:
+def refuse_if_quick() -> None:
     """Raise `NeedsThread` if this is quick work. To be called before anything that waits, or that takes long."""
     if is_quick.get():
         raise NeedsThread
 
 
-def still_there() -> bool:
+def client_never_gone() -> bool:
     """What is known of a client over a connection that tells nothing: it has not gone."""
     return False
 
@@ -83,28 +83,28 @@ class Turns:
     @contextmanager
     def turn(self, gone: Callable[[], bool]) -> Iterator[None]:
         """Wait for a turn, which lasts as long as the block; raise `TryLater` if that takes too long."""
-        self._wait(gone)
+        self._wait_for_turn(gone)
         try:
             yield
         finally:
             self._turn.release()
 
-    def _wait(self, gone: Callable[[], bool]) -> None:
-        before_waiting()
+    def _wait_for_turn(self, gone: Callable[[], bool]) -> None:
+        refuse_if_quick()
         if self._turn.acquire(blocking=False):
             return
         with self._lock:
             if self._waiting >= self._most_waiting:
-                raise TryLater(BUSY)
+                raise TryLater(TOO_MUCH_WAITING)
             self._waiting += 1
         try:
             remaining = self._patience
-            while not self._turn.acquire(timeout=min(LOOK_SECONDS, remaining)):
-                remaining -= LOOK_SECONDS
+            while not self._turn.acquire(timeout=min(GONE_CLIENT_CHECK_SECONDS, remaining)):
+                remaining -= GONE_CLIENT_CHECK_SECONDS
                 if gone():
                     raise TryLater(GIVEN_UP)
                 if remaining <= 0:
-                    raise TryLater(BUSY)
+                    raise TryLater(TOO_MUCH_WAITING)
         finally:
             with self._lock:
                 self._waiting -= 1

@@ -29,9 +29,9 @@ from nakadi.ports.registry import Change
 MOST_TIMELINES = 100
 
 # Kafka's own rule, without the names that Kafka has for itself.
-TOPIC = re.compile(r"(?!__)[a-zA-Z0-9._-]{1,249}")
+TOPIC_NAME = re.compile(r"(?!__)[a-zA-Z0-9._-]{1,249}")
 
-MOST_ORDER = 0xFFFF
+LARGEST_TIMELINE_ORDER = 0xFFFF
 """The greatest order that a cursor has digits for."""
 
 
@@ -58,14 +58,14 @@ class Adoption(Struct, frozen=True, kw_only=True):
         self.timelines.require_changeable(name, subject)
         event_type = self.event_types.get(name)
         checks = self.timelines.checks_for_storage(storage_id)
-        self._require_unused(event_type)
-        adopted = self._read(event_type, str(storage_id), drafts)
+        self._require_no_events(event_type)
+        adopted = self._timelines_of_drafts(event_type, str(storage_id), drafts)
         announce = partial(self.timelines.announce, name, event_type.timeline.storage_id)
         announced = self.event_types.retry_if_changed(announce)
-        self.event_types.retry_if_changed(lambda: self._replace(announced, adopted, checks))
+        self.event_types.retry_if_changed(lambda: self._replace_timelines(announced, adopted, checks))
         self.leftovers.clear(str(announced.switching_to and announced.switching_to.id))
 
-    def _replace(self, announced: EventType, adopted: tuple[Timeline, ...], checks: Sequence[Change]) -> None:
+    def _replace_timelines(self, announced: EventType, adopted: tuple[Timeline, ...], checks: Sequence[Change]) -> None:
         """Put the timelines in place once the topic is sealed, so that no event can come after it was found empty.
 
         The switch that was announced keeps others away until then. If an event came meanwhile, the switch is completed
@@ -77,7 +77,7 @@ class Adoption(Struct, frozen=True, kw_only=True):
             raise Conflict(f"The timelines of {announced.name} were changed by others, please repeat request")
         try:
             self.timelines.seal(event_type.timeline)
-            self._require_unused(event_type)
+            self._require_no_events(event_type)
         except Conflict:
             self.timelines.complete(announced)
             raise
@@ -85,13 +85,15 @@ class Adoption(Struct, frozen=True, kw_only=True):
         changed = replace(event_type, timelines=adopted, switching_to=None)
         self.event_types.replace(event_type, changed, note, *checks)
 
-    def _read(self, event_type: EventType, storage_id: str, drafts: Sequence[AdoptedTimeline]) -> tuple[Timeline, ...]:
+    def _timelines_of_drafts(
+        self, event_type: EventType, storage_id: str, drafts: Sequence[AdoptedTimeline]
+    ) -> tuple[Timeline, ...]:
         """The timelines, each with what its topic says about it."""
         log = self.logs.of(storage_id)
         if not isinstance(log, Adopting):
             raise Invalid(f"Topics of others cannot be adopted in the storage {storage_id}")
-        _check(drafts)
-        self._require_free({str(each.topic) for each in drafts})
+        _check_drafts(drafts)
+        self._require_topics_unused({str(each.topic) for each in drafts})
         return tuple(self._timeline(event_type, storage_id, log, log.adopt_topic, each) for each in drafts)
 
     def _timeline(
@@ -121,14 +123,16 @@ class Adoption(Struct, frozen=True, kw_only=True):
             except SealedTopic as error:
                 raise Invalid(f"The topic {topic} was closed, no event can go there") from error
         else:
-            timeline = self._closed(
+            timeline = self._closed_timeline(
                 event_type, log, timeline, [-1 if each is None else each for each in draft.latest_offsets]
             )
         if not timeline.deleted:
-            _check_events(log, timeline)
+            _check_first_event(log, timeline)
         return timeline
 
-    def _closed(self, event_type: EventType, log: EventLog, timeline: Timeline, ends: Sequence[int]) -> Timeline:
+    def _closed_timeline(
+        self, event_type: EventType, log: EventLog, timeline: Timeline, ends: Sequence[int]
+    ) -> Timeline:
         """A closed timeline. The other broker may have deleted the topic when its retention time was over."""
         closed = replace(timeline, latest_positions=dict(enumerate(ends)))
         if event_type.cleanup_policy is not CleanupPolicy.COMPACT:
@@ -143,13 +147,13 @@ class Adoption(Struct, frozen=True, kw_only=True):
             raise Invalid(f"Partition {short[0]} of the topic {closed.topic} ends before {ends[short[0]]}")
         return closed
 
-    def _require_free(self, topics: set[str]) -> None:
+    def _require_topics_unused(self, topics: set[str]) -> None:
         for event_type in self.event_types.all():
             for timeline in event_type.timelines:
                 if timeline.topic in topics:
                     raise Conflict(f"The topic {timeline.topic} is in use by the event type {event_type.name}")
 
-    def _require_unused(self, event_type: EventType) -> None:
+    def _require_no_events(self, event_type: EventType) -> None:
         """Raise unless the event type has neither events nor subscriptions."""
         if any(each.adopted or self._has_events(each) for each in event_type.timelines):
             raise Conflict(f"The event type {event_type.name} has events of its own")
@@ -165,16 +169,16 @@ class Adoption(Struct, frozen=True, kw_only=True):
         return any(end >= 0 for end in ends.values())
 
 
-def _check(drafts: Sequence[AdoptedTimeline]) -> None:
+def _check_drafts(drafts: Sequence[AdoptedTimeline]) -> None:
     """Raise unless these can be the timelines of an event type: ascending, and closed but for the last one."""
     if not 0 < len(drafts) <= MOST_TIMELINES:
         raise Invalid(f"Between 1 and {MOST_TIMELINES} timelines can be adopted")
     before = 0
     for draft in drafts:
-        if draft.order is None or not before < draft.order <= MOST_ORDER:
-            raise Invalid(f"The orders of adopted timelines have to ascend, from 1 to {MOST_ORDER} at most")
+        if draft.order is None or not before < draft.order <= LARGEST_TIMELINE_ORDER:
+            raise Invalid(f"The orders of adopted timelines have to ascend, from 1 to {LARGEST_TIMELINE_ORDER} at most")
         before = draft.order
-        if draft.topic is None or TOPIC.fullmatch(draft.topic) is None:
+        if draft.topic is None or TOPIC_NAME.fullmatch(draft.topic) is None:
             raise Invalid(f"The timeline {draft.order} needs the name of a topic")
         if (draft.latest_offsets is None) != (draft is drafts[-1]):
             raise Invalid("Each adopted timeline but the last one needs its latest_position")
@@ -182,7 +186,7 @@ def _check(drafts: Sequence[AdoptedTimeline]) -> None:
         raise Invalid("Each adopted timeline needs a topic of its own")
 
 
-def _check_events(log: EventLog, timeline: Timeline) -> None:
+def _check_first_event(log: EventLog, timeline: Timeline) -> None:
     """Raise unless the first and the last event of each partition are JSON: others were written in Avro."""
     for number, bounds in log.bounds(timeline.topic, range(timeline.partitions)).items():
         for start in {bounds.oldest, max(bounds.next - 1, bounds.oldest)}:

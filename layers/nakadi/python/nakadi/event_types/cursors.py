@@ -18,14 +18,14 @@ from nakadi.model.outcomes import Invalid
 
 BEGIN: Literal["BEGIN"] = "BEGIN"
 
-VERSION = "001"
-NUMBER = re.compile(r"-?[0-9]+", re.ASCII)
-VERSIONED = re.compile(rf"{VERSION}-([0-9a-fA-F]{{4}})-(-?[0-9]+)", re.ASCII)
+CURSOR_VERSION = "001"
+PLAIN_NUMBER = re.compile(r"-?[0-9]+", re.ASCII)
+VERSIONED_OFFSET = re.compile(rf"{CURSOR_VERSION}-([0-9a-fA-F]{{4}})-(-?[0-9]+)", re.ASCII)
 DATE_TIME = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)",
     re.ASCII | re.IGNORECASE,
 )
-DIGITS = 18
+MOST_SAFE_DIGITS = 18
 
 MIN_OFFSET = -(2**63)
 MAX_OFFSET = 2**63 - 1
@@ -55,11 +55,13 @@ class CursorError(Exception):
         self.offset = offset
         self.event_type = event_type
         super().__init__(
-            _text(kind, "null" if partition is None else partition, "null" if offset is None else offset, event_type)
+            _cursor_error_text(
+                kind, "null" if partition is None else partition, "null" if offset is None else offset, event_type
+            )
         )
 
 
-def _text(kind: CursorErrorKind, partition: str, offset: str, event_type: str | None) -> str:
+def _cursor_error_text(kind: CursorErrorKind, partition: str, offset: str, event_type: str | None) -> str:
     match kind:
         case CursorErrorKind.PARTITION_NOT_FOUND:
             return f"non existing partition {partition}"
@@ -87,7 +89,7 @@ class NumberedOffset(Struct, frozen=True):
     @property
     def offset(self) -> int:
         """The number; one that does not fit 64 bits becomes the nearest one that does not."""
-        if len(self.digits) <= DIGITS:
+        if len(self.digits) <= MOST_SAFE_DIGITS:
             return int(self.digits)
         magnitude = self.digits.lstrip("-").lstrip("0")[: len(str(MAX_OFFSET)) + 1]
         number = int(magnitude or "0")
@@ -101,17 +103,17 @@ ParsedOffset = Literal["BEGIN"] | datetime | NumberedOffset
 
 def parse_offset(cursor: Cursor) -> ParsedOffset:
     """Parse the offset of a cursor: `001-0001-000000000000000012`, `12`, `BEGIN` or a time. Raises `CursorError`."""
-    versioned = VERSIONED.fullmatch(cursor.offset)
+    versioned = VERSIONED_OFFSET.fullmatch(cursor.offset)
     if versioned:
         return NumberedOffset(int(versioned[1], 16), versioned[2])
-    if cursor.offset.startswith(VERSION):
+    if cursor.offset.startswith(CURSOR_VERSION):
         # Clients know this error without the partition and the offset.
         raise CursorError(CursorErrorKind.INVALID_OFFSET)
     if cursor.offset.upper() == BEGIN:
         return BEGIN
-    if NUMBER.fullmatch(cursor.offset):
-        return NumberedOffset(None, _padded(cursor.offset))
-    time = _time(cursor.offset)
+    if PLAIN_NUMBER.fullmatch(cursor.offset):
+        return NumberedOffset(None, _padded_digits(cursor.offset))
+    time = _time_from_text(cursor.offset)
     if time is None:
         raise CursorError(CursorErrorKind.INVALID_OFFSET, cursor.partition, cursor.offset)
     return time
@@ -120,8 +122,12 @@ def parse_offset(cursor: Cursor) -> ParsedOffset:
 def newest_position(event_type: EventType, offset: str) -> Position | None:
     """The position of an offset as it is sent to clients, in the newest timeline: what nearly every cursor has. None
     for any other, which `parse_offset` reads."""
-    versioned = VERSIONED.fullmatch(offset)
-    if versioned is None or len(versioned[2]) > DIGITS or int(versioned[1], 16) != event_type.timelines[-1].order:
+    versioned = VERSIONED_OFFSET.fullmatch(offset)
+    if (
+        versioned is None
+        or len(versioned[2]) > MOST_SAFE_DIGITS
+        or int(versioned[1], 16) != event_type.timelines[-1].order
+    ):
         return None
     return Position(event_type.timelines[-1].order, int(versioned[2]))
 
@@ -148,11 +154,11 @@ def fits_64_bits(position: Position) -> bool:
     return MIN_OFFSET <= position.offset <= MAX_OFFSET
 
 
-def _padded(digits: str) -> str:
-    return digits if digits.startswith("-") else digits.zfill(DIGITS)
+def _padded_digits(digits: str) -> str:
+    return digits if digits.startswith("-") else digits.zfill(MOST_SAFE_DIGITS)
 
 
-def _time(text: str) -> datetime | None:
+def _time_from_text(text: str) -> datetime | None:
     if not DATE_TIME.fullmatch(text):
         return None
     try:
@@ -195,7 +201,7 @@ def end_of(timeline: Timeline, partition: int) -> int | None:
     return None if timeline.latest_positions is None else timeline.latest_positions.get(partition, -1)
 
 
-def not_past_loss(event_type: EventType, position: Position, partition: int) -> Position:
+def clamped_to_loss(event_type: EventType, position: Position, partition: int) -> Position:
     """The position, but at most the end of its timeline if the events behind that end were lost."""
     following = timeline_of(event_type, position.timeline + 1)
     timeline = None if following is None else timeline_of(event_type, position.timeline)
@@ -209,7 +215,7 @@ def canonical_position(event_type: EventType, position: Position, partition: int
     """The position; at the end of a closed timeline, the start of the next one, which is equivalent."""
     if position.timeline == event_type.timelines[-1].order:
         return position
-    position = not_past_loss(event_type, position, partition)
+    position = clamped_to_loss(event_type, position, partition)
     timeline = timeline_of(event_type, position.timeline)
     while timeline is not None and end_of(timeline, partition) == position.offset:
         timeline = timeline_of(event_type, timeline.order + 1)
@@ -224,62 +230,64 @@ def next_event(event_type: EventType, position: Position, partition: int) -> tup
     if timeline is None:
         raise CursorError(CursorErrorKind.UNAVAILABLE, event_type=event_type.name)
     offset = position.offset + 1
-    while _exhausted(timeline, partition, offset):
+    while _is_behind_last_event(timeline, partition, offset):
         following = timeline_of(event_type, timeline.order + 1)
         assert following is not None, "the newest timeline is open"
         timeline, offset = following, 0
     return timeline, offset
 
 
-def _exhausted(timeline: Timeline, partition: int, offset: int) -> bool:
+def _is_behind_last_event(timeline: Timeline, partition: int, offset: int) -> bool:
     end = end_of(timeline, partition)
     return end is not None and (timeline.deleted or offset > end)
 
 
-def distance(event_type: EventType, partition: str, first: Position, last: Position) -> int:
+def events_between(event_type: EventType, partition: str, first: Position, last: Position) -> int:
     """The number of events behind `first`, up to and including `last`; negative if `last` comes before `first`."""
     if first.timeline > last.timeline:
-        return -distance(event_type, partition, last, first)
-    first = _not_past_loss(event_type, partition, first)
-    last = _not_past_loss(event_type, partition, last)
-    between = sum(_event_count(event_type, order, partition) for order in range(first.timeline, last.timeline))
-    return _within_64_bits(between + last.offset - first.offset)
+        return -events_between(event_type, partition, last, first)
+    first = _clamped_to_loss(event_type, partition, first)
+    last = _clamped_to_loss(event_type, partition, last)
+    between = sum(
+        _events_of_closed_timeline(event_type, order, partition) for order in range(first.timeline, last.timeline)
+    )
+    return _require_64_bits(between + last.offset - first.offset)
 
 
-def shifted(event_type: EventType, partition: str, position: Position, shift: int) -> Position:
+def shifted_position(event_type: EventType, partition: str, position: Position, shift: int) -> Position:
     """The position `shift` events further on, or back if it is negative. An event need not exist there."""
-    position = _not_past_loss(event_type, partition, position)
-    target = Position(position.timeline, _within_64_bits(position.offset + shift))
+    position = _clamped_to_loss(event_type, partition, position)
+    target = Position(position.timeline, _require_64_bits(position.offset + shift))
     if shift > 0:
-        return _shifted_forward(event_type, partition, target)
+        return _into_later_timelines(event_type, partition, target)
     if shift < 0:
-        return _shifted_back(event_type, partition, target)
+        return _into_earlier_timelines(event_type, partition, target)
     return position
 
 
-def _shifted_forward(event_type: EventType, partition: str, target: Position) -> Position:
+def _into_later_timelines(event_type: EventType, partition: str, target: Position) -> Position:
     order, offset = target.timeline, target.offset
     while order < event_type.timeline.order:
-        size = _event_count(event_type, order, partition)
+        size = _events_of_closed_timeline(event_type, order, partition)
         if offset < size:
             break
         order, offset = order + 1, offset - size
     return Position(order, offset)
 
 
-def _shifted_back(event_type: EventType, partition: str, target: Position) -> Position:
+def _into_earlier_timelines(event_type: EventType, partition: str, target: Position) -> Position:
     order, offset = target.timeline, target.offset
     while offset < -1:
-        order, offset = order - 1, offset + _event_count(event_type, order - 1, partition)
+        order, offset = order - 1, offset + _events_of_closed_timeline(event_type, order - 1, partition)
     return Position(order, offset)
 
 
-def _not_past_loss(event_type: EventType, partition: str, position: Position) -> Position:
+def _clamped_to_loss(event_type: EventType, partition: str, position: Position) -> Position:
     number = partition_number(event_type, partition)
-    return position if number is None else not_past_loss(event_type, position, number)
+    return position if number is None else clamped_to_loss(event_type, position, number)
 
 
-def _event_count(event_type: EventType, order: int, partition: str) -> int:
+def _events_of_closed_timeline(event_type: EventType, order: int, partition: str) -> int:
     """The number of events that a closed timeline ever had in the partition."""
     timeline = timeline_of(event_type, order)
     if timeline is None or timeline.latest_positions is None:
@@ -290,7 +298,7 @@ def _event_count(event_type: EventType, order: int, partition: str) -> int:
     return timeline.latest_positions.get(number, -1) + 1
 
 
-def _within_64_bits(number: int) -> int:
+def _require_64_bits(number: int) -> int:
     if not MIN_OFFSET <= number <= MAX_OFFSET:
         raise Invalid(OUT_OF_RANGE)
     return number

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from nakadi.auth.permissions import Features, Permissions, denied
 from nakadi.common.metrics import Metrics
 from nakadi.common.work import ChoreStopped, attempted
-from nakadi.event_types.repository import CLEANUP_NOTES, SCHEMAS, EventTypes, cleanup_note
+from nakadi.event_types.repository import CLEANUP_NOTES_KIND, SCHEMAS_KIND, EventTypes, cleanup_note
 from nakadi.event_types.timelines import Timelines
 from nakadi.model.authorization import Feature, Operation, Subject
 from nakadi.model.event_type import CleanupPolicy, EventType, Timeline
@@ -89,19 +89,19 @@ class DeletedEventTypes(Struct, frozen=True):
     logs: EventLogs
 
     def clear_all(self) -> None:
-        for note in self.registry.list(CLEANUP_NOTES):
+        for note in self.registry.list(CLEANUP_NOTES_KIND):
             attempted("removal of leftovers", f"the event type {note.key}", partial(self.clear, note.key))
 
     def clear(self, event_type_id: str) -> None:
         """Remove what one event type has left behind. Can be repeated: the note about it is removed last."""
-        note = self.registry.get(CLEANUP_NOTES, event_type_id)
+        note = self.registry.get(CLEANUP_NOTES_KIND, event_type_id)
         if note is None:
             return
         for storage_id, topic in note.body["topics"]:
             self.logs.of(storage_id).delete_topic(topic)
-        while schemas := self.registry.list(SCHEMAS, prefix=f"{event_type_id}/", limit=SCHEMAS_PER_WRITE):
-            self.registry.write(*(Remove(SCHEMAS, schema.key) for schema in schemas))
-        self.registry.write(Remove(CLEANUP_NOTES, event_type_id))
+        while schemas := self.registry.list(SCHEMAS_KIND, prefix=f"{event_type_id}/", limit=SCHEMAS_PER_WRITE):
+            self.registry.write(*(Remove(SCHEMAS_KIND, schema.key) for schema in schemas))
+        self.registry.write(Remove(CLEANUP_NOTES_KIND, event_type_id))
 
 
 class EventTypeDeletion(Struct, frozen=True, kw_only=True):
@@ -117,7 +117,7 @@ class EventTypeDeletion(Struct, frozen=True, kw_only=True):
         """Delete an event type and its events. When this returns, the name can be used again."""
         self._require_enabled(subject)
         self.features.require_writable()
-        self._remove_leftovers(self.event_types.retry_if_changed(lambda: self._remove(name, subject)))
+        self._remove_leftovers(self.event_types.retry_if_changed(lambda: self._remove_from_registry(name, subject)))
 
     def _require_enabled(self, subject: Subject) -> None:
         # While authentication is off every subject counts as an administrator, and the feature binds all of them.
@@ -125,7 +125,7 @@ class EventTypeDeletion(Struct, frozen=True, kw_only=True):
         if off and (subject.trusted or not self.permissions.is_administrator(subject)):
             raise NotPermitted("Event Type deletion is disabled")
 
-    def _remove(self, name: str, subject: Subject) -> EventType:
+    def _remove_from_registry(self, name: str, subject: Subject) -> EventType:
         event_type = self.event_types.get(name)
         self._require_permission(event_type, subject)
         self.event_types.remove(event_type, *self.dependents.changes_for_removal(event_type))
@@ -155,7 +155,7 @@ class EventTypeDeletion(Struct, frozen=True, kw_only=True):
 # Events are compacted only after a while, so that a reader close behind the newest event sees all of them. Tombstones
 # are kept for a day more, so that a reader further behind sees them.
 COMPACTION_LAG = timedelta(minutes=1)
-TOMBSTONES_STAY = timedelta(days=1)
+TOMBSTONE_RETENTION = timedelta(days=1)
 
 
 class Housekeeping(Struct, frozen=True, kw_only=True):
@@ -191,17 +191,23 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
 
     def _run_for(self, event_type: EventType) -> None:
         now = self.clock.now()
-        self._try("switch of timelines", event_type, lambda: self.timelines.finish_abandoned(event_type))
+        self._attempt_step("switch of timelines", event_type, lambda: self.timelines.finish_abandoned(event_type))
         for timeline in event_type.timelines:
             if not timeline.deleted:
                 for partition in range(timeline.partitions):
-                    self._try("retention", event_type, partial(self._trim, event_type, timeline, partition, now))
-                    self._try("compaction", event_type, partial(self._compact, event_type, timeline, partition, now))
+                    self._attempt_step(
+                        "retention", event_type, partial(self._trim, event_type, timeline, partition, now)
+                    )
+                    self._attempt_step(
+                        "compaction", event_type, partial(self._compact, event_type, timeline, partition, now)
+                    )
         expired = expired_timelines(event_type, now)
         if expired:
-            self._try("removal of old timelines", event_type, lambda: self._remove_expired(event_type, expired))
+            self._attempt_step(
+                "removal of old timelines", event_type, lambda: self._remove_expired(event_type, expired)
+            )
 
-    def _try(self, operation: str, event_type: EventType, step: Callable[[], None]) -> None:
+    def _attempt_step(self, operation: str, event_type: EventType, step: Callable[[], None]) -> None:
         """Run one step, so that a failure does not stop the others.
 
         A step that fails because the event type was deleted or changed meanwhile is no failure: the next round reads
@@ -242,7 +248,7 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
     def _compact(self, event_type: EventType, timeline: Timeline, partition: int, now: datetime) -> None:
         if event_type.cleanup_policy.compacts:
             self.logs.of(timeline.storage_id).compact(
-                timeline.topic, partition, upto=now - COMPACTION_LAG, tombstones_before=now - TOMBSTONES_STAY
+                timeline.topic, partition, upto=now - COMPACTION_LAG, tombstones_before=now - TOMBSTONE_RETENTION
             )
 
     def _remove_expired(self, event_type: EventType, expired: tuple[Timeline, ...]) -> None:

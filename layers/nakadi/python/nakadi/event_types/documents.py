@@ -57,17 +57,17 @@ def event_type_body(event_type: EventType) -> DocumentBody:
         "ordering_instance_ids": list(event_type.ordering_instance_ids),
         "cleanup_policy": event_type.cleanup_policy.value,
         "compatibility_mode": event_type.compatibility_mode.value,
-        "default_statistic": _unless_none(event_type.default_statistic, asdict),
+        "default_statistic": _converted_unless_none(event_type.default_statistic, asdict),
         "retention_time": event_type.retention_time,
-        "authorization": _unless_none(event_type.authorization, authorization_body),
-        "audience": _unless_none(event_type.audience, lambda audience: audience.value),
-        "event_owner_selector": _unless_none(event_type.event_owner_selector, asdict),
+        "authorization": _converted_unless_none(event_type.authorization, authorization_body),
+        "audience": _converted_unless_none(event_type.audience, lambda audience: audience.value),
+        "event_owner_selector": _converted_unless_none(event_type.event_owner_selector, asdict),
         "annotations": dict(event_type.annotations),
         "labels": dict(event_type.labels),
         "created_at": event_type.created_at.isoformat(),
         "updated_at": event_type.updated_at.isoformat(),
         "timelines": [timeline_body(each) for each in event_type.timelines],
-        "switching_to": _unless_none(event_type.switching_to, timeline_body),
+        "switching_to": _converted_unless_none(event_type.switching_to, timeline_body),
     }
 
 
@@ -86,17 +86,17 @@ def event_type_of(document: Document) -> EventType:
         ordering_instance_ids=tuple(body["ordering_instance_ids"]),
         cleanup_policy=CleanupPolicy(body["cleanup_policy"]),
         compatibility_mode=CompatibilityMode(body["compatibility_mode"]),
-        default_statistic=_unless_none(body["default_statistic"], lambda statistic: Statistics(**statistic)),
+        default_statistic=_converted_unless_none(body["default_statistic"], lambda statistic: Statistics(**statistic)),
         retention_time=body["retention_time"],
-        authorization=_unless_none(body["authorization"], authorization_of),
-        audience=_unless_none(body["audience"], Audience),
-        event_owner_selector=_unless_none(body["event_owner_selector"], _selector_of),
+        authorization=_converted_unless_none(body["authorization"], authorization_of),
+        audience=_converted_unless_none(body["audience"], Audience),
+        event_owner_selector=_converted_unless_none(body["event_owner_selector"], _owner_selector_of),
         annotations=body["annotations"],
         labels=body["labels"],
         created_at=datetime.fromisoformat(body["created_at"]),
         updated_at=datetime.fromisoformat(body["updated_at"]),
         timelines=tuple(timeline_of(each) for each in body["timelines"]),
-        switching_to=_unless_none(body["switching_to"], timeline_of),
+        switching_to=_converted_unless_none(body["switching_to"], timeline_of),
         revision=document.revision,
     )
 
@@ -144,8 +144,8 @@ def timeline_body(timeline: Timeline) -> DocumentBody:
         "topic": timeline.topic,
         "partitions": timeline.partitions,
         "created_at": timeline.created_at.isoformat(),
-        "switched_at": _unless_none(timeline.switched_at, datetime.isoformat),
-        "cleaned_up_at": _unless_none(timeline.cleaned_up_at, datetime.isoformat),
+        "switched_at": _converted_unless_none(timeline.switched_at, datetime.isoformat),
+        "cleaned_up_at": _converted_unless_none(timeline.cleaned_up_at, datetime.isoformat),
         "latest_positions": None if positions is None else {str(number): last for number, last in positions.items()},
         "deleted": timeline.deleted,
         "after_loss": timeline.after_loss,
@@ -162,8 +162,8 @@ def timeline_of(body: DocumentBody) -> Timeline:
         topic=body["topic"],
         partitions=body["partitions"],
         created_at=datetime.fromisoformat(body["created_at"]),
-        switched_at=_unless_none(body["switched_at"], datetime.fromisoformat),
-        cleaned_up_at=_unless_none(body["cleaned_up_at"], datetime.fromisoformat),
+        switched_at=_converted_unless_none(body["switched_at"], datetime.fromisoformat),
+        cleaned_up_at=_converted_unless_none(body["cleaned_up_at"], datetime.fromisoformat),
         latest_positions=None if positions is None else {int(number): last for number, last in positions.items()},
         deleted=body["deleted"],
         after_loss=body.get("after_loss", False),
@@ -171,7 +171,7 @@ def timeline_of(body: DocumentBody) -> Timeline:
     )
 
 
-def _selector_of(body: DocumentBody) -> OwnerSelector:
+def _owner_selector_of(body: DocumentBody) -> OwnerSelector:
     return OwnerSelector(type=OwnerSelectorType(body["type"]), name=body["name"], value=body["value"])
 
 
@@ -183,7 +183,7 @@ def _attributes_of(pairs: list[list[str]]) -> tuple[Attribute, ...]:
     return tuple(Attribute(*pair) for pair in pairs)
 
 
-def _unless_none(value: Any, convert: Any) -> Any:
+def _converted_unless_none(value: Any, convert: Any) -> Any:
     return None if value is None else convert(value)
 
 
@@ -203,7 +203,7 @@ class MeasuredStatistics(Struct, frozen=True, kw_only=True):
     until: datetime
 
 
-def measured_body(measured: MeasuredStatistics) -> Mapping[str, Any]:
+def measured_statistics_body(measured: MeasuredStatistics) -> Mapping[str, Any]:
     return {
         "statistic": asdict(measured.statistic),
         "recommended_partitions": measured.recommended_partitions,
@@ -212,7 +212,7 @@ def measured_body(measured: MeasuredStatistics) -> Mapping[str, Any]:
     }
 
 
-def measured_of(body: Mapping[str, Any]) -> MeasuredStatistics:
+def measured_statistics_of(body: Mapping[str, Any]) -> MeasuredStatistics:
     return MeasuredStatistics(
         statistic=Statistics(**body["statistic"]),
         recommended_partitions=body["recommended_partitions"],
@@ -283,7 +283,7 @@ def now_in_milliseconds(clock: Clock) -> datetime:
 # Event types as clients send them: checks of the single fields, and the values that are stored ------------------------
 
 
-def plain_fields(draft: EventTypeDraft) -> dict[str, Any]:
+def fields_stored_as_sent(draft: EventTypeDraft) -> dict[str, Any]:
     """The fields that are stored as the client sends them."""
     return {
         "name": draft.name,
@@ -295,17 +295,17 @@ def plain_fields(draft: EventTypeDraft) -> dict[str, Any]:
         "ordering_instance_ids": draft.ordering_instance_ids,
         "cleanup_policy": draft.cleanup_policy,
         "compatibility_mode": draft.compatibility_mode,
-        "authorization": authorization(draft.authorization),
+        "authorization": authorization_from_draft(draft.authorization),
         "audience": draft.audience,
-        "event_owner_selector": owner_selector(draft.event_owner_selector),
+        "event_owner_selector": owner_selector_from_draft(draft.event_owner_selector),
     }
 
 
-def statistics(draft: StatisticsDraft | None) -> Statistics | None:
+def statistics_from_draft(draft: StatisticsDraft | None) -> Statistics | None:
     return None if draft is None else Statistics(**asdict(draft))
 
 
-def owner_selector(draft: OwnerSelectorDraft | None) -> OwnerSelector | None:
+def owner_selector_from_draft(draft: OwnerSelectorDraft | None) -> OwnerSelector | None:
     if draft is None:
         return None
     assert draft.type is not None
@@ -313,20 +313,22 @@ def owner_selector(draft: OwnerSelectorDraft | None) -> OwnerSelector | None:
     return OwnerSelector(type=draft.type, name=draft.name, value=draft.value)
 
 
-def authorization(draft: AuthorizationDraft | None) -> Authorization | None:
+def authorization_from_draft(draft: AuthorizationDraft | None) -> Authorization | None:
     if draft is None:
         return None
     return Authorization(
-        admins=attributes(draft.admins), readers=attributes(draft.readers), writers=attributes(draft.writers)
+        admins=attributes_from_drafts(draft.admins),
+        readers=attributes_from_drafts(draft.readers),
+        writers=attributes_from_drafts(draft.writers),
     )
 
 
-def attributes(drafts: tuple[AttributeDraft, ...] | None) -> tuple[Attribute, ...]:
+def attributes_from_drafts(drafts: tuple[AttributeDraft, ...] | None) -> tuple[Attribute, ...]:
     return tuple(Attribute(each.data_type or "", each.value or "") for each in drafts or ())
 
 
 def check_authorization(draft: AuthorizationDraft | None) -> None:
-    requested = authorization(draft)
+    requested = authorization_from_draft(draft)
     if requested is not None:
         check_no_duplicates(requested)
 
@@ -334,7 +336,7 @@ def check_authorization(draft: AuthorizationDraft | None) -> None:
 # Violations -----------------------------------------------------------------------------------------------------------
 
 
-_PLAIN = (
+_FIELDS_STORED_AS_SENT = (
     *("name", "owning_application", "category", "enrichment_strategies", "partition_key_fields"),
     *("ordering_key_fields", "ordering_instance_ids", "cleanup_policy", "compatibility_mode"),
 )
@@ -345,18 +347,18 @@ AUTHORIZATION_MANDATORY = "Authorization section is mandatory"
 def draft_violations(draft: EventTypeDraft) -> tuple[Violation, ...]:
     """All violations in the fields of the draft, as far as they show without anything else than the draft."""
     return (
-        *body_violations("EventTypeDraft", _body(draft)),
+        *body_violations("EventTypeDraft", _draft_body(draft)),
         *_owner_violations(draft.event_owner_selector),
         *annotation_violations(draft.annotations or {}),
         *label_violations(draft.labels or {}),
     )
 
 
-def _body(draft: EventTypeDraft) -> dict[str, Any]:
+def _draft_body(draft: EventTypeDraft) -> dict[str, Any]:
     """The draft as its description has it. Of the strategy for partitions, rules say more than a description can."""
     schema, statistic, selector = draft.schema, draft.default_statistic, draft.event_owner_selector
     return {
-        **{name: getattr(draft, name) for name in _PLAIN},
+        **{name: getattr(draft, name) for name in _FIELDS_STORED_AS_SENT},
         "schema": None if schema is None else {"type": schema.type, "schema": schema.text},
         "default_statistic": None if statistic is None else asdict(statistic),
         "authorization": permissions.authorization_body(draft.authorization),
@@ -378,18 +380,18 @@ MAX_KEY_NAME = 63
 MAX_ANNOTATION = 1000
 MAX_LABEL = 63
 # Keys are cut to this length in messages. It is more than a key may have, so that one that is too long is still known.
-SHOWN = 500
+MOST_KEY_CHARACTERS_SHOWN = 500
 
-_LABEL_OF_HOST = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_HOST_NAME_PART = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _KEY_NAME = "[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
-_LABEL = re.compile(_KEY_NAME)
+_LABEL_VALUE = re.compile(_KEY_NAME)
 
 # Each pattern describes the whole key, so a wrong character before the slash violates three of them.
 _KEY_RULES = tuple(
     (re.compile(pattern), message)
     for pattern, message in (
         (
-            rf"({_LABEL_OF_HOST}(\.{_LABEL_OF_HOST})*/)?[^/]*",
+            rf"({_HOST_NAME_PART}(\.{_HOST_NAME_PART})*/)?[^/]*",
             "Key name should be an optional lowercase domain name with path",
         ),
         (
@@ -405,18 +407,18 @@ _KEY_RULES = tuple(
 def annotation_violations(annotations: Mapping[str, str | None]) -> Iterator[Violation]:
     yield from size_violations("annotations", annotations, MOST_ENTRIES)
     for key, value in islice(annotations.items(), MOST_ENTRIES):
-        path = f"annotations[{key[:SHOWN]}]"
-        yield from _key_violations(path, key[:SHOWN])
+        path = f"annotations[{key[:MOST_KEY_CHARACTERS_SHOWN]}]"
+        yield from _key_violations(path, key[:MOST_KEY_CHARACTERS_SHOWN])
         yield from size_violations(path, value, MAX_ANNOTATION)
 
 
 def label_violations(labels: Mapping[str, str | None]) -> Iterator[Violation]:
     yield from size_violations("labels", labels, MOST_ENTRIES)
     for key, value in islice(labels.items(), MOST_ENTRIES):
-        path = f"labels[{key[:SHOWN]}]"
-        yield from _key_violations(path, key[:SHOWN])
+        path = f"labels[{key[:MOST_KEY_CHARACTERS_SHOWN]}]"
+        yield from _key_violations(path, key[:MOST_KEY_CHARACTERS_SHOWN])
         yield from size_violations(path, value, MAX_LABEL)
-        if value and not _LABEL.fullmatch(value):
+        if value and not _LABEL_VALUE.fullmatch(value):
             yield Violation(path, "Should contain only allowed symbols")
 
 

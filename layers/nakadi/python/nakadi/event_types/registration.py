@@ -74,12 +74,12 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
                 self.event_types.retry_if_changed(lambda: self._store(self._from_system_draft(draft)))
 
     def _create(self, draft: EventTypeDraft) -> EventType:
-        event_type = self._validated_in_turn(draft)
+        event_type = self._validated_in_schema_turn(draft)
         if self.event_types.find(event_type.name) is not None:
             raise already_exists(event_type.name)
         return self._store(event_type)
 
-    def _validated_in_turn(self, draft: EventTypeDraft) -> EventType:
+    def _validated_in_schema_turn(self, draft: EventTypeDraft) -> EventType:
         assert draft.schema is not None
         with schema_turn(draft.schema, self.turns):
             return self._validated(draft)
@@ -110,7 +110,7 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
 
     def _event_type_of(self, draft: EventTypeDraft, text: str, strategy: PartitionStrategy) -> EventType:
         now = now_in_milliseconds(self.clock)
-        statistic = documents.statistics(draft.default_statistic)
+        statistic = documents.statistics_from_draft(draft.default_statistic)
         partitions = rules.partition_count(
             statistic, default=self.limits.default_partitions, maximum=self.limits.max_partitions
         )
@@ -124,8 +124,8 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
             labels=draft.labels or {},
             created_at=now,
             updated_at=now,
-            timelines=(first_timeline(self.storages.chosen().id, partitions, now),),
-            **documents.plain_fields(draft),
+            timelines=(first_timeline(self.storages.chosen_for_new_event_types().id, partitions, now),),
+            **documents.fields_stored_as_sent(draft),
         )
 
     def _store(self, event_type: EventType) -> EventType:
@@ -189,12 +189,12 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
             raise Invalid(documents.AUTHORIZATION_MANDATORY)
         self.permissions.require(Operation.VIEW, old.resource, subject)
         # Administrators of the broker may exceed limits, and correct what its owners can never change again.
-        if not self._may_override(subject):
+        if not self._may_break_owner_rules(subject):
             self.limits.check_retention(draft.retention_time)
             check_data_lake_annotations(draft.annotations or {})
             self.permissions.require(Operation.ADMIN, old.resource, subject)
             rules.check_owner_selector_change(
-                old.event_owner_selector, documents.owner_selector(draft.event_owner_selector)
+                old.event_owner_selector, documents.owner_selector_from_draft(draft.event_owner_selector)
             )
 
     def _validated(self, old: EventType, draft: EventTypeDraft, subject: Subject) -> EventType:
@@ -212,46 +212,46 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
         text = check_schema(draft.schema, draft)
         rules.check_audience_change(old.audience, draft.audience)
         strategy = rules.partition_strategy(draft.partition_strategy, draft.partition_key_fields, draft.category)
-        new = self._with_draft(old, draft, strategy)
+        new = self._updated_from_draft(old, draft, strategy)
         rules.check_linked_changes(
             old,
             new,
             is_event_type_admin=self.permissions.allows(Operation.ADMIN, old.resource, subject),
-            is_nakadi_admin=self._may_override(subject),
+            is_nakadi_admin=self._may_break_owner_rules(subject),
         )
         new = replace(new, schema=next_schema(old, text, new.compatibility_mode, new.updated_at))
-        rules.check_statistics_change(old.default_statistic, documents.statistics(draft.default_statistic))
+        rules.check_statistics_change(old.default_statistic, documents.statistics_from_draft(draft.default_statistic))
         return new
 
-    def _with_draft(self, old: EventType, draft: EventTypeDraft, strategy: PartitionStrategy) -> EventType:
+    def _updated_from_draft(self, old: EventType, draft: EventTypeDraft, strategy: PartitionStrategy) -> EventType:
         """The old event type with the fields of the draft; optional fields that the draft leaves out are kept."""
         retention = old.retention_time if draft.retention_time is None else draft.retention_time
         moved = timedelta(milliseconds=retention - old.retention_time)
         return replace(
             old,
             partition_strategy=strategy,
-            default_statistic=documents.statistics(draft.default_statistic) or old.default_statistic,
+            default_statistic=documents.statistics_from_draft(draft.default_statistic) or old.default_statistic,
             retention_time=retention,
             annotations=old.annotations if draft.annotations is None else draft.annotations,
             labels=old.labels if draft.labels is None else draft.labels,
-            updated_at=_after(now_in_milliseconds(self.clock), old.updated_at),
-            timelines=tuple(_with_retention_moved(each, moved) for each in old.timelines),
-            **documents.plain_fields(draft),
+            updated_at=_time_of_next_change(now_in_milliseconds(self.clock), old.updated_at),
+            timelines=tuple(_with_changed_retention(each, moved) for each in old.timelines),
+            **documents.fields_stored_as_sent(draft),
         )
 
-    def _may_override(self, subject: Subject) -> bool:
+    def _may_break_owner_rules(self, subject: Subject) -> bool:
         """Whether the subject may break rules that bind owners: administrators may, if authentication is on."""
         return not subject.trusted and self.permissions.is_administrator(subject)
 
 
-def _with_retention_moved(timeline: Timeline, moved: timedelta) -> Timeline:
+def _with_changed_retention(timeline: Timeline, moved: timedelta) -> Timeline:
     """A closed timeline whose events are deleted so much later. The open one has no such time yet."""
     if timeline.cleaned_up_at is None:
         return timeline
     return replace(timeline, cleaned_up_at=timeline.cleaned_up_at + moved)
 
 
-def _after(now: datetime, before: datetime) -> datetime:
+def _time_of_next_change(now: datetime, before: datetime) -> datetime:
     """The time of a change, later than that of the change before, also if both are in one millisecond."""
     return max(now, before + timedelta(milliseconds=1))
 
@@ -280,7 +280,7 @@ class Repartitioning(Struct, frozen=True, kw_only=True):
     def _set_count(self, name: str, count: int, subject: Subject) -> EventType:
         event_type = self.event_types.get(name)
         self.permissions.require_administrator(Operation.ADMIN, event_type.resource, subject)
-        self._check(count, event_type)
+        self._check_partition_count(count, event_type)
         if name == self.fixed_event_type and count != event_type.timeline.partitions:
             raise Invalid(f"Event type {name} is for redriving, its partitions can not be changed")
         self.features.require_writable()
@@ -291,7 +291,7 @@ class Repartitioning(Struct, frozen=True, kw_only=True):
         self.logs.of(timeline.storage_id).add_partitions(timeline.topic, count)
         return self.event_types.replace(event_type, with_partitions(event_type, count))
 
-    def _check(self, count: int, event_type: EventType) -> None:
+    def _check_partition_count(self, count: int, event_type: EventType) -> None:
         if count > self.max_partitions:
             raise Invalid(f"Number of partitions should not be more than {self.max_partitions}")
         if count < event_type.timeline.partitions:

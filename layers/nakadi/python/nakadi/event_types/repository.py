@@ -13,7 +13,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from nakadi.common.caching import Cache
-from nakadi.common.work import before_waiting
+from nakadi.common.work import refuse_if_quick
 from nakadi.event_types.documents import MEASURED_KIND as MEASURED
 from nakadi.event_types.documents import (
     TABLES_KIND,
@@ -21,7 +21,7 @@ from nakadi.event_types.documents import (
     TableState,
     event_type_body,
     event_type_of,
-    measured_of,
+    measured_statistics_of,
     schema_body,
     schema_of,
     table_state_of,
@@ -31,16 +31,16 @@ from nakadi.model.outcomes import Conflict, NotFound, TryLater
 from nakadi.ports.event_log import UnknownTopic
 from nakadi.ports.registry import ABSENT, Change, ChangedMeanwhile, Put, Registry, Remove
 
-KIND = "event-types"
-SCHEMAS = "schemas"
-CLEANUP_NOTES = "leftovers"
+EVENT_TYPES_KIND = "event-types"
+SCHEMAS_KIND = "schemas"
+CLEANUP_NOTES_KIND = "leftovers"
 
 PAGE_SIZE = 1000
 
 # Two writers of one event type are rare. A request that loses this often in a row is better repeated by its client.
-ATTEMPTS = 8
+WRITE_ATTEMPTS = 8
 
-BUSY = "Event type is currently in maintenance, please repeat request"
+EVENT_TYPE_BUSY = "Event type is currently in maintenance, please repeat request"
 
 Result = TypeVar("Result")
 
@@ -56,8 +56,8 @@ class EventTypes:
     # Reading
 
     def find(self, name: str) -> EventType | None:
-        before_waiting()
-        document = self._registry.get(KIND, name)
+        refuse_if_quick()
+        document = self._registry.get(EVENT_TYPES_KIND, name)
         return None if document is None else event_type_of(document)
 
     def get(self, name: str) -> EventType:
@@ -72,7 +72,7 @@ class EventTypes:
 
     def all(self, *, after: str = "", page_size: int = PAGE_SIZE) -> Iterator[EventType]:
         """All event types whose names are greater than `after`, in the order of their names, read so many at a time."""
-        while page := self._registry.list(KIND, after=after, limit=page_size):
+        while page := self._registry.list(EVENT_TYPES_KIND, after=after, limit=page_size):
             yield from map(event_type_of, page)
             after = page[-1].key
 
@@ -87,14 +87,14 @@ class EventTypes:
 
     def schemas(self, event_type: EventType) -> Sequence[Schema]:
         """All versions of its schema, newest first."""
-        before_waiting()
-        documents = self._registry.list(SCHEMAS, prefix=f"{event_type.id}/")
+        refuse_if_quick()
+        documents = self._registry.list(SCHEMAS_KIND, prefix=f"{event_type.id}/")
         return [schema_of(document.body) for document in reversed(documents)]
 
     def measured_statistics(self, event_type: EventType) -> MeasuredStatistics | None:
         """The latest measured statistics of its traffic; None if there are none."""
         document = self._registry.get(MEASURED, event_type.id)
-        return None if document is None else measured_of(document.body)
+        return None if document is None else measured_statistics_of(document.body)
 
     def table_state(self, event_type: EventType) -> TableState | None:
         """What the last job that changed its table left there; None if there is none."""
@@ -108,7 +108,7 @@ class EventTypes:
         self._listeners.append(listener)
 
     def add(self, event_type: EventType, *conditions: Change) -> None:
-        put = Put(KIND, event_type.name, event_type_body(event_type), expected=ABSENT)
+        put = Put(EVENT_TYPES_KIND, event_type.name, event_type_body(event_type), expected=ABSENT)
         try:
             self._write(event_type.name, put, _schema_put(event_type), *conditions)
         except ChangedMeanwhile as error:
@@ -118,7 +118,7 @@ class EventTypes:
 
     def replace(self, old: EventType, new: EventType, *conditions: Change) -> EventType:
         """Store `new` in place of `old`, and return it with its revision. Raises `ChangedMeanwhile`."""
-        put = Put(KIND, old.name, event_type_body(new), expected=old.revision)
+        put = Put(EVENT_TYPES_KIND, old.name, event_type_body(new), expected=old.revision)
         added = () if new.schema.version == old.schema.version else (_schema_put(new),)
         self._write(old.name, put, *added, *conditions)
         return replace(new, revision=old.revision + 1)
@@ -126,7 +126,7 @@ class EventTypes:
     def remove(self, event_type: EventType, *conditions: Change) -> None:
         """Remove an event type, and note which topics have to be deleted. Raises `ChangedMeanwhile`."""
         timelines = (*event_type.timelines, *([event_type.switching_to] if event_type.switching_to else []))
-        remove = Remove(KIND, event_type.name, expected=event_type.revision)
+        remove = Remove(EVENT_TYPES_KIND, event_type.name, expected=event_type.revision)
         self._write(event_type.name, remove, cleanup_note(event_type.id, timelines), *conditions)
 
     def retry_if_changed(self, attempt: Callable[[], Result]) -> Result:
@@ -134,12 +134,12 @@ class EventTypes:
 
         It is repeated too when a topic is unknown: then the event type was deleted or moved after it was read.
         """
-        for _ in range(ATTEMPTS):
+        for _ in range(WRITE_ATTEMPTS):
             try:
                 return attempt()
             except (ChangedMeanwhile, UnknownTopic):
                 continue
-        raise TryLater(BUSY)
+        raise TryLater(EVENT_TYPE_BUSY)
 
     def _write(self, name: str, *changes: Change) -> None:
         try:
@@ -153,7 +153,7 @@ class EventTypes:
 def cleanup_note(key: str, timelines: Iterable[Timeline]) -> Put:
     """The write that notes the topics of these timelines for deletion. Adopted ones are left to their owner."""
     topics = [[each.storage_id, each.topic] for each in timelines if not each.deleted and not each.adopted]
-    return Put(CLEANUP_NOTES, key, {"topics": topics})
+    return Put(CLEANUP_NOTES_KIND, key, {"topics": topics})
 
 
 def not_found(name: str) -> NotFound:
@@ -168,7 +168,7 @@ def _schema_put(event_type: EventType) -> Put:
     """The write of the current schema. Versions only increase, so the keys are in the order of creation."""
     version = event_type.schema.version
     key = f"{event_type.id}/{version.major:09d}.{version.minor:09d}.{version.patch:09d}"
-    return Put(SCHEMAS, key, schema_body(event_type.schema), expected=ABSENT)
+    return Put(SCHEMAS_KIND, key, schema_body(event_type.schema), expected=ABSENT)
 
 
 # Topics ---------------------------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class TopicDirectory:
 
     def topics(self) -> Iterator[tuple[str, int]]:
         for event_type in self._event_types.all():
-            for timeline in _timelines(event_type):
+            for timeline in _timelines_and_next(event_type):
                 self._names[timeline.topic] = event_type.name
                 if timeline.adopted:
                     self._adopted.add(timeline.topic)
@@ -216,7 +216,7 @@ class TopicDirectory:
             return True
 
 
-def _timelines(event_type: EventType) -> Iterator[Timeline]:
+def _timelines_and_next(event_type: EventType) -> Iterator[Timeline]:
     yield from event_type.timelines
     if event_type.switching_to is not None:
         yield event_type.switching_to

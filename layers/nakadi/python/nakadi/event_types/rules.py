@@ -77,14 +77,14 @@ def check_fields_in_schema(wanted: EventType | EventTypeDraft, effective: Mappin
     """Check that the fields which the event type names are in the schema of its events."""
     selector = wanted.event_owner_selector
     if selector is not None and selector.type is OwnerSelectorType.PATH:
-        _check_present("event_owner_selector.value", (selector.value or "",), effective)
-    _check_present("ordering_key_fields", wanted.ordering_key_fields, effective)
+        _check_fields_present("event_owner_selector.value", (selector.value or "",), effective)
+    _check_fields_present("ordering_key_fields", wanted.ordering_key_fields, effective)
     if wanted.ordering_instance_ids and not wanted.ordering_key_fields:
         raise Invalid("`ordering_instance_ids` field can not be defined without defining `ordering_key_fields`")
-    _check_present("ordering_instance_ids", wanted.ordering_instance_ids, effective)
+    _check_fields_present("ordering_instance_ids", wanted.ordering_instance_ids, effective)
 
 
-def _check_present(field: str, paths: Sequence[str], effective: Mapping[str, Any]) -> None:
+def _check_fields_present(field: str, paths: Sequence[str], effective: Mapping[str, Any]) -> None:
     absent = undefined_paths(effective, paths)
     if absent:
         raise Invalid(f"{field} [{', '.join(absent)}] absent in schema")
@@ -100,16 +100,16 @@ def partition_count(statistic: Statistics | None, *, default: int, maximum: int)
 # Changes --------------------------------------------------------------------------------------------------------------
 
 
-CATEGORY_CHANGE = (
+CATEGORY_CHANGE_REFUSED = (
     "Category change is allowed only from 'undefined' to 'business'. "
     "'enrichment_strategies' should be properly set as well"
 )
-MODE_CHANGE = "changing compatibility_mode is not allowed"
-STRATEGY_CHANGE = "changing partition_strategy is only allowed if the original strategy was 'random'"
-ENRICHMENT_CHANGE = "changing enrichment_strategies is not allowed"
+MODE_CHANGE_REFUSED = "changing compatibility_mode is not allowed"
+STRATEGY_CHANGE_REFUSED = "changing partition_strategy is only allowed if the original strategy was 'random'"
+ENRICHMENT_CHANGE_REFUSED = "changing enrichment_strategies is not allowed"
 
 # The changes of mode that every owner may make: each one promises more to consumers.
-_TIGHTENING = frozenset(
+_TIGHTENING_MODE_CHANGES = frozenset(
     {
         (CompatibilityMode.NONE, CompatibilityMode.FORWARD),
         (CompatibilityMode.FORWARD, CompatibilityMode.COMPATIBLE),
@@ -122,10 +122,12 @@ def check_owner_selector_change(old: OwnerSelector | None, new: OwnerSelector | 
         return
     if new is None:
         raise Invalid("event_owner_selector can't be set back to null")
-    raise Invalid(f"event_owner_selector must not be changed, original: {_described(old)}, updated: {_described(new)}")
+    raise Invalid(
+        f"event_owner_selector must not be changed, original: {_selector_text(old)}, updated: {_selector_text(new)}"
+    )
 
 
-def _described(selector: OwnerSelector) -> str:
+def _selector_text(selector: OwnerSelector) -> str:
     return f"{{type={selector.type}, name={selector.name}, value={selector.value}}}"
 
 
@@ -142,11 +144,11 @@ def check_audience_change(old: Audience | None, new: Audience | None) -> None:
 
 def check_statistics_change(old: Statistics | None, new: Statistics | None) -> None:
     """Refuse other parallelisms: they have decided the number of partitions. A statistic that is left out is kept."""
-    if new is not None and (old is None or _parallelism(old) != _parallelism(new)):
+    if new is not None and (old is None or _read_and_write_parallelism(old) != _read_and_write_parallelism(new)):
         raise Invalid("default statistics must not be changed")
 
 
-def _parallelism(statistic: Statistics) -> tuple[int, int]:
+def _read_and_write_parallelism(statistic: Statistics) -> tuple[int, int]:
     return statistic.read_parallelism, statistic.write_parallelism
 
 
@@ -155,13 +157,13 @@ def check_linked_changes(old: EventType, new: EventType, *, is_event_type_admin:
 
     The first three are reported together; a change of category is reported alone.
     """
-    mode = None if _may_change_mode(old, new, admin=is_event_type_admin or is_nakadi_admin) else MODE_CHANGE
-    strategy = None if is_nakadi_admin or _may_change_strategy(old, new) else STRATEGY_CHANGE
-    enrichment = None if old.enrichment_strategies == new.enrichment_strategies else ENRICHMENT_CHANGE
+    mode = None if _may_change_mode(old, new, admin=is_event_type_admin or is_nakadi_admin) else MODE_CHANGE_REFUSED
+    strategy = None if is_nakadi_admin or _may_change_strategy(old, new) else STRATEGY_CHANGE_REFUSED
+    enrichment = None if old.enrichment_strategies == new.enrichment_strategies else ENRICHMENT_CHANGE_REFUSED
     if old.category is not new.category:
         if _becomes_business(old, new) and not (mode or strategy):
             return
-        raise Invalid(CATEGORY_CHANGE)
+        raise Invalid(CATEGORY_CHANGE_REFUSED)
     problems = [each for each in (mode, strategy, enrichment) if each]
     if problems:
         raise Invalid("; ".join(problems))
@@ -170,7 +172,7 @@ def check_linked_changes(old: EventType, new: EventType, *, is_event_type_admin:
 def _may_change_mode(old: EventType, new: EventType, *, admin: bool) -> bool:
     """Whether the compatibility mode may change. An event type without authorization has everyone as its admin."""
     change = (old.compatibility_mode, new.compatibility_mode)
-    return admin or old.authorization is None or change[0] is change[1] or change in _TIGHTENING
+    return admin or old.authorization is None or change[0] is change[1] or change in _TIGHTENING_MODE_CHANGES
 
 
 def _may_change_strategy(old: EventType, new: EventType) -> bool:
@@ -189,58 +191,61 @@ def _becomes_business(old: EventType, new: EventType) -> bool:
 # Annotations of a data lake -------------------------------------------------------------------------------------------
 
 
-MATERIALIZE = "datalake.zalando.org/materialize-events"
-PERIOD = "datalake.zalando.org/retention-period"
-REASON = "datalake.zalando.org/retention-period-reason"
+MATERIALIZE_ANNOTATION = "datalake.zalando.org/materialize-events"
+RETENTION_ANNOTATION = "datalake.zalando.org/retention-period"
+RETENTION_REASON_ANNOTATION = "datalake.zalando.org/retention-period-reason"
 
-_PERIOD = re.compile(r"([1-9][0-9]{0,3})(?: (day|week|month|year)s?|([dwmy]))")
-_DAYS = {"d": 1, "w": 7, "m": 31, "y": 366}
-_PERIOD_LIMITS = {"d": (7, 3650), "w": (1, 521), "m": (1, 120), "y": (1, 10)}
+_RETENTION_PERIOD = re.compile(r"([1-9][0-9]{0,3})(?: (day|week|month|year)s?|([dwmy]))")
+_DAYS_OF_UNIT = {"d": 1, "w": 7, "m": 31, "y": 366}
+_RETENTION_PERIOD_LIMITS = {"d": (7, 3650), "w": (1, 521), "m": (1, 120), "y": (1, 10)}
 
 
 def check_data_lake_annotations(annotations: Mapping[str, str | None], *, mandatory: bool = False) -> None:
-    materialize, period = annotations.get(MATERIALIZE), annotations.get(PERIOD)
+    materialize, period = annotations.get(MATERIALIZE_ANNOTATION), annotations.get(RETENTION_ANNOTATION)
     if materialize not in (None, "on", "off"):
         raise Invalid(
-            f'Annotation {MATERIALIZE} is not valid. Provided value: "{materialize}". '
+            f'Annotation {MATERIALIZE_ANNOTATION} is not valid. Provided value: "{materialize}". '
             'Possible values are: "on" or "off".'
         )
     if materialize == "on" and period is None:
-        raise Invalid(f'Annotation {PERIOD} is required, when {MATERIALIZE} is "on".')
+        raise Invalid(f'Annotation {RETENTION_ANNOTATION} is required, when {MATERIALIZE_ANNOTATION} is "on".')
     if period is not None:
-        _check_period(period, annotations.get(REASON))
+        _check_retention_period(period, annotations.get(RETENTION_REASON_ANNOTATION))
     if mandatory and materialize is None:
-        raise Invalid(f"Annotation {MATERIALIZE} is required")
+        raise Invalid(f"Annotation {MATERIALIZE_ANNOTATION} is required")
 
 
 def data_lake_retention(event_type: EventType) -> timedelta | None:
     """How long a data lake keeps events: the annotated period, else the retention time; None means forever."""
-    period = event_type.annotations.get(PERIOD)
+    period = event_type.annotations.get(RETENTION_ANNOTATION)
     if period == "unlimited":
         return None
-    found = _PERIOD.fullmatch(period or "")
+    found = _RETENTION_PERIOD.fullmatch(period or "")
     if found is not None:
-        return timedelta(days=int(found[1]) * _DAYS[(found[2] or found[3])[0]])
+        return timedelta(days=int(found[1]) * _DAYS_OF_UNIT[(found[2] or found[3])[0]])
     if event_type.cleanup_policy is CleanupPolicy.COMPACT:
         return None
     return timedelta(milliseconds=event_type.retention_time)
 
 
-def _check_period(period: str, reason: str | None) -> None:
+def _check_retention_period(period: str, reason: str | None) -> None:
     if not reason:
-        raise Invalid(f"Annotation {REASON} is required, when {PERIOD} is specified.")
-    if period != "unlimited" and not _is_valid_period(period):
         raise Invalid(
-            f"Annotation {PERIOD} does not comply with regex. See documentation (docs/analytics.md, Retention periods) "
+            f"Annotation {RETENTION_REASON_ANNOTATION} is required, when {RETENTION_ANNOTATION} is specified."
+        )
+    if period != "unlimited" and not _is_valid_retention_period(period):
+        raise Invalid(
+            f"Annotation {RETENTION_ANNOTATION} does not comply with regex. "
+            "See documentation (docs/analytics.md, Retention periods) "
             "for more details."
         )
 
 
-def _is_valid_period(text: str) -> bool:
-    period = _PERIOD.fullmatch(text)
+def _is_valid_retention_period(text: str) -> bool:
+    period = _RETENTION_PERIOD.fullmatch(text)
     if period is None:
         return False
-    fewest, most = _PERIOD_LIMITS[(period[2] or period[3])[0]]
+    fewest, most = _RETENTION_PERIOD_LIMITS[(period[2] or period[3])[0]]
     return fewest <= int(period[1]) <= most
 
 

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nakadi.auth.permissions import Features, Permissions
-from nakadi.common.work import Turns, still_there
+from nakadi.common.work import Turns, client_never_gone
 from nakadi.event_types.documents import now_in_milliseconds
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.rules import check_fields_in_schema
@@ -28,16 +28,16 @@ from nakadi.schemas.submission import check_language, parse_submitted
 from nakadi.schemas.validation import compile_validator
 from nakadi.schemas.values import canonical_text
 
-NO_AVRO = "Schemas of type avro_schema are not supported by this broker, json_schema is the only type"
+AVRO_NOT_SUPPORTED = "Schemas of type avro_schema are not supported by this broker, json_schema is the only type"
 
 
 # In characters. It takes up to a second to compile a longer one.
-LONG_SCHEMA = 20_000
+LONGEST_SCHEMA_WITHOUT_TURN = 20_000
 
 
 def schema_turn(schema: SchemaDraft, turns: Turns) -> AbstractContextManager[None]:
     """A turn to check this schema, if the check may take long; other long checks wait meanwhile."""
-    return turns.turn(still_there) if len(schema.text or "") > LONG_SCHEMA else nullcontext()
+    return turns.turn(client_never_gone) if len(schema.text or "") > LONGEST_SCHEMA_WITHOUT_TURN else nullcontext()
 
 
 def check_schema(schema: SchemaDraft, wanted: EventType | EventTypeDraft) -> str:
@@ -49,10 +49,10 @@ def check_schema(schema: SchemaDraft, wanted: EventType | EventTypeDraft) -> str
     assert wanted.category is not None
     assert wanted.compatibility_mode is not None
     if schema.type is SchemaType.AVRO:
-        raise Invalid(NO_AVRO)
+        raise Invalid(AVRO_NOT_SUPPORTED)
     check_limits(schema.text)
     tree = parse_submitted(schema.text, category=wanted.category)
-    whole = _effective(tree, wanted)
+    whole = _effective_schema_from(tree, wanted)
     # Refuses a schema that cannot be compiled now, rather than when the first event is published.
     compile_validator(whole)
     check_fields_in_schema(wanted, whole)
@@ -60,12 +60,12 @@ def check_schema(schema: SchemaDraft, wanted: EventType | EventTypeDraft) -> str
     return schema.text
 
 
-def effective(event_type: EventType) -> dict[str, Any]:
+def effective_schema_of(event_type: EventType) -> dict[str, Any]:
     """The schema that the events of a registered event type are validated with."""
-    return _effective(parse(event_type.schema.text), event_type)
+    return _effective_schema_from(parse(event_type.schema.text), event_type)
 
 
-def _effective(tree: Mapping[str, Any], wanted: EventType | EventTypeDraft) -> dict[str, Any]:
+def _effective_schema_from(tree: Mapping[str, Any], wanted: EventType | EventTypeDraft) -> dict[str, Any]:
     assert wanted.name is not None
     assert wanted.category is not None
     assert wanted.compatibility_mode is not None
@@ -82,7 +82,7 @@ def _effective(tree: Mapping[str, Any], wanted: EventType | EventTypeDraft) -> d
 # Versions -------------------------------------------------------------------------------------------------------------
 
 
-LATEST = "latest"
+LATEST_VERSION = "latest"
 MAX_PAGE_SIZE = 1000
 
 
@@ -106,7 +106,7 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
     def page(self, name: str, offset: int, limit: int, subject: Subject) -> tuple[Sequence[Schema], bool]:
         """A page of schema versions, newest first, and whether there are more."""
         event_type = self._get_visible(name, subject)
-        _check_page(offset, limit)
+        _check_page_limits(offset, limit)
         schemas = self.event_types.schemas(event_type)
         return schemas[offset : offset + limit], len(schemas) > offset + limit
 
@@ -116,10 +116,10 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
 
     def find_equal(self, name: str, draft: SchemaDraft, subject: Subject) -> Schema:
         """The newest version that is equal to the draft as JSON."""
-        text = _required_text(draft)
+        text = _required_schema_text(draft)
         check_limits(text)
         event_type = self._get_visible(name, subject)
-        wanted = canonical_text(_parse(text))
+        wanted = canonical_text(_parse_schema(text))
         for schema in self.event_types.schemas(event_type):
             # Stored schemas have passed the strict parser, and there may be thousands of versions: use the fast one.
             if canonical_text(orjson.loads(schema.text)) == wanted:
@@ -128,7 +128,7 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
 
     def add(self, name: str, draft: SchemaDraft, subject: Subject) -> None:
         """Make this the current schema, if the compatibility mode of the event type permits it."""
-        _required_text(draft)
+        _required_schema_text(draft)
         self.features.require_writable()
         self.event_types.retry_if_changed(lambda: self._add(name, draft, subject))
 
@@ -163,7 +163,7 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
         return event_type
 
     def _version(self, event_type: EventType, version: str) -> Schema:
-        if version in (LATEST, str(event_type.schema.version)):
+        if version in (LATEST_VERSION, str(event_type.schema.version)):
             return event_type.schema
         for schema in self.event_types.schemas(event_type):
             if str(schema.version) == version:
@@ -171,24 +171,24 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
         raise NotFound(f'EventType "{event_type.name}" has no schema with version "{version}"')
 
 
-def _required_text(draft: SchemaDraft) -> str:
+def _required_schema_text(draft: SchemaDraft) -> str:
     """The text of the draft. Raises `MalformedFields` if a member is missing, which is a bad request here."""
     missing = body_violations("SchemaDraft", {"type": draft.type, "schema": draft.text})
     if draft.text is None or missing:
         raise MalformedFields(missing)
     if draft.type is SchemaType.AVRO:
-        raise Invalid(NO_AVRO)
+        raise Invalid(AVRO_NOT_SUPPORTED)
     return draft.text
 
 
-def _parse(text: str) -> Any:
+def _parse_schema(text: str) -> Any:
     try:
         return parse(text)
     except StrictJsonError as error:
         raise Invalid(f"schema must be a valid json: {error}") from error
 
 
-def _check_page(offset: int, limit: int) -> None:
+def _check_page_limits(offset: int, limit: int) -> None:
     if not 1 <= limit <= MAX_PAGE_SIZE:
         raise Malformed(f"'limit' parameter sholud have value between 1 and {MAX_PAGE_SIZE}")
     if offset < 0:

@@ -13,10 +13,10 @@ from nakadi.event_types.cursors import (
     CursorErrorKind,
     NumberedOffset,
     canonical_position,
+    clamped_to_loss,
     end_of,
     fits_64_bits,
     next_event,
-    not_past_loss,
     offset_digits,
     parse_offset,
     partition_number,
@@ -28,7 +28,7 @@ from nakadi.model.events import Bounds
 from nakadi.model.outcomes import Invalid, Unavailable
 from nakadi.ports.event_log import EventLogs, UnknownTopic
 
-NO_ANSWER = "Error occurred when fetching partitions offsets"
+LOG_DOES_NOT_ANSWER = "Error occurred when fetching partitions offsets"
 DUPLICATE_PARTITIONS = "duplicate partition ids provided in cursors"
 
 EMPTY_PARTITION = Bounds(oldest=0, next=0)
@@ -117,10 +117,10 @@ class PartitionSnapshot(Struct):
     def _newest_event(self, partition: int) -> Position:
         """The newest event, whichever timeline it is in: the newest timelines may be empty."""
         timelines = timelines_with(self._event_type, partition)
-        ends = [Position(each.order, self._end(each, partition)) for each in timelines]
+        ends = [Position(each.order, self._next_offset_of(each, partition)) for each in timelines]
         return next((end for end in reversed(ends) if end.offset >= 0), ends[0])
 
-    def _end(self, timeline: Timeline, partition: int) -> int:
+    def _next_offset_of(self, timeline: Timeline, partition: int) -> int:
         end = end_of(timeline, partition)
         return self._bounds_of(timeline)[partition].newest if end is None else end
 
@@ -130,7 +130,7 @@ class PartitionSnapshot(Struct):
         """The position that a cursor stands for, readable or not."""
         position = self._position_of(cursor)
         if not fits_64_bits(position):
-            raise self._invalid_format(cursor.partition, position, cursor.offset)
+            raise self._invalid_format_error(cursor.partition, position, cursor.offset)
         return position
 
     def starts(self, cursors: Sequence[Cursor]) -> Mapping[str, Position]:
@@ -154,16 +154,16 @@ class PartitionSnapshot(Struct):
         if number is None:
             raise CursorError(CursorErrorKind.PARTITION_NOT_FOUND, partition, sent)
         if not fits_64_bits(position):
-            raise self._invalid_format(partition, position, sent)
-        position = not_past_loss(self._event_type, position, number)
+            raise self._invalid_format_error(partition, position, sent)
+        position = clamped_to_loss(self._event_type, position, number)
         bounds = self._bounds_of(timeline)[number]
         if not bounds.oldest - 1 <= position.offset <= bounds.newest:
-            raise self._unavailable(partition, position, sent)
+            raise self._unavailable_error(partition, position, sent)
 
     def _position_of(self, cursor: Cursor) -> Position:
         offset = parse_offset(cursor)
         if isinstance(offset, NumberedOffset):
-            return self._numbered(cursor, offset)
+            return self._position_of_number(cursor, offset)
         number = partition_number(self._event_type, cursor.partition)
         if number is None:
             raise CursorError(CursorErrorKind.PARTITION_NOT_FOUND, cursor.partition, cursor.offset)
@@ -171,9 +171,9 @@ class PartitionSnapshot(Struct):
             case "BEGIN":
                 return self._before_oldest(number)
             case datetime() as at:
-                return self._before_time(at, number)
+                return self._position_before_time(at, number)
 
-    def _numbered(self, cursor: Cursor, offset: NumberedOffset) -> Position:
+    def _position_of_number(self, cursor: Cursor, offset: NumberedOffset) -> Position:
         timelines = self._event_type.timelines
         if offset.order is None:
             return Position(timelines[0].order, offset.offset)
@@ -186,9 +186,9 @@ class PartitionSnapshot(Struct):
         number = partition_number(self._event_type, cursor.partition)
         return position if number is None else canonical_position(self._event_type, position, number)
 
-    def _before_time(self, time: datetime, partition: int) -> Position:
+    def _position_before_time(self, time: datetime, partition: int) -> Position:
         for timeline in timelines_with(self._event_type, partition):
-            with reported_as_unavailable():
+            with log_errors_as_unavailable():
                 log = self._logs.of(timeline.storage_id)
                 position = Position(timeline.order, log.offset_at(timeline.topic, partition, time) - 1)
             end = end_of(timeline, partition)
@@ -201,14 +201,14 @@ class PartitionSnapshot(Struct):
     def _stored_timeline(self, partition: str, position: Position, sent: str) -> Timeline:
         timeline = timeline_of(self._event_type, position.timeline)
         if timeline is None or timeline.deleted:
-            raise self._unavailable(partition, position, sent)
+            raise self._unavailable_error(partition, position, sent)
         return timeline
 
-    def _unavailable(self, partition: str, position: Position, sent: str) -> CursorError:
+    def _unavailable_error(self, partition: str, position: Position, sent: str) -> CursorError:
         digits = offset_digits(position, sent)
         return CursorError(CursorErrorKind.UNAVAILABLE, partition, digits, self._event_type.name)
 
-    def _invalid_format(self, partition: str, position: Position, sent: str) -> CursorError:
+    def _invalid_format_error(self, partition: str, position: Position, sent: str) -> CursorError:
         return CursorError(CursorErrorKind.INVALID_FORMAT, partition, offset_digits(position, sent))
 
     # Bounds
@@ -216,7 +216,7 @@ class PartitionSnapshot(Struct):
     def _bounds_of(self, timeline: Timeline) -> Mapping[int, Bounds]:
         """The bounds of a timeline's partitions. A partition that was added after the timeline is empty in it."""
         if timeline.order not in self._bounds:
-            with reported_as_unavailable():
+            with log_errors_as_unavailable():
                 log = self._logs.of(timeline.storage_id)
                 found = log.bounds(timeline.topic, range(timeline.partitions))
             added_later = range(timeline.partitions, self._event_type.timeline.partitions)
@@ -225,9 +225,9 @@ class PartitionSnapshot(Struct):
 
 
 @contextmanager
-def reported_as_unavailable() -> Iterator[None]:
+def log_errors_as_unavailable() -> Iterator[None]:
     """Report a log that does not answer, and a topic that is deleted while it is read, in the words clients know."""
     try:
         yield
     except (Unavailable, UnknownTopic) as error:
-        raise Unavailable(NO_ANSWER, public=NO_ANSWER) from error
+        raise Unavailable(LOG_DOES_NOT_ANSWER, public=LOG_DOES_NOT_ANSWER) from error

@@ -18,10 +18,10 @@ from nakadi.ports.registry import ABSENT, ChangedMeanwhile, Check, Document, Put
 
 log = logging.getLogger(__name__)
 
-KIND = "storages"
+STORAGES_KIND = "storages"
 
 # Two administrators rarely change one storage at the same time, and never so many times in a row by chance.
-ATTEMPTS = 8
+WRITE_ATTEMPTS = 8
 
 IsUsed = Callable[[str], bool]
 CheckReachable = Callable[[Storage], None]
@@ -47,14 +47,18 @@ class Storages:
 
     def all(self) -> tuple[Storage, ...]:
         """All storages, in the order of their ids."""
-        stored = [self._storage(document) for document in self._registry.list(KIND) if not _is_removed(document)]
+        stored = [
+            self._storage_from_document(document)
+            for document in self._registry.list(STORAGES_KIND)
+            if not _is_removed(document)
+        ]
         return tuple(sorted([*stored, self._default_storage()], key=lambda storage: storage.id))
 
     def find(self, storage_id: str) -> Storage | None:
         if storage_id == DEFAULT_STORAGE_ID:
             return self._default_storage()
         document = self._document(storage_id)
-        return None if document is None else self._storage(document)
+        return None if document is None else self._storage_from_document(document)
 
     def get(self, storage_id: str) -> Storage:
         storage = self.find(storage_id)
@@ -62,7 +66,7 @@ class Storages:
             raise NotFound(f"No storage with id {storage_id}")
         return storage
 
-    def chosen(self) -> Storage:
+    def chosen_for_new_event_types(self) -> Storage:
         """The storage of new event types."""
         return self.find(self._chosen_id()) or self._default_storage()
 
@@ -71,16 +75,18 @@ class Storages:
         check_storage_fields(storage)
         if storage.id == DEFAULT_STORAGE_ID:
             raise _already_exists(storage.id)
-        before = self._registry.get(KIND, storage.id)
-        if before is not None and not (_is_removed(before) and _is_same(before, storage)):
+        before = self._registry.get(STORAGES_KIND, storage.id)
+        if before is not None and not (_is_removed(before) and _is_document_of(before, storage)):
             raise _already_exists(storage.id)
         self._check_reachable(storage)
         try:
-            self._registry.write(Put(KIND, storage.id, _body(storage), expected=before.revision if before else ABSENT))
+            self._registry.write(
+                Put(STORAGES_KIND, storage.id, _storage_body(storage), expected=before.revision if before else ABSENT)
+            )
         except ChangedMeanwhile as error:
             raise _already_exists(storage.id) from error
         if storage.default:
-            self._choose(storage.id)
+            self._write_chosen(storage.id)
 
     def choose(self, storage_id: str) -> Storage:
         """Use this storage for new event types. Existing ones stay where they are."""
@@ -89,13 +95,13 @@ class Storages:
         if storage is None:
             raise NotFound(f"Storage with id {storage_id} is not found")
         self._check_reachable(storage)
-        self._choose(storage_id)
+        self._write_chosen(storage_id)
         return self.get(storage_id)
 
     def remove(self, storage_id: str, in_use: IsUsed) -> None:
         """Remove a storage. Raises `NotPermitted` if it has timelines."""
         self._features.require_writable()
-        for _ in range(ATTEMPTS):
+        for _ in range(WRITE_ATTEMPTS):
             try:
                 return self._remove(storage_id, in_use)
             except ChangedMeanwhile:
@@ -116,11 +122,15 @@ class Storages:
         if document is None:
             raise NotFound(f"Tried to remove storage that doesn't exist, id: {storage_id}")
         closed = document.revision + 1
-        self._registry.write(Put(KIND, storage_id, {**document.body, "closed": True}, expected=document.revision))
+        self._registry.write(
+            Put(STORAGES_KIND, storage_id, {**document.body, "closed": True}, expected=document.revision)
+        )
         if in_use(storage_id):
-            self._registry.write(Put(KIND, storage_id, {**document.body, "closed": False}, expected=closed))
+            self._registry.write(Put(STORAGES_KIND, storage_id, {**document.body, "closed": False}, expected=closed))
             raise _still_used(storage_id)
-        self._registry.write(Put(KIND, storage_id, {**document.body, "closed": True, "removed": True}, expected=closed))
+        self._registry.write(
+            Put(STORAGES_KIND, storage_id, {**document.body, "closed": True, "removed": True}, expected=closed)
+        )
 
     def checks_for(self, storage_id: str) -> tuple[Check, ...]:
         """The conditions for a write that begins a timeline in this storage. Raises `NotFound`."""
@@ -129,7 +139,7 @@ class Storages:
         document = self._document(storage_id)
         if document is None or document.body["closed"]:
             raise NotFound(f"No storage with id {storage_id}")
-        return (Check(KIND, storage_id, document.revision),)
+        return (Check(STORAGES_KIND, storage_id, document.revision),)
 
     def _check_reachable(self, storage: Storage) -> None:
         if storage.id == DEFAULT_STORAGE_ID:
@@ -141,7 +151,7 @@ class Storages:
             raise Invalid(error.public or f"The storage {storage.id} cannot be reached") from error
 
     def _document(self, storage_id: str) -> Document | None:
-        document = self._registry.get(KIND, storage_id)
+        document = self._registry.get(STORAGES_KIND, storage_id)
         return None if document is None or _is_removed(document) else document
 
     def _chosen_id(self) -> str:
@@ -151,14 +161,14 @@ class Storages:
             return chosen
         return DEFAULT_STORAGE_ID
 
-    def _choose(self, storage_id: str) -> None:
+    def _write_chosen(self, storage_id: str) -> None:
         self._choice.change(lambda _: {"id": storage_id})
 
     def _default_storage(self) -> Storage:
         chosen = self._chosen_id() == DEFAULT_STORAGE_ID
         return Storage(id=DEFAULT_STORAGE_ID, type=self._built_in, default=chosen)
 
-    def _storage(self, document: Document) -> Storage:
+    def _storage_from_document(self, document: Document) -> Storage:
         return Storage(
             id=document.key,
             type=StorageType(document.body["type"]),
@@ -182,7 +192,7 @@ def check_storage_fields(storage: Storage) -> None:
         raise Invalid("embedded_configuration has no members, for events lie where those of the built-in storage do")
 
 
-def _body(storage: Storage) -> Mapping[str, Any]:
+def _storage_body(storage: Storage) -> Mapping[str, Any]:
     return {"type": storage.type.value, "configuration": dict(storage.configuration), "closed": False}
 
 
@@ -190,8 +200,8 @@ def _is_removed(document: Document) -> bool:
     return bool(document.body.get("removed", False))
 
 
-def _is_same(document: Document, storage: Storage) -> bool:
-    expected = _body(storage)
+def _is_document_of(document: Document, storage: Storage) -> bool:
+    expected = _storage_body(storage)
     return all(document.body[name] == expected[name] for name in ("type", "configuration"))
 
 

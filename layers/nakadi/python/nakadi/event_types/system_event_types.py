@@ -45,7 +45,7 @@ SUBSCRIPTION_LOG = "nakadi.subscription.log"
 KPI_EVENT_TYPES = frozenset({BATCH_PUBLISHED, DATA_STREAMED, ACCESS_LOG, EVENT_TYPE_LOG, SUBSCRIPTION_LOG})
 """The names of the event types for KPIs."""
 
-DAY_MS = 86_400_000
+MILLISECONDS_OF_A_DAY = 86_400_000
 
 
 class SystemEventTypeOwner(Struct, frozen=True, kw_only=True):
@@ -88,7 +88,7 @@ class SystemEventTypes(Struct, frozen=True, kw_only=True):
             enabled = each.feature is None or self.features.is_on(each.feature)
             if enabled and each.name not in self.prepared:
                 try:
-                    self._prepare(each)
+                    self._prepare_event_type(each)
                 except (Fault, Outcome):
                     log.warning("Creation of system event type %s failed", each.name, exc_info=True)
 
@@ -97,7 +97,7 @@ class SystemEventTypes(Struct, frozen=True, kw_only=True):
         if self.event_types.find(name) is None:
             self.register(next(each.draft for each in self.definitions if each.name == name))
 
-    def _prepare(self, each: SystemEventType) -> None:
+    def _prepare_event_type(self, each: SystemEventType) -> None:
         self.ensure(each.name)
         self.event_types.retry_if_changed(lambda: self._correct_authorization(each))
         self.prepared.add(each.name)
@@ -105,11 +105,15 @@ class SystemEventTypes(Struct, frozen=True, kw_only=True):
     def _correct_authorization(self, each: SystemEventType) -> None:
         """Replace the authorization of an event type that was created with other settings or by an older version."""
         found = self.event_types.find(each.name)
-        wanted = documents.authorization(each.draft.authorization)
+        wanted = documents.authorization_from_draft(each.draft.authorization)
         if not self.closed or found is None or not _needs_correction(found.authorization, wanted):
             return
         if found.updated_at != found.created_at:
-            state = "open to everyone" if _is_open(found.authorization) else "open to administrators of the broker only"
+            state = (
+                "open to everyone"
+                if _is_open_to_everyone(found.authorization)
+                else "open to administrators of the broker only"
+            )
             log.warning("System event type %s stays %s, since an operator has changed it", each.name, state)
             return
         # `updated_at` is kept, so that the event type still counts as one that no operator has changed.
@@ -118,21 +122,21 @@ class SystemEventTypes(Struct, frozen=True, kw_only=True):
 
 
 def _needs_correction(lists: Authorization | None, wanted: Authorization | None) -> bool:
-    if _is_open(lists):
-        return not _is_open(wanted)
-    return not _has_members(lists) and _has_members(wanted)
+    if _is_open_to_everyone(lists):
+        return not _is_open_to_everyone(wanted)
+    return not _has_named_subjects(lists) and _has_named_subjects(wanted)
 
 
-def _is_open(lists: Authorization | None) -> bool:
+def _is_open_to_everyone(lists: Authorization | None) -> bool:
     """Whether every subject with a token may do something."""
     return lists is None or WILDCARD in (*lists.admins, *lists.readers, *lists.writers)
 
 
-def _has_members(lists: Authorization | None) -> bool:
+def _has_named_subjects(lists: Authorization | None) -> bool:
     return lists is not None and bool(lists.admins or lists.readers or lists.writers)
 
 
-def definitions(
+def system_event_type_definitions(
     *,
     dead_letter_queue: str,
     dead_letters: SystemEventTypeOwner,
@@ -141,13 +145,15 @@ def definitions(
 ) -> tuple[SystemEventType, ...]:
     on = Feature.KPI_COLLECTION
     return (
-        SystemEventType(draft=_dead_letter_queue(dead_letter_queue, dead_letters)),
-        SystemEventType(draft=_audit_log(audit), feature=Feature.AUDIT_LOG_COLLECTION),
+        SystemEventType(draft=_dead_letter_queue_draft(dead_letter_queue, dead_letters)),
+        SystemEventType(draft=_audit_log_draft(audit), feature=Feature.AUDIT_LOG_COLLECTION),
         *(SystemEventType(draft=_kpi_draft(name, figures), feature=on) for name in sorted(KPI_EVENT_TYPES)),
     )
 
 
-def _draft(name: str, family: SystemEventTypeOwner, schema: Mapping[str, Any], **fields: Any) -> EventTypeDraft:
+def _system_event_type_draft(
+    name: str, family: SystemEventTypeOwner, schema: Mapping[str, Any], **fields: Any
+) -> EventTypeDraft:
     members = tuple(AttributeDraft(each.data_type, each.value) for each in dict.fromkeys(family.members))
     return EventTypeDraft(
         name=name,
@@ -159,7 +165,7 @@ def _draft(name: str, family: SystemEventTypeOwner, schema: Mapping[str, Any], *
     )
 
 
-def _statistics(parallelism: int, size: int = 100, rate: int = 100) -> StatisticsDraft:
+def _statistics_draft(parallelism: int, size: int = 100, rate: int = 100) -> StatisticsDraft:
     return StatisticsDraft(
         messages_per_minute=rate, message_size=size, read_parallelism=parallelism, write_parallelism=parallelism
     )
@@ -203,15 +209,15 @@ DEAD_LETTER_SCHEMA: Mapping[str, Any] = {
 }
 
 
-def _dead_letter_queue(name: str, family: SystemEventTypeOwner) -> EventTypeDraft:
-    return _draft(
+def _dead_letter_queue_draft(name: str, family: SystemEventTypeOwner) -> EventTypeDraft:
+    return _system_event_type_draft(
         name,
         family,
         DEAD_LETTER_SCHEMA,
         category=Category.BUSINESS,
-        retention_time=DAY_MS,
+        retention_time=MILLISECONDS_OF_A_DAY,
         audience=Audience.COMPONENT_INTERNAL,
-        default_statistic=_statistics(1, size=1000, rate=1),
+        default_statistic=_statistics_draft(1, size=1000, rate=1),
     )
 
 
@@ -233,17 +239,17 @@ AUDIT_SCHEMA: Mapping[str, Any] = {
 }
 
 
-def _audit_log(family: SystemEventTypeOwner) -> EventTypeDraft:
-    return _draft(
+def _audit_log_draft(family: SystemEventTypeOwner) -> EventTypeDraft:
+    return _system_event_type_draft(
         AUDIT_LOG,
         family,
         AUDIT_SCHEMA,
         category=Category.DATA,
         partition_strategy=PartitionStrategy.HASH,
         partition_key_fields=("resource_id",),
-        retention_time=4 * DAY_MS,
+        retention_time=4 * MILLISECONDS_OF_A_DAY,
         audience=Audience.COMPANY_INTERNAL,
-        default_statistic=_statistics(10),
+        default_statistic=_statistics_draft(10),
     )
 
 
@@ -252,7 +258,7 @@ def _audit_log(family: SystemEventTypeOwner) -> EventTypeDraft:
 TEXT, TEXT_OR_NULL, NUMBER = {"type": "string"}, {"type": ["string", "null"]}, {"type": "integer"}
 
 
-class _KpiSchema(Struct, frozen=True, kw_only=True):
+class _KpiDefinition(Struct, frozen=True, kw_only=True):
     fields: Mapping[str, Mapping[str, Any]]
     mode: CompatibilityMode
     parallelism: int
@@ -261,8 +267,8 @@ class _KpiSchema(Struct, frozen=True, kw_only=True):
 
 APPLICATION_FIELDS = {"app": TEXT, "app_hashed": TEXT}
 
-KPI_SCHEMAS: Mapping[str, _KpiSchema] = {
-    ACCESS_LOG: _KpiSchema(
+KPI_SCHEMAS: Mapping[str, _KpiDefinition] = {
+    ACCESS_LOG: _KpiDefinition(
         fields={
             **dict.fromkeys(("method", "path", "query", "user_agent"), TEXT),
             **APPLICATION_FIELDS,
@@ -273,7 +279,7 @@ KPI_SCHEMAS: Mapping[str, _KpiSchema] = {
         mode=CompatibilityMode.FORWARD,
         parallelism=8,
     ),
-    BATCH_PUBLISHED: _KpiSchema(
+    BATCH_PUBLISHED: _KpiDefinition(
         fields={
             "event_type": TEXT,
             **APPLICATION_FIELDS,
@@ -284,7 +290,7 @@ KPI_SCHEMAS: Mapping[str, _KpiSchema] = {
         parallelism=10,
         audience=Audience.COMPONENT_INTERNAL,
     ),
-    DATA_STREAMED: _KpiSchema(
+    DATA_STREAMED: _KpiDefinition(
         fields={
             "api": TEXT,
             "subscription": TEXT_OR_NULL,
@@ -297,13 +303,13 @@ KPI_SCHEMAS: Mapping[str, _KpiSchema] = {
         parallelism=8,
         audience=Audience.COMPONENT_INTERNAL,
     ),
-    EVENT_TYPE_LOG: _KpiSchema(
+    EVENT_TYPE_LOG: _KpiDefinition(
         fields=dict.fromkeys(("event_type", "status", "category", "authz", "compatibility_mode"), TEXT),
         mode=CompatibilityMode.FORWARD,
         parallelism=1,
         audience=Audience.COMPONENT_INTERNAL,
     ),
-    SUBSCRIPTION_LOG: _KpiSchema(
+    SUBSCRIPTION_LOG: _KpiDefinition(
         fields=dict.fromkeys(("subscription_id", "status"), TEXT), mode=CompatibilityMode.COMPATIBLE, parallelism=1
     ),
 }
@@ -311,13 +317,13 @@ KPI_SCHEMAS: Mapping[str, _KpiSchema] = {
 
 def _kpi_draft(name: str, family: SystemEventTypeOwner) -> EventTypeDraft:
     kpi = KPI_SCHEMAS[name]
-    return _draft(
+    return _system_event_type_draft(
         name,
         family,
         {"type": "object", "properties": kpi.fields, "required": list(kpi.fields)},
         category=Category.BUSINESS,
         compatibility_mode=kpi.mode,
-        retention_time=4 * DAY_MS,
+        retention_time=4 * MILLISECONDS_OF_A_DAY,
         audience=kpi.audience,
-        default_statistic=_statistics(kpi.parallelism),
+        default_statistic=_statistics_draft(kpi.parallelism),
     )

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from nakadi.event_types.documents import TABLES_KIND, TableState, TopicPartition, table_state_of
 from nakadi.event_types.repository import EventTypes
-from nakadi.event_types.rules import MATERIALIZE
+from nakadi.event_types.rules import MATERIALIZE_ANNOTATION
 from nakadi.model.event_type import EventType
 from nakadi.ports.clock import Clock
 from nakadi.ports.log_index import LogIndex
@@ -41,7 +41,9 @@ class TableLags(Struct, frozen=True, kw_only=True):
         found: dict[str, float] = {}
         known: dict[str, TableState] = {}
         if states or self.always:
-            event_types = [each for each in self.event_types.all() if each.annotations.get(MATERIALIZE) != "off"]
+            event_types = [
+                each for each in self.event_types.all() if each.annotations.get(MATERIALIZE_ANNOTATION) != "off"
+            ]
             now = self.clock.now().timestamp()
             for event_type, oldest in self._oldest_unread(event_types, states):
                 found[event_type.name] = 0.0 if oldest is None else max(0.0, now - oldest / 1e6)
@@ -55,7 +57,7 @@ class TableLags(Struct, frozen=True, kw_only=True):
             del self.states[gone]
 
     @property
-    def greatest(self) -> float:
+    def greatest_lag(self) -> float:
         """The greatest lag of all tables, in seconds."""
         return max(self.lags.values(), default=0.0)
 
@@ -65,7 +67,7 @@ class TableLags(Struct, frozen=True, kw_only=True):
         What a run did not mend is not tried again at once: the pause grows with the lag, so that a table that cannot be
         written costs a few runs a day and not hundreds.
         """
-        lag = self.greatest
+        lag = self.greatest_lag
         if lag < after_seconds:
             return False
         now = self.clock.now()
@@ -95,13 +97,13 @@ class TableLags(Struct, frozen=True, kw_only=True):
             state = states.get(event_type.id)
             following = state.following if state else {}
             unread = [
-                self._first_since(place, following.get(place, 0))
+                self._first_archived_since(place, following.get(place, 0))
                 for place in places[event_type.id]
                 if heads[place].counted.next > following.get(place, 0)
             ]
             yield event_type, min((since for since in unread if since is not None), default=None)
 
-    def _first_since(self, place: TopicPartition, offset: int) -> int | None:
+    def _first_archived_since(self, place: TopicPartition, offset: int) -> int | None:
         """When the first archived event from an offset on was stored; None if there is none any more."""
         segment = self.index.segment(*place, offset)
         if segment is None or segment.end <= offset:

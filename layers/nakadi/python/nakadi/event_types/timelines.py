@@ -47,7 +47,7 @@ class Timelines(Struct, frozen=True, kw_only=True):
     def of(self, name: str, subject: Subject) -> tuple[Timeline, ...]:
         """All timelines, by order. Only administrators learn whether the event type exists."""
         self._require_administrator(name, Operation.READ, subject)
-        event_type = self._get(name)
+        event_type = self._get_event_type(name)
         return (*event_type.timelines, *([event_type.switching_to] if event_type.switching_to else []))
 
     def switch(self, name: str, storage_id: str | None, subject: Subject) -> None:
@@ -58,7 +58,7 @@ class Timelines(Struct, frozen=True, kw_only=True):
     def require_changeable(self, name: str, subject: Subject) -> None:
         """Raise unless the subject may begin timelines of this event type, and the registry takes changes."""
         self.features.require_writable()
-        self._get(name)
+        self._get_event_type(name)
         self._require_administrator(name, Operation.WRITE, subject)
 
     def finish_abandoned(self, event_type: EventType) -> None:
@@ -66,7 +66,7 @@ class Timelines(Struct, frozen=True, kw_only=True):
         if is_switch_abandoned(event_type, self.clock.now()):
             self.complete(event_type)
 
-    def _get(self, name: str) -> EventType:
+    def _get_event_type(self, name: str) -> EventType:
         """The event type. Of these requests clients know the error message without its full stop."""
         event_type = self.event_types.find(name)
         if event_type is None:
@@ -134,13 +134,13 @@ def is_switch_abandoned(event_type: EventType, now: datetime) -> bool:
 
 
 def first_timeline(storage_id: str, partitions: int, now: datetime) -> Timeline:
-    return replace(_timeline(1, storage_id, partitions, now), switched_at=now)
+    return replace(_new_timeline(1, storage_id, partitions, now), switched_at=now)
 
 
 def next_timeline(event_type: EventType, storage_id: str, now: datetime) -> Timeline:
     """The timeline to follow the current one, with as many partitions."""
     current = event_type.timeline
-    return _timeline(current.order + 1, storage_id, current.partitions, now)
+    return _new_timeline(current.order + 1, storage_id, current.partitions, now)
 
 
 def with_completed_switch(event_type: EventType, positions: Mapping[int, int], now: datetime) -> EventType:
@@ -165,13 +165,13 @@ def with_continuations(event_type: EventType, continuations: Sequence[Continuati
     for each in continuations:
         positions = {partition: offset - 1 for partition, offset in each.ends.items()}
         closed.append(replace(current, latest_positions=positions, cleaned_up_at=cleaned_up_at))
-        begun = _timeline(current.order + 1, current.storage_id, current.partitions, now)
+        begun = _new_timeline(current.order + 1, current.storage_id, current.partitions, now)
         current = replace(begun, topic=each.topic, switched_at=now, after_loss=True)
     switching = event_type.switching_to and replace(event_type.switching_to, order=current.order + 1)
     return replace(event_type, timelines=(*closed, current), switching_to=switching)
 
 
-def _timeline(order: int, storage_id: str, partitions: int, now: datetime) -> Timeline:
+def _new_timeline(order: int, storage_id: str, partitions: int, now: datetime) -> Timeline:
     return Timeline(
         id=str(uuid4()),
         order=order,
@@ -191,7 +191,7 @@ ReportNewTimeline = Callable[[EventType, EventType], None]
 """Called with an event type as it was before it got new timelines, and as it is after that."""
 
 
-class LostEvents(Struct, kw_only=True):
+class LostEventsRecovery(Struct, kw_only=True):
     """Begins new timelines for event types that may have lost events.
 
     A log that another process indexes may lose events before they are indexed. It reports such a gap, and indexes
@@ -211,9 +211,11 @@ class LostEvents(Struct, kw_only=True):
         """Find the gaps in all storages, and close them."""
         self.found = 0
         for storage in self.storages.all():
-            attempted("search for lost events", f"storage {storage.id}", partial(self._close_gaps, storage.id))
+            attempted(
+                "search for lost events", f"storage {storage.id}", partial(self._close_gaps_of_storage, storage.id)
+            )
 
-    def _close_gaps(self, storage_id: str) -> None:
+    def _close_gaps_of_storage(self, storage_id: str) -> None:
         event_log = self.logs.of(storage_id)
         gaps = event_log.gaps() if isinstance(event_log, LossReportingLog) else ()
         if not gaps or not isinstance(event_log, LossReportingLog):

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nakadi.common.metrics import Metrics
-from nakadi.common.work import NeedsThread, quickly
+from nakadi.common.work import NeedsThread, run_quickly
 from nakadi.http import negotiation
 from nakadi.http.application import Admitted, Lane, flow_of_this_request, logged_path
 from nakadi.http.direct import MOST_QUICK_BODY, PACKED_IN_A_THREAD, DirectAnswers, Mailbox, all_stored
@@ -378,7 +378,7 @@ def _do_quickly(work: Callable[[], T], done: asyncio.Future[T]) -> None:
     if done.done():
         return  # it was cancelled, since the server ends
     try:
-        done.set_result(quickly(work))
+        done.set_result(run_quickly(work))
     except NeedsThread:
         done.set_exception(_Slow())
     except Exception as error:  # noqa: BLE001  # it is raised by the one who waits

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import orjson
 
 from nakadi.auth.permissions import authorization_body
-from nakadi.event_types.documents import attributes
+from nakadi.event_types.documents import attributes_from_drafts
 from nakadi.http.message import Request, fits, integer_of
 from nakadi.model.authorization import Attribute, AttributeDraft, Authorization, AuthorizationDraft
 from nakadi.model.event_type import (
@@ -255,7 +255,9 @@ def admin_lists(draft: AuthorizationDraft) -> Authorization:
     if found:
         raise Violations(found)
     return Authorization(
-        admins=attributes(draft.admins), readers=attributes(draft.readers), writers=attributes(draft.writers)
+        admins=attributes_from_drafts(draft.admins),
+        readers=attributes_from_drafts(draft.readers),
+        writers=attributes_from_drafts(draft.writers),
     )
 
 

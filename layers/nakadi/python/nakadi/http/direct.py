@@ -15,7 +15,7 @@ from functools import cache, partial
 from http import HTTPStatus
 from typing import Any, Protocol, TypeVar
 
-from nakadi.common.work import NeedsThread, quickly
+from nakadi.common.work import NeedsThread, run_quickly
 from nakadi.http import negotiation
 from nakadi.http.application import Lane
 from nakadi.http.message import Answer, Request, Response, Scope, Unfinished, connection_of
@@ -146,7 +146,7 @@ class DirectAnswers:
             return
         try:
             request.memory.take(len(body))
-            work = _or_problem(request, partial(quickly, partial(self._application.start, request)))
+            work = _or_problem(request, partial(run_quickly, partial(self._application.start, request)))
         except (NeedsThread, TooLarge, TryLater):
             request.memory.close()
             otherwise()

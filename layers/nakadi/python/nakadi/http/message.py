@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, unquote, unquote_to_bytes
 import orjson
 from msgspec import Struct, field
 
-from nakadi.common.work import still_there
+from nakadi.common.work import client_never_gone
 from nakadi.model.authorization import UNAUTHENTICATED, Subject
 from nakadi.model.outcomes import MOST_CHARACTERS, Malformed, TooLarge, TryLater
 from nakadi.ports.event_log import Append, Fates
@@ -142,7 +142,7 @@ class Request(Struct, frozen=True, kw_only=True):
     subject: Subject = UNAUTHENTICATED
     flow_id: str = ""
     path_parameters: Mapping[str, str] = field(default_factory=dict)
-    gone: Callable[[], bool] = still_there
+    gone: Callable[[], bool] = client_never_gone
     memory: Share = UNLIMITED
 
     def parameter(self, name: str) -> str | None:
@@ -301,7 +301,7 @@ class ClosableConnection(Protocol):
 
 
 def request_of(
-    scope: Scope, body: bytes = b"", memory: Share = UNLIMITED, is_draining: Callable[[], bool] = still_there
+    scope: Scope, body: bytes = b"", memory: Share = UNLIMITED, is_draining: Callable[[], bool] = client_never_gone
 ) -> Request:
     """The request. What is wrong with its URL is for the application to say."""
     raw_path = scope["raw_path"].decode("latin-1")
@@ -336,7 +336,7 @@ def connection_of(scope: Scope) -> ClosableConnection | None:
 def gone_of(scope: Scope) -> Callable[[], bool]:
     connection = connection_of(scope)
     if connection is None:
-        return still_there
+        return client_never_gone
     # A client that closes its half may still read. To be gone altogether looks the same from here.
     return lambda: connection.lost or connection.half_closed
 

@@ -19,8 +19,8 @@ import msgspec
 from msgspec import Struct
 
 from nakadi.common.metrics import Metrics
-from nakadi.common.snapshots import MetricsSnapshot, ended, snapshot_of, together
-from nakadi.engines.sqlite.sharing import RECEIVED_AT_ONCE, framed, messages_in
+from nakadi.common.snapshots import MetricsSnapshot, merged_metrics, snapshot_of, totals_of_ended_processes
+from nakadi.engines.sqlite.sharing import BYTES_RECEIVED_AT_ONCE, split_messages, with_length
 from nakadi.model.outcomes import TryLater
 
 log = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ class WorkerFigures:
         with self._changed:
             if not self._changed.wait_for(lambda: self._answered >= number, PATIENCE_SECONDS):
                 raise TryLater("The metrics of the other processes cannot be read in time")
-            return together(self._latest, self._most_names)
+            return merged_metrics(self._latest, self._most_names)
 
     def take_lease(self, holder: str) -> None:
         """Tell the supervisor. If it has died, so will this process."""
@@ -104,9 +104,9 @@ class WorkerFigures:
     def _answer(self) -> None:
         received = bytearray()
         try:
-            while data := self._connection.recv(RECEIVED_AT_ONCE):
+            while data := self._connection.recv(BYTES_RECEIVED_AT_ONCE):
                 received += data
-                for message in messages_in(received):
+                for message in split_messages(received):
                     self._take(_MESSAGES.decode(message))
         except OSError as error:
             log.warning("The connection to the supervisor is broken: %s", error)
@@ -121,7 +121,7 @@ class WorkerFigures:
 
     def _send(self, message: Struct) -> None:
         with self._sending:
-            self._connection.sendall(framed(message))
+            self._connection.sendall(with_length(message))
 
 
 class SupervisorFigures:
@@ -144,7 +144,7 @@ class SupervisorFigures:
         self._workers.remove(worker)
         kept = [each for each in (self._ended, worker.latest) if each is not None]
         if kept:
-            self._ended = ended(kept, self._metrics.started)
+            self._ended = totals_of_ended_processes(kept, self._metrics.started)
         return worker.leases
 
     async def gather(self) -> Sequence[MetricsSnapshot]:
@@ -186,7 +186,7 @@ class _Counted(asyncio.Protocol):
 
     def send(self, message: Struct) -> None:
         if self._transport is not None:
-            self._transport.write(framed(message))
+            self._transport.write(with_length(message))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -201,7 +201,7 @@ class _Counted(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._received += data
-        for raw in messages_in(self._received):
+        for raw in split_messages(self._received):
             message = _MESSAGES.decode(raw)
             if isinstance(message, _All):
                 answering = asyncio.ensure_future(self._answer(self, message.number))

@@ -22,7 +22,7 @@ from itertools import chain
 from nakadi.app.broker import BrokerServices, open_broker
 from nakadi.app.settings import Settings
 from nakadi.app.shutdown import ShutdownDeadline, SignalHandler, serve_until_signalled
-from nakadi.common.caching import NUMBER, ChangeCounter
+from nakadi.common.caching import CHANGE_NUMBER, ChangeCounter
 from nakadi.engines.sqlite.changes import ChangePipes
 from nakadi.engines.sqlite.coordination import SqliteCoordination
 from nakadi.engines.sqlite.file import SCHEME
@@ -66,7 +66,7 @@ class SharedDescriptors:
 
     def __init__(self, workers: int) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `close`
-        self._file.truncate((workers + 1) * NUMBER.size)
+        self._file.truncate((workers + 1) * CHANGE_NUMBER.size)
         self._pipes = [ChangePipes.pair() for _ in range(workers)]
         self.counter = ChangeCounter(self._file.fileno(), 0)
         self.pipes = ChangePipes(None, [entrance for _, entrance in self._pipes])

@@ -21,8 +21,8 @@ from msgspec.structs import replace
 
 from nakadi.auth.permissions import Features, Permissions, denied
 from nakadi.common.metrics import Metrics
-from nakadi.common.work import Turns, still_there
-from nakadi.event_types.repository import BUSY, EventTypes
+from nakadi.common.work import Turns, client_never_gone
+from nakadi.event_types.repository import EVENT_TYPE_BUSY, EventTypes
 from nakadi.model.authorization import Attribute, Feature, Operation, Subject
 from nakadi.model.event_type import EventType, SchemaType
 from nakadi.model.events import Record, Refused
@@ -104,7 +104,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
         subject: Subject,
         flow_id: str,
         directed_to: str | None = None,
-        is_gone: Callable[[], bool] = still_there,
+        is_gone: Callable[[], bool] = client_never_gone,
     ) -> BatchOutcome:
         """Store the events of a body; raises `Malformed`, `NotFound` or another outcome if it cannot be processed."""
         return finished(self.publication(event_type, body, subject, flow_id, directed_to, is_gone))
@@ -116,7 +116,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
         subject: Subject,
         flow_id: str,
         directed_to: str | None = None,
-        is_gone: Callable[[], bool] = still_there,
+        is_gone: Callable[[], bool] = client_never_gone,
     ) -> Publication:
         """The same as steps. What is before the first append changes nothing, and may be begun anew."""
         sender = Sender(subject=subject, flow_id=flow_id, directed_to=directed_to, is_gone=is_gone)
@@ -128,7 +128,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
         body: bytes,
         subject: Subject,
         flow_id: str,
-        is_gone: Callable[[], bool] = still_there,
+        is_gone: Callable[[], bool] = client_never_gone,
     ) -> BatchOutcome:
         """Store a tombstone for each event of a body."""
         return finished(self.deletion(event_type, body, subject, flow_id, is_gone))
@@ -139,7 +139,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
         body: bytes,
         subject: Subject,
         flow_id: str,
-        is_gone: Callable[[], bool] = still_there,
+        is_gone: Callable[[], bool] = client_never_gone,
     ) -> Publication:
         """The same as steps."""
         sender = Sender(subject=subject, flow_id=flow_id, is_gone=is_gone)
@@ -273,7 +273,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
             if current.timeline.id != event_type.timeline.id:
                 return current
             if self.clock.monotonic() >= deadline:
-                raise TryLater(BUSY)
+                raise TryLater(EVENT_TYPE_BUSY)
             self.pause(ASK_AGAIN_SECONDS)
 
 

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from nakadi.auth.permissions import Permissions, denied
-from nakadi.common.work import before_waiting
+from nakadi.common.work import refuse_if_quick
 from nakadi.model.authorization import Attribute, Authorization, Operation, Resource, ResourceType, Subject
 from nakadi.model.event_type import Category, EventType, OwnerSelector, OwnerSelectorType
 from nakadi.model.outcomes import Malformed, TooLarge
@@ -110,7 +110,7 @@ def _read_long(body: bytes, limits: BatchLimits, long_work: LongWork) -> Batch:
 
 
 def _read_strictly(body: bytes, limits: BatchLimits) -> Batch:
-    before_waiting()
+    refuse_if_quick()
     texts = list(_cut_strictly(body, limits))
     try:
         return _batch_of(texts, limits)

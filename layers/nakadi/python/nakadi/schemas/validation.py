@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from nakadi.common.work import before_waiting
+from nakadi.common.work import refuse_if_quick
 from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode, EventType, Version
 from nakadi.model.outcomes import Invalid
 from nakadi.schemas.document import Draft, RawSchema, SchemaDocument, reachable
@@ -48,7 +48,7 @@ class Validator:
 
     def explain(self, event: Any, before_long_work: Callable[[], None] = lambda: None) -> str:
         """What is wrong with an event that is not accepted."""
-        before_waiting()
+        refuse_if_quick()
         for most_steps in (STEPS_OF_SHORT_EXPLANATION, STEPS_OF_LONG_EXPLANATION):
             if most_steps == STEPS_OF_LONG_EXPLANATION:
                 before_long_work()
@@ -120,7 +120,7 @@ class _CachedValidator:
         self.made: Validator | None = None
 
     def make(self, effective: Callable[[], Mapping[str, Any]]) -> Validator:
-        before_waiting()
+        refuse_if_quick()
         with self._lock:
             if self.made is None:
                 self.made = compile_validator(effective())

@@ -69,7 +69,7 @@ class ReadAccess:
             self._permissions.require_consumer(subject, [known.name])
         except NotPermitted:
             return AccessBlocked()
-        current = self._current(known)
+        current = self._current_event_type(known)
         if current is None:
             return TryLater(str(not_found(known.name)))
         if current.revision <= known.revision:
@@ -82,7 +82,7 @@ class ReadAccess:
 
     def event_type_change(self, known: EventType) -> AccessChange:
         """What has changed in an event type that is read whatever its subject may read."""
-        current = self._current(known)
+        current = self._current_event_type(known)
         return current if current is not None and current.revision > known.revision else None
 
     def refresh_features(self) -> None:
@@ -103,7 +103,7 @@ class ReadAccess:
         owned = Resource(ResourceType.EVENT, "", Authorization(admins=(), readers=(owner,)))
         return self._permissions.allows(Operation.READ, owned, subject)
 
-    def _current(self, known: EventType) -> EventType | None:
+    def _current_event_type(self, known: EventType) -> EventType | None:
         """The same event type as it is now; another one may have taken its name."""
         try:
             current: EventType | None = self._event_types.cached(known.name)
@@ -187,42 +187,42 @@ class StreamAccessMonitor:
             # Cleared before the check begins: what changes during the check is looked at by another one.
             self._requested.clear()
             checked = list(self._readers.values())
-            changes = await loop.run_in_executor(self._thread, self._changes, checked)
+            changes = await loop.run_in_executor(self._thread, self._access_changes, checked)
             for readers, change in zip(checked, changes, strict=True):
-                _inform(readers, change)
+                _inform_drivers(readers, change)
 
-    def _changes(self, checked: Sequence[MonitoredReaders]) -> list[AccessChange]:
+    def _access_changes(self, checked: Sequence[MonitoredReaders]) -> list[AccessChange]:
         try:
             self._access.refresh_features()
-            return [self._change(each) for each in checked]
+            return [self._access_change(each) for each in checked]
         except Unavailable as error:
             log.warning("Checking the access of open streams failed, they go on unchecked: %s", error)
         except Exception:  # whatever it is, later checks must take place
             log.exception("Checking the access of open streams failed, they go on unchecked")
         return [None for _ in checked]
 
-    def _change(self, readers: MonitoredReaders) -> AccessChange:
+    def _access_change(self, readers: MonitoredReaders) -> AccessChange:
         if readers.subject is None:
             return self._access.event_type_change(readers.event_type)
         return self._access.change_for(readers.subject, readers.event_type)
 
 
-def _inform(readers: MonitoredReaders, change: AccessChange) -> None:
+def _inform_drivers(readers: MonitoredReaders, change: AccessChange) -> None:
     if isinstance(change, EventType):
         readers.event_type = change
     for driver in tuple(readers.drivers):
         match change:
             case AccessBlocked():
-                driver.add_fact(partial(_block, driver))
+                driver.add_fact(partial(_block_session, driver))
             case Exception():
-                driver.add_fact(partial(_refuse, driver, change))
+                driver.add_fact(partial(_refuse_session, driver, change))
             case EventType():
                 driver.update(change)
 
 
-def _block(driver: StreamDriver, _now: float) -> Sequence[object]:
+def _block_session(driver: StreamDriver, _now: float) -> Sequence[object]:
     return driver.session.blocked()
 
 
-def _refuse(driver: StreamDriver, error: Exception, _now: float) -> Sequence[object]:
+def _refuse_session(driver: StreamDriver, error: Exception, _now: float) -> Sequence[object]:
     return driver.session.refused(error)

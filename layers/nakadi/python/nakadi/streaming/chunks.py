@@ -14,7 +14,7 @@ from nakadi.model.events import EventLines, Record, Slice
 
 MayRead = Callable[[Record], bool]
 
-_RESTRICTIONS = attrgetter("owner", "directed_to")
+_RESTRICTIONS_OF = attrgetter("owner", "directed_to")
 
 
 class EventChunk:
@@ -39,7 +39,7 @@ class EventChunk:
         else:
             self.size = sum(map(len, filter(None, self.values)))
             # Whether every reader of the event type gets every event: no tombstones, no owners, no addressees.
-            self.plain = None not in self.values and not any(map(any, map(_RESTRICTIONS, self.records)))
+            self.plain = None not in self.values and not any(map(any, map(_RESTRICTIONS_OF, self.records)))
         # About how many bytes of memory it takes.
         self.weight = self.size + (500 if self._lines is None else 100) * len(self.events) + 1000
         # Whether several streams read it. For a single one, memory that is used again at once is worth more.
@@ -130,7 +130,7 @@ class EventRun:
         middle = self.first + count
         return EventRun(self.chunk, self.first, middle), EventRun(self.chunk, middle, self.last)
 
-    def readable(self, may_read: MayRead) -> Iterator[EventRun]:
+    def readable_parts(self, may_read: MayRead) -> Iterator[EventRun]:
         """The parts of it that a reader may see."""
         if self.chunk.plain:
             yield self
@@ -142,7 +142,7 @@ class EventRun:
                 yield EventRun(self.chunk, stretch[0], stretch[-1] + 1)
 
 
-def joined(head: bytes, runs: Sequence[EventRun], tail: bytes) -> bytes:
+def joined_json(head: bytes, runs: Sequence[EventRun], tail: bytes) -> bytes:
     """The events of runs with commas between them, behind a head without line breaks.
 
     Events are most of the bytes of a stream, so they are copied as rarely as can be.

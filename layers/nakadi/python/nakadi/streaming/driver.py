@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from nakadi.model.event_type import EventType, Position
 from nakadi.model.outcomes import Outcome, Unavailable
 from nakadi.ports.clock import Clock
-from nakadi.streaming.chunks import EventRun, joined
+from nakadi.streaming.chunks import EventRun, joined_json
 from nakadi.streaming.feeds import PartitionReader
 from nakadi.streaming.session import (
     LowLevelSession,
@@ -85,39 +85,39 @@ class EventStreamFormat:
         self._positions = dict(starts)
 
     def opening(self) -> bytes:
-        return b"retry: %d\n%s\n\n" % (RETRY_MILLISECONDS, self._id())
+        return b"retry: %d\n%s\n\n" % (RETRY_MILLISECONDS, self._event_id_line())
 
     def batch(self, batch: SendEvents) -> bytes:
         self._positions[batch.partition] = batch.position
-        return b"%s\ndata: %s\n" % (self._id(), batch_line(batch))
+        return b"%s\ndata: %s\n" % (self._event_id_line(), batch_line(batch))
 
     def keep_alive(self, keep_alive: SendStreamKeepAlive) -> bytes:
         self._positions[keep_alive.partition] = keep_alive.position
-        return self._id() + b"\n\n"
+        return self._event_id_line() + b"\n\n"
 
     def problem(self, problem: bytes) -> bytes:
         return b"event: problem\ndata: %s\n\n" % problem
 
-    def _id(self) -> bytes:
-        cursors = ",".join(_cursor(partition, position) for partition, position in self._positions.items())
+    def _event_id_line(self) -> bytes:
+        cursors = ",".join(_cursor_json(partition, position) for partition, position in self._positions.items())
         return f"id: [{cursors}]".encode()
 
 
 def batch_line(batch: SendEvents) -> bytes:
     """A batch as a JSON object and a line break. Of a single run it is made once for all streams that cut there."""
-    head = f'{{"cursor":{_cursor(batch.partition, batch.position)},"events":['.encode()
+    head = f'{{"cursor":{_cursor_json(batch.partition, batch.position)},"events":['.encode()
     runs = batch.runs
     if len(runs) > 1:
-        return joined(head, runs, b"]}\n")
+        return joined_json(head, runs, b"]}\n")
     run = runs[0]
-    return run.chunk.serialised(run.first, run.last, lambda: joined(head, runs, b"]}\n"))
+    return run.chunk.serialised(run.first, run.last, lambda: joined_json(head, runs, b"]}\n"))
 
 
 def keep_alive_object(keep_alive: SendStreamKeepAlive) -> bytes:
-    return f'{{"cursor":{_cursor(keep_alive.partition, keep_alive.position)}}}'.encode()
+    return f'{{"cursor":{_cursor_json(keep_alive.partition, keep_alive.position)}}}'.encode()
 
 
-def _cursor(partition: str, position: Position) -> str:
+def _cursor_json(partition: str, position: Position) -> str:
     # Partitions are numbers, and positions hex and digits: nothing in here needs escaping.
     return f'{{"partition":"{partition}","offset":"{position}"}}'
 
@@ -126,7 +126,7 @@ def _cursor(partition: str, position: Position) -> str:
 
 
 # Event loops count milliseconds and may wake a stream up to one too early, for nothing.
-SLACK_SECONDS = 0.001
+TIMER_SLACK_SECONDS = 0.001
 
 # A timer for a deadline that is farther off, or infinitely far, is set again when it fires.
 LONGEST_SECONDS_AHEAD = 3600.0
@@ -191,7 +191,7 @@ class DeadlineTimer:
         if self._set is not None and self._set[0] <= deadline:
             return
         self.cancel()
-        delay = min(deadline - self._clock.monotonic() + SLACK_SECONDS, LONGEST_SECONDS_AHEAD)
+        delay = min(deadline - self._clock.monotonic() + TIMER_SLACK_SECONDS, LONGEST_SECONDS_AHEAD)
         self._set = (deadline, asyncio.get_running_loop().call_later(delay, self._fired))
 
     def cancel(self) -> None:
@@ -282,7 +282,7 @@ class StreamDriver(ABC):
         if self._sleep is not None and not self._sleep.done():
             self._sleep.set_result(None)
 
-    async def _run(self, opening: bytes, gone: Fact, drain: Fact) -> None:
+    async def _run_until_end(self, opening: bytes, gone: Fact, drain: Fact) -> None:
         """Serve until the session ends. Everything that is held is given back in any case."""
         watched = [(self._outlet.gone(), gone), (self._outlet.draining(), drain)]
         callbacks = [(future, partial(self._done, fact)) for future, fact in watched]
@@ -290,7 +290,7 @@ class StreamDriver(ABC):
             future.add_done_callback(callback)
         try:
             self._buffer.put(opening)
-            await self._serve()
+            await self._run_rounds()
         finally:
             for future, callback in callbacks:
                 future.remove_done_callback(callback)
@@ -301,7 +301,7 @@ class StreamDriver(ABC):
     def _done(self, fact: Fact, _future: asyncio.Future[None]) -> None:
         self.add_fact(fact)
 
-    async def _serve(self) -> None:
+    async def _run_rounds(self) -> None:
         session = self.session
         while True:
             # Cleared before the round looks at anything: what happens during the round wakes the driver again.
@@ -369,7 +369,7 @@ class LowLevelDriver(StreamDriver):
         If this is cancelled, the client may have a part of a line.
         """
         async with asyncio.timeout(seconds + GRACE_SECONDS):
-            await self._run(self._lines.opening(), lambda _: self._session.gone(), self._session.drain)
+            await self._run_until_end(self._lines.opening(), lambda _: self._session.gone(), self._session.drain)
 
     async def _round(self) -> bool:
         facts, self._facts = self._facts, []

@@ -36,7 +36,7 @@ LONGEST_PAUSE = 5.0
 
 ReadOutcome = EventChunk | BaseException
 
-_START = attrgetter("start")
+_START_OF = attrgetter("start")
 
 
 class RetryingReader:
@@ -52,12 +52,14 @@ class RetryingReader:
         """Have `done` called on the loop with what begins at `start`, or with why there cannot be anything."""
         if not self._closed:
             future = asyncio.get_running_loop().run_in_executor(self._threads, self._fetch, start)
-            future.add_done_callback(partial(self._finished, start, done))
+            future.add_done_callback(partial(self._pass_on_or_retry, start, done))
 
     def close(self) -> None:
         self._closed = True
 
-    def _finished(self, start: int, done: Callable[[ReadOutcome], None], future: asyncio.Future[EventChunk]) -> None:
+    def _pass_on_or_retry(
+        self, start: int, done: Callable[[ReadOutcome], None], future: asyncio.Future[EventChunk]
+    ) -> None:
         if self._closed or future.cancelled():
             return
         error = future.exception()
@@ -88,12 +90,12 @@ class PartitionFeed:
         # reported: the log was watched before.
         self._more = True
 
-    def joined_by(self, offset: int, wake: Callable[[], None]) -> FeedFollower:
+    def add_follower(self, offset: int, wake: Callable[[], None]) -> FeedFollower:
         follower = FeedFollower(self, offset, wake)
         self._followers.add(follower)
         return follower
 
-    def left_by(self, follower: FeedFollower) -> None:
+    def remove_follower(self, follower: FeedFollower) -> None:
         if follower not in self._followers:
             return
         self._followers.discard(follower)
@@ -113,7 +115,7 @@ class PartitionFeed:
         if follower.offset > self._tip:
             self._start_at(follower.offset)
         if follower.offset == self._tip:
-            self._wait(follower)
+            self._wait_for_more(follower)
             return None
         chunk = self._in_window(follower.offset) or self._recent.get(follower.offset)
         if chunk is None:
@@ -131,7 +133,7 @@ class PartitionFeed:
         self._more = True
         self._wake(self._waiting)
 
-    def _wait(self, follower: FeedFollower) -> None:
+    def _wait_for_more(self, follower: FeedFollower) -> None:
         self._waiting.add(follower)
         if self._more:
             self._read_on()
@@ -143,9 +145,9 @@ class PartitionFeed:
             self._reading = True
             # Before the read, not after it: what is reported meanwhile may be behind what it finds.
             self._more = False
-            self._reader.read(self._tip, partial(self._found, self._tip))
+            self._reader.read(self._tip, partial(self._take_newest, self._tip))
 
-    def _found(self, start: int, found: ReadOutcome) -> None:
+    def _take_newest(self, start: int, found: ReadOutcome) -> None:
         self._reading = False
         if start != self._tip:
             # A follower has moved the tip on meanwhile: what was found is behind it, and no follower waits there.
@@ -153,7 +155,7 @@ class PartitionFeed:
         elif isinstance(found, BaseException):
             # The followers that wait end. One that comes later may have better luck.
             self._more = True
-            self._fail(self._waiting, found)
+            self._fail_followers(self._waiting, found)
         elif found.next > start:
             self._more = self._more or not found.at_end
             self._append(found)
@@ -182,7 +184,7 @@ class PartitionFeed:
         self._recent.clear()
 
     def _in_window(self, offset: int) -> EventChunk | None:
-        at = bisect_right(self._window, offset, key=_START)
+        at = bisect_right(self._window, offset, key=_START_OF)
         return self._window[at - 1] if at else None
 
     # Behind the window
@@ -193,13 +195,13 @@ class PartitionFeed:
         if start not in self._behind:
             # One read however many followers are there: they come together, when a stream of all of them begins.
             self._behind[start] = set()
-            self._reader.read(start, partial(self._caught_up, start))
+            self._reader.read(start, partial(self._give_to_those_behind, start))
         self._behind[start].add(follower)
 
-    def _caught_up(self, start: int, found: ReadOutcome) -> None:
+    def _give_to_those_behind(self, start: int, found: ReadOutcome) -> None:
         waiting = self._behind.pop(start)
         if isinstance(found, BaseException):
-            self._fail(waiting, found)
+            self._fail_followers(waiting, found)
             return
         found.shared = len(waiting) > 1
         for follower in waiting:
@@ -218,7 +220,7 @@ class PartitionFeed:
         for follower in woken:
             follower.wake()
 
-    def _fail(self, waiting: set[FeedFollower], error: BaseException) -> None:
+    def _fail_followers(self, waiting: set[FeedFollower], error: BaseException) -> None:
         for follower in waiting:
             follower.error = error
         self._wake(waiting)
@@ -248,7 +250,7 @@ class FeedFollower:
         return run
 
     def leave(self) -> None:
-        self._feed.left_by(self)
+        self._feed.remove_follower(self)
 
 
 # All feeds of a process -----------------------------------------------------------------------------------------------
@@ -278,7 +280,7 @@ class Feeds:
         """Follow a partition from an offset on. `wake` is called when there may be something to take."""
         watched = self._watched.get(timeline.storage_id) or await self._watch(timeline.storage_id)
         make = partial(self._new_feed, timeline, watched.event_log, partition, offset)
-        return watched.feed((timeline.topic, partition), make).joined_by(offset, wake)
+        return watched.feed((timeline.topic, partition), make).add_follower(offset, wake)
 
     def close(self) -> None:
         self._opening.shutdown(wait=False, cancel_futures=True)
@@ -340,11 +342,11 @@ class _WatchedLog:
             self._changed.add((topic, partition))
         if not already_woken:
             try:
-                self._loop.call_soon_threadsafe(self._tell)
+                self._loop.call_soon_threadsafe(self._refresh_changed_feeds)
             except RuntimeError:
                 log.debug("Events came after the loop was closed")
 
-    def _tell(self) -> None:
+    def _refresh_changed_feeds(self) -> None:
         with self._lock:
             changed, self._changed = self._changed, set()
         for place in changed:
@@ -383,7 +385,7 @@ class PartitionReader:
 
     async def move(self, wake: Callable[[], None]) -> None:
         """Go to wherever the next event is or will be, in this timeline or another one."""
-        position = self._here()
+        position = self._position_reached()
         try:
             timeline, offset = self._cursors.next_event(self._event_type, position, self.partition)
         except CursorError as error:
@@ -396,10 +398,10 @@ class PartitionReader:
     def update(self, event_type: EventType) -> None:
         """The event type has changed: its timelines may be others. Raises when our events are gone with one."""
         self._event_type = event_type
-        order = self._here().timeline
+        order = self._position_reached().timeline
         self._timeline = next((each for each in event_type.timelines if each.order == order), None)
         if self._timeline is None or (self._timeline.deleted and not self.at_border):
-            raise self._unavailable()
+            raise self._unavailable_error()
         if self.lost:
             self.leave()
             self.lost = False
@@ -414,22 +416,22 @@ class PartitionReader:
             self.lost = True
             return None
         except OffsetUnavailable as error:
-            raise self._unavailable() from error
+            raise self._unavailable_error() from error
 
     def leave(self) -> None:
-        self._position = self._here()
+        self._position = self._position_reached()
         if self._follower is not None:
             self._follower.leave()
             self._follower = None
 
-    def _here(self) -> Position:
+    def _position_reached(self) -> Position:
         """The place of the last event taken, or passed by."""
         if self._follower is None:
             return self._position
         return Position(self._position.timeline, self._follower.offset - 1)
 
-    def _unavailable(self) -> Unusable:
+    def _unavailable_error(self) -> Unusable:
         name = self._event_type.name
         return Unusable(
-            str(CursorError(CursorErrorKind.UNAVAILABLE, self.partition, offset_digits(self._here()), name))
+            str(CursorError(CursorErrorKind.UNAVAILABLE, self.partition, offset_digits(self._position_reached()), name))
         )

@@ -57,21 +57,21 @@ def limits_of(
     stream_limit = asked.stream_limit or 0
     flush = asked.batch_flush_timeout or DEFAULT_FLUSH_SECONDS
     seconds = _stream_seconds(asked.stream_timeout, flush, pick_seconds)
-    _check(stream_limit == 0 or stream_limit >= batch_limit, "stream_limit can't be lower than batch_limit")
-    _check(seconds >= flush, "stream_timeout can't be lower than batch_flush_timeout")
-    _check(batch_limit >= 1, "batch_limit can't be lower than 1")
-    _check(flush >= 0, "batch_flush_timeout can't be lower than 0")
-    _check((asked.stream_keep_alive_limit or 0) >= 0, "stream_keep_alive_limit can't be lower than 0")
+    _require(stream_limit == 0 or stream_limit >= batch_limit, "stream_limit can't be lower than batch_limit")
+    _require(seconds >= flush, "stream_timeout can't be lower than batch_flush_timeout")
+    _require(batch_limit >= 1, "batch_limit can't be lower than 1")
+    _require(flush >= 0, "batch_flush_timeout can't be lower than 0")
+    _require((asked.stream_keep_alive_limit or 0) >= 0, "stream_keep_alive_limit can't be lower than 0")
     return StreamLimits(
         batch_limit=batch_limit,
         stream_limit=stream_limit,
         flush_seconds=flush if longest_silence_seconds is None else min(flush, longest_silence_seconds),
-        stream_seconds=shortened(seconds, longest_seconds, pick_seconds),
+        stream_seconds=shortened_seconds(seconds, longest_seconds, pick_seconds),
         keep_alive_limit=asked.stream_keep_alive_limit or 0,
     )
 
 
-def shortened(seconds: int, longest: int | None, pick_seconds: PickSeconds) -> int:
+def shortened_seconds(seconds: int, longest: int | None, pick_seconds: PickSeconds) -> int:
     """How long a stream lasts where a response may take so long at most.
 
     Streams that would all last that long are given different ends, in the last quarter of it: opened together after a
@@ -90,7 +90,7 @@ def _stream_seconds(asked: int | None, flush: int, pick_seconds: PickSeconds) ->
     return pick_seconds(min(max(shortest, flush), longest), longest)
 
 
-def _check(holds: bool, otherwise: str) -> None:
+def _require(holds: bool, otherwise: str) -> None:
     if not holds:
         raise Invalid(otherwise)
 
@@ -101,16 +101,16 @@ def _check(holds: bool, otherwise: str) -> None:
 BAD_SYNTAX = "incorrect syntax of X-nakadi-cursors header"
 
 
-def cursors_in(header: str) -> tuple[Cursor, ...]:
+def parse_cursors_header(header: str) -> tuple[Cursor, ...]:
     """The cursors of a header: `Malformed` if it is no list of objects, `CursorError` if a member is missing.
 
     Members that mean nothing here are stepped over, since clients send back whole cursors of other streams. Numbers are
     taken as they are spelled. What follows the list is not looked at.
     """
-    return tuple(_cursor(each) for each in _objects(header))
+    return tuple(_cursor(each) for each in _objects_in_header(header))
 
 
-def _objects(header: str) -> list[dict[str, Any]]:
+def _objects_in_header(header: str) -> list[dict[str, Any]]:
     try:
         found, _ = DECODER.raw_decode(header.lstrip())
         # Half of a surrogate pair is no character: it could be neither looked up nor put into a message.
@@ -130,15 +130,15 @@ def _cursor(members: dict[str, Any]) -> Cursor:
         raise CursorError(CursorErrorKind.NULL_PARTITION)
     if members.get("offset") is None:
         raise CursorError(CursorErrorKind.NULL_OFFSET)
-    return Cursor(_text(members["partition"]), _text(members["offset"]))
+    return Cursor(_scalar_text(members["partition"]), _scalar_text(members["offset"]))
 
 
-def _text(scalar: str | bool) -> str:
+def _scalar_text(scalar: str | bool) -> str:
     return scalar if isinstance(scalar, str) else str(scalar).lower()
 
 
-def _no_number(word: str) -> NoReturn:
+def _refuse_constant(word: str) -> NoReturn:
     raise ValueError(word)
 
 
-DECODER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_no_number)
+DECODER = json.JSONDecoder(parse_int=str, parse_float=str, parse_constant=_refuse_constant)

@@ -114,55 +114,55 @@ class LowLevelSession:
         if self.end:
             return []
         actions: list[StreamAction] = []
-        for readable in run.readable(self._may_read):
-            actions += self._taken_in(partition, readable, now)
-        return self._sent([*actions, *self._relieved(now)], now)
+        for readable in run.readable_parts(self._may_read):
+            actions += self._take_in_events(partition, readable, now)
+        return self._note_sent([*actions, *self._batches_to_free_memory(now)], now)
 
     def tick(self, now: float) -> list[StreamAction]:
         """Time has passed."""
         if self.end:
             return []
-        due = [partition for partition, buffer in self._buffers.items() if now >= self._due(buffer)]
-        actions = [action for partition in due for action in self._flushed(partition, now)]
+        due = [partition for partition, buffer in self._buffers.items() if now >= self._flush_deadline(buffer)]
+        actions = [action for partition in due for action in self._batch_if_due(partition, now)]
         if now >= self._ends_at:
-            actions += self._finished(StreamEnd.TIMEOUT, now)
+            actions += self._finish(StreamEnd.TIMEOUT, now)
         elif due and self._all_silent():
             self.end = StreamEnd.KEEP_ALIVES
         elif not actions and now >= self._last_line_at + LONGEST_SILENCE_SECONDS:
-            actions.append(self._sign_of_life())
-        return self._sent(actions, now)
+            actions.append(self._keep_alive())
+        return self._note_sent(actions, now)
 
     def drain(self, now: float) -> list[StreamAction]:
         """The process is about to end."""
-        return [] if self.end else self._finished(StreamEnd.DRAINED, now)
+        return [] if self.end else self._finish(StreamEnd.DRAINED, now)
 
     def blocked(self) -> list[StreamAction]:
         """An administrator has blocked the client or what it reads. What was read may not be sent any more."""
-        self._stopped(StreamEnd.BLOCKED)
+        self._stop_without_sending(StreamEnd.BLOCKED)
         return []
 
     def refused(self, error: Exception) -> list[StreamAction]:
         """The client may not go on, or cannot."""
         if self.end:
             return []
-        self._stopped(StreamEnd.REFUSED)
+        self._stop_without_sending(StreamEnd.REFUSED)
         return [SendProblem(error)]
 
     def gone(self) -> list[StreamAction]:
         """The client has gone."""
-        self._stopped(StreamEnd.GONE)
+        self._stop_without_sending(StreamEnd.GONE)
         return []
 
     # Questions of the driver
 
     def deadline(self) -> float:
         """When the next tick has something to do."""
-        flushes = min(map(self._due, self._buffers.values()), default=self._ends_at)
+        flushes = min(map(self._flush_deadline, self._buffers.values()), default=self._ends_at)
         return min(flushes, self._ends_at, self._last_line_at + LONGEST_SILENCE_SECONDS)
 
     # Decisions
 
-    def _taken_in(self, partition: str, run: EventRun, now: float) -> Iterator[StreamAction]:
+    def _take_in_events(self, partition: str, run: EventRun, now: float) -> Iterator[StreamAction]:
         """Buffer events one by one as it were: no batch and no stream becomes longer than its limit."""
         buffer = self._buffers[partition]
         while run.count and not self.end:
@@ -176,18 +176,18 @@ class LowLevelSession:
             if self._limits.stream_limit:
                 self._room -= wanted
                 if not self._room:
-                    yield from self._finished(StreamEnd.LIMIT, now)
+                    yield from self._finish(StreamEnd.LIMIT, now)
 
-    def _relieved(self, now: float) -> Iterator[StreamAction]:
+    def _batches_to_free_memory(self, now: float) -> Iterator[StreamAction]:
         """The heaviest partitions go early while too much is held."""
         while sum(buffer.size for buffer in self._buffers.values()) > MOST_BUFFERED_BYTES:
             heaviest = max(self._buffers, key=lambda partition: self._buffers[partition].size)
             yield self._batch(heaviest, now)
 
-    def _flushed(self, partition: str, now: float) -> Iterator[StreamAction]:
+    def _batch_if_due(self, partition: str, now: float) -> Iterator[StreamAction]:
         """What a partition sends when its time has come. The next time counts from then, however late we are."""
         buffer = self._buffers[partition]
-        due = self._due(buffer)
+        due = self._flush_deadline(buffer)
         flushed_at = due if now < due + self._limits.flush_seconds else now
         if buffer.count:
             yield self._batch(partition, flushed_at)
@@ -205,27 +205,27 @@ class LowLevelSession:
         buffer.told_meanwhile = False
         return SendEvents(partition, buffer.position, runs)
 
-    def _sign_of_life(self) -> StreamAction:
+    def _keep_alive(self) -> StreamAction:
         """The next keep-alive before its time. It is counted when it would have been due; no timer changes."""
         partition, buffer = next(iter(self._buffers.items()))
         buffer.told_meanwhile = True
         return SendStreamKeepAlive(partition, buffer.position)
 
-    def _finished(self, end: StreamEnd, now: float) -> list[StreamAction]:
+    def _finish(self, end: StreamEnd, now: float) -> list[StreamAction]:
         """Everything that waits is sent, and then it is over."""
         self.end = end
         return [self._batch(partition, now) for partition, buffer in self._buffers.items() if buffer.count]
 
-    def _stopped(self, end: StreamEnd) -> None:
+    def _stop_without_sending(self, end: StreamEnd) -> None:
         self.end = self.end or end
         self._buffers.clear()
 
-    def _sent(self, actions: list[StreamAction], now: float) -> list[StreamAction]:
+    def _note_sent(self, actions: list[StreamAction], now: float) -> list[StreamAction]:
         if actions:
             self._last_line_at = now
         return actions
 
-    def _due(self, buffer: PartitionBuffer) -> float:
+    def _flush_deadline(self, buffer: PartitionBuffer) -> float:
         return buffer.flushed_at + self._limits.flush_seconds
 
     def _all_silent(self) -> bool:

@@ -22,7 +22,7 @@ from nakadi.ports.event_log import EventLogs
 from nakadi.streaming.access import ReadAccess, StreamAccessMonitor
 from nakadi.streaming.driver import DescribeProblem, LowLevelDriver, StreamFormat, StreamOutlet
 from nakadi.streaming.feeds import Feeds, PartitionReader
-from nakadi.streaming.parameters import PickSeconds, StreamLimits, StreamParameters, cursors_in, limits_of
+from nakadi.streaming.parameters import PickSeconds, StreamLimits, StreamParameters, limits_of, parse_cursors_header
 from nakadi.streaming.session import LowLevelSession
 
 
@@ -88,7 +88,7 @@ class EventStreams:
     def open(self, name: str, asked: StreamParameters, cursors_header: str | None, subject: Subject) -> AcceptedStream:
         """Check everything, in the order in which clients can see it. Raises outcomes."""
         event_type = self._access.authorize(name, subject)
-        starts = self._starts(event_type, cursors_header)
+        starts = self._start_positions(event_type, cursors_header)
         limits = limits_of(asked, self._pick_seconds, self._longest_seconds, self._longest_silence_seconds)
         return AcceptedStream(subject=subject, event_type=event_type, starts=starts, limits=limits)
 
@@ -119,10 +119,10 @@ class EventStreams:
         self._monitor.close()
         self._feeds.close()
 
-    def _starts(self, event_type: EventType, cursors_header: str | None) -> Mapping[str, Position]:
+    def _start_positions(self, event_type: EventType, cursors_header: str | None) -> Mapping[str, Position]:
         if cursors_header is None:
             return self._cursors.newest(event_type)
         try:
-            return self._cursors.starts(event_type, cursors_in(cursors_header))
+            return self._cursors.starts(event_type, parse_cursors_header(cursors_header))
         except CursorError as error:
             raise Unusable(str(error)) from error

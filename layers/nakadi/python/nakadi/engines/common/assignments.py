@@ -31,7 +31,7 @@ from nakadi.ports.coordination import MOST_PARKED, MOST_PARKED_BYTES, MOST_PLACE
 # Assignments as text --------------------------------------------------------------------------------------------------
 
 
-def text_of(assignment: Assignment) -> str:
+def assignment_text(assignment: Assignment) -> str:
     """Everything but the revision, which is kept beside it."""
     reset = assignment.reset
     body = {
@@ -42,23 +42,23 @@ def text_of(assignment: Assignment) -> str:
     }
     # Under names of their own, which older versions of the broker do not read.
     if reset is not None and reset.task is not None:
-        body["wish"] = _task_body(reset.task)
+        body["wish"] = _reset_task_body(reset.task)
         body["claimed"] = reset.claimed
     if assignment.ended is not None:
-        body["ended"] = _ended_row(assignment.ended)
+        body["ended"] = _ended_reset_row(assignment.ended)
     return orjson.dumps(body).decode()
 
 
-def assignment_in(text: str | bytes, revision: int) -> Assignment:
+def assignment_from_text(text: str | bytes, revision: int) -> Assignment:
     body = orjson.loads(text)
     ended = body.get("ended")
     return Assignment(
         revision=revision,
         initialised=body["initialised"],
-        entries=tuple(_entry_of(each) for each in body["entries"]),
-        sessions=tuple(_session_of(each) for each in body["sessions"]),
-        reset=None if body["reset"] is None else _reset_of(body),
-        ended=None if ended is None else _ended_of(ended),
+        entries=tuple(_entry_from_row(each) for each in body["entries"]),
+        sessions=tuple(_session_from_row(each) for each in body["sessions"]),
+        reset=None if body["reset"] is None else _reset_from_body(body),
+        ended=None if ended is None else _ended_reset_from_row(ended),
     )
 
 
@@ -67,23 +67,27 @@ def _reset_row(reset: Reset) -> Sequence[str]:
     return [reset.id, reset.until.isoformat(), *began]
 
 
-def _reset_of(body: Mapping[str, Any]) -> Reset:
+def _reset_from_body(body: Mapping[str, Any]) -> Reset:
     task, (reset_id, *moments) = body.get("wish"), body["reset"]
     until, since = (*map(datetime.fromisoformat, moments), None)[:2]
     assert until is not None
-    return Reset(reset_id, until, since, None if task is None else _task_of(task), body.get("claimed", False))
+    return Reset(
+        reset_id, until, since, None if task is None else _reset_task_from_body(task), body.get("claimed", False)
+    )
 
 
-def _ended_row(ended: EndedReset) -> Sequence[Any]:
-    return [ended.id, ended.at.isoformat(), ended.failure, None if ended.task is None else _task_body(ended.task)]
+def _ended_reset_row(ended: EndedReset) -> Sequence[Any]:
+    return [ended.id, ended.at.isoformat(), ended.failure, None if ended.task is None else _reset_task_body(ended.task)]
 
 
-def _ended_of(row: Sequence[Any]) -> EndedReset:
+def _ended_reset_from_row(row: Sequence[Any]) -> EndedReset:
     reset_id, at, failure, task = row
-    return EndedReset(reset_id, datetime.fromisoformat(at), failure, None if task is None else _task_of(task))
+    return EndedReset(
+        reset_id, datetime.fromisoformat(at), failure, None if task is None else _reset_task_from_body(task)
+    )
 
 
-def _task_body(task: ResetTask) -> Mapping[str, Any]:
+def _reset_task_body(task: ResetTask) -> Mapping[str, Any]:
     match task:
         case SetOffsets(positions):
             offsets: dict[str, dict[str, Sequence[int]]] = {}
@@ -97,7 +101,7 @@ def _task_body(task: ResetTask) -> Mapping[str, Any]:
             assert_never(task)
 
 
-def _task_of(body: Mapping[str, Any]) -> ResetTask:
+def _reset_task_from_body(body: Mapping[str, Any]) -> ResetTask:
     if "redrive" in body:
         if body["redrive"] is None:
             return Redrive()
@@ -123,14 +127,14 @@ def _replay_row(replay: Replay) -> Sequence[Any]:
     return [replay.id, replay.until.timeline, replay.until.offset, replay.keys]
 
 
-def _entry_of(row: Sequence[Any]) -> Entry:
+def _entry_from_row(row: Sequence[Any]) -> Entry:
     event_type, partition, owner, following, fails, search_end, *rest = row
     end = None if search_end is None else Position(*search_end)
-    replay = _replay_of(rest[0]) if rest else None
+    replay = _replay_from_row(rest[0]) if rest else None
     return Entry(EventTypePartition(event_type, partition), owner, following, fails, end, replay)
 
 
-def _replay_of(row: Sequence[Any]) -> Replay:
+def _replay_from_row(row: Sequence[Any]) -> Replay:
     replay_id, timeline, offset, keys = row
     return Replay(replay_id, Position(timeline, offset), None if keys is None else tuple(keys))
 
@@ -140,7 +144,7 @@ def _session_row(session: Session) -> Sequence[Any]:
     return [session.id, session.holder, session.started_at.isoformat(), session.commit_timeout, requested]
 
 
-def _session_of(row: Sequence[Any]) -> Session:
+def _session_from_row(row: Sequence[Any]) -> Session:
     session_id, holder, started_at, commit_timeout, requested = row
     return Session(
         id=session_id,
@@ -159,12 +163,14 @@ Positions = Mapping[EventTypePartition, Position]
 BEFORE_EVERYTHING = Position(0, -1)
 
 
-def successor(old: Assignment, new: Assignment) -> Assignment:
+def with_next_revision(old: Assignment, new: Assignment) -> Assignment:
     """The new assignment as it is stored."""
     return replace(new, revision=old.revision + 1)
 
 
-def moves(old: Assignment, new: Assignment, positions: Positions) -> Mapping[EventTypePartition, str | None]:
+def owners_after_change(
+    old: Assignment, new: Assignment, positions: Positions
+) -> Mapping[EventTypePartition, str | None]:
     """The partitions whose offsets a write touches, with their owners; raises `ValueError` for what no engine does."""
     before = {entry.place: entry.owner for entry in old.entries}
     after = {entry.place: entry.owner for entry in new.entries}
@@ -180,7 +186,7 @@ def moves(old: Assignment, new: Assignment, positions: Positions) -> Mapping[Eve
     return touched
 
 
-def verdict(offset: Offset | None, session: str, position: Position) -> CommitResult:
+def commit_result(offset: Offset | None, session: str, position: Position) -> CommitResult:
     """What becomes of a commit where this is stored."""
     if offset is None or offset.owner != session:
         return CommitResult.NOT_OWNED
@@ -195,14 +201,14 @@ def committed_offsets(
     return OffsetsCommitted(session, tuple(moved)) if moved else None
 
 
-def moved(old: Offset | None, owner: str | None, position: Position | None, now: datetime) -> Offset:
+def offset_after_change(old: Offset | None, owner: str | None, position: Position | None, now: datetime) -> Offset:
     """The offset after a write gave it this owner, and perhaps this position."""
     at = position if position is not None else old.position if old is not None else None
     assert at is not None, "a new entry has a position"
     return Offset(at, owner, now)
 
 
-def parking_place(events: Sequence[ParkedEvent]) -> EventTypePartition:
+def partition_to_park_in(events: Sequence[ParkedEvent]) -> EventTypePartition:
     """The one partition of events that are to be parked; raises `ValueError` for what no engine does."""
     places = {each.parked.place for each in events}
     if len(places) != 1:
@@ -215,8 +221,8 @@ def parking_place(events: Sequence[ParkedEvent]) -> EventTypePartition:
     return places.pop()
 
 
-def parking_verdict(offset: Offset | None, session: str, upto: Position | None) -> CommitResult:
+def parking_result(offset: Offset | None, session: str, upto: Position | None) -> CommitResult:
     """What becomes of events to be parked where this is stored."""
     if upto is None and offset is not None and offset.owner == session:
         return CommitResult.COMMITTED
-    return verdict(offset, session, upto if upto is not None else BEFORE_EVERYTHING)
+    return commit_result(offset, session, upto if upto is not None else BEFORE_EVERYTHING)

@@ -27,19 +27,19 @@ from nakadi.ports.registry import (
 MOST_CHANGES = 99
 """DynamoDB makes a hundred changes in one step, and one of them counts the others."""
 
-NUMBERS = "changes"
+CHANGE_COUNTS_KIND = "changes"
 """The kind of what tells which documents changed; it has no documents."""
 
 
-def entry_of(document: Document) -> bytes:
+def document_json(document: Document) -> bytes:
     return orjson.dumps([document.key, document.revision, document.body])
 
 
-def document_in(entry: bytes | str) -> Document:
-    return documents_in(b"[" + (entry.encode() if isinstance(entry, str) else entry) + b"]")[0]
+def document_from_json(entry: bytes | str) -> Document:
+    return documents_from_json(b"[" + (entry.encode() if isinstance(entry, str) else entry) + b"]")[0]
 
 
-def documents_in(array: bytes | str) -> Sequence[Document]:
+def documents_from_json(array: bytes | str) -> Sequence[Document]:
     """The documents of entries that are written as one JSON array."""
     return [Document(key, body, revision) for key, revision, body in orjson.loads(array)]
 
@@ -51,14 +51,14 @@ def check_changes_of_one_write(changes: Sequence[Change]) -> None:
         raise ValueError("two changes of one document in one write")
 
 
-def outcome_of(change: Change, revision: int) -> Document | None:
+def document_after_change(change: Change, revision: int) -> Document | None:
     """The document that a `Put` makes of one at this revision, None for other changes; raises `ChangedMeanwhile`."""
     if change.expected not in (None, revision):
         raise ChangedMeanwhile(change)
     return Document(change.key, change.body, revision + 1) if isinstance(change, Put) else None
 
 
-def counted_buckets(changes: Sequence[Change]) -> Collection[int]:
+def buckets_to_count(changes: Sequence[Change]) -> Collection[int]:
     """Where changes are counted of what processes remember; in order, so that writers meet in one order."""
     return sorted({bucket_of(change.kind, change.key) for change in changes if _is_counted(change)})
 
@@ -72,24 +72,24 @@ def _is_counted(change: Change) -> bool:
 # Log indexes ----------------------------------------------------------------------------------------------------------
 
 
-MOST_DIGITS = 129
+SEQUENCE_DIGITS = 129
 
 # Seconds by which clocks may differ when a claim is looked at.
-CLOCKS_DIFFER = 60
+CLOCK_DIFFERENCE_SECONDS = 60
 
 
-def last_honest(now: float, seconds: float) -> float:
+def latest_plausible_expiry(now: float, seconds: float) -> float:
     """Until when a claim can go that was made for so long by now. One that goes on for longer was made before a clock
     was set back, and would keep all other processes away for as long as the clock is behind."""
-    return now + max(seconds, 0) + CLOCKS_DIFFER
+    return now + max(seconds, 0) + CLOCK_DIFFERENCE_SECONDS
 
 
-def progress_body(progress: Progress) -> str:
+def shard_progress_text(progress: Progress) -> str:
     """As long as every other, so that later progress is the greater text."""
-    return f"{progress.sequence:0{MOST_DIGITS}d} {progress.ended:d} {progress.complete_at or 0:020d}"
+    return f"{progress.sequence:0{SEQUENCE_DIGITS}d} {progress.ended:d} {progress.complete_at or 0:020d}"
 
 
-def progress_in(body: str) -> Progress:
+def shard_progress_from_text(body: str) -> Progress:
     """Bodies of earlier versions have the sequence number alone, and are less than those of the same number."""
     sequence, *more = body.split()
     if not more:
@@ -103,7 +103,7 @@ def following_topic(name: str, known: Topic, behind: Sequence[str]) -> Topic:
     return Topic(partitions=known.partitions, sealed=known.sealed, continues=name, behind=tuple(behind))
 
 
-def as_open_as(known: Topic, following: Topic) -> Topic:
+def with_changes_of_continued_topic(known: Topic, following: Topic) -> Topic:
     """The following topic, with what was changed about the one it continues while it was made."""
     return replace(
         following,
@@ -112,7 +112,7 @@ def as_open_as(known: Topic, following: Topic) -> Topic:
     )
 
 
-def signpost(known: Topic) -> Topic:
+def signpost_of_deleted_topic(known: Topic) -> Topic:
     """What stays of a deleted topic that is continued: where its records are counted."""
     return Topic(partitions=0, continues=known.continues, continued_in=known.continued_in)
 
@@ -121,8 +121,8 @@ def is_signpost(known: Topic) -> bool:
     return not known.partitions and known.continued_in is not None
 
 
-def topic_body(topic: Topic) -> str:
-    return _text(
+def topic_json(topic: Topic) -> str:
+    return _json_text(
         {
             "partitions": topic.partitions,
             "sealed": topic.sealed,
@@ -135,7 +135,7 @@ def topic_body(topic: Topic) -> str:
     )
 
 
-def topic_in(body: str) -> Topic:
+def topic_from_json(body: str) -> Topic:
     found = orjson.loads(body)
     return Topic(
         partitions=found["partitions"],
@@ -148,16 +148,16 @@ def topic_in(body: str) -> Topic:
     )
 
 
-def counted_body(counted: Counted) -> str:
-    return _text(_counted_document(counted))
+def counted_json(counted: Counted) -> str:
+    return _json_text(_counted_document(counted))
 
 
-def counted_in(body: str) -> Counted:
-    return _counted_from(orjson.loads(body))
+def counted_from_json(body: str) -> Counted:
+    return _counted_from_document(orjson.loads(body))
 
 
-def segment_body(segment: Segment) -> str:
-    return _text(
+def segment_json(segment: Segment) -> str:
+    return _json_text(
         {
             "before": _counted_document(segment.before),
             "count": segment.count,
@@ -169,13 +169,13 @@ def segment_body(segment: Segment) -> str:
     )
 
 
-def segment_in(body: str) -> Segment:
-    return segment_of(orjson.loads(body))
+def segment_from_json(body: str) -> Segment:
+    return segment_from_document(orjson.loads(body))
 
 
-def segment_of(found: Mapping[str, Any]) -> Segment:
+def segment_from_document(found: Mapping[str, Any]) -> Segment:
     return Segment(
-        before=_counted_from(found["before"]),
+        before=_counted_from_document(found["before"]),
         count=found["count"],
         since=found["since"],
         until=found["until"],
@@ -194,16 +194,16 @@ def _counted_document(counted: Counted) -> Mapping[str, Any]:
     }
 
 
-def _counted_from(found: Mapping[str, Any]) -> Counted:
+def _counted_from_document(found: Mapping[str, Any]) -> Counted:
     parts = [
         UnfinishedAppend(bytes.fromhex(append), number, Mark(mark[0], int(mark[1])), arrived)
         for append, number, mark, arrived in found["parts"]
     ]
     return Counted(
-        mark=_mark(found["mark"]),
+        mark=_mark_from_document(found["mark"]),
         next=found["next"],
         latest=found["latest"],
-        sealed_at=_mark(found["sealed_at"]),
+        sealed_at=_mark_from_document(found["sealed_at"]),
         parts=tuple(parts),
     )
 
@@ -212,9 +212,9 @@ def _mark_document(mark: Mark | None) -> list[str] | None:
     return None if mark is None else [mark.shard, str(mark.sequence)]
 
 
-def _mark(found: list[str] | None) -> Mark | None:
+def _mark_from_document(found: list[str] | None) -> Mark | None:
     return None if found is None else Mark(found[0], int(found[1]))
 
 
-def _text(document: Any) -> str:
+def _json_text(document: Any) -> str:
     return orjson.dumps(document).decode()

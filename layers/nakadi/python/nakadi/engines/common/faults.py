@@ -37,7 +37,7 @@ class _FaultKind(Enum):
     REPEAT = auto()
 
 
-class _Order(Struct, eq=False):
+class _FaultOrder(Struct, eq=False):
     kind: _FaultKind
     event_type: str | None
     partition: str | None
@@ -53,7 +53,7 @@ class Faults:
     def __init__(self, topics_of: Callable[[str], Collection[str]] = lambda event_type: (event_type,)) -> None:
         self._topics_of = topics_of
         self._lock = threading.Lock()
-        self._orders: list[_Order] = []
+        self._orders: list[_FaultOrder] = []
         self._stopped = False
         self._cleared = threading.Event()
 
@@ -66,31 +66,31 @@ class Faults:
         reason: str = INTERNAL_ERROR,
     ) -> None:
         """Store nothing of this partition in the next appends, and say so."""
-        self._order(_Order(_FaultKind.REFUSE, event_type, partition, times, reason=reason))
+        self._add_order(_FaultOrder(_FaultKind.REFUSE, event_type, partition, times, reason=reason))
 
     def time_out(self, *, event_type: str | None = None, partition: str | None = None, times: int = 1) -> None:
         """Store the next appends, and report a timeout: a caller that tries again will store them twice."""
-        self._order(_Order(_FaultKind.TIME_OUT, event_type, partition, times, reason=TIMED_OUT))
+        self._add_order(_FaultOrder(_FaultKind.TIME_OUT, event_type, partition, times, reason=TIMED_OUT))
 
     def delay(
         self, seconds: float, *, event_type: str | None = None, partition: str | None = None, times: int = 1
     ) -> None:
         """Let the next appends wait so long before they begin."""
-        self._order(_Order(_FaultKind.DELAY, event_type, partition, times, seconds=seconds))
+        self._add_order(_FaultOrder(_FaultKind.DELAY, event_type, partition, times, seconds=seconds))
 
     def throttle(self, *, event_type: str | None = None, partition: str | None = None, times: int = 1) -> None:
         """Let the next appends fail as a whole, storing nothing."""
-        self._order(_Order(_FaultKind.THROTTLE, event_type, partition, times))
+        self._add_order(_FaultOrder(_FaultKind.THROTTLE, event_type, partition, times))
 
     def throttle_reads(self, *, event_type: str | None = None, partition: str | None = None, times: int = 1) -> None:
         """Let the next reads fail."""
-        self._order(_Order(_FaultKind.THROTTLE_READS, event_type, partition, times))
+        self._add_order(_FaultOrder(_FaultKind.THROTTLE_READS, event_type, partition, times))
 
     def repeat(
         self, events: int = 1, *, event_type: str | None = None, partition: str | None = None, times: int = 1
     ) -> None:
         """Let the next reads that find events begin with so many earlier ones, which were delivered before."""
-        self._order(_Order(_FaultKind.REPEAT, event_type, partition, times, events=events))
+        self._add_order(_FaultOrder(_FaultKind.REPEAT, event_type, partition, times, events=events))
 
     def stop(self) -> None:
         """Let everything fail until `resume`."""
@@ -111,32 +111,32 @@ class Faults:
     def are_stopped(self) -> bool:
         return self._stopped
 
-    def see_that_it_runs(self) -> None:
+    def require_running(self) -> None:
         if self._stopped:
             raise Unavailable("The event log was stopped on purpose.")
 
     def rest(self, seconds: float) -> None:
         self._cleared.wait(seconds)
 
-    def next_for(self, topic: str, partition: int, *kinds: _FaultKind) -> _Order | None:
+    def take_fault_for(self, topic: str, partition: int, *kinds: _FaultKind) -> _FaultOrder | None:
         """The first order of these kinds for this place; one time less of it is left."""
         with self._lock:
             orders = [order for order in self._orders if order.kind in kinds]
         for order in orders:
-            if self._concerns(order, topic, partition) and self._take(order):
+            if self._applies_to(order, topic, partition) and self._use_once(order):
                 return order
         return None
 
-    def _order(self, order: _Order) -> None:
+    def _add_order(self, order: _FaultOrder) -> None:
         with self._lock:
             self._orders.append(order)
 
-    def _concerns(self, order: _Order, topic: str, partition: int) -> bool:
+    def _applies_to(self, order: _FaultOrder, topic: str, partition: int) -> bool:
         if order.partition not in (None, str(partition)):
             return False
         return order.event_type is None or topic in self._topics_of(order.event_type)
 
-    def _take(self, order: _Order) -> bool:
+    def _use_once(self, order: _FaultOrder) -> bool:
         with self._lock:
             if order not in self._orders:
                 return False
@@ -165,17 +165,17 @@ class FaultyLog:
         else:
             self._log.append_soon(topic, batches, done)
 
-    def _orders_for(self, topic: str, partitions: Collection[int]) -> Mapping[int, _Order]:
+    def _orders_for(self, topic: str, partitions: Collection[int]) -> Mapping[int, _FaultOrder]:
         if self._faults.are_stopped:
             return {}
         kinds = (_FaultKind.REFUSE, _FaultKind.TIME_OUT, _FaultKind.DELAY, _FaultKind.THROTTLE)
-        found = {partition: self._faults.next_for(topic, partition, *kinds) for partition in partitions}
+        found = {partition: self._faults.take_fault_for(topic, partition, *kinds) for partition in partitions}
         return {partition: order for partition, order in found.items() if order is not None}
 
     def _append(
-        self, topic: str, batches: Mapping[int, Sequence[Record]], orders: Mapping[int, _Order]
+        self, topic: str, batches: Mapping[int, Sequence[Record]], orders: Mapping[int, _FaultOrder]
     ) -> Mapping[int, Fate]:
-        self._faults.see_that_it_runs()
+        self._faults.require_running()
         if any(order.kind is _FaultKind.THROTTLE for order in orders.values()):
             raise Unavailable("The event log was throttled on purpose.")
         self._faults.rest(sum(order.seconds for order in orders.values()))
@@ -195,44 +195,44 @@ class FaultyLog:
         max_bytes: int = 4_000_000,
         wait: float = 0.0,
     ) -> Slice:
-        self._faults.see_that_it_runs()
-        if self._faults.next_for(topic, partition, _FaultKind.THROTTLE_READS):
+        self._faults.require_running()
+        if self._faults.take_fault_for(topic, partition, _FaultKind.THROTTLE_READS):
             raise Unavailable("The event log was throttled on purpose.")
         found = self._log.read(topic, partition, start, limit=limit, max_bytes=max_bytes, wait=wait)
-        self._faults.see_that_it_runs()
-        if found.events and (order := self._faults.next_for(topic, partition, _FaultKind.REPEAT)):
-            return self._with_earlier(found, topic, partition, start - order.events)
+        self._faults.require_running()
+        if found.events and (order := self._faults.take_fault_for(topic, partition, _FaultKind.REPEAT)):
+            return self._with_repeated_events(found, topic, partition, start - order.events)
         return found
 
     def create_topic(self, topic: str, partitions: int) -> None:
-        self._running().create_topic(topic, partitions)
+        self._log_unless_stopped().create_topic(topic, partitions)
 
     def add_partitions(self, topic: str, partitions: int) -> None:
-        self._running().add_partitions(topic, partitions)
+        self._log_unless_stopped().add_partitions(topic, partitions)
 
     def seal_topic(self, topic: str) -> None:
-        self._running().seal_topic(topic)
+        self._log_unless_stopped().seal_topic(topic)
 
     def adopt_topic(self, topic: str) -> int:
-        log = self._running()
+        log = self._log_unless_stopped()
         if not isinstance(log, Adopting):
             raise UnknownTopic(topic)  # no other program writes into this log
         return log.adopt_topic(topic)
 
     def delete_topic(self, topic: str) -> None:
-        self._running().delete_topic(topic)
+        self._log_unless_stopped().delete_topic(topic)
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
-        return self._running().bounds(topic, partitions)
+        return self._log_unless_stopped().bounds(topic, partitions)
 
     def offset_at(self, topic: str, partition: int, moment: datetime) -> int:
-        return self._running().offset_at(topic, partition, moment)
+        return self._log_unless_stopped().offset_at(topic, partition, moment)
 
     def trim(self, topic: str, partition: int, before: datetime) -> None:
-        self._running().trim(topic, partition, before)
+        self._log_unless_stopped().trim(topic, partition, before)
 
     def compact(self, topic: str, partition: int, *, upto: datetime, tombstones_before: datetime) -> None:
-        self._running().compact(topic, partition, upto=upto, tombstones_before=tombstones_before)
+        self._log_unless_stopped().compact(topic, partition, upto=upto, tombstones_before=tombstones_before)
 
     def watch(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
         return self._log.watch(changed)
@@ -240,11 +240,11 @@ class FaultyLog:
     def close(self) -> None:
         self._log.close()
 
-    def _running(self) -> EventLog:
-        self._faults.see_that_it_runs()
+    def _log_unless_stopped(self) -> EventLog:
+        self._faults.require_running()
         return self._log
 
-    def _with_earlier(self, found: Slice, topic: str, partition: int, start: int) -> Slice:
+    def _with_repeated_events(self, found: Slice, topic: str, partition: int, start: int) -> Slice:
         oldest = self._log.bounds(topic, [partition])[partition].oldest
         first = max(start, oldest)
         earlier = self._log.read(topic, partition, first, limit=found.events[0].offset - first or 1).events

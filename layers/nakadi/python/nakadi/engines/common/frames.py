@@ -24,20 +24,20 @@ from nakadi.model.events import Record
 HEADER = struct.Struct("<2sBBII")
 MAGIC = b"nf"
 VERSION = 1
-NOTED = 1
-PACKED = 2
+HAS_NOTES_FLAG = 1
+COMPRESSED_FLAG = 2
 
-WORTH_PACKING = 1500
+LEAST_BYTES_TO_COMPRESS = 1500
 """Below this many bytes, compression saves less than it costs."""
 
-LEVEL = 1
+COMPRESSION_LEVEL = 1
 """On events, higher levels take longer and find no more."""
 
-LONGEST = 1 << 30
+LONGEST_UNPACKED = 1 << 30
 
-WHOLE = slice(None)
-NONE = repeat(None)
-PLAIN = (None, None, None)
+ALL_RECORDS = slice(None)
+NO_VALUES = repeat(None)
+PLAIN_RECORD_REST = (None, None, None)
 """No key, no owner, no subscription."""
 
 
@@ -51,8 +51,8 @@ def encode(records: Sequence[Record | None]) -> bytes:
     joined = b"\n".join(lines)
     if records and joined.count(b"\n") != len(records) - 1:
         raise ValueError("an event contains a line break")
-    notes = _notes(records)
-    flags, payload = _pack(NOTED if notes else 0, notes + joined)
+    notes = _notes_json(records)
+    flags, payload = _compressed_if_smaller(HAS_NOTES_FLAG if notes else 0, notes + joined)
     return HEADER.pack(MAGIC, VERSION, flags, len(records), len(notes)) + payload
 
 
@@ -63,20 +63,20 @@ def check(records: Sequence[Record]) -> None:
             raise ValueError("an event contains a line break")
 
 
-def decode(frame: bytes, part: slice = WHOLE) -> list[Record | None]:
+def decode(frame: bytes, part: slice = ALL_RECORDS) -> list[Record | None]:
     """The records, or a part of them, with None in the places of those that are gone."""
-    count, notes, joined = _split(frame)
+    count, notes, joined = _split_frame(frame)
     lines = joined.split(b"\n") if count else []
     if len(lines) != count:
         raise BadFrame(f"a frame of {count} records has {len(lines)} lines")
     if notes:
         return _with_notes(lines, notes)[part]
-    return list(map(Record._make, zip(lines[part], NONE, NONE, NONE, strict=False)))
+    return list(map(Record._make, zip(lines[part], NO_VALUES, NO_VALUES, NO_VALUES, strict=False)))
 
 
-def text_of(frame: bytes) -> tuple[bytes, list[int]]:
+def lines_and_ends(frame: bytes) -> tuple[bytes, list[int]]:
     """The lines of a frame of plain events, and where each ends. To be asked where `has_notes` says no."""
-    count, _, joined = _split(frame)
+    count, _, joined = _split_frame(frame)
     find = joined.find
     ends: list[int] = []
     end = find(b"\n")
@@ -92,12 +92,12 @@ def text_of(frame: bytes) -> tuple[bytes, list[int]]:
 
 def has_notes(frame: bytes) -> bool:
     """Whether the lines do not tell everything: some of the records may be gone, or have keys."""
-    return bool(HEADER.unpack_from(frame)[2] & NOTED)
+    return bool(HEADER.unpack_from(frame)[2] & HAS_NOTES_FLAG)
 
 
-def outline(frame: bytes) -> list[tuple[str | None, bool] | None]:
+def keys_and_tombstones(frame: bytes) -> list[tuple[str | None, bool] | None]:
     """Of each record the key and whether it is a tombstone, without a look at the events; None for those gone."""
-    count, notes, _ = _split(frame)
+    count, notes, _ = _split_frame(frame)
     columns = orjson.loads(notes) if notes else {}
     found: list[tuple[str | None, bool] | None] = [(key, False) for key in columns.get("keys", [None] * count)]
     for index in columns.get("tombstones", ()):
@@ -112,24 +112,24 @@ def size_of(records: Sequence[Record]) -> int:
     return sum([len(record.value) if record.value else 1 for record in records])
 
 
-def _notes(records: Sequence[Record | None]) -> bytes:
-    if all(record is not None and record[0] is not None and record[1:] == PLAIN for record in records):
+def _notes_json(records: Sequence[Record | None]) -> bytes:
+    if all(record is not None and record[0] is not None and record[1:] == PLAIN_RECORD_REST for record in records):
         return b""
     columns = {
         "gone": [index for index, record in enumerate(records) if record is None],
         "tombstones": [index for index, record in enumerate(records) if record is not None and record.value is None],
-        "keys": _column([record.key if record else None for record in records]),
-        "owners": _column([_pair(record.owner) if record else None for record in records]),
-        "directed_to": _column([record.directed_to if record else None for record in records]),
+        "keys": _column_unless_empty([record.key if record else None for record in records]),
+        "owners": _column_unless_empty([_owner_pair(record.owner) if record else None for record in records]),
+        "directed_to": _column_unless_empty([record.directed_to if record else None for record in records]),
     }
     return orjson.dumps({name: column for name, column in columns.items() if column})
 
 
-def _column(values: list[Any]) -> list[Any]:
+def _column_unless_empty(values: list[Any]) -> list[Any]:
     return values if any(value is not None for value in values) else []
 
 
-def _pair(owner: Attribute | None) -> tuple[str, str] | None:
+def _owner_pair(owner: Attribute | None) -> tuple[str, str] | None:
     return (owner.data_type, owner.value) if owner else None
 
 
@@ -147,15 +147,15 @@ def _with_notes(lines: list[bytes], notes: bytes) -> list[Record | None]:
     return records
 
 
-def _pack(flags: int, payload: bytes) -> tuple[int, bytes]:
-    if len(payload) >= WORTH_PACKING:
-        packed = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True).compress(payload)
+def _compressed_if_smaller(flags: int, payload: bytes) -> tuple[int, bytes]:
+    if len(payload) >= LEAST_BYTES_TO_COMPRESS:
+        packed = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL, write_checksum=True).compress(payload)
         if len(packed) < 0.8 * len(payload):
-            return flags | PACKED, packed
+            return flags | COMPRESSED_FLAG, packed
     return flags, payload
 
 
-def _split(frame: bytes) -> tuple[int, bytes, bytes]:
+def _split_frame(frame: bytes) -> tuple[int, bytes, bytes]:
     """The number of records, the notes and the lines."""
     try:
         magic, version, flags, count, notes = HEADER.unpack_from(frame)
@@ -164,24 +164,24 @@ def _split(frame: bytes) -> tuple[int, bytes, bytes]:
     if magic != MAGIC or version != VERSION:
         raise BadFrame(f"not a frame of version {VERSION}")
     payload = frame[HEADER.size :]
-    if flags & PACKED:
-        payload = _unpack(payload)
+    if flags & COMPRESSED_FLAG:
+        payload = _decompressed(payload)
     return (count, payload[:notes], payload[notes:]) if notes else (count, b"", payload)
 
 
-class _Unpackers(threading.local):
+class _ThreadUnpackers(threading.local):
     """One for each thread, since two must not use one at the same time: making one takes as long as a frame does."""
 
     def __init__(self) -> None:
         self.here = zstandard.ZstdDecompressor()
 
 
-_UNPACKERS = _Unpackers()
+_UNPACKERS = _ThreadUnpackers()
 
 
-def _unpack(payload: bytes) -> bytes:
+def _decompressed(payload: bytes) -> bytes:
     try:
-        if zstandard.frame_content_size(payload) > LONGEST:
+        if zstandard.frame_content_size(payload) > LONGEST_UNPACKED:
             raise BadFrame("a frame that claims to be longer than any")
         return _UNPACKERS.here.decompress(payload)
     except zstandard.ZstdError as error:

@@ -14,7 +14,7 @@ from functools import partial
 
 from nakadi.model.events import Record, Slice
 from nakadi.model.outcomes import Unavailable
-from nakadi.model.subscription import SubscriptionChange
+from nakadi.model.subscription import SubscriptionReport
 from nakadi.ports.event_log import Appended, Fates
 
 # Events ---------------------------------------------------------------------------------------------------------------
@@ -39,7 +39,7 @@ class PartitionListeners:
         with self._lock:
             number = next(self._numbers)
             self._listeners = {**self._listeners, number: changed}
-        return lambda: self._forget(number)
+        return lambda: self._remove_listener(number)
 
     def announce(self, topic: str, partition: int) -> None:
         for listener in self._listeners.values():
@@ -49,13 +49,13 @@ class PartitionListeners:
                 # An error of one listener must not affect the other listeners or the publisher.
                 _log.exception("a listener failed")
 
-    def first_found(self, topic: str, partition: int, look: Callable[[], Slice], wait: float) -> Slice:
+    def wait_for_events(self, topic: str, partition: int, look: Callable[[], Slice], wait: float) -> Slice:
         """What `look` finds, once it finds something or so many seconds have passed."""
         found = look()
         if found.events or wait <= 0:
             return found
         end = time.monotonic() + wait
-        with self._expecting(topic, partition) as arrived:
+        with self._arrivals_at(topic, partition) as arrived:
             while True:
                 arrived.clear()
                 found = look()
@@ -69,7 +69,7 @@ class PartitionListeners:
                 event.set()
 
     @contextmanager
-    def _expecting(self, topic: str, partition: int) -> Iterator[threading.Event]:
+    def _arrivals_at(self, topic: str, partition: int) -> Iterator[threading.Event]:
         arrived = threading.Event()
 
         def changed(*place: object) -> None:
@@ -86,7 +86,7 @@ class PartitionListeners:
             with self._lock:
                 self._waiting.remove(arrived)
 
-    def _forget(self, number: int) -> None:
+    def _remove_listener(self, number: int) -> None:
         with self._lock:
             self._listeners = {each: listener for each, listener in self._listeners.items() if each != number}
 
@@ -94,7 +94,7 @@ class PartitionListeners:
 # Subscriptions --------------------------------------------------------------------------------------------------------
 
 
-SubscriptionListener = Callable[[SubscriptionChange], None]
+SubscriptionListener = Callable[[SubscriptionReport], None]
 
 
 class SubscriptionListeners:
@@ -110,7 +110,7 @@ class SubscriptionListeners:
             self._of[subscription] = (*self._of.get(subscription, ()), (watch, listener))
         return lambda: self._remove(subscription, watch)
 
-    def tell(self, subscription: str, changed: SubscriptionChange) -> None:
+    def notify_listeners(self, subscription: str, changed: SubscriptionReport) -> None:
         for _, listener in self._of.get(subscription, ()):
             try:
                 listener(changed)
@@ -127,7 +127,7 @@ class SubscriptionListeners:
                 self._of.pop(subscription, None)
 
 
-def once(end: Callable[[], None]) -> Callable[[], None]:
+def callable_once(end: Callable[[], None]) -> Callable[[], None]:
     ended: list[bool] = []
 
     def end_once() -> None:

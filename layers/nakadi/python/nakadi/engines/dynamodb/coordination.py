@@ -24,8 +24,15 @@ from pynamodb.exceptions import PutError, UpdateError
 from pynamodb.expressions.condition import Condition
 from pynamodb.transactions import TransactWrite
 
-from nakadi.engines.common.assignments import Positions, moves, parking_place, parking_verdict, successor, verdict
-from nakadi.engines.common.listeners import SubscriptionListeners, once
+from nakadi.engines.common.assignments import (
+    Positions,
+    commit_result,
+    owners_after_change,
+    parking_result,
+    partition_to_park_in,
+    with_next_revision,
+)
+from nakadi.engines.common.listeners import SubscriptionListeners, callable_once
 from nakadi.engines.dynamodb import coordination_table
 from nakadi.engines.dynamodb.client import RetriedCalls, TableAddress, condition_failed
 from nakadi.engines.dynamodb.coordination_table import (
@@ -79,7 +86,9 @@ class DynamoDbCoordination:
     def __init__(self, address: TableAddress, attempts: RetriedCalls | None = None) -> None:
         self._table = CoordinationTable(address, attempts or RetriedCalls())
         self._listeners = SubscriptionListeners()
-        self._changes = TableChangePoller(self._table.items, RetriedCalls(pauses=NEWS_PAUSES), self._listeners.tell)
+        self._changes = TableChangePoller(
+            self._table.items, RetriedCalls(pauses=NEWS_PAUSES), self._listeners.notify_listeners
+        )
         self._lot = ParkedEventItems(self._table)
 
     # The assignment
@@ -93,8 +102,8 @@ class DynamoDbCoordination:
     ) -> Assignment:
         self._table.check_open()
         at = positions or {}
-        touched = moves(old, new, at)
-        stored = successor(old, new)
+        touched = owners_after_change(old, new, at)
+        stored = with_next_revision(old, new)
         items, own = self._table.items, place_of(subscription)
         unchanged = Item.revision == old.revision if old.revision else Item.place.does_not_exist()
         assignment = items(own, ASSIGNMENT, **contents_of(stored))
@@ -186,7 +195,7 @@ class DynamoDbCoordination:
             return CommitResult.COMMITTED
         if token and offset and offset.owner != session and offset.position > position:
             raise Unavailable("It is not known whether a position was committed")
-        judged = verdict(offset, session, position)
+        judged = commit_result(offset, session, position)
         return None if judged is CommitResult.COMMITTED else judged
 
     # The lot
@@ -255,10 +264,10 @@ class DynamoDbCoordination:
             end()
             self._changes.leave()
 
-        return once(end_both)
+        return callable_once(end_both)
 
     def _changed(self, subscription: str, changed: SubscriptionChange, *, quietly: bool = False) -> None:
-        self._listeners.tell(subscription, changed)
+        self._listeners.notify_listeners(subscription, changed)
         if not quietly:
             self._changes.note(subscription, changed)
 
@@ -304,7 +313,7 @@ class ParkedEventItems:
     def park(
         self, subscription: str, session: str, events: Sequence[ParkedEvent], now: datetime, upto: Position | None
     ) -> CommitResult:
-        place = parking_place(events)
+        place = partition_to_park_in(events)
         added = [self._table.items(**each) for each in _items(subscription, events)]
         offset = place_of(subscription), offset_item(place)
 
@@ -321,7 +330,7 @@ class ParkedEventItems:
             if self._table.transact(add):
                 return CommitResult.COMMITTED
             found = self._table.find(*offset)
-            judged = parking_verdict(None if found is None else offset_of(found), session, upto)
+            judged = parking_result(None if found is None else offset_of(found), session, upto)
             if judged is not CommitResult.COMMITTED:
                 return judged
         raise Unavailable("The owner of a partition changes all the time")

@@ -27,7 +27,7 @@ from pynamodb.expressions.update import Action
 from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
 
-from nakadi.engines.common.assignments import assignment_in, text_of
+from nakadi.engines.common.assignments import assignment_from_text, assignment_text
 from nakadi.engines.common.listeners import ChangePoller
 from nakadi.engines.dynamodb.client import (
     COORDINATION,
@@ -117,7 +117,7 @@ def place_in(item: str) -> EventTypePartition:
 
 def contents_of(assignment: Assignment) -> Mapping[str, Any]:
     """The attributes that hold an assignment. Raises `Invalid` for one that no item can hold."""
-    text = text_of(assignment)
+    text = assignment_text(assignment)
     if len(text) <= LONGEST_TEXT:
         return {"revision": assignment.revision, "body": text}
     packed = zlib.compress(text.encode())
@@ -128,7 +128,7 @@ def contents_of(assignment: Assignment) -> Mapping[str, Any]:
 
 def assignment_of(item: CoordinationItem) -> Assignment:
     text = item.body if item.packed is None else zlib.decompress(item.packed)
-    return assignment_in(text, int(item.revision))
+    return assignment_from_text(text, int(item.revision))
 
 
 def offset_of(item: CoordinationItem) -> Offset:

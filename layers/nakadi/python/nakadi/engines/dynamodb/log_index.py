@@ -19,19 +19,19 @@ from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
 
 from nakadi.engines.common.documents import (
-    as_open_as,
-    counted_body,
-    counted_in,
+    counted_from_json,
+    counted_json,
     following_topic,
     is_signpost,
-    last_honest,
-    progress_body,
-    progress_in,
-    segment_body,
-    segment_in,
-    signpost,
-    topic_body,
-    topic_in,
+    latest_plausible_expiry,
+    segment_from_json,
+    segment_json,
+    shard_progress_from_text,
+    shard_progress_text,
+    signpost_of_deleted_topic,
+    topic_from_json,
+    topic_json,
+    with_changes_of_continued_topic,
 )
 from nakadi.engines.dynamodb.client import (
     DOCUMENTS,
@@ -129,15 +129,15 @@ class DynamoDbLogIndex:
     # Topics
 
     def create_topic(self, topic: str, partitions: int) -> None:
-        item = self._items(topic_place(topic), TOPIC, body=topic_body(Topic(partitions=partitions)), revision=1)
+        item = self._items(topic_place(topic), TOPIC, body=topic_json(Topic(partitions=partitions)), revision=1)
         self._written(item, LogIndexItem.place.does_not_exist())
 
     def topic(self, topic: str) -> Topic | None:
         found = self._find_item(topic_place(topic), TOPIC)
-        return None if found is None else topic_in(found.body)
+        return None if found is None else topic_from_json(found.body)
 
     def topics(self) -> Sequence[str]:
-        found = [each for each in self._scan(LogIndexItem.item == TOPIC) if not is_signpost(topic_in(each.body))]
+        found = [each for each in self._scan(LogIndexItem.item == TOPIC) if not is_signpost(topic_from_json(each.body))]
         return sorted(each.place.removeprefix(topic_place("")) for each in found)
 
     def grow_topic(self, topic: str, partitions: int) -> None:
@@ -150,17 +150,17 @@ class DynamoDbLogIndex:
         known = self.topic(topic)
         if known is None:
             raise UnknownTopic(topic)
-        body = topic_body(following_topic(topic, known, behind))
+        body = topic_json(following_topic(topic, known, behind))
         item = self._items(topic_place(following), TOPIC, body=body, revision=1)
         self._written(item, LogIndexItem.place.does_not_exist())
         # What is changed about the topic from here on is changed about the following one, too, by those who change it.
         known = self._change(topic, lambda known: replace(known, continued_in=following), counted=True)
-        self._change(following, lambda there: as_open_as(known, there))
+        self._change(following, lambda there: with_changes_of_continued_topic(known, there))
 
     def delete_topic(self, topic: str) -> None:
         known = self.topic(topic)
         if known is not None and known.continued_in and self.topic(known.continued_in) is not None:
-            self._change(topic, signpost, counted=True)
+            self._change(topic, signpost_of_deleted_topic, counted=True)
         else:
             item = self._items(topic_place(topic), TOPIC)
             self._change_and_count(topic, lambda transaction: transaction.delete(item))
@@ -176,7 +176,7 @@ class DynamoDbLogIndex:
         known = self._change(topic, lambda known: _with_oldest(known, partition, oldest))
         place = segments_place(topic, partition)
         before = LogIndexItem.item < segment_item(known.oldest[partition])
-        there = [segment_in(each.body) for each in self._list_items(place, before)]
+        there = [segment_from_json(each.body) for each in self._list_items(place, before)]
         gone = [segment for segment in there if segment.end <= known.oldest[partition]]
         self._remove_items(place, [segment_item(segment.first) for segment in gone])
         return [segment.archived for segment in gone if segment.archived]
@@ -196,11 +196,11 @@ class DynamoDbLogIndex:
     def heads(self, places: Sequence[Place]) -> Mapping[Place, Head]:
         keys = [(topic_place(topic), head_item_key(partition)) for topic, partition in places]
         found = self._attempt(lambda _: list(self._items.batch_get(keys, consistent_read=True)))
-        known = {(each.place, each.item): Head(counted_in(each.body), int(each.revision)) for each in found}
+        known = {(each.place, each.item): Head(counted_from_json(each.body), int(each.revision)) for each in found}
         return {place: known.get(key, Head()) for place, key in zip(places, keys, strict=True)}
 
     def extend(self, topic: str, partition: int, expected: int, head: Head, segment: Segment | None) -> bool:
-        body = counted_body(head.counted)
+        body = counted_json(head.counted)
         item = self._items(topic_place(topic), head_item_key(partition), body=body, revision=expected + 1)
         unchanged = LogIndexItem.revision == expected if expected else LogIndexItem.place.does_not_exist()
         added = self._segment(topic, partition, segment) if segment is not None else None
@@ -215,13 +215,13 @@ class DynamoDbLogIndex:
     def segment(self, topic: str, partition: int, offset: int) -> Segment | None:
         upto = LogIndexItem.item <= segment_item(offset)
         found = self._list_items(segments_place(topic, partition), upto, last_first=True, limit=1)
-        return next((segment_in(each.body) for each in found), None)
+        return next((segment_from_json(each.body) for each in found), None)
 
     def segments(self, topic: str, partition: int, start: int, limit: int) -> Sequence[Segment]:
         found = self._list_items(
             segments_place(topic, partition), LogIndexItem.item >= segment_item(start), limit=limit
         )
-        return [segment_in(each.body) for each in found]
+        return [segment_from_json(each.body) for each in found]
 
     def replace(self, topic: str, partition: int, segments: Sequence[Segment], end: int) -> None:
         """The new ones first, the greatest last offset first: at no moment does one end before the next begins."""
@@ -236,7 +236,7 @@ class DynamoDbLogIndex:
         topics = set(self.topics())
         found: set[str] = set()
         for each in self._scan(LogIndexItem.place.startswith(SEGMENTS)):
-            archived = segment_in(each.body).archived
+            archived = segment_from_json(each.body).archived
             if archived is not None and topic_of_segments(each.place) in topics:
                 found.add(archived.key)
         return found
@@ -245,7 +245,7 @@ class DynamoDbLogIndex:
 
     def claim(self, name: str, owner: str, seconds: float) -> bool:
         now = time.time()
-        over = (LogIndexItem.until < now) | (LogIndexItem.until > last_honest(now, seconds))
+        over = (LogIndexItem.until < now) | (LogIndexItem.until > latest_plausible_expiry(now, seconds))
         free = LogIndexItem.place.does_not_exist() | (LogIndexItem.body == owner) | over
         return self._written(self._items(claim_place(name), CLAIM, body=owner, until=now + seconds), free)
 
@@ -260,10 +260,10 @@ class DynamoDbLogIndex:
         self._attempt(attempt)
 
     def progress(self, stream: str) -> Mapping[str, Progress]:
-        return {each.item: progress_in(each.body) for each in self._list_items(stream_place(stream))}
+        return {each.item: shard_progress_from_text(each.body) for each in self._list_items(stream_place(stream))}
 
     def note_progress(self, stream: str, shard: str, progress: Progress) -> None:
-        body = progress_body(progress)
+        body = shard_progress_text(progress)
         behind = LogIndexItem.place.does_not_exist() | (LogIndexItem.body < body)
         self._written(self._items(stream_place(stream), shard, body=body), behind)
 
@@ -301,9 +301,9 @@ class DynamoDbLogIndex:
             found = self._find_item(topic_place(topic), TOPIC)
             if found is None:
                 raise UnknownTopic(topic)
-            known, revision = topic_in(found.body), int(found.revision or 0)
+            known, revision = topic_from_json(found.body), int(found.revision or 0)
             wanted = changed(known)
-            item = self._items(topic_place(topic), TOPIC, body=topic_body(wanted), revision=revision + 1)
+            item = self._items(topic_place(topic), TOPIC, body=topic_json(wanted), revision=revision + 1)
             if wanted == known or self._replace_topic(topic, item, LogIndexItem.revision == revision, counted=counted):
                 return wanted
         raise Unavailable(f"Too many change {topic} at the same time")
@@ -320,7 +320,7 @@ class DynamoDbLogIndex:
 
     def _segment(self, topic: str, partition: int, segment: Segment) -> LogIndexItem:
         place, item = segments_place(topic, partition), segment_item(segment.first)
-        return self._items(place, item, body=segment_body(segment))
+        return self._items(place, item, body=segment_json(segment))
 
     def _find_item(self, place: str, item: str) -> LogIndexItem | None:
         def attempt(_: bool) -> LogIndexItem | None:

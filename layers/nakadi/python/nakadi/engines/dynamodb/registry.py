@@ -17,7 +17,7 @@ from pynamodb.expressions.update import Action
 from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
 
-from nakadi.engines.common.documents import NUMBERS, check_changes_of_one_write, counted_buckets
+from nakadi.engines.common.documents import CHANGE_COUNTS_KIND, buckets_to_count, check_changes_of_one_write
 from nakadi.engines.dynamodb.client import (
     CONDITION_FAILED,
     DOCUMENTS,
@@ -85,13 +85,17 @@ PREFIX = "n"
 
 
 def changes_in(connection: Connection, items: type[DocumentItem]) -> Changes:
-    found = connection.get_item(items.Meta.table_name, NUMBERS, NUMBERS, consistent_read=True).get("Item", {})
+    found = connection.get_item(
+        items.Meta.table_name, CHANGE_COUNTS_KIND, CHANGE_COUNTS_KIND, consistent_read=True
+    ).get("Item", {})
     return Changes({int(name[1:]): int(value["N"]) for name, value in found.items() if name.startswith(PREFIX)})
 
 
 def add_count(transaction: TransactWrite, items: type[DocumentItem], buckets: Collection[int]) -> None:
     """Count changes in these buckets. It must be the last change that is added."""
-    transaction.update(items(NUMBERS, NUMBERS), [Path(f"{PREFIX}{bucket}").add(1) for bucket in buckets])
+    transaction.update(
+        items(CHANGE_COUNTS_KIND, CHANGE_COUNTS_KIND), [Path(f"{PREFIX}{bucket}").add(1) for bucket in buckets]
+    )
 
 
 # Registry -------------------------------------------------------------------------------------------------------------
@@ -126,7 +130,7 @@ class DynamoDbRegistry:
     def write(self, *changes: Change) -> None:
         check_changes_of_one_write(changes)
         self._see_that_it_is_open()
-        counted = counted_buckets(changes)
+        counted = buckets_to_count(changes)
         match changes:
             case []:
                 pass

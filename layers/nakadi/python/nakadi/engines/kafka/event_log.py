@@ -158,7 +158,7 @@ class KafkaLog:
         cluster.check(topic, [partition])
         place = (topic, partition)
         try:
-            return self._announcements.first_found(
+            return self._announcements.wait_for_events(
                 topic, partition, lambda: self._read_once(place, start, limit, max_bytes), wait
             )
         except UnknownTopic as error:

@@ -362,7 +362,7 @@ class KinesisLog:
         if found.events or wait <= 0:
             return found
         with self._watcher.watching():
-            return self._announcements.first_found(topic, partition, look, wait)
+            return self._announcements.wait_for_events(topic, partition, look, wait)
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
         self._refuse_if_closed()

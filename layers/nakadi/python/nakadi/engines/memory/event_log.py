@@ -20,14 +20,14 @@ from nakadi.ports.event_log import Appended, OffsetUnavailable, SealedTopic, Unk
 _OFFSET = attrgetter("offset")
 _STORED_AT = attrgetter("stored_at")
 
-LONG_AGO = datetime.min.replace(tzinfo=UTC)
+EARLIEST_TIME = datetime.min.replace(tzinfo=UTC)
 
 
 class _PartitionEvents(Struct):
     events: list[StoredEvent] = field(default_factory=list)
     oldest: int = 0
     next: int = 0
-    latest: datetime = LONG_AGO
+    latest: datetime = EARLIEST_TIME
 
     def store(self, records: Sequence[Record], now: datetime) -> None:
         self.latest = max(now, self.latest)
@@ -43,7 +43,7 @@ class _PartitionEvents(Struct):
             raise OffsetUnavailable(f"{start} is not between {self.oldest} and {self.next}")
         index = bisect_left(self.events, start, key=_OFFSET)
         found = self.events[index : index + max(limit, 1)]
-        found = found[: _fitting(found, max_bytes)]
+        found = found[: _count_that_fits(found, max_bytes)]
         following = found[-1].offset + 1 if found else self.next
         return Slice(tuple(found), following, following == self.next)
 
@@ -74,7 +74,7 @@ class _MemoryTopic(Struct):
     sealed: bool = False
 
 
-def _fitting(events: Sequence[StoredEvent], max_bytes: int) -> int:
+def _count_that_fits(events: Sequence[StoredEvent], max_bytes: int) -> int:
     """How many of the first events fit, at least one."""
     total = 0
     for count, event in enumerate(events):
@@ -148,7 +148,7 @@ class MemoryLog:
             with self._lock:
                 return self._partition(topic, partition).slice(start, limit, max_bytes)
 
-        return self._announcements.first_found(topic, partition, look, wait)
+        return self._announcements.wait_for_events(topic, partition, look, wait)
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
         with self._lock:

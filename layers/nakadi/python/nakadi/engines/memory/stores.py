@@ -17,26 +17,26 @@ from msgspec.structs import replace
 
 from nakadi.engines.common.assignments import (
     Positions,
+    commit_result,
     committed_offsets,
-    moved,
-    moves,
-    parking_place,
-    parking_verdict,
-    successor,
-    verdict,
+    offset_after_change,
+    owners_after_change,
+    parking_result,
+    partition_to_park_in,
+    with_next_revision,
 )
 from nakadi.engines.common.documents import (
-    as_open_as,
+    buckets_to_count,
     check_changes_of_one_write,
-    counted_buckets,
-    document_in,
-    entry_of,
+    document_after_change,
+    document_from_json,
+    document_json,
     following_topic,
     is_signpost,
-    last_honest,
-    outcome_of,
-    progress_body,
-    signpost,
+    latest_plausible_expiry,
+    shard_progress_text,
+    signpost_of_deleted_topic,
+    with_changes_of_continued_topic,
 )
 from nakadi.engines.common.listeners import SubscriptionListeners
 from nakadi.model.event_type import Position
@@ -96,25 +96,25 @@ class MemoryRegistry:
     def get(self, kind: str, key: str) -> Document | None:
         with self._while_open() as kinds:
             found = kinds[kind].entries.get(key)
-        return document_in(found[1]) if found else None
+        return document_from_json(found[1]) if found else None
 
     def list(self, kind: str, *, prefix: str = "", after: str = "", limit: int | None = None) -> Sequence[Document]:
         with self._while_open() as kinds:
             kept = kinds[kind]
             found = [kept.entries[key][1] for key in islice(kept.keys_from(prefix, after), limit)]
-        return [document_in(entry) for entry in found]
+        return [document_from_json(entry) for entry in found]
 
     def write(self, *changes: Change) -> None:
         check_changes_of_one_write(changes)
         with self._while_open() as kinds:
-            outcomes = [outcome_of(change, kinds[change.kind].revision(change.key)) for change in changes]
-            entries = [entry_of(document) if document else b"" for document in outcomes]
+            outcomes = [document_after_change(change, kinds[change.kind].revision(change.key)) for change in changes]
+            entries = [document_json(document) if document else b"" for document in outcomes]
             for change, document, entry in zip(changes, outcomes, entries, strict=True):
                 if document is not None:
                     kinds[change.kind].put(change.key, document.revision, entry)
                 elif isinstance(change, Remove):
                     kinds[change.kind].remove(change.key)
-            self._numbers.update(counted_buckets(changes))
+            self._numbers.update(buckets_to_count(changes))
 
     def changes(self) -> Changes:
         with self._while_open():
@@ -135,7 +135,7 @@ class MemoryRegistry:
 # Log index ------------------------------------------------------------------------------------------------------------
 
 
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 
 
 class _PartitionIndex(Struct):
@@ -147,7 +147,7 @@ class MemoryLogIndex:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._topics: dict[str, Topic] = {}
-        self._partitions: dict[Place, _PartitionIndex] = {}
+        self._partitions: dict[TopicPartition, _PartitionIndex] = {}
         self._progress: dict[tuple[str, str], Progress] = {}
         self._claims: dict[str, tuple[str, float]] = {}
         self._numbers: Counter[int] = Counter()
@@ -185,14 +185,14 @@ class MemoryLogIndex:
             known = self._known_topic(topic)
             there = self._topics.setdefault(following, following_topic(topic, known, behind))
             self._topics[topic] = replace(known, continued_in=following)
-            self._topics[following] = as_open_as(known, there)
+            self._topics[following] = with_changes_of_continued_topic(known, there)
             self._numbers[bucket_of(TOPICS, topic)] += 1
 
     def delete_topic(self, topic: str) -> None:
         with self._while_open():
             gone = self._topics.pop(topic, None)
             if gone is not None and gone.continued_in in self._topics:
-                self._topics[topic] = signpost(gone)
+                self._topics[topic] = signpost_of_deleted_topic(gone)
             elif gone is not None:
                 self._remove_signposts(gone.continues)
             self._numbers[bucket_of(TOPICS, topic)] += 1
@@ -203,7 +203,7 @@ class MemoryLogIndex:
         with self._while_open():
             return Changes(dict(self._numbers))
 
-    def heads(self, places: Sequence[Place]) -> Mapping[Place, Head]:
+    def heads(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, Head]:
         with self._while_open():
             return {place: self._partition_at(place).head for place in places}
 
@@ -220,20 +220,20 @@ class MemoryLogIndex:
     def segment(self, topic: str, partition: int, offset: int) -> Segment | None:
         with self._while_open():
             segments = self._partition_at((topic, partition)).segments
-            at = bisect_right(segments, offset, key=_first)
+            at = bisect_right(segments, offset, key=_first_offset)
             return segments[at - 1] if at else None
 
     def segments(self, topic: str, partition: int, start: int, limit: int) -> Sequence[Segment]:
         with self._while_open():
             segments = self._partition_at((topic, partition)).segments
-            at = bisect_left(segments, start, key=_first)
+            at = bisect_left(segments, start, key=_first_offset)
             return segments[at : at + limit]
 
     def replace(self, topic: str, partition: int, segments: Sequence[Segment], end: int) -> None:
         with self._while_open():
             there = self._partition_at((topic, partition)).segments
-            first = bisect_left(there, segments[0].first, key=_first)
-            there[first : bisect_left(there, end, key=_first)] = segments
+            first = bisect_left(there, segments[0].first, key=_first_offset)
+            there[first : bisect_left(there, end, key=_first_offset)] = segments
 
     def let_go(self, topic: str, partition: int, oldest: int) -> Sequence[Location]:
         with self._while_open():
@@ -265,7 +265,7 @@ class MemoryLogIndex:
         now = time.monotonic()
         with self._while_open():
             holder, until = self._claims.get(name, (owner, now))
-            if holder != owner and now < until <= last_honest(now, seconds):
+            if holder != owner and now < until <= latest_plausible_expiry(now, seconds):
                 return False
             self._claims[name] = (owner, now + seconds)
             return True
@@ -282,7 +282,7 @@ class MemoryLogIndex:
     def note_progress(self, stream: str, shard: str, progress: Progress) -> None:
         with self._while_open():
             known = self._progress.get((stream, shard), progress)
-            self._progress[stream, shard] = max(progress, known, key=progress_body)
+            self._progress[stream, shard] = max(progress, known, key=shard_progress_text)
 
     def close(self) -> None:
         with self._lock:
@@ -304,11 +304,11 @@ class MemoryLogIndex:
         while topic in self._topics and is_signpost(self._topics[topic]):
             topic = self._topics.pop(topic).continues
 
-    def _partition_at(self, place: Place) -> _PartitionIndex:
+    def _partition_at(self, place: TopicPartition) -> _PartitionIndex:
         return self._partitions.get(place) or _PartitionIndex()
 
 
-def _first(segment: Segment) -> int:
+def _first_offset(segment: Segment) -> int:
     return segment.first
 
 
@@ -333,40 +333,40 @@ class MemoryCoordination:
 
     def assignment(self, subscription: str) -> Assignment:
         with self._while_open():
-            return self._kept_of(subscription).assignment
+            return self._state_of(subscription).assignment
 
     def write(
         self, subscription: str, old: Assignment, new: Assignment, now: datetime, positions: Positions | None = None
     ) -> Assignment:
         positions = positions or {}
-        touched = moves(old, new, positions)
+        touched = owners_after_change(old, new, positions)
         with self._while_open():
-            kept = self._kept_of(subscription)
+            kept = self._state_of(subscription)
             if kept.assignment.revision != old.revision:
                 raise AssignmentChanged(subscription)
-            kept.assignment = successor(old, new)
+            kept.assignment = with_next_revision(old, new)
             for place, owner in touched.items():
-                kept.offsets[place] = moved(kept.offsets.get(place), owner, positions.get(place), now)
+                kept.offsets[place] = offset_after_change(kept.offsets.get(place), owner, positions.get(place), now)
             self._kept[subscription] = kept
             stored = kept.assignment
-        self._listeners.tell(subscription, SubscriptionChange.ASSIGNMENT)
+        self._listeners.notify_listeners(subscription, SubscriptionChange.ASSIGNMENT)
         return stored
 
     def offsets(self, subscription: str) -> Mapping[EventTypePartition, Offset]:
         with self._while_open():
-            return dict(self._kept_of(subscription).offsets)
+            return dict(self._state_of(subscription).offsets)
 
     def commit(
         self, subscription: str, session: str, positions: Positions, now: datetime
     ) -> Mapping[EventTypePartition, CommitResult]:
         with self._while_open():
-            offsets = self._kept_of(subscription).offsets
-            verdicts = {place: verdict(offsets.get(place), session, at) for place, at in positions.items()}
+            offsets = self._state_of(subscription).offsets
+            verdicts = {place: commit_result(offsets.get(place), session, at) for place, at in positions.items()}
             for place, found in verdicts.items():
                 if found is CommitResult.COMMITTED:
                     offsets[place] = replace(offsets[place], position=positions[place], since=now)
         if committed := committed_offsets(session, positions, verdicts):
-            self._listeners.tell(subscription, committed)
+            self._listeners.notify_listeners(subscription, committed)
         return verdicts
 
     def park(
@@ -377,16 +377,16 @@ class MemoryCoordination:
         now: datetime,
         upto: Position | None = None,
     ) -> CommitResult:
-        place = parking_place(events)
+        place = partition_to_park_in(events)
         with self._while_open():
-            kept = self._kept_of(subscription)
-            found = parking_verdict(kept.offsets.get(place), session, upto)
+            kept = self._state_of(subscription)
+            found = parking_result(kept.offsets.get(place), session, upto)
             if found is CommitResult.COMMITTED:
                 kept.lot.update({(place, each.parked.position): each for each in events})
                 if upto is not None:
                     kept.offsets[place] = replace(kept.offsets[place], position=upto, since=now)
         if found is CommitResult.COMMITTED:
-            self._listeners.tell(subscription, SubscriptionChange.OFFSETS)
+            self._listeners.notify_listeners(subscription, SubscriptionChange.OFFSETS)
         return found
 
     def parked(
@@ -398,7 +398,7 @@ class MemoryCoordination:
         limit: int = 1000,
     ) -> Sequence[Parked]:
         with self._while_open():
-            lot = self._kept_of(subscription).lot
+            lot = self._state_of(subscription).lot
             wanted = sorted(
                 each for each in lot if (place is None or each[0] == place) and (after is None or each > after)
             )
@@ -406,19 +406,19 @@ class MemoryCoordination:
 
     def parked_value(self, subscription: str, place: EventTypePartition, position: Position) -> bytes | None:
         with self._while_open():
-            found = self._kept_of(subscription).lot.get((place, position))
+            found = self._state_of(subscription).lot.get((place, position))
         return None if found is None else found.value
 
     def unpark(self, subscription: str, place: EventTypePartition, positions: Collection[Position]) -> None:
         with self._while_open():
-            lot = self._kept_of(subscription).lot
+            lot = self._state_of(subscription).lot
             for position in positions:
                 lot.pop((place, position), None)
 
     def forget(self, subscription: str) -> None:
         with self._while_open():
             self._kept.pop(subscription, None)
-        self._listeners.tell(subscription, SubscriptionChange.ASSIGNMENT)
+        self._listeners.notify_listeners(subscription, SubscriptionChange.ASSIGNMENT)
 
     def renew(self, holder: str, until: datetime) -> None:
         with self._while_open():
@@ -440,7 +440,7 @@ class MemoryCoordination:
         with self._lock:
             self._closed = True
 
-    def _kept_of(self, subscription: str) -> _SubscriptionState:
+    def _state_of(self, subscription: str) -> _SubscriptionState:
         return self._kept.get(subscription) or _SubscriptionState()
 
     @contextmanager

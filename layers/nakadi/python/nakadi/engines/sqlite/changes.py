@@ -24,19 +24,19 @@ from nakadi.model.subscription import SubscriptionChange
 
 _log = logging.getLogger(__name__)
 
-LOOK_EVERY_SECONDS = 0.04
+APPENDS_CHECK_SECONDS = 0.04
 """Seconds between two looks. A look is one statement that reads a counter in shared memory."""
 
-NEWEST_ROWS = "SELECT coalesce(max(id), 0) FROM frames"
+SELECT_NEWEST_FRAME_ID = "SELECT coalesce(max(id), 0) FROM frames"
 
-ARRIVED = """
+SELECT_APPENDED_PARTITIONS = """
     SELECT max(arrived.last), json_group_array(json_array(topics.name, logs.partition, logs.id, arrived.next))
     FROM (SELECT log, max(id) AS last, max(first + count) AS next FROM frames WHERE id > ? GROUP BY log) AS arrived
     JOIN logs ON logs.id = arrived.log JOIN topics ON topics.id = logs.topic
 """
 
 
-class AppendsByOthers(ChangePoller):
+class AppendsOfOtherProcesses(ChangePoller):
     """Polls the file while this process has watchers, and not at all otherwise."""
 
     def __init__(self, file: SqliteFile, announce: Callable[[str, int], None]) -> None:
@@ -53,12 +53,12 @@ class AppendsByOthers(ChangePoller):
 
     def _begin(self) -> None:
         with self._file.lent() as connection:
-            self._last = connection.execute(NEWEST_ROWS).fetchone()[0]
+            self._last = connection.execute(SELECT_NEWEST_FRAME_ID).fetchone()[0]
 
     def _poll(self) -> None:
         version = -1
         with self._file.lent() as connection:
-            while not self._closed.wait(LOOK_EVERY_SECONDS):
+            while not self._closed.wait(APPENDS_CHECK_SECONDS):
                 self._wanted.wait()
                 version = self._look_once(connection, version)
 
@@ -66,17 +66,17 @@ class AppendsByOthers(ChangePoller):
         try:
             (now,) = connection.execute("PRAGMA data_version").fetchone()
             if now != version:
-                self._report(connection)
+                self._announce_new_appends(connection)
         except (sqlite3.Error, Unavailable):
             return version  # the next look is soon
         except Exception:  # noqa: BLE001  # waiting readers would wait for ever
-            _log.exception("Looking for events of other processes failed, tried again in %s s", LOOK_EVERY_SECONDS)
+            _log.exception("Looking for events of other processes failed, tried again in %s s", APPENDS_CHECK_SECONDS)
             return version
         return int(now)
 
-    def _report(self, connection: sqlite3.Connection) -> None:
+    def _announce_new_appends(self, connection: sqlite3.Connection) -> None:
         with self._lock:
-            last, found = connection.execute(ARRIVED, (self._last,)).fetchone()
+            last, found = connection.execute(SELECT_APPENDED_PARTITIONS, (self._last,)).fetchone()
             self._last = last or self._last
         for topic, partition, log, following in orjson.loads(found):
             if following > self._known.get(log, 0):
@@ -87,21 +87,21 @@ class AppendsByOthers(ChangePoller):
 # Subscriptions --------------------------------------------------------------------------------------------------------
 
 
-SECONDS_BETWEEN_LOOKS = 0.05
+COORDINATION_CHECK_SECONDS = 0.05
 """Seconds between two looks. A look is one statement that reads a counter in shared memory."""
 
-NEWEST_NOTE = "SELECT coalesce(max(number), 0) FROM coordination_news"
+SELECT_NEWEST_CHANGE_NUMBER = "SELECT coalesce(max(number), 0) FROM coordination_news"
 
-NOTE = f"""
-    INSERT INTO coordination_news (subscription, changed, number) VALUES (?1, ?2, ({NEWEST_NOTE}) + 1)
+NOTE_COORDINATION_CHANGE = f"""
+    INSERT INTO coordination_news (subscription, changed, number) VALUES (?1, ?2, ({SELECT_NEWEST_CHANGE_NUMBER}) + 1)
     ON CONFLICT (subscription, changed) DO UPDATE SET number = excluded.number
     RETURNING number
 """  # noqa: S608  # nothing but the constant above
 
-SINCE = "SELECT subscription, changed, number FROM coordination_news WHERE number > ? ORDER BY number"
+SELECT_CHANGES_SINCE = "SELECT subscription, changed, number FROM coordination_news WHERE number > ? ORDER BY number"
 
 # Rows of deleted subscriptions, after all processes had the time to read them.
-OLD_NEWS = """
+DELETE_OLD_CHANGES = """
     DELETE FROM coordination_news
     WHERE number < ? - 100000 AND subscription NOT IN (SELECT subscription FROM assignments)
 """
@@ -176,9 +176,9 @@ class FileChangePoller(ChangePoller):
 
     def note(self, connection: sqlite3.Connection, subscription: str, changed: SubscriptionChange) -> int:
         """Leave the news in the file; its number."""
-        (number,) = connection.execute(NOTE, (subscription, changed.value)).fetchone()
+        (number,) = connection.execute(NOTE_COORDINATION_CHANGE, (subscription, changed.value)).fetchone()
         if number % 10_000 == 0:
-            connection.execute(OLD_NEWS, (number,))
+            connection.execute(DELETE_OLD_CHANGES, (number,))
         return int(number)
 
     def note_own(self, number: int, subscription: str, changed: SubscriptionChange) -> None:
@@ -193,7 +193,7 @@ class FileChangePoller(ChangePoller):
         while self._pipes.received():
             pass
         with self._file.lent() as connection:
-            self._last = connection.execute(NEWEST_NOTE).fetchone()[0]
+            self._last = connection.execute(SELECT_NEWEST_CHANGE_NUMBER).fetchone()[0]
         self._known.clear()
 
     def _poll(self) -> None:
@@ -202,7 +202,7 @@ class FileChangePoller(ChangePoller):
             with self._file.lent() as connection:
                 while not self._closed.is_set():
                     self._wanted.wait()
-                    self._pass_reports_on(SECONDS_BETWEEN_LOOKS)
+                    self._pass_reports_on(COORDINATION_CHECK_SECONDS)
                     version = self._look_once(connection, version)
         except Unavailable:
             return  # it was closed before the thread began
@@ -228,7 +228,7 @@ class FileChangePoller(ChangePoller):
         try:
             (now,) = connection.execute("PRAGMA data_version").fetchone()
             if now != version:
-                self._tell_since(connection)
+                self._report_changes_since_last(connection)
         except sqlite3.Error:
             return version  # the next look is soon
         except Exception:  # noqa: BLE001  # waiting streams would wait for ever
@@ -236,9 +236,9 @@ class FileChangePoller(ChangePoller):
             return version
         return int(now)
 
-    def _tell_since(self, connection: sqlite3.Connection) -> None:
+    def _report_changes_since_last(self, connection: sqlite3.Connection) -> None:
         with self._lock:
-            found = connection.execute(SINCE, (self._last,)).fetchall()
+            found = connection.execute(SELECT_CHANGES_SINCE, (self._last,)).fetchall()
             self._last = max((number for _, _, number in found), default=self._last)
             news = [(subscription, changed) for subscription, changed, number in found if number not in self._known]
             self._known = {number for number in self._known if number > self._last}

@@ -12,17 +12,17 @@ from typing import Any, Generic, TypeVar, cast
 
 from nakadi.engines.common.assignments import (
     Positions,
-    assignment_in,
+    assignment_from_text,
+    assignment_text,
+    commit_result,
     committed_offsets,
-    moved,
-    moves,
-    parking_place,
-    parking_verdict,
-    successor,
-    text_of,
-    verdict,
+    offset_after_change,
+    owners_after_change,
+    parking_result,
+    partition_to_park_in,
+    with_next_revision,
 )
-from nakadi.engines.common.listeners import SubscriptionListeners, once
+from nakadi.engines.common.listeners import SubscriptionListeners, callable_once
 from nakadi.engines.sqlite.changes import ALONE, ChangePipes, FileChangePoller
 from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.model.authorization import Attribute
@@ -48,7 +48,7 @@ from nakadi.ports.coordination import AssignmentChanged
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
 
-MOST_TURNS = 500
+MOST_SHARING_A_COMMIT = 500
 
 
 class _Transaction(Generic[T]):
@@ -90,13 +90,15 @@ class SharedTransactions:
         # Before the lock is asked for: whoever holds it now may do this piece as well. A deque needs no lock for that.
         self._waiting.append(turn)
         with self._lock:
-            # The thread that gets the lock does all that is queued; the others find theirs done. It may have to go round
-            # again: what was queued before it comes first, and only so much fits one transaction.
+            # The thread that gets the lock does all that is queued; the others find theirs done. It may have to go on:
+            # what was queued before it comes first, and only so much fits one transaction.
             while not turn.done:
-                self._take([self._waiting.popleft() for _ in range(min(len(self._waiting), MOST_TURNS))])
+                self._run_in_one_transaction(
+                    [self._waiting.popleft() for _ in range(min(len(self._waiting), MOST_SHARING_A_COMMIT))]
+                )
         return turn.outcome()
 
-    def _take(self, turns: Sequence[_Transaction[Any]]) -> None:
+    def _run_in_one_transaction(self, turns: Sequence[_Transaction[Any]]) -> None:
         try:
             with self._file.writing() as connection:
                 for turn in turns:
@@ -113,18 +115,18 @@ class SharedTransactions:
 # Coordination ---------------------------------------------------------------------------------------------------------
 
 
-LONG_AGO = timedelta(days=1)
+EXPIRED_LEASES_KEPT = timedelta(days=1)
 
-GET = "SELECT body, revision FROM assignments WHERE subscription = ?"
+SELECT_ASSIGNMENT = "SELECT body, revision FROM assignments WHERE subscription = ?"
 
-PUT = """
+PUT_ASSIGNMENT = """
     INSERT INTO assignments (subscription, revision, body) VALUES (?1, ?2, ?3)
     ON CONFLICT (subscription) DO UPDATE SET revision = ?2, body = ?3
 """
 
-OFFSETS = "SELECT event_type, partition, timeline, position, owner, since FROM offsets WHERE subscription = ?"
+SELECT_OFFSETS = "SELECT event_type, partition, timeline, position, owner, since FROM offsets WHERE subscription = ?"
 
-OFFSET = OFFSETS + " AND event_type = ? AND partition = ?"
+SELECT_OFFSET = SELECT_OFFSETS + " AND event_type = ? AND partition = ?"
 
 PUT_OFFSET = """
     INSERT INTO offsets (subscription, event_type, partition, timeline, position, owner, since)
@@ -139,7 +141,7 @@ COMMIT_OFFSET = """
     WHERE subscription = ?4 AND event_type = ?5 AND partition = ?6 AND owner = ?7 AND (timeline, position) < (?1, ?2)
 """
 
-RENEW = "INSERT INTO leases (holder, until) VALUES (?1, ?2) ON CONFLICT (holder) DO UPDATE SET until = ?2"
+RENEW_LEASE = "INSERT INTO leases (holder, until) VALUES (?1, ?2) ON CONFLICT (holder) DO UPDATE SET until = ?2"
 
 
 class SqliteCoordination:
@@ -149,26 +151,26 @@ class SqliteCoordination:
         self._file = SqliteFile(path)
         self._turns = SharedTransactions(self._file)
         self._listeners = SubscriptionListeners()
-        self._changes = FileChangePoller(self._file, self._listeners.tell, pipes)
+        self._changes = FileChangePoller(self._file, self._listeners.notify_listeners, pipes)
 
     def assignment(self, subscription: str) -> Assignment:
         with self._file.lent() as connection:
-            return _assignment(connection, subscription)
+            return _read_assignment(connection, subscription)
 
     def write(
         self, subscription: str, old: Assignment, new: Assignment, now: datetime, positions: Positions | None = None
     ) -> Assignment:
         at = positions or {}
-        touched = moves(old, new, at)
-        stored = successor(old, new)
+        touched = owners_after_change(old, new, at)
+        stored = with_next_revision(old, new)
 
         def work(connection: sqlite3.Connection) -> int:
-            if _assignment(connection, subscription).revision != old.revision:
+            if _read_assignment(connection, subscription).revision != old.revision:
                 raise AssignmentChanged(subscription)
-            connection.execute(PUT, (subscription, stored.revision, text_of(stored)))
+            connection.execute(PUT_ASSIGNMENT, (subscription, stored.revision, assignment_text(stored)))
             for place, owner in touched.items():
-                before = _offset(connection, subscription, place)
-                _put_offset(connection, subscription, place, moved(before, owner, at.get(place), now))
+                before = _read_offset(connection, subscription, place)
+                _put_offset(connection, subscription, place, offset_after_change(before, owner, at.get(place), now))
             return self._changes.note(connection, subscription, SubscriptionChange.ASSIGNMENT)
 
         self._report(self._turns.run(work), subscription, SubscriptionChange.ASSIGNMENT)
@@ -176,8 +178,8 @@ class SqliteCoordination:
 
     def offsets(self, subscription: str) -> Mapping[EventTypePartition, Offset]:
         with self._file.lent() as connection:
-            rows = connection.execute(OFFSETS, (subscription,)).fetchall()
-        return {EventTypePartition(*row[:2]): _offset_of(row) for row in rows}
+            rows = connection.execute(SELECT_OFFSETS, (subscription,)).fetchall()
+        return {EventTypePartition(*row[:2]): _offset_from_row(row) for row in rows}
 
     def commit(
         self, subscription: str, session: str, positions: Positions, now: datetime
@@ -186,7 +188,7 @@ class SqliteCoordination:
             connection: sqlite3.Connection,
         ) -> tuple[Mapping[EventTypePartition, CommitResult], OffsetsCommitted | None, int]:
             verdicts = {
-                place: _commit(connection, subscription, session, place, position, now)
+                place: _commit_partition(connection, subscription, session, place, position, now)
                 for place, position in positions.items()
             }
             committed = committed_offsets(session, positions, verdicts)
@@ -196,7 +198,7 @@ class SqliteCoordination:
         verdicts, committed, number = self._turns.run(work)
         if committed is not None:
             self._changes.note_own(number, subscription, SubscriptionChange.OFFSETS)
-            self._listeners.tell(subscription, committed)
+            self._listeners.notify_listeners(subscription, committed)
         return verdicts
 
     def park(
@@ -207,13 +209,13 @@ class SqliteCoordination:
         now: datetime,
         upto: Position | None = None,
     ) -> CommitResult:
-        place = parking_place(events)
+        place = partition_to_park_in(events)
 
         def work(connection: sqlite3.Connection) -> tuple[CommitResult, int | None]:
-            found = parking_verdict(_offset(connection, subscription, place), session, upto)
+            found = parking_result(_read_offset(connection, subscription, place), session, upto)
             if found is not CommitResult.COMMITTED:
                 return found, None
-            put(connection, subscription, events)
+            put_parked_events(connection, subscription, events)
             if upto is not None:
                 _put_offset(connection, subscription, place, Offset(upto, session, now))
             return found, self._changes.note(connection, subscription, SubscriptionChange.OFFSETS)
@@ -232,28 +234,28 @@ class SqliteCoordination:
         limit: int = 1000,
     ) -> Sequence[Parked]:
         with self._file.lent() as connection:
-            return listed(connection, subscription, place, after, limit)
+            return list_parked_events(connection, subscription, place, after, limit)
 
     def parked_value(self, subscription: str, place: EventTypePartition, position: Position) -> bytes | None:
         with self._file.lent() as connection:
-            return value(connection, subscription, place, position)
+            return parked_event_value(connection, subscription, place, position)
 
     def unpark(self, subscription: str, place: EventTypePartition, positions: Collection[Position]) -> None:
-        self._turns.run(lambda connection: remove(connection, subscription, place, positions))
+        self._turns.run(lambda connection: remove_parked_events(connection, subscription, place, positions))
 
     def forget(self, subscription: str) -> None:
         def work(connection: sqlite3.Connection) -> int:
             connection.execute("DELETE FROM assignments WHERE subscription = ?", (subscription,))
             connection.execute("DELETE FROM offsets WHERE subscription = ?", (subscription,))
-            clear(connection, subscription)
+            remove_all_parked_events(connection, subscription)
             return self._changes.note(connection, subscription, SubscriptionChange.ASSIGNMENT)
 
         self._report(self._turns.run(work), subscription, SubscriptionChange.ASSIGNMENT)
 
     def renew(self, holder: str, until: datetime) -> None:
         def work(connection: sqlite3.Connection) -> None:
-            connection.execute("DELETE FROM leases WHERE until < ?", (microseconds(until - LONG_AGO),))
-            connection.execute(RENEW, (holder, microseconds(until)))
+            connection.execute("DELETE FROM leases WHERE until < ?", (microseconds(until - EXPIRED_LEASES_KEPT),))
+            connection.execute(RENEW_LEASE, (holder, microseconds(until)))
 
         self._turns.run(work)
 
@@ -273,7 +275,7 @@ class SqliteCoordination:
             end()
             self._changes.leave()
 
-        return once(end_both)
+        return callable_once(end_both)
 
     def close(self) -> None:
         self._changes.close()
@@ -282,20 +284,20 @@ class SqliteCoordination:
     def _report(self, number: int, subscription: str, changed: SubscriptionChange) -> None:
         """Report a change that is stored, first to the other processes, whose listeners need longer."""
         self._changes.note_own(number, subscription, changed)
-        self._listeners.tell(subscription, changed)
+        self._listeners.notify_listeners(subscription, changed)
 
 
-def _assignment(connection: sqlite3.Connection, subscription: str) -> Assignment:
-    found = connection.execute(GET, (subscription,)).fetchone()
-    return NOTHING_YET if found is None else assignment_in(*found)
+def _read_assignment(connection: sqlite3.Connection, subscription: str) -> Assignment:
+    found = connection.execute(SELECT_ASSIGNMENT, (subscription,)).fetchone()
+    return NOTHING_YET if found is None else assignment_from_text(*found)
 
 
-def _offset(connection: sqlite3.Connection, subscription: str, place: EventTypePartition) -> Offset | None:
-    row = connection.execute(OFFSET, (subscription, place.event_type, place.partition)).fetchone()
-    return None if row is None else _offset_of(row)
+def _read_offset(connection: sqlite3.Connection, subscription: str, place: EventTypePartition) -> Offset | None:
+    row = connection.execute(SELECT_OFFSET, (subscription, place.event_type, place.partition)).fetchone()
+    return None if row is None else _offset_from_row(row)
 
 
-def _offset_of(row: tuple[str, str, int, int, str | None, int]) -> Offset:
+def _offset_from_row(row: tuple[str, str, int, int, str | None, int]) -> Offset:
     _, _, timeline, position, owner, since = row
     return Offset(Position(timeline, position), owner, moment_of(since))
 
@@ -316,7 +318,7 @@ def _put_offset(connection: sqlite3.Connection, subscription: str, place: EventT
     )
 
 
-def _commit(
+def _commit_partition(
     connection: sqlite3.Connection,
     subscription: str,
     session: str,
@@ -328,13 +330,13 @@ def _commit(
     written = connection.execute(COMMIT_OFFSET, (*at, subscription, place.event_type, place.partition, session))
     if written.rowcount:
         return CommitResult.COMMITTED
-    return verdict(_offset(connection, subscription, place), session, position)
+    return commit_result(_read_offset(connection, subscription, place), session, position)
 
 
 # Parked events --------------------------------------------------------------------------------------------------------
 
 
-Behind = tuple[EventTypePartition, Position]
+AfterParkedEvent = tuple[EventTypePartition, Position]
 
 PUT_PARKED_EVENTS = """
     INSERT OR REPLACE INTO parked (subscription, event_type, partition, timeline, position, key, fails, stored_at,
@@ -342,76 +344,85 @@ PUT_PARKED_EVENTS = """
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 
-HEADS = """
+SELECT_PARKED_EVENTS = """
     SELECT event_type, partition, timeline, position, key, fails, stored_at, parked_at, replay, owner_type, owner_value
     FROM parked WHERE subscription = ? AND (event_type, partition, timeline, position) > (?, ?, ?, ?)
 """
-OF_PLACE = " AND event_type = ? AND partition = ?"
-IN_ORDER = " ORDER BY event_type, partition, timeline, position LIMIT ?"
+WITHIN_PARTITION = " AND event_type = ? AND partition = ?"
+IN_PARTITION_ORDER = " ORDER BY event_type, partition, timeline, position LIMIT ?"
 
-VALUE = """
+SELECT_PARKED_VALUE = """
     SELECT value FROM parked
     WHERE subscription = ? AND event_type = ? AND partition = ? AND timeline = ? AND position = ?
 """
-REMOVE = """
+DELETE_PARKED_EVENT = """
     DELETE FROM parked
     WHERE subscription = ? AND event_type = ? AND partition = ? AND timeline = ? AND position = ?
 """
 
-NOWHERE = ("", "", 0, 0)
+BEFORE_ALL_PARKED_EVENTS = ("", "", 0, 0)
 
 
-def put(connection: sqlite3.Connection, subscription: str, events: Iterable[ParkedEvent]) -> None:
+def put_parked_events(connection: sqlite3.Connection, subscription: str, events: Iterable[ParkedEvent]) -> None:
     connection.executemany(
-        PUT_PARKED_EVENTS, [(*_partition_key(subscription, each), *_row_of(each.parked), each.value) for each in events]
+        PUT_PARKED_EVENTS,
+        [(*_parked_event_key(subscription, each), *_parked_event_row(each.parked), each.value) for each in events],
     )
 
 
-def listed(
+def list_parked_events(
     connection: sqlite3.Connection,
     subscription: str,
     place: EventTypePartition | None,
-    after: Behind | None,
+    after: AfterParkedEvent | None,
     limit: int,
 ) -> Sequence[Parked]:
-    begin = NOWHERE if after is None else (after[0].event_type, after[0].partition, after[1].timeline, after[1].offset)
+    begin = (
+        BEFORE_ALL_PARKED_EVENTS
+        if after is None
+        else (after[0].event_type, after[0].partition, after[1].timeline, after[1].offset)
+    )
     within = () if place is None else (place.event_type, place.partition)
-    statement = HEADS + (OF_PLACE if within else "") + IN_ORDER
-    return [_parked_event_of(row) for row in connection.execute(statement, (subscription, *begin, *within, limit))]
+    statement = SELECT_PARKED_EVENTS + (WITHIN_PARTITION if within else "") + IN_PARTITION_ORDER
+    return [
+        _parked_event_from_row(row) for row in connection.execute(statement, (subscription, *begin, *within, limit))
+    ]
 
 
-def value(
+def parked_event_value(
     connection: sqlite3.Connection, subscription: str, place: EventTypePartition, position: Position
 ) -> bytes | None:
-    row = connection.execute(VALUE, _event_key(subscription, place, position)).fetchone()
+    row = connection.execute(SELECT_PARKED_VALUE, _key_of_position(subscription, place, position)).fetchone()
     return None if row is None else row[0]
 
 
-def remove(
+def remove_parked_events(
     connection: sqlite3.Connection, subscription: str, place: EventTypePartition, positions: Collection[Position]
 ) -> None:
-    connection.executemany(REMOVE, [_event_key(subscription, place, each) for each in positions])
+    connection.executemany(DELETE_PARKED_EVENT, [_key_of_position(subscription, place, each) for each in positions])
 
 
-def clear(connection: sqlite3.Connection, subscription: str) -> None:
+def remove_all_parked_events(connection: sqlite3.Connection, subscription: str) -> None:
     connection.execute("DELETE FROM parked WHERE subscription = ?", (subscription,))
 
 
-def _partition_key(subscription: str, event: ParkedEvent) -> tuple[object, ...]:
-    return _event_key(subscription, event.parked.place, event.parked.position)
+def _parked_event_key(subscription: str, event: ParkedEvent) -> tuple[object, ...]:
+    return _key_of_position(subscription, event.parked.place, event.parked.position)
 
 
-def _event_key(subscription: str, place: EventTypePartition, position: Position) -> tuple[object, ...]:
+def _key_of_position(subscription: str, place: EventTypePartition, position: Position) -> tuple[object, ...]:
     return subscription, place.event_type, place.partition, position.timeline, position.offset
 
 
-def _row_of(parked: Parked) -> tuple[object, ...]:
+def _parked_event_row(parked: Parked) -> tuple[object, ...]:
     owner = (None, None) if parked.owner is None else (parked.owner.data_type, parked.owner.value)
     moments = (microseconds(parked.stored_at), microseconds(parked.parked_at))
     return parked.key, parked.fails, *moments, parked.replay, *owner
 
 
-def _parked_event_of(row: tuple[str, str, int, int, str, int, int, int, str | None, str | None, str | None]) -> Parked:
+def _parked_event_from_row(
+    row: tuple[str, str, int, int, str, int, int, int, str | None, str | None, str | None],
+) -> Parked:
     event_type, partition, timeline, position, key, fails, stored_at, parked_at, replay, owner_type, owner_value = row
     return Parked(
         place=EventTypePartition(event_type, partition),

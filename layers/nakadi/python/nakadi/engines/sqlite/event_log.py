@@ -17,8 +17,8 @@ from typing import Protocol
 
 from nakadi.common.metrics import Metrics
 from nakadi.engines.common.listeners import PartitionListeners
-from nakadi.engines.sqlite.changes import AppendsByOthers
-from nakadi.engines.sqlite.file import PATIENCE, SqliteFile
+from nakadi.engines.sqlite.changes import AppendsOfOtherProcesses
+from nakadi.engines.sqlite.file import WRITE_PATIENCE_SECONDS, SqliteFile
 from nakadi.engines.sqlite.maintenance import Cleaner, PartitionCompaction
 from nakadi.engines.sqlite.reading import bounds_of, offset_at, slice_of
 from nakadi.engines.sqlite.writing import CommittedAppend, LogWriter, SqliteWriter
@@ -26,10 +26,10 @@ from nakadi.model.events import Bounds, Fate, Record, Slice, Stored, microsecond
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import Appended, OffsetUnavailable, UnknownTopic
 
-STORED = Stored()
+STORED_FATE = Stored()
 
 
-class Attentive(Protocol):
+class AppendReporter(Protocol):
     """What reports the appends of other processes while somewhere in this one is interest in them."""
 
     def attend(self) -> None:
@@ -50,15 +50,15 @@ class SqliteLog:
         clock: Clock,
         metrics: Metrics | None = None,
         *,
-        patience: float = PATIENCE,
+        patience: float = WRITE_PATIENCE_SECONDS,
         committer: socket | None = None,
     ) -> None:
         self._file = SqliteFile(path, patience=patience)
         self._announcements = PartitionListeners()
         self._writer: SqliteWriter
-        self._appends_by_others: Attentive
+        self._appends_by_others: AppendReporter
         if committer is None:
-            self._appends_by_others = polled = AppendsByOthers(self._file, self._announcements.announce)
+            self._appends_by_others = polled = AppendsOfOtherProcesses(self._file, self._announcements.announce)
 
             def note_stored(arrivals: Sequence[CommittedAppend]) -> None:
                 polled.note_own(arrivals)
@@ -73,13 +73,15 @@ class SqliteLog:
         self._cleaner = Cleaner(self._file, self._writer)
 
     def create_topic(self, topic: str, partitions: int) -> None:
-        self._writer.run(lambda connection: _create(connection, topic, partitions))
+        self._writer.run(lambda connection: _insert_topic(connection, topic, partitions))
 
     def add_partitions(self, topic: str, partitions: int) -> None:
-        self._writer.run(lambda connection: _fill_up(connection, _partition_count(connection, topic), partitions))
+        self._writer.run(
+            lambda connection: _add_missing_partitions(connection, _partition_count(connection, topic), partitions)
+        )
 
     def seal_topic(self, topic: str) -> None:
-        self._writer.run(lambda connection: _seal(connection, topic))
+        self._writer.run(lambda connection: _seal_topic_row(connection, topic))
 
     def delete_topic(self, topic: str) -> None:
         self._cleaner.delete(topic)
@@ -90,11 +92,11 @@ class SqliteLog:
         error = waiting.get()
         if error is not None:
             raise error
-        return dict.fromkeys(batches, STORED)
+        return dict.fromkeys(batches, STORED_FATE)
 
     def append_soon(self, topic: str, batches: Mapping[int, Sequence[Record]], done: Appended) -> None:
         def pass_on(error: Exception | None) -> None:
-            done(dict.fromkeys(batches, STORED) if error is None else error)
+            done(dict.fromkeys(batches, STORED_FATE) if error is None else error)
 
         try:
             self._writer.append(topic, batches, pass_on)
@@ -120,7 +122,7 @@ class SqliteLog:
             return found
         self._appends_by_others.attend()
         try:
-            return self._announcements.first_found(topic, partition, look, wait)
+            return self._announcements.wait_for_events(topic, partition, look, wait)
         finally:
             self._appends_by_others.leave()
 
@@ -165,19 +167,19 @@ class SqliteLog:
         self._announcements.wake_all()
 
 
-def _create(connection: sqlite3.Connection, topic: str, partitions: int) -> None:
+def _insert_topic(connection: sqlite3.Connection, topic: str, partitions: int) -> None:
     created = connection.execute("INSERT OR IGNORE INTO topics (name, sealed) VALUES (?, 0) RETURNING id", (topic,))
     for (number,) in created.fetchall():
-        _fill_up(connection, number, partitions)
+        _add_missing_partitions(connection, number, partitions)
 
 
-def _fill_up(connection: sqlite3.Connection, topic: int, partitions: int) -> None:
+def _add_missing_partitions(connection: sqlite3.Connection, topic: int, partitions: int) -> None:
     connection.executemany(
         "INSERT OR IGNORE INTO logs (topic, partition) VALUES (?, ?)", [(topic, number) for number in range(partitions)]
     )
 
 
-def _seal(connection: sqlite3.Connection, topic: str) -> None:
+def _seal_topic_row(connection: sqlite3.Connection, topic: str) -> None:
     connection.execute("UPDATE topics SET sealed = 1 WHERE id = ?", (_partition_count(connection, topic),))
 
 

@@ -18,15 +18,15 @@ from nakadi.model.outcomes import Unavailable
 
 SCHEME = "sqlite:///"
 APPLICATION_ID = 0x4E4B4449  # "NKDI"
-VERSION = 3
+FILE_VERSION = 3
 
-PATIENCE = 5.0
+WRITE_PATIENCE_SECONDS = 5.0
 """How many seconds a writer waits for its turn before it gives up."""
 
-MOST_IDLE = 16
+MOST_IDLE_CONNECTIONS = 16
 """The number of connections kept for later reads and writes."""
 
-TABLES = (
+CREATE_TABLES = (
     """CREATE TABLE documents (
         kind TEXT NOT NULL, key TEXT NOT NULL, revision INTEGER NOT NULL, entry TEXT NOT NULL,
         PRIMARY KEY (kind, key)) WITHOUT ROWID""",
@@ -56,7 +56,7 @@ TABLES = (
     "CREATE INDEX coordination_news_by_number ON coordination_news (number)",
 )
 
-ADDED = {
+TABLES_ADDED_BY_VERSION = {
     # Where the cold half of the log is, and a name that no other index has.
     2: (
         "CREATE TABLE log_index (identity TEXT NOT NULL)",
@@ -85,13 +85,13 @@ ADDED = {
 }
 """What a version has and the one before it had not."""
 
-MADE_OF = (
+TABLE_NAMES = (
     *("documents", "topics", "logs", "frames", "assignments", "offsets", "leases", "coordination_news"),
     *("log_index", "log_index_topics", "log_index_heads", "log_index_segments"),
     *("log_index_claims", "log_index_progress", "parked"),
 )
 
-SETTINGS = (
+CONNECTION_PRAGMAS = (
     "PRAGMA synchronous = FULL",  # in WAL mode: a commit returns when the log is on the disk
     "PRAGMA secure_delete = OFF",  # some builds overwrite deleted content, which is not needed here
     "PRAGMA cache_size = -4000",
@@ -112,7 +112,7 @@ def path_in(url: str) -> Path:
     return Path(path)
 
 
-class _Pool:
+class _ConnectionPool:
     """Idle connections."""
 
     def __init__(self, path: Path, timeout: float) -> None:
@@ -136,7 +136,7 @@ class _Pool:
 
     def give(self, connection: sqlite3.Connection) -> None:
         with self._lock:
-            if not self._closed and len(self._idle) < MOST_IDLE:
+            if not self._closed and len(self._idle) < MOST_IDLE_CONNECTIONS:
                 self._idle.append(connection)
                 return
         connection.close()
@@ -156,12 +156,12 @@ class SqliteFile:
     wait for a turn, which `begin` does better.
     """
 
-    def __init__(self, path: Path, *, patience: float = PATIENCE) -> None:
+    def __init__(self, path: Path, *, patience: float = WRITE_PATIENCE_SECONDS) -> None:
         self._path = path
         self._patience = patience
-        self._readers = _Pool(path, timeout=patience)
-        self._writers = _Pool(path, timeout=0)
-        self._readers.give(opened(path, patience))
+        self._readers = _ConnectionPool(path, timeout=patience)
+        self._writers = _ConnectionPool(path, timeout=0)
+        self._readers.give(open_connection(path, patience))
 
     @contextmanager
     def lent(self) -> Iterator[sqlite3.Connection]:
@@ -173,7 +173,7 @@ class SqliteFile:
     def writing(self) -> Iterator[sqlite3.Connection]:
         """A transaction that is durable when the block is left, and undone when it raises."""
         with self._explain_errors(), self._writers.lent() as connection:
-            begin(connection, self._patience)
+            begin_writing(connection, self._patience)
             try:
                 yield connection
                 connection.execute("COMMIT")
@@ -193,7 +193,7 @@ class SqliteFile:
             raise Unavailable(f"{self._path}: {error}") from error
 
 
-def begin(connection: sqlite3.Connection, patience: float) -> None:
+def begin_writing(connection: sqlite3.Connection, patience: float) -> None:
     """Wait for the turn to write, for so many seconds at most.
 
     SQLite's own waiting sleeps longer and longer, up to a tenth of a second; a transaction here takes about a
@@ -223,7 +223,7 @@ def _is_busy(error: sqlite3.Error) -> bool:
 def _connect(path: Path, timeout: float) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
     try:
-        for setting in SETTINGS:
+        for setting in CONNECTION_PRAGMAS:
             connection.execute(setting).close()
     except BaseException:
         connection.close()
@@ -231,14 +231,14 @@ def _connect(path: Path, timeout: float) -> sqlite3.Connection:
     return connection
 
 
-def opened(path: Path, patience: float) -> sqlite3.Connection:
+def open_connection(path: Path, patience: float) -> sqlite3.Connection:
     """The first connection to a file that has been looked at, and made if it was not there."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _look_at_the_beginning(path)
+        _refuse_short_file(path)
         connection = _connect(path, timeout=patience)
         try:
-            _prepare(connection, path, patience)
+            _prepare_file(connection, path, patience)
         except BaseException:
             connection.close()
             raise
@@ -246,43 +246,43 @@ def opened(path: Path, patience: float) -> sqlite3.Connection:
         raise BadDataFile(f"The data file {path} cannot be opened: {error}.") from error
     except sqlite3.Error as error:
         if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_NOTADB:
-            raise not_ours(path) from error
+            raise not_a_data_file(path) from error
         raise BadDataFile(f"The data file {path} cannot be used, it is damaged: {error}.") from error
     except OSError as error:
         raise BadDataFile(f"The data file {path} cannot be opened: {error.strerror or error}.") from error
     return connection
 
 
-def _look_at_the_beginning(path: Path) -> None:
+def _refuse_short_file(path: Path) -> None:
     """SQLite takes some short files for empty ones and would write over them; of longer ones it says so itself.
 
     The file must not be opened here: closing it again would take away the locks of every connection of this process,
     and another process would then take the log away under them.
     """
     if path.exists() and 0 < path.stat().st_size < 100:
-        raise not_ours(path)
+        raise not_a_data_file(path)
 
 
-def not_ours(path: Path) -> BadDataFile:
+def not_a_data_file(path: Path) -> BadDataFile:
     return BadDataFile(f"{path} is not a data file of this broker, or it is damaged.")
 
 
-def _prepare(connection: sqlite3.Connection, path: Path, patience: float) -> None:
-    _look_inside(connection, path)
-    _patiently(connection, "PRAGMA journal_mode = WAL", patience)
-    begin(connection, patience)
+def _prepare_file(connection: sqlite3.Connection, path: Path, patience: float) -> None:
+    _read_file_version(connection, path)
+    _execute_when_not_busy(connection, "PRAGMA journal_mode = WAL", patience)
+    begin_writing(connection, patience)
     try:
-        _bring_up_to_date(connection, _look_inside(connection, path))
+        _migrate(connection, _read_file_version(connection, path))
         connection.execute("COMMIT")
     except BaseException:
         roll_back(connection)
         raise
-    for table in MADE_OF:
+    for table in TABLE_NAMES:
         connection.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone()  # noqa: S608  # the names above
-    _see_that_nulls_survive(connection)
+    _require_null_safe_sqlite(connection)
 
 
-def _patiently(connection: sqlite3.Connection, statement: str, patience: float) -> None:
+def _execute_when_not_busy(connection: sqlite3.Connection, statement: str, patience: float) -> None:
     """Changing the journal mode needs the file for itself, and is not waited for by any time-out of SQLite."""
     end = time.monotonic() + patience
     while True:
@@ -296,7 +296,7 @@ def _patiently(connection: sqlite3.Connection, statement: str, patience: float) 
         time.sleep(0.005)
 
 
-def _look_inside(connection: sqlite3.Connection, path: Path) -> int:
+def _read_file_version(connection: sqlite3.Connection, path: Path) -> int:
     """The version of the file, 0 for an empty one."""
     application, version, tables = connection.execute(
         "SELECT (SELECT application_id FROM pragma_application_id), (SELECT user_version FROM pragma_user_version),"
@@ -306,28 +306,28 @@ def _look_inside(connection: sqlite3.Connection, path: Path) -> int:
         return 0
     if application != APPLICATION_ID:
         raise BadDataFile(f"{path} is the data file of another program.")
-    if version > VERSION:
+    if version > FILE_VERSION:
         raise BadDataFile(
-            f"{path} was written by a newer version of this broker (format {version}, this one knows {VERSION})."
+            f"{path} was written by a newer version of this broker (format {version}, this one knows {FILE_VERSION})."
         )
     return int(version)
 
 
-def _bring_up_to_date(connection: sqlite3.Connection, version: int) -> None:
+def _migrate(connection: sqlite3.Connection, version: int) -> None:
     """Make the tables that the file does not have yet, and say so in it."""
-    if version == VERSION:
+    if version == FILE_VERSION:
         return
     if version == 0:
-        for table in TABLES:
+        for table in CREATE_TABLES:
             connection.execute(table)
         connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    for number in range(max(version, 1) + 1, VERSION + 1):
-        for table in ADDED[number]:
+    for number in range(max(version, 1) + 1, FILE_VERSION + 1):
+        for table in TABLES_ADDED_BY_VERSION[number]:
             connection.execute(table)
-    connection.execute(f"PRAGMA user_version = {VERSION}")
+    connection.execute(f"PRAGMA user_version = {FILE_VERSION}")
 
 
-def _see_that_nulls_survive(connection: sqlite3.Connection) -> None:
+def _require_null_safe_sqlite(connection: sqlite3.Connection) -> None:
     """Frames are joined within SQLite, which old versions end at a zero byte."""
     statement = "SELECT CAST(group_concat(value, '') AS BLOB) FROM (SELECT x'004101' AS value UNION ALL SELECT x'00')"
     if connection.execute(statement).fetchone()[0] != b"\x00A\x01\x00":

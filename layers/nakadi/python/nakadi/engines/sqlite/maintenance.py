@@ -15,7 +15,7 @@ from msgspec import Struct
 from nakadi.common.work import attempted
 from nakadi.engines.common import frames
 from nakadi.engines.sqlite.file import SqliteFile
-from nakadi.engines.sqlite.reading import ROW, FrameRow, outline_of, records_in, rows_from
+from nakadi.engines.sqlite.reading import ROW_HEAD, FrameRow, keys_and_tombstones_of_row, records_of_row, rows_from
 from nakadi.engines.sqlite.writing import SqliteWriter
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
@@ -28,10 +28,10 @@ T = TypeVar("T")
 STEP_ROWS = 300
 STEP_BYTES = 500_000
 
-LAST = "(SELECT id FROM frames WHERE log = :log ORDER BY first DESC LIMIT 1)"
+SELECT_LAST_FRAME_ID = "(SELECT id FROM frames WHERE log = :log ORDER BY first DESC LIMIT 1)"
 """A log's last row says which offset comes next, so it stays, if need be without its events."""
 
-REMOVE = """
+DELETE_SOME_FRAMES = """
     DELETE FROM frames WHERE id IN (
         SELECT id FROM (
             SELECT id, sum(size) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes FROM (
@@ -41,7 +41,7 @@ REMOVE = """
         WHERE coalesce(bytes, 0) < :bytes)
 """
 
-EVERYTHING = (1 << 63) - 1
+PAST_EVERY_OFFSET = (1 << 63) - 1
 
 
 class Cleaner:
@@ -59,13 +59,13 @@ class Cleaner:
     def trim(self, topic: str, partition: int, boundary: int) -> None:
         """Remove the events before this offset: for readers in the first step, from the file in the others."""
         log = self._writer.run(lambda connection: _move_boundary(connection, topic, partition, boundary))
-        self.in_steps(partial(_remove_some_rows, log))
+        self.repeat_step(partial(_remove_some_rows, log))
 
     def delete(self, topic: str) -> None:
-        self._writer.run(lambda connection: _forgotten(connection, topic))
+        self._writer.run(lambda connection: _forget_topic(connection, topic))
         self._rubbish.set()
 
-    def in_steps(self, step: Callable[[sqlite3.Connection], bool]) -> None:
+    def repeat_step(self, step: Callable[[sqlite3.Connection], bool]) -> None:
         """Repeat a step while it says that there is more to do."""
         while self.step(step):
             pass
@@ -94,16 +94,16 @@ class Cleaner:
 
     def _sweep_once(self) -> None:
         """What fails is tried again after the next deletion, or the next start: nothing hangs on it."""
-        with self._unless_closing():
+        with self._ignoring_errors_when_closing():
             for log in self._logs_without_topic():
                 attempted("removal of a deleted topic", f"log {log}", partial(self._remove_log, log))
 
     def _remove_log(self, log: int) -> None:
-        with self._unless_closing():
-            self.in_steps(partial(_swept, log))
+        with self._ignoring_errors_when_closing():
+            self.repeat_step(partial(_remove_orphaned_rows, log))
 
     @contextmanager
-    def _unless_closing(self) -> Iterator[None]:
+    def _ignoring_errors_when_closing(self) -> Iterator[None]:
         try:
             yield
         except Unavailable:
@@ -128,35 +128,38 @@ def _move_boundary(connection: sqlite3.Connection, topic: str, partition: int, b
 
 def _remove_some_rows(log: int, connection: sqlite3.Connection) -> bool:
     """Remove some of the rows that cannot be read any more; return whether there may be others."""
-    (oldest, spared) = connection.execute(f"SELECT oldest, {LAST} FROM logs WHERE id = :log", {"log": log}).fetchone()  # noqa: S608  # a constant
+    (oldest, spared) = connection.execute(
+        f"SELECT oldest, {SELECT_LAST_FRAME_ID} FROM logs WHERE id = :log",  # noqa: S608  # a constant
+        {"log": log},
+    ).fetchone()
     if spared is None:
         return False
-    if _remove(connection, log, oldest, spared):
+    if _delete_frames_before(connection, log, oldest, spared):
         return True
     first, count, stored_at, size = connection.execute(
         "SELECT first, count, stored_at, size FROM frames WHERE id = ?", (spared,)
     ).fetchone()
     if size and first + count <= oldest:
-        empty = ROW.pack(first, count, stored_at, 0)
+        empty = ROW_HEAD.pack(first, count, stored_at, 0)
         connection.execute("UPDATE frames SET size = 0, body = ? WHERE id = ?", (empty, spared))
     return False
 
 
-def _swept(log: int, connection: sqlite3.Connection) -> bool:
+def _remove_orphaned_rows(log: int, connection: sqlite3.Connection) -> bool:
     """The file's last row stays for now: its number must not be given to another, which would go unnoticed."""
     (newest,) = connection.execute("SELECT coalesce(max(id), 0) FROM frames").fetchone()
-    if _remove(connection, log, EVERYTHING, newest):
+    if _delete_frames_before(connection, log, PAST_EVERY_OFFSET, newest):
         return True
     connection.execute("DELETE FROM logs WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM frames WHERE log = ?1)", (log,))
     return False
 
 
-def _remove(connection: sqlite3.Connection, log: int, before: int, spared: int) -> bool:
+def _delete_frames_before(connection: sqlite3.Connection, log: int, before: int, spared: int) -> bool:
     limits = {"log": log, "before": before, "spared": spared, "rows": STEP_ROWS, "bytes": STEP_BYTES}
-    return connection.execute(REMOVE, limits).rowcount > 0
+    return connection.execute(DELETE_SOME_FRAMES, limits).rowcount > 0
 
 
-def _forgotten(connection: sqlite3.Connection, topic: str) -> None:
+def _forget_topic(connection: sqlite3.Connection, topic: str) -> None:
     connection.execute("UPDATE logs SET topic = NULL WHERE topic = (SELECT id FROM topics WHERE name = ?)", (topic,))
     connection.execute("DELETE FROM topics WHERE name = ?", (topic,))
 
@@ -164,9 +167,9 @@ def _forgotten(connection: sqlite3.Connection, topic: str) -> None:
 # Compaction -----------------------------------------------------------------------------------------------------------
 
 
-MOST_KEYS = 200_000
+MOST_KEYS_AT_ONCE = 200_000
 
-STATE = """
+SELECT_COMPACTION_STATE = """
     SELECT logs.id, logs.oldest, logs.compacted, logs.tombstone_at,
         coalesce((SELECT first + count FROM frames WHERE log = logs.id ORDER BY first DESC LIMIT 1), 0)
     FROM topics JOIN logs ON logs.topic = topics.id AND logs.partition = ? WHERE topics.name = ?
@@ -203,16 +206,16 @@ class KeepRule(Struct, frozen=True):
     last: int
     tombstones_before: int
 
-    def spares(self, offset: int, key: str | None, stored_at: int, *, tombstone: bool) -> bool:
+    def keeps_event(self, offset: int, key: str | None, stored_at: int, *, tombstone: bool) -> bool:
         if key is None or offset == self.last:
             return True
         return self.newest.get(key, offset) <= offset and not (tombstone and stored_at < self.tombstones_before)
 
-    def judge(self, row: FrameRow) -> CompactedRow:
+    def compacted(self, row: FrameRow) -> CompactedRow:
         stays = []
         changes = keeps_tombstone = False
-        for offset, entry in enumerate(outline_of(row), row.first):
-            spared = entry is not None and self.spares(offset, entry[0], row.stored_at, tombstone=entry[1])
+        for offset, entry in enumerate(keys_and_tombstones_of_row(row), row.first):
+            spared = entry is not None and self.keeps_event(offset, entry[0], row.stored_at, tombstone=entry[1])
             stays.append(spared)
             changes |= entry is not None and not spared
             # The newest event is looked at again anyway once it is not the newest any more.
@@ -238,40 +241,40 @@ class PartitionCompaction:
             return
         end = max(state.compacted, state.oldest)
         while True:
-            newest, end = self._newest(end, upto)
-            tombstone_at = self._walk(state, KeepRule(newest, state.next - 1, tombstones_before), end)
+            newest, end = self._newest_offsets_by_key(end, upto)
+            tombstone_at = self._compact_rows_before(state, KeepRule(newest, state.next - 1, tombstones_before), end)
             if end >= state.compacted:
-                self._cleaner.step(partial(_remember, state.log, end, tombstone_at))
+                self._cleaner.step(partial(_note_compacted, state.log, end, tombstone_at))
             if end >= upto:
                 return
 
     def _state(self) -> CompactionState:
         with self._file.lent() as connection:
-            found = connection.execute(STATE, (self._partition, self._topic)).fetchone()
+            found = connection.execute(SELECT_COMPACTION_STATE, (self._partition, self._topic)).fetchone()
         if found is None:
             raise UnknownTopic(f"{self._topic} is unknown, or has no partition {self._partition}")
         return CompactionState(*found)
 
-    def _newest(self, start: int, upto: int) -> tuple[dict[str, int], int]:
+    def _newest_offsets_by_key(self, start: int, upto: int) -> tuple[dict[str, int], int]:
         """The newest offset of each key from `start` on, and where the look ended."""
         newest: dict[str, int] = {}
         for rows in self._rows(start, upto):
             for row in rows:
-                for offset, entry in enumerate(outline_of(row), row.first):
+                for offset, entry in enumerate(keys_and_tombstones_of_row(row), row.first):
                     if entry is not None and entry[0] is not None:
                         newest[entry[0]] = offset
-            if len(newest) >= MOST_KEYS:
+            if len(newest) >= MOST_KEYS_AT_ONCE:
                 return newest, rows[-1].end
         return newest, upto
 
-    def _walk(self, state: CompactionState, rule: KeepRule, end: int) -> int | None:
+    def _compact_rows_before(self, state: CompactionState, rule: KeepRule, end: int) -> int | None:
         """Remove what goes before `end`, and answer when the oldest tombstone that stays was stored."""
         tombstone_at: int | None = None
         for rows in self._rows(state.oldest, end):
-            verdicts = [rule.judge(row) for row in rows]
+            verdicts = [rule.compacted(row) for row in rows]
             changes = [verdict for verdict in verdicts if verdict.changes]
             if changes:
-                self._cleaner.step(partial(_carry_out, state.log, changes))
+                self._cleaner.step(partial(_rewrite_rows, state.log, changes))
             if tombstone_at is None:
                 tombstone_at = next((each.row.stored_at for each in verdicts if each.keeps_tombstone), None)
         return tombstone_at
@@ -295,7 +298,7 @@ class PartitionCompaction:
             place = rows[-1].end
 
 
-def _carry_out(log: int, changes: Sequence[CompactedRow], connection: sqlite3.Connection) -> None:
+def _rewrite_rows(log: int, changes: Sequence[CompactedRow], connection: sqlite3.Connection) -> None:
     """Change the rows that are still as they were read: another process may be compacting too."""
     for verdict in changes:
         row = verdict.row
@@ -304,7 +307,7 @@ def _carry_out(log: int, changes: Sequence[CompactedRow], connection: sqlite3.Co
                 "DELETE FROM frames WHERE log = ? AND first = ? AND body = ?", (log, row.first, row.body())
             )
             continue
-        records = [record if stays else None for record, stays in zip(records_in(row), verdict.stays, strict=True)]
+        records = [record if stays else None for record, stays in zip(records_of_row(row), verdict.stays, strict=True)]
         frame = frames.encode(records)
         size = frames.size_of([record for record in records if record is not None])
         connection.execute(
@@ -313,7 +316,7 @@ def _carry_out(log: int, changes: Sequence[CompactedRow], connection: sqlite3.Co
         )
 
 
-def _remember(log: int, end: int, tombstone_at: int | None, connection: sqlite3.Connection) -> None:
+def _note_compacted(log: int, end: int, tombstone_at: int | None, connection: sqlite3.Connection) -> None:
     connection.execute(
         "UPDATE logs SET compacted = max(compacted, ?), tombstone_at = ? WHERE id = ?", (end, tombstone_at, log)
     )

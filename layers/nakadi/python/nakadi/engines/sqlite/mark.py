@@ -29,35 +29,35 @@ import orjson
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from nakadi.engines.sqlite.file import PATIENCE, BadDataFile, begin, opened, roll_back
+from nakadi.engines.sqlite.file import WRITE_PATIENCE_SECONDS, BadDataFile, begin_writing, open_connection, roll_back
 
 log = logging.getLogger(__name__)
 
-FORMAT = 1
+MARK_FORMAT = 1
 # The number is the revision of a document with no other use, so that the format of the file stays the same.
-NUMBER = "SELECT revision FROM documents WHERE kind = 'data-file' AND key = 'mark'"
-SET_NUMBER = """
+SELECT_MARK_NUMBER = "SELECT revision FROM documents WHERE kind = 'data-file' AND key = 'mark'"
+PUT_MARK_NUMBER = """
     INSERT INTO documents (kind, key, revision, entry) VALUES ('data-file', 'mark', ?1, json_array('mark', ?1, NULL))
     ON CONFLICT (kind, key) DO UPDATE SET revision = ?1, entry = json_array('mark', ?1, NULL)
 """
-IDENTITY = "SELECT identity FROM log_index"
-KEYS = "SELECT key FROM documents WHERE kind = ? ORDER BY key LIMIT ?"
-KINDS = ("event-types", "subscriptions", "storages")
-ENDS = """
+SELECT_IDENTITY = "SELECT identity FROM log_index"
+SELECT_KEYS = "SELECT key FROM documents WHERE kind = ? ORDER BY key LIMIT ?"
+KINDS_IN_MARK = ("event-types", "subscriptions", "storages")
+SELECT_LOG_ENDS = """
     SELECT topics.name || '/' || logs.partition, coalesce(
         (SELECT first + count FROM frames WHERE log = logs.id ORDER BY first DESC LIMIT 1), logs.oldest)
     FROM logs JOIN topics ON topics.id = logs.topic ORDER BY logs.id LIMIT ?
 """
-EVENT_TYPE_OF = "SELECT key FROM documents WHERE kind = 'event-types' AND instr(entry, ?) LIMIT 1"
+SELECT_EVENT_TYPE_OF_TOPIC = "SELECT key FROM documents WHERE kind = 'event-types' AND instr(entry, ?) LIMIT 1"
 
 # A half-written mark looks like damage; its writer is done by the next look, or by the last one.
 LOOKS, BETWEEN_LOOKS = 10, 0.1
 
 # What the mark lists is for people who look for what is missing; the number alone says that something is.
 MOST_LISTED = 10_000
-MOST_TOLD = 5
+MOST_NAMES_SHOWN = 5
 # A file of this size is looked through in a moment.
-CHECKED_WHOLE = 32_000_000
+LARGEST_FILE_CHECKED_WHOLE = 32_000_000
 
 REMEDY = (
     "Put back the files that belong together, or start once with --accept-loss: the broker then takes what is there "
@@ -122,7 +122,9 @@ def _describe_missing(path: Path, mark: DataFileMark | None) -> str | None:
 
 def _only_reading(path: Path) -> sqlite3.Connection:
     """A connection that changes nothing: the last one to leave would else put away the log, with what is in there."""
-    connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=PATIENCE)
+    connection = sqlite3.connect(
+        f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=WRITE_PATIENCE_SECONDS
+    )
     try:
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except BaseException:
@@ -134,29 +136,29 @@ def _only_reading(path: Path) -> sqlite3.Connection:
 def _describe_rollback(path: Path, connection: sqlite3.Connection, mark: DataFileMark | None) -> str | None:
     if mark is None:
         return None
-    if (file := _query_value(connection, IDENTITY)) != mark.file:
+    if (file := _query_value(connection, SELECT_IDENTITY)) != mark.file:
         return f"{path} is not the data file that {mark_path(path)} belongs to (it is {file}, not {mark.file})."
-    number = _query_value(connection, NUMBER) or 0
+    number = _query_value(connection, SELECT_MARK_NUMBER) or 0
     if number >= mark.number:
         return None
     return (
         f"The data file {path} has less than it had: it was marked with number {mark.number} at {mark.at}, "
-        f"and what is there ends at number {number}.{_missing(connection, mark)}"
+        f"and what is there ends at number {number}.{_describe_missing_content(connection, mark)}"
     )
 
 
-def _missing(connection: sqlite3.Connection, mark: DataFileMark) -> str:
+def _describe_missing_content(connection: sqlite3.Connection, mark: DataFileMark) -> str:
     lines = []
     for kind, keys in mark.keys.items():
-        gone = sorted(set(keys) - set(_keys(connection, kind)))
-        lines += [f"{kind.replace('-', ' ')} {_some(gone)}"] if gone else []
+        gone = sorted(set(keys) - set(_keys_of_kind(connection, kind)))
+        lines += [f"{kind.replace('-', ' ')} {_first_names_and_count(gone)}"] if gone else []
     ends = _log_ends(connection)
     shorter = [
         f"{_log_named(connection, name)} from offset {ends.get(name, 0)} to {end - 1}"
         for name, end in mark.ends.items()
         if ends.get(name, 0) < end
     ]
-    lines += [f"events of {_some(shorter)}"] if shorter else []
+    lines += [f"events of {_first_names_and_count(shorter)}"] if shorter else []
     return f" Missing, as far as it is known: {'; '.join(lines)}." if lines else ""
 
 
@@ -167,19 +169,19 @@ def _all_of(mark: DataFileMark) -> str:
 
 def _log_named(connection: sqlite3.Connection, name: str) -> str:
     topic, _, partition = name.rpartition("/")
-    event_type = _query_value(connection, EVENT_TYPE_OF, f'"{topic}"') or f"topic {topic}"
+    event_type = _query_value(connection, SELECT_EVENT_TYPE_OF_TOPIC, f'"{topic}"') or f"topic {topic}"
     return f"{event_type}, partition {partition},"
 
 
-def _some(names: list[str]) -> str:
-    more = len(names) - MOST_TOLD
-    return ", ".join(names[:MOST_TOLD]) + (f" and {more} more" if more > 0 else "")
+def _first_names_and_count(names: list[str]) -> str:
+    more = len(names) - MOST_NAMES_SHOWN
+    return ", ".join(names[:MOST_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def _damage(path: Path, connection: sqlite3.Connection) -> str | None:
     """What SQLite says of a file that is small enough to be looked through."""
     pages, page_size = _query_value(connection, "PRAGMA page_count"), _query_value(connection, "PRAGMA page_size")
-    if pages * page_size > CHECKED_WHOLE:
+    if pages * page_size > LARGEST_FILE_CHECKED_WHOLE:
         return None
     found = _query_value(connection, "PRAGMA quick_check(1)")
     return None if found == "ok" else f"The data file {path} is damaged: {' '.join(str(found).split())}."
@@ -257,7 +259,7 @@ class Marker:
     def __init__(self, path: Path, now: Callable[[], datetime], *, above: int = 0) -> None:
         self._path = path
         self._now = now
-        self._connection = opened(path, PATIENCE)
+        self._connection = open_connection(path, WRITE_PATIENCE_SECONDS)
         self._begin_the_log_anew()
         self._above = above
         self._seen: int | None = None
@@ -285,25 +287,25 @@ class Marker:
         if seen == self._seen:
             return
         # What is listed is read before the number is given: the mark must not cover anything that comes after it.
-        keys = {kind: _keys(self._connection, kind) for kind in KINDS}
+        keys = {kind: _keys_of_kind(self._connection, kind) for kind in KINDS_IN_MARK}
         ends = _log_ends(self._connection)
-        identity = _query_value(self._connection, IDENTITY)
+        identity = _query_value(self._connection, SELECT_IDENTITY)
         number = self._next_number()
         at = self._now().astimezone(UTC).isoformat(timespec="seconds")
-        _write(mark_path(self._path), DataFileMark(file=identity, number=number, at=at, keys=keys, ends=ends))
+        _write_mark(mark_path(self._path), DataFileMark(file=identity, number=number, at=at, keys=keys, ends=ends))
         self._seen = seen
 
     def _begin_the_log_anew(self) -> None:
         """Truncate the log, if no other process is at work: what a crash left behind its end is of no use."""
         self._connection.execute("PRAGMA busy_timeout = 0").close()
         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
-        self._connection.execute(f"PRAGMA busy_timeout = {int(PATIENCE * 1000)}").close()
+        self._connection.execute(f"PRAGMA busy_timeout = {int(WRITE_PATIENCE_SECONDS * 1000)}").close()
 
     def _next_number(self) -> int:
-        begin(self._connection, PATIENCE)
+        begin_writing(self._connection, WRITE_PATIENCE_SECONDS)
         try:
-            number = max(_query_value(self._connection, NUMBER) or 0, self._above) + 1
-            self._connection.execute(SET_NUMBER, (number,))
+            number = max(_query_value(self._connection, SELECT_MARK_NUMBER) or 0, self._above) + 1
+            self._connection.execute(PUT_MARK_NUMBER, (number,))
             self._connection.execute("COMMIT")
         except BaseException:
             roll_back(self._connection)
@@ -316,12 +318,12 @@ def _query_value(connection: sqlite3.Connection, statement: str, *values: object
     return None if found is None else found[0]
 
 
-def _keys(connection: sqlite3.Connection, kind: str) -> list[str]:
-    return [key for (key,) in connection.execute(KEYS, (kind, MOST_LISTED)).fetchall()]
+def _keys_of_kind(connection: sqlite3.Connection, kind: str) -> list[str]:
+    return [key for (key,) in connection.execute(SELECT_KEYS, (kind, MOST_LISTED)).fetchall()]
 
 
 def _log_ends(connection: sqlite3.Connection) -> dict[str, int]:
-    return dict(connection.execute(ENDS, (MOST_LISTED,)).fetchall())
+    return dict(connection.execute(SELECT_LOG_ENDS, (MOST_LISTED,)).fetchall())
 
 
 def _read_mark(path: Path) -> DataFileMark | None:
@@ -334,14 +336,14 @@ def _read_mark(path: Path) -> DataFileMark | None:
     if checksum != _checksum(text):
         raise DamagedMark("its checksum is wrong")
     content = orjson.loads(text)
-    if content.pop("format") != FORMAT:
+    if content.pop("format") != MARK_FORMAT:
         raise DamagedMark("a newer version has written it")
     return DataFileMark(**content)
 
 
-def _write(path: Path, mark: DataFileMark) -> None:
+def _write_mark(path: Path, mark: DataFileMark) -> None:
     """Replace the mark in one step: a reader finds the old one or the new one."""
-    text = orjson.dumps({"format": FORMAT, **asdict(mark)}, option=orjson.OPT_APPEND_NEWLINE)
+    text = orjson.dumps({"format": MARK_FORMAT, **asdict(mark)}, option=orjson.OPT_APPEND_NEWLINE)
     new = path.with_name(f"{path.name}.{os.getpid()}")
     with new.open("wb") as file:
         file.write(_checksum(text) + b"\n" + text)

@@ -22,10 +22,10 @@ from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
 
 T = TypeVar("T")
 
-ROW = struct.Struct("<QIqI")
+ROW_HEAD = struct.Struct("<QIqI")
 """What a body begins with, so that rows can be joined within SQLite: first offset, count, stored at, length."""
 
-LIKELY_JOINED = 8_000
+LARGEST_RECORDS_TO_JOIN = 8_000
 """Up to this size, records are encoded once it is known what they are stored with."""
 
 FRAME_BYTES = 64_000
@@ -59,12 +59,12 @@ class FrameRow(NamedTuple):
     def body(self, frame: bytes | None = None) -> bytes:
         """How the row is kept, with its own frame or another one."""
         frame = self.frame if frame is None else frame
-        return ROW.pack(self.first, self.seats, self.stored_at, len(frame)) + frame
+        return ROW_HEAD.pack(self.first, self.seats, self.stored_at, len(frame)) + frame
 
 
 def chunks_of(records: Sequence[Record]) -> Iterator[Chunk]:
-    for group, size in _group(records, [len(record.value or b"") + 1 for record in records]):
-        if size > LIKELY_JOINED:
+    for group, size in _groups_of_frame_size(records, [len(record.value or b"") + 1 for record in records]):
+        if size > LARGEST_RECORDS_TO_JOIN:
             yield Chunk(group, len(group), size, frames.encode(group))
         else:
             frames.check(group)
@@ -74,7 +74,9 @@ def chunks_of(records: Sequence[Record]) -> Iterator[Chunk]:
 def merged(chunks: Sequence[Chunk]) -> Iterator[Chunk]:
     """Join neighbours that are small: readers of single events would otherwise fetch as many rows."""
     # What is a frame and nothing else is left alone: unpacking it here would take longer than reading one more row.
-    for group, size in _group(chunks, [chunk.size if chunk.records else FRAME_BYTES + 1 for chunk in chunks]):
+    for group, size in _groups_of_frame_size(
+        chunks, [chunk.size if chunk.records else FRAME_BYTES + 1 for chunk in chunks]
+    ):
         if len(group) == 1:
             yield group[0]
         else:
@@ -102,7 +104,7 @@ class PreparedRecords(Sequence[Record]):
         return [record for record in records if record is not None][index]
 
 
-def _group(items: Sequence[T], sizes: Iterable[int]) -> Iterator[tuple[list[T], int]]:
+def _groups_of_frame_size(items: Sequence[T], sizes: Iterable[int]) -> Iterator[tuple[list[T], int]]:
     """Neighbours in groups of about the size of a frame."""
     group: list[T] = []
     total = 0
@@ -121,7 +123,7 @@ def _group(items: Sequence[T], sizes: Iterable[int]) -> Iterator[tuple[list[T], 
 
 # Of the rows that might be wanted (going by the size of the first), those are fetched before which neither the limit
 # nor the bytes are reached. A window without an order takes the rows as they come, which here is by offset.
-READ = """
+SELECT_JOINED_ROWS = """
     SELECT logs.oldest,
         (SELECT first + count FROM frames WHERE log = logs.id ORDER BY first DESC LIMIT 1),
         (SELECT CAST(group_concat(body, '') AS BLOB) FROM (
@@ -141,7 +143,7 @@ READ = """
     WHERE topics.name = :topic
 """
 
-BOUNDS = """
+SELECT_BOUNDS = """
     SELECT json_group_array(json_array(logs.partition, logs.oldest,
         (SELECT first + count FROM frames WHERE log = logs.id ORDER BY first DESC LIMIT 1)))
     FROM topics JOIN logs ON logs.topic = topics.id AND logs.partition IN (SELECT value FROM json_each(:partitions))
@@ -150,7 +152,7 @@ BOUNDS = """
 
 # A binary search: frames are in the order of time, and a frame's events have one time. It takes turns: a row with the
 # time of the event in the middle (nothing is stored there: as if long ago), then one with the half that is left.
-OFFSET_AT = """
+SEARCH_OFFSET_AT_TIME = """
     WITH RECURSIVE search (log, low, high, found) AS (
         SELECT logs.id, logs.oldest,
             coalesce((SELECT first + count FROM frames WHERE log = logs.id ORDER BY first DESC LIMIT 1), 0), NULL
@@ -187,23 +189,23 @@ def slice_of(
 
 def bounds_of(connection: sqlite3.Connection, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
     wanted = {"topic": topic, "partitions": orjson.dumps(list(partitions)).decode()}
-    (found,) = connection.execute(BOUNDS, wanted).fetchone()
+    (found,) = connection.execute(SELECT_BOUNDS, wanted).fetchone()
     bounds = {number: Bounds(oldest, following or 0) for number, oldest, following in orjson.loads(found)}
     missing = [number for number in partitions if number not in bounds]
-    if missing or not (bounds or is_known(connection, topic)):
+    if missing or not (bounds or is_known_topic(connection, topic)):
         raise UnknownTopic(f"{topic} is unknown, or has no partition {missing}")
     return {number: bounds[number] for number in partitions}
 
 
 def offset_at(connection: sqlite3.Connection, topic: str, partition: int, moment: datetime) -> int:
     wanted = {"topic": topic, "partition": partition, "moment": microseconds(moment)}
-    found = connection.execute(OFFSET_AT, wanted).fetchone()
+    found = connection.execute(SEARCH_OFFSET_AT_TIME, wanted).fetchone()
     if found is None:
         raise UnknownTopic(f"{topic} is unknown, or has no partition {partition}")
     return int(found[0])
 
 
-def is_known(connection: sqlite3.Connection, topic: str) -> bool:
+def is_known_topic(connection: sqlite3.Connection, topic: str) -> bool:
     return connection.execute("SELECT 1 FROM topics WHERE name = ?", (topic,)).fetchone() is not None
 
 
@@ -212,21 +214,21 @@ def rows_from(
 ) -> tuple[int, list[FrameRow]]:
     """Where the log ends, and its next rows."""
     wanted = {"topic": topic, "partition": partition, "start": start, "limit": limit, "max_bytes": max_bytes}
-    found = connection.execute(READ, wanted).fetchone()
+    found = connection.execute(SELECT_JOINED_ROWS, wanted).fetchone()
     if found is None:
         raise UnknownTopic(f"{topic} is unknown, or has no partition {partition}")
     oldest, following, joined = found
     if not oldest <= start <= (following or 0):
         raise OffsetUnavailable(f"{start} is not between {oldest} and {following or 0}")
-    return following or 0, list(_rows_in(joined or b""))
+    return following or 0, list(_split_joined_rows(joined or b""))
 
 
-def _rows_in(joined: bytes) -> Iterator[FrameRow]:
+def _split_joined_rows(joined: bytes) -> Iterator[FrameRow]:
     """The rows that SQLite has joined."""
     place = following = 0
     while place < len(joined):
-        body = place + ROW.size
-        first, count, stored_at, length = ROW.unpack_from(joined, place) if body <= len(joined) else (-1, 0, 0, 0)
+        body = place + ROW_HEAD.size
+        first, count, stored_at, length = ROW_HEAD.unpack_from(joined, place) if body <= len(joined) else (-1, 0, 0, 0)
         place = body + length
         if first < following or place > len(joined):
             raise Unavailable(f"The rows behind offset {following} are damaged.")
@@ -234,7 +236,7 @@ def _rows_in(joined: bytes) -> Iterator[FrameRow]:
         following = first + count
 
 
-def records_in(row: FrameRow, part: slice = frames.WHOLE) -> list[Record | None]:
+def records_of_row(row: FrameRow, part: slice = frames.ALL_RECORDS) -> list[Record | None]:
     if not row.frame:
         return []
     try:
@@ -243,12 +245,12 @@ def records_in(row: FrameRow, part: slice = frames.WHOLE) -> list[Record | None]
         raise _damage_error(row, error) from error
 
 
-def outline_of(row: FrameRow) -> list[tuple[str | None, bool] | None]:
+def keys_and_tombstones_of_row(row: FrameRow) -> list[tuple[str | None, bool] | None]:
     """Of each place the key and whether it holds a tombstone; None where nothing is left."""
     if not row.frame:
         return []
     try:
-        return frames.outline(row.frame)
+        return frames.keys_and_tombstones(row.frame)
     except frames.BadFrame as error:
         raise _damage_error(row, error) from error
 
@@ -259,7 +261,7 @@ def _events_of(rows: Sequence[FrameRow], start: int, limit: int) -> Sequence[Sto
         return EventLines(list(_lines_of(rows, start, limit)))
     events: list[StoredEvent] = []
     for row in rows:
-        events += _events(row, start, limit - len(events))
+        events += _events_of_row(row, start, limit - len(events))
     return tuple(events[:limit])
 
 
@@ -269,7 +271,7 @@ def _lines_of(rows: Sequence[FrameRow], start: int, wanted: int) -> Iterator[Lin
         if not row.frame or wanted <= 0:
             continue
         try:
-            lines = Lines(row.first, moment_of(row.stored_at), *frames.text_of(row.frame))
+            lines = Lines(row.first, moment_of(row.stored_at), *frames.lines_and_ends(row.frame))
         except frames.BadFrame as error:
             raise _damage_error(row, error) from error
         first = max(start - row.first, 0)
@@ -279,11 +281,11 @@ def _lines_of(rows: Sequence[FrameRow], start: int, wanted: int) -> Iterator[Lin
             wanted -= last - first
 
 
-def _events(row: FrameRow, start: int, wanted: int) -> list[StoredEvent]:
+def _events_of_row(row: FrameRow, start: int, wanted: int) -> list[StoredEvent]:
     """Events of a row from an offset on, no fewer than wanted if they are there."""
     skipped = max(start - row.first, 0)
     has_gaps = row.frame and frames.has_notes(row.frame)
-    records = records_in(row, slice(skipped, None if has_gaps else skipped + max(wanted, 0)))
+    records = records_of_row(row, slice(skipped, None if has_gaps else skipped + max(wanted, 0)))
     moment = moment_of(row.stored_at)
     events = map(StoredEvent._make, zip(count(row.first + skipped), records, repeat(moment), strict=False))
     return [event for event in events if event.record is not None] if has_gaps else list(events)

@@ -27,7 +27,7 @@ from msgspec import Struct
 
 from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.engines.sqlite.reading import Chunk, PreparedRecords
-from nakadi.engines.sqlite.writing import WAITING_APPENDS, WAITING_BYTES, Done, Place, chunked
+from nakadi.engines.sqlite.writing import MOST_WAITING_APPENDS, MOST_WAITING_BYTES, AppendDone, TopicPartition, chunked
 from nakadi.model.events import Record, Stored
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import EventLog, Fates, SealedTopic, UnknownTopic
@@ -39,14 +39,14 @@ T = TypeVar("T")
 # Messages -------------------------------------------------------------------------------------------------------------
 
 
-LENGTH = struct.Struct("<I")
-RECEIVED_AT_ONCE = 1 << 18
+MESSAGE_LENGTH = struct.Struct("<I")
+BYTES_RECEIVED_AT_ONCE = 1 << 18
 
-FAILURES: tuple[type[Exception], ...] = (Unavailable, UnknownTopic, SealedTopic)
+FAILURE_TYPES: tuple[type[Exception], ...] = (Unavailable, UnknownTopic, SealedTopic)
 """What an append can fail with. Everything else is `Unavailable` to the process that sent it."""
 
 
-class _Append(Struct, frozen=True, array_like=True, tag=1):
+class _AppendRequest(Struct, frozen=True, array_like=True, tag=1):
     """An append to be made. Its outcome names the number."""
 
     number: int
@@ -54,41 +54,41 @@ class _Append(Struct, frozen=True, array_like=True, tag=1):
     batches: dict[int, list[Chunk]]
 
 
-class _Watch(Struct, frozen=True, array_like=True, tag=2):
+class _WatchRequest(Struct, frozen=True, array_like=True, tag=2):
     """From now on, the partitions that grew are to be reported."""
 
 
-class _Outcomes(Struct, frozen=True, array_like=True, tag=3):
+class _AppendOutcomes(Struct, frozen=True, array_like=True, tag=3):
     """Partitions that grew, and appends that have ended since the last message. A failure is a number, the index of
-    its kind in `FAILURES`, and its text."""
+    its kind in `FAILURE_TYPES`, and its text."""
 
-    grown: list[Place]
+    grown: list[TopicPartition]
     stored: list[int]
     failed: list[tuple[int, int, str]]
 
 
-class _Watching(Struct, frozen=True, array_like=True, tag=4):
+class _WatchConfirmation(Struct, frozen=True, array_like=True, tag=4):
     """Everything that is committed from now on will be reported."""
 
 
-_REQUESTS = msgspec.msgpack.Decoder(_Append | _Watch)
-_ANSWERS = msgspec.msgpack.Decoder(_Outcomes | _Watching)
+_REQUESTS = msgspec.msgpack.Decoder(_AppendRequest | _WatchRequest)
+_ANSWERS = msgspec.msgpack.Decoder(_AppendOutcomes | _WatchConfirmation)
 
 
-def framed(message: Struct) -> bytes:
+def with_length(message: Struct) -> bytes:
     body = msgspec.msgpack.encode(message)
-    return LENGTH.pack(len(body)) + body
+    return MESSAGE_LENGTH.pack(len(body)) + body
 
 
-def messages_in(received: bytearray) -> Iterator[bytes]:
+def split_messages(received: bytearray) -> Iterator[bytes]:
     """Take every whole message out of what was received."""
     place = 0
-    while len(received) - place >= LENGTH.size:
-        (length,) = LENGTH.unpack_from(received, place)
-        end = place + LENGTH.size + length
+    while len(received) - place >= MESSAGE_LENGTH.size:
+        (length,) = MESSAGE_LENGTH.unpack_from(received, place)
+        end = place + MESSAGE_LENGTH.size + length
         if end > len(received):
             break
-        yield bytes(received[place + LENGTH.size : end])
+        yield bytes(received[place + MESSAGE_LENGTH.size : end])
         place = end
     del received[:place]
 
@@ -102,12 +102,12 @@ class RemoteWriter:
     def __init__(self, connection: socket.socket, file: SqliteFile, announce: Callable[[str, int], None]) -> None:
         self._file = file
         self._announce = announce
-        self._outbox = _Outbox(connection)
+        self._outbox = _SocketOutbox(connection)
         self._connection = connection
         self._changed = threading.Condition()
         self._next = 0
         # By number: what is called with the outcome, and the size.
-        self._waiting: dict[int, tuple[Done, int]] = {}
+        self._waiting: dict[int, tuple[AppendDone, int]] = {}
         self._waiting_bytes = 0
         self._ended = ""
         self._watching = threading.Event()
@@ -115,19 +115,19 @@ class RemoteWriter:
         self._thread = threading.Thread(target=self._receive, name="event-log-outcomes", daemon=True)
         self._thread.start()
 
-    def append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: Done) -> None:
+    def append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: AppendDone) -> None:
         chunks = {partition: [_without_copies(chunk) for chunk in chunked(each)] for partition, each in batches.items()}
         size = sum(chunk.size for each in chunks.values() for chunk in each)
         with self._changed:
             self._refuse_if_ended()
-            if len(self._waiting) >= WAITING_APPENDS or self._waiting_bytes > WAITING_BYTES:
+            if len(self._waiting) >= MOST_WAITING_APPENDS or self._waiting_bytes > MOST_WAITING_BYTES:
                 raise Unavailable("Too many events wait to be written.")
             number = self._next
             self._next += 1
             # Before it is sent: the outcome may arrive before `send` returns.
             self._waiting[number] = done, size
             self._waiting_bytes += size
-        self._outbox.send(framed(_Append(number, topic, chunks)))
+        self._outbox.send(with_length(_AppendRequest(number, topic, chunks)))
 
     def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         with self._changed:
@@ -141,7 +141,7 @@ class RemoteWriter:
             self._refuse_if_ended()
             first, self._is_asked_to_watch = not self._is_asked_to_watch, True
         if first:
-            self._outbox.send(framed(_Watch()))
+            self._outbox.send(with_length(_WatchRequest()))
         # What is committed after this returned must be reported, so the other side has to know.
         self._watching.wait()
         with self._changed:
@@ -170,27 +170,27 @@ class RemoteWriter:
     def _receive(self) -> None:
         received = bytearray()
         try:
-            while data := self._connection.recv(RECEIVED_AT_ONCE):
+            while data := self._connection.recv(BYTES_RECEIVED_AT_ONCE):
                 received += data
-                for message in messages_in(received):
-                    self._take(_ANSWERS.decode(message))
+                for message in split_messages(received):
+                    self._handle_message(_ANSWERS.decode(message))
         except OSError as error:
             log.warning("The connection to the process that commits events is broken: %s", error)
         except Exception:
             log.exception("An outcome of the process that commits events cannot be understood")
-        self._break_off()
+        self._fail_waiting_appends()
 
-    def _take(self, answer: _Outcomes | _Watching) -> None:
-        if isinstance(answer, _Watching):
+    def _handle_message(self, answer: _AppendOutcomes | _WatchConfirmation) -> None:
+        if isinstance(answer, _WatchConfirmation):
             self._watching.set()
             return
         for topic, partition in answer.grown:
             self._announce(topic, partition)
-        self._finish([(number, None) for number in answer.stored])
-        self._finish([(number, FAILURES[kind](text)) for number, kind, text in answer.failed])
+        self._finish_appends([(number, None) for number in answer.stored])
+        self._finish_appends([(number, FAILURE_TYPES[kind](text)) for number, kind, text in answer.failed])
 
-    def _finish(self, outcomes: Sequence[tuple[int, Exception | None]]) -> None:
-        finished: list[tuple[Done, Exception | None]] = []
+    def _finish_appends(self, outcomes: Sequence[tuple[int, Exception | None]]) -> None:
+        finished: list[tuple[AppendDone, Exception | None]] = []
         with self._changed:
             for number, error in outcomes:
                 done, size = self._waiting.pop(number)
@@ -206,14 +206,14 @@ class RemoteWriter:
                 # It must not end the thread that all other appends wait for.
                 log.exception("Passing on the outcome of an append failed")
 
-    def _break_off(self) -> None:
+    def _fail_waiting_appends(self) -> None:
         with self._changed:
             self._ended = self._ended or "The process that commits events has ended."
             # Set in the same step: nothing can be added to what waits, behind this look, and then wait for ever.
             left = list(self._waiting)
         # An append that is told of the end before it was sent is not sent either, for the connection is broken.
         broken = Unavailable("The process that commits events ended before it answered: not known to be stored.")
-        self._finish([(number, broken) for number in left])
+        self._finish_appends([(number, broken) for number in left])
         self._watching.set()
 
 
@@ -222,7 +222,7 @@ def _without_copies(chunk: Chunk) -> Chunk:
     return chunk if chunk.frame is None else Chunk((), chunk.count, chunk.size, chunk.frame)
 
 
-class _Outbox:
+class _SocketOutbox:
     """Sends without waiting. What the socket does not take at once is sent by a thread, in its order."""
 
     def __init__(self, connection: socket.socket) -> None:
@@ -250,7 +250,7 @@ class _Outbox:
             self._is_sending = True
             self._changed.notify()
             if self._thread is None:
-                self._thread = threading.Thread(target=self._send_the_rest, name="event-log-outbox", daemon=True)
+                self._thread = threading.Thread(target=self._send_until_closed, name="event-log-outbox", daemon=True)
                 self._thread.start()
 
     def close(self) -> None:
@@ -261,7 +261,7 @@ class _Outbox:
         if self._thread is not None:
             self._thread.join()
 
-    def _send_the_rest(self) -> None:
+    def _send_until_closed(self) -> None:
         while True:
             with self._changed:
                 # Whoever finds nothing unsent sends by itself again, so the two are settled under one lock.
@@ -288,13 +288,13 @@ class AppendService:
     def __init__(self, event_log: EventLog) -> None:
         self._log = event_log
         self._loop = asyncio.get_running_loop()
-        self._connections: list[_Sender] = []
+        self._connections: list[_WorkerConnection] = []
         self._end_watch: Callable[[], None] | None = None
         self._is_awake = False
 
     async def serve(self, connection: socket.socket) -> None:
         """Make the appends that arrive from a process, until its end of the connection is closed."""
-        sender = _Sender(self._log, self._wake, self._watch)
+        sender = _WorkerConnection(self._log, self._schedule_sending, self._watch)
         self._connections.append(sender)
         try:
             transport, _ = await self._loop.create_unix_connection(lambda: sender, sock=connection)
@@ -316,38 +316,38 @@ class AppendService:
         for sender in tuple(self._connections):
             if sender.is_watching:
                 sender.news.append((topic, partition))
-        self._wake()
+        self._schedule_sending()
 
-    def _wake(self) -> None:
+    def _schedule_sending(self) -> None:
         """Have what is new sent. May be called in any thread."""
         # The flag is put back before the queues are emptied: what is added by those who find it set is still sent.
         if not self._is_awake:
             self._is_awake = True
             try:
-                self._loop.call_soon_threadsafe(self._send)
+                self._loop.call_soon_threadsafe(self._flush_all)
             except RuntimeError:
                 log.debug("An append has ended after the event loop")
 
-    def _send(self) -> None:
+    def _flush_all(self) -> None:
         self._is_awake = False
         for sender in self._connections:
             sender.flush()
 
 
-class _Sender(asyncio.Protocol):
+class _WorkerConnection(asyncio.Protocol):
     """The process at the other end of a connection."""
 
     def __init__(self, event_log: EventLog, wake: Callable[[], None], watch: Callable[[], None]) -> None:
         self.gone = asyncio.Event()
         self.is_watching = False
         # Filled by the threads of the log: partitions that grew, and outcomes.
-        self.news: deque[Place] = deque()
+        self.news: deque[TopicPartition] = deque()
         self._outcomes: deque[tuple[int, Fates | Exception]] = deque()
         self._log = event_log
-        self._wake = wake
+        self._schedule_sending = wake
         self._watch = watch
         self._received = bytearray()
-        self._grown: dict[Place, None] = {}
+        self._grown: dict[TopicPartition, None] = {}
         self._is_paused = False
         self._transport: asyncio.Transport | None = None
 
@@ -363,16 +363,16 @@ class _Sender(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._received += data
-        for message in messages_in(self._received):
+        for message in split_messages(self._received):
             request = _REQUESTS.decode(message)
-            if isinstance(request, _Append):
+            if isinstance(request, _AppendRequest):
                 batches = {partition: PreparedRecords(chunks) for partition, chunks in request.batches.items()}
                 self._log.append_soon(request.topic, batches, partial(self._finish, request.number))
             else:
                 # First the place that reports are put into, then the watch, and then the answer that relies on both.
                 self.is_watching = True
                 self._watch()
-                self._write(_Watching())
+                self._write(_WatchConfirmation())
 
     def pause_writing(self) -> None:
         self._is_paused = True
@@ -391,26 +391,26 @@ class _Sender(asyncio.Protocol):
         failed: list[tuple[int, int, str]] = []
         while self._outcomes:
             number, outcome = self._outcomes.popleft()
-            if (failure := _failure_of(outcome)) is None:
+            if (failure := _failure_message(outcome)) is None:
                 stored.append(number)
             else:
                 failed.append((number, *failure))
         grown, self._grown = list(self._grown), {}
-        self._write(_Outcomes(grown, stored, failed))
+        self._write(_AppendOutcomes(grown, stored, failed))
 
     def _finish(self, number: int, outcome: Fates | Exception) -> None:
         self._outcomes.append((number, outcome))
-        self._wake()
+        self._schedule_sending()
 
     def _write(self, message: Struct) -> None:
         if self._transport is not None:
-            self._transport.write(framed(message))
+            self._transport.write(with_length(message))
 
 
-def _failure_of(outcome: Fates | Exception) -> tuple[int, str] | None:
+def _failure_message(outcome: Fates | Exception) -> tuple[int, str] | None:
     """The kind and the text of a failure; None of an append that is stored."""
     if isinstance(outcome, Exception):
-        kind = next((index for index, each in enumerate(FAILURES) if isinstance(outcome, each)), 0)
+        kind = next((index for index, each in enumerate(FAILURE_TYPES) if isinstance(outcome, each)), 0)
         return kind, str(outcome)
     refused = [str(fate) for fate in outcome.values() if not isinstance(fate, Stored)]
     return (0, refused[0]) if refused else None

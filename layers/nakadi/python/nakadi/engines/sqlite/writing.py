@@ -21,7 +21,7 @@ from msgspec import Struct
 from nakadi.common.metrics import Metrics
 from nakadi.engines.common import frames
 from nakadi.engines.sqlite.file import SqliteFile
-from nakadi.engines.sqlite.reading import ROW, Chunk, PreparedRecords, chunks_of, merged
+from nakadi.engines.sqlite.reading import ROW_HEAD, Chunk, PreparedRecords, chunks_of, merged
 from nakadi.model.events import Record, microseconds
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import Clock
@@ -30,14 +30,14 @@ from nakadi.ports.event_log import SealedTopic, UnknownTopic
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Done = Callable[[Exception | None], None]
-Place = tuple[str, int]
+AppendDone = Callable[[Exception | None], None]
+TopicPartition = tuple[str, int]
 
-WAITING_APPENDS = 20_000
-WAITING_BYTES = 128_000_000
-COMMIT_BYTES = 16_000_000
+MOST_WAITING_APPENDS = 20_000
+MOST_WAITING_BYTES = 128_000_000
+MOST_BYTES_IN_A_COMMIT = 16_000_000
 
-ENDS = """
+SELECT_PARTITION_ENDS = """
     SELECT json_group_array(json_array(
         wanted.key, logs.id, topics.sealed, newest.first + newest.count, newest.stored_at))
     FROM json_each(?) AS wanted
@@ -47,11 +47,11 @@ ENDS = """
         ON newest.log = logs.id AND newest.first = (SELECT max(first) FROM frames WHERE log = logs.id)
 """
 
-COLUMNS = "log, first, count, stored_at, size, body"
-ROWS_AT_ONCE = 16
+FRAME_COLUMNS = "log, first, count, stored_at, size, body"
+ROWS_IN_AN_INSERT = 16
 """Rows of one statement. SQLite keeps each statement prepared, so there must not be many of them."""
 
-KNOWN_ENDS = 10_000
+MOST_KNOWN_ENDS = 10_000
 """Partitions whose ends are remembered."""
 
 
@@ -64,7 +64,7 @@ class CommittedAppend(Struct, frozen=True):
     next: int
 
 
-class _End(Struct):
+class _PartitionEnd(Struct):
     log: int
     sealed: bool
     next: int
@@ -74,7 +74,7 @@ class _End(Struct):
 class _PendingAppend:
     """An append that waits for the writer, which calls `done` with its error, if there is one."""
 
-    def __init__(self, topic: str, batches: Mapping[int, Sequence[Record]], done: Done) -> None:
+    def __init__(self, topic: str, batches: Mapping[int, Sequence[Record]], done: AppendDone) -> None:
         self.topic = topic
         self.done = done
         self.places = [(topic, partition) for partition in batches]
@@ -89,7 +89,7 @@ class _PendingAppend:
             # It must not end the thread that all other appends wait for.
             log.exception("Passing on the outcome of an append to %s failed", self.topic)
 
-    def refusal(self, ends: Mapping[Place, _End]) -> Exception | None:
+    def refusal(self, ends: Mapping[TopicPartition, _PartitionEnd]) -> Exception | None:
         for place in self.places:
             if place not in ends:
                 return UnknownTopic(f"{self.topic} is unknown, or has no partition {place[1]}")
@@ -106,7 +106,7 @@ class _WriterTask(Generic[T]):
     """Work that a thread waits for."""
 
     def __init__(self, work: Callable[[sqlite3.Connection], T]) -> None:
-        self._work = work
+        self._write_until_closed = work
         # Held until the writer releases it: an `Event`, without the condition and the second lock of one.
         self._done = threading.Lock()
         self._done.acquire()
@@ -116,7 +116,7 @@ class _WriterTask(Generic[T]):
     def take(self, file: SqliteFile) -> None:
         try:
             with file.writing() as connection:
-                self._result = self._work(connection)
+                self._result = self._write_until_closed(connection)
         except BaseException as error:  # noqa: BLE001  # it is raised in the waiting thread
             self._error = error
         self._done.release()
@@ -131,7 +131,7 @@ class _WriterTask(Generic[T]):
 class SqliteWriter(Protocol):
     """What writes the events of a process, and does the small steps of looking after them."""
 
-    def append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: Done) -> None:
+    def append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: AppendDone) -> None:
         """Have `done` called when the records are durable, or with the reason why they are not. Waits for nothing."""
 
     def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -159,15 +159,15 @@ class LogWriter:
         self._closing = False
         metrics.log_appends_waiting.follow(lambda: {(): len(self._appends)})
         metrics.log_bytes_waiting.follow(lambda: {(): self._waiting_bytes})
-        self._thread = threading.Thread(target=self._work, name="event-log-writer", daemon=True)
+        self._thread = threading.Thread(target=self._write_until_closed, name="event-log-writer", daemon=True)
         self._thread.start()
 
-    def append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: Done) -> None:
+    def append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: AppendDone) -> None:
         append = _PendingAppend(topic, batches, done)
         with self._changed:
             # Under the lock of the writer's last look: nothing gets into the queue once the writer has found it empty.
             self._refuse_if_closing()
-            if len(self._appends) >= WAITING_APPENDS or self._waiting_bytes > WAITING_BYTES:
+            if len(self._appends) >= MOST_WAITING_APPENDS or self._waiting_bytes > MOST_WAITING_BYTES:
                 raise Unavailable("Too many events wait to be written.")
             self._waiting_bytes += append.size
             self._appends.append(append)
@@ -191,18 +191,18 @@ class LogWriter:
         if self._closing:
             raise Unavailable("The event log is closed.")
 
-    def _work(self) -> None:
-        while (turns := self._next_turns()) is not None:
+    def _write_until_closed(self) -> None:
+        while (turns := self._next_work()) is not None:
             appends, steps = turns
             if appends:
-                self._commit(appends)
+                self._commit_appends(appends)
             for step in steps:
                 step.take(self._file)
                 self._ends.forget()
             # Not kept while nothing comes: a large batch would stay in memory until the next one.
             del turns, appends, steps
 
-    def _next_turns(self) -> tuple[list[_PendingAppend], list[_WriterTask[Any]]] | None:
+    def _next_work(self) -> tuple[list[_PendingAppend], list[_WriterTask[Any]]] | None:
         """As many appends as fit into a commit, and one step; None when there will be nothing more."""
         with self._changed:
             while not self._appends and not self._steps:
@@ -212,18 +212,18 @@ class LogWriter:
                 self._changed.wait()
             appends: list[_PendingAppend] = []
             size = 0
-            while self._appends and (size < COMMIT_BYTES):
+            while self._appends and (size < MOST_BYTES_IN_A_COMMIT):
                 appends.append(self._appends.popleft())
                 size += appends[-1].size
             self._waiting_bytes -= size
             # One step and no more: appends that come during a long clean-up wait for one step of it.
             return appends, [self._steps.popleft()] if self._steps else []
 
-    def _commit(self, appends: Sequence[_PendingAppend]) -> None:
+    def _commit_appends(self, appends: Sequence[_PendingAppend]) -> None:
         began = time.perf_counter()
         try:
             with self._file.writing() as connection:
-                refusals, arrivals = _store(connection, self._ends, appends, microseconds(self._clock.now()))
+                refusals, arrivals = _store_appends(connection, self._ends, appends, microseconds(self._clock.now()))
         except Exception as error:  # noqa: BLE001  # it is for those who wait
             # They were moved on for rows that are not in the file after all.
             self._ends.forget()
@@ -249,56 +249,62 @@ class PartitionEnds:
     """
 
     def __init__(self) -> None:
-        self._ends: dict[Place, _End] = {}
+        self._ends: dict[TopicPartition, _PartitionEnd] = {}
         self._connection: sqlite3.Connection | None = None
         self._version = 0
 
     def forget(self) -> None:
         self._ends.clear()
 
-    def of(self, connection: sqlite3.Connection, places: Sequence[Place]) -> Mapping[Place, _End]:
+    def of(
+        self, connection: sqlite3.Connection, places: Sequence[TopicPartition]
+    ) -> Mapping[TopicPartition, _PartitionEnd]:
         """The ends of these partitions, and perhaps of others; those that are unknown are missing."""
         (version,) = connection.execute("PRAGMA data_version").fetchone()
-        if version != self._version or connection is not self._connection or len(self._ends) > KNOWN_ENDS:
+        if version != self._version or connection is not self._connection or len(self._ends) > MOST_KNOWN_ENDS:
             self._ends.clear()
             self._connection, self._version = connection, version
         missing = [place for place in places if place not in self._ends]
         if missing:
-            (found,) = connection.execute(ENDS, (orjson.dumps(missing).decode(),)).fetchone()
+            (found,) = connection.execute(SELECT_PARTITION_ENDS, (orjson.dumps(missing).decode(),)).fetchone()
             for index, log, sealed, following, stored_at in orjson.loads(found):
-                self._ends[missing[index]] = _End(log, bool(sealed), following or 0, stored_at or 0)
+                self._ends[missing[index]] = _PartitionEnd(log, bool(sealed), following or 0, stored_at or 0)
         return self._ends
 
 
-def _store(
+def _store_appends(
     connection: sqlite3.Connection, known: PartitionEnds, appends: Sequence[_PendingAppend], now: int
 ) -> tuple[list[Exception | None], list[CommittedAppend]]:
     ends = known.of(connection, list(dict.fromkeys(place for append in appends for place in append.places)))
     refusals = [append.refusal(ends) for append in appends]
-    accepted: dict[Place, list[Chunk]] = {}
+    accepted: dict[TopicPartition, list[Chunk]] = {}
     for append, refusal in zip(appends, refusals, strict=True):
         if refusal is None:
             for place, chunks in append.chunks.items():
                 accepted.setdefault(place, []).extend(chunks)
-    _insert(connection, [row for place, chunks in accepted.items() for row in _rows(ends[place], chunks, now)])
+    _insert_frames(
+        connection, [row for place, chunks in accepted.items() for row in _frame_rows(ends[place], chunks, now)]
+    )
     return refusals, [CommittedAppend(*place, ends[place].log, ends[place].next) for place in accepted]
 
 
-def _rows(end: _End, chunks: Sequence[Chunk], now: int) -> Iterator[tuple[int, int, int, int, int, bytes]]:
+def _frame_rows(
+    end: _PartitionEnd, chunks: Sequence[Chunk], now: int
+) -> Iterator[tuple[int, int, int, int, int, bytes]]:
     end.stored_at = max(end.stored_at, now)
     for chunk in merged(chunks):
         count, frame = chunk.count, chunk.frame or frames.encode(chunk.records)
-        body = ROW.pack(end.next, count, end.stored_at, len(frame)) + frame
+        body = ROW_HEAD.pack(end.next, count, end.stored_at, len(frame)) + frame
         yield end.log, end.next, count, end.stored_at, chunk.size, body
         end.next += count
 
 
-def _insert(connection: sqlite3.Connection, rows: Sequence[tuple[int, int, int, int, int, bytes]]) -> None:
-    for start in range(0, len(rows), ROWS_AT_ONCE):
-        some = rows[start : start + ROWS_AT_ONCE]
+def _insert_frames(connection: sqlite3.Connection, rows: Sequence[tuple[int, int, int, int, int, bytes]]) -> None:
+    for start in range(0, len(rows), ROWS_IN_AN_INSERT):
+        some = rows[start : start + ROWS_IN_AN_INSERT]
         connection.execute(_insert_statement(len(some)), [value for row in some for value in row])
 
 
 @cache
 def _insert_statement(rows: int) -> str:
-    return f"INSERT INTO frames ({COLUMNS}) VALUES {', '.join(['(?, ?, ?, ?, ?, ?)'] * rows)}"  # noqa: S608  # no values
+    return f"INSERT INTO frames ({FRAME_COLUMNS}) VALUES {', '.join(['(?, ?, ?, ?, ?, ?)'] * rows)}"  # noqa: S608  # no values

@@ -13,9 +13,9 @@ from nakadi.event_types.cursors import (
     PARTITION_NOT_FOUND,
     CursorError,
     CursorErrorKind,
-    distance,
+    events_between,
     offset_as_sent,
-    shifted,
+    shifted_position,
 )
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.snapshot import DUPLICATE_PARTITIONS, Cursors, PartitionSnapshot
@@ -105,7 +105,7 @@ class _CursorHandlers(Struct, frozen=True):
         view = self.cursors.at(event_type)
         positions = [_converted(view, cursor) for cursor in asked]
         moved = [
-            shifted(event_type, cursor.partition, position, number)
+            shifted_position(event_type, cursor.partition, position, number)
             for cursor, position, number in zip(asked, positions, numbers, strict=True)
         ]
         return json_response(
@@ -139,7 +139,7 @@ class _CursorHandlers(Struct, frozen=True):
         if partition not in ends:
             raise Invalid(PARTITION_NOT_FOUND)
         _, newest = ends[partition]
-        return distance(event_type, partition, position, newest)
+        return events_between(event_type, partition, position, newest)
 
     def _distance(
         self, event_type: EventType, view: PartitionSnapshot, first: Cursor, last: Cursor
@@ -150,7 +150,7 @@ class _CursorHandlers(Struct, frozen=True):
         return {
             "initial_cursor": {"partition": first.partition, "offset": first.offset},
             "final_cursor": {"partition": last.partition, "offset": last.offset},
-            "distance": distance(event_type, first.partition, start, end),
+            "distance": events_between(event_type, first.partition, start, end),
         }
 
 

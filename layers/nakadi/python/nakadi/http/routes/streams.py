@@ -186,7 +186,7 @@ class _SubscriptionStreamHandlers(Struct, frozen=True):
         return Streaming(serve, _subscription_headers(form, opening.id), given_up=lambda: self._give_up(opening))
 
     def _give_up(self, opening: JoinedStream) -> None:
-        self.streams.give_up(opening)
+        self.streams.abandon(opening)
 
 
 class _CountedFormat:

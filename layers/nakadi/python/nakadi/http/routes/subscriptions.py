@@ -26,7 +26,7 @@ from nakadi.subscriptions.api.parked_events import (
     ParkedEvents,
     ParkedEventStatus,
     event_key,
-    parsed_id,
+    parse_parked_event_id,
 )
 from nakadi.subscriptions.api.repository import (
     DEFAULT_LIMIT,
@@ -307,7 +307,7 @@ def _parked_event_limit(request: Request) -> int:
 
 def _after(request: Request) -> str | None:
     after = request.parameter("after")
-    if after and parsed_id(after) is None:
+    if after and parse_parked_event_id(after) is None:
         raise Malformed(f"'{after}' is not the id of a parked event")
     return after or None
 

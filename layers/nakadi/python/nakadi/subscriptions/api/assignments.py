@@ -10,8 +10,8 @@ Sessions join and leave, partitions change owners; nothing of it is stored here.
 reads it, gets the next one here, and writes it only over the one that was read; if another process was faster, it
 starts again. So two processes never give one partition to two sessions.
 
-One write moves `MOST_PLACES` partitions at most; what does not fit is moved by the next `rebalanced`, which has to be
-called until it returns what it was given.
+One write moves `MOST_PLACES` partitions at most; what does not fit is moved by the next `with_partitions_shared_anew`,
+which has to be called until it returns what it was given.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LEASE_DURATION = timedelta(seconds=10)
 CLOCK_MARGIN = timedelta(seconds=2)
 """How much later others regard it as dead: clocks differ, and what was sent takes its time to arrive."""
 
-_PATIENCE = (LEASE_DURATION + CLOCK_MARGIN).total_seconds()
+_SECONDS_UNTIL_LEASE_EXPIRES = (LEASE_DURATION + CLOCK_MARGIN).total_seconds()
 
 
 class LeaseObservation(Struct, frozen=True):
@@ -50,7 +50,7 @@ class LeaseObservation(Struct, frozen=True):
         return self if until == self.until else replace(self, until=until, since=now, renewed=True)
 
     def is_good(self, wall: datetime, now: float) -> bool:
-        if now >= self.since + _PATIENCE:
+        if now >= self.since + _SECONDS_UNTIL_LEASE_EXPIRES:
             return False
         return self.renewed or wall < self.until + CLOCK_MARGIN
 
@@ -74,10 +74,10 @@ class LeaseWatch:
         leases = self._coordination.leases()
         wall, after = min(wall, self._clock.now()), self._clock.monotonic()
         with self._lock:
-            self._seen = {holder: self._sighting(holder, until, after) for holder, until in leases.items()}
+            self._seen = {holder: self._observation_of(holder, until, after) for holder, until in leases.items()}
             return frozenset(holder for holder, each in self._seen.items() if each.is_good(wall, now))
 
-    def _sighting(self, holder: str, until: datetime, now: float) -> LeaseObservation:
+    def _observation_of(self, holder: str, until: datetime, now: float) -> LeaseObservation:
         known = self._seen.get(holder)
         return LeaseObservation(until, now) if known is None else known.next(until, now)
 
@@ -91,56 +91,61 @@ def sessions_without_lease(sessions: Iterable[Session], living: Collection[str])
 
 
 RESET_IN_PROGRESS = "Resetting subscription cursors request is still in progress"
-TIMEOUT = "Timeout resetting cursors"
+RESET_TIMED_OUT = "Timeout resetting cursors"
 
 
-def joined(assignment: Assignment, session: Session, subscription: str, now: datetime) -> Assignment:
+def with_session(assignment: Assignment, session: Session, subscription: str, now: datetime) -> Assignment:
     """With one more session, and the partitions shared anew; raises `Conflict` if there is no room for it."""
     if session.requested:
         _check_unclaimed(assignment.sessions, session.requested)
     else:
         _check_slots(assignment, subscription)
-    if being_reset(assignment, now):
+    if is_being_reset(assignment, now):
         raise Conflict(RESET_IN_PROGRESS)
     if assignment.reset is not None:
         # Its time is over, and other sessions have not ended.
-        assignment = reset_ended(assignment, assignment.reset.id, now, TIMEOUT)
-    return rebalanced(replace(assignment, sessions=(*assignment.sessions, session)))
+        assignment = with_reset_ended(assignment, assignment.reset.id, now, RESET_TIMED_OUT)
+    return with_partitions_shared_anew(replace(assignment, sessions=(*assignment.sessions, session)))
 
 
-def left(assignment: Assignment, gone: Collection[str]) -> Assignment:
+def without_sessions(assignment: Assignment, gone: Collection[str]) -> Assignment:
     """Without these sessions. What they had goes to whom it was promised to, or is shared anew."""
     staying = tuple(each for each in assignment.sessions if each.id not in gone)
-    released = tuple(_released(entry, gone) for entry in assignment.entries)
-    shared = _changed(released, rebalance(staying, released))
-    return replace(assignment, sessions=staying, entries=_within_one_write(assignment.entries, shared))
+    released = tuple(_entry_without_sessions(entry, gone) for entry in assignment.entries)
+    shared = _with_changed_entries(released, changes_to_rebalance(staying, released))
+    return replace(assignment, sessions=staying, entries=_limited_to_one_write(assignment.entries, shared))
 
 
-def rebalanced(assignment: Assignment) -> Assignment:
+def with_partitions_shared_anew(assignment: Assignment) -> Assignment:
     """With a fair share for each session, as far as owners have handed over."""
-    shared = _changed(assignment.entries, rebalance(assignment.sessions, assignment.entries))
-    return replace(assignment, entries=_within_one_write(assignment.entries, shared))
+    shared = _with_changed_entries(assignment.entries, changes_to_rebalance(assignment.sessions, assignment.entries))
+    return replace(assignment, entries=_limited_to_one_write(assignment.entries, shared))
 
 
-def handed_over(assignment: Assignment, session: str, places: Collection[EventTypePartition]) -> Assignment:
+def with_partitions_handed_over(
+    assignment: Assignment, session: str, places: Collection[EventTypePartition]
+) -> Assignment:
     """With the partitions that a session hands over owned by the sessions that wait for them."""
-    changes = given_to_next(assignment.entries, session, places)
-    return replace(assignment, entries=_within_one_write(assignment.entries, _changed(assignment.entries, changes)))
+    changes = entries_given_to_next(assignment.entries, session, places)
+    return replace(
+        assignment,
+        entries=_limited_to_one_write(assignment.entries, _with_changed_entries(assignment.entries, changes)),
+    )
 
 
 def with_entries(assignment: Assignment, changes: Iterable[Entry]) -> Assignment:
     """With these entries in the places of those that were there."""
-    return replace(assignment, entries=_changed(assignment.entries, changes))
+    return replace(assignment, entries=_with_changed_entries(assignment.entries, changes))
 
 
-def being_reset(assignment: Assignment, now: datetime) -> bool:
+def is_being_reset(assignment: Assignment, now: datetime) -> bool:
     """Whether offsets are being reset. A reset that began in the future was requested before a clock was set back, and
     does not count: its process may be long gone, or finds out in time, for offsets are only set without a session."""
     reset = assignment.reset
     return reset is not None and now < reset.until and (reset.since is None or reset.since <= now + CLOCK_MARGIN)
 
 
-def reset_ended(assignment: Assignment, reset_id: str, now: datetime, failure: str = "") -> Assignment:
+def with_reset_ended(assignment: Assignment, reset_id: str, now: datetime, failure: str = "") -> Assignment:
     """With this reset at its end, if it still stands."""
     reset = assignment.reset
     if reset is None or reset.id != reset_id:
@@ -167,19 +172,19 @@ def _check_unclaimed(sessions: Iterable[Session], requested: Iterable[EventTypeP
         )
 
 
-def _released(entry: Entry, gone: Collection[str]) -> Entry:
+def _entry_without_sessions(entry: Entry, gone: Collection[str]) -> Entry:
     following = None if entry.next in gone else entry.next
     if entry.owner in gone:
         return replace(entry, owner=following, next=None)
     return replace(entry, next=following)
 
 
-def _changed(entries: Iterable[Entry], changes: Iterable[Entry]) -> tuple[Entry, ...]:
+def _with_changed_entries(entries: Iterable[Entry], changes: Iterable[Entry]) -> tuple[Entry, ...]:
     new = {each.place: each for each in changes}
     return tuple(new.get(each.place, each) for each in entries)
 
 
-def _within_one_write(old: Iterable[Entry], new: Iterable[Entry]) -> tuple[Entry, ...]:
+def _limited_to_one_write(old: Iterable[Entry], new: Iterable[Entry]) -> tuple[Entry, ...]:
     """The new entries, but the old ones once so many owners have changed as one write may change."""
     room, kept = MOST_PLACES, []
     for before, after in zip(old, new, strict=True):
@@ -191,38 +196,40 @@ def _within_one_write(old: Iterable[Entry], new: Iterable[Entry]) -> tuple[Entry
 # Fair shares ----------------------------------------------------------------------------------------------------------
 
 
-NO_CHANGE: tuple[Entry, ...] = ()
+NO_CHANGED_ENTRIES: tuple[Entry, ...] = ()
 
 
-def rebalance(sessions: Sequence[Session], entries: Sequence[Entry]) -> tuple[Entry, ...]:
+def changes_to_rebalance(sessions: Sequence[Session], entries: Sequence[Entry]) -> tuple[Entry, ...]:
     """The entries that have to change so that every session has a fair share; none if that cannot be had.
 
     It cannot be had if a partition is requested that does not exist or is requested twice, or if the sessions that
     share outnumber the partitions left to them.
     """
-    claimed = _claimed(sessions, entries)
+    claimed = _sessions_by_requested_partition(sessions, entries)
     if claimed is None:
-        return NO_CHANGE
+        return NO_CHANGED_ENTRIES
     live = {session.id for session in sessions}
     sharing = sorted(session.id for session in sessions if not session.requested)
     rest = [entry for entry in entries if entry.place not in claimed]
-    moved = [moved_to(entry, claimed[entry.place], live) for entry in entries if entry.place in claimed]
+    moved = [entry_moved_to(entry, claimed[entry.place], live) for entry in entries if entry.place in claimed]
     if sharing and rest:
         if len(rest) < len(sharing):
-            return NO_CHANGE
-        moved += _shared(sharing, rest)
+            return NO_CHANGED_ENTRIES
+        moved += _moves_for_fair_share(sharing, rest)
     before = {entry.place: entry for entry in entries}
     return tuple(entry for entry in moved if entry != before[entry.place])
 
 
-def moved_to(entry: Entry, session: str, live: Collection[str]) -> Entry:
+def entry_moved_to(entry: Entry, session: str, live: Collection[str]) -> Entry:
     """The entry on its way to a session: at once if it has no live owner."""
     if entry.owner is None or entry.owner == session or entry.owner not in live:
         return replace(entry, owner=session, next=None)
     return replace(entry, next=session)
 
 
-def given_to_next(entries: Iterable[Entry], session: str, places: Collection[EventTypePartition]) -> tuple[Entry, ...]:
+def entries_given_to_next(
+    entries: Iterable[Entry], session: str, places: Collection[EventTypePartition]
+) -> tuple[Entry, ...]:
     """The entries that change when a session hands over partitions that others wait for."""
     return tuple(
         replace(entry, owner=entry.next, next=None)
@@ -231,7 +238,9 @@ def given_to_next(entries: Iterable[Entry], session: str, places: Collection[Eve
     )
 
 
-def _claimed(sessions: Iterable[Session], entries: Iterable[Entry]) -> Mapping[EventTypePartition, str] | None:
+def _sessions_by_requested_partition(
+    sessions: Iterable[Session], entries: Iterable[Entry]
+) -> Mapping[EventTypePartition, str] | None:
     """Partition -> session that asked for it by name; None if they cannot all have what they asked for."""
     there = {entry.place for entry in entries}
     claimed: dict[EventTypePartition, str] = {}
@@ -243,33 +252,33 @@ def _claimed(sessions: Iterable[Session], entries: Iterable[Entry]) -> Mapping[E
     return claimed
 
 
-def _shared(sharing: Sequence[str], entries: Sequence[Entry]) -> list[Entry]:
+def _moves_for_fair_share(sharing: Sequence[str], entries: Sequence[Entry]) -> list[Entry]:
     """The moves that give every session a fair share of these entries."""
-    quota = _quotas(sharing, len(entries))
+    quota = _partitions_per_session(sharing, len(entries))
     held: dict[str, list[Entry]] = {session: [] for session in sharing}
     pool: deque[Entry] = deque()
     for entry in entries:
-        (held[entry.next or entry.owner or ""] if _settled(entry, held) else pool).append(entry)
+        (held[entry.next or entry.owner or ""] if _belongs_to_sharing_sessions(entry, held) else pool).append(entry)
     for session in sharing:
-        pool.extend(_surplus(held[session], quota[session]))
+        pool.extend(_entries_above_quota(held[session], quota[session]))
     return [
-        moved_to(pool.popleft(), session, held)
+        entry_moved_to(pool.popleft(), session, held)
         for session in sharing
         for _ in range(quota[session] - min(len(held[session]), quota[session]))
     ]
 
 
-def _quotas(sharing: Sequence[str], count: int) -> Mapping[str, int]:
+def _partitions_per_session(sharing: Sequence[str], count: int) -> Mapping[str, int]:
     share, left_over = divmod(count, len(sharing))
     return {session: share + (index < left_over) for index, session in enumerate(sharing)}
 
 
-def _settled(entry: Entry, sharing: Collection[str]) -> bool:
+def _belongs_to_sharing_sessions(entry: Entry, sharing: Collection[str]) -> bool:
     """Whether all sessions that the entry names are among those that share."""
     return entry.owner in sharing and (entry.next is None or entry.next in sharing)
 
 
-def _surplus(entries: Sequence[Entry], quota: int) -> Sequence[Entry]:
+def _entries_above_quota(entries: Sequence[Entry], quota: int) -> Sequence[Entry]:
     """What a session has too much: first what it would only get later, then the last."""
     coming = [entry for entry in entries if entry.next is not None]
     present = [entry for entry in entries if entry.next is None]

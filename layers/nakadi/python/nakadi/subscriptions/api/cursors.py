@@ -19,16 +19,16 @@ from nakadi.model.subscription import CommitResult, EventTypePartition, Subscrip
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import Coordination
 from nakadi.subscriptions.api.initialisation import OffsetInitialisation
-from nakadi.subscriptions.api.repository import Subscriptions, unknown
+from nakadi.subscriptions.api.repository import Subscriptions, subscription_not_found
 from nakadi.subscriptions.api.resets import Resets
 
 CONSUMER_BLOCKED = "Application or subscription is blocked"
-EMPTY = "Cursors are empty"
+CURSORS_EMPTY = "Cursors are empty"
 
-_NUMBER = re.compile(r"[0-9]+", re.ASCII)
+_DECIMAL_NUMBER = re.compile(r"[0-9]+", re.ASCII)
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 
-BEFORE_FIRST = -1
+OFFSET_BEFORE_FIRST_EVENT = -1
 
 
 class _ResolvedCursor(Struct, frozen=True):
@@ -53,9 +53,9 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
 
     def committed(self, subscription_id: str, subject: Subject) -> Sequence[tuple[EventTypePartition, Position]]:
         """How far each partition is committed; nothing before the first stream."""
-        self._require(subscription_id, subject, Operation.VIEW)
+        self._require_consumer(subscription_id, subject, Operation.VIEW)
         offsets = self.coordination.offsets(subscription_id)
-        return sorted(((place, each.position) for place, each in offsets.items()), key=_in_order)
+        return sorted(((place, each.position) for place, each in offsets.items()), key=_by_event_type_and_number)
 
     # Committing
 
@@ -75,10 +75,10 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
     def _commit(
         self, subscription_id: str, stream_id: str, cursors: Sequence[SubscriptionCursor], subject: Subject
     ) -> Sequence[CommitResult]:
-        resolved = [self._resolved(each) for each in cursors]
+        resolved = [self._resolved_from_cache(each) for each in cursors]
         if not resolved:
-            raise Invalid(EMPTY)
-        self._require(subscription_id, subject, Operation.VIEW, Operation.READ)
+            raise Invalid(CURSORS_EMPTY)
+        self._require_consumer(subscription_id, subject, Operation.VIEW, Operation.READ)
         for each in resolved:
             _check_partition_and_timeline(each)
         if not _UUID.fullmatch(stream_id):
@@ -90,10 +90,10 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
     def _commit_one(self, subscription_id: str, stream_id: str, meant: _ResolvedCursor) -> Sequence[CommitResult]:
         """Most commits have one cursor: one conditional write, and nothing is read unless it fails. Two commits of one
         partition at the same time do no harm: the write compares, and an offset never moves back."""
-        positions = {meant.place: _storable(meant.position)}
+        positions = {meant.place: _storable_position(meant.position)}
         verdict = self.coordination.commit(subscription_id, stream_id, positions, self.clock.now())[meant.place]
         if verdict is CommitResult.NOT_OWNED:
-            raise self._refusal(subscription_id, stream_id, [meant])
+            raise self._reason_of_refusal(subscription_id, stream_id, [meant])
         return [verdict]
 
     def _commit_several(
@@ -102,19 +102,21 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
         """All partitions are read before the first is written."""
         offsets = self.coordination.offsets(subscription_id)
         if any(each.place not in offsets or offsets[each.place].owner != stream_id for each in meant):
-            raise self._refusal(subscription_id, stream_id, meant)
+            raise self._reason_of_refusal(subscription_id, stream_id, meant)
         before = {each.place: offsets[each.place].position for each in meant}
-        judged, greatest = commit_results_in_order([(each.place, _storable(each.position)) for each in meant], before)
+        judged, greatest = commit_results_in_order(
+            [(each.place, _storable_position(each.position)) for each in meant], before
+        )
         written = self.coordination.commit(subscription_id, stream_id, greatest, self.clock.now())
         if CommitResult.NOT_OWNED in written.values():
-            raise self._refusal(subscription_id, stream_id, meant)
+            raise self._reason_of_refusal(subscription_id, stream_id, meant)
         # What another request committed meanwhile makes the rest of its partition outdated.
         return [
             verdict if written.get(each.place, verdict) is CommitResult.COMMITTED else CommitResult.OUTDATED
             for each, verdict in zip(meant, judged, strict=True)
         ]
 
-    def _refusal(self, subscription_id: str, stream_id: str, meant: Sequence[_ResolvedCursor]) -> Invalid:
+    def _reason_of_refusal(self, subscription_id: str, stream_id: str, meant: Sequence[_ResolvedCursor]) -> Invalid:
         """Why a stream may not commit these: the first reason there is."""
         assignment = self.coordination.assignment(subscription_id)
         if assignment.session(stream_id) is None:
@@ -122,12 +124,12 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
         for each in meant:
             entry = assignment.entry(each.place)
             if entry is None or entry.owner is None:
-                return Invalid(str(_no_partition(each)))
+                return Invalid(str(_partition_not_found(each)))
             if entry.owner != stream_id:
                 shown = f"{each.place.event_type}:{each.place.partition}:{each.position}"
                 return Invalid(f"Cursor {shown} cannot be committed with stream id {stream_id}")
         # It was another session's just now.
-        return Invalid(str(_no_partition(meant[0])))
+        return Invalid(str(_partition_not_found(meant[0])))
 
     # Setting
 
@@ -136,15 +138,15 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
         found = self.subscriptions.find(subscription_id)
         self._refuse_blocked(found, subject)
         # Not by a cached event type: the bounds that are read next are those of the event type as it is now.
-        meant = [self._resolved_now(each) for each in cursors]
+        meant = [self._resolved_from_registry(each) for each in cursors]
         if found is None:
-            raise unknown(subscription_id)
+            raise subscription_not_found(subscription_id)
         self.permissions.require_each((Operation.VIEW, Operation.ADMIN), found.resource, subject)
         self._check_own(found, meant)
         self._check_readable(meant)
         self.initialisation.initialised(found)
         if meant:
-            self.resets.reset(subscription_id, {each.place: _storable(each.position) for each in meant})
+            self.resets.reset(subscription_id, {each.place: _storable_position(each.position) for each in meant})
 
     def _check_own(self, subscription: Subscription, meant: Sequence[_ResolvedCursor]) -> None:
         foreign = sorted({each.event_type.name for each in meant} - set(subscription.event_types))
@@ -160,26 +162,26 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
 
     # Both
 
-    def _resolved(self, cursor: SubscriptionCursor) -> _ResolvedCursor:
+    def _resolved_from_cache(self, cursor: SubscriptionCursor) -> _ResolvedCursor:
         """What a cursor means. If the cached event type does not know its timeline, the registry is read."""
         try:
-            return self._resolved_in(self.event_types.cached(cursor.event_type), cursor)
+            return self._resolved_in_event_type(self.event_types.cached(cursor.event_type), cursor)
         except (CursorError, NotFound):
-            return self._resolved_now(cursor)
+            return self._resolved_from_registry(cursor)
 
-    def _resolved_now(self, cursor: SubscriptionCursor) -> _ResolvedCursor:
+    def _resolved_from_registry(self, cursor: SubscriptionCursor) -> _ResolvedCursor:
         try:
-            return self._resolved_in(self.event_types.get(cursor.event_type), cursor)
+            return self._resolved_in_event_type(self.event_types.get(cursor.event_type), cursor)
         except (CursorError, NotFound) as error:
             raise Invalid(str(error)) from error
 
-    def _resolved_in(self, event_type: EventType, cursor: SubscriptionCursor) -> _ResolvedCursor:
+    def _resolved_in_event_type(self, event_type: EventType, cursor: SubscriptionCursor) -> _ResolvedCursor:
         position = newest_position(event_type, cursor.offset)
         if position is None:
             position = self.cursors.resolve(event_type, Cursor(cursor.partition, cursor.offset))
         return _ResolvedCursor(cursor, cursor.place, event_type, position)
 
-    def _require(self, subscription_id: str, subject: Subject, *operations: Operation) -> None:
+    def _require_consumer(self, subscription_id: str, subject: Subject, *operations: Operation) -> None:
         """Check that a subject may consume a subscription. A blocked one does not learn whether it exists."""
         try:
             found = self.subscriptions.cached(subscription_id)
@@ -209,22 +211,22 @@ def commit_results_in_order(
 def _check_partition_and_timeline(meant: _ResolvedCursor) -> None:
     """The partition's name has to be a number, and the timeline's events must still be there."""
     partition = meant.cursor.partition
-    if not _NUMBER.fullmatch(partition):
-        raise Invalid(str(_no_partition(meant)))
+    if not _DECIMAL_NUMBER.fullmatch(partition):
+        raise Invalid(str(_partition_not_found(meant)))
     timeline = timeline_of(meant.event_type, meant.position.timeline)
     if timeline is None or timeline.deleted:
         digits = offset_digits(meant.position, meant.cursor.offset)
         raise Invalid(str(CursorError(CursorErrorKind.UNAVAILABLE, partition, digits, meant.event_type.name)))
 
 
-def _no_partition(meant: _ResolvedCursor) -> CursorError:
+def _partition_not_found(meant: _ResolvedCursor) -> CursorError:
     return CursorError(CursorErrorKind.PARTITION_NOT_FOUND, meant.cursor.partition)
 
 
-def _storable(position: Position) -> Position:
+def _storable_position(position: Position) -> Position:
     """Offsets before the first event are all stored as the same one."""
-    return Position(position.timeline, max(BEFORE_FIRST, position.offset))
+    return Position(position.timeline, max(OFFSET_BEFORE_FIRST_EVENT, position.offset))
 
 
-def _in_order(item: tuple[EventTypePartition, Position]) -> tuple[str, int]:
+def _by_event_type_and_number(item: tuple[EventTypePartition, Position]) -> tuple[str, int]:
     return item[0].event_type, int(item[0].partition)

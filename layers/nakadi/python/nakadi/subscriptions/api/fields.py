@@ -17,8 +17,8 @@ from nakadi.model.outcomes import Violation, Violations
 from nakadi.model.subscription import Entry, SubscriptionDraft
 from nakadi.openapi.checks import body_violations
 
-SEND_COUNT = "nakadi.zalando.org/subscription-max-event-send-count"
-POLICY = "nakadi.zalando.org/subscription-unprocessable-event-policy"
+SEND_COUNT_ANNOTATION = "nakadi.zalando.org/subscription-max-event-send-count"
+POLICY_ANNOTATION = "nakadi.zalando.org/subscription-unprocessable-event-policy"
 POLICIES = ("SKIP_EVENT", "DEAD_LETTER_QUEUE", "PARK_KEY")
 SEND_COUNTS = range(2, 11)
 
@@ -28,7 +28,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
 def check_fields(draft: SubscriptionDraft) -> None:
     annotations = draft.annotations or {}
     found = (
-        *body_violations("SubscriptionDraft", _body(draft)),
+        *body_violations("SubscriptionDraft", _draft_body(draft)),
         *annotation_violations(annotations),
         # Of these two annotations clients are shown one mistake at a time.
         *islice(policy_violations(annotations), 1),
@@ -38,7 +38,7 @@ def check_fields(draft: SubscriptionDraft) -> None:
         raise Violations(found)
 
 
-def _body(draft: SubscriptionDraft) -> dict[str, Any]:
+def _draft_body(draft: SubscriptionDraft) -> dict[str, Any]:
     """The draft as its description has it."""
     return {
         "owning_application": draft.owning_application,
@@ -52,23 +52,23 @@ def _body(draft: SubscriptionDraft) -> dict[str, Any]:
 
 def policy_violations(annotations: Mapping[str, str | None]) -> Iterator[Violation]:
     """The two annotations for unprocessable events: both are set, or neither."""
-    count, policy = annotations.get(SEND_COUNT), annotations.get(POLICY)
+    count, policy = annotations.get(SEND_COUNT_ANNOTATION), annotations.get(POLICY_ANNOTATION)
     if count is not None:
-        yield from _count_violations(count)
+        yield from _send_count_violations(count)
         if policy is None:
-            yield Violation("annotations", f"{POLICY} must be also set when setting {SEND_COUNT}")
+            yield Violation("annotations", f"{POLICY_ANNOTATION} must be also set when setting {SEND_COUNT_ANNOTATION}")
     if policy is not None:
         if policy not in POLICIES:
-            yield Violation("annotations", f"{POLICY} must be one of: {', '.join(POLICIES)}")
+            yield Violation("annotations", f"{POLICY_ANNOTATION} must be one of: {', '.join(POLICIES)}")
         if count is None:
-            yield Violation("annotations", f"{SEND_COUNT} must be also set when setting {POLICY}")
+            yield Violation("annotations", f"{SEND_COUNT_ANNOTATION} must be also set when setting {POLICY_ANNOTATION}")
 
 
-def _count_violations(count: str) -> Iterator[Violation]:
+def _send_count_violations(count: str) -> Iterator[Violation]:
     if not _INTEGER.fullmatch(count):
-        yield Violation("annotations", f"{SEND_COUNT} must be an integer")
+        yield Violation("annotations", f"{SEND_COUNT_ANNOTATION} must be an integer")
     elif int(count) not in SEND_COUNTS:
-        yield Violation("annotations", f"{SEND_COUNT} must be between 2 and 10")
+        yield Violation("annotations", f"{SEND_COUNT_ANNOTATION} must be between 2 and 10")
 
 
 # The policy for unprocessable events ----------------------------------------------------------------------------------
@@ -93,11 +93,11 @@ class RetryPolicy(Struct, frozen=True):
 
 def policy_of(annotations: Mapping[str, str | None]) -> RetryPolicy | None:
     """The policy that a subscription's annotations ask for; they were checked when they were set."""
-    kind, fails = annotations.get(POLICY), annotations.get(SEND_COUNT)
+    kind, fails = annotations.get(POLICY_ANNOTATION), annotations.get(SEND_COUNT_ANNOTATION)
     return RetryPolicy(UnprocessablePolicy(kind), int(fails)) if kind and fails else None
 
 
-def failure_info(entries: Iterable[Entry]) -> str:
+def failed_partitions_text(entries: Iterable[Entry]) -> str:
     """The partitions that consumers fail at, in the words that clients are used to; nothing if there are none."""
     troubled = [entry for entry in entries if entry.fails or entry.search_end is not None]
     told = ", ".join(

@@ -19,9 +19,9 @@ from nakadi.ports.coordination import MOST_PLACES, AssignmentChanged, Coordinati
 Positions = Mapping[EventTypePartition, Position]
 
 # Far more than there can be writers at the same time.
-ATTEMPTS = 100
+WRITE_ATTEMPTS = 100
 
-BUSY = "Subscription is being changed by others, please repeat request"
+SUBSCRIPTION_BUSY = "Subscription is being changed by others, please repeat request"
 
 
 class OffsetInitialisation(Struct, frozen=True, kw_only=True):
@@ -39,7 +39,9 @@ class OffsetInitialisation(Struct, frozen=True, kw_only=True):
         if assignment.initialised:
             return assignment
         event_types = [self.event_types.get(name) for name in subscription.event_types]
-        return self._until_done(subscription.id, self.first_positions(subscription, event_types), _is_initialised)
+        return self._add_entries_until(
+            subscription.id, self.first_positions(subscription, event_types), _is_initialised
+        )
 
     def extended(self, subscription: Subscription, event_type: EventType) -> tuple[Assignment, bool]:
         """With entries for partitions that the event type has got meanwhile, and whether there were any.
@@ -51,23 +53,23 @@ class OffsetInitialisation(Struct, frozen=True, kw_only=True):
             EventTypePartition(event_type.name, partition): Position(event_type.timeline.order, -1)
             for partition in event_type.partitions
         }
-        if _covers(before, positions):
+        if _has_entries_for(before, positions):
             return before, False
         return self.with_places(subscription, positions), True
 
     def with_places(self, subscription: Subscription, positions: Positions) -> Assignment:
         """With entries for these partitions, which are read from there unless they were there before."""
         self.initialised(subscription)
-        return self._until_done(subscription.id, positions, lambda found: _covers(found, positions))
+        return self._add_entries_until(subscription.id, positions, lambda found: _has_entries_for(found, positions))
 
     def first_positions(self, subscription: Subscription, event_types: Iterable[EventType]) -> Positions:
         return {
             EventTypePartition(each.name, partition): position
             for each in event_types
-            for partition, position in self._of(subscription, each).items()
+            for partition, position in self._first_positions_of(subscription, each).items()
         }
 
-    def _of(self, subscription: Subscription, event_type: EventType) -> Mapping[str, Position]:
+    def _first_positions_of(self, subscription: Subscription, event_type: EventType) -> Mapping[str, Position]:
         match subscription.read_from:
             case ReadFrom.END:
                 return self.cursors.newest(event_type)
@@ -90,10 +92,12 @@ class OffsetInitialisation(Struct, frozen=True, kw_only=True):
                     positions[each.partition] = beginning[each.partition]
         return positions
 
-    def _until_done(self, subscription_id: str, positions: Positions, done: Callable[[Assignment], bool]) -> Assignment:
+    def _add_entries_until(
+        self, subscription_id: str, positions: Positions, done: Callable[[Assignment], bool]
+    ) -> Assignment:
         """Add what is missing, as much as fits a write at a time. Other processes may do the same: a write that comes
         second fails, and is decided again on what is there then."""
-        for _ in range(ATTEMPTS):
+        for _ in range(WRITE_ATTEMPTS):
             old = self.coordination.assignment(subscription_id)
             if done(old):
                 return old
@@ -102,7 +106,7 @@ class OffsetInitialisation(Struct, frozen=True, kw_only=True):
                 self.coordination.write(subscription_id, old, new, self.clock.now(), added)
             except AssignmentChanged:
                 continue
-        raise TryLater(BUSY)
+        raise TryLater(SUBSCRIPTION_BUSY)
 
 
 def with_missing_entries(assignment: Assignment, positions: Positions) -> tuple[Assignment, Positions]:
@@ -127,5 +131,5 @@ def _is_initialised(assignment: Assignment) -> bool:
     return assignment.initialised
 
 
-def _covers(assignment: Assignment, positions: Positions) -> bool:
+def _has_entries_for(assignment: Assignment, positions: Positions) -> bool:
     return positions.keys() <= {entry.place for entry in assignment.entries}

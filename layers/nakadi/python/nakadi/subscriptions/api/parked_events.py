@@ -32,12 +32,17 @@ from nakadi.subscriptions.api.resets import Resets
 PlaceOfEvents = EventTypePartition
 Offsets = Mapping[PlaceOfEvents, Offset]
 
-MOST_KEYS = 50
+MOST_KEYS_REDRIVEN_AT_ONCE = 50
 """So many keys a partition may have in its entry; who wants more at once can have all."""
 
-TOO_MANY = f"More than {MOST_KEYS} keys are being redriven at once, wait for them or redrive all parked events"
+TOO_MANY_KEYS_REDRIVEN = (
+    f"More than {MOST_KEYS_REDRIVEN_AT_ONCE} keys are being redriven at once, "
+    "wait for them or redrive all parked events"
+)
 
-_ID = re.compile(r"(?P<event_type>[^:]+):(?P<partition>[^:]+):001-(?P<timeline>[0-9a-f]{4,8})-(?P<offset>[0-9]{18,19})")
+_PARKED_EVENT_ID = re.compile(
+    r"(?P<event_type>[^:]+):(?P<partition>[^:]+):001-(?P<timeline>[0-9a-f]{4,8})-(?P<offset>[0-9]{18,19})"
+)
 
 
 class ParkedEventFilter(Struct, frozen=True, kw_only=True):
@@ -63,7 +68,7 @@ class ParkedEventStatus(Struct, frozen=True):
 
     @property
     def id(self) -> str:
-        return id_of(self.parked)
+        return parked_event_id(self.parked)
 
 
 class ParkedEvents(Struct, frozen=True, kw_only=True):
@@ -79,20 +84,20 @@ class ParkedEvents(Struct, frozen=True, kw_only=True):
         self, subscription_id: str, wanted: ParkedEventFilter, after: str | None, limit: int, subject: Subject
     ) -> Sequence[ParkedEventStatus]:
         """So many of those that are wanted, from behind an id on."""
-        self._readable(subscription_id, subject)
-        begin = None if after is None else parsed_id(after)
+        self._require_reader(subscription_id, subject)
+        begin = None if after is None else parse_parked_event_id(after)
         entries = self._entries(subscription_id)
         found = (
             each
             for each in ParkedEventStore(self.coordination, subscription_id).events(after=begin)
             if wanted.has(each)
         )
-        return [_status(each, entries) for each in islice(found, limit)]
+        return [_parked_event_status(each, entries) for each in islice(found, limit)]
 
     def one(self, subscription_id: str, parked_id: str, subject: Subject) -> tuple[ParkedEventStatus, bytes]:
         """A parked event as it was published. Raises `NotPermitted` also for those who may not read this very event."""
-        self._readable(subscription_id, subject)
-        parked = self._found(subscription_id, parked_id)
+        self._require_reader(subscription_id, subject)
+        parked = self._get_parked_event(subscription_id, parked_id)
         event_type = self.event_types.find(parked.place.event_type)
         if event_type is not None:
             self.permissions.require(Operation.READ, event_type.resource, subject)
@@ -101,30 +106,30 @@ class ParkedEvents(Struct, frozen=True, kw_only=True):
             self.permissions.require(Operation.READ, Resource(ResourceType.EVENT, parked_id, lists), subject)
         value = self.coordination.parked_value(subscription_id, parked.place, parked.position)
         if value is None:
-            raise _unknown(parked_id)
-        return _status(parked, self._entries(subscription_id)), value
+            raise _parked_event_not_found(parked_id)
+        return _parked_event_status(parked, self._entries(subscription_id)), value
 
     def skip(self, subscription_id: str, parked_id: str, subject: Subject) -> None:
         """Take an event out for good. With the last of its key, later ones of the key are sent again."""
-        self._administered(subscription_id, subject)
-        parked = self._found(subscription_id, parked_id)
+        self._require_administrator(subscription_id, subject)
+        parked = self._get_parked_event(subscription_id, parked_id)
         self.coordination.unpark(subscription_id, parked.place, [parked.position])
         self._notify_streams(subscription_id)
 
     def redrive(self, subscription_id: str, parked_id: str, subject: Subject) -> None:
         """Have an event sent once more, with all that are parked for its key, in their order."""
-        self._administered(subscription_id, subject)
-        parked = self._found(subscription_id, parked_id)
+        self._require_administrator(subscription_id, subject)
+        parked = self._get_parked_event(subscription_id, parked_id)
         self.resets.fulfil(subscription_id, Redrive((parked.place, parked.key)))
 
     def redrive_all(self, subscription_id: str, subject: Subject) -> None:
         """Have everything sent once more."""
-        self._administered(subscription_id, subject)
+        self._require_administrator(subscription_id, subject)
         if any(True for _ in ParkedEventStore(self.coordination, subscription_id).events()):
             self.resets.fulfil(subscription_id, Redrive())
 
     def find(self, subscription_id: str, parked_id: str) -> Parked | None:
-        meant = parsed_id(parked_id)
+        meant = parse_parked_event_id(parked_id)
         if meant is None:
             return None
         place, position = meant
@@ -134,7 +139,7 @@ class ParkedEvents(Struct, frozen=True, kw_only=True):
 
     # Inside
 
-    def _readable(self, subscription_id: str, subject: Subject) -> None:
+    def _require_reader(self, subscription_id: str, subject: Subject) -> None:
         subscription = self.subscriptions.find(subscription_id)
         event_types = () if subscription is None else subscription.event_types
         self.permissions.require_consumer(subject, event_types, CONSUMER_BLOCKED)
@@ -142,16 +147,16 @@ class ParkedEvents(Struct, frozen=True, kw_only=True):
         for operation in (Operation.VIEW, Operation.READ):
             self.permissions.require(operation, subscription.resource, subject)
 
-    def _administered(self, subscription_id: str, subject: Subject) -> Subscription:
+    def _require_administrator(self, subscription_id: str, subject: Subject) -> Subscription:
         subscription = self.subscriptions.get(subscription_id)
         for operation in (Operation.VIEW, Operation.ADMIN):
             self.permissions.require(operation, subscription.resource, subject)
         return subscription
 
-    def _found(self, subscription_id: str, parked_id: str) -> Parked:
+    def _get_parked_event(self, subscription_id: str, parked_id: str) -> Parked:
         found = self.find(subscription_id, parked_id)
         if found is None:
-            raise _unknown(parked_id)
+            raise _parked_event_not_found(parked_id)
         return found
 
     def _entries(self, subscription_id: str) -> Mapping[PlaceOfEvents, Entry]:
@@ -184,15 +189,15 @@ class RedrivePlanner(Struct, frozen=True, kw_only=True):
         ):
             entry = assignment.entry(place)
             if entry is not None:
-                self._let_go(subscription_id, entry, parked := list(events), offsets)
+                self._remove_obsolete(subscription_id, entry, parked := list(events), offsets)
                 changed += _planned_replay(entry, parked, offsets[place].position, redrive)
         self._check_timelines([each for *_, events in changed for each in events])
         return {entry.place: (entry, position) for entry, position, _ in changed}
 
-    def _let_go(self, subscription_id: str, entry: Entry, parked: list[Parked], offsets: Offsets) -> None:
+    def _remove_obsolete(self, subscription_id: str, entry: Entry, parked: list[Parked], offsets: Offsets) -> None:
         """What was sent once more and consumed since then goes; so does what the log will give once more."""
         reached = offsets[entry.place].position
-        gone = [each for each in parked if is_obsolete(each, entry, reached)]
+        gone = [each for each in parked if is_parking_obsolete(each, entry, reached)]
         self.coordination.unpark(subscription_id, entry.place, [each.position for each in gone])
         parked[:] = [each for each in parked if each not in gone]
 
@@ -203,10 +208,12 @@ class RedrivePlanner(Struct, frozen=True, kw_only=True):
             for each in group:
                 timeline = cursors.timeline_of(event_type, each.position.timeline)
                 if timeline is None or timeline.deleted:
-                    raise Conflict(f"{id_of(each)} cannot be redriven, its timeline is gone: read it here, and skip it")
+                    raise Conflict(
+                        f"{parked_event_id(each)} cannot be redriven, its timeline is gone: read it here, and skip it"
+                    )
 
 
-def is_obsolete(parked: Parked, entry: Entry, reached: Position) -> bool:
+def is_parking_obsolete(parked: Parked, entry: Entry, reached: Position) -> bool:
     """Whether an event need not be parked any more, where the cursor is at `reached` and no stream is open."""
     if entry.replay is not None and entry.replay.has(parked):
         return parked.position <= reached
@@ -227,8 +234,8 @@ def _planned_replay(
     failed = {each.key for each in parked if old is not None and not old.has(each)}
     going_on = {each.key for each in parked if old is not None and old.has(each)} - failed
     keys = going_on | chosen
-    if not all_ and len(keys) > MOST_KEYS:
-        raise Conflict(TOO_MANY)
+    if not all_ and len(keys) > MOST_KEYS_REDRIVEN_AT_ONCE:
+        raise Conflict(TOO_MANY_KEYS_REDRIVEN)
     events = [each for each in parked if all_ or each.key in keys]
     first = events[0].position
     until = reached if old is None else max(reached, old.until)
@@ -241,13 +248,13 @@ def _is_selected(parked: Parked, redrive: Redrive) -> bool:
     return redrive.of is None or redrive.of == (parked.place, parked.key)
 
 
-def id_of(parked: Parked) -> str:
+def parked_event_id(parked: Parked) -> str:
     return f"{parked.place.event_type}:{parked.place.partition}:{parked.position}"
 
 
-def parsed_id(parked_id: str) -> tuple[PlaceOfEvents, Position] | None:
+def parse_parked_event_id(parked_id: str) -> tuple[PlaceOfEvents, Position] | None:
     """The place that an id names; None if it is none."""
-    found = _ID.fullmatch(parked_id)
+    found = _PARKED_EVENT_ID.fullmatch(parked_id)
     if found is None:
         return None
     position = Position(int(found["timeline"], 16), int(found["offset"]))
@@ -257,19 +264,19 @@ def parsed_id(parked_id: str) -> tuple[PlaceOfEvents, Position] | None:
     return PlaceOfEvents(found["event_type"], found["partition"]), position
 
 
-def _status(parked: Parked, entries: Mapping[PlaceOfEvents, Entry]) -> ParkedEventStatus:
+def _parked_event_status(parked: Parked, entries: Mapping[PlaceOfEvents, Entry]) -> ParkedEventStatus:
     entry = entries.get(parked.place)
     return ParkedEventStatus(parked, entry is not None and entry.replay is not None and entry.replay.has(parked))
 
 
-def _unknown(parked_id: str) -> NotFound:
+def _parked_event_not_found(parked_id: str) -> NotFound:
     return NotFound(f'There is no parked event "{parked_id}"')
 
 
 # Storage --------------------------------------------------------------------------------------------------------------
 
 
-PAGE = 1000
+PAGE_SIZE = 1000
 
 
 class ParkedEventStore(Struct, frozen=True):
@@ -282,7 +289,7 @@ class ParkedEventStore(Struct, frozen=True):
         self, place: EventTypePartition | None = None, after: tuple[EventTypePartition, Position] | None = None
     ) -> Iterator[Parked]:
         """What is parked, or what of it is of a partition, in order."""
-        while page := self.coordination.parked(self.subscription, place=place, after=after, limit=PAGE):
+        while page := self.coordination.parked(self.subscription, place=place, after=after, limit=PAGE_SIZE):
             yield from page
             after = page[-1].place, page[-1].position
 

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from nakadi.common.caching import Cache
 from nakadi.event_types.documents import authorization_body, authorization_of
-from nakadi.event_types.repository import KIND as EVENT_TYPES
+from nakadi.event_types.repository import EVENT_TYPES_KIND as EVENT_TYPES
 from nakadi.model.authorization import Attribute
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Conflict, Malformed, NotFound
@@ -34,19 +34,19 @@ from nakadi.model.subscription import ReadFrom, Subscription, SubscriptionCursor
 from nakadi.ports.clock import Clock
 from nakadi.ports.registry import ABSENT, Change, ChangedMeanwhile, Check, Document, Put, Registry, Remove
 
-KIND = "subscriptions"
-KEYS = "subscription-keys"
-BY_EVENT_TYPE = "subscription-lines"
-MARKS = "subscription-marks"
-DELETED = "subscription-leftovers"
+SUBSCRIPTIONS_KIND = "subscriptions"
+KEYS_KIND = "subscription-keys"
+BY_EVENT_TYPE_KIND = "subscription-lines"
+MARKS_KIND = "subscription-marks"
+DELETED_KIND = "subscription-leftovers"
 
-PAGE = 1000
+PAGE_SIZE = 1000
 MOST_CHANGES = 99
 
 # A line comes before its subscription when there are too many for one write. If it is older, that write has failed.
-BEGUN_FOR = timedelta(minutes=1)
+CREATION_MAY_TAKE = timedelta(minutes=1)
 
-TAKEN = "Subscription with the same key properties already exists"
+KEY_TAKEN = "Subscription with the same key properties already exists"
 
 
 class Subscriptions:
@@ -58,13 +58,13 @@ class Subscriptions:
     # Reading
 
     def find(self, subscription_id: str) -> Subscription | None:
-        document = self._registry.get(KIND, subscription_id)
+        document = self._registry.get(SUBSCRIPTIONS_KIND, subscription_id)
         return None if document is None else subscription_of(document)
 
     def get(self, subscription_id: str) -> Subscription:
         subscription = self.find(subscription_id)
         if subscription is None:
-            raise unknown(subscription_id)
+            raise subscription_not_found(subscription_id)
         return subscription
 
     def cached(self, subscription_id: str) -> Subscription:
@@ -73,30 +73,30 @@ class Subscriptions:
 
     def with_key(self, key: str) -> Subscription | None:
         """The subscription of an application, event types and group."""
-        document = self._registry.get(KEYS, key)
+        document = self._registry.get(KEYS_KIND, key)
         return None if document is None else self.find(document.body["id"])
 
     def newest_first(self, *, after: str = "", event_type: str | None = None) -> Iterator[Subscription]:
         """All of them, or those of an event type, in the order of their ids, from behind an id on."""
         if event_type is not None:
-            yield from self._of_lines(event_type, after)
+            yield from self._subscriptions_to_event_type(event_type, after)
             return
-        while page := self._registry.list(KIND, after=after, limit=PAGE):
+        while page := self._registry.list(SUBSCRIPTIONS_KIND, after=after, limit=PAGE_SIZE):
             yield from map(subscription_of, page)
             after = page[-1].key
 
     def of_event_type(self, event_type: str) -> Sequence[Subscription]:
-        return list(self._of_lines(event_type, ""))
+        return list(self._subscriptions_to_event_type(event_type, ""))
 
-    def _of_lines(self, event_type: str, after: str) -> Iterator[Subscription]:
-        for subscription_id in self._line_ids(event_type, after):
+    def _subscriptions_to_event_type(self, event_type: str, after: str) -> Iterator[Subscription]:
+        for subscription_id in self._ids_by_event_type(event_type, after):
             found = self.find(subscription_id)
             if found is not None:
                 yield found
 
-    def _line_ids(self, event_type: str, after: str = "") -> Iterator[str]:
+    def _ids_by_event_type(self, event_type: str, after: str = "") -> Iterator[str]:
         prefix = f"{event_type}/"
-        while page := self._registry.list(BY_EVENT_TYPE, prefix=prefix, after=prefix + after, limit=PAGE):
+        while page := self._registry.list(BY_EVENT_TYPE_KIND, prefix=prefix, after=prefix + after, limit=PAGE_SIZE):
             for line in page:
                 after = line.key.removeprefix(prefix)
                 yield after
@@ -108,33 +108,41 @@ class Subscriptions:
 
         Raises `Conflict` if there is one of the same key meanwhile, `ChangedMeanwhile` if an event type changed.
         """
-        key = Put(KEYS, _key(subscription), {"id": subscription.id}, expected=ABSENT)
-        changes: list[Change] = [key, Put(KIND, subscription.id, subscription_body(subscription), expected=ABSENT)]
-        changes += (change for each in event_types for change in self._subscribed(subscription, each))
+        key = Put(KEYS_KIND, _key_of_subscription(subscription), {"id": subscription.id}, expected=ABSENT)
+        changes: list[Change] = [
+            key,
+            Put(SUBSCRIPTIONS_KIND, subscription.id, subscription_body(subscription), expected=ABSENT),
+        ]
+        changes += (change for each in event_types for change in self._changes_to_subscribe(subscription, each))
         try:
-            for part in _parts(changes):
+            for part in _batches_of_changes(changes):
                 self._registry.write(*part)
         except ChangedMeanwhile as error:
             if len(changes) > MOST_CHANGES:
-                self._write_in_parts([Remove(BY_EVENT_TYPE, _line(each.name, subscription.id)) for each in event_types])
+                self._write_in_batches(
+                    [
+                        Remove(BY_EVENT_TYPE_KIND, _event_type_index_key(each.name, subscription.id))
+                        for each in event_types
+                    ]
+                )
             if error.change is key:
-                raise Conflict(TAKEN) from error
+                raise Conflict(KEY_TAKEN) from error
             raise
         return replace(subscription, revision=1)
 
-    def _subscribed(self, subscription: Subscription, event_type: EventType) -> Sequence[Change]:
+    def _changes_to_subscribe(self, subscription: Subscription, event_type: EventType) -> Sequence[Change]:
         """The event type still exists, its deletion would notice, and the subscription can be found by it."""
         began = {"at": self._clock.now().isoformat()}
         return (
             Check(EVENT_TYPES, event_type.name, expected=event_type.revision),
-            Put(MARKS, event_type.id, {}),
-            Put(BY_EVENT_TYPE, _line(event_type.name, subscription.id), began),
+            Put(MARKS_KIND, event_type.id, {}),
+            Put(BY_EVENT_TYPE_KIND, _event_type_index_key(event_type.name, subscription.id), began),
         )
 
     def replace(self, old: Subscription, new: Subscription) -> Subscription:
         """Store `new` if `old` was not changed meanwhile, else raise `ChangedMeanwhile`."""
         try:
-            self._registry.write(Put(KIND, old.id, subscription_body(new), expected=old.revision))
+            self._registry.write(Put(SUBSCRIPTIONS_KIND, old.id, subscription_body(new), expected=old.revision))
         finally:
             self._cache.forget(old.id)
         return replace(new, revision=old.revision + 1)
@@ -142,7 +150,7 @@ class Subscriptions:
     def remove(self, subscription: Subscription) -> None:
         """Remove it, leaving a note of what has to be cleared away; raises `ChangedMeanwhile`."""
         try:
-            self._write_in_parts(removal(subscription))
+            self._write_in_batches(changes_to_remove(subscription))
         finally:
             self._cache.forget(subscription.id)
 
@@ -153,44 +161,47 @@ class Subscriptions:
 
         To be asked for before looking at its subscriptions.
         """
-        document = self._registry.get(MARKS, event_type.id)
-        return Remove(MARKS, event_type.id, expected=ABSENT if document is None else document.revision)
+        document = self._registry.get(MARKS_KIND, event_type.id)
+        return Remove(MARKS_KIND, event_type.id, expected=ABSENT if document is None else document.revision)
 
     def is_being_subscribed(self, event_type: str) -> bool:
         """Whether a subscription to it may be about to come into being, of which there is only a line yet."""
         now = self._clock.now()
         return any(
             # A line of the future was written before a clock was set back, at an unknown time.
-            abs(now - datetime.fromisoformat(line.body["at"])) < BEGUN_FOR
+            abs(now - datetime.fromisoformat(line.body["at"])) < CREATION_MAY_TAKE
             and self.find(line.key.rpartition("/")[2]) is None
-            for line in self._registry.list(BY_EVENT_TYPE, prefix=f"{event_type}/")
+            for line in self._registry.list(BY_EVENT_TYPE_KIND, prefix=f"{event_type}/")
         )
 
     # What is left of those that are gone
 
     def leftovers(self) -> Sequence[str]:
-        return [note.key for note in self._registry.list(DELETED)]
+        return [note.key for note in self._registry.list(DELETED_KIND)]
 
-    def cleared(self, subscription_id: str) -> None:
-        self._registry.write(Remove(DELETED, subscription_id))
+    def forget_deleted(self, subscription_id: str) -> None:
+        self._registry.write(Remove(DELETED_KIND, subscription_id))
         self._cache.forget(subscription_id)
 
-    def _write_in_parts(self, changes: Sequence[Change]) -> None:
+    def _write_in_batches(self, changes: Sequence[Change]) -> None:
         for start in range(0, len(changes), MOST_CHANGES):
             self._registry.write(*changes[start : start + MOST_CHANGES])
 
 
-def removal(subscription: Subscription) -> tuple[Change, ...]:
+def changes_to_remove(subscription: Subscription) -> tuple[Change, ...]:
     """The changes that remove a subscription and note what is left of it; the most important ones come first."""
     return (
-        Remove(KIND, subscription.id, expected=subscription.revision),
-        Remove(KEYS, _key(subscription)),
-        Put(DELETED, subscription.id, {}),
-        *(Remove(BY_EVENT_TYPE, _line(each, subscription.id)) for each in subscription.event_types),
+        Remove(SUBSCRIPTIONS_KIND, subscription.id, expected=subscription.revision),
+        Remove(KEYS_KIND, _key_of_subscription(subscription)),
+        Put(DELETED_KIND, subscription.id, {}),
+        *(
+            Remove(BY_EVENT_TYPE_KIND, _event_type_index_key(each, subscription.id))
+            for each in subscription.event_types
+        ),
     )
 
 
-def _parts(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:
+def _batches_of_changes(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:
     """The changes in writes, the first ones last; three by three from the end they stay together."""
     while len(changes) > MOST_CHANGES:
         yield changes[-MOST_CHANGES:]
@@ -198,15 +209,15 @@ def _parts(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:
     yield changes
 
 
-def unknown(subscription_id: str) -> NotFound:
+def subscription_not_found(subscription_id: str) -> NotFound:
     return NotFound(f'Subscription with id "{subscription_id}" does not exist')
 
 
-def _key(subscription: Subscription) -> str:
+def _key_of_subscription(subscription: Subscription) -> str:
     return key_of(subscription.owning_application, subscription.event_types, subscription.consumer_group)
 
 
-def _line(event_type: str, subscription_id: str) -> str:
+def _event_type_index_key(event_type: str, subscription_id: str) -> str:
     return f"{event_type}/{subscription_id}"
 
 
@@ -254,9 +265,9 @@ def subscription_of(document: Document) -> Subscription:
 # Ids and keys ---------------------------------------------------------------------------------------------------------
 
 
-_RANDOM = 74  # bits, behind 48 bits of milliseconds: together those that a UUID leaves free
+_RANDOM_BITS = 74  # bits, behind 48 bits of milliseconds: together those that a UUID leaves free
 _LAST_MILLISECOND = (1 << 48) - 1
-_STEP = 64
+_RANDOM_STEP_BITS = 64
 
 
 class SubscriptionIds:
@@ -269,14 +280,14 @@ class SubscriptionIds:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._last = (_LAST_MILLISECOND + 1) << _RANDOM
+        self._last = (_LAST_MILLISECOND + 1) << _RANDOM_BITS
 
     def next(self, created_at: datetime) -> str:
         milliseconds = _LAST_MILLISECOND - int(created_at.timestamp() * 1000)
-        wanted = (milliseconds << _RANDOM) | secrets.randbits(_RANDOM)
+        wanted = (milliseconds << _RANDOM_BITS) | secrets.randbits(_RANDOM_BITS)
         with self._lock:
             if wanted >= self._last:
-                wanted = self._last - 1 - secrets.randbits(_STEP)
+                wanted = self._last - 1 - secrets.randbits(_RANDOM_STEP_BITS)
             self._last = wanted
         return str(_as_uuid(wanted))
 
@@ -337,7 +348,7 @@ class SubscriptionListing(Struct, frozen=True):
 
     def page(self, filters: SubscriptionFilters, offset: int, limit: int) -> SubscriptionPage:
         """So many from this place on; a full page may have another one behind it."""
-        items = list(islice(self._matching(filters), offset, offset + limit))
+        items = list(islice(self._matching_newest_first(filters), offset, offset + limit))
         return SubscriptionPage(
             items=items,
             before=max(0, offset - limit) if offset > 0 else None,
@@ -347,38 +358,38 @@ class SubscriptionListing(Struct, frozen=True):
     def page_at(self, filters: SubscriptionFilters, token: str, limit: int) -> SubscriptionPage:
         """The page that a token names."""
         if token == FIRST_PAGE:
-            return self._first(filters, limit)
-        direction, subscription_id = _read(token)
+            return self._first_page(filters, limit)
+        direction, subscription_id = _parse_page_token(token)
         if direction in (PageDirection.BEHIND, PageDirection.FROM):
-            return self._forward(filters, direction, subscription_id, limit)
-        return self._back(filters, direction, subscription_id, limit)
+            return self._page_forward(filters, direction, subscription_id, limit)
+        return self._page_back(filters, direction, subscription_id, limit)
 
-    def _first(self, filters: SubscriptionFilters, limit: int) -> SubscriptionPage:
-        items = list(islice(self._matching(filters), limit + 1))
+    def _first_page(self, filters: SubscriptionFilters, limit: int) -> SubscriptionPage:
+        items = list(islice(self._matching_newest_first(filters), limit + 1))
         return SubscriptionPage(
-            items=items[:limit], after=_token(PageDirection.BEHIND, items[limit - 1]) if items[limit:] else None
+            items=items[:limit], after=_page_token(PageDirection.BEHIND, items[limit - 1]) if items[limit:] else None
         )
 
-    def _forward(
+    def _page_forward(
         self, filters: SubscriptionFilters, direction: PageDirection, subscription_id: str, limit: int
     ) -> SubscriptionPage:
-        itself = self._itself(filters, subscription_id) if direction is PageDirection.FROM else ()
-        items = list(islice(chain(itself, self._matching(filters, subscription_id)), limit + 1))
+        itself = self._subscription_if_matching(filters, subscription_id) if direction is PageDirection.FROM else ()
+        items = list(islice(chain(itself, self._matching_newest_first(filters, subscription_id)), limit + 1))
         if not items:
             # Going back from nowhere leads to what was left behind.
             back = PageDirection.UP_TO if direction is PageDirection.BEHIND else PageDirection.BEFORE
             return SubscriptionPage(items=(), before=f"{back}{subscription_id}")
         return SubscriptionPage(
             items=items[:limit],
-            before=_token(PageDirection.BEFORE, items[0]),
-            after=_token(PageDirection.BEHIND, items[limit - 1]) if items[limit:] else None,
+            before=_page_token(PageDirection.BEFORE, items[0]),
+            after=_page_token(PageDirection.BEHIND, items[limit - 1]) if items[limit:] else None,
         )
 
-    def _back(
+    def _page_back(
         self, filters: SubscriptionFilters, direction: PageDirection, subscription_id: str, limit: int
     ) -> SubscriptionPage:
         end = subscription_id + ("\0" if direction is PageDirection.UP_TO else "")
-        before = takewhile(lambda each: each.id < end, self._matching(filters))
+        before = takewhile(lambda each: each.id < end, self._matching_newest_first(filters))
         items = deque(before, maxlen=limit + 1)
         more = len(items) > limit
         if more:
@@ -388,15 +399,15 @@ class SubscriptionListing(Struct, frozen=True):
             return SubscriptionPage(items=(), after=f"{forth}{subscription_id}")
         return SubscriptionPage(
             items=list(items),
-            before=_token(PageDirection.BEFORE, items[0]) if more else None,
-            after=_token(PageDirection.BEHIND, items[-1]),
+            before=_page_token(PageDirection.BEFORE, items[0]) if more else None,
+            after=_page_token(PageDirection.BEHIND, items[-1]),
         )
 
-    def _itself(self, filters: SubscriptionFilters, subscription_id: str) -> Sequence[Subscription]:
+    def _subscription_if_matching(self, filters: SubscriptionFilters, subscription_id: str) -> Sequence[Subscription]:
         found = self.subscriptions.find(subscription_id)
         return (found,) if found is not None and filters.match(found) else ()
 
-    def _matching(self, filters: SubscriptionFilters, after: str = "") -> Iterator[Subscription]:
+    def _matching_newest_first(self, filters: SubscriptionFilters, after: str = "") -> Iterator[Subscription]:
         event_type = filters.event_types[0] if filters.event_types else None
         found = self.subscriptions.newest_first(after=after, event_type=event_type)
         return (each for each in found if filters.match(each))
@@ -407,11 +418,11 @@ def _names_reader(subscription: Subscription, reader: Attribute) -> bool:
     return subscription.authorization is not None and reader in subscription.authorization.readers
 
 
-def _read(token: str) -> tuple[PageDirection, str]:
+def _parse_page_token(token: str) -> tuple[PageDirection, str]:
     if token[:1] not in set(PageDirection):
         raise Malformed(f"'{token}' is not a token of this list")
     return PageDirection(token[0]), token[1:]
 
 
-def _token(direction: PageDirection, subscription: Subscription) -> str:
+def _page_token(direction: PageDirection, subscription: Subscription) -> str:
     return f"{direction}{subscription.id}"

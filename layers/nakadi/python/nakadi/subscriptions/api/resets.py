@@ -27,16 +27,18 @@ from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import MOST_PLACES, AssignmentChanged, Coordination
 from nakadi.subscriptions.api import assignments
 from nakadi.subscriptions.api.assignments import CLOCK_MARGIN, LeaseWatch, sessions_without_lease
-from nakadi.subscriptions.api.initialisation import ATTEMPTS, BUSY
+from nakadi.subscriptions.api.initialisation import SUBSCRIPTION_BUSY, WRITE_ATTEMPTS
 
 log = logging.getLogger(__name__)
 
 Positions = Mapping[EventTypePartition, Position]
-Changes = Mapping[EventTypePartition, tuple[Entry | None, Position]]
+PartitionChanges = Mapping[EventTypePartition, tuple[Entry | None, Position]]
 """Partition -> its new position, and its new entry if that is not the old one without a reader."""
 
 IN_PROGRESS = "Cursors reset is already in progress for provided subscription"
-GOING_ON = "Streams have not ended yet: the request is carried out when they have, repeat it to learn the outcome"
+STREAMS_NOT_ENDED = (
+    "Streams have not ended yet: the request is carried out when they have, repeat it to learn the outcome"
+)
 
 # Beyond the longest time that a stream may wait for commits.
 GRACE_SECONDS = 1.0
@@ -44,7 +46,7 @@ GRACE_SECONDS = 1.0
 # News of sessions that end come at once; those that have died are looked for now and then.
 LOOK_AGAIN_SECONDS = 0.5
 
-REMEMBERED = timedelta(minutes=1)
+OUTCOME_KEPT_FOR = timedelta(minutes=1)
 """How long after the end of a reset a caller who was answered before it may repeat the request to learn the outcome."""
 
 
@@ -54,7 +56,7 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
     coordination: Coordination
     leases: LeaseWatch
     clock: Clock
-    replays: Callable[[str, Redrive], Changes]
+    replays: Callable[[str, Redrive], PartitionChanges]
     """What a redrive changes, while no stream is open. Raises `Conflict` if it cannot be done."""
 
     def attempt(self, subscription_id: str) -> Assignment:
@@ -67,18 +69,18 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
         if reset is None or reset.task is None or found.sessions:
             return found
         if isinstance(reset.task, Redrive):
-            return self._redriven(subscription_id, found, reset, reset.task)
-        self._fulfil(subscription_id, reset, {place: (None, position) for place, position in reset.task.positions})
+            return self._carry_out_redrive(subscription_id, found, reset, reset.task)
+        self._write_reset(subscription_id, reset, {place: (None, position) for place, position in reset.task.positions})
         return self.coordination.assignment(subscription_id)
 
     def end(self, subscription_id: str, reset_id: str, failure: str) -> Assignment:
         """Give up a reset, if it still stands."""
         log.warning("The reset %s of %s is given up: %s", reset_id, subscription_id, failure)
         now = self.clock.now()
-        return self.change(subscription_id, lambda old: assignments.reset_ended(old, reset_id, now, failure))
+        return self.change(subscription_id, lambda old: assignments.with_reset_ended(old, reset_id, now, failure))
 
     def change(self, subscription_id: str, step: Callable[[Assignment], Assignment]) -> Assignment:
-        for _ in range(ATTEMPTS):
+        for _ in range(WRITE_ATTEMPTS):
             old = self.coordination.assignment(subscription_id)
             new = step(old)
             if new == old:
@@ -87,67 +89,69 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
                 return self.coordination.write(subscription_id, old, new, self.clock.now())
             except AssignmentChanged:
                 continue
-        raise TryLater(BUSY)
+        raise TryLater(SUBSCRIPTION_BUSY)
 
     def _remove_dead_sessions(self, subscription_id: str) -> Assignment:
         found = self.coordination.assignment(subscription_id)
         gone = sessions_without_lease(found.sessions, self.leases.living()) if found.sessions else frozenset()
-        return self.change(subscription_id, lambda old: assignments.left(old, gone)) if gone else found
+        return self.change(subscription_id, lambda old: assignments.without_sessions(old, gone)) if gone else found
 
-    def _redriven(self, subscription_id: str, found: Assignment, reset: Reset, task: Redrive) -> Assignment:
+    def _carry_out_redrive(self, subscription_id: str, found: Assignment, reset: Reset, task: Redrive) -> Assignment:
         """Parked events are removed on the way, and not in the same write as the assignment. Another
         process that did the same a moment later could remove what a stream has parked since. So one alone does it; if
         that one dies, the reset is given up when its time is over."""
         now = self.clock.now()
         if reset.claimed:
-            if assignments.being_reset(found, now):
+            if assignments.is_being_reset(found, now):
                 return found
-            return self.end(subscription_id, reset.id, assignments.TIMEOUT)
+            return self.end(subscription_id, reset.id, assignments.RESET_TIMED_OUT)
         reset = replace(reset, claimed=True)
         try:
             self.coordination.write(subscription_id, found, replace(found, reset=reset), now)
         except AssignmentChanged:
             return self.coordination.assignment(subscription_id)
         try:
-            self._fulfil(subscription_id, reset, self.replays(subscription_id, task))
+            self._write_reset(subscription_id, reset, self.replays(subscription_id, task))
         except Conflict as error:
             return self.end(subscription_id, reset.id, error.detail)
         except BaseException:
             with suppress(Fault, TryLater):
-                self.end(subscription_id, reset.id, assignments.TIMEOUT)
+                self.end(subscription_id, reset.id, assignments.RESET_TIMED_OUT)
             raise
         return self.coordination.assignment(subscription_id)
 
-    def _fulfil(self, subscription_id: str, reset: Reset, changes: Changes) -> None:
+    def _write_reset(self, subscription_id: str, reset: Reset, changes: PartitionChanges) -> None:
         """As many partitions at a time as fit a write. If this process dies in between, another one begins anew, which
         does no harm: while the reset stands, no session can move what was already written."""
         rest = sorted(changes)
         while True:
             part, rest = rest[:MOST_PLACES], rest[MOST_PLACES:]
-            if not self._written(subscription_id, reset, {place: changes[place] for place in part}, is_last=not rest):
+            if not self._write_part(
+                subscription_id, reset, {place: changes[place] for place in part}, is_last=not rest
+            ):
                 return
             if not rest:
                 break
         log.info("The reset %s of %s is carried out: %s partitions", reset.id, subscription_id, len(changes))
 
-    def _written(self, subscription_id: str, reset: Reset, part: Changes, *, is_last: bool) -> bool:
+    def _write_part(self, subscription_id: str, reset: Reset, part: PartitionChanges, *, is_last: bool) -> bool:
         """Whether a part was written, or nothing was because another process has carried out the reset."""
         positions = {place: position for place, (_, position) in part.items()}
-        for _ in range(ATTEMPTS):
+        for _ in range(WRITE_ATTEMPTS):
             old = self.coordination.assignment(subscription_id)
             # No session can have joined since there was none: that ends the reset, or, done by a process of an older
             # version, loses its task.
             if old.reset != reset:
                 return False
-            new, now = _with_changes(old, part), self.clock.now()
+            new, now = _with_reset_entries(old, part), self.clock.now()
             if is_last:
-                new = assignments.reset_ended(new, reset.id, now)
+                new = assignments.with_reset_ended(new, reset.id, now)
             try:
                 self.coordination.write(subscription_id, old, new, now, positions)
             except AssignmentChanged:
                 continue
             return True
-        raise TryLater(BUSY)
+        raise TryLater(SUBSCRIPTION_BUSY)
 
 
 class Resets(Struct, frozen=True, kw_only=True):
@@ -168,8 +172,8 @@ class Resets(Struct, frozen=True, kw_only=True):
 
         Raises `Conflict` while a reset with another task stands, and `StillRunning` if the caller may not wait longer.
         """
-        reset_id = self._asked(subscription_id, task)
-        self._wait({subscription_id: reset_id})
+        reset_id = self._request_reset(subscription_id, task)
+        self._wait_for_resets({subscription_id: reset_id})
         self._check_outcome(subscription_id, reset_id)
 
     def close_streams(self, subscription_ids: Sequence[str]) -> None:
@@ -178,7 +182,7 @@ class Resets(Struct, frozen=True, kw_only=True):
         for each in subscription_ids:
             # Where a reset with another task stands, streams end anyway.
             with suppress(Conflict):
-                with_requested_reset[each] = self._asked(each, SetOffsets())
+                with_requested_reset[each] = self._request_reset(each, SetOffsets())
         self.wait_for_end(subscription_ids)
         for subscription_id, reset_id in with_requested_reset.items():
             self._check_outcome(subscription_id, reset_id)
@@ -186,34 +190,38 @@ class Resets(Struct, frozen=True, kw_only=True):
     def wait_for_end(self, subscription_ids: Sequence[str]) -> None:
         """Wait for the end of the resets that stand. Raises `StillRunning` if the caller may not wait any longer."""
         found = {each: self.fulfilment.coordination.assignment(each).reset for each in subscription_ids}
-        self._wait({subscription_id: reset.id for subscription_id, reset in found.items() if reset is not None})
+        self._wait_for_resets(
+            {subscription_id: reset.id for subscription_id, reset in found.items() if reset is not None}
+        )
 
-    def _asked(self, subscription_id: str, task: ResetTask) -> str:
+    def _request_reset(self, subscription_id: str, task: ResetTask) -> str:
         """The id of the reset that carries out the task, or did."""
         now = self.fulfilment.clock.now()
-        until = now + timedelta(seconds=self._patience() + GRACE_SECONDS)
+        until = now + timedelta(seconds=self._longest_stream_end_seconds() + GRACE_SECONDS)
         new = Reset(str(uuid4()), until, now, task)
         found = self.fulfilment.change(subscription_id, lambda assignment: with_requested_reset(assignment, new, now))
         standing = found.reset or found.ended
         assert standing is not None
         return standing.id
 
-    def _wait(self, resets: Mapping[str, str]) -> None:
+    def _wait_for_resets(self, resets: Mapping[str, str]) -> None:
         """Return when none of these resets stands any more: they are carried out, or were given up."""
         news = threading.Event()
         clock, coordination = self.fulfilment.clock, self.fulfilment.coordination
-        end = clock.monotonic() + min(self._patience(), self._longest_wait())
+        end = clock.monotonic() + min(self._longest_stream_end_seconds(), self._longest_wait())
         with ExitStack() as watches:
             for each in resets:
                 watches.callback(coordination.watch(each, lambda _: news.set()))
-            while standing := {each: found for each in resets if (found := self._standing(each, resets[each]))}:
+            while standing := {
+                each: found for each in resets if (found := self._assignment_if_not_ended(each, resets[each]))
+            }:
                 if clock.monotonic() >= end:
                     return self._stop_waiting(standing)
                 news.wait(LOOK_AGAIN_SECONDS)
                 news.clear()
         return None
 
-    def _standing(self, subscription_id: str, reset_id: str) -> Assignment | None:
+    def _assignment_if_not_ended(self, subscription_id: str, reset_id: str) -> Assignment | None:
         found = self.fulfilment.attempt(subscription_id)
         return found if found.reset is not None and found.reset.id == reset_id else None
 
@@ -224,26 +232,26 @@ class Resets(Struct, frozen=True, kw_only=True):
         goes_on = False
         for subscription_id, found in standing.items():
             assert found.reset is not None
-            if self._longest_wait() < self._patience() and assignments.being_reset(found, now):
+            if self._longest_wait() < self._longest_stream_end_seconds() and assignments.is_being_reset(found, now):
                 goes_on = True
             else:
-                self.fulfilment.end(subscription_id, found.reset.id, assignments.TIMEOUT)
+                self.fulfilment.end(subscription_id, found.reset.id, assignments.RESET_TIMED_OUT)
         if goes_on:
-            raise StillRunning(GOING_ON)
+            raise StillRunning(STREAMS_NOT_ENDED)
 
     def _check_outcome(self, subscription_id: str, reset_id: str) -> None:
         """Raise if the reset failed; the next request with the same task is another reset."""
         ended = self.fulfilment.coordination.assignment(subscription_id).ended
         if ended is None or ended.id != reset_id:
             # Another reset came after its time, or the subscription is gone.
-            raise TryLater(assignments.TIMEOUT)
+            raise TryLater(assignments.RESET_TIMED_OUT)
         # Who cannot write that the outcome is known only leaves it for a repeated request.
         with suppress(Fault, TryLater):
-            self.fulfilment.change(subscription_id, lambda assignment: without_reported_wish(assignment, reset_id))
+            self.fulfilment.change(subscription_id, lambda assignment: without_reported_task(assignment, reset_id))
         if ended.failure:
-            raise TryLater(ended.failure) if ended.failure == assignments.TIMEOUT else Conflict(ended.failure)
+            raise TryLater(ended.failure) if ended.failure == assignments.RESET_TIMED_OUT else Conflict(ended.failure)
 
-    def _patience(self) -> float:
+    def _longest_stream_end_seconds(self) -> float:
         return self.max_commit_timeout + GRACE_SECONDS
 
     def _longest_wait(self) -> float:
@@ -255,7 +263,7 @@ def with_requested_reset(assignment: Assignment, reset: Reset, now: datetime) ->
 
     Raises `Conflict` while a reset with another task stands.
     """
-    if assignments.being_reset(assignment, now):
+    if assignments.is_being_reset(assignment, now):
         if assignment.reset is not None and assignment.reset.task == reset.task:
             return assignment
         raise Conflict(IN_PROGRESS)
@@ -263,11 +271,11 @@ def with_requested_reset(assignment: Assignment, reset: Reset, now: datetime) ->
     if assignment.reset is not None or ended is None or ended.task != reset.task:
         return replace(assignment, reset=reset)
     # A moment in the future was written before a clock was set back.
-    is_recent = ended.at - CLOCK_MARGIN <= now < ended.at + REMEMBERED
+    is_recent = ended.at - CLOCK_MARGIN <= now < ended.at + OUTCOME_KEPT_FOR
     return assignment if is_recent else replace(assignment, reset=reset)
 
 
-def without_reported_wish(assignment: Assignment, reset_id: str) -> Assignment:
+def without_reported_task(assignment: Assignment, reset_id: str) -> Assignment:
     """Without the task of a reset that has ended, so that a later request for the same begins another reset."""
     ended = assignment.ended
     if ended is None or ended.id != reset_id or ended.task is None:
@@ -275,7 +283,7 @@ def without_reported_wish(assignment: Assignment, reset_id: str) -> Assignment:
     return replace(assignment, ended=replace(ended, task=None))
 
 
-def _with_changes(assignment: Assignment, changes: Changes) -> Assignment:
+def _with_reset_entries(assignment: Assignment, changes: PartitionChanges) -> Assignment:
     """With these partitions at their new positions: without owners, and without failures of events."""
     entries = []
     for each in assignment.entries:

@@ -35,13 +35,13 @@ from nakadi.ports.event_log import EventLogs
 from nakadi.ports.registry import Change, ChangedMeanwhile
 from nakadi.subscriptions.api.fields import check_fields
 from nakadi.subscriptions.api.initialisation import OffsetInitialisation
-from nakadi.subscriptions.api.repository import SubscriptionIds, Subscriptions, key_of, removal
+from nakadi.subscriptions.api.repository import SubscriptionIds, Subscriptions, changes_to_remove, key_of
 from nakadi.subscriptions.api.resets import Resets
 
 # Creation -------------------------------------------------------------------------------------------------------------
 
 
-SWITCHED_OFF = "Subscription creation is temporarily unavailable"
+CREATION_SWITCHED_OFF = "Subscription creation is temporarily unavailable"
 
 # Event types change rarely; who meets this many changes in a row is better off asking again.
 ATTEMPTS = 8
@@ -60,22 +60,22 @@ class SubscriptionCreation(Struct, frozen=True, kw_only=True):
     def create(self, draft: SubscriptionDraft, subject: Subject) -> tuple[Subscription, bool]:
         """The subscription of this application, these event types and this group, and whether it is new."""
         check_fields(draft)
-        found = self.subscriptions.with_key(_key(draft))
+        found = self.subscriptions.with_key(_key_of_draft(draft))
         if found is not None:
             self.permissions.require(Operation.VIEW, found.resource, subject)
             return found, False
         for _ in range(ATTEMPTS):
             try:
-                return self._created(draft, subject), True
+                return self._create_or_find(draft, subject), True
             except ChangedMeanwhile:
                 # An event type was changed, or is gone: both are found out by looking again.
                 self._check_still_there(draft)
-        raise TryLater(SWITCHED_OFF)
+        raise TryLater(CREATION_SWITCHED_OFF)
 
-    def _created(self, draft: SubscriptionDraft, subject: Subject) -> Subscription:
+    def _create_or_find(self, draft: SubscriptionDraft, subject: Subject) -> Subscription:
         """The order is the clients' to see."""
         if self.features.is_on(Feature.DISABLE_SUBSCRIPTION_CREATION):
-            raise TryLater(SWITCHED_OFF)
+            raise TryLater(CREATION_SWITCHED_OFF)
         self.features.require_writable()
         if draft.authorization is None and self.features.is_on(Feature.FORCE_SUBSCRIPTION_AUTHZ):
             raise Invalid(AUTHORIZATION_MANDATORY)
@@ -84,9 +84,9 @@ class SubscriptionCreation(Struct, frozen=True, kw_only=True):
             self.permissions.require(Operation.VIEW, event_type.resource, subject)
         self._check_size(event_types)
         if draft.read_from is ReadFrom.CURSORS:
-            self._check_cursors(cursors_of(draft.initial_cursors), event_types)
+            self._check_cursors(cursors_of_drafts(draft.initial_cursors), event_types)
         documents.check_authorization(draft.authorization)
-        subscription = self._new(draft)
+        subscription = self._subscription_of_draft(draft)
         # Before it is stored: a client that may not see it could never use it.
         self.permissions.require(Operation.VIEW, subscription.resource, subject)
         return self.subscriptions.add(subscription, event_types)
@@ -96,13 +96,13 @@ class SubscriptionCreation(Struct, frozen=True, kw_only=True):
         found = {name: self.event_types.find(name) for name in names}
         missing = [f"'{name}'" for name in names if found[name] is None]
         if missing:
-            raise _not_found(missing)
+            raise _event_types_not_found(missing)
         return [each for each in found.values() if each is not None]
 
     def _check_still_there(self, draft: SubscriptionDraft) -> None:
         missing = [name for name in draft.event_types or () if self.event_types.find(name) is None]
         if missing:
-            raise _not_found(missing)
+            raise _event_types_not_found(missing)
 
     def _check_size(self, event_types: Sequence[EventType]) -> None:
         count = sum(len(each.partitions) for each in event_types)
@@ -123,7 +123,7 @@ class SubscriptionCreation(Struct, frozen=True, kw_only=True):
         except CursorError as error:
             raise Invalid(str(error)) from error
 
-    def _new(self, draft: SubscriptionDraft) -> Subscription:
+    def _subscription_of_draft(self, draft: SubscriptionDraft) -> Subscription:
         assert draft.owning_application is not None
         assert draft.consumer_group is not None
         assert draft.read_from is not None
@@ -134,8 +134,8 @@ class SubscriptionCreation(Struct, frozen=True, kw_only=True):
             event_types=draft.event_types or (),
             consumer_group=draft.consumer_group,
             read_from=draft.read_from,
-            initial_cursors=cursors_of(draft.initial_cursors),
-            authorization=documents.authorization(draft.authorization),
+            initial_cursors=cursors_of_drafts(draft.initial_cursors),
+            authorization=documents.authorization_from_draft(draft.authorization),
             annotations=draft.annotations or {},
             labels=draft.labels or {},
             created_at=now,
@@ -155,22 +155,22 @@ def check_coverage(cursors: Sequence[SubscriptionCursor], event_types: Sequence[
         raise Invalid("there should be no more than 1 cursor for each partition in initial_cursors")
 
 
-def cursors_of(them: Sequence[SubscriptionCursorDraft]) -> tuple[SubscriptionCursor, ...]:
+def cursors_of_drafts(them: Sequence[SubscriptionCursorDraft]) -> tuple[SubscriptionCursor, ...]:
     return tuple(SubscriptionCursor(each.event_type or "", each.partition or "", each.offset or "") for each in them)
 
 
-def _key(draft: SubscriptionDraft) -> str:
+def _key_of_draft(draft: SubscriptionDraft) -> str:
     return key_of(draft.owning_application or "", draft.event_types or (), draft.consumer_group or "")
 
 
-def _not_found(names: Sequence[str]) -> Invalid:
+def _event_types_not_found(names: Sequence[str]) -> Invalid:
     return Invalid(f"Failed to create subscription, event type(s) not found: {', '.join(names)}")
 
 
 # Update ---------------------------------------------------------------------------------------------------------------
 
 
-BUSY = "Subscription is being changed by others, please repeat request"
+SUBSCRIPTION_BUSY = "Subscription is being changed by others, please repeat request"
 
 
 class SubscriptionUpdate(Struct, frozen=True, kw_only=True):
@@ -190,7 +190,7 @@ class SubscriptionUpdate(Struct, frozen=True, kw_only=True):
                 return self._update(subscription_id, draft, subject)
             except ChangedMeanwhile:
                 continue
-        raise TryLater(BUSY)
+        raise TryLater(SUBSCRIPTION_BUSY)
 
     def _update(self, subscription_id: str, draft: SubscriptionDraft, subject: Subject) -> Subscription:
         old = self.subscriptions.get(subscription_id)
@@ -200,7 +200,7 @@ class SubscriptionUpdate(Struct, frozen=True, kw_only=True):
         documents.check_authorization(draft.authorization)
         new = replace(
             old,
-            authorization=documents.authorization(draft.authorization),
+            authorization=documents.authorization_from_draft(draft.authorization),
             annotations=old.annotations if draft.annotations is None else draft.annotations,
             labels=old.labels if draft.labels is None else draft.labels,
             # Every change moves the time of the last change, also two within one millisecond.
@@ -215,7 +215,7 @@ def check_unchanged(old: Subscription, draft: SubscriptionDraft) -> None:
         ("subscription event types", old.event_types, draft.event_types),
         ("owning application", old.owning_application, draft.owning_application),
         ("read from", old.read_from, draft.read_from),
-        ("initial cursors", old.initial_cursors, cursors_of(draft.initial_cursors)),
+        ("initial cursors", old.initial_cursors, cursors_of_drafts(draft.initial_cursors)),
     )
     for name, before, after in fixed:
         if before != after:
@@ -246,7 +246,7 @@ class SubscriptionDeletion(Struct, frozen=True, kw_only=True):
             except ChangedMeanwhile:
                 continue
             return subscription
-        raise TryLater(BUSY)
+        raise TryLater(SUBSCRIPTION_BUSY)
 
 
 log = logging.getLogger(__name__)
@@ -269,7 +269,7 @@ class DeletedSubscriptions(Struct, frozen=True):
     def clear(self, subscription_id: str) -> None:
         """The note goes last, so that nothing is forgotten."""
         self.coordination.forget(subscription_id)
-        self.subscriptions.cleared(subscription_id)
+        self.subscriptions.forget_deleted(subscription_id)
 
     def try_to_clear_all(self) -> None:
         """What cannot be cleared now is cleared by the next housekeeping."""
@@ -283,7 +283,7 @@ class DeletedSubscriptions(Struct, frozen=True):
 
 
 # What an event type's own removal needs beside.
-MOST_CHANGES_BESIDES = 90
+MOST_CHANGES_BESIDE_REMOVAL = 90
 
 
 class SubscribedEventTypes(Struct, frozen=True, kw_only=True):
@@ -305,13 +305,13 @@ class SubscribedEventTypes(Struct, frozen=True, kw_only=True):
         """What the removal of an event type has to do and to insist on besides; raises `Conflict` if subscriptions
         stand against it."""
         if event_type.name == self.attachment.name and self.attachment.is_attached():
-            raise _has_subscriptions(event_type)
+            raise _has_subscriptions_conflict(event_type)
         mark = self.subscriptions.mark(event_type)
         found = self.subscriptions.of_event_type(event_type.name)
-        if not self._may_go_too(found) or self.subscriptions.is_being_subscribed(event_type.name):
-            raise _has_subscriptions(event_type)
-        changes = tuple(change for each in found for change in removal(each))
-        if len(changes) <= MOST_CHANGES_BESIDES:
+        if not self._may_delete_subscriptions(found) or self.subscriptions.is_being_subscribed(event_type.name):
+            raise _has_subscriptions_conflict(event_type)
+        changes = tuple(change for each in found for change in changes_to_remove(each))
+        if len(changes) <= MOST_CHANGES_BESIDE_REMOVAL:
             return (mark, *changes)
         for each in found:
             self.subscriptions.remove(each)
@@ -335,7 +335,7 @@ class SubscribedEventTypes(Struct, frozen=True, kw_only=True):
         # An earlier request may have been answered before streams had ended.
         self.resets.wait_for_end([each.id for each in found])
 
-    def _may_go_too(self, subscriptions: Sequence[Subscription]) -> bool:
+    def _may_delete_subscriptions(self, subscriptions: Sequence[Subscription]) -> bool:
         if not subscriptions or self.features.is_on(Feature.DELETE_EVENT_TYPE_WITH_SUBSCRIPTIONS):
             return True
         return all(
@@ -344,7 +344,7 @@ class SubscribedEventTypes(Struct, frozen=True, kw_only=True):
         )
 
 
-def _has_subscriptions(event_type: EventType) -> Conflict:
+def _has_subscriptions_conflict(event_type: EventType) -> Conflict:
     return Conflict(f"Can't remove event type {event_type.name}, as it has subscriptions")
 
 
@@ -381,7 +381,9 @@ class RedriveAttachment(Struct, frozen=True, kw_only=True):
             self._looked[event_type.id] = dict(self.cursors.beginning(event_type))
         for partition in event_type.partitions:
             attempted(
-                "search for redriven events", f"partition {partition}", partial(self._look_on, event_type, partition)
+                "search for redriven events",
+                f"partition {partition}",
+                partial(self._attach_named_since, event_type, partition),
             )
 
     def is_attached(self) -> bool:
@@ -392,12 +394,12 @@ class RedriveAttachment(Struct, frozen=True, kw_only=True):
             for entry in self.coordination.assignment(each.id).entries
         )
 
-    def _look_on(self, event_type: EventType, partition: str) -> None:
+    def _attach_named_since(self, event_type: EventType, partition: str) -> None:
         """What was looked through before something failed is looked through once more."""
         named: set[str] = set()
         start = self._looked[event_type.id].get(partition, Position(event_type.timeline.order, -1))
         end = start
-        for tags, reached in self._stretches(event_type, partition, start):
+        for tags, reached in self._subscriptions_named_behind(event_type, partition, start):
             named |= tags
             end = reached
         for subscription_id in named:
@@ -412,7 +414,7 @@ class RedriveAttachment(Struct, frozen=True, kw_only=True):
         places = {EventTypePartition(event_type.name, name): at for name, at in beginnings.items()}
         self.initialisation.with_places(subscription, places)
 
-    def _stretches(
+    def _subscriptions_named_behind(
         self, event_type: EventType, partition: str, position: Position
     ) -> Iterator[tuple[set[str], Position]]:
         """What follows a position, stretch by stretch: who is named in it, and where it ends."""

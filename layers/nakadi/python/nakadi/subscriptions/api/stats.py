@@ -79,36 +79,38 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
         event_types = [self.event_types.get(name) for name in subscription.event_types]
         for each in event_types:
             self.permissions.require(Operation.VIEW, each.resource, subject)
-        shared = self._shared(self.coordination.assignment(subscription_id))
+        shared = self._read_assignment(self.coordination.assignment(subscription_id))
         shared = replace(shared, offsets=self.coordination.offsets(subscription_id))
         return {each.name: self._of_event_type(each, shared, with_lag=with_lag) for each in event_types}
 
     def status(self, subscription: Subscription, subject: Subject) -> Stats:
         """Who reads what, of the event types that are there and that the subject may see."""
-        shared = self._shared(self.coordination.assignment(subscription.id))
+        shared = self._read_assignment(self.coordination.assignment(subscription.id))
         found = [self.event_types.find(name) for name in subscription.event_types]
         return {
-            each.name: [reader_of(EventTypePartition(each.name, name), shared) for name in _sorted(each)]
+            each.name: [
+                stats_of_reader(EventTypePartition(each.name, name), shared) for name in _partitions_in_text_order(each)
+            ]
             for each in found
             if each is not None and self.permissions.allows(Operation.VIEW, each.resource, subject)
         }
 
     def is_stalled(self, subscription: Subscription, assignment: Assignment) -> bool:
         """Whether a partition is; looked into no further than it takes to see that none is."""
-        shared = self._shared(assignment)
+        shared = self._read_assignment(assignment)
         if not shared.sessions:
             return False
         shared = replace(shared, offsets=self.coordination.offsets(subscription.id))
-        suspects = {place.event_type for place in shared.offsets if self._is_suspicious(place, shared)}
+        suspects = {place.event_type for place in shared.offsets if self._is_commit_overdue(place, shared)}
         found = [self.event_types.find(name) for name in subscription.event_types if name in suspects]
         stats = [self._of_event_type(each, shared, with_lag=False) for each in found if each is not None]
         return any(partition.stalled for each in stats for partition in each)
 
-    def _is_suspicious(self, place: EventTypePartition, shared: _AssignmentSnapshot) -> bool:
+    def _is_commit_overdue(self, place: EventTypePartition, shared: _AssignmentSnapshot) -> bool:
         owner = shared.owner(place)
         return owner is not None and is_overdue(owner, shared.offsets[place].since, self.clock.now())
 
-    def _shared(self, assignment: Assignment) -> _AssignmentSnapshot:
+    def _read_assignment(self, assignment: Assignment) -> _AssignmentSnapshot:
         """Without the offsets, which are a read of their own."""
         living = self.leases.living() if assignment.sessions else ()
         return _AssignmentSnapshot(
@@ -121,16 +123,19 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
         self, event_type: EventType, shared: _AssignmentSnapshot, *, with_lag: bool
     ) -> list[PartitionStats]:
         newest = self.cursors.newest(event_type)
-        return [self._of_partition(event_type, name, newest[name], shared, with_lag) for name in _sorted(event_type)]
+        return [
+            self._of_partition(event_type, name, newest[name], shared, with_lag)
+            for name in _partitions_in_text_order(event_type)
+        ]
 
     def _of_partition(
         self, event_type: EventType, partition: str, newest: Position, shared: _AssignmentSnapshot, with_lag: bool
     ) -> PartitionStats:
         place = EventTypePartition(event_type.name, partition)
-        found, offset = reader_of(place, shared), shared.offsets.get(place)
+        found, offset = stats_of_reader(place, shared), shared.offsets.get(place)
         if offset is None:
             return found
-        unconsumed = self._unconsumed(event_type, partition, offset.position, newest)
+        unconsumed = self._count_unconsumed(event_type, partition, offset.position, newest)
         # The offset was last written by a commit, or when its owner changed.
         owner, now = shared.owner(place), self.clock.now()
         suspicious = unconsumed > 0 and owner is not None and is_overdue(owner, offset.since, now)
@@ -143,10 +148,10 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
             stalled=suspicious and owner is not None and since is not None and is_overdue(owner, since, now),
         )
 
-    def _unconsumed(self, event_type: EventType, partition: str, committed: Position, newest: Position) -> int:
+    def _count_unconsumed(self, event_type: EventType, partition: str, committed: Position, newest: Position) -> int:
         """A commit may be ahead of the newest event; then nothing waits."""
         try:
-            return max(0, cursors.distance(event_type, partition, committed, newest))
+            return max(0, cursors.events_between(event_type, partition, committed, newest))
         except Invalid:
             log.warning("A committed offset of %s is in no timeline: %s", event_type.name, committed)
             return 0
@@ -173,7 +178,7 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
             position = Position(timeline.order, end)
 
 
-def reader_of(place: EventTypePartition, shared: _AssignmentSnapshot) -> PartitionStats:
+def stats_of_reader(place: EventTypePartition, shared: _AssignmentSnapshot) -> PartitionStats:
     """Who reads a partition; only who lives counts."""
     owner, entry = shared.owner(place), shared.entries.get(place)
     if owner is None or entry is None:
@@ -197,7 +202,7 @@ def lag_seconds(unconsumed: int, since: datetime | None, now: datetime) -> int |
     return None if since is None else max(0, int((now - since).total_seconds()))
 
 
-def _sorted(event_type: EventType) -> Sequence[str]:
+def _partitions_in_text_order(event_type: EventType) -> Sequence[str]:
     """As texts, as clients know it: 10 comes before 2."""
     return sorted(event_type.partitions)
 

@@ -55,7 +55,7 @@ class AutoCommit(Struct, frozen=True):
     positions: Mapping[EventTypePartition, Position]
 
 
-class HandOver(Struct, frozen=True):
+class HandOverPartitions(Struct, frozen=True):
     """Hand over partitions that other sessions wait for, after committing the events that were skipped."""
 
     places: frozenset[EventTypePartition]
@@ -116,7 +116,14 @@ class SessionResult(Struct, frozen=True):
 
 SessionLine = SendBatch | SendKeepAlive
 SessionCall = (
-    OpenPartition | AutoCommit | HandOver | RecordFailures | GiveUpOnEvent | ParkEvents | ReloadParkedKeys | EndReplay
+    OpenPartition
+    | AutoCommit
+    | HandOverPartitions
+    | RecordFailures
+    | GiveUpOnEvent
+    | ParkEvents
+    | ReloadParkedKeys
+    | EndReplay
 )
 SessionAction = SessionLine | SessionCall | ClosePartition
 

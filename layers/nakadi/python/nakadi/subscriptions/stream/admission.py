@@ -25,7 +25,7 @@ from nakadi.subscriptions.api.initialisation import OffsetInitialisation
 from nakadi.subscriptions.api.repository import Subscriptions
 from nakadi.subscriptions.stream.partition_progress import IsDeliverable
 
-CANNOT_GO_ON = "Failed to continue streaming"
+CANNOT_CONTINUE = "Failed to continue streaming"
 
 
 class StreamAdmission(Struct, frozen=True, kw_only=True):
@@ -67,7 +67,7 @@ class StreamAdmission(Struct, frozen=True, kw_only=True):
         try:
             return [self.event_types.get(name) for name in subscription.event_types]
         except NotFound as error:
-            raise TryLater(CANNOT_GO_ON) from error
+            raise TryLater(CANNOT_CONTINUE) from error
 
     def _check_permitted(self, subscription: Subscription, event_types: Sequence[EventType], subject: Subject) -> None:
         self.permissions.require_each((Operation.VIEW, Operation.READ), subscription.resource, subject)
@@ -78,7 +78,7 @@ class StreamAdmission(Struct, frozen=True, kw_only=True):
         try:
             self.initialisation.initialised(subscription)
         except NotFound as error:
-            raise TryLater(CANNOT_GO_ON) from error
+            raise TryLater(CANNOT_CONTINUE) from error
 
 
 def _check_partitions(requested: Sequence[EventTypePartition], event_types: Sequence[EventType]) -> None:
@@ -106,12 +106,14 @@ def delivery_filter(access: ReadAccess, subscription_id: str, subject: Subject, 
             record = record._replace(directed_to=None)
         elif place.event_type == attached:
             return False
-        return access.may_read(record, subject) and not (access.skips_misplaced_events and is_misplaced(place, record))
+        return access.may_read(record, subject) and not (
+            access.skips_misplaced_events and names_other_event_type(place, record)
+        )
 
     return is_deliverable
 
 
-def is_misplaced(place: EventTypePartition, record: Record) -> bool:
+def names_other_event_type(place: EventTypePartition, record: Record) -> bool:
     """Whether the metadata of an event names another event type than the one it was published to."""
     event: Any = orjson.loads(record.value or b"{}")
     metadata = event.get("metadata") if isinstance(event, dict) else None
@@ -123,7 +125,7 @@ def is_misplaced(place: EventTypePartition, record: Record) -> bool:
 
 
 # A session opens many partitions at once, and one read of the log's bounds serves them all.
-VIEW_SECONDS = 1.0
+SNAPSHOT_KEPT_SECONDS = 1.0
 
 
 class PlannedReplay(Struct, frozen=True):
@@ -185,7 +187,7 @@ class PartitionStarts:
         self._cursors = cursors
         # By the id of the event type and the least revision that is known: another event type may get its name, and a
         # caller that knows of a change must not get what was read before.
-        self._views: Cache[tuple[str, int], tuple[EventType, PartitionSnapshot]] = Cache(clock, VIEW_SECONDS)
+        self._views: Cache[tuple[str, int], tuple[EventType, PartitionSnapshot]] = Cache(clock, SNAPSHOT_KEPT_SECONDS)
 
     def find(self, place: EventTypePartition, stored: Position, known: EventType | None = None) -> PartitionStart:
         """Where reading begins behind what is committed. Raises `Unusable` if there is no such position.
@@ -195,19 +197,21 @@ class PartitionStarts:
         event_type = known or self._event_types.get(place.event_type)
         key = (event_type.id, event_type.revision)
         try:
-            return self._in_view(*self._views.get(key, lambda: self._look(event_type)), place, stored)
+            return self._start_in_snapshot(
+                *self._views.get(key, lambda: self._read_snapshot(event_type)), place, stored
+            )
         except Unusable:
             self._views.forget(key)  # events may have come since
-        return self._in_view(*self._views.get(key, lambda: self._look(event_type)), place, stored)
+        return self._start_in_snapshot(*self._views.get(key, lambda: self._read_snapshot(event_type)), place, stored)
 
-    def _look(self, known: EventType) -> tuple[EventType, PartitionSnapshot]:
+    def _read_snapshot(self, known: EventType) -> tuple[EventType, PartitionSnapshot]:
         current = self._event_types.get(known.name)
         if current.id != known.id:
             raise Unusable(f"The event type {known.name} was deleted, and another one has its name")
         return current, self._cursors.at(current)
 
     @staticmethod
-    def _in_view(
+    def _start_in_snapshot(
         event_type: EventType, view: PartitionSnapshot, place: EventTypePartition, stored: Position
     ) -> PartitionStart:
         oldest = view.beginning().get(place.partition, stored)
@@ -225,7 +229,7 @@ def distance(event_type: EventType | None, place: EventTypePartition, first: Pos
         return last.offset - first.offset
     try:
         if event_type is not None:
-            return cursors.distance(event_type, place.partition, first, last)
+            return cursors.events_between(event_type, place.partition, first, last)
     except Invalid:
         pass
     return 1  # the number is not known, or not any more; but there were some

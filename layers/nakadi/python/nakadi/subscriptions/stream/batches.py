@@ -9,7 +9,13 @@ from msgspec import Struct
 
 from nakadi.model.outcomes import Invalid
 from nakadi.model.subscription import EventTypePartition
-from nakadi.streaming.parameters import DEFAULT_FLUSH_SECONDS, DEFAULT_SECONDS, LONGEST_SECONDS, PickSeconds, shortened
+from nakadi.streaming.parameters import (
+    DEFAULT_FLUSH_SECONDS,
+    DEFAULT_SECONDS,
+    LONGEST_SECONDS,
+    PickSeconds,
+    shortened_seconds,
+)
 from nakadi.subscriptions.api.fields import RetryPolicy
 from nakadi.subscriptions.stream.actions import GiveUpOnEvent, SendBatch, SendKeepAlive, SessionAction, SessionContext
 from nakadi.subscriptions.stream.partition_progress import PartitionProgress, SessionTotals
@@ -63,9 +69,9 @@ def limits_of(
     """
     batch_limit = 1 if asked.batch_limit is None else asked.batch_limit
     commit_timeout = asked.commit_timeout or most_commit_seconds
-    _check(batch_limit >= 1, "batch_limit can't be lower than 1")
-    _check(commit_timeout <= most_commit_seconds, f"commit_timeout can not be more than {most_commit_seconds}")
-    _check(commit_timeout >= 0, "commit_timeout can not be less than 0")
+    _require(batch_limit >= 1, "batch_limit can't be lower than 1")
+    _require(commit_timeout <= most_commit_seconds, f"commit_timeout can not be more than {most_commit_seconds}")
+    _require(commit_timeout >= 0, "commit_timeout can not be less than 0")
     for name in ("max_uncommitted_events", "stream_limit", "batch_flush_timeout", "batch_timespan"):
         _check_not_negative(name, getattr(asked, name))
     _check_not_negative("stream_keep_alive_limit", asked.stream_keep_alive_limit)
@@ -76,7 +82,7 @@ def limits_of(
         stream_limit=asked.stream_limit or 0,
         flush_seconds=asked.batch_flush_timeout or DEFAULT_FLUSH_SECONDS,
         timespan_seconds=asked.batch_timespan or 0,
-        stream_seconds=shortened(seconds, longest_seconds, pick_seconds),
+        stream_seconds=shortened_seconds(seconds, longest_seconds, pick_seconds),
         keep_alive_limit=asked.stream_keep_alive_limit or 0,
         commit_seconds=commit_timeout,
     )
@@ -87,10 +93,10 @@ def _stream_seconds(asked: int | None, pick_seconds: PickSeconds) -> int:
 
 
 def _check_not_negative(name: str, value: int | None) -> None:
-    _check((value or 0) >= 0, f"{name} can't be lower than 0")
+    _require((value or 0) >= 0, f"{name} can't be lower than 0")
 
 
-def _check(holds: bool, otherwise: str) -> None:
+def _require(holds: bool, otherwise: str) -> None:
     if not holds:
         raise Invalid(otherwise)
 
@@ -130,7 +136,7 @@ class Outbox:
 
     def wants(self, partition: PartitionProgress) -> bool:
         """Whether more events of a partition are of use."""
-        return partition.sendable and partition.count < min(self._limits.batch_limit, self._allowed())
+        return partition.sendable and partition.count < min(self._limits.batch_limit, self._events_allowed_now())
 
     def all_silent(self) -> bool:
         """Whether as many keep-alives in a row as the client allows have been sent for every partition."""
@@ -154,7 +160,7 @@ class Outbox:
         while partition.sendable:
             # One batch, drop or keep-alive after the other; each may make the next one due, or the partition wait.
             flush = now >= partition.flushed_at + self._limits.flush_seconds
-            count = self._due_count(partition, flush=flush) if partition.count else 0
+            count = self._events_due(partition, flush=flush) if partition.count else 0
             if count and self._policy and partition.searching and partition.fails >= self._policy.most_fails:
                 event = partition.first()
                 partition.dropping = event.end
@@ -173,19 +179,19 @@ class Outbox:
     def flushed(self, partition: PartitionProgress, now: float) -> Iterator[SessionAction]:
         """Everything of a partition that may be sent before the end."""
         if partition.sendable and not partition.searching:
-            while partition.count and (allowed := self._allowed()) > 0:
+            while partition.count and (allowed := self._events_allowed_now()) > 0:
                 yield self._batch(partition, min(self._limits.batch_limit, partition.count, allowed), now)
 
-    def relieved(self, now: float) -> Iterator[SessionAction]:
+    def batches_to_free_memory(self, now: float) -> Iterator[SessionAction]:
         """Batches of the largest partitions, sent early while too much is buffered."""
-        while self._totals.buffered_bytes > MOST_BUFFERED_BYTES and self._allowed() > 0:
+        while self._totals.buffered_bytes > MOST_BUFFERED_BYTES and self._events_allowed_now() > 0:
             largest = max(self._partitions.values(), key=lambda each: each.size)
             if not largest.sendable or largest.searching:
                 return
-            count = min(largest.count, self._allowed())
+            count = min(largest.count, self._events_allowed_now())
             yield self._batch(largest, count, now, "Stream parameters are causing overflow")
 
-    def sign_of_life(self, now: float) -> Iterator[SessionAction]:
+    def keep_alives(self, now: float) -> Iterator[SessionAction]:
         """A keep-alive beyond what was agreed, after a long silence; it is not counted, and changes no timer."""
         if now < self._last_line_at + self._limits.silence_seconds:
             return
@@ -201,9 +207,9 @@ class Outbox:
 
     # Decisions
 
-    def _due_count(self, partition: PartitionProgress, *, flush: bool) -> int:
+    def _events_due(self, partition: PartitionProgress, *, flush: bool) -> int:
         """How many of the events that wait have to be sent now."""
-        limit = min(self._limits.batch_limit, self._allowed())
+        limit = min(self._limits.batch_limit, self._events_allowed_now())
         if partition.search_end is not None:
             limit = min(limit, 0 if partition.outstanding else 1)
         if limit <= 0:
@@ -229,7 +235,7 @@ class Outbox:
             started += f"; skipped events due to retention time passed, count: {partition.lost}"
         return self.info(f"{started}; {text}" if text else started)
 
-    def _allowed(self) -> int:
+    def _events_allowed_now(self) -> int:
         """How many events may be sent before the client commits, or before the stream reaches its limit."""
         room = self._limits.window - self._totals.outstanding
         if self._limits.stream_limit:

@@ -28,7 +28,7 @@ from nakadi.subscriptions.stream.actions import (
     AutoCommit,
     EndReplay,
     GiveUpOnEvent,
-    HandOver,
+    HandOverPartitions,
     OpenPartition,
     ParkEvents,
     RecordFailures,
@@ -76,9 +76,9 @@ class SessionCallExecutor:
         if self._parking is None:
             return self._find_start(opening.place, opening.position)
         parked = self._parking.keys(opening.place, opening.replay)
-        return replace(self._start(opening, self._parking), parked=parked)
+        return replace(self._start_or_replay(opening, self._parking), parked=parked)
 
-    def _start(self, opening: OpenPartition, parking: ParkingService) -> PartitionStart:
+    def _start_or_replay(self, opening: OpenPartition, parking: ParkingService) -> PartitionStart:
         place, replay = opening.place, opening.replay
         if replay is None:
             return self._find_start(place, opening.position)
@@ -87,12 +87,19 @@ class SessionCallExecutor:
         return replace(onward, start=opening.position, again=again)
 
     def perform(
-        self, call: AutoCommit | HandOver | RecordFailures | GiveUpOnEvent | ParkEvents | ReloadParkedKeys | EndReplay
+        self,
+        call: AutoCommit
+        | HandOverPartitions
+        | RecordFailures
+        | GiveUpOnEvent
+        | ParkEvents
+        | ReloadParkedKeys
+        | EndReplay,
     ) -> SessionFact:
         """Carry a call out, and return its outcome as a fact for the session. Raises `Unavailable`."""
         session = self._session
         match call:
-            case HandOver(places, positions):
+            case HandOverPartitions(places, positions):
                 self._members.commit(session.id, positions)
                 revision = self._members.hand_over(session.id, places).revision
                 self._metrics.partitions_handed_over.add(len(places))
@@ -100,9 +107,9 @@ class SessionCallExecutor:
             case RecordFailures():
                 self._members.record_failures(session.id, call)
             case GiveUpOnEvent():
-                self._drop(call)
+                self._give_up_event(call)
             case ParkEvents():
-                if self._parked(call):
+                if self._park_events(call):
                     return lambda now: session.parking_finished(call, now)
             case ReloadParkedKeys(place, replay):
                 keys = self._parking.keys(place, replay) if self._parking else frozenset()
@@ -115,7 +122,7 @@ class SessionCallExecutor:
                 assert_never(call)
         return session.tick
 
-    def _drop(self, call: GiveUpOnEvent) -> None:
+    def _give_up_event(self, call: GiveUpOnEvent) -> None:
         if self._parking is not None and self._parking.follows:
             if self._parking.park_failed(self._session.id, call) is not CommitResult.NOT_OWNED:
                 self._metrics.events_parked.add(1, "failed")
@@ -123,7 +130,7 @@ class SessionCallExecutor:
         self._unprocessable(call)
         self._members.commit(self._session.id, {call.place: call.event.end})
 
-    def _parked(self, call: ParkEvents) -> bool:
+    def _park_events(self, call: ParkEvents) -> bool:
         """Park events; whether the partition was still the session's."""
         assert self._parking is not None, "only a session with parking parks events"
         parked = self._parking.park(self._session.id, call) is not CommitResult.NOT_OWNED
@@ -164,7 +171,7 @@ class DeadLetterPublisher(Struct, frozen=True, kw_only=True):
     def publish(self, subscription_id: str, drop: GiveUpOnEvent) -> None:
         """Publish an event to the dead letter queue. Raises `TryLater` if that failed."""
         self.own.ensure(self.name)
-        letter = {**dead_letter_of(subscription_id, drop), "metadata": self._metadata()}
+        letter = {**dead_letter_event(subscription_id, drop), "metadata": self._new_metadata()}
         try:
             outcome = self.publisher.publish(self.name, orjson.dumps([letter]), BROKER, flow_id="")
         except Exception:
@@ -176,11 +183,11 @@ class DeadLetterPublisher(Struct, frozen=True, kw_only=True):
             log.warning("Publishing a dead letter to %s failed: %s", self.name, outcome.items)
             raise TryLater(f"A dead letter was not stored in {self.name}")
 
-    def _metadata(self) -> Mapping[str, str]:
+    def _new_metadata(self) -> Mapping[str, str]:
         return {"eid": str(uuid4()), "occurred_at": self.clock.now().isoformat()}
 
 
-def dead_letter_of(subscription_id: str, drop: GiveUpOnEvent) -> Mapping[str, Any]:
+def dead_letter_event(subscription_id: str, drop: GiveUpOnEvent) -> Mapping[str, Any]:
     """The dead letter of a dropped event, without metadata of its own."""
     return {
         "subscription_id": subscription_id,

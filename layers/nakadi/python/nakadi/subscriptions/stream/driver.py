@@ -22,7 +22,7 @@ from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Outcome, Unavailable, Unusable
 from nakadi.model.subscription import EventTypePartition
 from nakadi.ports.clock import Clock
-from nakadi.streaming.chunks import joined
+from nakadi.streaming.chunks import joined_json
 from nakadi.streaming.driver import RETRY_MILLISECONDS, EventSource, Fact, StreamDriver, StreamOutlet
 from nakadi.subscriptions.stream.actions import (
     ClosePartition,
@@ -41,7 +41,7 @@ from nakadi.subscriptions.stream.session import SubscriptionSession
 # Lines: the bytes of a subscription's stream, in the two forms that clients can ask for -------------------------------
 
 
-NewToken = Callable[[], str]
+NewCursorToken = Callable[[], str]
 
 
 class SubscriptionFormat(Protocol):
@@ -58,7 +58,7 @@ class JsonSubscriptionFormat:
 
     content_type = "application/x-json-stream"
 
-    def __init__(self, new_token: NewToken = lambda: str(uuid4())) -> None:
+    def __init__(self, new_token: NewCursorToken = lambda: str(uuid4())) -> None:
         self._new_token = new_token
 
     def opening(self, stream_id: str) -> bytes:  # noqa: ARG002  # clients find it in the headers
@@ -73,7 +73,7 @@ class JsonSubscriptionFormat:
             f'"event_type":"{place.event_type}","cursor_token":"{self._new_token()}"}}'
         ).encode()
         if isinstance(line, SendBatch):
-            return joined(cursor + b',"events":[', line.runs, b"]%b}\n" % info)
+            return joined_json(cursor + b',"events":[', line.runs, b"]%b}\n" % info)
         return b"%b%b}\n" % (cursor, info)
 
 
@@ -110,10 +110,10 @@ LONGEST_PAUSE = 2.0
 
 # A client that commits beyond the end of the log goes on if the events come at once, as it does in other brokers: for
 # so long, opening a partition that cannot be read is tried again.
-BEYOND_SECONDS = 0.5
+RETRY_BEYOND_END_SECONDS = 0.5
 
 # A client that has read nothing for so long after the end of its session may still read what it was sent.
-LAST_CHANCE_SECONDS = 1.0
+READ_AFTER_END_SECONDS = 1.0
 
 OpenSource = Callable[[EventTypePartition, PartitionStart], EventSource]
 
@@ -175,12 +175,13 @@ class SubscriptionDriver(StreamDriver):
         super().wake()
         if self._waiting is not None and not self._facts_due_while_waiting:
             self._facts_due_while_waiting = True
-            asyncio.get_running_loop().call_soon(self._go_on_while_waiting)
+            asyncio.get_running_loop().call_soon(self._pass_facts_while_waiting)
 
     async def run(self) -> None:
         """Serve until the session ends."""
         try:
-            await self._run(self._lines.opening(self._session.id), self._gone, lambda _: self._session.drain())
+            opening = self._lines.opening(self._session.id)
+            await self._run_until_end(opening, self._gone, lambda _: self._session.drain())
         finally:
             if self._calling:
                 self._calling.cancel()
@@ -191,7 +192,7 @@ class SubscriptionDriver(StreamDriver):
 
     async def _round(self) -> bool:
         if self._facts:
-            self._hand_in_facts()
+            self._pass_facts_to_session()
         moved = False
         try:
             updates, self._updates = self._updates, []
@@ -208,20 +209,20 @@ class SubscriptionDriver(StreamDriver):
                 moved = await self._take(each, source) or moved
         except Outcome as outcome:
             log.info("The stream %s cannot go on: %s", self._session.id, outcome)
-            self._carry_out(self._session.refused(outcome))
+            self._carry_out_actions(self._session.refused(outcome))
         return moved
 
-    def _hand_in_facts(self) -> None:
+    def _pass_facts_to_session(self) -> None:
         facts, self._facts = self._facts, []
         for fact in facts:
-            self._carry_out(fact(self._clock.monotonic()))
+            self._carry_out_actions(fact(self._clock.monotonic()))
 
     async def _take(self, each: EventTypePartition, source: EventSource) -> bool:
         if not self._session.wants(each) or self._open.get(each) is not source:
             return False
         if source.at_border:
             self._timer.set(self._session.deadline())
-            await self._waited_for(source.move(self.wake))
+            await self._wait_unless_session_ends(source.move(self.wake))
             if self._open.get(each) is not source or self._session.end:
                 source.leave()  # it was closed while it moved
                 return False
@@ -230,27 +231,27 @@ class SubscriptionDriver(StreamDriver):
             if source.lost:
                 self._known.look_again()
             return False
-        self._carry_out(self._session.arrived(each, run, self._clock.monotonic()))
+        self._carry_out_actions(self._session.arrived(each, run, self._clock.monotonic()))
         return True
 
-    def _carry_out(self, actions: Iterable[SessionAction]) -> None:
+    def _carry_out_actions(self, actions: Iterable[SessionAction]) -> None:
         for action in actions:
             match action:
                 case SendBatch() | SendKeepAlive():
                     self._buffer.put(self._lines.line(action))
                 case ClosePartition(place):
-                    self._close(place)
+                    self._close_partition(place)
                 case _:
                     if isinstance(action, OpenPartition):
-                        self._close(action.place)
+                        self._close_partition(action.place)
                     self._calls.append(action)
                     if self._calling is None:
-                        self._calling = asyncio.create_task(self._work())
+                        self._calling = asyncio.create_task(self._perform_calls())
 
     async def _carry_out_and_flush(self, actions: Sequence[SessionAction]) -> None:
-        self._carry_out(actions)
+        self._carry_out_actions(actions)
 
-    def _close(self, place: EventTypePartition) -> None:
+    def _close_partition(self, place: EventTypePartition) -> None:
         if place in self._open:
             self._open.pop(place).leave()
 
@@ -259,12 +260,12 @@ class SubscriptionDriver(StreamDriver):
 
     # Calls
 
-    async def _work(self) -> None:
+    async def _perform_calls(self) -> None:
         # One after the other, in the order of the actions: a partition is handed over behind its last commit.
         while self._calls:
             call = self._calls.popleft()
             try:
-                self.add_fact(await self._performed(call))
+                self.add_fact(await self._perform_with_retries(call))
             except Exception as error:  # whatever it is, the stream must not go on as if it had worked
                 log.warning("The stream %s ends: its call %s failed", self._session.id, call, exc_info=error)
                 # Those behind it rely on it.
@@ -273,12 +274,12 @@ class SubscriptionDriver(StreamDriver):
         # No await since the queue was found empty: a call that is added from now on begins a new task.
         self._calling = None
 
-    async def _performed(self, call: SessionCall) -> Fact:
-        pause, wanted_by = SHORTEST_PAUSE, self._clock.monotonic() + BEYOND_SECONDS
+    async def _perform_with_retries(self, call: SessionCall) -> Fact:
+        pause, wanted_by = SHORTEST_PAUSE, self._clock.monotonic() + RETRY_BEYOND_END_SECONDS
         while True:
             try:
                 threads = self._threads.opening if isinstance(call, OpenPartition) else self._threads.others
-                return await asyncio.get_running_loop().run_in_executor(threads, self._perform, call)
+                return await asyncio.get_running_loop().run_in_executor(threads, self._perform_once, call)
             except Unavailable as error:
                 log.warning("A call of the stream %s failed, tried again in %s s: %s", self._session.id, pause, error)
             except Unusable:
@@ -287,7 +288,7 @@ class SubscriptionDriver(StreamDriver):
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    def _perform(self, call: SessionCall) -> Fact:
+    def _perform_once(self, call: SessionCall) -> Fact:
         if not isinstance(call, OpenPartition):
             return self._executor.perform(call)
         # In a thread: what is found becomes the session's only on the loop.
@@ -313,7 +314,7 @@ class SubscriptionDriver(StreamDriver):
         if not self._connected:
             return
         try:
-            if not await self._waited_for(self._buffer.flush()):
+            if not await self._wait_unless_session_ends(self._buffer.flush()):
                 log.info("The stream %s ended while its client was not reading", self._session.id)
                 self._connected = False
         except ConnectionError:
@@ -321,7 +322,7 @@ class SubscriptionDriver(StreamDriver):
 
     # Waiting
 
-    async def _waited_for(self, work: Awaitable[None]) -> bool:
+    async def _wait_unless_session_ends(self, work: Awaitable[None]) -> bool:
         """Wait for this while the session goes on; False if the session came to its end before.
 
         Nothing is written meanwhile, so that no line overtakes another. The timer is set to the session's deadline.
@@ -338,14 +339,14 @@ class SubscriptionDriver(StreamDriver):
             self._waiting = None
         return True
 
-    def _go_on_while_waiting(self) -> None:
+    def _pass_facts_while_waiting(self) -> None:
         self._facts_due_while_waiting = False
         if self._waiting is None:
             return
-        self._hand_in_facts()
-        self._carry_out(self._session.tick(self._clock.monotonic()))
+        self._pass_facts_to_session()
+        self._carry_out_actions(self._session.tick(self._clock.monotonic()))
         if self._session.end:
-            self._waiting.reschedule(asyncio.get_running_loop().time() + LAST_CHANCE_SECONDS)
+            self._waiting.reschedule(asyncio.get_running_loop().time() + READ_AFTER_END_SECONDS)
             self._waiting = None
         else:
             self._timer.set(self._session.deadline())

@@ -69,7 +69,7 @@ class SubscriptionSessions(Struct, frozen=True):
 
     def check(self, session: Session) -> None:
         """Raise `Conflict` if there is no room."""
-        assignments.joined(self.assignment(), session, self.subscription, self.clock.now())
+        assignments.with_session(self.assignment(), session, self.subscription, self.clock.now())
 
     def join(self, session: Session) -> Assignment:
         """Take part. Raises `Conflict` if there is no room."""
@@ -77,17 +77,17 @@ class SubscriptionSessions(Struct, frozen=True):
         def joined(assignment: Assignment) -> Assignment:
             if assignment.session(session.id) is not None:
                 return assignment
-            return assignments.joined(assignment, session, self.subscription, self.clock.now())
+            return assignments.with_session(assignment, session, self.subscription, self.clock.now())
 
         self._execute_reset(self.assignment())
-        self._apply(joined)
+        self._write_until_unchanged(joined)
         return self.rebalance()
 
     def rebalance(self) -> Assignment:
         """Give every session its fair share, in as many writes as it takes."""
         while True:
             before = self.assignment()
-            after = self._apply(assignments.rebalanced)
+            after = self._write_until_unchanged(assignments.with_partitions_shared_anew)
             if after.revision == before.revision:
                 return after
 
@@ -98,9 +98,9 @@ class SubscriptionSessions(Struct, frozen=True):
         def without(assignment: Assignment) -> Assignment:
             nonlocal there
             there = {each.id for each in assignment.sessions if each.id in sessions}
-            return assignments.left(assignment, there) if there else assignment
+            return assignments.without_sessions(assignment, there) if there else assignment
 
-        self._apply(without)
+        self._write_until_unchanged(without)
         self._execute_reset(self.rebalance())
         return len(there)
 
@@ -116,14 +116,16 @@ class SubscriptionSessions(Struct, frozen=True):
                 for entry in assignment.entries
                 if entry.place in result.failed and entry.owner == session
             ]
-            return assignments.left(assignments.with_entries(assignment, failed), {session})
+            return assignments.without_sessions(assignments.with_entries(assignment, failed), {session})
 
-        self._apply(without)
+        self._write_until_unchanged(without)
         self._execute_reset(self.rebalance())
 
     def hand_over(self, session: str, places: Collection[EventTypePartition]) -> Assignment:
         """Hand over those partitions that other sessions wait for."""
-        return self._apply(lambda assignment: assignments.handed_over(assignment, session, places))
+        return self._write_until_unchanged(
+            lambda assignment: assignments.with_partitions_handed_over(assignment, session, places)
+        )
 
     def record_failures(self, session: str, call: RecordFailures) -> None:
         """Record the failures of a partition, if it is still the session's."""
@@ -135,7 +137,7 @@ class SubscriptionSessions(Struct, frozen=True):
             changed = replace(entry, fails=call.fails, search_end=call.search_end)
             return assignments.with_entries(assignment, [changed])
 
-        self._apply(recorded)
+        self._write_until_unchanged(recorded)
 
     def end_replay(self, session: str, place: EventTypePartition, replay: Replay) -> None:
         """Record that a replay is over, if the partition is still the session's."""
@@ -146,7 +148,7 @@ class SubscriptionSessions(Struct, frozen=True):
                 return assignment
             return assignments.with_entries(assignment, [replace(entry, replay=None)])
 
-        self._apply(ended)
+        self._write_until_unchanged(ended)
 
     def commit(self, session: str, positions: Mapping[EventTypePartition, Position]) -> Collection[EventTypePartition]:
         """Commit on behalf of a session; the partitions that are not its own any more."""
@@ -161,7 +163,7 @@ class SubscriptionSessions(Struct, frozen=True):
         if assignment.reset is not None and not assignment.sessions:
             attempted("reset", self.subscription, partial(self.execute_reset, self.subscription))
 
-    def _apply(self, decide: ChangeAssignment) -> Assignment:
+    def _write_until_unchanged(self, decide: ChangeAssignment) -> Assignment:
         for attempt in range(ATTEMPTS):
             # Read and decided anew each time: what was true of the assignment before may not be any more.
             old = self.assignment()
@@ -222,13 +224,13 @@ class LeaseKeeper:
         """A lease that is good for some time to come. Raises `Unavailable`."""
         with self._lock:
             if not self._lease.is_good(self._clock.monotonic() + SHORTEST_REMAINING_SECONDS):
-                self._renew()
+                self._renew_and_count()
             return self._lease
 
     def renew(self) -> None:
         """Renew the lease. Raises `Unavailable`."""
         with self._lock:
-            self._renew()
+            self._renew_and_count()
 
     def remove_expired_sessions(self, subscriptions: Iterable[tuple[SubscriptionSessions, Assignment]]) -> None:
         """Remove the sessions whose process has no lease. The assignments must have been read before: leases are read
@@ -242,9 +244,11 @@ class LeaseKeeper:
                 log.info(
                     "Removing sessions of %s whose lease has expired: %s", members.subscription, ", ".join(sorted(dead))
                 )
-                attempted("removal of expired sessions", members.subscription, partial(self._remove, members, dead))
+                attempted(
+                    "removal of expired sessions", members.subscription, partial(self._remove_dead, members, dead)
+                )
 
-    def _remove(self, members: SubscriptionSessions, dead: Collection[str]) -> None:
+    def _remove_dead(self, members: SubscriptionSessions, dead: Collection[str]) -> None:
         self._metrics.dead_sessions.add(members.remove(dead))
 
     # Sessions that could not be removed
@@ -273,15 +277,15 @@ class LeaseKeeper:
             except Unavailable:
                 log.warning("Releasing the lease failed, it will expire", exc_info=True)
 
-    def _renew(self) -> None:
+    def _renew_and_count(self) -> None:
         outcome = "failed"
         try:
-            self._prolong()
+            self._prolong_lease()
             outcome = "renewed"
         finally:
             self._metrics.lease_renewals.add(1, outcome)
 
-    def _prolong(self) -> None:
+    def _prolong_lease(self) -> None:
         # From before the request: its answer may have been under way for long.
         began = self._clock.monotonic()
         seconds = assignments.LEASE_DURATION.total_seconds()
@@ -332,14 +336,14 @@ class SubscriptionWatch:
             watched = self._watched[members.subscription] = _WatchedSubscription(members, self._threads)
         watched.listeners.append(listener)
         watched.changed(SubscriptionChange.ASSIGNMENT)
-        return lambda: self._unfollow(watched, listener)
+        return lambda: self._stop_following(watched, listener)
 
     def assignments(self) -> Mapping[SubscriptionSessions, Assignment]:
         """Every subscription that is followed, as it was last read."""
         read = [(each.members, each.state_reader.shared) for each in tuple(self._watched.values())]
         return {members: shared.assignment for members, shared in read if shared is not None}
 
-    def _unfollow(self, watched: _WatchedSubscription, listener: StateListener) -> None:
+    def _stop_following(self, watched: _WatchedSubscription, listener: StateListener) -> None:
         watched.listeners.remove(listener)
         if not watched.listeners:
             del self._watched[watched.members.subscription]
@@ -472,7 +476,7 @@ class SharedStateReader:
                 known = offsets.get(place)
                 if known is not None and known.owner == change.session and known.position < position:
                     offsets[place] = replace(known, position=position)
-        resetting = assignments.being_reset(self.shared.assignment, self._members.clock.now())
+        resetting = assignments.is_being_reset(self.shared.assignment, self._members.clock.now())
         self.shared = SharedState(self.shared.assignment, offsets, resetting)
         return True
 
@@ -489,7 +493,7 @@ def read_shared_state(members: SubscriptionSessions, known: SharedState | None) 
     this does it.
     """
     assignment = known.assignment if known is not None else members.assignment()
-    resetting = assignments.being_reset(assignment, members.clock.now())
-    if known is None and assignments.rebalanced(assignment) != assignment:
+    resetting = assignments.is_being_reset(assignment, members.clock.now())
+    if known is None and assignments.with_partitions_shared_anew(assignment) != assignment:
         assignment = members.rebalance()
     return SharedState(assignment, members.coordination.offsets(members.subscription), resetting)

@@ -130,7 +130,7 @@ MOST_FETCHED_AT_ONCE = 20
 
 TRY_AGAIN_SECONDS = 1.0
 
-LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 FetchParked = Callable[[Parked], bytes | None]
 
@@ -158,18 +158,18 @@ class ReplaySource:
 
     @property
     def lost(self) -> bool:
-        return self._done and self._onward.lost
+        return self._is_replayed and self._onward.lost
 
     @property
-    def _done(self) -> bool:
+    def _is_replayed(self) -> bool:
         return not self._parked and not self._runs and self._skipped
 
     @property
     def at_border(self) -> bool:
-        return self._onward.at_border if self._done else bool(self._parked) and not self._runs
+        return self._onward.at_border if self._is_replayed else bool(self._parked) and not self._runs
 
     async def move(self, wake: Callable[[], None]) -> None:
-        if self._done:
+        if self._is_replayed:
             await self._onward.move(wake)
             return
         some = [self._parked[index] for index in range(min(MOST_FETCHED_AT_ONCE, len(self._parked)))]
@@ -193,8 +193,8 @@ class ReplaySource:
             return self._runs.popleft()
         if not self._parked and not self._skipped:
             self._skipped = True
-            return skipped_up_to(self._until)
-        return self._onward.take() if self._done else None
+            return empty_run_up_to(self._until)
+        return self._onward.take() if self._is_replayed else None
 
     def leave(self) -> None:
         self._onward.leave()
@@ -210,9 +210,9 @@ def runs_of(events: Sequence[tuple[Parked, bytes]]) -> Iterator[EventRun]:
         yield EventChunk(order, stored[0].offset, Slice(stored, stored[-1].offset + 1)).from_offset(stored[0].offset)
 
 
-def skipped_up_to(position: Position) -> EventRun:
+def empty_run_up_to(position: Position) -> EventRun:
     """A run without events to send, up to a position."""
-    nothing = StoredEvent(position.offset, Record(None), LONG_AGO)
+    nothing = StoredEvent(position.offset, Record(None), EPOCH)
     return EventChunk(position.timeline, position.offset, Slice((nothing,), position.offset + 1)).from_offset(
         position.offset
     )

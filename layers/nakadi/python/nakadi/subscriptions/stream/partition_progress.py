@@ -123,7 +123,7 @@ class PartitionProgress:
         return self.open and not self._parking and self.dropping is None
 
     @property
-    def putting_away(self) -> bool:
+    def is_parking_or_dropping(self) -> bool:
         """Whether an event is being parked or dropped, which has to be finished before anything behind it is sent."""
         return self.dropping is not None or bool(self._parking)
 
@@ -160,7 +160,7 @@ class PartitionProgress:
         self.totals.buffered_bytes -= self.size
         self.count = self.size = 0
 
-    def discard(self) -> None:
+    def remove_from_totals(self) -> None:
         """The session does not read the partition any more, or reads it anew."""
         self.totals.buffered_bytes -= self.size
         self.totals.outstanding -= self.outstanding
@@ -181,7 +181,7 @@ class PartitionProgress:
                 self.count += part.count
                 self.size += part.size
             else:
-                self._skip(end)
+                self._note_skipped(end)
                 if disposition is Disposition.PARK:
                     following.append(part)
             self.taken = end
@@ -248,9 +248,9 @@ class PartitionProgress:
         self.committed = max(self.committed, stored)
         self.sent = max(self.sent, self.committed)
         while self.runs and self.runs[0].end <= self.committed:
-            self._drop(self.runs.popleft())
-        if self.runs and (rest := _behind(self.runs[0], self.committed)) is not self.runs[0]:
-            self._drop(self.runs.popleft())
+            self._remove_run_from_size(self.runs.popleft())
+        if self.runs and (rest := _part_behind(self.runs[0], self.committed)) is not self.runs[0]:
+            self._remove_run_from_size(self.runs.popleft())
             self.runs.appendleft(rest)
             self.count += rest.count
             self.size += rest.size
@@ -285,13 +285,13 @@ class PartitionProgress:
             return Disposition.SKIP
         return Disposition.PARK if record.key in self.parked else Disposition.SEND
 
-    def _skip(self, end: Position) -> None:
+    def _note_skipped(self, end: Position) -> None:
         after = self.runs[-1].end if self.runs else self.sent
         if self._skipped and self._skipped[-1][0] >= after:
             after, _ = self._skipped.pop()
         self._skipped.append((after, end))
 
-    def _drop(self, run: EventRun) -> None:
+    def _remove_run_from_size(self, run: EventRun) -> None:
         self.count -= run.count
         self.size -= run.size
 
@@ -323,7 +323,7 @@ def parts_by_disposition(
     return parts
 
 
-def _behind(run: EventRun, position: Position) -> EventRun:
+def _part_behind(run: EventRun, position: Position) -> EventRun:
     """The part of a run behind a position that may lie inside of it."""
     if run.chunk.order != position.timeline or run.chunk.offset_of(run.first) > position.offset:
         return run

@@ -17,12 +17,12 @@ from operator import attrgetter
 from nakadi.model.event_type import Position
 from nakadi.model.subscription import Assignment, Entry, EventTypePartition
 from nakadi.streaming.chunks import EventRun
-from nakadi.subscriptions.api.fields import RetryPolicy, failure_info
+from nakadi.subscriptions.api.fields import RetryPolicy, failed_partitions_text
 from nakadi.subscriptions.stream.actions import (
     AutoCommit,
     ClosePartition,
     EndReplay,
-    HandOver,
+    HandOverPartitions,
     OpenPartition,
     ParkEvents,
     RecordFailures,
@@ -41,8 +41,8 @@ from nakadi.subscriptions.stream.partition_progress import PartitionProgress, Se
 
 AUTO_COMMIT_SECONDS = 5.0
 
-_REPLAY = attrgetter("replay")
-_RELEASE_BY = attrgetter("release_by")
+_REPLAY_OF = attrgetter("replay")
+_RELEASE_BY_OF = attrgetter("release_by")
 
 
 class SubscriptionSession:
@@ -88,16 +88,16 @@ class SubscriptionSession:
             return []
         self._seen = shared.assignment.revision
         mine = {entry.place: entry for entry in shared.assignment.entries if entry.owner == self.id}
-        actions: list[SessionAction] = [self._closed(place) for place in self._partitions.keys() - mine.keys()]
+        actions: list[SessionAction] = [self._close_partition(place) for place in self._partitions.keys() - mine.keys()]
         for entry in mine.values():
             offset = shared.offsets.get(entry.place)
             # An offset of another session is newer than the assignment: the next read has both.
             if offset is not None and offset.owner == self.id:
-                actions += self._updated(entry, offset.position, now)
+                actions += self._update_partition(entry, offset.position, now)
         actions += self._reload_parked_keys(shared.assignment.revision)
         self._update_idleness(shared.assignment, now)
         if self._policy and any(isinstance(each, OpenPartition) for each in actions):
-            self._outbox.pending_info = failure_info(mine.values())
+            self._outbox.pending_info = failed_partitions_text(mine.values())
         if shared.resetting:
             actions += self._close(SessionEnd.RESET, now, "Resetting subscription cursors")
         return [*actions, *self._next_actions(now)]
@@ -147,7 +147,7 @@ class SubscriptionSession:
         context = self._context
         to_be_parked = partition.take_in(run, context.deliverable, closely=context.closely())
         actions: list[SessionAction] = list(parking_calls(partition, to_be_parked)) if to_be_parked else []
-        return [*actions, *self._outbox.due(partition, now), *self._outbox.relieved(now)]
+        return [*actions, *self._outbox.due(partition, now), *self._outbox.batches_to_free_memory(now)]
 
     def tick(self, now: float) -> list[SessionAction]:
         """Time has passed."""
@@ -189,16 +189,16 @@ class SubscriptionSession:
     def deadline(self) -> float:
         """When the next tick has something to do, unless a fact or an event comes before."""
         partitions = self._partitions.values()
-        if self._stop is not None or any(map(_wants_replay_commit, filter(_REPLAY, partitions))):
+        if self._stop is not None or any(map(_wants_replay_commit, filter(_REPLAY_OF, partitions))):
             return -inf
         auto = self._auto_commit_at if any(map(PartitionProgress.committable, partitions)) else inf
         if self.closing:
             return min(self._closed_by, auto)
         if self._limits.keep_alive_limit and self._outbox.all_silent():
             return -inf
-        commit_by = self._commit_by() if self._totals.outstanding else inf
-        releases: Iterable[float] = filter(None, map(_RELEASE_BY, partitions))
-        idle = inf if self._idle_since is None else self._idle_until()
+        commit_by = self._commit_deadline() if self._totals.outstanding else inf
+        releases: Iterable[float] = filter(None, map(_RELEASE_BY_OF, partitions))
+        idle = inf if self._idle_since is None else self._idle_deadline()
         return min(commit_by, auto, self._ends_at, idle, self._outbox.deadline(), *releases)
 
     def progress(self) -> SessionProgress:
@@ -213,21 +213,21 @@ class SubscriptionSession:
             return SessionResult()
         graceful = self.end is self.closing and self._policy is not None
         failed = frozenset(place for place, each in self._partitions.items() if each.outstanding) if graceful else ()
-        return SessionResult(frozenset(failed), self._committable(self._partitions.values()))
+        return SessionResult(frozenset(failed), self._committable_positions(self._partitions.values()))
 
     # The assignment
 
-    def _updated(self, entry: Entry, stored: Position, now: float) -> Iterator[SessionAction]:
+    def _update_partition(self, entry: Entry, stored: Position, now: float) -> Iterator[SessionAction]:
         """The session owns a partition, which is committed up to `stored`."""
         partition = self._partitions.get(entry.place)
         if partition is None or stored < partition.stored:
             if partition is not None:
-                partition.discard()
+                partition.remove_from_totals()
             partition = PartitionProgress(entry, stored, now, counts=self._policy is not None, totals=self._totals)
             self._partitions[entry.place] = partition
-            yield from self._begin(partition)
+            yield from self._open_or_search(partition)
         elif stored > partition.stored:
-            yield from self._advance(partition, stored, now)
+            yield from self._advance_committed(partition, stored, now)
         if not partition.handing_over:
             partition.released = False
         if entry.next is None:
@@ -235,7 +235,7 @@ class SubscriptionSession:
         elif partition.release_by is None:
             partition.release_by = now + self._limits.commit_seconds
 
-    def _begin(self, partition: PartitionProgress) -> Iterator[SessionAction]:
+    def _open_or_search(self, partition: PartitionProgress) -> Iterator[SessionAction]:
         if self.closing:
             return
         if self._policy and partition.fails >= self._policy.most_fails and not partition.searching:
@@ -269,7 +269,7 @@ class SubscriptionSession:
         partition.fails, partition.search_end = 0, search_end
         return RecordFailures(partition.place, 0, search_end)
 
-    def _advance(self, partition: PartitionProgress, stored: Position, now: float) -> Iterator[SessionAction]:
+    def _advance_committed(self, partition: PartitionProgress, stored: Position, now: float) -> Iterator[SessionAction]:
         dropped = partition.dropping
         self._committed_events += partition.advance(stored, self._context.measure)
         self._outbox.last_commit = now
@@ -285,8 +285,8 @@ class SubscriptionSession:
         """Whether a failed event has been parked, so that later ones of its key have to be read again."""
         return self._policy is not None and self._policy.parks and dropped is not None and partition.dropping is None
 
-    def _closed(self, place: EventTypePartition) -> SessionAction:
-        self._partitions.pop(place).discard()
+    def _close_partition(self, place: EventTypePartition) -> SessionAction:
+        self._partitions.pop(place).remove_from_totals()
         return ClosePartition(place)
 
     def _update_idleness(self, assignment: Assignment, now: float) -> None:
@@ -295,7 +295,7 @@ class SubscriptionSession:
         elif self._idle_since is None:
             self._idle_since = now
 
-    def _idle_until(self) -> float:
+    def _idle_deadline(self) -> float:
         return inf if self._idle_since is None else self._idle_since + 2 * self._limits.commit_seconds
 
     # Time
@@ -306,14 +306,14 @@ class SubscriptionSession:
             return self._close(self._stop, now, "Consumption is blocked")
         if self.closing:
             return []
-        if self._totals.outstanding and now >= self._commit_by():
+        if self._totals.outstanding and now >= self._commit_deadline():
             return self._close(SessionEnd.COMMIT_TIMEOUT, now, "Commit timeout reached")
         if now >= self._ends_at:
             flushed = [each for partition in self._partitions.values() for each in self._outbox.flushed(partition, now)]
             return [*flushed, *self._close(SessionEnd.TIMEOUT, now, "Stream timeout reached")]
         if any(each.release_by is not None and now >= each.release_by for each in self._partitions.values()):
             return self._close(SessionEnd.RELEASE_TIMEOUT, now)
-        return self._close(SessionEnd.IDLE, now) if now >= self._idle_until() else []
+        return self._close(SessionEnd.IDLE, now) if now >= self._idle_deadline() else []
 
     def _auto_commit(self, now: float) -> list[SessionAction]:
         # When all events of a replay are consumed, its end is committed at once rather than at the next interval.
@@ -323,10 +323,10 @@ class SubscriptionSession:
         for each in ready:
             each.replay_commit_requested = True
         self._auto_commit_at = now + AUTO_COMMIT_SECONDS
-        positions = self._committable(self._partitions.values())
+        positions = self._committable_positions(self._partitions.values())
         return [AutoCommit(positions)] if positions else []
 
-    def _committable(self, partitions: Iterable[PartitionProgress]) -> dict[EventTypePartition, Position]:
+    def _committable_positions(self, partitions: Iterable[PartitionProgress]) -> dict[EventTypePartition, Position]:
         found = ((each.place, each.committable()) for each in partitions)
         return {place: position for place, position in found if position is not None}
 
@@ -337,26 +337,26 @@ class SubscriptionSession:
         actions: list[SessionAction] = []
         if not self.closing and 0 < self._limits.stream_limit <= self._committed_events:
             actions += self._close(SessionEnd.LIMIT, now, f"Stream limit in events reached: {self._committed_events}")
-        actions += self._hand_over()
+        actions += self._hand_over_actions()
         if not self.closing:
             for partition in self._partitions.values():
                 actions += self._outbox.due(partition, now)
         if not self.closing and self._outbox.all_silent():
             actions += self._close(SessionEnd.KEEP_ALIVES, now)
         if not self.closing and not actions:
-            actions += self._outbox.sign_of_life(now)
+            actions += self._outbox.keep_alives(now)
         if self.closing and not self.end:
             self._end_if_committed(now)
         return actions
 
-    def _hand_over(self) -> Iterator[SessionAction]:
+    def _hand_over_actions(self) -> Iterator[SessionAction]:
         """Hand over the partitions that other sessions wait for, once nothing of them is outstanding."""
         waited_for = [each for each in self._partitions.values() if each.release_by is not None and not each.released]
-        drained = [each for each in waited_for if not each.outstanding and not each.putting_away]
+        drained = [each for each in waited_for if not each.outstanding and not each.is_parking_or_dropping]
         if drained:
             for each in drained:
                 each.released = each.handing_over = True
-            yield HandOver(frozenset(each.place for each in drained), self._committable(drained))
+            yield HandOverPartitions(frozenset(each.place for each in drained), self._committable_positions(drained))
 
     def _close(self, end: SessionEnd, now: float, info: str = "") -> list[SessionAction]:
         """Send nothing more, and wait for commits of what was sent."""
@@ -364,7 +364,7 @@ class SubscriptionSession:
             return []
         self.closing = end
         # From here on no commit postpones the end: other sessions wait for the partitions, or a request for its reset.
-        self._closed_by = self._commit_by()
+        self._closed_by = self._commit_deadline()
         some = next(iter(self._partitions.values()), None)
         actions: list[SessionAction] = []
         if info and some is not None:
@@ -378,7 +378,7 @@ class SubscriptionSession:
         if not self._totals.outstanding or now >= self._closed_by:
             self.end = self.closing
 
-    def _commit_by(self) -> float:
+    def _commit_deadline(self) -> float:
         """When the client's time to commit what is outstanding is over."""
         return self._outbox.last_commit + self._limits.commit_seconds
 

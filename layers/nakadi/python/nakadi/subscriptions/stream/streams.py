@@ -15,7 +15,7 @@ from uuid import uuid4
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nakadi.common.metrics import Labels, Metrics, Rows
+from nakadi.common.metrics import Labels, MetricRows, Metrics
 from nakadi.event_types.snapshot import Cursors
 from nakadi.model import subscription as shared
 from nakadi.model.authorization import Subject
@@ -55,9 +55,9 @@ from nakadi.subscriptions.stream.session import SubscriptionSession
 
 log = logging.getLogger(__name__)
 
-THREADS = 8
+CALL_THREADS = 8
 
-CANNOT_GO_ON = "Failed to continue streaming"
+CANNOT_CONTINUE = "Failed to continue streaming"
 
 
 class JoinedStream(Struct, frozen=True, kw_only=True):
@@ -109,18 +109,18 @@ class SubscriptionStreams:
         self._starts = PartitionStarts(admission.event_types, cursors, clock)
         self._keeper = LeaseKeeper(coordination, clock, metrics=self._metrics)
         self._feeds = Feeds(logs)
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="nakadi-consuming")
+        self._threads = ThreadPoolExecutor(CALL_THREADS, thread_name_prefix="nakadi-consuming")
         # Two kinds of calls have threads of their own. Where a partition begins is asked of the registry, too, which
         # may not answer. And if leases are not kept in time, partitions are taken from streams that work well.
-        self._opening = ThreadPoolExecutor(THREADS, thread_name_prefix="nakadi-opening")
+        self._opening = ThreadPoolExecutor(CALL_THREADS, thread_name_prefix="nakadi-opening")
         self._keeping = ThreadPoolExecutor(1, thread_name_prefix="nakadi-leases")
         self._watch = SubscriptionWatch(self._threads)
         self._drivers: dict[SubscriptionDriver, JoinedStream] = {}
         self._renewal: asyncio.Task[None] | None = None
         admission.event_types.on_change(lambda _: self._monitor.check_soon())
-        self._metrics.partitions_held.follow(self._partitions_held)
-        self._metrics.subscription_uncommitted.follow(self._uncommitted)
-        self._metrics.subscription_lag.follow(self._lags)
+        self._metrics.partitions_held.follow(self._partitions_by_subscription)
+        self._metrics.subscription_uncommitted.follow(self._uncommitted_by_subscription)
+        self._metrics.subscription_lag.follow(self._read_lags)
 
     # Opening
 
@@ -128,7 +128,7 @@ class SubscriptionStreams:
         """Whether a stream could be opened, in the order in which clients can see it. Raises outcomes."""
         limits = self._limits(asked)
         self._admission.admit(subscription_id, asked.partitions, subject)
-        self._members(subscription_id).check(self._session(str(uuid4()), "", limits, asked))
+        self._sessions_of(subscription_id).check(self._session(str(uuid4()), "", limits, asked))
 
     def open(self, subscription_id: str, asked: SubscriptionStreamParameters, subject: Subject) -> JoinedStream:
         """Have a stream join its subscription, if it may. Raises outcomes."""
@@ -144,9 +144,9 @@ class SubscriptionStreams:
             self._check_beginnings(subscription_id, stream_id, event_types)
         except Unavailable as error:
             self._keeper.retry_removal(subscription_id, stream_id)
-            raise TryLater(CANNOT_GO_ON) from error
+            raise TryLater(CANNOT_CONTINUE) from error
         except Exception:
-            self._give_back(subscription_id, stream_id)
+            self._remove_session(subscription_id, stream_id)
             raise
         return JoinedStream(
             id=stream_id,
@@ -157,12 +157,12 @@ class SubscriptionStreams:
             lease=lease,
         )
 
-    def give_up(self, opening: JoinedStream) -> None:
+    def abandon(self, opening: JoinedStream) -> None:
         """A stream will not be served after all."""
-        self._give_back(opening.subscription.id, opening.id)
+        self._remove_session(opening.subscription.id, opening.id)
 
     def _join(self, subscription_id: str, session: shared.Session) -> None:
-        members = self._members(subscription_id)
+        members = self._sessions_of(subscription_id)
         self._keeper.remove_expired_sessions([(members, members.assignment())])
         members.join(session)
 
@@ -183,10 +183,10 @@ class SubscriptionStreams:
             if offset.owner == stream_id:
                 self._starts.find(place, offset.position, known.get(place.event_type))
 
-    def _give_back(self, subscription_id: str, stream_id: str) -> None:
+    def _remove_session(self, subscription_id: str, stream_id: str) -> None:
         """Whatever goes wrong: a session without a stream would keep its partitions as long as this process lives."""
         try:
-            self._members(subscription_id).remove({stream_id})
+            self._sessions_of(subscription_id).remove({stream_id})
         except Exception:
             log.warning("Removing the session %s of %s failed, tried again", stream_id, subscription_id, exc_info=True)
             self._keeper.retry_removal(subscription_id, stream_id)
@@ -199,12 +199,12 @@ class SubscriptionStreams:
             driver = self._driver(opening, lines, outlet, stack)
             stack.enter_context(count_stream(self._metrics, "subscription", lambda: driver.session.end))
             self._drivers[driver] = opening
-            self._begin_keeping()
+            self._begin_lease_renewal()
             stack.callback(self._drivers.pop, driver)
             try:
                 for event_type in opening.event_types:
                     stack.enter_context(self._monitor.monitor(driver, opening.subject, event_type))
-                stack.callback(self._watch.follow(self._members(opening.subscription.id), driver.state_read))
+                stack.callback(self._watch.follow(self._sessions_of(opening.subscription.id), driver.state_read))
                 await driver.run()
             finally:
                 leaving = asyncio.get_running_loop().run_in_executor(self._threads, self._leave, opening, driver)
@@ -225,7 +225,7 @@ class SubscriptionStreams:
     ) -> SubscriptionDriver:
         known = KnownEventTypes(opening.event_types, self._monitor.check_soon)
         overseen = {each.name for each in opening.event_types}
-        members = self._members(opening.subscription.id)
+        members = self._sessions_of(opening.subscription.id)
         access = self._access
 
         def find_start(place: EventTypePartition, stored: Position) -> PartitionStart:
@@ -288,8 +288,8 @@ class SubscriptionStreams:
         if session.end is SessionEnd.REMOVED:
             return
         try:
-            self._members(opening.subscription.id).leave(opening.id, session.result())
-        except Exception:  # whatever it was: see `_give_back`
+            self._sessions_of(opening.subscription.id).leave(opening.id, session.result())
+        except Exception:  # whatever it was: see `_remove_session`
             log.warning(
                 "Removing the session %s of %s failed, tried again", opening.id, opening.subscription.id, exc_info=True
             )
@@ -297,15 +297,15 @@ class SubscriptionStreams:
 
     # Keeping the lease
 
-    def _begin_keeping(self) -> None:
+    def _begin_lease_renewal(self) -> None:
         if self._renewal is None or self._renewal.done():
-            self._renewal = asyncio.get_running_loop().create_task(self._keep())
+            self._renewal = asyncio.get_running_loop().create_task(self._renew_lease_regularly())
 
-    async def _keep(self) -> None:
+    async def _renew_lease_regularly(self) -> None:
         loop = asyncio.get_running_loop()
         while self._drivers or self._keeper.has_unremoved:
             try:
-                await loop.run_in_executor(self._keeping, self._tend)
+                await loop.run_in_executor(self._keeping, self._renew_lease_and_clean_up)
             except Exception:  # whatever it was: without a lease every stream of this process ends
                 log.warning("Renewing the lease failed, tried again in %s s", RENEWAL_SECONDS, exc_info=True)
             now = self._clock.monotonic()
@@ -315,22 +315,22 @@ class SubscriptionStreams:
                     driver.add_fact(driver.session.tick)
             await asyncio.sleep(RENEWAL_SECONDS)
 
-    def _tend(self) -> None:
-        renew_and_clean_up(self._keeper, self._watch.assignments().items(), self._members)
+    def _renew_lease_and_clean_up(self) -> None:
+        renew_and_clean_up(self._keeper, self._watch.assignments().items(), self._sessions_of)
 
     # Metrics: asked for by other threads than the loop, so what it changes is copied first
 
-    def _partitions_held(self) -> Rows:
+    def _partitions_by_subscription(self) -> MetricRows:
         return {(): sum([driver.session.progress().partitions for driver in self._drivers.copy()])}
 
-    def _uncommitted(self) -> Rows:
+    def _uncommitted_by_subscription(self) -> MetricRows:
         found: dict[Labels, float] = {}
         for driver, opening in self._drivers.copy().items():
             labels = (opening.subscription.id,)
             found[labels] = found.get(labels, 0) + driver.session.progress().uncommitted
         return found
 
-    def _lags(self) -> Rows:
+    def _read_lags(self) -> MetricRows:
         found: dict[Labels, float] = {}
         now = self._clock.now()
         for driver, opening in self._drivers.copy().items():
@@ -346,7 +346,7 @@ class SubscriptionStreams:
         limits = limits_of(asked, bounds.most_commit_seconds, bounds.pick_seconds, bounds.longest_seconds)
         return replace(limits, silence_seconds=min(limits.silence_seconds, bounds.silence_seconds or inf))
 
-    def _members(self, subscription_id: str) -> SubscriptionSessions:
+    def _sessions_of(self, subscription_id: str) -> SubscriptionSessions:
         return SubscriptionSessions(self._coordination, subscription_id, self._clock, self._admission.execute_reset)
 
     def _session(
