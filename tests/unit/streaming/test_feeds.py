@@ -4,11 +4,13 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from nakadi.model.event_type import Timeline
+from nakadi.model.events import Slice
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
 from nakadi.streaming import feeds as feed_module
@@ -329,6 +331,38 @@ def test_an_event_published_while_a_read_is_under_way_is_found():
             assert follower.take() is None
             stage.publish(str(number))
             assert await stage.taken(follower, 1) == [str(number)]
+
+    play(scenario)
+
+
+def test_an_event_stored_behind_a_read_that_saw_the_end_is_found():
+    """A read that saw the end does not hide an event that was reported before the read came back."""
+
+    class HeldUp(SeenLog):
+        def __init__(self) -> None:
+            super().__init__()
+            self.has_looked, self.may_return = threading.Event(), threading.Event()
+
+        def read(self, *place: Any, **limits: Any) -> Slice:
+            found = super().read(*place, **limits)
+            self.has_looked.set()
+            assert self.may_return.wait(PATIENCE)
+            return found
+
+    async def scenario(stage: Stage) -> None:
+        stage.log = log = HeldUp()
+        log.create_topic(stage.timeline.topic, 1)
+        stage.feeds.close()
+        stage.feeds = Feeds(log, threads=1)
+        stage.publish("a")
+        follower = await stage.follow()
+        assert follower.take() is None
+        assert await asyncio.to_thread(log.has_looked.wait, PATIENCE)
+        stage.publish("b")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        log.may_return.set()
+        assert await stage.taken(follower, 2) == ["a", "b"]
 
     play(scenario)
 
