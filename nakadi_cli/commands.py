@@ -6,7 +6,9 @@ used: `nakadi --help` answers at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -115,6 +117,23 @@ def ask_for(expected: str, question: str, *, skip: bool) -> None:
         raise
     if typed != expected:
         raise BadInput(f"That is not {expected}; nothing was deleted.")
+
+
+@contextmanager
+def attentive() -> Iterator[None]:
+    """Overlook no signal in what may wait for long.
+
+    Python heeds a signal between two of its steps, or when it ends a call that waits. One that comes after the last
+    step and before the call waits would be heeded when the call ends by itself: with the next event, or in two minutes.
+    A timer ends such calls twice a second, and Python goes on with them.
+    """
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 0.5, 0.5)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def note(sentence: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from nakadi_cli.api import Api, path
-from nakadi_cli.commands import command, connect, note
+from nakadi_cli.commands import attentive, command, connect, note
 from nakadi_cli.failures import Conflict, Failed, NotAnswered, NotFound, NotPermitted, Refused
 from nakadi_cli.output import counted, harmless, harmless_json
 from nakadi_cli.reading_events import texts_in
@@ -65,7 +65,8 @@ def consume(
     with _stopping() as stop:
         take = _to_command(line, stop) if line else _to_stdout
         consumer = _Consumer(connect(), subscription, take, stop)
-        consumer.run(batch_size, limit, commit_timeout, follow=not no_follow)
+        with attentive():
+            consumer.run(batch_size, limit, commit_timeout, follow=not no_follow)
     if line:
         note(f"{counted(consumer.committed, 'event')} committed.")
 

@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from nakadi_cli.api import Api, path
-from nakadi_cli.commands import chosen_format, command, connect, note, show
+from nakadi_cli.commands import attentive, chosen_format, command, connect, note, show
 from nakadi_cli.cursors import chosen_partitions, cursors, parse_start
 from nakadi_cli.expressions import condition
 from nakadi_cli.failures import BadInput, Failed, NotAnswered, PartlyDone, Refused
@@ -74,7 +74,7 @@ def publish(
     if tombstones and only_for:
         raise BadInput("Tombstones are for every subscription: --tombstones and --for exclude each other.")
     failure: Failed | None = None
-    with opened(file) as stream, kept_in(refused_file, file) as keep, _progress() as after_each:
+    with opened(file) as stream, kept_in(refused_file, file) as keep, _progress() as after_each, attentive():
         publisher = Publisher(
             connect(),
             event_type,
@@ -136,12 +136,13 @@ def tail(
     shown = 0
     # A batch has one cursor: for each event to be shown with its own it has to be alone.
     size = 1 if how == "table" else _BATCH
-    for cursor, event, text in read(api, event_type, places, size, follow=not no_follow):
-        if fits(event):
-            click.echo(_line(cursor, event, text, how))
-            shown += 1
-            if shown == limit:
-                return
+    with attentive():
+        for cursor, event, text in read(api, event_type, places, size, follow=not no_follow):
+            if fits(event):
+                click.echo(_line(cursor, event, text, how))
+                shown += 1
+                if shown == limit:
+                    return
 
 
 def read(

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from nakadi_cli.api import Api, path
-from nakadi_cli.commands import Group, ask_for, chosen_format, connect, member, note, show
+from nakadi_cli.commands import Group, ask_for, attentive, chosen_format, connect, member, note, show
 from nakadi_cli.cursors import Start, chosen_partitions, cursors, parse_start
 from nakadi_cli.failures import BadInput
 from nakadi_cli.files import definition_in
@@ -145,18 +145,19 @@ def delete_subscription(subscription: str, yes: bool) -> None:
 def lag(subscription: str, watch: bool, every: int) -> None:
     """Show who reads each partition, how many events wait there, and for how many seconds the first one has."""
     api = connect()
-    while True:
-        rows = list(_lags(api, subscription))
-        if watch and sys.stdout.isatty():
-            click.clear()
-        show(rows, LAG_COLUMNS)
-        if chosen_format("table") == "table":
-            known = [row["unconsumed_events"] for row in rows if row.get("unconsumed_events") is not None]
-            unknown = "" if len(known) == len(rows) else " Before its first stream it is not known how many wait."
-            note(f"{counted(sum(known), 'event')} waiting.{unknown}" if known else unknown.strip())
-        if not watch:
-            return
-        sleep(every)
+    with attentive():
+        while True:
+            rows = list(_lags(api, subscription))
+            if watch and sys.stdout.isatty():
+                click.clear()
+            show(rows, LAG_COLUMNS)
+            if chosen_format("table") == "table":
+                known = [row["unconsumed_events"] for row in rows if row.get("unconsumed_events") is not None]
+                unknown = "" if len(known) == len(rows) else " Before its first stream it is not known how many wait."
+                note(f"{counted(sum(known), 'event')} waiting.{unknown}" if known else unknown.strip())
+            if not watch:
+                return
+            sleep(every)
 
 
 @member(

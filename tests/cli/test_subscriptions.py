@@ -1,6 +1,9 @@
 """`nakadi subscriptions`."""
 
+import _thread
 import json
+import threading
+import time
 import uuid
 
 import pytest
@@ -8,6 +11,7 @@ import pytest
 from nakadi_cli import subscription_commands
 from tests.cli.test_tail import FOUR
 from tests.support.api import created
+from tests.support.patience import PATIENCE
 
 
 @pytest.fixture
@@ -99,6 +103,26 @@ def test_lag_is_shown_and_watched(run, numbers, owner, monkeypatch):
     assert watched.code == 130
     assert len(watched.out.splitlines()) == 10
     assert pauses == [7, 7]
+
+
+def test_ctrl_c_is_not_overlooked(run, numbers, owner, monkeypatch):
+    """A signal that comes just before a pause begins does not wait until the pause is over."""
+    identity = created_by(run, numbers, "--owner", owner)
+    threads = []
+
+    def wait(seconds):
+        # Unlike a signal it does not end a call that waits, which is what one does that comes just before the call.
+        threads.append(threading.Timer(0.1, _thread.interrupt_main))
+        threads[0].start()
+        time.sleep(seconds)
+
+    monkeypatch.setattr(subscription_commands, "sleep", wait)
+    begun = time.monotonic()
+    watched = run("subscriptions", "lag", identity, "--watch", "--every", str(int(PATIENCE)))
+    threads[0].join()
+
+    assert watched.code == 130
+    assert time.monotonic() - begun < PATIENCE
 
 
 def test_a_reset_is_shown_before_it_is_made(run, numbers, owner):
