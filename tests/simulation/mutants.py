@@ -119,7 +119,7 @@ MUTANTS = (
         "progress",
         "commits hide a change that was not told",
         "subscriptions/stream/members.py",
-        "and recent else None",
+        "and self._is_recent() else None",
         "else None",
     ),
     Mutant(
