@@ -10,11 +10,14 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from nakadi.model.outcomes import Unavailable
+
+Value = str | int | float | bytes | None
+"""What a column may hold."""
 
 SCHEME = "sqlite:///"
 APPLICATION_ID = 0x4E4B4449  # "NKDI"
@@ -172,14 +175,29 @@ class SqliteFile:
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """A transaction that is durable when the block is left, and undone when it raises."""
+        with self.lent_to_write() as connection, self.transaction(connection):
+            yield connection
+
+    @contextmanager
+    def lent_to_write(self) -> Iterator[sqlite3.Connection]:
+        """A connection for `execute_in_turn`, and for `transaction`."""
         with self._explain_errors(), self._writers.lent() as connection:
-            begin_writing(connection, self._patience)
-            try:
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                roll_back(connection)
-                raise
+            yield connection
+
+    def execute_in_turn(self, connection: sqlite3.Connection, statement: str, values: Sequence[Value]) -> int:
+        """Execute a statement that is a transaction by itself, and return how many rows it changed."""
+        return _execute_in_turn(connection, statement, values, self._patience).rowcount
+
+    @contextmanager
+    def transaction(self, connection: sqlite3.Connection) -> Iterator[None]:
+        """A transaction that is durable when the block is left, and undone when it raises."""
+        begin_writing(connection, self._patience)
+        try:
+            yield
+            connection.execute("COMMIT")
+        except BaseException:
+            roll_back(connection)
+            raise
 
     def close(self) -> None:
         self._readers.close()
@@ -194,7 +212,14 @@ class SqliteFile:
 
 
 def begin_writing(connection: sqlite3.Connection, patience: float) -> None:
-    """Wait for the turn to write, for so many seconds at most.
+    """Begin a transaction that may write, after waiting for the turn for so many seconds at most."""
+    _execute_in_turn(connection, "BEGIN IMMEDIATE", (), patience)
+
+
+def _execute_in_turn(
+    connection: sqlite3.Connection, statement: str, values: Sequence[Value], patience: float
+) -> sqlite3.Cursor:
+    """Execute a statement that needs the turn to write, and changes nothing while another writer has it.
 
     SQLite's own waiting sleeps longer and longer, up to a tenth of a second; a transaction here takes about a
     millisecond, so frequent attempts give all writers a turn.
@@ -202,12 +227,10 @@ def begin_writing(connection: sqlite3.Connection, patience: float) -> None:
     end = time.monotonic() + patience
     while True:
         try:
-            connection.execute("BEGIN IMMEDIATE")
+            return connection.execute(statement, values)
         except sqlite3.OperationalError as error:
             if not _is_busy(error) or time.monotonic() >= end:
                 raise
-        else:
-            return
         time.sleep(random.uniform(0.0002, 0.001))  # noqa: S311  # not a secret
 
 

@@ -1,7 +1,8 @@
 """One thread that writes: appends that wait at the same time share a commit, and cleaning takes its turns in between.
 
 Every call into SQLite lets other threads run, and in a busy process it is a while until they give way again. So a
-commit is few calls: four, and one more for each further sixteen rows or for partitions whose ends are not known yet.
+commit is a single call, an insertion that is a transaction by itself, unless it has more than sixteen rows, or the ends
+of its partitions have to be read first.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, Generic, Protocol, TypeVar, cast
 
@@ -21,7 +22,7 @@ from msgspec import Struct
 from nakadi.common.metrics import Metrics
 from nakadi.engines.common import frames
 from nakadi.engines.sqlite.file import SqliteFile
-from nakadi.engines.sqlite.reading import ROW_HEAD, Chunk, PreparedRecords, chunks_of, merged
+from nakadi.engines.sqlite.reading import LARGEST_RECORDS_TO_JOIN, ROW_HEAD, Chunk, PreparedRecords, chunks_of, merged
 from nakadi.model.events import Record, microseconds
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import Clock
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 AppendDone = Callable[[Exception | None], None]
 TopicPartition = tuple[str, int]
+Row = tuple[int, int, int, int, int, bytes]
 
 MOST_WAITING_APPENDS = 20_000
 MOST_WAITING_BYTES = 128_000_000
@@ -99,7 +101,13 @@ class _PendingAppend:
 
 
 def chunked(records: Sequence[Record]) -> Sequence[Chunk]:
-    return records.chunks if isinstance(records, PreparedRecords) else list(chunks_of(records))
+    if isinstance(records, PreparedRecords):
+        return records.chunks
+    if len(records) == 1 and (size := len(records[0].value or b"") + 1) <= LARGEST_RECORDS_TO_JOIN:
+        # As `chunks_of` has it, in fewer calls: a single event has nothing to share them with.
+        frames.check(records)
+        return [Chunk(records, 1, size)]
+    return list(chunks_of(records))
 
 
 class _WriterTask(Generic[T]):
@@ -222,8 +230,7 @@ class LogWriter:
     def _commit_appends(self, appends: Sequence[_PendingAppend]) -> None:
         began = time.perf_counter()
         try:
-            with self._file.writing() as connection:
-                refusals, arrivals = _store_appends(connection, self._ends, appends, microseconds(self._clock.now()))
+            refusals, arrivals = _store_appends(self._file, self._ends, appends, microseconds(self._clock.now()))
         except Exception as error:  # noqa: BLE001  # it is for those who wait
             # They were moved on for rows that are not in the file after all.
             self._ends.forget()
@@ -251,19 +258,28 @@ class PartitionEnds:
     def __init__(self) -> None:
         self._ends: dict[TopicPartition, _PartitionEnd] = {}
         self._connection: sqlite3.Connection | None = None
-        self._version = 0
+        self.version = 0
 
     def forget(self) -> None:
         self._ends.clear()
+
+    def remembered(
+        self, connection: sqlite3.Connection, places: Sequence[TopicPartition]
+    ) -> Mapping[TopicPartition, _PartitionEnd] | None:
+        """The ends of these partitions as they were at `version`, if all are known and none is sealed."""
+        ends = self._ends
+        if connection is self._connection and all(place in ends and not ends[place].sealed for place in places):
+            return ends
+        return None
 
     def of(
         self, connection: sqlite3.Connection, places: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, _PartitionEnd]:
         """The ends of these partitions, and perhaps of others; those that are unknown are missing."""
         (version,) = connection.execute("PRAGMA data_version").fetchone()
-        if version != self._version or connection is not self._connection or len(self._ends) > MOST_KNOWN_ENDS:
+        if version != self.version or connection is not self._connection or len(self._ends) > MOST_KNOWN_ENDS:
             self._ends.clear()
-            self._connection, self._version = connection, version
+            self._connection, self.version = connection, version
         missing = [place for place in places if place not in self._ends]
         if missing:
             (found,) = connection.execute(SELECT_PARTITION_ENDS, (orjson.dumps(missing).decode(),)).fetchone()
@@ -273,24 +289,39 @@ class PartitionEnds:
 
 
 def _store_appends(
-    connection: sqlite3.Connection, known: PartitionEnds, appends: Sequence[_PendingAppend], now: int
+    file: SqliteFile, known: PartitionEnds, appends: Sequence[_PendingAppend], now: int
 ) -> tuple[list[Exception | None], list[CommittedAppend]]:
-    ends = known.of(connection, list(dict.fromkeys(place for append in appends for place in append.places)))
-    refusals = [append.refusal(ends) for append in appends]
-    accepted: dict[TopicPartition, list[Chunk]] = {}
-    for append, refusal in zip(appends, refusals, strict=True):
-        if refusal is None:
-            for place, chunks in append.chunks.items():
-                accepted.setdefault(place, []).extend(chunks)
-    _insert_frames(
-        connection, [row for place, chunks in accepted.items() for row in _frame_rows(ends[place], chunks, now)]
-    )
-    return refusals, [CommittedAppend(*place, ends[place].log, ends[place].next) for place in accepted]
+    places = list(dict.fromkeys([place for append in appends for place in append.places]))
+    refusals: list[Exception | None] = [None] * len(appends)
+    with file.lent_to_write() as connection:
+        ends = known.remembered(connection, places)
+        if ends is not None:
+            if _are_inserted(file, connection, _rows_of(appends, ends, now), known.version):
+                return refusals, _arrivals(places, ends)
+            # They have been moved on, though nothing is stored.
+            known.forget()
+        with file.transaction(connection):
+            ends = known.of(connection, places)
+            refusals = [append.refusal(ends) for append in appends]
+            accepted = [append for append, refusal in zip(appends, refusals, strict=True) if refusal is None]
+            _insert_frames(connection, _rows_of(accepted, ends, now))
+    return refusals, _arrivals(dict.fromkeys(place for append in accepted for place in append.places), ends)
 
 
-def _frame_rows(
-    end: _PartitionEnd, chunks: Sequence[Chunk], now: int
-) -> Iterator[tuple[int, int, int, int, int, bytes]]:
+def _arrivals(places: Iterable[TopicPartition], ends: Mapping[TopicPartition, _PartitionEnd]) -> list[CommittedAppend]:
+    return [CommittedAppend(*place, ends[place].log, ends[place].next) for place in places]
+
+
+def _rows_of(appends: Sequence[_PendingAppend], ends: Mapping[TopicPartition, _PartitionEnd], now: int) -> list[Row]:
+    """The rows of appends, which move the ends of their partitions on."""
+    by_place: dict[TopicPartition, list[Chunk]] = {}
+    for append in appends:
+        for place, chunks in append.chunks.items():
+            by_place.setdefault(place, []).extend(chunks)
+    return [row for place, chunks in by_place.items() for row in _frame_rows(ends[place], chunks, now)]
+
+
+def _frame_rows(end: _PartitionEnd, chunks: Sequence[Chunk], now: int) -> Iterator[Row]:
     end.stored_at = max(end.stored_at, now)
     for chunk in merged(chunks):
         count, frame = chunk.count, chunk.frame or frames.encode(chunk.records)
@@ -299,12 +330,36 @@ def _frame_rows(
         end.next += count
 
 
-def _insert_frames(connection: sqlite3.Connection, rows: Sequence[tuple[int, int, int, int, int, bytes]]) -> None:
+def _insert_frames(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
     for start in range(0, len(rows), ROWS_IN_AN_INSERT):
         some = rows[start : start + ROWS_IN_AN_INSERT]
-        connection.execute(_insert_statement(len(some)), [value for row in some for value in row])
+        connection.execute(_insertion(len(some)), _flat(some))
+
+
+def _are_inserted(file: SqliteFile, connection: sqlite3.Connection, rows: Sequence[Row], version: int) -> bool:
+    """Insert rows, unless another connection has changed the file since this version."""
+    if not rows:
+        return False
+    first, rest = rows[:ROWS_IN_AN_INSERT], rows[ROWS_IN_AN_INSERT:]
+    statement, values = _insertion(len(first), at_version=True), [*_flat(first), version]
+    if not rest:
+        return file.execute_in_turn(connection, statement, values) > 0
+    with file.transaction(connection):
+        if not connection.execute(statement, values).rowcount:
+            return False
+        _insert_frames(connection, rest)
+    return True
+
+
+def _flat(rows: Sequence[Row]) -> list[int | bytes]:
+    return [value for row in rows for value in row]
 
 
 @cache
-def _insert_statement(rows: int) -> str:
-    return f"INSERT INTO frames ({FRAME_COLUMNS}) VALUES {', '.join(['(?, ?, ?, ?, ?, ?)'] * rows)}"  # noqa: S608  # no values
+def _insertion(rows: int, *, at_version: bool = False) -> str:
+    """A statement that inserts rows: all, or none if the file was changed since the version that is the last value."""
+    values = f"VALUES {', '.join(['(?, ?, ?, ?, ?, ?)'] * rows)}"
+    if at_version:
+        # The version is looked at when the statement has the turn to write: nothing can change between the two.
+        values = f"SELECT * FROM ({values}) WHERE (SELECT data_version FROM pragma_data_version) = ?"  # noqa: S608
+    return f"INSERT INTO frames ({FRAME_COLUMNS}) {values}"
