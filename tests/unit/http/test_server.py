@@ -1,5 +1,6 @@
 """The HTTP server over real sockets, as clients of every kind use it."""
 
+import asyncio
 import json
 import socket
 import threading
@@ -7,7 +8,13 @@ import time
 
 import pytest
 
+from nakadi.http.application import Application, Route
+from nakadi.http.asgi import asgi_application
+from nakadi.http.connection import Connection, ServerState
+from nakadi.http.message import empty_response
+from nakadi.model.authorization import UNAUTHENTICATED
 from tests.support.http_server import H2C, JSON, digest
+from tests.support.patience import PATIENCE
 from tests.support.wire import Wire
 
 # Bodies.
@@ -325,7 +332,7 @@ def test_bad_urls_are_problems(wire, target):
 
 def test_a_head_that_does_not_come_is_given_up(serving, monkeypatch):
     """A connection whose request never becomes complete is closed after a while, a silent one too."""
-    monkeypatch.setattr("nakadi.http.server.HEAD_SECONDS", 0.1)
+    monkeypatch.setattr("nakadi.http.connection.HEAD_SECONDS", 0.1)
     for beginning in (b"", b"GET /echo HTTP/1.1\r\nHost:", b"\r\n"):
         with Wire(serving.url) as wire:
             wire.socket.sendall(beginning)
@@ -349,3 +356,51 @@ def test_half_a_body_and_then_nothing_is_no_request(wire, caplog):
 
     assert wire.closed()
     assert caplog.records == []
+
+
+class UnreadTransport(asyncio.Transport):
+    """A transport whose other end reads nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.answers = 0
+        self.reads = True
+
+    def write(self, data):
+        self.answers += data.count(b"HTTP/1.1 200")
+
+    def is_closing(self):
+        return False
+
+    def pause_reading(self):
+        self.reads = False
+
+    def resume_reading(self):
+        self.reads = True
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_who_does_not_read_is_not_answered_without_end(quick):
+    """While a client takes nothing, no further request of it is begun, and soon none is read."""
+
+    async def run():
+        route = Route(method="GET", template="/x", handler=lambda _: empty_response(), operation="x", quick=quick)
+        edge = asgi_application(Application([route], lambda _: UNAUTHENTICATED), threads=2)
+        connection = Connection(ServerState(edge, 75, lambda: None), edge.direct)
+        transport = UnreadTransport()
+        connection.connection_made(transport)
+        connection.pause_writing()
+        for _ in range(3):
+            connection.data_received(b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n")
+        for _ in range(100):
+            await asyncio.sleep(0)
+        seen = transport.answers, transport.reads
+        connection.resume_writing()
+        async with asyncio.timeout(PATIENCE):
+            while transport.answers < 3:  # noqa: ASYNC110  # what is waited for tells nothing
+                await asyncio.sleep(0.001)
+        connection.connection_lost(None)
+        edge.close()
+        return seen, transport.reads
+
+    assert asyncio.run(run()) == ((0, False), True)

@@ -14,7 +14,7 @@ SENTENCE = "The broker cannot start. "
 @pytest.fixture(autouse=True)
 def logging_as_before():
     """The program sets logging up for its process, which here is that of the tests."""
-    loggers = [logging.getLogger(name) for name in ("", "nakadi.access", "uvicorn.error")]
+    loggers = [logging.getLogger(name) for name in ("", "nakadi.access")]
     before = [(each.level, each.handlers[:]) for each in loggers]
     yield
     for each, (level, handlers) in zip(loggers, before, strict=True):

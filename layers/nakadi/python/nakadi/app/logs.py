@@ -34,8 +34,6 @@ def set_up(*, json_lines: bool, level: str, access_log: bool) -> None:
     handler.setFormatter(JsonFormatter() if json_lines else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("nakadi.access").setLevel(logging.INFO if access_log else logging.WARNING)
-    # It warns of every request that is not HTTP; the answer to the client is enough.
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
 
 
 class TextFormatter(logging.Formatter):

@@ -152,9 +152,9 @@ class Router:
         route, _ = node.routes.get("GET" if method == "HEAD" else method) or next(iter(node.routes.values()))
         return route.lane
 
-    def is_quick(self, method: str, raw_path: str) -> bool:
+    def is_quick(self, method: str, target: str) -> bool:
         """Whether the handler of a request may be begun on an event loop."""
-        found = self._match(raw_path)
+        found = self._match(target.partition("?")[0])
         entry = found and found[0].routes.get(method)
         return bool(entry and entry[0].quick)
 
@@ -329,6 +329,7 @@ class Application:
         refused: Refused = discard_refusal,
     ) -> None:
         self.router = Router(routes)
+        self.is_quick = self.router.is_quick
         self._authenticate = authenticate
         self._answered = answered
         self._observe = observe
@@ -417,10 +418,6 @@ class Application:
         finally:
             flow_of_this_request.reset(token)
             is_about_figures.reset(about)
-
-    def is_quick(self, method: str, target: str) -> bool:
-        """Whether a request may be begun on an event loop, as its route says."""
-        return self.router.is_quick(method, target.partition("?")[0])
 
     def lane(self, request: Request) -> Lane:
         """Which threads should answer a request."""

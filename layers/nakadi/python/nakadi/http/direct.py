@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache, partial
 from http import HTTPStatus
 from typing import Any, Protocol, TypeVar
@@ -127,16 +127,13 @@ class DirectAnswers:
         self._mailbox = mailbox
         self.loop_work = LoopWork()
 
-    def may_take(self, scope: Scope) -> bool:
-        """Whether it is worth waiting for the rest of what has arrived, before the request goes the usual way."""
-        return self._application.is_quick(scope["method"], scope["raw_path"].decode("latin-1"))
-
     def take(self, scope: Scope, body: bytes, respond: Respond, otherwise: Callable[[], None]) -> None:
         """Answer a whole request by `respond`, or call `otherwise` if that takes longer than a moment."""
-        if len(body) > MOST_QUICK_BODY:
-            otherwise()
-        else:
+        path = scope["raw_path"].decode("latin-1")
+        if len(body) <= MOST_QUICK_BODY and self._application.is_quick(scope["method"], path):
             self.loop_work.put(partial(self._begin, scope, body, respond, otherwise))
+        else:
+            otherwise()
 
     def _begin(self, scope: Scope, body: bytes, respond: Respond, otherwise: Callable[[], None]) -> None:
         request = self._new_request(scope, body)
@@ -146,11 +143,13 @@ class DirectAnswers:
             return
         try:
             request.memory.take(len(body))
-            work = _or_problem(request, partial(run_quickly, partial(self._application.start, request)))
+            work = run_quickly(partial(self._application.start, request))
         except (NeedsThread, TooLarge, TryLater):
             request.memory.close()
             otherwise()
             return
+        except Exception as error:  # noqa: BLE001  # a client always gets a Problem
+            work = logged_problem(error, f"Answering {request.method}")
         if isinstance(work, Unfinished):
             go_on = partial(self._go_on, request, work, respond)
             work.append.soon(partial(self._mailbox.put, go_on))
@@ -159,13 +158,17 @@ class DirectAnswers:
 
     def _go_on(self, request: Request, work: Unfinished, respond: Respond, outcome: Fates | Exception) -> None:
         if all_stored(outcome):
-            self._answer(request, _or_problem(request, partial(work.finish, outcome)), respond)
+            try:
+                answer = work.finish(outcome)
+            except Exception as error:  # noqa: BLE001  # a client always gets a Problem
+                answer = logged_problem(error, f"Answering {request.method}")
+            self._answer(request, answer, respond)
         else:
             # What follows now may wait, for another timeline say, or be a long answer.
             self._from_thread(request, lambda: _response(work.finish(outcome)), respond)
 
-    def _answer(self, request: Request, answer: Answer, respond: Respond) -> None:
-        response = _response(answer)
+    def _answer(self, request: Request, response: Answer, respond: Respond) -> None:
+        assert isinstance(response, Response), "handlers that stream are not quick"
         if len(response.body) > PACKED_IN_A_THREAD:
             self._from_thread(request, lambda: response, respond)
             return
@@ -189,15 +192,12 @@ class DirectAnswers:
 
 def all_stored(outcome: Fates | Exception) -> bool:
     """Whether an append succeeded as a whole. What follows then takes a moment."""
-    return not isinstance(outcome, Exception) and all(type(fate) is Stored for fate in outcome.values())
-
-
-def _or_problem(request: Request, work: Callable[[], T]) -> T | Response:
-    """What the work returns. An answer that cannot be finished is a Problem: a client must not wait for ever."""
-    try:
-        return work()
-    except Exception as error:  # noqa: BLE001  # a client always gets a Problem
-        return logged_problem(error, f"Answering {request.method}")
+    if isinstance(outcome, Exception):
+        return False
+    for fate in outcome.values():  # noqa: SIM110  # `all` would need a generator for what is mostly one partition
+        if type(fate) is not Stored:
+            return False
+    return True
 
 
 def _response(answer: Answer) -> Response:
@@ -205,19 +205,22 @@ def _response(answer: Answer) -> Response:
     return answer
 
 
-def written_response(response: Response, headers: Iterable[tuple[bytes, bytes]], *, keep_alive: bool) -> bytes:
-    """The bytes of a whole answer, with further headers in front of its own."""
-    lines = [_status_line(response.status), *(b"%b: %b\r\n" % header for header in headers)]
-    lines.append(b"content-length: %d\r\n" % len(response.body))
-    for name, value in response.headers.items():
-        assert "\r" not in value
-        assert "\n" not in value
-        lines.append(f"{name}: {value}\r\n".encode("latin-1", "replace"))
+def written_response(response: Response, date: bytes, *, keep_alive: bool) -> bytes:
+    """The bytes of a whole answer, with the header that has the date in front of its own."""
+    lines = [f"{name}: {value}\r\n" for name, value in response.headers.items()]
     if not keep_alive:
-        lines.append(b"connection: close\r\n")
-    return b"".join((*lines, b"\r\n", response.body))
+        lines.append("connection: close\r\n")
+    headers = "".join(lines)
+    assert headers.count("\r") == headers.count("\n") == len(lines), "a header that cannot be sent"
+    return b"%b%bcontent-length: %d\r\n%b\r\n%b" % (
+        status_line(response.status),
+        date,
+        len(response.body),
+        headers.encode("latin-1", "replace"),
+        response.body,
+    )
 
 
 @cache
-def _status_line(status: int) -> bytes:
+def status_line(status: int) -> bytes:
     return f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode()

@@ -310,7 +310,7 @@ def request_of(
     query = scope["query_string"].decode("latin-1")
     pairs = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in scope["headers"]]
     headers: Mapping[str, str] = dict(pairs)
-    gone = gone_of(scope)
+    connection = connection_of(scope)
     return Request(
         method=scope["method"],
         path=unquote(raw_path) if "%" in raw_path else raw_path,
@@ -319,7 +319,8 @@ def request_of(
         headers=headers if len(headers) == len(pairs) else headers_of(pairs),
         body=body,
         # Long work should be given up: who asked may be gone, or will have to ask another process.
-        gone=lambda: is_draining() or gone(),
+        # A client that closes its half may still read. To be gone altogether looks the same from here.
+        gone=lambda: is_draining() or (connection is not None and (connection.lost or connection.half_closed)),
         memory=memory,
     )
 
@@ -331,14 +332,6 @@ def query_of(query: str) -> Mapping[str, tuple[str, ...]]:
 def connection_of(scope: Scope) -> ClosableConnection | None:
     found: ClosableConnection | None = scope.get("state", {}).get("connection")
     return found
-
-
-def gone_of(scope: Scope) -> Callable[[], bool]:
-    connection = connection_of(scope)
-    if connection is None:
-        return client_never_gone
-    # A client that closes its half may still read. To be gone altogether looks the same from here.
-    return lambda: connection.lost or connection.half_closed
 
 
 # Whether a URL can be accepted ----------------------------------------------------------------------------------------

@@ -1,0 +1,473 @@
+"""The connection of a client: what arrives is parsed, and becomes requests that are answered in their order.
+
+The parser is httptools. A small request that has arrived as a whole is answered directly; any other has a task, in
+which the edge speaks ASGI. What is here beyond a simple server is for real clients: docs/decisions/0002-http-server.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from http import HTTPStatus
+
+import httptools
+import orjson
+from msgspec import Struct
+
+from nakadi.http.application import new_flow_id
+from nakadi.http.direct import DirectAnswers
+from nakadi.http.exchange import Application, Exchange
+from nakadi.http.message import PROBLEM_JSON
+from nakadi.http.problem import problem_body
+
+# Room for the cursors of thousands of partitions in a header; with the request line and the empty line at the end.
+MAX_HEAD = 256 * 1024
+# Each header costs memory beyond its bytes.
+MAX_HEADERS = 1000
+# For the head of a request, once its first byte or the connection is there.
+HEAD_SECONDS = 20.0
+# Behind a stream, a client that has nothing more to ask may be waiting for the connection to close.
+AFTER_STREAM_SECONDS = 1.5
+# A client that is still sending would lose the refusal if the connection were closed under it.
+LINGER_SECONDS = 2.0
+# Of a body that nothing has read yet, no more is taken from the socket than this.
+MOST_UNREAD = 64 * 1024
+
+HOST = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]*")
+REQUEST_LINE = re.compile(rb"(?:\r\n)*[!#$%&'*+.^_`|~0-9A-Za-z-]+ [^ \r\n]+ HTTP/1\.[01]\r?\n")
+
+
+class ServerState:
+    """What all connections of a server share. `date` is a header, `ended` is called when one has ended."""
+
+    def __init__(self, application: Application, keep_alive_seconds: float, ended: Callable[[], None]) -> None:
+        self.application = application
+        self.keep_alive_seconds = keep_alive_seconds
+        self.ended = ended
+        self.connections: set[Connection] = set()
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.date = b""
+        self.is_closing = False
+
+
+class Refusal(Struct, frozen=True):
+    """Why a request is not acceptable, whatever it asks for."""
+
+    status: HTTPStatus
+    detail: str
+
+
+HEAD_TOO_LARGE = Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"The headers exceed {MAX_HEAD} bytes")
+TOO_MANY_HEADERS = Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"There are more than {MAX_HEADERS} headers")
+TOO_MUCH_BETWEEN_CHUNKS = Refusal(HTTPStatus.BAD_REQUEST, f"More than {MAX_HEAD} bytes stand between two chunks")
+UNREADABLE = Refusal(HTTPStatus.BAD_REQUEST, "The request is not HTTP/1.1 as it should be")
+UNKNOWN_VERSION = Refusal(HTTPStatus.BAD_REQUEST, "The request is neither HTTP/1.1 nor HTTP/1.0")
+BAD_HOST = Refusal(HTTPStatus.BAD_REQUEST, "The request does not have exactly one valid Host header")
+UNEXPECTED_CHUNKS = Refusal(HTTPStatus.BAD_REQUEST, "HTTP/1.0 has no Transfer-Encoding")
+UNKNOWN_METHOD = Refusal(HTTPStatus.NOT_IMPLEMENTED, "The request method is not known")
+NO_PROXY = Refusal(HTTPStatus.NOT_IMPLEMENTED, "The broker is not a proxy")
+
+
+class _ParsingStopped(Exception):
+    """Raised within the parser to stop it."""
+
+
+class Connection(asyncio.Protocol):
+    """The connection of a client.
+
+    * An `Upgrade` is passed over, and the body behind it is read as any other.
+    * A head has a size and a time that it must not exceed, as bodies have in the edge.
+    * Two readers cannot understand a request differently: exactly one `Host`, no trailers, no other versions of HTTP.
+    * What cannot be read is answered by a Problem.
+    * A client that has closed its half after a whole request gets its answer.
+    * A stream to a client of HTTP/1.0, which knows no chunks, ends with the connection.
+    * A client that does not read its answers gets no further ones, however many requests it has sent.
+    * The edge may close it, through `connection` in the state of its requests.
+    """
+
+    transport: asyncio.Transport
+
+    def __init__(self, state: ServerState, direct: DirectAnswers) -> None:
+        self.half_closed = False
+        self.lost = False
+        self._state = state
+        self._direct = direct
+        self._loop = asyncio.get_running_loop()
+        self._parser = httptools.HttpRequestParser(self)
+        # What a client sends behind a request with `Connection: close` does not hurt that request.
+        self._parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        # The request being read.
+        self._url = b""
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._awaits_go_ahead = False
+        self._in_head = False
+        # The newest request; the one that is being answered, and those behind it.
+        self._newest: Exchange | None = None
+        self._current: Exchange | None = None
+        self._waiting: deque[Exchange] = deque()
+        # As far as the parser has come: requests that have begun; and beginnings, heads, and pieces of bodies.
+        self._begun = 0
+        self._ends_seen = 0
+        # Bytes that the parser keeps to itself: those of a head, or between the chunks of a body.
+        self._unfinished = 0
+        self._resuming = False
+        self._refused = False
+        self._refusal: Refusal | None = None
+        self._is_reading_paused = False
+        self._drained: asyncio.Event | None = None
+        # When the connection is closed, if ever. One timer is enough: it looks again when that was put off.
+        self._deadline: float | None = None
+        self._is_head_awaited = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    # Called by asyncio.
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # TCP is a stream
+        self.transport = transport
+        self._state.connections.add(self)
+        _detect_dead_peers(transport)
+        if self._state.is_closing:
+            # It was accepted just before the server stopped to listen, and nothing was read from it yet.
+            transport.close()
+            return
+        self._await_head()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        self.lost = True
+        self._state.connections.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+        for exchange in (self._current, *self._waiting):
+            if exchange is not None:
+                exchange.disconnect()
+        self._is_reading_paused = False
+        if self._drained is not None:
+            self._drained.set()
+        # What holds each other would stay in memory until garbage is collected.
+        self._newest = self._current = None
+        self._waiting.clear()
+        del self._parser
+        self._state.ended()
+
+    def eof_received(self) -> bool | None:
+        exchange = self._newest
+        if exchange is None or exchange.more_body or exchange.response_started:
+            return None
+        exchange.keep_alive = False
+        self.half_closed = True
+        return True
+
+    def pause_writing(self) -> None:
+        self._drained = asyncio.Event()
+
+    def resume_writing(self) -> None:
+        if self._drained is not None:
+            self._drained.set()
+            self._drained = None
+        if self._current is None:
+            self._go_on()
+
+    def data_received(self, data: bytes) -> None:
+        rest = memoryview(data)
+        while rest and not self._refused:
+            # No more than the head may still have, so that its limit is exact.
+            rest = rest[self._feed(rest[: MAX_HEAD - self._unfinished]) :]
+        if self._current is None and self._drained is None and self._waiting:
+            self._start_next()
+        newest = self._newest
+        if newest is not None and newest.more_body and len(newest.body) > MOST_UNREAD:
+            self._pause_reading()
+        if self._refused:
+            return
+        if self._in_head or not (self._current or self._waiting):
+            self._await_head()
+        else:
+            self._deadline = None
+
+    def _feed(self, data: memoryview) -> int:
+        """Give these bytes to the parser, and return how many of them it took."""
+        before, begun = self._ends_seen, self._begun
+        newest = self._newest
+        between_requests = not (self._in_head or (newest and newest.more_body and not newest.response_complete))
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._read_on_without_upgrade()
+            self._unfinished = 0
+            return int(upgrade.args[0])
+        except httptools.HttpParserError as error:
+            self._refuse(self._refusal or _unreadable_refusal(error, data))
+            return len(data)
+        if self._ends_seen == before:
+            self._unfinished += len(data)
+        else:
+            # A head that begins in the middle of these bytes, behind another request, is counted from the next ones on.
+            begun_here = between_requests and self._begun == begun + 1 and self._in_head
+            self._unfinished = len(data) if begun_here else 0
+        if self._unfinished >= MAX_HEAD:
+            self._refuse(TOO_MUCH_BETWEEN_CHUNKS if self._in_body() else HEAD_TOO_LARGE)
+        return len(data)
+
+    # Called by the parser.
+
+    def on_message_begin(self) -> None:
+        if not self._resuming:
+            self._url = b""
+            self._headers = []
+            self._awaits_go_ahead = False
+            self._in_head = True
+            self._begun += 1
+            self._ends_seen += 1
+
+    def on_url(self, url: bytes) -> None:
+        if not self._resuming:
+            self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # Behind a body it is a trailer. A proxy may have looked at headers only, so it must not count as one.
+        if self._resuming or not self._in_head:
+            return
+        if len(self._headers) >= MAX_HEADERS:
+            self._stop_the_parser(TOO_MANY_HEADERS)
+        name = name.lower()
+        if name == b"expect" and value.lower() == b"100-continue":
+            self._awaits_go_ahead = True
+        self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        if self._resuming:
+            return
+        method, version = self._parser.get_method(), self._parser.get_http_version()
+        refusal = _head_refusal(method, version, self._headers)
+        if refusal is not None:
+            self._stop_the_parser(refusal)
+        self._in_head = self._is_head_awaited = False
+        self._ends_seen += 1
+        path, query = _split_url(self._url)
+        is_http_1_0 = version == "1.0"
+        self._newest = exchange = Exchange(
+            self,
+            {
+                "type": "http",
+                "method": method.decode("ascii"),
+                "raw_path": path,
+                "query_string": query,
+                "headers": self._headers,
+                "state": {"connection": self},
+            },
+            self._state,
+            is_http_1_0=is_http_1_0,
+            keep_alive=not is_http_1_0 and self._parser.should_keep_alive(),
+            awaits_go_ahead=self._awaits_go_ahead,
+        )
+        self._waiting.append(exchange)
+        if self._current is not None or len(self._waiting) > 1:
+            # Those that have arrived are enough until one is answered.
+            self._pause_reading()
+
+    def on_body(self, body: bytes) -> None:
+        self._ends_seen += 1
+        if self._newest is not None and not self._newest.response_complete:
+            self._newest.add_to_body(body)
+
+    def on_message_complete(self) -> None:
+        # After an upgrade the parser takes the head for the whole message.
+        if self._newest is not None and not self._parser.should_upgrade():
+            self._newest.end_body()
+
+    # Called by the edge, the server, and exchanges.
+
+    @property
+    def whole(self) -> bool:
+        """Whether the body of the newest request has arrived."""
+        return self._newest is not None and not self._newest.more_body
+
+    def close_soon(self) -> None:
+        """Close unless the client asks for something else on it in a moment."""
+        if self._current is None and not self._is_head_awaited:
+            self._close_in(AFTER_STREAM_SECONDS)
+
+    def shut_down(self) -> None:
+        """Close once everything is answered that was asked."""
+        if self._newest is None or self._newest.response_complete:
+            self.transport.close()
+        else:
+            self._newest.keep_alive = False
+
+    def close(self) -> None:
+        """Close when everything is written."""
+        self.transport.close()
+
+    def abort(self) -> None:
+        """Close now."""
+        self.transport.abort()
+
+    def write(self, data: bytes) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(data)
+
+    async def drained(self) -> None:
+        """Return when the client has read most of what was written."""
+        if self._drained is not None:
+            await self._drained.wait()
+
+    def resume_reading(self) -> None:
+        if self._is_reading_paused:
+            self._is_reading_paused = False
+            self.transport.resume_reading()
+
+    def _pause_reading(self) -> None:
+        if not self._is_reading_paused and not self.transport.is_closing():
+            self._is_reading_paused = True
+            self.transport.pause_reading()
+
+    def go_on_behind(self, exchange: Exchange) -> None:
+        """Go on with the next request, now that this one is answered."""
+        if not exchange.keep_alive:
+            self.transport.close()
+        if not self.transport.is_closing():
+            self._current = None
+            if self._drained is None:
+                self._go_on()
+
+    def _go_on(self) -> None:
+        if self._is_reading_paused:
+            self.resume_reading()
+        if self._waiting:
+            self._start_next()
+        elif not self._in_head and not self._refused:
+            self._close_in(self._state.keep_alive_seconds)
+
+    def _start_next(self) -> None:
+        self._current = exchange = self._waiting.popleft()
+        if exchange.disconnected:
+            return  # it is refused already
+        if exchange.more_body:
+            self._start_task(exchange)
+        else:
+            self._direct.take(
+                exchange.scope, bytes(exchange.body), exchange.respond, partial(self._start_task, exchange)
+            )
+
+    def _start_task(self, exchange: Exchange) -> None:
+        task = self._loop.create_task(exchange.run(self._state.application))
+        self._state.tasks.add(task)
+        task.add_done_callback(self._state.tasks.discard)
+
+    def _stop_the_parser(self, refusal: Refusal) -> None:
+        """Refuse the request whose head is being read. The parser passes on that there was an exception, not which."""
+        self._refusal = refusal
+        raise _ParsingStopped
+
+    def _read_on_without_upgrade(self) -> None:
+        """Give the rest of the message to a fresh parser, which sees the headers of the body and not the upgrade."""
+        about_the_body = (b"content-length", b"transfer-encoding")
+        headers = [b"%b: %b\r\n" % (name, value) for name, value in self._headers if name in about_the_body]
+        self._parser = httptools.HttpRequestParser(self)
+        self._resuming = True
+        self._parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % b"".join(headers))
+        self._resuming = False
+
+    def _refuse(self, refusal: Refusal) -> None:
+        """Answer what has been read so far, the last of it by a Problem, and read no further."""
+        self._refused = True
+        self._deadline = None
+        last = self._newest
+        if self._in_body() and last is not self._current and (self._current or len(self._waiting) > 1):
+            # The request that is refused waits behind others, and must not be answered before them.
+            self._waiting.pop()
+            last = self._waiting[-1] if self._waiting else self._current
+        if last is None or last.response_complete or (last.more_body and not last.response_started):
+            self._send_problem(refusal)
+        elif last.more_body:
+            self.transport.close()
+        else:
+            last.keep_alive = False
+
+    def _send_problem(self, refusal: Refusal) -> None:
+        if self.transport.is_closing():
+            return
+        if self._newest is not None and self._in_body():
+            self._newest.disconnect()
+        body = orjson.dumps(problem_body(refusal.status, refusal.detail))
+        head = (
+            f"HTTP/1.1 {refusal.status.value} {refusal.status.phrase}\r\nconnection: close\r\n"
+            f"content-type: {PROBLEM_JSON}\r\ncontent-length: {len(body)}\r\nx-flow-id: {new_flow_id()}\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.write_eof()
+        self._close_in(LINGER_SECONDS)
+
+    def _in_body(self) -> bool:
+        return self._newest is not None and self._newest.in_body
+
+    # When it is closed.
+
+    def _await_head(self) -> None:
+        """Bound the time for a head, from its first byte or from when the connection was there."""
+        if not self._is_head_awaited:
+            self._is_head_awaited = True
+            self._close_in(HEAD_SECONDS)
+
+    def _close_in(self, seconds: float) -> None:
+        self._deadline = deadline = self._loop.time() + seconds
+        if self._timer is None or self._timer.when() > deadline:
+            self._look_at(deadline)
+
+    def _look_at(self, deadline: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(deadline, self._close_if_due)
+
+    def _close_if_due(self) -> None:
+        self._timer = None
+        if self._deadline is None or self.transport.is_closing():
+            return
+        if self._deadline > self._loop.time():
+            self._look_at(self._deadline)
+        else:
+            self.transport.close()
+
+
+def _split_url(url: bytes) -> tuple[bytes, bytes]:
+    """The path and the query of the target of a request."""
+    if not url.isascii():
+        raise ValueError
+    if url.startswith(b"/") and b"#" not in url:
+        path, _, query = url.partition(b"?")
+        return path, query
+    parsed = httptools.parse_url(url)
+    return parsed.path, parsed.query or b""
+
+
+def _head_refusal(method: bytes, version: str, headers: Sequence[tuple[bytes, bytes]]) -> Refusal | None:
+    """What of a head could make two readers see two different requests, or is none of ours."""
+    if version not in ("1.0", "1.1"):
+        return UNKNOWN_VERSION
+    hosts, in_chunks = 0, False
+    for name, value in headers:
+        if name == b"host":
+            hosts += 1 if HOST.fullmatch(value) else 2
+        elif name == b"transfer-encoding":
+            in_chunks = True
+    if hosts > 1 or (version == "1.1" and not hosts):
+        return BAD_HOST
+    if version == "1.0" and in_chunks:
+        return UNEXPECTED_CHUNKS
+    return NO_PROXY if method == b"CONNECT" else None
+
+
+def _unreadable_refusal(error: httptools.HttpParserError, data: memoryview) -> Refusal:
+    unknown = isinstance(error, httptools.HttpParserInvalidMethodError)
+    return UNKNOWN_METHOD if unknown and REQUEST_LINE.match(data) else UNREADABLE
+
+
+def _detect_dead_peers(transport: asyncio.Transport) -> None:
+    """Have the system close a connection whose other end takes nothing for two minutes: its machine may be gone."""
+    taken: socket.socket | None = transport.get_extra_info("socket")
+    if taken is not None and hasattr(socket, "TCP_USER_TIMEOUT"):
+        taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 120_000)

@@ -1,0 +1,196 @@
+"""A request and its answer, between the connection that they pass through and an application of ASGI."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from nakadi.http.asgi import Message, Receive, Send
+from nakadi.http.direct import status_line, written_response
+from nakadi.http.message import Response
+
+log = logging.getLogger(__name__)
+
+Application = Callable[[Message, Receive, Send], Awaitable[None]]
+"""An application of ASGI."""
+
+CONTROL_CHARACTER = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+
+
+class Dated(Protocol):
+    """What knows the time."""
+
+    date: bytes
+    """The header with the date, as every answer has it."""
+
+
+class ExchangeConnection(Protocol):
+    """The connection that an exchange belongs to."""
+
+    def write(self, data: bytes) -> None:
+        """Write, or do nothing if the connection is being closed."""
+
+    async def drained(self) -> None:
+        """Return when the client has read most of what was written."""
+
+    def resume_reading(self) -> None:
+        """Read on, if reading was paused."""
+
+    def close(self) -> None:
+        """Close when everything is written."""
+
+    def go_on_behind(self, exchange: Exchange) -> None:
+        """Go on with the next request, now that this one is answered."""
+
+
+class Exchange:
+    """A request and its answer. `receive` and `send` are those of ASGI."""
+
+    __slots__ = (
+        *("_awaits_go_ahead", "_changed", "_connection", "_dated", "_is_chunked", "_is_received", "_left", "body"),
+        *("disconnected", "is_http_1_0", "keep_alive", "more_body", "response_complete", "response_started", "scope"),
+    )
+
+    def __init__(
+        self,
+        connection: ExchangeConnection,
+        scope: Message,
+        dated: Dated,
+        *,
+        is_http_1_0: bool,
+        keep_alive: bool,
+        awaits_go_ahead: bool,
+    ) -> None:
+        self.scope = scope
+        self.is_http_1_0 = is_http_1_0
+        self.keep_alive = keep_alive
+        self.more_body = True
+        self.response_started = False
+        self.response_complete = False
+        self.disconnected = False
+        # What of the body has arrived, and was not received yet.
+        self.body: bytes | bytearray = b""
+        self._connection = connection
+        self._dated = dated
+        self._awaits_go_ahead = awaits_go_ahead
+        self._is_received = False
+        # Set for the one who waits in `receive`, if there is one.
+        self._changed: asyncio.Event | None = None
+        self._is_chunked = False
+        # Bytes of the answer that are still to be sent, None if they were not announced.
+        self._left: int | None = 0
+
+    @property
+    def in_body(self) -> bool:
+        """Whether more of the body is to arrive, and to be read."""
+        return self.more_body and not self.response_complete
+
+    def add_to_body(self, piece: bytes) -> None:
+        if not self.body:
+            self.body = piece
+        else:
+            if not isinstance(self.body, bytearray):
+                self.body = bytearray(self.body)
+            self.body += piece
+        if self._changed is not None:
+            self._changed.set()
+
+    def end_body(self) -> None:
+        self.more_body = False
+        if self._changed is not None:
+            self._changed.set()
+
+    def disconnect(self) -> None:
+        self.disconnected = not self.response_complete
+        if self._changed is not None:
+            self._changed.set()
+
+    async def run(self, application: Application) -> None:
+        try:
+            await application(self.scope, self.receive, self.send)
+        except Exception:
+            log.exception("Answering a request failed")
+        if not self.response_complete and not self.disconnected:
+            # Without its end the client knows that something is missing.
+            self._connection.close()
+
+    async def receive(self) -> Message:
+        if self._awaits_go_ahead:
+            self._awaits_go_ahead = False
+            self._connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        if not self.disconnected and not self.response_complete:
+            self._connection.resume_reading()
+            if not self.body and (self.more_body or self._is_received):
+                self._changed = asyncio.Event()
+                await self._changed.wait()
+        if self.disconnected or self.response_complete:
+            return {"type": "http.disconnect"}
+        body, self.body, self._is_received = bytes(self.body), b"", not self.more_body
+        return {"type": "http.request", "body": body, "more_body": self.more_body}
+
+    async def send(self, message: Message) -> None:
+        if not self.disconnected:
+            await self._connection.drained()
+        if self.disconnected:
+            return
+        if not self.response_started:
+            self._send_head(message["status"], message["headers"])
+        else:
+            self._send_body(message.get("body", b""), more=message.get("more_body", False))
+
+    def _send_head(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
+        lines = [status_line(status), self._dated.date]
+        length: int | None = None
+        closes = False
+        for each, value in headers:
+            name = each.lower()
+            if CONTROL_CHARACTER.search(value):
+                raise ValueError(f"a header that cannot be sent: {name!r}")
+            if name == b"content-length":
+                length = int(value)
+            closes |= name == b"connection" and value == b"close"
+            lines.append(b"%b: %b\r\n" % (name, value))
+        if closes:
+            self.keep_alive = False
+        elif not self.keep_alive:
+            lines.append(b"connection: close\r\n")
+        if length is not None or self.scope["method"] == "HEAD" or status in (204, 304):
+            self._left = length or 0
+        else:
+            self._left = None
+            # A client of HTTP/1.0 knows no chunks: its answer ends with the connection.
+            self._is_chunked = not self.is_http_1_0
+            if self._is_chunked:
+                lines.append(b"transfer-encoding: chunked\r\n")
+        lines.append(b"\r\n")
+        self.response_started = True
+        self._awaits_go_ahead = False
+        self._connection.write(b"".join(lines))
+
+    def _send_body(self, body: bytes, *, more: bool) -> None:
+        if self.scope["method"] == "HEAD":
+            self._left = 0
+        elif self._is_chunked:
+            chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+            self._connection.write(chunk if more else chunk + b"0\r\n\r\n")
+        else:
+            if self._left is not None:
+                self._left -= len(body)
+            self._connection.write(body)
+        if self._left is not None and (self._left < 0 or (self._left and not more)):
+            raise ValueError("an answer that is not as long as it says")
+        if not more:
+            self.response_complete = True
+            if self._changed is not None:
+                self._changed.set()
+            self._connection.go_on_behind(self)
+
+    def respond(self, response: Response) -> None:
+        """Send a whole answer. The client may have gone since it asked."""
+        if not self.disconnected:
+            self.response_started = self.response_complete = True
+            self._connection.write(written_response(response, self._dated.date, keep_alive=self.keep_alive))
+            self._connection.go_on_behind(self)
