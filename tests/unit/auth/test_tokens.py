@@ -7,7 +7,8 @@ import jwt
 import pytest
 from msgspec.structs import replace
 
-from nakadi.auth.tokens import LOOK_AGAIN_SECONDS, KeySet, TokenRules, Tokens, fetch_from
+from nakadi.auth import tokens as tokens_module
+from nakadi.auth.tokens import KEEP_SECONDS, LOOK_AGAIN_SECONDS, KeySet, TokenRules, Tokens, fetch_from
 from nakadi.model.authorization import Attribute
 from nakadi.model.outcomes import NotAuthenticated
 from nakadi.ports.clock import SystemClock
@@ -245,3 +246,80 @@ def test_the_name_of_a_subject_has_a_maximum_length(issuer):
     assert tokens.subject(issuer.bearer("a" * 1000)["Authorization"]).name == "a" * 1000
     with pytest.raises(NotAuthenticated, match="The token's subject has more than 1000 characters"):
         tokens.subject(issuer.bearer("a" * 1001)["Authorization"])
+
+
+@pytest.fixture
+def decoded(monkeypatch):
+    """The tokens whose signatures were checked."""
+    seen = []
+    decode = jwt.decode
+
+    def counting(token, *arguments, **more):
+        seen.append(token)
+        return decode(token, *arguments, **more)
+
+    monkeypatch.setattr(jwt, "decode", counting)
+    return seen
+
+
+@pytest.fixture
+def clock():
+    return HandMovedClock()
+
+
+@pytest.fixture
+def moved(issuer, clock):
+    """Tokens that are verified by a clock that the test moves."""
+    return Tokens(KeySet(fetch_from(str(issuer.path)), clock), RULES, clock)
+
+
+def test_the_signature_of_a_token_in_use_is_checked_once(moved, issuer, clock, decoded):
+    """Each of several tokens, and whatever the spelling of its scheme."""
+    first, second = (
+        issuer.token(name, scope="uid", exp=clock.now() + timedelta(hours=1), iat=clock.now())
+        for name in ("ann", "bob")
+    )
+
+    for _ in range(3):
+        assert moved.subject(f"Bearer {first}").name == "ann"
+        assert moved.subject(f"bearer {second}").name == "bob"
+
+    assert decoded == [first, second]
+
+
+def test_a_known_token_expires(moved, issuer, clock):
+    """What was accepted before is refused once its time has passed, or if the clock is before its time."""
+    header = f"Bearer {issuer.token('ann', exp=clock.now() + timedelta(seconds=60), iat=clock.now())}"
+    assert moved.subject(header).name == "ann"
+    clock.move(60 + RULES.leeway_seconds - 1)
+    assert moved.subject(header).name == "ann"
+    clock.move(1)
+
+    with pytest.raises(NotAuthenticated, match="expired"):
+        moved.subject(header)
+
+
+def test_a_known_token_ends_with_its_key(moved, issuer, clock, decoded, tmp_path):
+    """When the keys are read again, every token is verified again; it is refused if another key has its key's id."""
+    header = f"Bearer {issuer.token('ann', exp=clock.now() + timedelta(days=1), iat=clock.now())}"
+    for _ in range(2):
+        assert moved.subject(header).name == "ann"
+        clock.move(KEEP_SECONDS)
+    assert len(decoded) == 2
+    (tmp_path / "other").mkdir()
+    issuer.path.write_text(Issuer(tmp_path / "other").path.read_text())
+
+    with pytest.raises(NotAuthenticated, match="Signature"):
+        moved.subject(header)
+
+
+def test_only_so_many_tokens_are_known(moved, issuer, clock, decoded, monkeypatch):
+    """Clients that have many tokens fill no memory: the one that came first is verified anew."""
+    monkeypatch.setattr(tokens_module, "MOST_REMEMBERED", 2)
+    times = {"exp": clock.now() + timedelta(hours=1), "iat": clock.now()}
+    headers = [f"Bearer {issuer.token(name, **times)}" for name in ("ann", "bob", "cid")]
+
+    for header in (*headers, *headers[1:], headers[0]):
+        moved.subject(header)
+
+    assert len(decoded) == 4

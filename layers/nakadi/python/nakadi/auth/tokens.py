@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import urllib.request
 from collections.abc import Callable, Iterable, Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,9 @@ MISSING = "Full authentication is required to access this resource"
 
 # A token is a few kilobytes at most; nothing longer is worth a signature check.
 LONGEST_TOKEN = 16_384
+
+# Tokens that are not verified anew for each request. One takes some two kilobytes.
+MOST_REMEMBERED = 1000
 
 # In seconds, thirty million years: numbers beyond are no times, and neither is what is no number at all (NaN).
 LATEST_TIME = 10.0**15
@@ -53,50 +57,80 @@ class TokenRules(Struct, frozen=True, kw_only=True):
         return [(kind, claim) for kind, claim in self.attribute_claims if kind != other or claim not in shared]
 
 
+class _VerifiedToken(Struct, frozen=True):
+    """A token whose signature fits a key, and what it says."""
+
+    key_id: str | None
+    key: jwt.PyJWK
+    times: Mapping[str, Any]
+    subject: Subject
+
+
 class Tokens:
+    """Verifies tokens. Those in use are remembered by their hashes: checking a signature takes as long as publishing.
+
+    What is remembered holds while its key does; whether its time has come and has not passed is asked each time.
+    """
+
     def __init__(self, keys: KeySet, rules: TokenRules, clock: Clock) -> None:
         self._keys = keys
         self._rules = rules
         self._clock = clock
+        self._lock = threading.Lock()
+        self._verified: dict[bytes, _VerifiedToken] = {}
 
     def subject(self, authorization_header: str | None) -> Subject:
         """The subject of the token in an `Authorization` header. Raises `NotAuthenticated`."""
-        claims = self._claims(_bearer(authorization_header))
+        token = _bearer(authorization_header)
+        name = sha256(token.encode(errors="surrogatepass")).digest()
+        known = self._verified.get(name)
+        if known is not None and self._keys.key(known.key_id) is known.key:
+            self._check_times(known.times)
+            return known.subject
+        verified = self._verify(token)
+        with self._lock:
+            if len(self._verified) >= MOST_REMEMBERED:
+                del self._verified[next(iter(self._verified))]
+            self._verified[name] = verified
+        return verified.subject
+
+    def _verify(self, token: str) -> _VerifiedToken:
+        key_id, key, claims = self._signed_claims(token)
+        self._check_times(claims)
         name = claims.get(self._rules.subject_claim)
         if not isinstance(name, str) or not name:
             raise NotAuthenticated("The token names no subject")
         if len(name) > MOST_CHARACTERS:
             # The name is stored with every event that the subject publishes.
             raise NotAuthenticated(f"The token's subject has more than {MOST_CHARACTERS} characters")
-        return Subject(
+        subject = Subject(
             name=name,
             attributes=frozenset(self._attributes(claims)),
             scopes=frozenset(_values(claims.get("scope", claims.get("scp")))),
             realm=_realm(claims),
         )
+        times = {each: claims[each] for each in ("exp", "nbf", "iat") if each in claims}
+        return _VerifiedToken(key_id, key, times, subject)
 
-    def _claims(self, token: str) -> Mapping[str, Any]:
+    def _signed_claims(self, token: str) -> tuple[str | None, jwt.PyJWK, Mapping[str, Any]]:
+        """The claims of a token, the key that its signature fits, and the id by which it names that key."""
         try:
             header = jwt.get_unverified_header(token)
             if header.get("alg") not in self._rules.algorithms:
                 raise NotAuthenticated("The token is signed with an algorithm that is not accepted")
-            key = self._keys.key(header.get("kid"))
+            key_id = header.get("kid")
+            key = self._keys.key(key_id)
             if key is None:
                 raise NotAuthenticated("The token is signed with a key that is not known")
-            claims = self._checked(token, header.get("kid"), key)
+            try:
+                return key_id, key, self._decoded(token, key)
+            except jwt.InvalidSignatureError:
+                successor = self._keys.successor(key_id, key)
+                if successor is None:
+                    raise
+                return key_id, successor, self._decoded(token, successor)
         except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
             raise NotAuthenticated(f"The token is not valid: {error}") from error
-        self._check_times(claims)
-        return claims
-
-    def _checked(self, token: str, key_id: str | None, key: jwt.PyJWK) -> Mapping[str, Any]:
-        try:
-            return self._decoded(token, key)
-        except jwt.InvalidSignatureError:
-            successor = self._keys.successor(key_id, key)
-            if successor is None:
-                raise
-            return self._decoded(token, successor)
 
     def _decoded(self, token: str, key: jwt.PyJWK) -> Mapping[str, Any]:
         rules = self._rules
