@@ -30,6 +30,7 @@ Event = dict[str, Any]
 # Values can be written down up to 254 levels deep. Lists around the batch take up those beyond the strict limit.
 _WRITABLE_DEPTH = 254
 _SPARE_DEPTH = _WRITABLE_DEPTH - strict_json.MAX_DEPTH - 1
+_SHORT = 8192
 
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 _ESCAPED_COLON = re.compile(rb"(?<!\\)(?:\\\\)*+\\u003[aA]")
@@ -117,6 +118,8 @@ class BatchPiece(Struct, frozen=True):
 
     def texts(self) -> list[bytes]:
         """Each event as it came, less the blanks."""
+        if len(self.events) == 1:
+            return [self.text[1:-1]]
         return list(map(bytes, ARRAY_DECODER.decode(self.text)))
 
     def texts_with(self, member: str, values: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
@@ -230,7 +233,7 @@ def parse_piece(body: bytes) -> BatchPiece:
     for event in events:
         if type(event) is not dict:
             raise NotStrict
-    written, small = _serialized(events)
+    written, small = _serialized(events, body)
     if written == body and small:
         return BatchPiece(events, body, body)
     packed = msgspec.json.format(body, indent=-1)
@@ -239,16 +242,19 @@ def parse_piece(body: bytes) -> BatchPiece:
     return BatchPiece(events, packed, body)
 
 
-def _serialized(events: list[Event]) -> tuple[bytes, bool]:
+def _serialized(events: list[Event], body: bytes) -> tuple[bytes, bool]:
     """The events as they are written here, and whether all integers are so small that every parser reads the same."""
     nested: list[Any] = events
-    for _ in range(_SPARE_DEPTH):
+    # What has few brackets is not too deep; counting them in a long body takes longer than these lists do.
+    is_flat = len(body) < _SHORT and body.count(b"{") + body.count(b"[") <= strict_json.MAX_DEPTH
+    spare = 0 if is_flat else _SPARE_DEPTH
+    for _ in range(spare):
         nested = [nested]
     try:
         text, small = orjson.dumps(nested, option=orjson.OPT_STRICT_INTEGER), True
     except orjson.JSONEncodeError:
         text, small = orjson.dumps(nested), False
-    return text[_SPARE_DEPTH:-_SPARE_DEPTH], small
+    return text[spare : len(text) - spare], small
 
 
 def _check_texts(events: list[Event], packed: bytes) -> None:

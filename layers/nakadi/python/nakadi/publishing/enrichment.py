@@ -161,6 +161,9 @@ def _utf16_units(text: str) -> Sequence[int]:
 
 COMPACTION_KEY = "partition_compaction_key"
 
+STAMPED = frozenset({"published_by", "received_at", "event_type", "version", "flow_id", "partition"})
+"""The metadata that the broker adds. Most producers leave them to it."""
+
 
 class Origin(Struct, frozen=True, kw_only=True):
     """What is the same for all events of a request."""
@@ -183,14 +186,19 @@ def enriched(event_type: EventType, batch: Batch, origin: Origin, partitions: Se
         "flow_id": origin.flow_id,
     }
     stamps = {each: {**stamp, "partition": str(each)} for each in set(partitions)}
+    endings = {each: b",%b" % orjson.dumps(added)[1:] for each, added in stamps.items()}
     texts: list[bytes] = []
     for piece in batch.pieces():
-        texts += piece.texts_with("metadata", _metadata_changes(piece, stamps, partitions, len(texts)))
+        texts += piece.texts_with("metadata", _metadata_changes(piece, stamps, endings, partitions, len(texts)))
     return texts
 
 
 def _metadata_changes(
-    piece: BatchPiece, stamps: Mapping[int, Mapping[str, str]], partitions: Sequence[int], first: int
+    piece: BatchPiece,
+    stamps: Mapping[int, Mapping[str, str]],
+    endings: Mapping[int, bytes],
+    partitions: Sequence[int],
+    first: int,
 ) -> Iterator[tuple[bytes, bytes]]:
     """The metadata of each event as they came and as they are stored.
 
@@ -201,10 +209,14 @@ def _metadata_changes(
         if type(metadata) is not dict:
             detail = "enrichment error"
             raise BatchRejected(Step.ENRICHING, index, detail, reached=Step.PARTITIONING, partitions=partitions)
-        stamped = {**metadata, **stamps[partitions[index]]}
-        if sent := metadata.get("flow_id"):
-            stamped["flow_id"] = sent
-        yield orjson.dumps(metadata), orjson.dumps(stamped)
+        partition, sent = partitions[index], orjson.dumps(metadata)
+        if metadata and STAMPED.isdisjoint(metadata):
+            yield sent, sent[:-1] + endings[partition]
+            continue
+        stamped = {**metadata, **stamps[partition]}
+        if flow_id := metadata.get("flow_id"):
+            stamped["flow_id"] = flow_id
+        yield sent, orjson.dumps(stamped)
 
 
 def timestamp_text(moment: datetime) -> str:

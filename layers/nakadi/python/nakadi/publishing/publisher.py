@@ -278,6 +278,8 @@ class Publisher(Struct, frozen=True, kw_only=True):
 
 
 def _by_partition(partitions: Sequence[int], records: Iterable[Record]) -> Mapping[int, Sequence[Record]]:
+    if partitions and partitions.count(partitions[0]) == len(partitions):
+        return {partitions[0]: list(records)}
     found: defaultdict[int, list[Record]] = defaultdict(list)
     for partition, record in zip(partitions, records, strict=True):
         found[partition].append(record)
