@@ -13,7 +13,6 @@ import argparse
 import asyncio
 import json
 import multiprocessing
-import os
 import socket
 import tempfile
 import time
@@ -264,9 +263,8 @@ class Running:
     pid: int
 
     def cpu_seconds(self) -> float:
-        """What the process has used so far, all threads together."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """What the process has used so far, all threads together, as Linux counts it: to the nanosecond."""
+        return time.clock_gettime(~self.pid << 3 | 2)
 
 
 @contextmanager
