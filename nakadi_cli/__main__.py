@@ -17,9 +17,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     if arguments is not None:
         return _run(list(arguments))
+    # Until the command begins, the signal itself ends the process: an exception in the middle of an import may become
+    # another one. It is set in any case, since what a script starts in the background ignores Ctrl-C.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        # What a script starts in the background ignores Ctrl-C, and a tail would go on when the script has ended.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
         code = _run(None)
     except KeyboardInterrupt:
         code = INTERRUPTED
@@ -40,6 +41,8 @@ def _run(arguments: list[str] | None) -> int:
     from nakadi_cli.program import nakadi
 
     try:
+        if arguments is None:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         code = nakadi.main(args=arguments, prog_name="nakadi", standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as failed:

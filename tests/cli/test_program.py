@@ -49,15 +49,22 @@ def test_it_runs_as_a_program(broker):
 
 @pytest.mark.parametrize("imported", ["nakadi_cli.program", "click"])
 def test_ctrl_c_ends_it_at_any_moment(imported):
-    """Ctrl-C while modules are imported ends it as it does later: by the signal, and without a traceback."""
+    """Ctrl-C while modules are imported ends it as it does later: by the signal, and without a traceback.
+
+    It may come while a class is made, where Python turns each exception into a RuntimeError.
+    """
     script = f"""if True:
         import signal, sys
         from nakadi_cli.__main__ import main
 
+        class Member:
+            def __set_name__(self, *_):
+                signal.raise_signal(signal.SIGINT)
+
         class Interrupted:
             def find_spec(self, name, *_):
                 if name == {imported!r}:
-                    signal.raise_signal(signal.SIGINT)
+                    type("Owner", (), dict(member=Member()))
 
         sys.meta_path.insert(0, Interrupted())
         main()
