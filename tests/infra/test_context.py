@@ -135,11 +135,7 @@ def test_settings_of_the_broker_can_be_chosen():
     """What functions and the service read can be given under the name that they read it by."""
     context = Context.of(Node(NAKADI_MAX_PARTITIONS=32, NAKADI_SCOPE_UID="nakadi/use", shards=2))
 
-    assert (
-        context.chosen_for_new_event_types.max_partitions,
-        context.chosen_for_new_event_types.scope_uid,
-        context.shards,
-    ) == (32, "nakadi/use", 2)
+    assert (context.chosen.max_partitions, context.chosen.scope_uid, context.shards) == (32, "nakadi/use", 2)
     assert environment_of("event_types", context, {})["NAKADI_MAX_PARTITIONS"] == "32"
     assert (
         streaming_environment(context, {"event_log": "kinesis://live?region=here"})["NAKADI_SCOPE_UID"] == "nakadi/use"
