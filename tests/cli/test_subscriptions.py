@@ -2,9 +2,11 @@
 
 import _thread
 import json
+import signal
 import threading
 import time
 import uuid
+from functools import partial
 
 import pytest
 
@@ -105,8 +107,11 @@ def test_lag_is_shown_and_watched(run, numbers, owner, monkeypatch):
     assert pauses == [7, 7]
 
 
-def test_ctrl_c_is_not_overlooked(run, numbers, owner, monkeypatch):
+def test_ctrl_c_is_not_overlooked(run, numbers, owner, monkeypatch, request):
     """A signal that comes just before a pause begins does not wait until the pause is over."""
+    # Tests that a script has started in the background ignore the signal.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(partial(signal.signal, signal.SIGINT, before))
     identity = created_by(run, numbers, "--owner", owner)
     threads = []
 
