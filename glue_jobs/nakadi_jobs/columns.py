@@ -391,13 +391,14 @@ def _joined(known: Kind, other: Kind) -> Kind | None:
 def _holds(have: str, want: str) -> bool:
     """Whether a column of one type has all values of another; a value that it has not is rare, and is in the text."""
     if have.startswith("decimal"):
-        return want == "bigint" or (want.startswith("decimal") and _scale(want) <= _scale(have))
+        return want == "bigint" or (want.startswith("decimal") and scale_of(want) <= scale_of(have))
     return (have, want) == ("string", "timestamp") or (
         have == "double" and (want == "bigint" or want.startswith("decimal"))
     )
 
 
-def _scale(decimal: str) -> int:
+def scale_of(decimal: str) -> int:
+    """How many decimals a type has that is called decimal(38,2)."""
     return int(decimal.rpartition(",")[2].rstrip(")"))
 
 

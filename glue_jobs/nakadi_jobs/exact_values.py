@@ -10,7 +10,7 @@ Expressions are Spark SQL in text: a wide table has thousands of them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from nakadi_jobs.columns import (
     DOUBLE,
@@ -25,6 +25,7 @@ from nakadi_jobs.columns import (
     Texts,
     ddl,
     read_as_text,
+    scale_of,
 )
 
 LITERAL, LIKE_JSON, BROKEN = "\u0001", "\u0002", "\u0003"
@@ -57,6 +58,7 @@ MISFIT = "_misfit"
 _OPTIONS = ("mode", "PERMISSIVE", "columnNameOfCorruptRecord", MISFIT)
 
 _EXPONENT = r"[:,\[]\s*-?[0-9.]+[eE]"
+_DECIMALS = r"[:,\[]\s*-?[0-9]+[.][0-9]{%d}[0-9]*\s*[,}\]eE]"
 _LONG_SECOND = r"[0-9]{2}[.][0-9]{7}"
 _MOMENT = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,6}0*)?([Zz]|[-+][0-9]{2}:[0-9]{2})$"
 
@@ -89,6 +91,10 @@ def may_differ(text: str, read: str, line: Struct) -> str:
     found = [f"contains({text}, {quoted(CODE)})"]
     if _is_inexact(line):
         found.append(f"{read}.`{MISFIT}` is not null")
+    decimals = min(_scales(line), default=CERTAIN_DIGITS)
+    if decimals < CERTAIN_DIGITS - 1:
+        # Spark rounds what has more decimals. A moment ends with its offset from UTC, and a text with quotes.
+        found.append(f"{text} rlike {quoted(_DECIMALS % (decimals + 1))}")
     if _has(line, TIMESTAMP):
         found.append(f"{text} rlike {quoted(_LONG_SECOND)}")
     extreme = _any_extreme(read, line, 0)
@@ -129,10 +135,22 @@ def _has(kind: Kind, wanted: Kind) -> bool:
     return kind == wanted
 
 
-def _any_extreme(value: str, kind: Kind, depth: int) -> str:
-    """Whether a number is near the end of what its type has; nothing if there are no such numbers in it.
+def _scales(kind: Kind) -> Iterator[int]:
+    """How many decimals the decimals in it have."""
+    match kind:
+        case Struct(fields):
+            for field in fields:
+                yield from _scales(field.kind)
+        case Array(element):
+            yield from _scales(element)
+        case Scalar(name) if name.startswith("decimal"):
+            yield scale_of(name)
 
-    Decimals have 18 decimals at most, of which a number below a thousandth with 15 digits could need more.
+
+def _any_extreme(value: str, kind: Kind, depth: int) -> str:
+    """Whether a number may be near the end of what its type has; nothing if there are no such numbers in it.
+
+    Of one with an exponent it is not seen in the text how many decimals it has.
     """
     match kind:
         case Struct(fields):
@@ -142,7 +160,7 @@ def _any_extreme(value: str, kind: Kind, depth: int) -> str:
             inside = _any_extreme(f"each{depth}", element, depth + 1)
             return inside and f"exists({value}, each{depth} -> coalesce({inside}, false))"
         case Scalar(name) if name.startswith("decimal"):
-            return f"abs({value}) < 0.001"
+            return f"{value} is not null"
         case Json():
             return f"{value} is not null"
     return f"not (abs({value}) between 1e-290 and 1e290)" if kind == DOUBLE else ""

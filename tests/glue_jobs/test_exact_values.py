@@ -73,6 +73,9 @@ def test_decimals_and_moments(jobs, data):
         b'{"price":12.30,"rate":0.000000000000000001,"at":"2026-11-20T12:00:00.123456+02:00"}',
         b'{"price":123456789012345678901234567890.12,"rate":1.5,"at":"2026-11-20T10:00:00.1234567Z"}',
         b'{"price":1e36,"rate":0.0000000000000000001,"list":[{"at":"2026-11-20t10:00:00.1200000z"}]}',
+        b'{"price":1.005,"rate":-2.5}',
+        b'{"price": 15.5e-3 }',
+        b'{"price":1.500,"at":"2026-11-20T10:00:00.12345Z"}',
     ]
     data.archived(data.event_type("order.placed", schema=schema), events)
 
@@ -83,6 +86,9 @@ def test_decimals_and_moments(jobs, data):
         (Decimal("12.30"), Decimal("1E-18"), utc(10, 0, 0, 123456), None, None),
         (Decimal("123456789012345678901234567890.12"), Decimal("1.5"), None, None, texts[1]),
         (None, None, None, utc(10, 0, 0, 120000), texts[2]),
+        (None, Decimal("-2.5"), None, None, texts[3]),
+        (None, None, None, None, texts[4]),
+        (Decimal("1.50"), None, utc(10, 0, 0, 123450), None, None),
     ]
 
 
