@@ -6,7 +6,7 @@ import argparse
 import fcntl
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from itertools import pairwise
 from pathlib import Path
@@ -22,15 +22,19 @@ from nakadi.engines.archive.stores import open_archive
 from nakadi.engines.sqlite.file import BadDataFile
 from nakadi.event_types.repository import EventTypes
 from nakadi.model.event_type import EventType
+from nakadi.model.events import Location
 from nakadi.model.outcomes import BadSetting, Unavailable
-from nakadi.ports.archive_store import ArchiveStore
+from nakadi.ports.archive_store import ArchiveGone, ArchiveStore
 from nakadi.ports.clock import Clock, SystemClock
 from nakadi.ports.log_index import LogIndex
 from nakadi.ports.registry import Registry
 from nakadi_jobs.leftovers import GATHERED
 from nakadi_jobs.reading import Archive
 from nakadi_jobs.reports import NOT_DONE, Report, progress_shown
-from nakadi_jobs.session import open_spark
+from nakadi_jobs.session import CATALOGS, BadCatalog, open_spark
+
+MOST_BYTES = 1 << 20
+"""Of a file that an argument names."""
 
 
 class BadArguments(Exception):
@@ -90,7 +94,15 @@ def parser(job: str, description: str) -> argparse.ArgumentParser:
     places.add_argument("--log-index", help="as NAKADI_LOG_INDEX; default sqlite:///DATA/nakadi.db")
     places.add_argument("--archive", help="as NAKADI_ARCHIVE; default DATA/archive")
     places.add_argument("--tables", help="folder or s3:// prefix of the tables; default DATA/tables")
-    places.add_argument("--catalog", choices=("hadoop", "glue"), default="hadoop", help="the catalog of the tables")
+    places.add_argument(
+        "--catalog", choices=CATALOGS, default="hadoop", help="the catalog of the tables, default hadoop"
+    )
+    places.add_argument("--catalog-uri", help="URL of the catalog rest")
+    places.add_argument("--warehouse", help="of rest its name there; of s3tables the ARN of the table bucket")
+    places.add_argument(
+        "--catalog-properties",
+        help="file or s3:// object with further properties of the catalog, such as token=…, one in a line",
+    )
     places.add_argument("--database", default="nakadi", help="the tables' database, default nakadi")
     places.add_argument("--report", help="folder or s3:// prefix to write a report of the run to, as JSON")
     work = made.add_argument_group("work")
@@ -175,7 +187,7 @@ def run(job: str, known: argparse.Namespace, work: Callable[[Workplace], None]) 
             print(f"{job}: begun", file=sys.stderr, flush=True)
             stack.enter_context(progress_shown(workplace.spark, report))
             work(workplace)
-    except (BadArguments, BadSetting, BadDataFile, Unavailable) as reason:
+    except (BadArguments, BadCatalog, BadSetting, BadDataFile, Unavailable) as reason:
         print(f"{job}: cannot be done. {reason}", file=sys.stderr)
         return NOT_DONE
     except Exception:  # noqa: BLE001  # the traceback is printed, and the exit code says that the job failed
@@ -198,8 +210,8 @@ def open_workplace(known: argparse.Namespace, report: Report, clock: Clock, stac
     registry = stack.enter_context(closing(open_registry(known.registry or file)))
     index = stack.enter_context(closing(open_log_index(known.log_index or file)))
     store = stack.enter_context(closing(open_archive(archive_url)))
-    master = known.master or ("local[*]" if known.catalog == "hadoop" else "")
-    spark = open_spark(report.job, tables, known.catalog, master, known.memory)
+    master = known.master or ("local[*]" if known.catalog in {"hadoop", "rest"} else "")
+    spark = open_spark(report.job, tables, known.catalog, master, known.memory, _catalog_properties(known))
     # The tables lie with the archive, as far as regions and the like go.
     query = urlsplit(archive_url).query
     gathered_url = f"{tables.rstrip('/')}/{GATHERED}"
@@ -220,6 +232,29 @@ def open_workplace(known: argparse.Namespace, report: Report, clock: Clock, stac
         report=report,
         options=known,
     )
+
+
+def _catalog_properties(known: argparse.Namespace) -> Mapping[str, str]:
+    """The properties of the catalog, of the arguments and of a file: passwords are not for arguments."""
+    lines = read(known.catalog_properties).splitlines() if known.catalog_properties else []
+    pairs = [line.partition("=") for line in lines if line.strip() and not line.startswith("#")]
+    if any(not (name.strip() and equals) for name, equals, _ in pairs):
+        raise BadArguments(f"{known.catalog_properties} has lines that are not like name=value.")
+    said = {"uri": known.catalog_uri, "warehouse": known.warehouse}
+    return {
+        **{name: value for name, value in said.items() if value},
+        **{name.strip(): value.strip() for name, _, value in pairs},
+    }
+
+
+def read(file: str) -> str:
+    """Return the text of a file or of an object in a bucket. Raises `BadArguments`."""
+    folder, _, name = with_scheme(file).rpartition("/")
+    try:
+        with closing(open_archive(folder)) as store:
+            return store.get(Location(name, 0, MOST_BYTES)).decode()
+    except (ArchiveGone, UnicodeDecodeError) as error:
+        raise BadArguments(f"{file} cannot be read.") from error
 
 
 def write(place: str, name: str, content: bytes) -> None:

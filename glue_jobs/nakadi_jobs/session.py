@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import sys
 from collections.abc import Mapping
@@ -16,13 +17,31 @@ CATALOG = "nakadi"
 ICEBERG = "snowpark_connect_deps_iceberg"
 """The package that brings the jar where Spark does not have it."""
 
+CATALOGS = ("hadoop", "glue", "rest", "s3tables")
+
+TABLE_BUCKET = re.compile(r"arn:[\w-]+:s3tables:([\w-]+):\d{12}:bucket/[a-z0-9-]+")
+
 EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
 
 
-def open_spark(name: str, tables: str, catalog: str, master: str = "", memory: str = "") -> SparkSession:
-    """Spark with the tables at this place as its catalog `nakadi`. `catalog` is `hadoop` or `glue`."""
+class BadCatalog(Exception):
+    """Raised for a catalog that lacks something, or has something that cannot be; the message says what."""
+
+
+def open_spark(
+    name: str,
+    tables: str,
+    catalog: str,
+    master: str = "",
+    memory: str = "",
+    properties: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """Spark with the tables at this place as its catalog `nakadi`. `catalog` is one of `CATALOGS`.
+
+    `properties` are Iceberg's: `rest` needs `uri`, and `s3tables` the ARN of a table bucket as `warehouse`.
+    """
     _ensure_java(os.environ)
-    catalog_settings = _catalog(tables, catalog)
+    catalog_settings = catalog_of(tables, catalog, properties or {})
     there = SparkSession.getActiveSession()
     if there is not None:
         return _session_in(there, catalog_settings)
@@ -52,21 +71,43 @@ def _always() -> Mapping[str, str]:
     }
 
 
-def _catalog(tables: str, catalog: str) -> Mapping[str, str]:
+def catalog_of(tables: str, catalog: str, properties: Mapping[str, str]) -> Mapping[str, str]:
+    """The settings of Spark for a catalog. Raises `BadCatalog`."""
+    match catalog:
+        case "hadoop":
+            kind = {"type": "hadoop", "warehouse": tables}
+        case "glue":
+            kind = {"catalog-impl": "org.apache.iceberg.aws.glue.GlueCatalog", "warehouse": tables, **_ON_S3}
+        case "rest":
+            if not properties.get("uri"):
+                raise BadCatalog("The catalog rest needs --catalog-uri.")
+            kind = {"type": "rest"}
+        case _:
+            kind = {"type": "rest", **_of_table_bucket(properties.get("warehouse", "")), **_ON_S3}
+    # Other runs change tables too.
+    settings = {**kind, "cache-enabled": "false", **properties}
     prefix = f"spark.sql.catalog.{CATALOG}"
-    kinds = {
-        "hadoop": {f"{prefix}.type": "hadoop"},
-        "glue": {
-            f"{prefix}.catalog-impl": "org.apache.iceberg.aws.glue.GlueCatalog",
-            f"{prefix}.io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
-        },
-    }
     return {
         prefix: "org.apache.iceberg.spark.SparkCatalog",
-        f"{prefix}.warehouse": tables,
-        # Other runs change tables too.
-        f"{prefix}.cache-enabled": "false",
-        **kinds[catalog],
+        **{f"{prefix}.{name}": value for name, value in settings.items()},
+    }
+
+
+_ON_S3 = {"io-impl": "org.apache.iceberg.aws.s3.S3FileIO"}
+
+
+def _of_table_bucket(arn: str) -> Mapping[str, str]:
+    """S3 Tables have a REST catalog in each region, with requests that are signed."""
+    found = TABLE_BUCKET.fullmatch(arn)
+    if found is None:
+        raise BadCatalog("The catalog s3tables needs the ARN of a table bucket as --warehouse.")
+    region = found[1]
+    domain = "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
+    return {
+        "uri": f"https://s3tables.{region}.{domain}/iceberg",
+        "rest.sigv4-enabled": "true",
+        "rest.signing-name": "s3tables",
+        "rest.signing-region": region,
     }
 
 

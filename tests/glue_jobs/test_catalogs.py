@@ -1,0 +1,68 @@
+"""Catalogs that tables can be in beside a folder and Glue's."""
+
+import pytest
+
+from nakadi_jobs import retention
+from nakadi_jobs.session import BadCatalog, catalog_of
+from tests.support.jobs import order
+from tests.support.rest_catalog import rest_catalog
+
+PREFIX = "spark.sql.catalog.nakadi"
+BUCKET = "arn:aws:s3tables:eu-central-1:123456789012:bucket/nakadi-test"
+
+
+def test_tables_in_a_rest_catalog(jobs, data, tables, tmp_path):
+    """Every job keeps its tables in a catalog that is asked over HTTP, with a token that is in no argument."""
+    warehouse = tables / "rest"
+    orders = data.event_type("order.placed")
+    data.archived(orders, [order(number) for number in range(5)])
+    secret = tmp_path / "catalog.properties"
+    secret.write_text("# for the jobs\ntoken = secret\n\n")
+    with rest_catalog(jobs.spark(), warehouse, "secret") as (catalog, url):
+        places = ("--catalog", "rest", "--catalog-uri", url, "--tables", str(warehouse))
+        known = (*places, "--catalog-properties", str(secret))
+
+        assert jobs.compacted(*places).code == 1
+        told = jobs.compacted(*known)
+        assert (told.code, "5 events into order_placed" in told.told) == (0, True)
+        data.archived(orders, [order(5)])
+        assert "1 events into order_placed" in jobs.compacted(*known).told
+        assert "nothing new" in jobs.compacted(*known).told
+        erased = jobs.run(
+            retention.main, *known, "--do", "erase", "--event-type", "order.placed", "--path", "order_number",
+            "--value", "o-5",
+        )  # fmt: skip
+        assert (erased.code, "verified" in erased.told) == (0, True), erased.told
+
+    assert ("POST", f"/v1/namespaces/{jobs.database}/tables/order_placed") in catalog.asked
+    assert (warehouse / jobs.database / "order_placed").is_dir()
+    assert not (tables / jobs.database).exists()
+
+
+def test_table_buckets():
+    """A table bucket's catalog is in its region, and requests to it are signed."""
+    assert catalog_of("s3://bucket/tables", "s3tables", {"warehouse": BUCKET}) == {
+        PREFIX: "org.apache.iceberg.spark.SparkCatalog",
+        f"{PREFIX}.type": "rest",
+        f"{PREFIX}.uri": "https://s3tables.eu-central-1.amazonaws.com/iceberg",
+        f"{PREFIX}.warehouse": BUCKET,
+        f"{PREFIX}.rest.sigv4-enabled": "true",
+        f"{PREFIX}.rest.signing-name": "s3tables",
+        f"{PREFIX}.rest.signing-region": "eu-central-1",
+        f"{PREFIX}.io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
+        f"{PREFIX}.cache-enabled": "false",
+    }
+
+
+@pytest.mark.parametrize(
+    ("catalog", "properties", "reason"),
+    [
+        ("rest", {"warehouse": "w"}, "The catalog rest needs --catalog-uri."),
+        ("s3tables", {"warehouse": "w"}, "The catalog s3tables needs the ARN of a table bucket as --warehouse."),
+        ("s3tables", {}, "The catalog s3tables needs the ARN of a table bucket as --warehouse."),
+    ],
+)
+def test_catalogs_that_lack_something(catalog, properties, reason):
+    """A catalog that cannot be found is refused before Spark looks for it."""
+    with pytest.raises(BadCatalog, match=f"^{reason}$"):
+        catalog_of("data/tables", catalog, properties)
