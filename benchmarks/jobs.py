@@ -24,8 +24,8 @@ from uuid import UUID
 from nakadi.model.event_type import Category
 from nakadi_jobs import compaction, statistics
 from nakadi_jobs.columns import Field, Struct, ddl
+from nakadi_jobs.event_type_tables import columns_of_all_versions
 from nakadi_jobs.session import CATALOG, open_spark
-from nakadi_jobs.tables import columns_of_all_versions
 from nakadi_jobs.transform import HEADER
 from tests.support.jobs import ORDERS, DataFolder
 

@@ -26,19 +26,18 @@ from nakadi_jobs import command, table_states, transform
 from nakadi_jobs.archive_ranges import NOTHING_READ, ArchiveRange, Progress, again, beginnings, in_batches, unread_parts
 from nakadi_jobs.columns import Struct
 from nakadi_jobs.command import Workplace
-from nakadi_jobs.exact_values import MISFIT
-from nakadi_jobs.reading import Gathered, Reading
-from nakadi_jobs.reports import in_a_line
-from nakadi_jobs.tables import (
-    PROGRESS,
-    ChangedMeanwhile,
-    Table,
+from nakadi_jobs.event_type_tables import (
     all_tables,
     columns_of_all_versions,
     events_table,
     latest_table,
+    lay_out,
     prepare,
 )
+from nakadi_jobs.exact_values import MISFIT
+from nakadi_jobs.reading import Gathered, Reading
+from nakadi_jobs.reports import in_a_line
+from nakadi_jobs.tables import PROGRESS, ChangedMeanwhile, Table
 
 DESCRIPTION = """\
 Keep the tables of the event types up to date with the archive.
@@ -84,6 +83,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     work.add_argument("--at-once", type=int, default=2, help="event types worked on at the same time, default 2")
     work.add_argument(
         "--keep-snapshots-days", type=float, default=3.0, help="how long queries can look back, default 3"
+    )
+    work.add_argument(
+        "--keep-days",
+        type=int,
+        default=0,
+        help="for so many days the state at the end of each day stays, as the tag day-2026-11-22; default 0",
     )
     work.add_argument("--orphans-after-days", type=float, default=3.0, help="age at which lost files go, default 3")
     work.add_argument("--read-damaged", action="store_true", help="read again what was damaged when it was read last")
@@ -171,6 +176,7 @@ def _add_gathered(work: Workplace, gathered: Gathered, parts: Sequence[ArchiveRa
     table = events_table(work.spark, work.database, event_type)
     columns = columns_of_all_versions(work.event_types, event_type, table)
     prepare(table, event_type, columns, by_day=True)
+    lay_out(table, event_type)  # `update_tables` follows for each of them, and warns where this is refused
     progress = _progress(table)
     names = {part.name for part in parts} | progress.damaged
     batch = [
@@ -200,6 +206,8 @@ def update_tables(work: Workplace, event_type: EventType) -> None:
         return
     columns = columns_of_all_versions(work.event_types, event_type, events)
     prepare(events, event_type, columns, by_day=True)
+    if problem := lay_out(events, event_type):
+        work.report.warn(event_type.name, f"{events.name} is partitioned and sorted as it was. {problem}")
     _fill_with_retries(work, event_type, events, columns)
     if has_current_state(event_type):
         latest = latest_table(events)
@@ -358,19 +366,21 @@ def _renew_with_retries(work: Workplace, event_type: EventType, events: Table, l
 
 
 def _renew(event_type: EventType, events: Table, latest: Table, news: Sequence[tuple[str, int, int, int]]) -> None:
+    """Merge the newest event of each key that has news.
+
+    What is new in the first table may be older than what is known of its key: it filled a gap, or comes from another
+    partition. So all events of these keys count that are at least as new, also a deletion, which leaves no row.
+    """
     orders = {timeline.topic: timeline.order for timeline in event_type.timelines}
     ranges = [(orders[topic], partition, first, end) for topic, partition, first, end in news if topic in orders]
-    chosen = F.broadcast(events.spark.createDataFrame(ranges, "timeline int, partition int, from long, to long"))
-    new = events.rows().join(
-        chosen,
-        (F.col("nakadi_timeline") == F.col("timeline"))
-        & (F.col("nakadi_partition") == F.col("partition"))
-        & (F.col("nakadi_offset") >= F.col("from"))
-        & (F.col("nakadi_offset") < F.col("to")),
-        "left_semi",
-    )
+    new = events.rows().where(transform.within(ranges))
+    oldest = new.agg(F.min("nakadi_timeline"), F.min(F.expr("unix_micros(nakadi_time)"))).first()
+    if oldest is None or oldest[0] is None:
+        return
+    as_new = events.rows().where(f"nakadi_timeline > {oldest[0]} or nakadi_time >= timestamp_micros({oldest[1] or 0})")
+    keys = new.where("nakadi_key is not null").select("nakadi_key").distinct()
     view = f"newest_of_{events.name}"
-    transform.newest_per_key(new).createOrReplaceTempView(view)
+    transform.newest_per_key(as_new.join(keys, "nakadi_key", "left_semi")).createOrReplaceTempView(view)
     with latest.change() as change:
         events.spark.sql(merge_statement(change.path, view, has_operations=event_type.category is Category.DATA))
         change.publish()
@@ -419,6 +429,7 @@ def _tidy(work: Workplace, event_type: EventType, table: Table) -> None:
         done = table.tidy(
             work.clock.now(),
             keep_snapshots=timedelta(days=work.options.keep_snapshots_days),
+            keep_days=work.options.keep_days,
             orphans_after=timedelta(days=max(1.0, work.options.orphans_after_days)),
         )
     except (Py4JError, PySparkException) as error:

@@ -23,6 +23,9 @@ from nakadi_jobs.tables import Table
 TRUNCATED = 16
 """Manifests have so many characters of a text."""
 
+PLACES_ONLY = "-deletes.parquet"
+"""How files end that have places of rows, and no values."""
+
 GATHERED = "_gathered"
 """The folder beside the tables to which parts of the archive are copied for Spark."""
 
@@ -39,7 +42,7 @@ def in_files(
     folder = folder_in(url, table.location())
     for kept in files.listed(f"{folder}/data/"):
         name = kept.key.rpartition("/")[2]
-        if not name.endswith(".parquet") or name.startswith(".") or name in known:
+        if not name.endswith(".parquet") or name.endswith(PLACES_ONLY) or name.startswith(".") or name in known:
             continue
         try:
             found = holds(spark.read.parquet(f"{url.rstrip('/')}/{kept.key}"))
@@ -50,13 +53,15 @@ def in_files(
 
 
 def in_bounds(table: Table, wanted: Wanted) -> bool:
-    """Whether a manifest has the value, or the beginning of it, as a bound of a column."""
+    """Whether a manifest has the value as that of a partition, or it or its beginning as a bound of a column."""
     bounds = table.bounds()
     beginning = wanted.value[:TRUNCATED]
     # The greatest of what was cut short is written with its last character raised.
     above = wanted.value[: TRUNCATED - 1].encode()
     cut = len(wanted.value) > TRUNCATED
-    return beginning.encode() in bounds or (cut and any(bound.startswith(above) for bound in bounds))
+    return not bounds.isdisjoint((wanted.value.encode(), beginning.encode())) or (
+        cut and any(bound.startswith(above) for bound in bounds)
+    )
 
 
 def in_gathered(files: ArchiveStore, topic: str, wanted: Wanted) -> Iterator[str]:

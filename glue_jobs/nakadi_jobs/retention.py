@@ -23,30 +23,19 @@ from nakadi.app.engines import open_event_log
 from nakadi.engines.archive.archiver import cool
 from nakadi.engines.archive.maintenance import BlockCache, PartitionBusy, SegmentMerger, Sweep
 from nakadi.engines.archive.reading import Unreadable as Lost
-from nakadi.engines.archive.stores import open_archive
 from nakadi.event_types.repository import TopicDirectory
 from nakadi.event_types.rules import data_lake_retention
 from nakadi.model.event_type import EventType
-from nakadi.model.events import Location
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports.archive_store import ArchiveGone
 from nakadi.ports.event_log import EventLog, UnknownTopic
 from nakadi.ports.log_index import LogIndex
 from nakadi_jobs import command, leftovers
 from nakadi_jobs.archive_ranges import NOTHING_READ, ArchiveRange, unread_parts
-from nakadi_jobs.command import BadArguments, Workplace, local_folder, with_scheme
+from nakadi_jobs.command import BadArguments, Workplace, local_folder
 from nakadi_jobs.erasure import ENVELOPE, How, Rewriter, Rewritten, Unreadable, Wanted, by_place, search
+from nakadi_jobs.event_type_tables import EVENT_TYPE, EVENT_TYPE_ID, LATEST, all_tables, tables_of
 from nakadi_jobs.reports import in_a_line
-from nakadi_jobs.tables import (
-    BRANCH_STAYS,
-    EVENT_TYPE,
-    EVENT_TYPE_ID,
-    LATEST,
-    ChangedMeanwhile,
-    Table,
-    all_tables,
-    tables_of,
-)
+from nakadi_jobs.tables import BRANCH_STAYS, ChangedMeanwhile, Table
 from nakadi_jobs.transform import ORDER, PLACES
 
 DESCRIPTION = """\
@@ -63,8 +52,6 @@ Remove events.
 DELETED_SEEN = "nakadi.deleted-seen-at"
 
 ATTEMPTS = 5
-
-MOST_VALUE_BYTES = 1 << 20
 
 PARTS_OF_A_TASK = 200
 
@@ -215,7 +202,7 @@ def about(event_type: EventType, wanted: Wanted, how: How) -> dict[str, str]:
 
 def _requested(work: Workplace) -> tuple[EventType, Wanted]:
     asked = work.options
-    if asked.value and asked.catalog == "glue":
+    if asked.value and asked.catalog in {"glue", "s3tables"}:
         raise BadArguments(
             "Arguments stay in the history of a job on Glue; name a file with the value by --value-file."
         )
@@ -232,12 +219,7 @@ def _requested(work: Workplace) -> tuple[EventType, Wanted]:
 
 def value_in(file: str) -> str:
     """Return the first line of a file or of an object in a bucket."""
-    folder, _, name = with_scheme(file).rpartition("/")
-    try:
-        with closing(open_archive(folder)) as store:
-            return store.get(Location(name, 0, MOST_VALUE_BYTES)).decode().partition("\n")[0]
-    except (ArchiveGone, UnicodeDecodeError) as error:
-        raise BadArguments(f"--value-file {file} cannot be read.") from error
+    return command.read(file).partition("\n")[0]
 
 
 @contextmanager
@@ -359,13 +341,15 @@ def _report_erasure(work: Workplace, event_type: EventType, rewritten: Sequence[
 
 def _erase_from(work: Workplace, table: Table, wanted: Wanted, how: How) -> None:
     """Erase from the rows of a table, from its old snapshots, and from what runs left that were cut short."""
-    table.drop_run_branches()
+    table.drop_other_states()
     found = places_of(table.rows(), wanted)
     if found:
         view = f"erased_from_{table.name}"
         table.spark.createDataFrame(found, "timeline int, partition int, offset bigint").createOrReplaceTempView(view)
         _change_table(table, lambda path: statement(path, view, table.rows().columns, how))
         work.report.info(work.options.event_type, f"{len(found)} events erased from {table.name}")
+    table.remove_replaced_rows()
+    table.forget_deleted_files()
     # Old snapshots would still have them.
     table.expire_snapshots_before(work.clock.now())
     table.remove_lost_files(_cut_short_before(work))

@@ -27,11 +27,11 @@ from nakadi.subscriptions.api.repository import subscription_of
 from nakadi_jobs import command, measuring, plots, table_states
 from nakadi_jobs.archive_ranges import NOTHING_READ, ArchiveRange, Progress, since_moment
 from nakadi_jobs.command import BadArguments, Workplace
+from nakadi_jobs.event_type_tables import events_table
 from nakadi_jobs.history import Measurement, history_table, record, rows_since
 from nakadi_jobs.measuring import Advice, Count, Traffic, advice, begun, first_minute, statistic, traffic, windows
 from nakadi_jobs.reading import Reading
 from nakadi_jobs.reports import in_a_line
-from nakadi_jobs.tables import events_table
 from nakadi_jobs.transform import among, located, of_topics
 
 Result = TypeVar("Result")

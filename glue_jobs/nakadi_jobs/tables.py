@@ -6,36 +6,38 @@ meanwhile. How far a run has read is written with what it has read, in the same 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any
+from urllib.parse import urlsplit
 from uuid import uuid4
 
 import msgspec
-import orjson
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from nakadi.event_types.repository import EventTypes
-from nakadi.model.event_type import EventType
-from nakadi_jobs.columns import Array, Field, Kind, Scalar, Struct, Texts, columns_of, ddl, new_columns
+from nakadi_jobs.columns import Array, Field, Kind, Scalar, Struct, Texts
+from nakadi_jobs.layout import TableLayout, order_by, partition_by, written_with
 from nakadi_jobs.session import CATALOG
-from nakadi_jobs.transform import ORDER, PLACES
 
 PROGRESS = "nakadi.progress"
-EVENT_TYPE = "nakadi.event-type"
-EVENT_TYPE_ID = "nakadi.event-type-id"
 TIDIED = "nakadi.tidied-at"
+LAYOUT = "nakadi.layout"
+MANIFEST_BYTES = "commit.manifest.target-size-bytes"
 
 MAIN = "main"
 RUN = "run_"
 """How the branches of runs begin."""
 
-BRANCH_STAYS = timedelta(days=1)
+DAY = timedelta(days=1)
+
+DAY_TAG = "day-"
+"""How the names of the states of days begin: day-2026-11-22."""
+
+BRANCH_STAYS = DAY
 """A run that was killed leaves its branch for so long. No run takes longer."""
 
 BOUNDED = ("nakadi_timeline", "nakadi_partition", "nakadi_offset", "nakadi_time", "window_start")
@@ -45,6 +47,9 @@ SMALL_FILES = 8
 """So many small files of a day are made one."""
 
 SMALL_BYTES = 32 * 1024 * 1024
+
+MOST_DELETES = 32
+"""So many lists of rows that were replaced are read with a file, until it is written anew without them."""
 
 
 class ChangedMeanwhile(Exception):
@@ -119,6 +124,19 @@ class Table(msgspec.Struct, frozen=True):
         if self._java().sortOrder().isUnsorted():
             self.spark.sql(f"ALTER TABLE {self.path} WRITE LOCALLY ORDERED BY {', '.join(names)}")
 
+    def lay_out(self, layout: TableLayout) -> None:
+        """Partition and sort what is written from now on. Files that are there stay as they are."""
+        if self.properties().get(LAYOUT, "") == layout.name:
+            return
+        jvm: Any = self.spark._jvm  # noqa: SLF001  # the only way to Iceberg's own interface
+        partition_by(self._java(), jvm.org.apache.iceberg.expressions.Expressions, layout.partition_by)
+        self.spark.sql(f"ALTER TABLE {self.path} WRITE LOCALLY ORDERED BY {order_by(layout.sort_by)}")
+        update = self._java().updateProperties()
+        for name, value in written_with(layout, self.columns(), BOUNDED).items():
+            update = update.set(name, value)
+        # The last, since it says that all of this was done.
+        update.set(LAYOUT, layout.name).commit()
+
     def add(self, columns: Sequence[tuple[tuple[str, ...], str]]) -> None:
         for path, kind in columns:
             quoted = ".".join(f"`{step}`" for step in path)
@@ -134,13 +152,13 @@ class Table(msgspec.Struct, frozen=True):
 
     # Changing
 
-    def drop_run_branches(self) -> int:
-        """Remove the branches of runs that were cut short; a run that goes on has to begin again."""
-        refs = self.spark.table(f"{self.path}.refs").where(f"name LIKE '{RUN}%'")
-        names = [row["name"] for row in refs.collect()]
-        for name in names:
-            self._java().manageSnapshots().removeBranch(name).commit()
-        return len(names)
+    def drop_other_states(self) -> None:
+        """Remove every branch and tag but the table itself; a run that goes on has to begin again."""
+        refs = self.spark.table(f"{self.path}.refs").where(f"name != '{MAIN}'").collect()
+        for ref in refs:
+            snapshots = self._java().manageSnapshots()
+            removed = snapshots.removeTag if ref["type"] == "TAG" else snapshots.removeBranch
+            removed(ref["name"]).commit()
 
     @contextmanager
     def change(self) -> Iterator[Change]:
@@ -158,9 +176,16 @@ class Table(msgspec.Struct, frozen=True):
 
     # Maintenance
 
-    def tidy(self, now: datetime, *, keep_snapshots: timedelta, orphans_after: timedelta) -> Mapping[str, int]:
-        """Merge small files, expire old snapshots, and remove files that no snapshot has."""
-        done = {"files made larger": self._merge_small_files(), **self._expire_snapshots(now - keep_snapshots)}
+    def tidy(
+        self, now: datetime, *, keep_snapshots: timedelta, keep_days: int, orphans_after: timedelta
+    ) -> Mapping[str, int]:
+        """Merge small files, name the states of days, expire old snapshots, and remove files that no snapshot has."""
+        self._tag_days(now.date(), keep_days)
+        expired = now - keep_snapshots
+        if keep_snapshots >= DAY:
+            # Whole days, so that this has something to do once a day, and not each time.
+            expired = expired.replace(hour=0, minute=0, second=0, microsecond=0)
+        done = {"files made larger": self._merge_small_files(), **self._expire_snapshots(expired)}
         if self._due(now):
             done["orphans removed"] = self._remove_orphans(now - orphans_after)
             self.set(TIDIED, now.isoformat())
@@ -169,24 +194,57 @@ class Table(msgspec.Struct, frozen=True):
     def _merge_small_files(self) -> int:
         if not self._has_many_small_files():
             return 0
-        options = (
-            f"map('min-input-files', '2', 'min-file-size-bytes', '{SMALL_BYTES}', 'max-file-size-bytes', '{2**40}')"
-        )
+        options = f"'min-input-files', '2', 'min-file-size-bytes', '{SMALL_BYTES}', 'max-file-size-bytes', '{2**40}'"
+        if self._merges_on_read():
+            # Rows that were replaced are not in merged files; a large one is written anew when it has many such lists.
+            options += f", 'delete-file-threshold', '{MOST_DELETES}', {_WITHOUT_DELETES}"
         done = self._call(
-            f"rewrite_data_files(table => '{self.plain_path}', strategy => 'sort', options => {options})"
+            f"rewrite_data_files(table => '{self.plain_path}', strategy => 'sort', options => map({options}))"
             if not self._java().sortOrder().isUnsorted()
-            else f"rewrite_data_files(table => '{self.plain_path}', options => {options})"
+            else f"rewrite_data_files(table => '{self.plain_path}', options => map({options}))"
         )
         return int(done["rewritten_data_files_count"])
+
+    def remove_replaced_rows(self) -> None:
+        """Write files anew that have rows which are only marked as replaced: these are in them, though not found."""
+        if self._merges_on_read() and not self.spark.table(f"{self.path}.delete_files").isEmpty():
+            options = f"map('delete-file-threshold', '1', {_WITHOUT_DELETES})"
+            self._call(f"rewrite_data_files(table => '{self.plain_path}', options => {options})")
+
+    def _merges_on_read(self) -> bool:
+        return self.properties().get("write.merge.mode") == "merge-on-read"
 
     def _has_many_small_files(self) -> bool:
         files = self.spark.table(f"{self.path}.files").where(f"file_size_in_bytes < {SMALL_BYTES}")
         by = [name for name in files.columns if name == "partition"]
         return not files.groupBy(*by).count().where(f"count >= {SMALL_FILES}").isEmpty()
 
+    def _tag_days(self, today: date, keep_days: int) -> None:
+        """Give the last state of each day a name, unless the day is not over, or was too long ago."""
+        first, last = (f"{DAY_TAG}{each}" for each in (today - timedelta(days=keep_days), today))
+        tags = self.spark.table(f"{self.path}.refs").where(f"name LIKE '{DAY_TAG}%'").collect()
+        known = {row["name"] for row in tags}
+        states = {}
+        if keep_days:
+            history = (
+                self.spark.table(f"{self.path}.history")
+                .where("is_current_ancestor")
+                .selectExpr(f"concat('{DAY_TAG}', date(made_current_at)) AS name", "made_current_at", "snapshot_id")
+            )
+            states = {row["name"]: row["snapshot_id"] for row in history.orderBy("made_current_at").collect()}
+        snapshots, changes = self._java().manageSnapshots(), 0
+        for name in known:
+            if name < first:
+                snapshots, changes = snapshots.removeTag(name), changes + 1
+        for name, snapshot in states.items():
+            if first <= name < last and name not in known:
+                snapshots, changes = snapshots.createTag(name, snapshot), changes + 1
+        if changes:
+            snapshots.commit()
+
     def _expire_snapshots(self, before: datetime) -> Mapping[str, int]:
         oldest = self.spark.table(f"{self.path}.snapshots").agg({"committed_at": "min"}).first()
-        branches = self.spark.table(f"{self.path}.refs").where(f"name != '{MAIN}'")
+        branches = self.spark.table(f"{self.path}.refs").where(f"name LIKE '{RUN}%'")
         if oldest is None or oldest[0] is None or (oldest[0] >= before.replace(tzinfo=None) and branches.isEmpty()):
             return {}
         return {"old files removed": self.expire_snapshots_before(before)}
@@ -207,6 +265,8 @@ class Table(msgspec.Struct, frozen=True):
         return tidied is None or now - datetime.fromisoformat(tidied) > timedelta(days=1)
 
     def _remove_orphans(self, before: datetime) -> int:
+        if self._is_in_table_bucket():
+            return 0
         at = f"TIMESTAMP '{before:%Y-%m-%d %H:%M:%S.%f}'"
         statement = f"CALL {CATALOG}.system.remove_orphan_files(table => '{self.plain_path}', older_than => {at})"
         return self.spark.sql(statement).count()
@@ -217,27 +277,54 @@ class Table(msgspec.Struct, frozen=True):
         The procedure of the same purpose refuses files of the last day. This does not: it is for a caller who knows
         that no other run is writing.
         """
-        jvm: Any = self.spark._jvm  # noqa: SLF001  # the only way to Iceberg's own interface
-        actions = jvm.org.apache.iceberg.spark.actions.SparkActions.get(self.spark._jsparkSession)  # noqa: SLF001
-        found = actions.deleteOrphanFiles(self._java()).olderThan(int(before.timestamp() * 1000)).execute()
+        if self._is_in_table_bucket():
+            return 0
+        action = self._actions().deleteOrphanFiles(self._java())
+        found = action.olderThan(int(before.timestamp() * 1000)).execute()
         return sum(1 for _ in found.orphanFileLocations())
+
+    def _is_in_table_bucket(self) -> bool:
+        """Whether S3 Tables have its files: they cannot be listed, and lost ones are removed there."""
+        return urlsplit(self.location()).netloc.endswith("--table-s3")
 
     def location(self) -> str:
         """The URL of the table's folder."""
         return str(self._java().location())
 
     def data_files(self) -> frozenset[str]:
-        """The names of the data files that snapshots have."""
-        found = self.spark.table(f"{self.path}.all_data_files").select("file_path").distinct().collect()
+        """The names of the files that snapshots have, of rows and of places of rows that were replaced."""
+        found = self.spark.table(f"{self.path}.all_files").select("file_path").distinct().collect()
         return frozenset(row["file_path"].rpartition("/")[2] for row in found)
 
     def bounds(self) -> frozenset[bytes]:
-        """The smallest and greatest values of columns that manifests have, also those of deleted files."""
+        """The smallest and greatest values of columns that manifests have, and the values of partitions as texts, also
+        those of deleted files."""
         entries = self.spark.table(f"{self.path}.all_entries")
-        bounds = entries.selectExpr(
-            "explode(concat(map_values(data_file.lower_bounds), map_values(data_file.upper_bounds))) AS bound"
-        )
-        return frozenset(bytes(row["bound"]) for row in bounds.distinct().collect())
+        found = ["map_values(data_file.lower_bounds)", "map_values(data_file.upper_bounds)"]
+        if "partition" in entries.select("data_file.*").columns:
+            names = entries.select("data_file.partition.*").columns
+            values = (f"cast(cast(data_file.partition.`{name}` as string) as binary)" for name in names)
+            found.append(f"array({', '.join(values)})")
+        bounds = entries.selectExpr(f"explode(concat({', '.join(found)})) AS bound")
+        return frozenset(bytes(row["bound"]) for row in bounds.where("bound is not null").distinct().collect())
+
+    def forget_deleted_files(self) -> None:
+        """Write manifests anew without deleted files, of which they have bounds and values of partitions."""
+        listed = self.spark.table(f"{self.path}.entries")
+        if listed.where("status = 2").isEmpty():
+            return
+        total = self.spark.table(f"{self.path}.manifests").agg({"length": "sum"}).first()
+        # What would stay one manifest is not written anew.
+        self.set(MANIFEST_BYTES, str(max(1, total[0] // 2 if total else 1)))
+        try:
+            for spec in self._java().specs().keySet():
+                self._actions().rewriteManifests(self._java()).specId(spec).execute()
+        finally:
+            self._java().updateProperties().remove(MANIFEST_BYTES).commit()
+
+    def _actions(self) -> Any:
+        jvm: Any = self.spark._jvm  # noqa: SLF001  # the only way to Iceberg's own interface
+        return jvm.org.apache.iceberg.spark.actions.SparkActions.get(self.spark._jsparkSession)  # noqa: SLF001
 
     def _call(self, procedure: str) -> Mapping[str, Any]:
         found = self.spark.sql(f"CALL {CATALOG}.system.{procedure}").first()
@@ -286,15 +373,13 @@ class Change(msgspec.Struct):
         self.published = True
 
 
-def table_name(event_type: str) -> str:
-    """A name that every query engine takes."""
-    return re.sub(r"[^a-z0-9]+", "_", event_type.lower()).strip("_") or "events"
-
-
 def _is_conflict(error: Py4JJavaError | PySparkException) -> bool:
     text = str(error.java_exception) if isinstance(error, Py4JJavaError) else str(error)
     return any(each in text for each in _CONFLICTS)
 
+
+# New files have a number of their own, behind which no list of replaced rows is looked for.
+_WITHOUT_DELETES = "'remove-dangling-deletes', 'true', 'use-starting-sequence-number', 'false'"
 
 _CONFLICTS = (
     "not an ancestor",
@@ -328,72 +413,3 @@ _DEFAULTS = {
     # A write fails when what it has read was changed meanwhile.
     "write.delete.isolation-level": "serializable",
 }
-
-
-# The tables of an event type ------------------------------------------------------------------------------------------
-
-
-LATEST = "__latest"
-"""How the table ends that has the newest event of each key. No event type's own table has two underscores together."""
-
-BY_DAY = "PARTITIONED BY (days(nakadi_time))"
-
-
-def events_table(spark: SparkSession, database: str, event_type: EventType) -> Table:
-    """The table of all events. One that a deleted event type of the same name left behind is not touched.
-
-    A table that had to take another name for that reason keeps it when the older one is gone.
-    """
-    plain = Table(spark, database, table_name(event_type.name))
-    named = Table(spark, database, f"{plain.name}_{event_type.id.replace('-', '')[:8]}")
-    if named.exists():
-        return named
-    if not plain.exists() or plain.properties().get(EVENT_TYPE_ID) == event_type.id:
-        return plain
-    return named
-
-
-def tables_of(spark: SparkSession, database: str, event_type: EventType) -> Sequence[Table]:
-    """Every table that has events of an event type or of a deleted one of the same name, whatever it is called."""
-    return [each for each in all_tables(spark, database) if each.properties()[EVENT_TYPE] == event_type.name]
-
-
-def latest_table(events: Table) -> Table:
-    """The table of the newest events."""
-    return Table(events.spark, events.database, f"{events.name}{LATEST}")
-
-
-def columns_of_all_versions(event_types: EventTypes, event_type: EventType, table: Table | None = None) -> Struct:
-    """The columns that every version of the schema asks for, the oldest first, with the types that a table has."""
-    versions = reversed(event_types.schemas(event_type))
-    there = table.columns() if table is not None and table.exists() else None
-    return columns_of(event_type, [orjson.loads(version.text) for version in versions], there)
-
-
-def prepare(table: Table, event_type: EventType, columns: Struct, *, by_day: bool) -> None:
-    """Create the table if it does not exist, and add the columns that it lacks."""
-    described = [
-        *PLACES,
-        *((field.name, ddl(field.kind), "") for field in columns.fields),
-    ]
-    if not table.exists():
-        known = {EVENT_TYPE: event_type.name, EVENT_TYPE_ID: event_type.id}
-        table.create(described, known, BY_DAY if by_day else "")
-    there = table.columns()
-    names = {field.name for field in there.fields}
-    table.add([((name,), kind) for name, kind, _ in PLACES if name not in names])
-    table.add(new_columns(there, columns))
-    table.ordered_by(*(ORDER if by_day else ("nakadi_key",)))
-
-
-def all_tables(spark: SparkSession, database: str) -> Iterator[Table]:
-    """Every table that belongs to an event type."""
-    for name in _names(spark, database):
-        table = Table(spark, database, name)
-        if EVENT_TYPE_ID in table.properties():
-            yield table
-
-
-def _names(spark: SparkSession, database: str) -> Sequence[str]:
-    spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {CATALOG}.`{database}`")
-    return [row["tableName"] for row in spark.sql(f"SHOW TABLES IN {CATALOG}.`{database}`").collect()]

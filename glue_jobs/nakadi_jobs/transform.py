@@ -183,6 +183,16 @@ def _stretches(ranges: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
         yield last
 
 
+def within(ranges: Iterable[tuple[int, int, int, int]]) -> str:
+    """The condition for rows in ranges of timeline, partition, first offset and end: files are chosen by it."""
+    timeline, partition, offset = ORDER
+    conditions = (
+        f"({timeline} = {order} and {partition} = {number} and {offset} >= {first} and {offset} < {end})"
+        for order, number, first, end in ranges
+    )
+    return " or ".join(conditions) or "false"
+
+
 def rows(events: DataFrame, columns: Struct) -> DataFrame:
     """The rows of the table: places, payload, and the text where it is needed.
 

@@ -10,7 +10,8 @@ from nakadi.engines.archive.stores import FolderStore
 from nakadi.event_types.rules import MATERIALIZE_ANNOTATION
 from nakadi.model.event_type import Category, CleanupPolicy, PartitionStrategy
 from nakadi_jobs import compaction
-from nakadi_jobs.tables import ChangedMeanwhile, events_table
+from nakadi_jobs.event_type_tables import events_table
+from nakadi_jobs.tables import ChangedMeanwhile
 from tests.support.jobs import ORDERS, STORED_AT, order
 
 

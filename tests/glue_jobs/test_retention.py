@@ -12,12 +12,14 @@ import pytest
 
 from nakadi.engines.archive import objects
 from nakadi.event_types.rules import RETENTION_ANNOTATION
+from nakadi.event_types.table_layout import PARTITION_BY, SORT_BY
 from nakadi.model.event_type import Category, CleanupPolicy
 from nakadi_jobs import leftovers
 from nakadi_jobs.archive_ranges import NOTHING_READ, unread_parts
+from nakadi_jobs.event_type_tables import events_table
 from nakadi_jobs.reports import Report
 from nakadi_jobs.retention import _rewriter
-from nakadi_jobs.tables import Table, events_table
+from nakadi_jobs.tables import Table
 from tests.support.dynamodb_service import CREDENTIALS, PREFIX, a_bucket
 from tests.support.jobs import DataFolder, Jobs, order
 
@@ -285,6 +287,32 @@ def test_erasing_from_the_newest(jobs, data):
     assert set(archive_of(data, customers)) == {1}
     assert jobs.rows("customer_changed") == [(0, 1)]
     assert jobs.rows("customer_changed__latest", "nakadi_key") == [("4712",)]
+
+
+def test_nothing_is_left_of_what_was_replaced_or_partitioned_by(jobs, data, tables):
+    """A row that a newer one replaced is in files still, and a value that a table is partitioned by is in manifests,
+    until it is erased: then not a byte of it is left."""
+    customers = data.event_type(
+        "customer.changed",
+        schema={"properties": {"name": {"type": "string"}}},
+        category=Category.BUSINESS,
+        cleanup_policy=CleanupPolicy.COMPACT,
+        annotations={PARTITION_BY: "name, truncate(20, name)", SORT_BY: "name"},
+    )
+    for name in (NAME, "Bob"):
+        data.archived(customers, [{"metadata": {"eid": "e"}, "name": each} for each in (name, "Ann")], keys=["a", "b"])
+        jobs.compacted()
+    jobs.spark().sql(f"ALTER TABLE nakadi.{jobs.database}.customer_changed CREATE TAG mine")
+    folder = tables / jobs.database
+    assert {path.parent.parent.name for path in bytes_with(NAME[:16], folder)} >= {"customer_changed"}
+    assert [path for path in bytes_with(NAME, folder / "customer_changed__latest") if path.suffix == ".parquet"]
+
+    told = jobs.let_go("--do", "erase", "--event-type", "customer.changed", "--path", "name", "--value", NAME)
+
+    assert (told.code, "verified" in told.told) == (0, True), told.told
+    assert list(bytes_with(NAME[:16], folder)) == []
+    assert jobs.rows("customer_changed", "nakadi_offset", "name") == [(1, "Ann"), (2, "Bob"), (3, "Ann")]
+    assert jobs.rows("customer_changed__latest", "nakadi_offset", "name") == [(2, "Bob"), (3, "Ann")]
 
 
 @pytest.mark.parametrize(

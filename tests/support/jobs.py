@@ -97,6 +97,11 @@ class DataFolder:
         new = replace(old, schema=replace(old.schema, text=json.dumps(schema), version=version))
         return self.event_types.replace(old, new)
 
+    def annotated(self, event_type: EventType, annotations: Mapping[str, str]) -> EventType:
+        """The event type with these annotations, and no others."""
+        old = self.event_types.get(event_type.name)
+        return self.event_types.replace(old, replace(old, annotations=annotations))
+
     def delete(self, name: str) -> None:
         gone = self.event_types.get(name)
         self.event_types.remove(gone)

@@ -27,8 +27,9 @@ from nakadi.event_types.repository import EventTypes
 from nakadi.local import Broker
 from nakadi.ports.clock import SystemClock
 from nakadi_jobs import compaction, statistics
+from nakadi_jobs.event_type_tables import table_name
 from nakadi_jobs.session import open_spark
-from nakadi_jobs.tables import Change, table_name
+from nakadi_jobs.tables import Change
 from tests.support.api import a_definition, created
 from tests.support.patience import PATIENCE, until
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from nakadi.event_types.table_layout import BadLayout, layout_of
 from nakadi.model.event_type import (
     Audience,
     Category,
@@ -211,6 +212,10 @@ def check_data_lake_annotations(annotations: Mapping[str, str | None], *, mandat
         raise Invalid(f'Annotation {RETENTION_ANNOTATION} is required, when {MATERIALIZE_ANNOTATION} is "on".')
     if period is not None:
         _check_retention_period(period, annotations.get(RETENTION_REASON_ANNOTATION))
+    try:
+        layout_of(annotations)
+    except BadLayout as reason:
+        raise Invalid(str(reason)) from None
     if mandatory and materialize is None:
         raise Invalid(f"Annotation {MATERIALIZE_ANNOTATION} is required")
 

@@ -1,0 +1,111 @@
+"""The tables of event types: what they are called, and that they have the columns and the layout they should have."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+import orjson
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from nakadi.event_types.repository import EventTypes
+from nakadi.event_types.table_layout import BadLayout
+from nakadi.model.event_type import EventType
+from nakadi_jobs.columns import Struct, columns_of, ddl, new_columns
+from nakadi_jobs.layout import BY_KEY, layout_for
+from nakadi_jobs.reports import in_a_line
+from nakadi_jobs.session import CATALOG
+from nakadi_jobs.tables import Table
+from nakadi_jobs.transform import ORDER, PLACES
+
+EVENT_TYPE = "nakadi.event-type"
+EVENT_TYPE_ID = "nakadi.event-type-id"
+
+LATEST = "__latest"
+"""How the table ends that has the newest event of each key. No event type's own table has two underscores together."""
+
+BY_DAY = "PARTITIONED BY (days(nakadi_time))"
+
+
+def table_name(event_type: str) -> str:
+    """A name that every query engine takes."""
+    return re.sub(r"[^a-z0-9]+", "_", event_type.lower()).strip("_") or "events"
+
+
+def events_table(spark: SparkSession, database: str, event_type: EventType) -> Table:
+    """The table of all events. One that a deleted event type of the same name left behind is not touched.
+
+    A table that had to take another name for that reason keeps it when the older one is gone.
+    """
+    plain = Table(spark, database, table_name(event_type.name))
+    named = Table(spark, database, f"{plain.name}_{event_type.id.replace('-', '')[:8]}")
+    if named.exists():
+        return named
+    if not plain.exists() or plain.properties().get(EVENT_TYPE_ID) == event_type.id:
+        return plain
+    return named
+
+
+def tables_of(spark: SparkSession, database: str, event_type: EventType) -> Sequence[Table]:
+    """Every table that has events of an event type or of a deleted one of the same name, whatever it is called."""
+    return [each for each in all_tables(spark, database) if each.properties()[EVENT_TYPE] == event_type.name]
+
+
+def latest_table(events: Table) -> Table:
+    """The table of the newest events."""
+    return Table(events.spark, events.database, f"{events.name}{LATEST}")
+
+
+def columns_of_all_versions(event_types: EventTypes, event_type: EventType, table: Table | None = None) -> Struct:
+    """The columns that every version of the schema asks for, the oldest first, with the types that a table has."""
+    versions = reversed(event_types.schemas(event_type))
+    there = table.columns() if table is not None and table.exists() else None
+    return columns_of(event_type, [orjson.loads(version.text) for version in versions], there)
+
+
+def prepare(table: Table, event_type: EventType, columns: Struct, *, by_day: bool) -> None:
+    """Create the table if it does not exist, and add the columns that it lacks.
+
+    A table of all events is by day, unless `lay_out` has it otherwise; one of the newest events is by key.
+    """
+    described = [
+        *PLACES,
+        *((field.name, ddl(field.kind), "") for field in columns.fields),
+    ]
+    if not table.exists():
+        known = {EVENT_TYPE: event_type.name, EVENT_TYPE_ID: event_type.id}
+        table.create(described, known, BY_DAY if by_day else "")
+    there = table.columns()
+    names = {field.name for field in there.fields}
+    table.add([((name,), kind) for name, kind, _ in PLACES if name not in names])
+    table.add(new_columns(there, columns))
+    if by_day:
+        table.ordered_by(*ORDER)
+    else:
+        table.lay_out(BY_KEY)
+
+
+def lay_out(table: Table, event_type: EventType) -> str:
+    """Lay out a table of all events as annotations ask for. Return why not, if that cannot be: it stays as it is."""
+    try:
+        table.lay_out(layout_for(event_type, table.columns()))
+    except BadLayout as reason:
+        return str(reason)
+    except (Py4JError, PySparkException) as error:
+        return in_a_line(error)
+    return ""
+
+
+def all_tables(spark: SparkSession, database: str) -> Iterator[Table]:
+    """Every table that belongs to an event type."""
+    for name in _names(spark, database):
+        table = Table(spark, database, name)
+        if EVENT_TYPE_ID in table.properties():
+            yield table
+
+
+def _names(spark: SparkSession, database: str) -> Sequence[str]:
+    spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {CATALOG}.`{database}`")
+    return [row["tableName"] for row in spark.sql(f"SHOW TABLES IN {CATALOG}.`{database}`").collect()]

@@ -1,0 +1,175 @@
+"""What tables are partitioned and sorted by: the usual, or what annotations of the event type ask for.
+
+Iceberg keeps what each file was written by, so a change rewrites nothing: it is there for what is written next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct as Frozen
+from msgspec.structs import replace
+
+from nakadi.event_types.table_layout import (
+    BUCKET,
+    IDENTITY,
+    PARTITION_BY,
+    SORT_BY,
+    TIME_UNITS,
+    TRUNCATE,
+    BadLayout,
+    PartitionField,
+    SortField,
+    layout_of,
+)
+from nakadi.model.event_type import EventType
+from nakadi_jobs.columns import TIMESTAMP, Kind, Scalar, Struct
+from nakadi_jobs.transform import ORDER
+
+KEY_BUCKETS = 16
+"""Of a table of the newest events: so much of it at most is looked through for a key, and merged in one piece."""
+
+
+class TableLayout(Frozen, frozen=True):
+    """`name` is stored with the table that has this layout; the usual one has none.
+
+    `merges_on_read`: what is replaced is marked in small files, and rows stay where they are until files are merged.
+    """
+
+    name: str
+    partition_by: Sequence[PartitionField]
+    sort_by: Sequence[SortField]
+    merges_on_read: bool = False
+
+    @property
+    def keeps_values_apart(self) -> bool:
+        """Whether rows with different values, and not just times, are in different files."""
+        return any(field.transform not in TIME_UNITS for field in self.partition_by)
+
+
+USUAL = TableLayout("", (PartitionField("nakadi_time", "day"),), tuple(map(SortField, ORDER)))
+
+BY_KEY = TableLayout(
+    f"by key, {KEY_BUCKETS} buckets",
+    (PartitionField("nakadi_key", BUCKET, KEY_BUCKETS),),
+    (SortField("nakadi_key"),),
+    merges_on_read=True,
+)
+"""Of the newest events."""
+
+
+def layout_for(event_type: EventType, columns: Struct) -> TableLayout:
+    """Return the layout of the table of all events, which has these columns. Raises `BadLayout`."""
+    asked = layout_of(event_type.annotations)
+    if asked.partition_by is None and asked.sort_by is None:
+        return USUAL
+    texts = (event_type.annotations.get(name) or "" for name in (PARTITION_BY, SORT_BY))
+    return TableLayout(
+        "; ".join(texts),
+        USUAL.partition_by
+        if asked.partition_by is None
+        else tuple(_partition_field(field, columns) for field in asked.partition_by),
+        USUAL.sort_by if asked.sort_by is None else tuple(_sort_field(field, columns) for field in asked.sort_by),
+    )
+
+
+def _partition_field(field: PartitionField, columns: Struct) -> PartitionField:
+    name, kind = _column(field.column, columns)
+    if not _may_partition(kind.name, field.transform):
+        raise BadLayout(f"{name} is a {kind.name}, and no table is partitioned by {field.transform} of such a column")
+    return replace(field, column=name)
+
+
+def _sort_field(field: SortField, columns: Struct) -> SortField:
+    return replace(field, column=_column(field.column, columns)[0])
+
+
+def _may_partition(kind: str, transform: str) -> bool:
+    if transform in TIME_UNITS:
+        return kind == TIMESTAMP.name
+    if transform == TRUNCATE:
+        return kind in {"string", "int", "bigint"} or kind.startswith("decimal")
+    return kind != "double" and (kind != "boolean" or transform != BUCKET)
+
+
+def _column(path: str, columns: Struct) -> tuple[str, Scalar]:
+    """The name of a column as the table has it, and its type. It is not within a list."""
+    found: list[str] = []
+    kind: Kind = columns
+    for step in path.split("."):
+        fields = {field.name.lower(): field for field in kind.fields} if isinstance(kind, Struct) else {}
+        if step.lower() not in fields:
+            raise BadLayout(f"there is no column {path} outside of lists and maps")
+        found.append(fields[step.lower()].name)
+        kind = fields[step.lower()].kind
+    if not isinstance(kind, Scalar):
+        raise BadLayout(f"{path} is no single value")
+    return ".".join(found), kind
+
+
+# In Iceberg's own interface -------------------------------------------------------------------------------------------
+
+
+def partition_by(table: Any, expressions: Any, wanted: Sequence[PartitionField]) -> None:
+    """Let Iceberg's table be partitioned by these fields, and by no others, from now on."""
+    there = {
+        (table.schema().findColumnName(field.sourceId()), field.transform().toString()): field.name()
+        for field in table.spec().fields()
+    }
+    asked = {(field.column, _transform(field)): field for field in wanted}
+    if there.keys() == asked.keys():
+        return
+    update = table.updateSpec()
+    for known in there.keys() - asked.keys():
+        update = update.removeField(there[known])
+    for new, field in asked.items():
+        if new not in there:
+            update = update.addField(_partition_name(field), _term(expressions, field))
+    update.commit()
+
+
+def order_by(wanted: Sequence[SortField]) -> str:
+    """The fields as SQL has them."""
+    columns = (".".join(f"`{step}`" for step in field.column.split(".")) for field in wanted)
+    return ", ".join(
+        f"{column} {'DESC' if field.descending else 'ASC'}" for column, field in zip(columns, wanted, strict=True)
+    )
+
+
+def written_with(layout: TableLayout, columns: Struct, bounded: Container[str]) -> Mapping[str, str]:
+    """Return the properties of a table with this layout. What is `bounded` has bounds in manifests anyway.
+
+    Manifests outlive the files that they name, and so an erasure: they get bounds of moments, and of nothing else that
+    a table is sorted by. Paths of files would have values of partitions in them.
+    """
+    bounds = {
+        f"write.metadata.metrics.column.{name}": "full" if _column(name, columns)[1] == TIMESTAMP else "none"
+        for name in (field.column for field in layout.sort_by)
+        if name not in bounded
+    }
+    return {
+        **bounds,
+        "write.distribution-mode": "hash" if layout.keeps_values_apart else "none",
+        "write.object-storage.enabled": str(layout.keeps_values_apart).lower(),
+        "write.object-storage.partitioned-paths": "false",
+        "write.merge.mode": "merge-on-read" if layout.merges_on_read else "copy-on-write",
+    }
+
+
+def _transform(field: PartitionField) -> str:
+    """As Iceberg writes it."""
+    return f"{field.transform}[{field.size}]" if field.size else field.transform
+
+
+def _partition_name(field: PartitionField) -> str:
+    """A name without dots, which engines take for levels."""
+    size = f"_{field.size}" if field.size else ""
+    return f"{field.column.replace('.', '_')}_{field.transform}{size}"
+
+
+def _term(expressions: Any, field: PartitionField) -> Any:
+    if field.transform == IDENTITY:
+        return expressions.ref(field.column)
+    made = getattr(expressions, field.transform)
+    return made(field.column, field.size) if field.size else made(field.column)

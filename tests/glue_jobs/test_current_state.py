@@ -1,0 +1,103 @@
+"""States of tables: the newest event of each key, where a change costs what it changes and what is older brings nothing
+back, and what a table was at the end of a day."""
+
+from datetime import UTC, datetime, time, timedelta
+from importlib.resources import files
+
+import duckdb
+
+from nakadi.model.event_type import Category, CleanupPolicy
+from nakadi_jobs import compaction
+from nakadi_jobs.event_type_tables import events_table
+from tests.support.jobs import STORED_AT, order
+
+COMPACTED = {
+    "schema": {"properties": {"name": {"type": "string"}}},
+    "category": Category.BUSINESS,
+    "cleanup_policy": CleanupPolicy.COMPACT,
+}
+LATEST = "customer_changed__latest"
+
+
+def named(*names):
+    return [None if name is None else {"metadata": {"eid": "e"}, "name": name} for name in names]
+
+
+def test_an_older_event_that_comes_later_brings_nothing_back(jobs, data):
+    """A key whose newest event is a deletion stays away, when an older event of it fills a gap or comes from another
+    partition; one whose newest event is older still is there."""
+    customers = data.event_type("customer.changed", partitions=2, **COMPACTED)
+    damaged = data.archived(customers, named("A", "B", "C"), keys=["a", "b", "c"])
+    whole = data.path(damaged).read_bytes()
+    data.path(damaged).write_bytes(b"x" * damaged.archived.length)
+    later = STORED_AT + timedelta(hours=1)
+    data.archived(customers, named(None, "B 2", None), keys=["a", "b", "d"], at=later)
+    assert jobs.compacted().code == 3
+    assert jobs.rows(LATEST, "nakadi_key", "name") == [("b", "B 2")]
+
+    data.path(damaged).write_bytes(whole)
+    data.archived(customers, named("D", "E"), partition=1, keys=["d", "e"])
+    assert jobs.compacted("--read-damaged").code == 0
+
+    assert jobs.rows(LATEST, "nakadi_key", "name") == [("c", "C"), ("b", "B 2"), ("e", "E")]
+
+
+def test_a_change_writes_what_it_changes(jobs, data, tables, monkeypatch):
+    """A changed key rewrites no file; merging files makes them small again. Other engines see what Spark sees."""
+    monkeypatch.setattr("nakadi_jobs.tables.SMALL_FILES", 2)
+    customers = data.event_type("customer.changed", **COMPACTED)
+    numbers = range(300)
+    data.archived(customers, named(*map(str, numbers)), keys=[f"k{number}" for number in numbers])
+    jobs.compacted()
+    data.archived(customers, named("new", None), keys=["k7", "k8"], at=STORED_AT + timedelta(hours=1))
+    jobs.compacted()
+
+    snapshots = jobs.spark().table(f"nakadi.{jobs.database}.{LATEST}.snapshots").orderBy("committed_at")
+    summary = snapshots.collect()[-1]["summary"]
+    assert "deleted-data-files" not in summary
+    assert int(summary["added-records"]) == 1
+    assert int(summary["added-files-size"]) < int(summary["total-files-size"]) / 4
+    expected = [*sorted(str(number) for number in numbers if number not in (7, 8)), "new"]
+    assert sorted(name for (name,) in jobs.rows(LATEST, "name")) == expected
+    assert sorted(by_duckdb(tables / jobs.database / LATEST)) == expected
+
+    jobs.run(compaction.main, "--keep-snapshots-days", "0")
+    kept = jobs.spark().table(f"nakadi.{jobs.database}.{LATEST}.files").select("content", "partition").collect()
+    buckets = [bucket for content, bucket in kept if content == 0]
+    # The bucket of the key that went away is one file still, which has a row that does not count.
+    assert (len(buckets), len(set(buckets)), len(kept)) == (16, 16, 17)
+    assert sorted(name for (name,) in jobs.rows(LATEST, "name")) == expected
+
+
+def by_duckdb(table):
+    database = duckdb.connect()
+    for name in ("avro", "iceberg"):
+        [extension] = files(f"duckdb_extension_{name}").joinpath("extensions").glob(f"*/{name}.duckdb_extension*")
+        database.load_extension(str(extension))
+    return [name for (name,) in database.sql(f"SELECT name FROM iceberg_scan('{table}')").fetchall()]
+
+
+def test_the_state_of_a_day_has_a_name(jobs, data):
+    """The last state of a day is asked for by its name for as many days as that is wanted, and its files stay."""
+    orders = data.event_type("order.placed")
+    data.archived(orders, [order(1), order(2)])
+    jobs.compacted()
+    table = events_table(jobs.spark(), jobs.database, orders)
+    [[last]] = jobs.spark().sql(f"SELECT date(max(made_current_at)) FROM {table.path}.history").collect()
+    day, name = datetime.combine(last, time(1), UTC), f"day-{last}"
+
+    def tidied_after(days, keep_days=30):
+        limits = {"keep_snapshots": timedelta(), "orphans_after": timedelta(days=1000)}
+        table.tidy(day + timedelta(days=days), keep_days=keep_days, **limits)
+        tags = jobs.spark().table(f"{table.path}.refs").where("type = 'TAG'").collect()
+        return {row["name"]: row["snapshot_id"] for row in tags}
+
+    assert name not in tidied_after(0)
+    named = tidied_after(1)[name]
+    data.archived(orders, [order(3)])
+    jobs.compacted()
+    assert tidied_after(30)[name] == named
+    then = jobs.spark().sql(f"SELECT * FROM {table.path} VERSION AS OF '{name}'")
+    assert (then.count(), table.rows().count()) == (2, 3)
+    assert name not in tidied_after(31)
+    assert tidied_after(2, keep_days=0) == {}

@@ -1,0 +1,107 @@
+"""What tables are partitioned and sorted by."""
+
+import pytest
+
+from nakadi.event_types.table_layout import PARTITION_BY, SORT_BY, BadLayout, PartitionField, SortField
+from nakadi_jobs import compaction
+from nakadi_jobs.columns import BIGINT, BOOLEAN, DOUBLE, STRING, TIMESTAMP, Array, Field, Struct, Texts
+from nakadi_jobs.layout import USUAL, layout_for
+from tests.support.builders import an_event_type
+from tests.support.jobs import order
+
+COLUMNS = Struct(
+    (
+        Field("at", TIMESTAMP),
+        Field("Customer", Struct((Field("id", STRING), Field("rank", BIGINT)))),
+        Field("items", Array(Struct((Field("sku", STRING),)))),
+        Field("tags", Texts()),
+        Field("total", DOUBLE),
+        Field("paid", BOOLEAN),
+    )
+)
+
+
+def layout(**texts):
+    names = {"partition_by": PARTITION_BY, "sort_by": SORT_BY}
+    return layout_for(an_event_type(annotations={names[name]: text for name, text in texts.items()}), COLUMNS)
+
+
+def test_columns_are_called_as_the_table_calls_them():
+    """Names are found whatever their case; what an annotation does not say is as usual."""
+    found = layout(partition_by="bucket(4, customer.ID), day(AT)", sort_by="customer.rank desc, total")
+    assert found.partition_by == (PartitionField("Customer.id", "bucket", 4), PartitionField("at", "day"))
+    assert found.sort_by == (SortField("Customer.rank", descending=True), SortField("total"))
+    assert layout(sort_by="at").partition_by == USUAL.partition_by
+    assert layout(partition_by="at").sort_by == USUAL.sort_by
+    assert layout() is USUAL
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("other", "there is no column other outside of lists and maps"),
+        ("items.sku", "there is no column items.sku outside of lists and maps"),
+        ("tags.a", "there is no column tags.a outside of lists and maps"),
+        ("customer", "customer is no single value"),
+        ("day(customer.id)", "Customer.id is a string, and no table is partitioned by day of such a column"),
+        ("total", "total is a double, and no table is partitioned by identity of such a column"),
+        ("bucket(4, paid)", "paid is a boolean, and no table is partitioned by bucket of such a column"),
+        ("truncate(4, at)", "at is a timestamp, and no table is partitioned by truncate of such a column"),
+    ],
+)
+def test_columns_that_no_table_is_partitioned_by(text, reason):
+    """What does not fit the columns of the table is refused with a reason."""
+    with pytest.raises(BadLayout, match=f"^{reason}$"):
+        layout(partition_by=text)
+
+
+def test_a_table_is_partitioned_and_sorted_as_annotations_say(jobs, data, monkeypatch):
+    """Annotations hold for what is written after them, also when small files are merged; files that are there stay
+    as they are. A wrong annotation is a warning, and the table goes on as it was."""
+    orders = data.event_type("order.placed")
+    data.archived(orders, [order(1), order(2)])
+    jobs.compacted()
+    before = files(jobs)
+
+    orders = data.annotated(orders, {PARTITION_BY: "bucket(2, customer.id)", SORT_BY: "customer.id desc, total"})
+    data.archived(orders, [order(number) for number in range(3, 17)])
+    assert jobs.compacted().code == 0
+
+    assert before == [before[0]] == [each for each in files(jobs) if each[1] == 0]
+    assert not any("customer" in path.rpartition("/order_placed/")[2] for path, *_ in files(jobs))
+    assert ids(jobs) == [DESCENDING, DESCENDING]
+
+    monkeypatch.setattr("nakadi_jobs.tables.SMALL_FILES", 2)
+    wrong = data.annotated(orders, {PARTITION_BY: "day(total)"})
+    data.archived(wrong, [order(number) for number in range(7)])
+    told = jobs.run(compaction.main)
+    assert told.code == 0
+    assert "Warning: order.placed: order_placed is partitioned and sorted as it was. total is a double" in told.told
+    assert "files made larger" in told.told
+    assert ids(jobs) == [DESCENDING, DESCENDING]
+
+    data.annotated(wrong, {})
+    data.archived(wrong, [order(20)])
+    assert jobs.compacted().code == 0
+    assert jobs.rows("order_placed") == [(0, offset) for offset in range(24)]
+    assert [rows for _, spec, rows in files(jobs) if spec == 0] == [1, 2]
+
+
+DESCENDING = "in descending order"
+
+
+def files(jobs):
+    """Path, number of the partitioning, and rows of each file."""
+    found = jobs.spark().table(f"nakadi.{jobs.database}.order_placed.files")
+    rows = found.select("file_path", "spec_id", "record_count").collect()
+    return sorted((tuple(row) for row in rows), key=lambda row: row[1:])
+
+
+def ids(jobs):
+    """The order of customers in each file that is partitioned by them."""
+    found = []
+    for path, spec, _ in files(jobs):
+        if spec == 1:
+            customers = [row["id"] for row in jobs.spark().read.parquet(path).select("customer.id").collect()]
+            found.append(DESCENDING if customers == sorted(customers, reverse=True) else customers)
+    return found
