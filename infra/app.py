@@ -8,7 +8,7 @@ from typing import Any
 
 import aws_cdk as cdk
 
-from infra.review import ANALYTICS, Reviewed, of_data, of_serving, review
+from infra.review import Reviewed, of_analytics, of_data, of_serving, review
 from infra.stack import AnalyticsStack, DataStack, ServingStack
 from nakadi_cdk import BadContext, Context
 
@@ -49,7 +49,7 @@ def _stacks(app: cdk.App, context: Context) -> Iterator[Reviewed]:
     yield Reviewed(place=serving.broker, exceptions=of_serving(context))
     if context.analytics:
         stack = AnalyticsStack(app, f"{context.prefix}-analytics", broker=serving.broker)
-        yield Reviewed(place=stack, exceptions=ANALYTICS)
+        yield Reviewed(place=stack, exceptions=of_analytics(context))
 
 
 def main() -> None:

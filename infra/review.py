@@ -123,7 +123,6 @@ ANALYTICS = (
         "Analytics", "IAM5[Resource::{archive}/*]", "Objects of the archive have names that nobody knows before"
     ),
     NotFollowed("Analytics", "IAM5[Resource::{tables}/*]", "Tables have files that nobody knows before"),
-    NotFollowed("Analytics", "IAM5[Resource::{catalog}/*]", "There is a table for each event type"),
     NotFollowed("Analytics", "IAM5[Resource::{logs}/*]", "Glue makes its own log groups, below a name that is fixed"),
     NotFollowed(
         "Analytics",
@@ -156,6 +155,14 @@ def of_data(context: Context) -> Sequence[NotFollowed]:
     return [*DATA, *(KEYED if context.kms_key_arn else ()), *(MSK if asks else ())]
 
 
+def of_analytics(context: Context) -> Sequence[NotFollowed]:
+    catalog = "{table_bucket}/table" if context.has_table_bucket else "{catalog}"
+    return [
+        *ANALYTICS,
+        NotFollowed("Analytics", f"IAM5[Resource::{catalog}/*]", "There is a table for each event type"),
+    ]
+
+
 def review(app: cdk.App, context: Context, reviewed: Iterable[Reviewed]) -> None:
     cdk.Validations.of(app).add_plugins(cdk_nag.AwsSolutionsChecks(app))
     for each in reviewed:
@@ -180,6 +187,7 @@ def _resources(context: Context) -> Mapping[str, str]:
         "groups": f"{in_msk['group']}/{GROUP}",
         "consumers": f"arn:{partition}:kinesis:{region}:{account}:stream/{prefix}*/consumer/{prefix}-*",
         "catalog": f"arn:{partition}:glue:{region}:{account}:table/{database_name(prefix)}",
+        "table_bucket": f"arn:{partition}:s3tables:{region}:{account}:bucket/{prefix}-tables",
         "logs": f"arn:{partition}:logs:{region}:{account}:log-group:/aws-glue",
     }
 

@@ -39,6 +39,31 @@ JOBS = "glue_jobs/nakadi_jobs"
 # A query of the workgroup that would read more than a terabyte ends.
 MOST_SCANNED = 10**12
 
+IN_GLUE = (
+    "glue:CreateDatabase",
+    "glue:CreateTable",
+    "glue:DeleteTable",
+    "glue:GetDatabase",
+    "glue:GetTable",
+    "glue:GetTables",
+    "glue:UpdateTable",
+)
+
+IN_TABLE_BUCKET = (
+    "s3tables:CreateNamespace",
+    "s3tables:CreateTable",
+    "s3tables:DeleteTable",
+    "s3tables:GetNamespace",
+    "s3tables:GetTable",
+    "s3tables:GetTableBucket",
+    "s3tables:GetTableData",
+    "s3tables:GetTableMetadataLocation",
+    "s3tables:ListNamespaces",
+    "s3tables:ListTables",
+    "s3tables:PutTableData",
+    "s3tables:UpdateTableMetadataLocation",
+)
+
 # What the package needs beside Spark, in the versions that functions have.
 MODULES = ("google-re2", "msgspec", "orjson", "pynamodb", "pyyaml", "zstandard")
 PIN = re.compile(r"^([\w.-]+)==(\S+)", re.MULTILINE)
@@ -193,9 +218,28 @@ class Analytics(Construct):
             "--archive": places["archive"],
             "--tables": f"{self._data.tables_url}/tables",
             "--report": f"{self._data.tables_url}/reports/{job.name}",
-            "--catalog": "glue",
+            **self._catalog(),
             "--database": self._database,
         }
+
+    def _catalog(self) -> Mapping[str, str]:
+        if self._data.has_table_bucket:
+            return {"--catalog": "s3tables", "--warehouse": self._data.table_bucket_arn}
+        return {"--catalog": "glue"}
+
+    def _in_catalog(self) -> iam.PolicyStatement:
+        """What jobs do with tables where these are listed."""
+        if self._data.has_table_bucket:
+            bucket = self._data.table_bucket_arn
+            return iam.PolicyStatement(actions=list(IN_TABLE_BUCKET), resources=[bucket, f"{bucket}/table/*"])
+        return iam.PolicyStatement(
+            actions=list(IN_GLUE),
+            resources=[
+                _arn("glue", "catalog"),
+                _arn("glue", f"database/{self._database}"),
+                _arn("glue", f"table/{self._database}/*"),
+            ],
+        )
 
     def _statements(self, script: s3_assets.Asset) -> Iterator[iam.PolicyStatement]:
         assets = [each.bucket.arn_for_objects(each.s3_object_key) for each in (script, *self._packages)]
@@ -205,22 +249,7 @@ class Analytics(Construct):
             resources=[f"{self._data.tables_arn}/*"],
         )
         yield iam.PolicyStatement(actions=["s3:ListBucket"], resources=[self._data.tables_arn])
-        yield iam.PolicyStatement(
-            actions=[
-                "glue:CreateDatabase",
-                "glue:CreateTable",
-                "glue:DeleteTable",
-                "glue:GetDatabase",
-                "glue:GetTable",
-                "glue:GetTables",
-                "glue:UpdateTable",
-            ],
-            resources=[
-                _arn("glue", "catalog"),
-                _arn("glue", f"database/{self._database}"),
-                _arn("glue", f"table/{self._database}/*"),
-            ],
-        )
+        yield self._in_catalog()
         yield iam.PolicyStatement(
             actions=["logs:CreateLogGroup", "logs:CreateLogStream", "logs:PutLogEvents"],
             resources=[_arn("logs", "log-group:/aws-glue/*")],

@@ -49,6 +49,8 @@ class NakadiData(Data):
             keep=context.keep_data,
             key=key,
         )
+        if context.has_table_bucket:
+            self.add_table_bucket()
         if context.on_msk:
             self.cluster = self._cluster(context, key)
 

@@ -155,6 +155,7 @@ class Context:
     compaction_hours: int = 24
     table_minutes: int = 0  # a job runs when an event waits for so long; 0: every compaction_hours, news or not
     table_stream: bool = False  # one that runs all the time
+    tables: str = "glue"  # or s3tables, a table bucket, whose catalog is its own
     athena: bool = False
     table_readers: str = ""  # ARNs of roles that Lake Formation lets read the tables, with commas between
 
@@ -311,6 +312,11 @@ class Context:
             all(PRINCIPAL.fullmatch(each) for each in self.readers),
             "table_readers are ARNs of IAM roles or users, with commas between",
         )
+        yield self.tables in {"glue", "s3tables"}, "tables is glue or s3tables"
+        yield (
+            not self.readers or self.tables == "glue",
+            "table_readers are of Glue's catalog; who reads a table bucket is said by its policy",
+        )
         yield self.log_days in LOG_DAYS, f"log_days is one of {', '.join(map(str, LOG_DAYS))}"
         yield 2 <= self.job_workers <= 100, "job_workers is from 2 to 100"
         yield self.compaction_hours in {1, 2, 3, 4, 6, 8, 12, 24}, "compaction_hours is one of 1, 2, 3, 4, 6, 8, 12, 24"
@@ -329,6 +335,10 @@ class Context:
     @property
     def on_msk(self) -> bool:
         return self.storage == "msk"
+
+    @property
+    def has_table_bucket(self) -> bool:
+        return self.analytics and self.tables == "s3tables"
 
     @property
     def table_job(self) -> str:

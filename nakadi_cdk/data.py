@@ -11,6 +11,7 @@ from aws_cdk import aws_dynamodb as dynamodb
 from aws_cdk import aws_kinesis as kinesis
 from aws_cdk import aws_kms as kms
 from aws_cdk import aws_s3 as s3
+from aws_cdk import aws_s3tables as s3tables
 from constructs import Construct
 
 from nakadi.engines.dynamodb.client import TABLES, Table
@@ -53,6 +54,9 @@ class Data(Construct):
 
     cluster: Cluster | None = None
     """Where events are instead of streams."""
+
+    has_table_bucket = False
+    """Whether tables are in one, instead of in the bucket that they have otherwise."""
 
     def __init__(
         self,
@@ -120,6 +124,15 @@ class Data(Construct):
         return f"s3://{self._tables_name}"
 
     @property
+    def table_bucket_arn(self) -> str:
+        """Of S3 Tables. Its name is the account's in a region, and not the whole world's."""
+        return f"arn:{Aws.PARTITION}:s3tables:{Aws.REGION}:{Aws.ACCOUNT_ID}:bucket/{self._table_bucket_name}"
+
+    @property
+    def _table_bucket_name(self) -> str:
+        return f"{self.prefix}-tables"
+
+    @property
     def _removal(self) -> RemovalPolicy:
         return RemovalPolicy.RETAIN if self._keep else RemovalPolicy.DESTROY
 
@@ -167,6 +180,24 @@ class Data(Construct):
             s3.LifecycleRule(id=names[prefix], prefix=prefix, expiration=Duration.days(days[prefix])) for prefix in days
         ]
         return self._bucket("Tables", self._tables_name, rules=rules)
+
+    def add_table_bucket(self) -> None:
+        """Have tables in a table bucket of S3 Tables."""
+        self.has_table_bucket = True
+        encryption = s3tables.CfnTableBucket.EncryptionConfigurationProperty(
+            sse_algorithm="aws:kms" if self.key else "AES256", kms_key_arn=self.key.key_arn if self.key else None
+        )
+        bucket = s3tables.CfnTableBucket(
+            self,
+            "TableBucket",
+            table_bucket_name=self._table_bucket_name,
+            encryption_configuration=encryption,
+            # What runs leave that were killed cannot be listed by jobs.
+            unreferenced_file_removal=s3tables.CfnTableBucket.UnreferencedFileRemovalProperty(
+                status="Enabled", unreferenced_days=3, noncurrent_days=1
+            ),
+        )
+        bucket.apply_removal_policy(self._removal)
 
     def _bucket(
         self,

@@ -77,11 +77,11 @@ def large(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def asleep(tmp_path_factory):
-    """The same while it sleeps."""
+    """The same while it sleeps, with its tables in a table bucket."""
     folder = tmp_path_factory.mktemp("asleep")
     from infra.app import application  # noqa: PLC0415  # as above
 
-    application(outdir=str(folder), context={**CONTEXT, "asleep": "true"}).synth()
+    application(outdir=str(folder), context={**CONTEXT, "asleep": "true", "tables": "s3tables"}).synth()
     return Deployment(folder, f"nakadi-{STAGE}")
 
 

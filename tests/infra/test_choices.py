@@ -18,6 +18,8 @@ from nakadi_cdk.needs import NEEDS
 from nakadi_cdk.network import ENDPOINTS, existing_network
 from nakadi_cdk.permissions import PERMISSIONS
 from nakadi_cdk.streaming import ServiceSize, Streaming
+from nakadi_jobs import compaction
+from nakadi_jobs.session import catalog_of
 from tests.infra.conftest import CONTEXT, LARGE, NOT_LOOKED_AT
 from tests.support.kinesis_local import CREDENTIALS
 from tests.support.kinesis_pushed import pushing
@@ -449,6 +451,29 @@ def test_tables_can_be_asked_by_athena(large, analytics):
     }
     assert days["athena/"] == 30
     assert analytics.all("AWS::Athena::WorkGroup") == {}
+
+
+def test_tables_can_be_in_a_table_bucket(asleep, deployment):
+    """With `tables=s3tables` the stack of the data has a table bucket, which stays when the stack goes; jobs have its
+    catalog, may use it, and have nothing to do with Glue's."""
+    bucket = asleep.data.one("AWS::S3Tables::TableBucket")
+    assert bucket["TableBucketName"] == "nakadi-test-tables"
+    [job] = [
+        each for each in asleep.analytics.all("AWS::Glue::Job").values() if each["Name"] == "nakadi-test-compaction"
+    ]
+    given = [part for name, value in job["DefaultArguments"].items() for part in (name, text(value))]
+    known = compaction._options(given)
+    assert known.catalog == "s3tables"
+    assert catalog_of(known.tables, known.catalog, {"warehouse": known.warehouse})
+    may = [
+        action
+        for name in asleep.analytics.all("AWS::IAM::Role")
+        for statement in asleep.analytics.statements({"Ref": name})
+        for action in ([statement["Action"]] if isinstance(statement["Action"], str) else statement["Action"])
+    ]
+    assert "s3tables:UpdateTableMetadataLocation" in may
+    assert not any(action.startswith("glue:") for action in may)
+    assert deployment.data.all("AWS::S3Tables::TableBucket") == {}
 
 
 def test_lake_formation_lets_readers_read(large, analytics):
