@@ -110,12 +110,15 @@ def jobs(data: Data, *, context: Context) -> tuple[Job, ...]:
 
 
 def _table_job(context: Context) -> Job:
+    arguments = {"--keep-days": str(context.table_days)}
     if context.table_stream:
-        return Job(name="follow", what="Adds what is archived to tables for queries, within moments", streams=True)
+        what = "Adds what is archived to tables for queries, within moments"
+        return Job(name="follow", what=what, streams=True, arguments=arguments)
     return Job(
         name="compaction",
         what="Merges the archive into tables for queries",
         schedule="" if context.table_minutes else f"cron(5 {_hours(context.compaction_hours)} * * ? *)",
+        arguments=arguments,
     )
 
 

@@ -155,6 +155,7 @@ class Context:
     compaction_hours: int = 24
     table_minutes: int = 0  # a job runs when an event waits for so long; 0: every compaction_hours, news or not
     table_stream: bool = False  # one that runs all the time
+    table_days: int = 0  # for so many days the state at the end of each has a name
     tables: str = "glue"  # or s3tables, a table bucket, whose catalog is its own
     athena: bool = False
     table_readers: str = ""  # ARNs of roles that Lake Formation lets read the tables, with commas between
@@ -312,6 +313,7 @@ class Context:
             all(PRINCIPAL.fullmatch(each) for each in self.readers),
             "table_readers are ARNs of IAM roles or users, with commas between",
         )
+        yield 0 <= self.table_days <= 3650, "table_days is from 0 to 3650"
         yield self.tables in {"glue", "s3tables"}, "tables is glue or s3tables"
         yield (
             not self.readers or self.tables == "glue",

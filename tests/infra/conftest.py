@@ -81,7 +81,9 @@ def asleep(tmp_path_factory):
     folder = tmp_path_factory.mktemp("asleep")
     from infra.app import application  # noqa: PLC0415  # as above
 
-    application(outdir=str(folder), context={**CONTEXT, "asleep": "true", "tables": "s3tables"}).synth()
+    application(
+        outdir=str(folder), context={**CONTEXT, "asleep": "true", "tables": "s3tables", "table_days": "30"}
+    ).synth()
     return Deployment(folder, f"nakadi-{STAGE}")
 
 

@@ -463,7 +463,7 @@ def test_tables_can_be_in_a_table_bucket(asleep, deployment):
     ]
     given = [part for name, value in job["DefaultArguments"].items() for part in (name, text(value))]
     known = compaction._options(given)
-    assert known.catalog == "s3tables"
+    assert (known.catalog, known.keep_days) == ("s3tables", 30)
     assert catalog_of(known.tables, known.catalog, {"warehouse": known.warehouse})
     may = [
         action

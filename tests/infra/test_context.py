@@ -116,6 +116,7 @@ def test_what_is_given_is_read_as_what_it_is():
         ({"streaming_cpu": 256, "streaming_memory": 4096}, "streaming_memory is from 512 to 2048 in steps of 512"),
         ({"streaming_min_tasks": 3, "streaming_max_tasks": 2}, "streaming_min_tasks <= streaming_max_tasks"),
         ({"concurrency": 100}, "concurrency is 0, which reserves nothing, or at least 200"),
+        ({"table_days": 4000}, "table_days is from 0 to 3650"),
         ({"tables": "hive"}, "tables is glue or s3tables"),
         (
             {"tables": "s3tables", "table_readers": "arn:aws:iam::123456789012:role/analyst"},
