@@ -4,9 +4,12 @@ random moments."""
 from tests.support import kill_jobs
 
 # Rows are written and not committed: to a table, and to its second one while the first has them already.
-MOMENTS = ("nakadi/customer_changed/data/**/*.parquet", "nakadi/customer_changed__latest/data/**/*.parquet")
+MOMENTS = (
+    ("follow", "nakadi/customer_changed/data/**/*.parquet"),
+    ("compaction", "nakadi/customer_changed__latest/data/**/*.parquet"),
+)
 
 
-def test_compaction_is_killed(tmp_path):
-    """Tables have every event once, and the newest of each key, wherever compaction was killed."""
+def test_jobs_are_killed(tmp_path):
+    """Tables have every event once, and the newest of each key, wherever the jobs that fill them were killed."""
     kill_jobs.compaction_killed(kill_jobs.Killed(tmp_path / "data", seed=1), MOMENTS)

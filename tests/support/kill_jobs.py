@@ -1,6 +1,6 @@
 """Kill jobs at random moments, again and again, then let them finish: tables are as if none had been killed.
 
-python -m tests.support.kill_jobs [KILLS] [compaction|statistics|retention ...]
+python -m tests.support.kill_jobs [KILLS] [compaction|follow|statistics|retention ...]
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from tests.support.patience import until
 
 PATIENCE = 300
 UNTIL = ("--until", (STORED_AT + timedelta(hours=3)).isoformat(), "--hours", "3")
+UNTIL_IDLE = ("--until-idle", "--no-tidying")
+OFTEN = ("--every-seconds", "0.2", "--tidy-minutes", "0.05")
 ERASE = ("--do", "erase", "--event-type", "customer.changed", "--path", "name", "--value", "name 3")
 
 
@@ -55,9 +57,9 @@ class Killed:
         self.data.archived(self.customers, events, keys=keys, at=at)
         self.expected += zip(keys, names, strict=True)
 
-    def run(self, job: str, *arguments: str, kill: bool | str) -> None:
+    def run(self, job: str, *arguments: str, kill: bool | str, meanwhile: Callable[[], None] = lambda: None) -> None:
         """Run a job in a process of its own, to its end, to a random moment, or until it has written another of the
-        files of a pattern in the folder of its tables."""
+        files of a pattern in the folder of its tables. Before a random moment, other things are done meanwhile."""
         there = self._files(kill)
         command = [
             sys.executable,
@@ -88,7 +90,10 @@ class Killed:
                 until(lambda: self._files(kill) > there or process.poll() is not None, PATIENCE)
                 assert process.poll() is None, "it was over before it could be killed"
             elif kill:
-                time.sleep(self.drawn.uniform(0, self.lasts))
+                end = begun + self.drawn.uniform(0, self.lasts)
+                while (left := end - time.monotonic()) > 0:
+                    meanwhile()
+                    time.sleep(min(left, 0.5))
             else:
                 told += process.stderr.readlines()
                 assert process.wait(PATIENCE) == 0, "".join(told)
@@ -116,15 +121,31 @@ def compaction(killed: Killed, kills: int) -> None:
     """Every event is there once, and the newest of each key; how far tables are is what they have."""
     killed.archive()
     killed.run("compaction", kill=False)
-    compaction_killed(killed, [True] * kills)
+    compaction_killed(killed, [("compaction", True)] * kills)
 
 
-def compaction_killed(killed: Killed, moments: Sequence[bool | str]) -> None:
-    """The same, killed at these moments from the first run on."""
-    for moment in moments:
+def compaction_killed(killed: Killed, moments: Sequence[tuple[str, bool | str]]) -> None:
+    """The same, with jobs that are killed at these moments from the first run on."""
+    for job, moment in moments:
         killed.archive()
-        killed.run("compaction", kill=moment)
+        killed.run(job, kill=moment)
     killed.run("compaction", kill=False)
+    check_tables(killed)
+
+
+def follow(killed: Killed, kills: int) -> None:
+    """The same for tables that follow: what is archived while the job runs is there once, too."""
+    killed.archive()
+    killed.run("follow", *UNTIL_IDLE, kill=False)
+    # It would go on for ever: long enough for some rounds.
+    killed.lasts += 10
+    for _ in range(kills):
+        killed.run("follow", *OFTEN, kill=True, meanwhile=killed.archive)
+    killed.run("follow", *UNTIL_IDLE, kill=False)
+    check_tables(killed)
+
+
+def check_tables(killed: Killed) -> None:
     wanted = [(offset, key, name) for offset, (key, name) in enumerate(killed.expected)]
     assert killed.rows("customer_changed", "nakadi_offset", "nakadi_key", "name") == sorted(wanted, key=str)
     assert killed.rows("customer_changed__latest", "nakadi_key", "name") == killed.latest()
@@ -162,6 +183,7 @@ def retention(killed: Killed, kills: int) -> None:
 
 JOBS: dict[str, Callable[[Killed, int], None]] = {
     "compaction": compaction,
+    "follow": follow,
     "statistics": statistics,
     "retention": retention,
 }
