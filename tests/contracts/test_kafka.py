@@ -17,6 +17,7 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import SystemClock
 from nakadi.ports.event_log import OffsetUnavailable, SealedTopic, UnknownTopic
 from tests.support import kafka
+from tests.support.clock import HandMovedClock
 from tests.support.engines import KAFKA, a_record, text_of
 from tests.support.patience import PATIENCE, until
 
@@ -172,6 +173,21 @@ class TestTwoProcesses:
         ):
             with pytest.raises(UnknownTopic):
                 attempt()
+
+    def test_keep_what_comes_while_they_trim(self, url, log, monkeypatch):
+        """An event that another process appends while the end of the old ones is looked for is not among them."""
+        log.append("t", {0: [a_record("old")]})
+        before = SystemClock().now() + timedelta(hours=1)
+        ends = log._cluster.bounds_of
+        with closing(open_event_log(url, HandMovedClock(before + timedelta(hours=1)))) as another:
+
+            def ends_once_another_has_appended(*wanted):
+                another.append("t", {0: [a_record("late")]})
+                return ends(*wanted)
+
+            monkeypatch.setattr(log._cluster, "bounds_of", ends_once_another_has_appended)
+
+            assert log.offset_at("t", 0, before) == 1
 
     def test_learn_of_events_that_are_removed_while_they_read(self, log, another, monkeypatch):
         """A read whose events another process removes at that moment says so: an archive may have them."""

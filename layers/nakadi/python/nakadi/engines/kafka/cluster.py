@@ -239,8 +239,12 @@ class Cluster:
                 raise KafkaException(found.error)
             return int(found.offset)
 
-        offset = self._ask(topic, ask)
-        return offset if offset >= 0 else self.bounds_of(topic, partition)[1]
+        if (offset := self._ask(topic, ask)) >= 0:
+            return offset
+        # No event is as late as that, so it leads to the end. What comes meanwhile may be late enough, and would be
+        # trimmed with what is before it: so the end is looked for first, and then the event once more.
+        end = self.bounds_of(topic, partition)[1]
+        return found if (found := self._ask(topic, ask)) >= 0 else end
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
         place = TopicPartition(self.name(topic), partition, before)
