@@ -3,6 +3,7 @@ changes are not always reported."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -131,9 +132,16 @@ class Wire:
         return self._called(self._store.leases)
 
     def watch(self, subscription: str, changed: Callable[[SubscriptionReport], None]) -> Callable[[], None]:
-        """Of what is committed through other processes only that it was is heard."""
+        """Of what is committed through other processes only that it was is heard.
+
+        A store may report a change of its own once more, from a thread that looks into its file. No seed determines
+        when that is, so it is not heard.
+        """
+        thread = threading.get_ident()
 
         def heard(what: SubscriptionReport) -> None:
+            if threading.get_ident() != thread:
+                return
             luck = self._hearing.random()
             if luck >= self._faults.news_lost:
                 changed(SubscriptionChange.OFFSETS if isinstance(what, OffsetsCommitted) and luck < 0.5 else what)
