@@ -15,7 +15,7 @@ import threading
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import partial, reduce
 from operator import add
 from time import process_time
 from typing import Literal
@@ -27,6 +27,7 @@ from nakadi.common.work import failures
 Labels = tuple[str, ...]
 MetricRows = Mapping[Labels, float]
 ReadRows = Callable[[], MetricRows]
+Bounds = tuple[float, ...]
 
 OTHER_NAMES = "other"
 
@@ -120,9 +121,7 @@ class Counter:
             return rows
         ordered = sorted(rows.items(), key=lambda row: row[1], reverse=True)
         kept, rest = ordered[: self.definition.names.most], ordered[self.definition.names.most :]
-        together = rest[0][1]
-        for _, value in rest[1:]:
-            together = self._combine(together, value)
+        together = reduce(self._combine, (value for _, value in rest))
         return {**dict(kept), (OTHER_NAMES,): together}
 
 
@@ -144,7 +143,7 @@ class Distribution(Struct):
     total: float = 0.0
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES_KEPT))
 
-    def add(self, value: float, bounds: tuple[float, ...]) -> None:
+    def add(self, value: float, bounds: Bounds) -> None:
         self.buckets[bisect_left(bounds, value)] += 1
         self.count += 1
         self.total += value
@@ -156,7 +155,7 @@ class Histogram:
 
     kind: Literal["histogram"] = "histogram"
 
-    def __init__(self, definition: MetricDefinition, bounds: tuple[float, ...]) -> None:
+    def __init__(self, definition: MetricDefinition, bounds: Bounds) -> None:
         self.definition = definition
         self.bounds = bounds
         self.lock = threading.Lock()
@@ -494,13 +493,7 @@ class Metrics:
         return made
 
     def _histogram(
-        self,
-        name: str,
-        meaning: str,
-        labels: Labels = (),
-        *,
-        bounds: tuple[float, ...] = SECONDS_BOUNDS,
-        json: str = "",
+        self, name: str, meaning: str, labels: Labels = (), *, bounds: Bounds = SECONDS_BOUNDS, json: str = ""
     ) -> Histogram:
         made = Histogram(self._define(name, meaning, labels, json), bounds)
         self.all.append(made)

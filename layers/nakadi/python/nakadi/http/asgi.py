@@ -202,7 +202,7 @@ class Edge:
         """The answer; None if the request was refused before it was read to its end, or if its client has gone."""
         connection = connection_of(scope)
         try:
-            if not _request_may_have_body(request) or (connection is not None and connection.whole):
+            if not request.may_have_body() or (connection is not None and connection.whole):
                 body = await self._body(request, self._limits.max_body, receive)
                 if lane is Lane.IMMEDIATE and not body:
                     return completed(self._application.start(request))
@@ -400,12 +400,6 @@ class _Threads(ThreadPoolExecutor):
     def waiting(self) -> int:
         """How many requests no thread has taken yet."""
         return self._work_queue.qsize()
-
-
-def _request_may_have_body(request: Request) -> bool:
-    """Not every version of HTTP announces one."""
-    announced = request.headers.get("content-length", "0") != "0" or "transfer-encoding" in request.headers
-    return announced or request.method in ("POST", "PUT", "PATCH")
 
 
 class _AsgiOutlet:

@@ -145,6 +145,11 @@ class Request(Struct, frozen=True, kw_only=True):
     gone: Callable[[], bool] = client_never_gone
     memory: Share = UNLIMITED
 
+    def may_have_body(self) -> bool:
+        """Not every version of HTTP announces one."""
+        announced = self.headers.get("content-length", "0") != "0" or "transfer-encoding" in self.headers
+        return announced or self.method in ("POST", "PUT", "PATCH")
+
     def parameter(self, name: str) -> str | None:
         """The first value of a query parameter, None when it is missing."""
         values = self.query.get(name)
