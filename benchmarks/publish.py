@@ -105,11 +105,11 @@ def an_event(number: int) -> dict[str, Any]:
     }
 
 
-def register(broker: BrokerServices, strategy: str) -> None:
-    """Make an event type that is called like its partition strategy."""
+def definition(strategy: str) -> dict[str, Any]:
+    """An event type that is called like its partition strategy."""
     partitions = PARTITIONS[strategy]
     statistic = {"messages_per_minute": 1, "message_size": 1, "read_parallelism": partitions, "write_parallelism": 1}
-    definition = {
+    return {
         "name": strategy,
         "owning_application": "bench",
         "category": "business",
@@ -119,8 +119,11 @@ def register(broker: BrokerServices, strategy: str) -> None:
         "schema": {"type": "json_schema", "schema": json.dumps(SCHEMA)},
         "default_statistic": statistic,
     }
+
+
+def register(broker: BrokerServices, strategy: str) -> None:
     headers = {"content-type": "application/json"}
-    body = json.dumps(definition).encode()
+    body = json.dumps(definition(strategy)).encode()
     answer = broker.application.answer(
         Request(method="POST", path="/event-types", target="/event-types", headers=headers, body=body)
     )

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import re
 import statistics
@@ -26,7 +25,7 @@ from pathlib import Path
 import httpx
 from msgspec import Struct
 
-from benchmarks.publish import PARTITIONS, SCHEMA, Load, Running, a_request, published
+from benchmarks.publish import PARTITIONS, Load, Running, a_request, definition, published
 
 
 class Broker(Struct):
@@ -69,19 +68,8 @@ def running(workers: int) -> Iterator[Broker]:
 
 
 def create_event_types(port: int) -> None:
-    for strategy, partitions in PARTITIONS.items():
-        parallelism = {"read_parallelism": partitions, "write_parallelism": partitions}
-        definition = {
-            "name": strategy,
-            "owning_application": "bench",
-            "category": "business",
-            "enrichment_strategies": ["metadata_enrichment"],
-            "partition_strategy": strategy,
-            "partition_key_fields": ["order_number"],
-            "schema": {"type": "json_schema", "schema": json.dumps(SCHEMA)},
-            "default_statistic": {"messages_per_minute": 1, "message_size": 1, **parallelism},
-        }
-        httpx.post(f"http://127.0.0.1:{port}/event-types", json=definition, timeout=60.0).raise_for_status()
+    for strategy in PARTITIONS:
+        httpx.post(f"http://127.0.0.1:{port}/event-types", json=definition(strategy), timeout=60.0).raise_for_status()
 
 
 def measured(broker: Broker, load: Load) -> Figures:
