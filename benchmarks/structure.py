@@ -244,7 +244,7 @@ def walks() -> dict[str, tuple[int, int, int]]:
 
     def without_figures() -> None:
         """Publish until the broker has seen that no figures are wanted; for a second it does no more for them."""
-        while any(map(broker.figures.is_wanted, (BATCH_PUBLISHED, ACCESS_LOG))):
+        while any(map(broker.figures.is_collecting, (BATCH_PUBLISHED, ACCESS_LOG))):
             publish()
 
     without_figures()

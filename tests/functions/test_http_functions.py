@@ -154,7 +154,7 @@ class TestLogsOfFunctions:
         def fails(*_, **__):
             raise RuntimeError(f"cannot send Authorization: {secret}")
 
-        monkeypatch.setattr("nakadi.publishing.publisher.Publisher.publication", fails)
+        monkeypatch.setattr("nakadi.publishing.publisher.Publisher.publishing_task", fails)
         assert functions.invoke("publish", "apigateway/publish_batch")["statusCode"] == 500
         out = capsys.readouterr().out
 

@@ -21,7 +21,7 @@ from nakadi.model.authorization import UNAUTHENTICATED, WILDCARD, Attribute, Aut
 from nakadi.model.event_type import Category, EventTypeDraft, SchemaDraft, SchemaType
 from nakadi.model.outcomes import NotPermitted, Unavailable
 from nakadi.publishing.outcome import BatchStatus
-from nakadi.publishing.system_events import BROKER
+from nakadi.publishing.system_events import BROKER_SUBJECT
 from tests.support.clock import HandMovedClock
 
 QUEUE = "nakadi.dead.letter.queue"
@@ -220,7 +220,7 @@ def test_without_administrators_their_lists_are_empty(guarded):
     body = orjson.dumps([{"data_type": "feature", "data_op": "C", "data": told, "metadata": metadata}])
     with pytest.raises(NotPermitted):
         broker.publisher.publish(AUDIT_LOG, body, Subject(name="ann"), "")
-    assert broker.publisher.publish(AUDIT_LOG, body, BROKER, "").status is BatchStatus.STORED
+    assert broker.publisher.publish(AUDIT_LOG, body, BROKER_SUBJECT, "").status is BatchStatus.STORED
 
 
 # What an earlier version left

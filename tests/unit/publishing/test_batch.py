@@ -10,7 +10,7 @@ from nakadi.model.outcomes import Malformed, TooLarge
 from nakadi.publishing import batch as batches
 from nakadi.publishing import validation
 from nakadi.publishing.batch import BatchLimits
-from nakadi.publishing.validation import read
+from nakadi.publishing.validation import read_batch
 from nakadi.schemas import strict_json
 
 
@@ -19,7 +19,7 @@ def way(request):
     """Every batch is read at once, as short ones are; and in pieces, as long ones are."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "in pieces":
-            patch.setattr(validation, "SHORT_BODY", 0)
+            patch.setattr(validation, "SHORT_BODY_BYTES", 0)
             for module in (batches, validation):
                 patch.setattr(module, "PIECE_BYTES", 24)
         yield request.param
@@ -30,13 +30,13 @@ PREFIX = "Error occurred when parsing event(s). "
 
 def refusal(body: bytes | str) -> str:
     with pytest.raises(Malformed) as caught:
-        read(body if isinstance(body, bytes) else body.encode())
+        read_batch(body if isinstance(body, bytes) else body.encode())
     assert caught.value.detail.startswith(PREFIX)
     return caught.value.detail.removeprefix(PREFIX)
 
 
 def texts(body: bytes | str) -> list[str]:
-    return texts_of(read(body if isinstance(body, bytes) else body.encode()))
+    return texts_of(read_batch(body if isinstance(body, bytes) else body.encode()))
 
 
 def texts_of(batch) -> list[str]:
@@ -46,7 +46,7 @@ def texts_of(batch) -> list[str]:
 @pytest.mark.parametrize("body", ["[]", "[ ]", " \t\r\n[]\n", "[,]"])
 def test_an_empty_array_has_no_events(body):
     """An array without events is a batch, with blanks around it or within. (P19, P23)"""
-    assert list(read(body.encode()).events) == []
+    assert list(read_batch(body.encode()).events) == []
 
 
 @pytest.mark.parametrize("body", ["{}", "null", "]", "x[{}]", '"[]"', "\ufeff[]", ""])
@@ -80,7 +80,7 @@ def test_events_are_objects(body, position):
 )
 def test_commas_between_events_do_not_matter(body, count):
     """Events may have too few or too many commas between them. (P26)"""
-    assert len(read(body.encode()).events) == count
+    assert len(read_batch(body.encode()).events) == count
 
 
 @pytest.mark.parametrize("body", ['[{"a":1]', '[{"a":[1]', '[{"a":{"b":1}]', '[{"a":"b]', '[{"a"]'])
@@ -212,7 +212,7 @@ def test_text_that_is_no_text(event, reason):
 def test_how_deep_events_may_be(blank):
     """An event may be nested two hundred levels deep and no deeper. (P22)"""
     deep = '[{"a":' + blank + "[" * 199 + "]" * 199 + "}]"
-    assert len(read(deep.encode()).events) == 1
+    assert len(read_batch(deep.encode()).events) == 1
     for levels in (200, 254, 1030, 100_000):
         too_deep = '[{"a":' + blank + "[" * levels + "]" * levels + "}]"
         assert refusal(too_deep).startswith("Nested more than 200 levels deep")
@@ -237,7 +237,7 @@ def test_events_are_kept_as_sent_less_the_blanks(sent, kept):
 def test_sizes_are_those_of_what_was_sent():
     """An event's size counts its bytes from brace to brace, with the blanks inside it. (P37)"""
     sent = '{"a" : "b c" ,\n\t"c": [1 , 2] }'
-    batch = read(f' [ {sent} ,, {{"é":1}} ] '.encode())
+    batch = read_batch(f' [ {sent} ,, {{"é":1}} ] '.encode())
     assert batch.sizes_above(29) == {0: 30}
     assert batch.sizes_above(30) == {}
     assert batch.sizes_above(1) == {0: 30, 1: 8}
@@ -263,9 +263,9 @@ def test_a_member_is_replaced_in_its_place(event):
     rest = after.partition("}")[2]
     expected = before + 'etadata":{"new":[1,"é"]}' + rest
     assert key
-    [piece] = read(f"[{event}]".encode()).pieces()
+    [piece] = read_batch(f"[{event}]".encode()).pieces()
     change = orjson.dumps(piece.events[0]["metadata"]), '{"new":[1,"é"]}'.encode()
-    assert [text.decode() for text in piece.texts_with("metadata", [change])] == [expected]
+    assert [text.decode() for text in piece.texts_replacing_member("metadata", [change])] == [expected]
 
 
 def test_the_rest_of_the_batch_is_untouched_by_odd_members():
@@ -318,7 +318,7 @@ def packed(value: str) -> str:
 @example([{"a": 2**63 - 1, "b": -(2**63)}], json.dumps)
 def test_every_batch_is_read_as_it_is(events, dumps):
     """Whatever events are sent, in whatever spelling, are understood and kept to the letter. (P19, P105, P107)"""
-    batch = read(dumps(events).encode("utf-8"))
+    batch = read_batch(dumps(events).encode("utf-8"))
     assert list(batch.events) == json.loads(dumps(events))
     assert texts_of(batch) == [packed(dumps(event)) for event in events]
 
@@ -329,7 +329,7 @@ def test_every_body_is_read_or_refused(body):
     body = body.encode() if isinstance(body, str) else body
     for around in (b"%b", b"[%b]", b'[{"a":%b}]'):
         try:
-            batch = read(around % body)
+            batch = read_batch(around % body)
         except Malformed:
             continue
         assert [json.loads(text) for text in texts_of(batch)] == list(batch.events)
@@ -380,27 +380,27 @@ def test_the_fast_way_is_as_strict_as_the_slow_one(events):
     except strict_json.StrictJsonError:
         assert refusal(f"[{','.join(events)}]")
     else:
-        assert list(read(f"[{','.join(events)}]".encode()).events) == expected
+        assert list(read_batch(f"[{','.join(events)}]".encode()).events) == expected
 
 
 @pytest.mark.parametrize("body", ["[{},{},{},{}]", "[{} {} {}{}]", '[{"a":{}},{"a":[{}]},{},{"a":1,"a":2}]'])
 def test_a_batch_has_only_so_many_events(body):
     """A batch with more events than the limit is refused, and the message has the limit. (P40)"""
     with pytest.raises(TooLarge, match="The batch has more than 3 events"):
-        read(body.encode(), BatchLimits(events=3))
-    assert len(read(body.replace(',"a":2', "").encode(), BatchLimits(events=4)).events) == 4
+        read_batch(body.encode(), BatchLimits(events=3))
+    assert len(read_batch(body.replace(',"a":2', "").encode(), BatchLimits(events=4)).events) == 4
 
 
 @pytest.mark.parametrize(("number", "pieces"), [(1_000, 1), (8_000, 8)])
 def test_ordinary_batches_are_read_in_the_fast_way(monkeypatch, number, pieces):
     """A large batch of ordinary events, with objects within them, is not looked through symbol by symbol."""
-    monkeypatch.setattr(validation, "SHORT_BODY", 128 * 1024)
+    monkeypatch.setattr(validation, "SHORT_BODY_BYTES", 128 * 1024)
     for module in (batches, validation):
         monkeypatch.setattr(module, "PIECE_BYTES", 1024 * 1024)
-    monkeypatch.setattr(validation, "_cut_strictly", lambda *_: pytest.fail("it was"))
+    monkeypatch.setattr(validation, "_split_strictly", lambda *_: pytest.fail("it was"))
     item = {"sku": "A-1", "amount": 2, "price": {"amount": 12.5, "currency": "EUR"}, "tags": ["a", "b"]}
     order = {"number": "x" * 36, "customer": {"id": "c" * 20}, "items": [item] * 5, "comment": "y" * 140}
-    batch = read(json.dumps([order] * number, separators=(",", ":")).encode())
+    batch = read_batch(json.dumps([order] * number, separators=(",", ":")).encode())
 
     assert len(batch.events) == number
     assert len(list(batch.pieces())) == pieces
@@ -409,7 +409,7 @@ def test_ordinary_batches_are_read_in_the_fast_way(monkeypatch, number, pieces):
 def test_events_can_be_gone_through_again_and_looked_up(way):
     """The events of a batch are there as often as they are wanted, and one by one."""
     events = [{"number": number, "text": "x" * number} for number in range(20)]
-    batch = read(json.dumps(events).encode())
+    batch = read_batch(json.dumps(events).encode())
 
     assert list(batch.events) == list(batch.events) == events
     assert (batch.events[7], batch.events[-1], batch.events[3:5]) == (events[7], events[19], events[3:5])
@@ -420,7 +420,7 @@ def test_a_long_batch_leaves_nothing_behind(way):
     """What a long batch holds is given back with it, without waiting for garbage to be collected."""
     if way == "at once":
         return
-    batch = read(b'[{"a":1},{"b":"' + b"x" * 100 + b'"}]')
+    batch = read_batch(b'[{"a":1},{"b":"' + b"x" * 100 + b'"}]')
     held = weakref.ref(batch)
     assert len(batch.events) == 2
     del batch
@@ -434,7 +434,7 @@ def test_an_event_has_only_so_many_values(value):
     """An event that would take dozens of times its size in memory is refused, and the others are named. (P40)"""
     body = f'[{{}},{{"a":[{",".join([value] * (1 + 900_000 // len(value)))}]}}]'.encode()
     with pytest.raises(TooLarge, match="The event at index 1 has too many values within it"):
-        read(body)
+        read_batch(body)
 
 
 def test_symbols_in_texts_are_no_values():
@@ -446,4 +446,4 @@ def test_symbols_in_texts_are_no_values():
 def test_what_is_many_times_too_large_is_not_parsed():
     """An event several times as large as any may be is refused with its size, as soon as its end is found. (P38)"""
     with pytest.raises(TooLarge, match="Event too large: 4500008 bytes, max size is 999000 bytes"):
-        read(b'[{"a":"' + b"x" * 4_500_000 + b'"}]')
+        read_batch(b'[{"a":"' + b"x" * 4_500_000 + b'"}]')

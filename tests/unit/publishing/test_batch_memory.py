@@ -6,7 +6,7 @@ import pytest
 
 from nakadi.publishing import batch as batches
 from nakadi.publishing import validation
-from nakadi.publishing.validation import memory_needed, read
+from nakadi.publishing.validation import estimate_batch_memory, read_batch
 
 SHAPES = {
     "empty objects": b'{"a":[' + b",".join([b"{}"] * 5_000) + b"]}",
@@ -21,7 +21,7 @@ SHAPES = {
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_body_takes_a_few_times_its_size_in_memory(shape, monkeypatch):
     """Reading a long body takes no more than its size beside it, and a constant for one piece, whatever it holds."""
-    monkeypatch.setattr(validation, "SHORT_BODY", 32 * 1024)
+    monkeypatch.setattr(validation, "SHORT_BODY_BYTES", 32 * 1024)
     for module in (batches, validation):
         monkeypatch.setattr(module, "PIECE_BYTES", 128 * 1024)
         monkeypatch.setattr(module, "PIECE_MEMORY", 1024 * 1024)
@@ -31,7 +31,7 @@ def test_a_body_takes_a_few_times_its_size_in_memory(shape, monkeypatch):
         body = b"[" + between.join([event] * min(900, 500_000 // len(event))) + b"]"
         tracemalloc.start()
         try:
-            batch = read(body)
+            batch = read_batch(body)
             for piece in batch.pieces():
                 piece.texts()
             _, peak = tracemalloc.get_traced_memory()
@@ -39,4 +39,4 @@ def test_a_body_takes_a_few_times_its_size_in_memory(shape, monkeypatch):
             tracemalloc.stop()
 
         assert peak < len(body) + 6_000_000
-        assert peak < memory_needed(body)
+        assert peak < estimate_batch_memory(body)

@@ -10,9 +10,9 @@ from nakadi.common.work import Turns, client_never_gone
 from nakadi.model.event_type import PartitionStrategy
 from nakadi.model.outcomes import TryLater
 from nakadi.publishing import batch as batches
-from nakadi.publishing.batch import FREE_STEPS, BatchLimits, WorkBudget
+from nakadi.publishing.batch import STEPS_WITHOUT_TURN, BatchLimits, WorkBudget
 from nakadi.publishing.outcome import BatchStatus
-from nakadi.publishing.validation import LONG_BODY
+from nakadi.publishing.validation import LONG_BODY_BYTES
 from nakadi.schemas.values import Exhausted
 from tests.support.builders import a_schema, an_event_type
 from tests.support.publishing import a_business_type, metadata, steps, the_failure
@@ -44,7 +44,7 @@ def a_budget(most=50_000_000, turns=None, is_gone=client_never_gone):
 def test_little_work_takes_no_turn():
     """The first steps are free."""
     with a_budget(turns=Unwilling()) as budget:
-        budget.spend(FREE_STEPS)
+        budget.spend_steps(STEPS_WITHOUT_TURN)
 
 
 def test_more_work_takes_one_turn_and_gives_it_back():
@@ -52,7 +52,7 @@ def test_more_work_takes_one_turn_and_gives_it_back():
     turns = CountedTurns()
     with a_budget(turns=turns) as budget:
         for _ in range(20):
-            budget.spend(FREE_STEPS)
+            budget.spend_steps(STEPS_WITHOUT_TURN)
     with turns.turn(client_never_gone):
         assert turns.had == 2
 
@@ -62,27 +62,27 @@ def test_all_portions_together_are_the_most():
     with a_budget(most=6_000_000) as budget:
         portions = [budget.steps[0]]
         for larger in (False, False, True, False):
-            budget.extend(larger=larger)
+            budget.add_steps(larger=larger)
             portions.append(budget.steps[0])
         with pytest.raises(Exhausted):
-            budget.extend()
+            budget.add_steps()
     assert portions == [200_000, 1_000_000, 1_000_000, 2_000_000, 1_800_000]
 
 
 def test_spending_ends_where_the_steps_end():
     """Exactly as many steps can be spent as there are."""
     with a_budget(most=5_000_000) as budget:
-        budget.spend(5_000_000)
+        budget.spend_steps(5_000_000)
         with pytest.raises(Exhausted):
-            budget.spend(1)
+            budget.spend_steps(1)
 
 
 def test_long_work_is_given_up_when_the_client_has_gone():
     """No one would read the answer, and others wait for the turn."""
     with a_budget(is_gone=lambda: True) as budget:
-        budget.spend(FREE_STEPS)
+        budget.spend_steps(STEPS_WITHOUT_TURN)
         with pytest.raises(TryLater, match="given up"):
-            budget.spend(1)
+            budget.spend_steps(1)
 
 
 # In the pipeline.
@@ -138,9 +138,9 @@ def test_long_bodies_wait_for_their_turn(house):
     """A body that takes long to parse is 503 while there is no turn."""
     event_type = limited(house, 50_000_000, Unwilling()).add(an_event_type())
     with pytest.raises(TryLater, match="Not now"):
-        house.publish(event_type, [{"a": "x" * 1_000}] * (LONG_BODY // 1_000))
+        house.publish(event_type, [{"a": "x" * 1_000}] * (LONG_BODY_BYTES // 1_000))
     with pytest.raises(TryLater, match="Not now"):
-        house.delete(event_type, [{"a": "x" * 1_000}] * (LONG_BODY // 1_000))
+        house.delete(event_type, [{"a": "x" * 1_000}] * (LONG_BODY_BYTES // 1_000))
 
 
 def test_a_wrong_body_is_looked_through_in_its_turn(house):
@@ -166,7 +166,7 @@ def test_a_long_explanation_takes_a_turn(house):
 
 def test_keys_are_part_of_the_work(house, monkeypatch):
     """The characters of keys that are hashed count, and too many of them are refused. (P84)"""
-    monkeypatch.setattr(batches, "FREE_STEPS", 1_000)
+    monkeypatch.setattr(batches, "STEPS_WITHOUT_TURN", 1_000)
     fields = {"partition_strategy": PartitionStrategy.HASH, "partition_key_fields": ("k",) * 10, "partitions": 2}
     event_type = limited(house, 5_000).add(a_business_type(**fields))
     event = {"metadata": metadata(), "k": "x" * 100}

@@ -4,13 +4,13 @@ from datetime import UTC, datetime
 import pytest
 
 from nakadi.model.event_type import EnrichmentStrategy, Version
-from nakadi.publishing.enrichment import Origin, enriched, timestamp_text
-from nakadi.publishing.outcome import BatchRejected, Step
-from nakadi.publishing.validation import read
+from nakadi.publishing.enrichment import BatchOrigin, enriched_texts, timestamp_text
+from nakadi.publishing.outcome import BatchRejected, PublishingStep
+from nakadi.publishing.validation import read_batch
 from tests.support.builders import an_event_type
 from tests.support.publishing import metadata
 
-ORIGIN = Origin(
+ORIGIN = BatchOrigin(
     published_by="ann",
     flow_id="the-flow",
     received_at=datetime(2026, 11, 21, 12, 0, 0, 42_999, tzinfo=UTC),
@@ -20,8 +20,8 @@ ORIGIN = Origin(
 
 def enrich(*events, partitions=None, strategies=(EnrichmentStrategy.METADATA,)):
     event_type = an_event_type(name="order.created", partitions=12, enrichment_strategies=strategies)
-    batch = read(json.dumps(events).encode())
-    return [json.loads(text) for text in enriched(event_type, batch, ORIGIN, partitions or [0] * len(events))]
+    batch = read_batch(json.dumps(events).encode())
+    return [json.loads(text) for text in enriched_texts(event_type, batch, ORIGIN, partitions or [0] * len(events))]
 
 
 def test_what_is_added():
@@ -78,5 +78,9 @@ def test_what_cannot_be_enriched():
     """An event without metadata to add to fails while enriching, and the whole batch with it. (P103)"""
     with pytest.raises(BatchRejected) as caught:
         enrich({"metadata": metadata()}, {"metadata": 1}, partitions=[4, 5])
-    assert (caught.value.step, caught.value.index, caught.value.detail) == (Step.ENRICHING, 1, "enrichment error")
-    assert (caught.value.reached, caught.value.partitions) == (Step.PARTITIONING, [4, 5])
+    assert (caught.value.step, caught.value.index, caught.value.detail) == (
+        PublishingStep.ENRICHING,
+        1,
+        "enrichment error",
+    )
+    assert (caught.value.reached, caught.value.partitions) == (PublishingStep.PARTITIONING, [4, 5])

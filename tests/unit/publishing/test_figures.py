@@ -21,7 +21,7 @@ from nakadi.publishing import system_events as module
 from nakadi.publishing.outcome import BatchOutcome, BatchStatus
 from nakadi.publishing.system_events import (
     FLUSH_AGE_SECONDS,
-    MOST_IN_BATCH,
+    MAX_EVENTS_PER_BATCH,
     REPORT_SECONDS,
     KpiCollector,
     SentTotals,
@@ -136,7 +136,9 @@ def test_a_stream_is_recorded(world, subscription, api):
     """A stream is recorded with what it has sent of an event type, and its subscription. (L70, S309)"""
     world.on(Feature.KPI_COLLECTION)
 
-    world.figures.record_streaming(subscription, "order.placed", ANN, "flow", SentTotals(events=7, size=900, batches=2))
+    world.figures.record_sent_events(
+        subscription, "order.placed", ANN, "flow", SentTotals(events=7, size=900, batches=2)
+    )
     world.flush()
 
     [event] = world.events(DATA_STREAMED)
@@ -199,7 +201,7 @@ def test_figures_make_no_figures(world, name):
     world.on(Feature.KPI_COLLECTION)
 
     world.batch(name)
-    world.figures.record_streaming(None, name, ANN, "flow", SentTotals(1, 1, 1))
+    world.figures.record_sent_events(None, name, ANN, "flow", SentTotals(1, 1, 1))
     world.flush()
 
     assert world.written == []
@@ -233,9 +235,9 @@ def test_the_queue_is_bounded(world, monkeypatch, caplog, bound):
     world.batch()
     world.flush()
     if bound == "number":
-        monkeypatch.setattr(module, "MOST_QUEUED", 5)
+        monkeypatch.setattr(module, "MAX_QUEUED_EVENTS", 5)
     else:
-        monkeypatch.setattr(module, "MOST_QUEUED_BYTES", 5 * world.bytes)
+        monkeypatch.setattr(module, "MAX_QUEUED_BYTES", 5 * world.bytes)
     for _ in range(2):
         for _ in range(8):
             world.batch()
@@ -263,13 +265,13 @@ def test_what_cannot_be_written_is_dropped(world, error, caplog):
 def test_they_are_written_in_batches(world):
     """Many figures are written some at a time, each event type for itself."""
     world.on(Feature.KPI_COLLECTION)
-    for _ in range(2 * MOST_IN_BATCH + 1):
+    for _ in range(2 * MAX_EVENTS_PER_BATCH + 1):
         world.batch()
-    world.figures.record_streaming(None, "a", ANN, "flow", SentTotals(1, 1, 1))
+    world.figures.record_sent_events(None, "a", ANN, "flow", SentTotals(1, 1, 1))
     world.flush()
 
     assert [(name, len(events)) for name, events in world.written] == [
-        *[(BATCH_PUBLISHED, MOST_IN_BATCH)] * 2,
+        *[(BATCH_PUBLISHED, MAX_EVENTS_PER_BATCH)] * 2,
         (BATCH_PUBLISHED, 1),
         (DATA_STREAMED, 1),
     ]
@@ -282,20 +284,20 @@ def test_a_function_writes_when_much_or_old_is_waiting(world):
     world.figures.flush_if_due()
     assert world.written == []
 
-    for _ in range(MOST_IN_BATCH - 1):
+    for _ in range(MAX_EVENTS_PER_BATCH - 1):
         world.batch()
     world.figures.flush_if_due()
-    assert len(world.events(BATCH_PUBLISHED)) == MOST_IN_BATCH
+    assert len(world.events(BATCH_PUBLISHED)) == MAX_EVENTS_PER_BATCH
 
     world.batch()
     world.clock.move(FLUSH_AGE_SECONDS)
     world.figures.flush_if_due()
-    assert len(world.events(BATCH_PUBLISHED)) == MOST_IN_BATCH + 1
+    assert len(world.events(BATCH_PUBLISHED)) == MAX_EVENTS_PER_BATCH + 1
 
 
 def test_a_function_waits_no_longer_than_a_moment(world, monkeypatch):
     """A log that does not answer holds an invocation up for a bounded time only."""
-    monkeypatch.setattr(module, "FLUSH_SECONDS", 0.01)
+    monkeypatch.setattr(module, "FLUSH_WAIT_SECONDS", 0.01)
     world.on(Feature.KPI_COLLECTION)
     world.log_answers.clear()
 

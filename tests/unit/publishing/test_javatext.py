@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from nakadi.publishing.enrichment import as_signed_32_bit, string_hash
+from nakadi.publishing.enrichment import as_signed_32_bit, java_string_hash
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ from nakadi.publishing.enrichment import as_signed_32_bit, string_hash
 )
 def test_the_hash_is_java_s(text, value):
     """A text hashes as in Java: 31 times what was, plus the UTF-16 unit, in 32 bits with a sign. (P82, P95)"""
-    assert as_signed_32_bit(string_hash(text)) == value
+    assert as_signed_32_bit(java_string_hash(text)) == value
 
 
 @given(some.text(some.characters(exclude_categories=["Cs"]), max_size=300))
@@ -31,4 +31,4 @@ def test_the_hash_of_any_text(text):
     total = 0
     for high, low in zip(units[::2], units[1::2], strict=True):
         total = (31 * total + 256 * high + low) % 2**32
-    assert as_signed_32_bit(string_hash(text)) == (total if total < 2**31 else total - 2**32)
+    assert as_signed_32_bit(java_string_hash(text)) == (total if total < 2**31 else total - 2**32)

@@ -1,7 +1,14 @@
 import pytest
 
 from nakadi.model.events import Refused, Stored
-from nakadi.publishing.outcome import BatchRejected, BatchStatus, Step, eid_of, outcome_of_append, outcome_of_rejection
+from nakadi.publishing.outcome import (
+    BatchRejected,
+    BatchStatus,
+    PublishingStep,
+    eid_of,
+    outcome_of_append,
+    outcome_of_rejection,
+)
 from tests.support.publishing import steps
 
 EVENTS = [{"metadata": {"eid": name}} for name in "abc"]
@@ -10,10 +17,10 @@ EVENTS = [{"metadata": {"eid": name}} for name in "abc"]
 @pytest.mark.parametrize(
     ("step", "reached", "expected"),
     [
-        (Step.VALIDATING, Step.NONE, ["validating", "validating", "none"]),
-        (Step.VALIDATING, Step.VALIDATING, ["validating", "validating", "validating"]),
-        (Step.PARTITIONING, Step.VALIDATING, ["partitioning", "partitioning", "validating"]),
-        (Step.ENRICHING, Step.PARTITIONING, ["enriching", "enriching", "partitioning"]),
+        (PublishingStep.VALIDATING, PublishingStep.NONE, ["validating", "validating", "none"]),
+        (PublishingStep.VALIDATING, PublishingStep.VALIDATING, ["validating", "validating", "validating"]),
+        (PublishingStep.PARTITIONING, PublishingStep.VALIDATING, ["partitioning", "partitioning", "validating"]),
+        (PublishingStep.ENRICHING, PublishingStep.PARTITIONING, ["enriching", "enriching", "partitioning"]),
     ],
 )
 def test_one_event_fails_and_the_others_are_given_up(step, reached, expected):
@@ -27,14 +34,16 @@ def test_one_event_fails_and_the_others_are_given_up(step, reached, expected):
 
 def test_a_batch_rejected_as_a_whole_fails_no_single_event():
     """Without an event at fault, all are aborted where they were. (P121)"""
-    outcome = outcome_of_rejection(EVENTS, BatchRejected(Step.PARTITIONING, reached=Step.VALIDATING))
+    outcome = outcome_of_rejection(
+        EVENTS, BatchRejected(PublishingStep.PARTITIONING, reached=PublishingStep.VALIDATING)
+    )
     assert steps(outcome) == [("aborted", "validating")] * 3
 
 
 def test_partitions_are_reported_once_they_are_chosen():
     """An item has its partition from when it was chosen, and null before. (P120)"""
     outcome = outcome_of_rejection(
-        EVENTS, BatchRejected(Step.PARTITIONING, 1, "why", reached=Step.VALIDATING, partitions=[7])
+        EVENTS, BatchRejected(PublishingStep.PARTITIONING, 1, "why", reached=PublishingStep.VALIDATING, partitions=[7])
     )
     assert [item.partition for item in outcome.items] == ["7", None, None]
 

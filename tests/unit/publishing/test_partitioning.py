@@ -5,9 +5,9 @@ import pytest
 
 from nakadi.common.work import Turns, client_never_gone
 from nakadi.model.event_type import Category, PartitionStrategy
-from nakadi.publishing.batch import MOST_STEPS, WorkBudget
+from nakadi.publishing.batch import MAX_BATCH_STEPS, WorkBudget
 from nakadi.publishing.enrichment import choose_partitions
-from nakadi.publishing.outcome import BatchRejected, Step
+from nakadi.publishing.outcome import BatchRejected, PublishingStep
 from tests.support.builders import an_event_type
 
 
@@ -16,7 +16,7 @@ def nowhere() -> float:
 
 
 def partitions_of(events, draw=nowhere, **event_type):
-    budget = WorkBudget(MOST_STEPS, Turns(), client_never_gone)
+    budget = WorkBudget(MAX_BATCH_STEPS, Turns(), client_never_gone)
     return choose_partitions(an_event_type(**event_type), events, draw, budget)[0]
 
 
@@ -31,8 +31,8 @@ def by_hash(*fields, partitions, **more):
 def refusal(events, **event_type) -> BatchRejected:
     with pytest.raises(BatchRejected) as caught:
         partitions_of(events, **event_type)
-    assert caught.value.step is Step.PARTITIONING
-    assert caught.value.reached is Step.VALIDATING
+    assert caught.value.step is PublishingStep.PARTITIONING
+    assert caught.value.reached is PublishingStep.VALIDATING
     return caught.value
 
 

@@ -24,7 +24,7 @@ from nakadi.model.authorization import Feature
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import StillRunning
 from nakadi.model.subscription import Redrive, SetOffsets
-from nakadi.publishing.system_events import BROKER, SystemEvents, name_hasher
+from nakadi.publishing.system_events import BROKER_SUBJECT, SystemEvents, name_hasher
 from nakadi.subscriptions.api.parked_events import event_key
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def audit_of(broker: BrokerServices) -> Audit:
-    events = SystemEvents(own=broker.system_event_types, publisher=broker.publisher, clock=broker.clock)
+    events = SystemEvents(event_types=broker.system_event_types, publisher=broker.publisher, clock=broker.clock)
     return Audit(broker.features, events, AuditedResources(broker).audited(), name_hasher(broker.settings.hash_salt))
 
 
@@ -185,7 +185,7 @@ class Audit(Struct, frozen=True):
     def publish_own_change(self, resource_type: str, name: str, before: Any, after: Any) -> None:
         """Publish a change that the broker made by itself to the audit log."""
         if self.features.is_on(Feature.AUDIT_LOG_COLLECTION):
-            user = {"user": BROKER.name, "user_hash": self.hashed(BROKER.name)}
+            user = {"user": BROKER_SUBJECT.name, "user_hash": self.hashed(BROKER_SUBJECT.name)}
             self.events.publish(AUDIT_LOG, audit_event(resource_type, name, before, after, user), str(uuid4()))
 
     def _is_on(self) -> bool:

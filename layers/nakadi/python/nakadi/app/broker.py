@@ -266,10 +266,10 @@ class BrokerServices(EventTypeServices):
 
     @cached_property
     def figures(self) -> KpiCollector:
-        from nakadi.publishing.system_events import BROKER, COLLECT_SECONDS, KpiCollector, name_hasher
+        from nakadi.publishing.system_events import BROKER_SUBJECT, COLLECT_SECONDS, KpiCollector, name_hasher
 
         def publish(event_type: str, body: bytes) -> BatchOutcome:
-            return self.publisher.publish(event_type, body, BROKER, flow_id="")
+            return self.publisher.publish(event_type, body, BROKER_SUBJECT, flow_id="")
 
         def count(what: str, number: int) -> None:
             self.metrics.kpi_figures.add(number, what)

@@ -31,7 +31,7 @@ class RequestFigures:
         if is_about_them or request.path.startswith(UNCOUNTED):
             return answer
         if not isinstance(answer, Streaming):
-            if self._figures.is_wanted(ACCESS_LOG):
+            if self._figures.is_collecting(ACCESS_LOG):
                 self._record(request, answer.status, began, len(answer.body))
             return answer
 

@@ -28,43 +28,43 @@ from nakadi.schemas.values import Exhausted, Steps
 Event = dict[str, Any]
 
 # Values can be written down up to 254 levels deep. Lists around the batch take up those beyond the strict limit.
-_WRITABLE_DEPTH = 254
-_SPARE_DEPTH = _WRITABLE_DEPTH - strict_json.MAX_DEPTH - 1
-_SHORT = 8192
+_MAX_WRITE_DEPTH = 254
+_DEPTH_PADDING = _MAX_WRITE_DEPTH - strict_json.MAX_DEPTH - 1
+_BRACKET_COUNTING_BYTES = 8192
 
-_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+_JSON_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 _ESCAPED_COLON = re.compile(rb"(?<!\\)(?:\\\\)*+\\u003[aA]")
 
 # An integer of 19 digits may or may not fit 64 bits. In a text without blanks, these symbols stand around a number.
 _NINETEEN_DIGITS = b"0" * 19
-_DIGITS = bytes.maketrans(b"123456789", b"000000000")
+_DIGITS_TO_ZERO = bytes.maketrans(b"123456789", b"000000000")
 _LONG_INTEGER = re.compile(rb"[:\[,](-?)([0-9]{19,})(?=[,\]}])")
-_LARGEST = {b"": b"9223372036854775807", b"-": b"9223372036854775808"}
+_LARGEST_INTEGERS = {b"": b"9223372036854775807", b"-": b"9223372036854775808"}
 
 # A long body is parsed in pieces of this many bytes, and of this much memory by the estimate of `parsed_memory`.
 PIECE_BYTES = 1024 * 1024
 PIECE_MEMORY = 8 * 1024 * 1024
 # An event that would take more than this, once parsed, is refused: it has 60 000 objects, say, or 280 000 numbers.
-MOST_EVENT_MEMORY = 16 * 1024 * 1024
+MAX_EVENT_MEMORY = 16 * 1024 * 1024
 # An event that is too large to be stored has an answer of its own up to this size; beyond it, it is not even parsed.
-MOST_PARSED_BYTES = 4 * 1024 * 1024
+MAX_PARSED_BYTES = 4 * 1024 * 1024
 
 ARRAY_DECODER = msgspec.json.Decoder(list[msgspec.Raw])
 _OBJECT_DECODER = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 # About two seconds and a half at worst. Ordinary events take between 0.1 and 3 steps a byte.
-MOST_STEPS = 50_000_000
+MAX_BATCH_STEPS = 50_000_000
 # A hundredth of a second at worst, which is enough for thousands of ordinary events: so much is done without a turn.
-FREE_STEPS = 200_000
+STEPS_WITHOUT_TURN = 200_000
 # Once for each of these portions the broker looks whether the client is still connected.
-STEPS_OF_PORTION = 1_000_000
+STEPS_PER_EXTENSION = 1_000_000
 
 
-class NotStrict(Exception):
+class NotStrictJson(Exception):
     """Raised when a body is JSON, and no strict JSON or no array of objects."""
 
 
-PARSE_ERRORS = (NotStrict, orjson.JSONDecodeError, orjson.JSONEncodeError, msgspec.MsgspecError, RecursionError)
+PARSE_ERRORS = (NotStrictJson, orjson.JSONDecodeError, orjson.JSONEncodeError, msgspec.MsgspecError, RecursionError)
 
 
 class BatchLimits(Struct, frozen=True, kw_only=True):
@@ -72,9 +72,9 @@ class BatchLimits(Struct, frozen=True, kw_only=True):
 
     events: int = 10_000
     event_bytes: int = 999_000
-    steps: int = MOST_STEPS
+    steps: int = MAX_BATCH_STEPS
 
-    def check_number(self, events: int) -> None:
+    def check_event_count(self, events: int) -> None:
         """Raise `TooLarge` if a batch may not have so many events."""
         if events > self.events:
             raise TooLarge(f"The batch has more than {self.events} events")
@@ -114,7 +114,7 @@ class BatchPiece(Struct, frozen=True):
         return (self,)
 
     def sizes_above(self, limit: int) -> Mapping[int, int]:
-        return _sizes_of_large(limit, ARRAY_DECODER.decode(self.received)) if len(self.received) > limit else {}
+        return _sizes_above(limit, ARRAY_DECODER.decode(self.received)) if len(self.received) > limit else {}
 
     def texts(self) -> list[bytes]:
         """Each event as it came, less the blanks."""
@@ -122,7 +122,7 @@ class BatchPiece(Struct, frozen=True):
             return [self.text[1:-1]]
         return list(map(bytes, ARRAY_DECODER.decode(self.text)))
 
-    def texts_with(self, member: str, values: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
+    def texts_replacing_member(self, member: str, values: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
         """The same with other values of an object that each event has as a member; pairs of old and new, as written."""
         first, later = b'{"%b":' % member.encode(), b',"%b":' % member.encode()
         texts: list[bytes] = []
@@ -134,7 +134,7 @@ class BatchPiece(Struct, frozen=True):
             elif text.endswith(later + old + b"}"):
                 texts.append(b"".join((text[: -len(old) - 1], new, b"}")))
             else:
-                start, end = _bounds_of_member(text, member)
+                start, end = _member_bounds(text, member)
                 texts.append(b"".join((text[:start], new, text[end:])))
         return texts
 
@@ -144,11 +144,11 @@ class LongBatch:
 
     def __init__(self, texts: Sequence[Text], limits: BatchLimits) -> None:
         self.received = texts
-        self._bounds = list(_bounds(texts, limits))
+        self._piece_bounds = list(_piece_bounds(texts, limits))
 
     @property
     def is_one_piece(self) -> bool:
-        return len(self._bounds) <= 1
+        return len(self._piece_bounds) <= 1
 
     @property
     def events(self) -> Sequence[Event]:
@@ -156,17 +156,17 @@ class LongBatch:
         return _EventsOfLongBatch(self)
 
     def pieces(self) -> Iterable[BatchPiece]:
-        return map(parse_piece, self.arrays())
+        return map(parse_piece, self.piece_texts())
 
     def texts(self) -> list[bytes]:
         return [text for piece in self.pieces() for text in piece.texts()]
 
-    def arrays(self) -> Iterator[bytes]:
+    def piece_texts(self) -> Iterator[bytes]:
         """The text of each piece."""
-        return (json_array_of(self.received[first:last]) for first, last in self._bounds)
+        return (json_array_of(self.received[first:last]) for first, last in self._piece_bounds)
 
     def sizes_above(self, limit: int) -> Mapping[int, int]:
-        return _sizes_of_large(limit, self.received)
+        return _sizes_above(limit, self.received)
 
 
 class _EventsOfLongBatch(Sequence[Event]):
@@ -177,7 +177,7 @@ class _EventsOfLongBatch(Sequence[Event]):
         return len(self._batch.received)
 
     def __iter__(self) -> Iterator[Event]:
-        for array in self._batch.arrays():
+        for array in self._batch.piece_texts():
             # Not kept in a variable: it has to be gone before the next piece is parsed.
             yield from orjson.loads(array)
 
@@ -192,12 +192,12 @@ class _EventsOfLongBatch(Sequence[Event]):
         return event
 
 
-def _bounds(texts: Sequence[Text], limits: BatchLimits) -> Iterator[tuple[int, int]]:
+def _piece_bounds(texts: Sequence[Text], limits: BatchLimits) -> Iterator[tuple[int, int]]:
     """Where the pieces begin and end."""
     first = size = memory = 0
     for index, text in enumerate(texts):
         length = len(text)
-        needed = memory_of_event(index, text, limits)
+        needed = estimate_event_memory(index, text, limits)
         if index > first and (size + length > PIECE_BYTES or memory + needed > PIECE_MEMORY):
             yield first, index
             first, size, memory = index, 0, 0
@@ -207,17 +207,17 @@ def _bounds(texts: Sequence[Text], limits: BatchLimits) -> Iterator[tuple[int, i
         yield first, len(texts)
 
 
-def memory_of_event(index: int, text: Text, limits: BatchLimits) -> int:
+def estimate_event_memory(index: int, text: Text, limits: BatchLimits) -> int:
     """About how much memory an event takes once it is parsed; raises `TooLarge` if it may not be parsed at all."""
-    if len(text) > max(MOST_PARSED_BYTES, limits.event_bytes):
+    if len(text) > max(MAX_PARSED_BYTES, limits.event_bytes):
         raise TooLarge(f"Event too large: {len(text)} bytes, max size is {limits.event_bytes} bytes")
     needed = parsed_memory(text)
-    if needed > MOST_EVENT_MEMORY and memory_exceeds(text, MOST_EVENT_MEMORY):
-        raise too_many_values(index)
+    if needed > MAX_EVENT_MEMORY and memory_exceeds(text, MAX_EVENT_MEMORY):
+        raise too_many_values_error(index)
     return needed
 
 
-def too_many_values(index: int) -> TooLarge:
+def too_many_values_error(index: int) -> TooLarge:
     return TooLarge(f"The event at index {index} has too many values within it")
 
 
@@ -229,25 +229,25 @@ def parse_piece(body: bytes) -> BatchPiece:
     """The events of an array; raises one of `PARSE_ERRORS` if it is not strict JSON, or holds anything but objects."""
     events = orjson.loads(body)
     if type(events) is not list:
-        raise NotStrict
+        raise NotStrictJson
     for event in events:
         if type(event) is not dict:
-            raise NotStrict
-    written, small = _serialized(events, body)
+            raise NotStrictJson
+    written, small = _serialize_events(events, body)
     if written == body and small:
         return BatchPiece(events, body, body)
     packed = msgspec.json.format(body, indent=-1)
     if packed != written or not small:
-        _check_texts(events, packed)
+        _check_strict_json(events, packed)
     return BatchPiece(events, packed, body)
 
 
-def _serialized(events: list[Event], body: bytes) -> tuple[bytes, bool]:
+def _serialize_events(events: list[Event], body: bytes) -> tuple[bytes, bool]:
     """The events as they are written here, and whether all integers are so small that every parser reads the same."""
     nested: list[Any] = events
     # What has few brackets is not too deep; counting them in a long body takes longer than these lists do.
-    is_flat = len(body) < _SHORT and body.count(b"{") + body.count(b"[") <= strict_json.MAX_DEPTH
-    spare = 0 if is_flat else _SPARE_DEPTH
+    is_flat = len(body) < _BRACKET_COUNTING_BYTES and body.count(b"{") + body.count(b"[") <= strict_json.MAX_DEPTH
+    spare = 0 if is_flat else _DEPTH_PADDING
     for _ in range(spare):
         nested = [nested]
     try:
@@ -257,37 +257,37 @@ def _serialized(events: list[Event], body: bytes) -> tuple[bytes, bool]:
     return text[spare : len(text) - spare], small
 
 
-def _check_texts(events: list[Event], packed: bytes) -> None:
-    """Raise `NotStrict` if an event, whose text has no blanks, has a repeated key or an integer beyond 64 bits."""
+def _check_strict_json(events: list[Event], packed: bytes) -> None:
+    """Raise `NotStrictJson` if an event, whose text has no blanks, has a repeated key or an integer beyond 64 bits."""
     for event, raw in zip(events, ARRAY_DECODER.decode(packed), strict=True):
         text = bytes(raw)
-        if _number_of_colons(text) != orjson.dumps(event).count(b":") or _holds_too_long_integer(text):
-            raise NotStrict
+        if _count_colons(text) != orjson.dumps(event).count(b":") or _holds_too_long_integer(text):
+            raise NotStrictJson
 
 
-def _number_of_colons(text: bytes) -> int:
+def _count_colons(text: bytes) -> int:
     """How many colons an object has, in its strings too. With each repeated key, a parser loses one at least."""
     escaped = len(_ESCAPED_COLON.findall(text)) if b"\\u003" in text else 0
     return text.count(b":") + escaped
 
 
 def _holds_too_long_integer(text: bytes) -> bool:
-    if _NINETEEN_DIGITS not in text.translate(_DIGITS):
+    if _NINETEEN_DIGITS not in text.translate(_DIGITS_TO_ZERO):
         return False
-    found = _LONG_INTEGER.findall(_STRING.sub(b'""', text))
-    return any(len(digits) > 19 or digits > _LARGEST[sign] for sign, digits in found)
+    found = _LONG_INTEGER.findall(_JSON_STRING.sub(b'""', text))
+    return any(len(digits) > 19 or digits > _LARGEST_INTEGERS[sign] for sign, digits in found)
 
 
-def _sizes_of_large(limit: int, texts: Iterable[Text | msgspec.Raw]) -> Mapping[int, int]:
+def _sizes_above(limit: int, texts: Iterable[Text | msgspec.Raw]) -> Mapping[int, int]:
     sizes = (memoryview(text).nbytes for text in texts)
     return {index: size for index, size in enumerate(sizes) if size > limit}
 
 
-def _bounds_of_member(text: bytes, name: str) -> tuple[int, int]:
+def _member_bounds(text: bytes, name: str) -> tuple[int, int]:
     """Where in the text of an object the value of a member begins and ends."""
     end = 0
     for key, value in _OBJECT_DECODER.decode(text).items():
-        string = _STRING.match(text, end + 1)
+        string = _JSON_STRING.match(text, end + 1)
         assert string is not None
         start = string.end() + 1
         end = start + len(bytes(value))
@@ -297,7 +297,7 @@ def _bounds_of_member(text: bytes, name: str) -> tuple[int, int]:
 
 
 class WorkBudget:
-    """The steps that the work on one batch may take. `steps` are those for the moment; `extend` adds to them.
+    """The steps that the work on one batch may take. `steps` are those that are left of what `add_steps` added.
 
     One thread computes at a time. So work beyond the free steps waits for its turn, which it keeps until `close`, and
     looks after each portion whether the client is still connected.
@@ -305,10 +305,10 @@ class WorkBudget:
 
     def __init__(self, most: int, turns: Turns, is_gone: Callable[[], bool]) -> None:
         self.most = most
-        free = min(most, FREE_STEPS)
+        free = min(most, STEPS_WITHOUT_TURN)
         self.steps: Steps = [free]
         self._left = most - free
-        self._portion = STEPS_OF_PORTION
+        self._portion = STEPS_PER_EXTENSION
         self._turns = turns
         self._is_gone = is_gone
         self._held: ExitStack | None = None
@@ -321,7 +321,7 @@ class WorkBudget:
             # Only now is there a turn to give back: waiting for it may have failed.
             self._held = held
 
-    def extend(self, *, larger: bool = False) -> None:
+    def add_steps(self, *, larger: bool = False) -> None:
         """Add steps; `larger` makes it twice as many from now on, for what did not end with so many.
 
         Raises `Exhausted` when there are none left, and `TryLater` when this is no time for long work.
@@ -335,12 +335,12 @@ class WorkBudget:
         self.steps[0] = min(self._portion, self._left)
         self._left -= self.steps[0]
 
-    def spend(self, number: int) -> None:
+    def spend_steps(self, number: int) -> None:
         """Account for work that goes on where it was when there are more steps."""
         self.steps[0] -= number
         while self.steps[0] < 0:
             missing = self.steps[0]
-            self.extend()
+            self.add_steps()
             self.steps[0] += missing
 
     def close(self) -> None:

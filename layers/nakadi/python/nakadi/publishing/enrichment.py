@@ -14,7 +14,7 @@ from msgspec import Struct
 from nakadi.model.event_type import Category, EnrichmentStrategy, EventType, PartitionStrategy, Version
 from nakadi.model.outcomes import Malformed
 from nakadi.publishing.batch import Batch, BatchPiece, WorkBudget
-from nakadi.publishing.outcome import BatchRejected, Step
+from nakadi.publishing.outcome import BatchRejected, PublishingStep
 from nakadi.schemas.values import Exhausted, NoSuchField, path_segments, text_of, value_at
 
 # Partitions -----------------------------------------------------------------------------------------------------------
@@ -25,9 +25,9 @@ Event = Mapping[str, Any]
 RandomNumber = Callable[[], float]
 """Draws a number from 0 to below 1, each as likely as the other."""
 
-TOO_MUCH = "The keys of this batch are too long to be hashed at once: publish fewer or smaller events at a time"
+KEYS_TOO_LONG = "The keys of this batch are too long to be hashed at once: publish fewer or smaller events at a time"
 
-_Choice = tuple[int, str | None]
+_PartitionChoice = tuple[int, str | None]
 """A partition, and the key that it was chosen by if there is one."""
 
 
@@ -50,27 +50,27 @@ def choose_partitions(
             number, of = len(events), event_type.timeline.partitions
             return [int(random_number() * of) for _ in range(number)] if of > 1 else [0] * number, [None] * number
         case PartitionStrategy.USER_DEFINED:
-            choose = _chooser_by_metadata(event_type.partitions)
+            choose = _partition_chooser_by_metadata(event_type.partitions)
         case PartitionStrategy.HASH:
-            choose = _chooser_by_hash(event_type, budget)
+            choose = _partition_chooser_by_hash(event_type, budget)
     for event in events:
         try:
             partition, key = choose(event)
         except (NoPartition, Exhausted) as error:
-            detail = str(error) if isinstance(error, NoPartition) else TOO_MUCH
+            detail = str(error) if isinstance(error, NoPartition) else KEYS_TOO_LONG
             index = len(partitions)
             raise BatchRejected(
-                Step.PARTITIONING, index, detail, reached=Step.VALIDATING, partitions=partitions
+                PublishingStep.PARTITIONING, index, detail, reached=PublishingStep.VALIDATING, partitions=partitions
             ) from error
         partitions.append(partition)
         keys.append(key)
     return partitions, keys
 
 
-def _chooser_by_metadata(partitions: tuple[str, ...]) -> Callable[[Event], _Choice]:
+def _partition_chooser_by_metadata(partitions: tuple[str, ...]) -> Callable[[Event], _PartitionChoice]:
     numbers = {name: int(name) for name in partitions}
 
-    def choose(event: Event) -> _Choice:
+    def choose(event: Event) -> _PartitionChoice:
         metadata = event.get("metadata")
         wanted = metadata.get("partition") if isinstance(metadata, dict) else None
         if not isinstance(wanted, str):
@@ -84,17 +84,17 @@ def _chooser_by_metadata(partitions: tuple[str, ...]) -> Callable[[Event], _Choi
     return choose
 
 
-def _chooser_by_hash(event_type: EventType, budget: WorkBudget) -> Callable[[Event], _Choice]:
+def _partition_chooser_by_hash(event_type: EventType, budget: WorkBudget) -> Callable[[Event], _PartitionChoice]:
     if not event_type.partition_key_fields:
-        raise BatchRejected(Step.PARTITIONING, reached=Step.VALIDATING)
+        raise BatchRejected(PublishingStep.PARTITIONING, reached=PublishingStep.VALIDATING)
     fields = [field for field in event_type.partition_key_fields if field is not None]
     if len(fields) < len(event_type.partition_key_fields):
         return _refuse_null_key_field
     root = ("data",) if event_type.category is Category.DATA else ()
     paths = [(*root, *path_segments(field)) for field in fields]
-    numbers = _in_text_order(event_type.timeline.partitions)
+    numbers = _partitions_in_text_order(event_type.timeline.partitions)
 
-    def choose(event: Event) -> _Choice:
+    def choose(event: Event) -> _PartitionChoice:
         keys: list[str] = []
         work = 0
         for path in paths:
@@ -106,20 +106,20 @@ def _chooser_by_hash(event_type: EventType, budget: WorkBudget) -> Callable[[Eve
             keys.append(key)
             # A key may be as long as an event. The hash takes a step for each character, and to write one takes more.
             work += len(key) if key is value else 5 * len(key)
-        budget.spend(work)
-        total = as_signed_32_bit(sum(map(string_hash, keys)))
+        budget.spend_steps(work)
+        total = as_signed_32_bit(sum(map(java_string_hash, keys)))
         return numbers[abs(total) % len(numbers)], ",".join(keys)
 
     return choose
 
 
-def _refuse_null_key_field(_: Event) -> _Choice:
+def _refuse_null_key_field(_: Event) -> _PartitionChoice:
     """By a list of key fields with a null in it, which is a field that no event has."""
     raise NoPartition(str(NoSuchField("null")))
 
 
 @lru_cache(maxsize=100)
-def _in_text_order(partitions: int) -> tuple[int, ...]:
+def _partitions_in_text_order(partitions: int) -> tuple[int, ...]:
     """The list that a hash points into: 0, 1, 10, 11, 2."""
     return tuple(sorted(range(partitions), key=str))
 
@@ -128,25 +128,25 @@ def _in_text_order(partitions: int) -> tuple[int, ...]:
 
 # Partitions chosen by hash must stay where they are when producers and consumers move over, so it is the one of Java.
 
-_MASK = 0xFFFFFFFF
-_BLOCK = 64
+_MASK_32_BITS = 0xFFFFFFFF
+_HASH_BLOCK_LENGTH = 64
 
 
-def string_hash(text: str) -> int:
+def java_string_hash(text: str) -> int:
     """`31 * hash + unit` over the UTF-16 code units, in 32 bits without sign."""
     units = _utf16_units(text)
     total = 0
     # Cutting down to 32 bits costs as much as the sum, and letting it grow costs more with every unit.
-    for start in range(0, len(units), _BLOCK):
-        for unit in units[start : start + _BLOCK]:
+    for start in range(0, len(units), _HASH_BLOCK_LENGTH):
+        for unit in units[start : start + _HASH_BLOCK_LENGTH]:
             total = 31 * total + unit
-        total &= _MASK
+        total &= _MASK_32_BITS
     return total
 
 
 def as_signed_32_bit(total: int) -> int:
     """What a sum is in 32 bits with a sign."""
-    return ((total + 0x80000000) & _MASK) - 0x80000000
+    return ((total + 0x80000000) & _MASK_32_BITS) - 0x80000000
 
 
 def _utf16_units(text: str) -> Sequence[int]:
@@ -161,11 +161,11 @@ def _utf16_units(text: str) -> Sequence[int]:
 
 COMPACTION_KEY = "partition_compaction_key"
 
-STAMPED = frozenset({"published_by", "received_at", "event_type", "version", "flow_id", "partition"})
+BROKER_METADATA_FIELDS = frozenset({"published_by", "received_at", "event_type", "version", "flow_id", "partition"})
 """The metadata that the broker adds. Most producers leave them to it."""
 
 
-class Origin(Struct, frozen=True, kw_only=True):
+class BatchOrigin(Struct, frozen=True, kw_only=True):
     """What is the same for all events of a request."""
 
     published_by: str
@@ -174,7 +174,7 @@ class Origin(Struct, frozen=True, kw_only=True):
     version: Version
 
 
-def enriched(event_type: EventType, batch: Batch, origin: Origin, partitions: Sequence[int]) -> list[bytes]:
+def enriched_texts(event_type: EventType, batch: Batch, origin: BatchOrigin, partitions: Sequence[int]) -> list[bytes]:
     """The texts of the events as they are stored: as they came, but for their metadata."""
     if EnrichmentStrategy.METADATA not in event_type.enrichment_strategies:
         return batch.texts()
@@ -189,7 +189,9 @@ def enriched(event_type: EventType, batch: Batch, origin: Origin, partitions: Se
     endings = {each: b",%b" % orjson.dumps(added)[1:] for each, added in stamps.items()}
     texts: list[bytes] = []
     for piece in batch.pieces():
-        texts += piece.texts_with("metadata", _metadata_changes(piece, stamps, endings, partitions, len(texts)))
+        texts += piece.texts_replacing_member(
+            "metadata", _metadata_changes(piece, stamps, endings, partitions, len(texts))
+        )
     return texts
 
 
@@ -208,9 +210,11 @@ def _metadata_changes(
         metadata = event.get("metadata")
         if type(metadata) is not dict:
             detail = "enrichment error"
-            raise BatchRejected(Step.ENRICHING, index, detail, reached=Step.PARTITIONING, partitions=partitions)
+            raise BatchRejected(
+                PublishingStep.ENRICHING, index, detail, reached=PublishingStep.PARTITIONING, partitions=partitions
+            )
         partition, sent = partitions[index], orjson.dumps(metadata)
-        if metadata and STAMPED.isdisjoint(metadata):
+        if metadata and BROKER_METADATA_FIELDS.isdisjoint(metadata):
             yield sent, sent[:-1] + endings[partition]
             continue
         stamped = {**metadata, **stamps[partition]}
@@ -228,21 +232,21 @@ def compaction_keys(events: Iterable[Mapping[str, Any]]) -> list[str | None]:
     """The key of each event by which compaction keeps the newest; raises `Malformed` at the first that has none."""
     keys: list[str | None] = []
     for event in events:
-        metadata = _member(event, "metadata")
+        metadata = _required_member(event, "metadata")
         if not isinstance(metadata, dict):
-            raise _malformed("metadata", "is not a JSONObject.")
-        key = _member(metadata, COMPACTION_KEY)
+            raise _malformed_event("metadata", "is not a JSONObject.")
+        key = _required_member(metadata, COMPACTION_KEY)
         if not isinstance(key, str):
-            raise _malformed(COMPACTION_KEY, "not a string.")
+            raise _malformed_event(COMPACTION_KEY, "not a string.")
         keys.append(key)
     return keys
 
 
-def _member(value: Mapping[str, Any], name: str) -> Any:
+def _required_member(value: Mapping[str, Any], name: str) -> Any:
     if name not in value:
-        raise _malformed(name, "not found.")
+        raise _malformed_event(name, "not found.")
     return value[name]
 
 
-def _malformed(name: str, problem: str) -> Malformed:
+def _malformed_event(name: str, problem: str) -> Malformed:
     return Malformed(f'Error occurred when parsing event(s). JSONObject["{name}"] {problem}')

@@ -16,7 +16,7 @@ from nakadi.model.events import Fate, Refused
 from nakadi.schemas.values import text_of
 
 
-class Step(StrEnum):
+class PublishingStep(StrEnum):
     NONE = "none"
     VALIDATING = "validating"
     PARTITIONING = "partitioning"
@@ -35,7 +35,7 @@ class ItemResult(Struct, frozen=True, kw_only=True):
 
     publishing_status: PublishingStatus
     detail: str = ""
-    step: Step
+    step: PublishingStep
     eid: str
     partition: str | None = None
 
@@ -53,7 +53,7 @@ class BatchOutcome(Struct, frozen=True):
     status: BatchStatus
     items: tuple[ItemResult, ...] = ()
     stored: int = 0
-    step: Step = Step.PUBLISHING
+    step: PublishingStep = PublishingStep.PUBLISHING
 
 
 class BatchRejected(Exception):
@@ -64,11 +64,11 @@ class BatchRejected(Exception):
 
     def __init__(
         self,
-        step: Step,
+        step: PublishingStep,
         index: int | None = None,
         detail: str = "",
         *,
-        reached: Step = Step.NONE,
+        reached: PublishingStep = PublishingStep.NONE,
         partitions: Sequence[int] = (),
     ) -> None:
         super().__init__(detail)
@@ -115,7 +115,7 @@ def outcome_of_append(
                 eid=eid_of(event),
                 partition=str(partition),
                 publishing_status=PublishingStatus.FAILED if failed else PublishingStatus.SUBMITTED,
-                step=Step.PUBLISHING,
+                step=PublishingStep.PUBLISHING,
                 detail=refused.get(partition, ""),
             )
         )

@@ -30,13 +30,13 @@ from nakadi.model.outcomes import NotPermitted, TryLater, Unavailable
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import Append, EventLogs, Fates, SealedTopic, UnknownTopic
 from nakadi.publishing.batch import Batch, BatchLimits, BatchPiece, WorkBudget
-from nakadi.publishing.enrichment import Origin, RandomNumber, choose_partitions, compaction_keys, enriched
+from nakadi.publishing.enrichment import BatchOrigin, RandomNumber, choose_partitions, compaction_keys, enriched_texts
 from nakadi.publishing.outcome import (
     BatchOutcome,
     BatchRejected,
     BatchStatus,
     PublishingStatus,
-    Step,
+    PublishingStep,
     outcome_of_append,
     outcome_of_rejection,
 )
@@ -46,8 +46,8 @@ from nakadi.publishing.validation import (
     check_owners,
     effective_schema_of,
     find_owners,
-    read,
-    validate,
+    read_batch,
+    validate_events,
 )
 from nakadi.schemas.validation import Validators
 
@@ -55,17 +55,19 @@ log = logging.getLogger(__name__)
 
 NO_FATES: Fates = {}
 
-_NEW_RECORD: Callable[[tuple[bytes, str | None, Attribute | None, str | None]], Record] = partial(tuple.__new__, Record)
+_RECORD_FROM_TUPLE: Callable[[tuple[bytes, str | None, Attribute | None, str | None]], Record] = partial(
+    tuple.__new__, Record
+)
 
 # A switch of timelines takes well under a second; a batch that waits for one asks again this often.
-ASK_AGAIN_SECONDS = 0.05
+TIMELINE_POLL_SECONDS = 0.05
 
 
-Publication = Generator[Append, Fates, BatchOutcome]
-"""Publishing as steps: what is yielded has to be appended, and to be answered by its fates or its exception."""
+PublishingTask = Generator[Append, Fates, BatchOutcome]
+"""Publishing as a generator: each append that it yields has to be made, and its fates sent or its exception thrown."""
 
 
-class Sender(Struct, frozen=True, kw_only=True):
+class BatchSender(Struct, frozen=True, kw_only=True):
     """Who sent a batch and may have disconnected since, and the subscription that it is meant for, if it is one."""
 
     subject: Subject
@@ -74,15 +76,15 @@ class Sender(Struct, frozen=True, kw_only=True):
     is_gone: Callable[[], bool]
 
 
-Prepare = Callable[[EventType, Batch, Sender], tuple[Sequence[int], Iterable[Record]]]
+PrepareRecords = Callable[[EventType, Batch, BatchSender], tuple[Sequence[int], Iterable[Record]]]
 """Makes the records of a batch, and chooses the partition of each. Raises `BatchRejected`."""
 
-Count = Callable[[str, int, int], None]
+CountEvents = Callable[[str, int, int], None]
 """Counts events of an event type that were stored, in a body of so many bytes."""
 
 
 class Publisher(Struct, frozen=True, kw_only=True):
-    """Takes batches of events in. `most_wait` is how many seconds a batch waits for maintenance to be over."""
+    """Takes batches of events in. `max_wait` is how many seconds a batch waits for maintenance to be over."""
 
     event_types: EventTypes
     validators: Validators
@@ -93,7 +95,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
     limits: BatchLimits
     turns: Turns = field(default_factory=Turns)
     metrics: Metrics = field(default_factory=Metrics)
-    most_wait: float = 40.0
+    max_wait: float = 40.0
     pause: Callable[[float], None] = time.sleep
     random_number: RandomNumber = random.random
 
@@ -107,9 +109,9 @@ class Publisher(Struct, frozen=True, kw_only=True):
         is_gone: Callable[[], bool] = client_never_gone,
     ) -> BatchOutcome:
         """Store the events of a body; raises `Malformed`, `NotFound` or another outcome if it cannot be processed."""
-        return finished(self.publication(event_type, body, subject, flow_id, directed_to, is_gone))
+        return run_appends(self.publishing_task(event_type, body, subject, flow_id, directed_to, is_gone))
 
-    def publication(
+    def publishing_task(
         self,
         event_type: str,
         body: bytes,
@@ -117,10 +119,10 @@ class Publisher(Struct, frozen=True, kw_only=True):
         flow_id: str,
         directed_to: str | None = None,
         is_gone: Callable[[], bool] = client_never_gone,
-    ) -> Publication:
-        """The same as steps. What is before the first append changes nothing, and may be begun anew."""
-        sender = Sender(subject=subject, flow_id=flow_id, directed_to=directed_to, is_gone=is_gone)
-        return self._steps(event_type, body, sender, self._checked_and_enriched, self.metrics.stored)
+    ) -> PublishingTask:
+        """The same as a generator. What is before the first append changes nothing, and may be begun anew."""
+        sender = BatchSender(subject=subject, flow_id=flow_id, directed_to=directed_to, is_gone=is_gone)
+        return self._prepare_and_append(event_type, body, sender, self._make_records, self.metrics.stored)
 
     def delete(
         self,
@@ -131,21 +133,23 @@ class Publisher(Struct, frozen=True, kw_only=True):
         is_gone: Callable[[], bool] = client_never_gone,
     ) -> BatchOutcome:
         """Store a tombstone for each event of a body."""
-        return finished(self.deletion(event_type, body, subject, flow_id, is_gone))
+        return run_appends(self.deletion_task(event_type, body, subject, flow_id, is_gone))
 
-    def deletion(
+    def deletion_task(
         self,
         event_type: str,
         body: bytes,
         subject: Subject,
         flow_id: str,
         is_gone: Callable[[], bool] = client_never_gone,
-    ) -> Publication:
-        """The same as steps."""
-        sender = Sender(subject=subject, flow_id=flow_id, is_gone=is_gone)
-        return self._steps(event_type, body, sender, self._tombstones, self._count_deleted)
+    ) -> PublishingTask:
+        """The same as a generator."""
+        sender = BatchSender(subject=subject, flow_id=flow_id, is_gone=is_gone)
+        return self._prepare_and_append(event_type, body, sender, self._make_tombstones, self._count_deleted_events)
 
-    def _steps(self, name: str, body: bytes, sender: Sender, prepare: Prepare, count: Count) -> Publication:
+    def _prepare_and_append(
+        self, name: str, body: bytes, sender: BatchSender, prepare: PrepareRecords, count: CountEvents
+    ) -> PublishingTask:
         """Prepare and append until the event type's timeline is open, or for as long as a batch may be kept waiting.
 
         The cached event type may be out of date: another process may have changed it since, or deleted it and created
@@ -153,15 +157,15 @@ class Publisher(Struct, frozen=True, kw_only=True):
         batch is stored for it: the topic of a deleted event type is gone, and permission is asked again for the event
         type that is read then.
         """
-        batch = read(body, self.limits, partial(self.turns.turn, sender.is_gone))
+        batch = read_batch(body, self.limits, partial(self.turns.turn, sender.is_gone))
         event_type = self.event_types.cached(name)
-        deadline = self.clock.monotonic() + self.most_wait
+        deadline = self.clock.monotonic() + self.max_wait
         while True:
             try:
                 if not self.permissions.allows(Operation.WRITE, event_type.resource, sender.subject):
                     raise denied(Operation.WRITE, event_type.resource)
                 partitions, records = prepare(event_type, batch, sender)
-                by_partition = _by_partition(partitions, records)
+                by_partition = _group_by_partition(partitions, records)
                 timeline, fates = event_type.timeline, NO_FATES
                 if by_partition:
                     try:
@@ -172,17 +176,17 @@ class Publisher(Struct, frozen=True, kw_only=True):
             except (SealedTopic, UnknownTopic):
                 event_type = self._await_next_timeline(event_type, deadline)
             except (NotPermitted, BatchRejected) as refusal:
-                newer = self._if_changed(event_type, deadline)
+                newer = self._newer_event_type(event_type, deadline)
                 if newer is not None:
                     event_type = newer
                 elif isinstance(refusal, BatchRejected):
-                    return self._counted(name, len(body), outcome_of_rejection(batch.events, refusal), count)
+                    return self._count_events(name, len(body), outcome_of_rejection(batch.events, refusal), count)
                 else:
                     raise
             else:
-                return self._counted(name, len(body), outcome_of_append(batch.events, partitions, fates), count)
+                return self._count_events(name, len(body), outcome_of_append(batch.events, partitions, fates), count)
 
-    def _counted(self, name: str, size: int, outcome: BatchOutcome, count: Count) -> BatchOutcome:
+    def _count_events(self, name: str, size: int, outcome: BatchOutcome, count: CountEvents) -> BatchOutcome:
         stored = outcome.stored
         if outcome.status is not BatchStatus.STORED:
             stored = sum(each.publishing_status is PublishingStatus.SUBMITTED for each in outcome.items)
@@ -191,44 +195,44 @@ class Publisher(Struct, frozen=True, kw_only=True):
             count(name, stored, size)
         return outcome
 
-    def _count_deleted(self, name: str, events: int, _size: int) -> None:
+    def _count_deleted_events(self, name: str, events: int, _size: int) -> None:
         self.metrics.events_deleted.add(events, name)
 
     # What is made of a batch
 
-    def _checked_and_enriched(
-        self, event_type: EventType, batch: Batch, sender: Sender
+    def _make_records(
+        self, event_type: EventType, batch: Batch, sender: BatchSender
     ) -> tuple[Sequence[int], Iterable[Record]]:
         budget = WorkBudget(self.limits.steps, self.turns, sender.is_gone)
         try:
             if not isinstance(batch, BatchPiece):
                 budget.take_turn()  # a long batch is parsed again by each step
-            owners, reached = self._permitted_owners(event_type, batch, sender.subject)
+            owners, reached = self._find_permitted_owners(event_type, batch, sender.subject)
             if event_type.schema.type is not SchemaType.JSON:
                 event_type = self._with_json_schema(event_type, reached)
             validator = self.validators.of(event_type, partial(effective_schema_of, event_type))
-            validate(event_type, batch, validator, budget, most_bytes=self.limits.event_bytes, reached=reached)
+            validate_events(event_type, batch, validator, budget, most_bytes=self.limits.event_bytes, reached=reached)
             partitions, keys = choose_partitions(event_type, batch.events, self.random_number, budget)
             if event_type.cleanup_policy.compacts:
                 keys = compaction_keys(batch.events)
-            origin = Origin(
+            origin = BatchOrigin(
                 published_by=sender.subject.name,
                 flow_id=sender.flow_id,
                 received_at=self.clock.now(),
                 version=event_type.schema.version,
             )
-            values = enriched(event_type, batch, origin, partitions)
+            values = enriched_texts(event_type, batch, origin, partitions)
         finally:
             budget.close()
         # As `Record._make` does it, without a call for each event.
-        return partitions, map(_NEW_RECORD, zip(values, keys, owners, repeat(sender.directed_to)))
+        return partitions, map(_RECORD_FROM_TUPLE, zip(values, keys, owners, repeat(sender.directed_to)))
 
-    def _tombstones(
-        self, event_type: EventType, batch: Batch, sender: Sender
+    def _make_tombstones(
+        self, event_type: EventType, batch: Batch, sender: BatchSender
     ) -> tuple[Sequence[int], Iterable[Record]]:
         budget = WorkBudget(self.limits.steps, self.turns, sender.is_gone)
         try:
-            owners, reached = self._permitted_owners(event_type, batch, sender.subject)
+            owners, reached = self._find_permitted_owners(event_type, batch, sender.subject)
             check_delete_batch(event_type, batch, most_bytes=self.limits.event_bytes, reached=reached)
             if not isinstance(batch, BatchPiece):
                 budget.take_turn()
@@ -238,29 +242,31 @@ class Publisher(Struct, frozen=True, kw_only=True):
             budget.close()
         return partitions, map(Record, repeat(None), keys, owners)
 
-    def _permitted_owners(self, event_type: EventType, batch: Batch, subject: Subject) -> tuple[Owners, Step]:
+    def _find_permitted_owners(
+        self, event_type: EventType, batch: Batch, subject: Subject
+    ) -> tuple[Owners, PublishingStep]:
         """The owner of each event, and how far events came before any of them was validated.
 
         Checking their owners is a part of validating them.
         """
         selector = event_type.event_owner_selector
         if selector is None or not self.features.is_on(Feature.EVENT_OWNER_SELECTOR_AUTHZ):
-            return [None] * len(batch.events), Step.NONE
+            return [None] * len(batch.events), PublishingStep.NONE
         owners = find_owners(batch.events, selector)
         check_owners(batch.events, owners, subject, self.permissions)
-        return owners, Step.VALIDATING
+        return owners, PublishingStep.VALIDATING
 
-    def _with_json_schema(self, event_type: EventType, reached: Step) -> EventType:
+    def _with_json_schema(self, event_type: EventType, reached: PublishingStep) -> EventType:
         """The event type with its newest JSON schema, which is the one that events are held to."""
         schema = next((each for each in self.event_types.schemas(event_type) if each.type is SchemaType.JSON), None)
         if schema is None:
             detail = f"No json_schema found for event type: {event_type.name}"
-            raise BatchRejected(Step.VALIDATING, 0, detail, reached=reached)
+            raise BatchRejected(PublishingStep.VALIDATING, 0, detail, reached=reached)
         return replace(event_type, schema=schema)
 
     # The event type
 
-    def _if_changed(self, event_type: EventType, deadline: float) -> EventType | None:
+    def _newer_event_type(self, event_type: EventType, deadline: float) -> EventType | None:
         """The event type of this name, if it is not as it was cached."""
         current = self.event_types.get(event_type.name)
         same = (current.id, current.revision) == (event_type.id, event_type.revision)
@@ -274,10 +280,10 @@ class Publisher(Struct, frozen=True, kw_only=True):
                 return current
             if self.clock.monotonic() >= deadline:
                 raise TryLater(EVENT_TYPE_BUSY)
-            self.pause(ASK_AGAIN_SECONDS)
+            self.pause(TIMELINE_POLL_SECONDS)
 
 
-def _by_partition(partitions: Sequence[int], records: Iterable[Record]) -> Mapping[int, Sequence[Record]]:
+def _group_by_partition(partitions: Sequence[int], records: Iterable[Record]) -> Mapping[int, Sequence[Record]]:
     if partitions and partitions.count(partitions[0]) == len(partitions):
         return {partitions[0]: list(records)}
     found: defaultdict[int, list[Record]] = defaultdict(list)
@@ -289,17 +295,17 @@ def _by_partition(partitions: Sequence[int], records: Iterable[Record]) -> Mappi
 Result = TypeVar("Result")
 
 
-def finished(steps: Generator[Append, Fates, Result]) -> Result:
-    """The result of steps, with each append made while this waits."""
+def run_appends(task: Generator[Append, Fates, Result]) -> Result:
+    """Run a generator to its result: make each append that it yields, and wait for it."""
     try:
-        append = next(steps)
+        append = next(task)
         while True:
             try:
                 fates = append.now()
-            except Exception as error:  # noqa: BLE001  # the steps know what it means
-                append = steps.throw(error)
+            except Exception as error:  # noqa: BLE001  # the task knows what it means
+                append = task.throw(error)
             else:
-                append = steps.send(fates)
+                append = task.send(fates)
     except StopIteration as end:
         result: Result = end.value
         return result

@@ -42,20 +42,20 @@ from nakadi.publishing.publisher import Publisher
 
 log = logging.getLogger(__name__)
 
-BROKER = Subject(name="nakadi", trusted=True)
+BROKER_SUBJECT = Subject(name="nakadi", trusted=True)
 
 
 class SystemEvents(Struct, frozen=True, kw_only=True):
-    own: SystemEventTypes
+    event_types: SystemEventTypes
     publisher: Publisher
     clock: Clock
 
     def publish(self, name: str, event: Mapping[str, Any], flow_id: str) -> None:
         """Publish an event without metadata to one of the broker's own event types."""
-        complete = {"metadata": _metadata(self.clock.now()), **event}
+        complete = {"metadata": _new_metadata(self.clock.now()), **event}
         try:
-            self.own.ensure(name)
-            outcome = self.publisher.publish(name, orjson.dumps([complete]), BROKER, flow_id)
+            self.event_types.ensure(name)
+            outcome = self.publisher.publish(name, orjson.dumps([complete]), BROKER_SUBJECT, flow_id)
         except (Outcome, Fault):
             log.warning("Publishing a system event to %s failed", name, exc_info=True)
             return
@@ -68,7 +68,7 @@ def name_hasher(salt: str) -> Callable[[str], str]:
     return lambda name: sha256((salt + name).encode()).hexdigest()
 
 
-def _metadata(now: datetime) -> dict[str, str]:
+def _new_metadata(now: datetime) -> dict[str, str]:
     return {"eid": str(uuid4()), "occurred_at": now.isoformat()}
 
 
@@ -76,26 +76,26 @@ def _metadata(now: datetime) -> dict[str, str]:
 
 
 # What the queue may hold: enough for a pause of the log at a high rate, and little beside what else a process holds.
-MOST_QUEUED = 10_000
-MOST_QUEUED_BYTES = 8_000_000
+MAX_QUEUED_EVENTS = 10_000
+MAX_QUEUED_BYTES = 8_000_000
 
-MOST_IN_BATCH = 100
+MAX_EVENTS_PER_BATCH = 100
 COLLECT_SECONDS = 1.0
 
 # How old the queue may grow in a process that writes only on request.
 FLUSH_AGE_SECONDS = 10.0
-FLUSH_SECONDS = 1.0
-CLOSING_SECONDS = 5.0
+FLUSH_WAIT_SECONDS = 1.0
+CLOSE_WAIT_SECONDS = 5.0
 
 # While a feature is off, nothing is queued for so long, and the feature is not read either; a process that writes only
 # on request reads it as rarely as it writes.
-LOOK_AGAIN_SECONDS = 1.0
+FEATURE_RECHECK_SECONDS = 1.0
 
-LONGEST_TEXT = 1_000
+MAX_TEXT_LENGTH = 1_000
 """Characters. What clients choose, such as queries, is cut."""
 
-Publish = Callable[[str, bytes], BatchOutcome]
-Count = Callable[[str, int], None]
+PublishKpiBatch = Callable[[str, bytes], BatchOutcome]
+CountKpiEvents = Callable[[str, int], None]
 """Called with `written` or `dropped`, and how many KPI events were."""
 
 
@@ -117,10 +117,10 @@ class KpiCollector:
         self,
         *,
         features: Features,
-        publish: Publish,
+        publish: PublishKpiBatch,
         clock: Clock,
         hash_name: Callable[[str], str],
-        count: Count,
+        count: CountKpiEvents,
         collect_seconds: float | None = COLLECT_SECONDS,
     ) -> None:
         self._features = features
@@ -141,20 +141,20 @@ class KpiCollector:
         self._thread: threading.Thread | None = None
         # Event type -> until when nothing of it is queued, since its feature was off. Read without the lock: a thread
         # that sees an old moment queues one event too many or too few.
-        self._unwanted_until: dict[str, float] = {}
+        self._not_collecting_until: dict[str, float] = {}
 
     # Recording
 
-    def is_wanted(self, event_type: str) -> bool:
+    def is_collecting(self, event_type: str) -> bool:
         """Whether events of this type are queued now: not for a while after their feature was found to be off."""
-        until = self._unwanted_until.get(event_type)
+        until = self._not_collecting_until.get(event_type)
         return until is None or until <= self._clock.monotonic()
 
     def record_batch(
         self, event_type: str, subject: Subject, flow_id: str, *, events: int, seconds: float, size: int
     ) -> None:
         """Record that a batch was stored, all of it."""
-        if event_type not in KPI_EVENT_TYPES and self.is_wanted(BATCH_PUBLISHED):
+        if event_type not in KPI_EVENT_TYPES and self.is_collecting(BATCH_PUBLISHED):
             figure = {
                 "event_type": event_type,
                 **self._subject_fields(subject),
@@ -165,11 +165,11 @@ class KpiCollector:
             }
             self._enqueue(BATCH_PUBLISHED, figure, flow_id)
 
-    def record_streaming(
+    def record_sent_events(
         self, subscription: str | None, event_type: str, subject: Subject, flow_id: str, sent: SentTotals
     ) -> None:
         """Record what a stream has sent of an event type since it was recorded last."""
-        if event_type not in KPI_EVENT_TYPES and self.is_wanted(DATA_STREAMED):
+        if event_type not in KPI_EVENT_TYPES and self.is_collecting(DATA_STREAMED):
             figure = {
                 "api": "lola" if subscription is None else "hila",
                 "subscription": subscription,
@@ -184,16 +184,16 @@ class KpiCollector:
 
     def record_request(self, figure: Mapping[str, Any], subject: Subject, flow_id: str) -> None:
         """Record that a request was answered; `figure` has everything but its subject."""
-        if not self.is_wanted(ACCESS_LOG):
+        if not self.is_collecting(ACCESS_LOG):
             return
-        cut = {name: value[:LONGEST_TEXT] if isinstance(value, str) else value for name, value in figure.items()}
+        cut = {name: value[:MAX_TEXT_LENGTH] if isinstance(value, str) else value for name, value in figure.items()}
         fields = {**cut, **self._subject_fields(subject, without_name="-")}
         ordered = {name: fields[name] for name in KPI_SCHEMAS[ACCESS_LOG].fields if name in fields}
         self._enqueue(ACCESS_LOG, ordered, flow_id)
 
     def _subject_fields(self, subject: Subject, without_name: str | None = None) -> Mapping[str, str]:
         name = subject.name if without_name is None or not subject.trusted else without_name
-        return {"app": name[:LONGEST_TEXT], "app_hashed": self._hash_name(name)}
+        return {"app": name[:MAX_TEXT_LENGTH], "app_hashed": self._hash_name(name)}
 
     # The queue
 
@@ -205,7 +205,7 @@ class KpiCollector:
         except TypeError:
             return  # half of a surrogate pair in a header: a KPI event is not worth more
         with self._changed:
-            if len(self._queue) >= MOST_QUEUED or self._queue_bytes + len(text) > MOST_QUEUED_BYTES:
+            if len(self._queue) >= MAX_QUEUED_EVENTS or self._queue_bytes + len(text) > MAX_QUEUED_BYTES:
                 self._dropped += 1
                 return
             if not self._queue:
@@ -225,13 +225,13 @@ class KpiCollector:
         """Have the queue written if it is long or old, and wait a moment until it is."""
         with self._changed:
             age = self._clock.monotonic() - self._oldest
-            due = len(self._queue) >= MOST_IN_BATCH or age >= FLUSH_AGE_SECONDS
+            due = len(self._queue) >= MAX_EVENTS_PER_BATCH or age >= FLUSH_AGE_SECONDS
             if not self._queue or not due or self._closing:
                 return
             self._flushes_requested += 1
             number = self._flushes_requested
             self._wake_writer()
-            self._changed.wait_for(lambda: self._flushes_done >= number, FLUSH_SECONDS)
+            self._changed.wait_for(lambda: self._flushes_done >= number, FLUSH_WAIT_SECONDS)
 
     def close(self) -> None:
         """Write what is queued, unless that takes too long, and end the thread."""
@@ -240,7 +240,7 @@ class KpiCollector:
             thread = self._thread
             self._changed.notify_all()
         if thread is not None:
-            thread.join(CLOSING_SECONDS)
+            thread.join(CLOSE_WAIT_SECONDS)
 
     # Writing
 
@@ -254,7 +254,7 @@ class KpiCollector:
             if dropped:
                 self._count("dropped", dropped)
                 log.warning("Queueing KPI events failed: the queue is full, %d events were dropped", dropped)
-            self._write(taken)
+            self._write_events(taken)
             with self._changed:
                 self._flushes_done = requested
                 self._changed.notify_all()
@@ -265,25 +265,25 @@ class KpiCollector:
         collects = self._collect_seconds is not None
         self._changed.wait_for(lambda: self._must_write_now() or (collects and bool(self._queue)))
         self._changed.wait_for(
-            lambda: self._must_write_now() or len(self._queue) >= MOST_IN_BATCH, self._collect_seconds
+            lambda: self._must_write_now() or len(self._queue) >= MAX_EVENTS_PER_BATCH, self._collect_seconds
         )
 
     def _must_write_now(self) -> bool:
         return self._closing or self._flushes_requested > self._flushes_done
 
-    def _write(self, taken: Sequence[_QueuedEvent]) -> None:
+    def _write_events(self, taken: Sequence[_QueuedEvent]) -> None:
         by_type: defaultdict[str, list[bytes]] = defaultdict(list)
         for each in taken:
             by_type[each.event_type].append(each.text)
         for event_type, texts in by_type.items():
-            for start in range(0, len(texts), MOST_IN_BATCH):
-                self._write_batch(event_type, texts[start : start + MOST_IN_BATCH])
+            for start in range(0, len(texts), MAX_EVENTS_PER_BATCH):
+                self._write_batch(event_type, texts[start : start + MAX_EVENTS_PER_BATCH])
 
     def _write_batch(self, event_type: str, texts: Sequence[bytes]) -> None:
         try:
-            if not self._is_on(event_type):
-                pause = LOOK_AGAIN_SECONDS if self._collect_seconds is not None else FLUSH_AGE_SECONDS
-                self._unwanted_until[event_type] = self._clock.monotonic() + pause
+            if not self._is_collection_on(event_type):
+                pause = FEATURE_RECHECK_SECONDS if self._collect_seconds is not None else FLUSH_AGE_SECONDS
+                self._not_collecting_until[event_type] = self._clock.monotonic() + pause
                 return
             outcome = self._publish(event_type, b"[" + b",".join(texts) + b"]")
             if outcome.status is BatchStatus.STORED:
@@ -295,7 +295,7 @@ class KpiCollector:
         self._count("dropped", len(texts))
         log.warning("Writing %d KPI events to %s failed: %s", len(texts), event_type, why)
 
-    def _is_on(self, event_type: str) -> bool:
+    def _is_collection_on(self, event_type: str) -> bool:
         features = self._features
         return features.is_on(Feature.KPI_COLLECTION) and (
             event_type != ACCESS_LOG or features.is_on(Feature.ACCESS_LOG_ENABLED)
@@ -355,6 +355,6 @@ class StreamKpis:
 
     def report(self) -> None:
         for event_type, sent in self._sent.items():
-            self._collector.record_streaming(self._subscription, event_type, self._subject, self._flow_id, sent)
+            self._collector.record_sent_events(self._subscription, event_type, self._subject, self._flow_id, sent)
         self._sent = {}
         self._reported_at = self._clock.monotonic()

@@ -22,8 +22,8 @@ from nakadi.model.outcomes import Malformed, TooLarge
 from nakadi.publishing.batch import (
     ARRAY_DECODER,
     DEFAULT_LIMITS,
-    MOST_EVENT_MEMORY,
-    MOST_PARSED_BYTES,
+    MAX_EVENT_MEMORY,
+    MAX_PARSED_BYTES,
     PARSE_ERRORS,
     PIECE_BYTES,
     PIECE_MEMORY,
@@ -31,14 +31,14 @@ from nakadi.publishing.batch import (
     BatchLimits,
     Event,
     LongBatch,
-    NotStrict,
+    NotStrictJson,
     WorkBudget,
+    estimate_event_memory,
     json_array_of,
-    memory_of_event,
     parse_piece,
-    too_many_values,
+    too_many_values_error,
 )
-from nakadi.publishing.outcome import BatchRejected, Step, eid_of
+from nakadi.publishing.outcome import BatchRejected, PublishingStep, eid_of
 from nakadi.schemas import strict_json
 from nakadi.schemas.document import effective_schema
 from nakadi.schemas.formats import timestamp_problem
@@ -49,61 +49,61 @@ from nakadi.schemas.values import Exhausted, NoSuchField, path_segments, text_of
 LongWork = Callable[[], AbstractContextManager[None]]
 
 # A body up to this long is parsed at once whatever it holds: at worst that takes 6 MB.
-SHORT_BODY = 128 * 1024
+SHORT_BODY_BYTES = 128 * 1024
 # A longer one takes a while to parse, and no other thread can do anything meanwhile: it takes a turn.
-LONG_BODY = 1_000_000
+LONG_BODY_BYTES = 1_000_000
 
 # Where objects are smaller than this on average, events are looked for one by one. Each that is cut out has 72 bytes.
-_LEAST_OBJECT_BYTES = 24
+_MIN_AVERAGE_OBJECT_BYTES = 24
 # Finding the events in a body takes about a second for so many objects, if it cannot be done in the fast way.
-_MOST_OBJECTS = 1_000_000
-_MOST_BRACES = 2 * MOST_EVENT_MEMORY // OBJECT
+_MAX_OBJECTS = 1_000_000
+_MAX_BRACES = 2 * MAX_EVENT_MEMORY // OBJECT
 # What there is of each event beside its text and its parsed form: a view of the text at first, then a record.
-_MEMORY_BESIDE_EVENT = 500
+_EVENT_OVERHEAD_BYTES = 500
 # An event this large would hardly be stored, and the strict parser takes a second for it: long enough for a message.
-_MOST_EXPLAINED_BYTES = 1_000_000
+_MAX_EXPLAINED_BYTES = 1_000_000
 
-_BLANK = b" \t\r\n"
-_BRACE = ord("{")
+_BLANK_BYTES = b" \t\r\n"
+_OPENING_BRACE = ord("{")
 _BLANKS_AND_COMMAS = re.compile(rb"[ \t\r\n,]*")
 
 # The next brace outside of strings; objects that hold no other are stepped over. A backslash hides what follows it,
 # wherever it stands.
-_OTHERS = rb'[^{}"\\]++|\\.|"(?:[^"\\]|\\.)*+"'
-_TO_BRACE = re.compile(rb"(?:%b|\{(?:%b)*+\})*+[{}]" % (_OTHERS, _OTHERS), re.DOTALL)
+_NOT_BRACES = rb'[^{}"\\]++|\\.|"(?:[^"\\]|\\.)*+"'
+_NEXT_BRACE = re.compile(rb"(?:%b|\{(?:%b)*+\})*+[{}]" % (_NOT_BRACES, _NOT_BRACES), re.DOTALL)
 # Bytes that do not go on with a character of UTF-8, and bytes that do not begin one of four bytes.
-_BEGINNINGS = bytes({*range(256)} - {*range(0x80, 0xC0)})
-_NOT_THE_LONGEST = bytes(range(0xF0))
+_CHARACTER_STARTS = bytes({*range(256)} - {*range(0x80, 0xC0)})
+_UP_TO_THREE_BYTES = bytes(range(0xF0))
 
 
-def read(body: bytes, limits: BatchLimits = DEFAULT_LIMITS, long_work: LongWork = nullcontext) -> Batch:
+def read_batch(body: bytes, limits: BatchLimits = DEFAULT_LIMITS, long_work: LongWork = nullcontext) -> Batch:
     """The events that a body holds; raises `Malformed` or `TooLarge`. Work that may take a second is `long_work`."""
-    if len(body) > LONG_BODY:
+    if len(body) > LONG_BODY_BYTES:
         with long_work():
-            return _read_long(body, limits, nullcontext)
-    if len(body) > SHORT_BODY:
-        return _read_long(body, limits, long_work)
+            return _read_long_body(body, limits, nullcontext)
+    if len(body) > SHORT_BODY_BYTES:
+        return _read_long_body(body, limits, long_work)
     try:
         piece = parse_piece(body)
     except PARSE_ERRORS:
         return _read_strictly(body, limits)
     if len(piece.events) > limits.events:
-        limits.check_number(len(piece.events))
+        limits.check_event_count(len(piece.events))
     return piece
 
 
-def memory_needed(body: bytes, limits: BatchLimits = DEFAULT_LIMITS) -> int:
+def estimate_batch_memory(body: bytes, limits: BatchLimits = DEFAULT_LIMITS) -> int:
     """About how much memory is needed to read a body and to store its events, beside the body itself, at most."""
-    if len(body) <= SHORT_BODY:
+    if len(body) <= SHORT_BODY_BYTES:
         return 10 * len(body)  # what is usual; counting would take longer than the little that it may be short of
     events = min(body.count(b"{"), limits.events)
-    parsed = min(4 * len(body) + parsed_memory(body), 4 * MOST_PARSED_BYTES + MOST_EVENT_MEMORY)
-    return 3 * len(body) + _MEMORY_BESIDE_EVENT * events + parsed
+    parsed = min(4 * len(body) + parsed_memory(body), 4 * MAX_PARSED_BYTES + MAX_EVENT_MEMORY)
+    return 3 * len(body) + _EVENT_OVERHEAD_BYTES * events + parsed
 
 
-def _read_long(body: bytes, limits: BatchLimits, long_work: LongWork) -> Batch:
+def _read_long_body(body: bytes, limits: BatchLimits, long_work: LongWork) -> Batch:
     try:
-        return _read_as_sent(body, limits)
+        return _read_fast(body, limits)
     except PARSE_ERRORS:
         with long_work():
             return _read_strictly(body, limits)
@@ -111,58 +111,58 @@ def _read_long(body: bytes, limits: BatchLimits, long_work: LongWork) -> Batch:
 
 def _read_strictly(body: bytes, limits: BatchLimits) -> Batch:
     refuse_if_quick()
-    texts = list(_cut_strictly(body, limits))
+    texts = list(_split_strictly(body, limits))
     try:
-        return _batch_of(texts, limits)
+        return _batch_from_texts(texts, limits)
     except PARSE_ERRORS as error:
-        raise _malformed(str(error)) from error
+        raise _malformed_body(str(error)) from error
 
 
-def _read_as_sent(body: bytes, limits: BatchLimits) -> Batch:
+def _read_fast(body: bytes, limits: BatchLimits) -> Batch:
     """The events of a body that is not cut by hand; raises one of `PARSE_ERRORS` if it has to be."""
     if len(body) <= PIECE_BYTES and parsed_memory(body) <= PIECE_MEMORY:
         piece = parse_piece(body)
-        limits.check_number(len(piece.events))
+        limits.check_event_count(len(piece.events))
         return piece
-    if body.count(b"{") > max(limits.events, len(body) // _LEAST_OBJECT_BYTES):
+    if body.count(b"{") > max(limits.events, len(body) // _MIN_AVERAGE_OBJECT_BYTES):
         # If they were all events, cutting them out at once would take several times the memory of the body.
-        raise NotStrict
+        raise NotStrictJson
     raws = ARRAY_DECODER.decode(body)
-    limits.check_number(len(raws))
+    limits.check_event_count(len(raws))
     texts = [memoryview(raw) for raw in raws]
-    if not all(text[0] == _BRACE for text in texts):
-        raise NotStrict
-    return _batch_of(texts, limits)
+    if not all(text[0] == _OPENING_BRACE for text in texts):
+        raise NotStrictJson
+    return _batch_from_texts(texts, limits)
 
 
-def _batch_of(texts: Sequence[Text], limits: BatchLimits) -> Batch:
+def _batch_from_texts(texts: Sequence[Text], limits: BatchLimits) -> Batch:
     """A batch of these events; raises one of `PARSE_ERRORS` if they are not all strict JSON."""
     batch = LongBatch(texts, limits)
     if batch.is_one_piece:
         return parse_piece(json_array_of(texts))
-    for array in batch.arrays():
+    for array in batch.piece_texts():
         parse_piece(array)
     return batch
 
 
-def _cut_strictly(body: bytes, limits: BatchLimits) -> Iterator[Text]:
+def _split_strictly(body: bytes, limits: BatchLimits) -> Iterator[Text]:
     """The texts of the events, with any commas between them; raises when one of them is not in order."""
-    _check_encoding(body)
+    _check_utf8(body)
     first, last = _bounds_of_array(body)
     view = memoryview(body)
-    at = _past_blanks_and_commas(body, first + 1)
+    at = _skip_blanks_and_commas(body, first + 1)
     number = objects = 0
     while at < last:
-        limits.check_number(number + 1)
+        limits.check_event_count(number + 1)
         end = _end_of_event(body, at, last, number, limits)
         yield view[at:end]
         number, objects = number + 1, objects + body.count(b"{", at, end)
-        if objects > _MOST_OBJECTS:
-            raise TooLarge(f"The events of the batch have more than {_MOST_OBJECTS} objects within them")
-        at = _past_blanks_and_commas(body, end)
+        if objects > _MAX_OBJECTS:
+            raise TooLarge(f"The events of the batch have more than {_MAX_OBJECTS} objects within them")
+        at = _skip_blanks_and_commas(body, end)
 
 
-def _check_encoding(body: bytes) -> None:
+def _check_utf8(body: bytes) -> None:
     """A bit at a time: decoded, a body may take four times the memory."""
     if body.isascii():
         return
@@ -172,27 +172,27 @@ def _check_encoding(body: bytes) -> None:
         try:
             decoder.decode(body[at : at + PIECE_BYTES], final=at + PIECE_BYTES >= len(body))
         except UnicodeDecodeError as error:
-            raise _malformed(f"Not in UTF-8 at position {at - waiting + error.start}") from error
+            raise _malformed_body(f"Not in UTF-8 at position {at - waiting + error.start}") from error
 
 
 def _bounds_of_array(body: bytes) -> tuple[int, int]:
     """Where the brackets around the events are."""
-    first = len(body) - len(body.lstrip(_BLANK))
-    last = len(body.rstrip(_BLANK)) - 1
+    first = len(body) - len(body.lstrip(_BLANK_BYTES))
+    last = len(body.rstrip(_BLANK_BYTES)) - 1
     if first > last or body[first : first + 1] != b"[":
-        raise _malformed(f"Array of events should start with [ at position {_utf16_units(body, first)}")
+        raise _malformed_body(f"Array of events should start with [ at position {_utf16_position(body, first)}")
     if first == last or body[last : last + 1] != b"]":
-        raise _malformed(f"Array of events should end with ] at position {_utf16_units(body, last)}")
+        raise _malformed_body(f"Array of events should end with ] at position {_utf16_position(body, last)}")
     return first, last
 
 
-def _utf16_units(body: bytes, at: int) -> int:
+def _utf16_position(body: bytes, at: int) -> int:
     """How many UTF-16 units stand before this byte, which begins a character: two for each of the longest ones."""
     before = body[:at]
-    return at - len(before.translate(None, _BEGINNINGS)) + len(before.translate(None, _NOT_THE_LONGEST))
+    return at - len(before.translate(None, _CHARACTER_STARTS)) + len(before.translate(None, _UP_TO_THREE_BYTES))
 
 
-def _past_blanks_and_commas(body: bytes, at: int) -> int:
+def _skip_blanks_and_commas(body: bytes, at: int) -> int:
     """Any number of commas is stepped over: producers have left out some, and sent some too many."""
     found = _BLANKS_AND_COMMAS.match(body, at)
     assert found is not None
@@ -201,32 +201,32 @@ def _past_blanks_and_commas(body: bytes, at: int) -> int:
 
 def _end_of_event(body: bytes, at: int, last: int, number: int, limits: BatchLimits) -> int:
     """The position behind the event that begins here, in a list that is closed at `last`."""
-    if body[at] != _BRACE:
-        raise _malformed(f"Illegal character at position {_utf16_units(body, at)}")
-    end = _behind_closing_brace(body, at, last, number)
+    if body[at] != _OPENING_BRACE:
+        raise _malformed_body(f"Illegal character at position {_utf16_position(body, at)}")
+    end = _position_after_closing_brace(body, at, last, number)
     if end is None:
         # The event is not closed: the bracket of the list is what does not belong into it.
-        return at + _length_of_event(body[at : last + 1][:_MOST_EXPLAINED_BYTES])
+        return at + _strict_event_length(body[at : last + 1][:_MAX_EXPLAINED_BYTES])
     event = body[at:end]
-    memory_of_event(number, event, limits)
-    return end if _is_event(event) else at + _length_of_event(event[:_MOST_EXPLAINED_BYTES])
+    estimate_event_memory(number, event, limits)
+    return end if _is_strict_event(event) else at + _strict_event_length(event[:_MAX_EXPLAINED_BYTES])
 
 
-def _behind_closing_brace(body: bytes, at: int, last: int, number: int) -> int | None:
+def _position_after_closing_brace(body: bytes, at: int, last: int, number: int) -> int | None:
     """The position behind the brace that closes the one here, if one does before `last` and not too deep within it."""
     depth, at = 1, at + 1
-    for _ in range(_MOST_BRACES):
-        brace = _TO_BRACE.match(body, at, last)
+    for _ in range(_MAX_BRACES):
+        brace = _NEXT_BRACE.match(body, at, last)
         if brace is None or depth > strict_json.MAX_DEPTH:
             return None
         at = brace.end()
         depth += 1 if body[at - 1 : at] == b"{" else -1
         if not depth:
             return at
-    raise too_many_values(number)
+    raise too_many_values_error(number)
 
 
-def _is_event(text: bytes) -> bool:
+def _is_strict_event(text: bytes) -> bool:
     try:
         parse_piece(b"[%b]" % text)
     except PARSE_ERRORS:
@@ -234,24 +234,24 @@ def _is_event(text: bytes) -> bool:
     return True
 
 
-def _length_of_event(event: bytes) -> int:
+def _strict_event_length(event: bytes) -> int:
     """How many bytes the strict parser reads as an event; raises `Malformed` with what is wrong if it is none."""
     text = event.decode(errors="ignore")  # it may have been cut in the middle of a character
     try:
         end = strict_json.read(text)[1]
     except strict_json.StrictJsonError as error:
-        raise _malformed(str(error)) from error
+        raise _malformed_body(str(error)) from error
     return len(text[:end].encode())
 
 
-def _malformed(reason: str) -> Malformed:
+def _malformed_body(reason: str) -> Malformed:
     return Malformed(f"Error occurred when parsing event(s). {reason}")
 
 
 # Schemas and owners ---------------------------------------------------------------------------------------------------
 
 
-TOO_MUCH = (
+VALIDATION_TOO_LONG = (
     "Validating the events of this batch takes more than {} steps: its schema holds their values against too much. "
     "Publish fewer or smaller events at once, or simplify the schema"
 )
@@ -267,8 +267,14 @@ def effective_schema_of(event_type: EventType) -> dict[str, Any]:
     )
 
 
-def validate(
-    event_type: EventType, batch: Batch, validator: Validator, budget: WorkBudget, *, most_bytes: int, reached: Step
+def validate_events(
+    event_type: EventType,
+    batch: Batch,
+    validator: Validator,
+    budget: WorkBudget,
+    *,
+    most_bytes: int,
+    reached: PublishingStep,
 ) -> None:
     """Raise `BatchRejected` at the first event that is not as it should be, or at which the work becomes too much."""
     too_large = batch.sizes_above(most_bytes)
@@ -281,13 +287,17 @@ def validate(
         except Exhausted:
             valid = _accepts_with_more_steps(event, validator, budget)
         if valid is None:
-            raise BatchRejected(Step.VALIDATING, index, TOO_MUCH.format(budget.most), reached=reached)
+            raise BatchRejected(
+                PublishingStep.VALIDATING, index, VALIDATION_TOO_LONG.format(budget.most), reached=reached
+            )
         if not valid:
-            raise BatchRejected(Step.VALIDATING, index, validator.explain(event, budget.take_turn), reached=reached)
+            raise BatchRejected(
+                PublishingStep.VALIDATING, index, validator.explain(event, budget.take_turn), reached=reached
+            )
         if has_metadata and (problem := timestamp_problem(event["metadata"]["occurred_at"])) is not None:
-            raise BatchRejected(Step.VALIDATING, index, f"#/metadata/occurred_at:{problem}", reached=reached)
+            raise BatchRejected(PublishingStep.VALIDATING, index, f"#/metadata/occurred_at:{problem}", reached=reached)
         if index in too_large:
-            raise _rejected_as_too_large(index, too_large[index], most_bytes, reached)
+            raise _event_too_large(index, too_large[index], most_bytes, reached)
 
 
 def _accepts_with_more_steps(event: Event, validator: Validator, budget: WorkBudget) -> bool | None:
@@ -299,7 +309,7 @@ def _accepts_with_more_steps(event: Event, validator: Validator, budget: WorkBud
     larger = False
     while True:
         try:
-            budget.extend(larger=larger)
+            budget.add_steps(larger=larger)
         except Exhausted:
             return None
         try:
@@ -308,17 +318,17 @@ def _accepts_with_more_steps(event: Event, validator: Validator, budget: WorkBud
             larger = True
 
 
-def check_delete_batch(event_type: EventType, batch: Batch, *, most_bytes: int, reached: Step) -> None:
+def check_delete_batch(event_type: EventType, batch: Batch, *, most_bytes: int, reached: PublishingStep) -> None:
     """Raise `BatchRejected` if events of this type are not deleted, or at the first event that is too large."""
     if not event_type.cleanup_policy.compacts:
-        raise BatchRejected(Step.VALIDATING)
+        raise BatchRejected(PublishingStep.VALIDATING)
     for index, size in batch.sizes_above(most_bytes).items():
-        raise _rejected_as_too_large(index, size, most_bytes, reached)
+        raise _event_too_large(index, size, most_bytes, reached)
 
 
-def _rejected_as_too_large(index: int, size: int, most_bytes: int, reached: Step) -> BatchRejected:
+def _event_too_large(index: int, size: int, most_bytes: int, reached: PublishingStep) -> BatchRejected:
     detail = f"Event too large: {size} bytes, max size is {most_bytes} bytes"
-    return BatchRejected(Step.VALIDATING, index, detail, reached=reached)
+    return BatchRejected(PublishingStep.VALIDATING, index, detail, reached=reached)
 
 
 # Owners ---------------------------------------------------------------------------------------------------------------
@@ -340,14 +350,14 @@ def find_owners(events: Sequence[Event], selector: OwnerSelector) -> Owners:
 
 def check_owners(events: Sequence[Event], owners: Owners, subject: Subject, permissions: Permissions) -> None:
     """Raise `BatchRejected` at the first event whose owner the subject may not write for."""
-    refused = {owner for owner in set(owners) if owner and not _may_write(owner, subject, permissions)}
+    refused = {owner for owner in set(owners) if owner and not _may_write_for_owner(owner, subject, permissions)}
     for index, owner in enumerate(owners):
         if owner in refused:
             event = Resource(ResourceType.EVENT, eid_of(events[index]))
-            raise BatchRejected(Step.VALIDATING, index, denied(Operation.WRITE, event).detail)
+            raise BatchRejected(PublishingStep.VALIDATING, index, denied(Operation.WRITE, event).detail)
 
 
-def _may_write(owner: Attribute, subject: Subject, permissions: Permissions) -> bool:
+def _may_write_for_owner(owner: Attribute, subject: Subject, permissions: Permissions) -> bool:
     lists = Authorization(admins=(), readers=(owner,), writers=(owner,))
     return permissions.allows(Operation.WRITE, Resource(ResourceType.EVENT, "", lists), subject)
 
@@ -366,7 +376,9 @@ def _owner_finder(selector: OwnerSelector) -> Callable[[Event], Attribute | None
 
 def _reject_metadata_selector(_: Event) -> Attribute | None:
     """JSON events have no such metadata, and one without an owner would be open to all readers."""
-    raise BatchRejected(Step.VALIDATING, 0, "event_owner_selector of type 'metadata' is not supported for JSON events")
+    raise BatchRejected(
+        PublishingStep.VALIDATING, 0, "event_owner_selector of type 'metadata' is not supported for JSON events"
+    )
 
 
 def _owner_attribute(name: str, value: Any) -> Attribute | None:

@@ -19,7 +19,7 @@ from nakadi.ports.event_log import Append, Fates
 from nakadi.publishing.outcome import BatchOutcome, BatchStatus
 from nakadi.publishing.publisher import Publisher
 from nakadi.publishing.system_events import KpiCollector
-from nakadi.publishing.validation import memory_needed
+from nakadi.publishing.validation import estimate_batch_memory
 
 PublicationSteps = Generator[Append, Fates, Response]
 
@@ -68,7 +68,7 @@ class _PublishingHandlers(Struct, frozen=True):
             tag = None if header is None else directed_to(header)
             self._check_producer(request)
             name, began = request.path_parameters["name"], time.perf_counter()
-            outcome = yield from self.publisher.publication(
+            outcome = yield from self.publisher.publishing_task(
                 name, request.body, request.subject, request.flow_id, tag, request.gone
             )
         except Exception as error:
@@ -81,7 +81,7 @@ class _PublishingHandlers(Struct, frozen=True):
             _checked_headers(request)
             self._check_producer(request)
             name, began = request.path_parameters["name"], time.perf_counter()
-            outcome = yield from self.publisher.deletion(
+            outcome = yield from self.publisher.deletion_task(
                 name, request.body, request.subject, request.flow_id, request.gone
             )
         except Exception as error:
@@ -92,7 +92,7 @@ class _PublishingHandlers(Struct, frozen=True):
     def _check_producer(self, request: Request) -> None:
         """Refuse who is blocked before anything about the event type is found out, and what there is no memory for."""
         self.permissions.require_producer(request.subject, request.path_parameters["name"])
-        request.memory.take(memory_needed(request.body, self.publisher.limits))
+        request.memory.take(estimate_batch_memory(request.body, self.publisher.limits))
 
     def _count(self, error: Exception) -> None:
         """Count a batch that was refused as a whole, by the kind of the outcome: `not_found` or `try_later`."""

@@ -22,7 +22,7 @@ from nakadi.model.subscription import CommitResult, EventTypePartition, Replay, 
 from nakadi.ports.clock import Clock
 from nakadi.publishing import outcome as publishing_outcome
 from nakadi.publishing.publisher import Publisher
-from nakadi.publishing.system_events import BROKER
+from nakadi.publishing.system_events import BROKER_SUBJECT
 from nakadi.subscriptions.api.fields import UnprocessablePolicy, policy_of
 from nakadi.subscriptions.stream.actions import (
     AutoCommit,
@@ -173,7 +173,7 @@ class DeadLetterPublisher(Struct, frozen=True, kw_only=True):
         self.own.ensure(self.name)
         letter = {**dead_letter_event(subscription_id, drop), "metadata": self._new_metadata()}
         try:
-            outcome = self.publisher.publish(self.name, orjson.dumps([letter]), BROKER, flow_id="")
+            outcome = self.publisher.publish(self.name, orjson.dumps([letter]), BROKER_SUBJECT, flow_id="")
         except Exception:
             self.metrics.dead_letters.add(1, "failed")
             raise
