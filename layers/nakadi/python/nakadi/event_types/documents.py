@@ -33,6 +33,7 @@ from nakadi.model.event_type import (
     Timeline,
     Version,
 )
+from nakadi.model.events import TopicPartition
 from nakadi.model.outcomes import MOST_ENTRIES, Violation, size_violations
 from nakadi.openapi.checks import NOT_NULL, body_violations
 from nakadi.ports.clock import Clock
@@ -225,8 +226,6 @@ def measured_statistics_of(body: Mapping[str, Any]) -> MeasuredStatistics:
 
 TABLES_KIND = "tables"
 """Documents by the id of the event type."""
-
-TopicPartition = tuple[str, int]
 
 
 class TableState(Struct, frozen=True, kw_only=True):

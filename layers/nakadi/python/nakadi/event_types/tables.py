@@ -7,10 +7,11 @@ from datetime import datetime
 
 from msgspec import Struct, field
 
-from nakadi.event_types.documents import TABLES_KIND, TableState, TopicPartition, table_state_of
+from nakadi.event_types.documents import TABLES_KIND, TableState, table_state_of
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.rules import MATERIALIZE_ANNOTATION
 from nakadi.model.event_type import EventType
+from nakadi.model.events import TopicPartition
 from nakadi.ports.clock import Clock
 from nakadi.ports.log_index import LogIndex
 from nakadi.ports.registry import ABSENT, ChangedMeanwhile, Put, Registry

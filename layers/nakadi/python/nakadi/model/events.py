@@ -30,6 +30,10 @@ def moment_of(microseconds: int) -> datetime:
 # Events ---------------------------------------------------------------------------------------------------------------
 
 
+TopicPartition = tuple[str, int]
+"""A partition of a topic: the name of the one and the number of the other."""
+
+
 class Record(NamedTuple):
     """What a publisher hands to the log.
 

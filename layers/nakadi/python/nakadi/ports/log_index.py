@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-from nakadi.model.events import Head, Location, Progress, Segment, Topic
+from nakadi.model.events import Head, Location, Progress, Segment, Topic, TopicPartition
 from nakadi.ports.registry import Changes
 
 TOPICS = "topics"
@@ -61,7 +61,7 @@ class LogIndex(Protocol):
         and either tells those of both.
         """
 
-    def heads(self, places: Sequence[tuple[str, int]]) -> Mapping[tuple[str, int], Head]:
+    def heads(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, Head]:
         """How far these partitions are indexed; one that never was has an empty head."""
 
     def extend(self, topic: str, partition: int, expected: int, head: Head, segment: Segment | None) -> bool:

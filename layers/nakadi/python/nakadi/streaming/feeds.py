@@ -21,6 +21,7 @@ from operator import attrgetter
 from nakadi.event_types.cursors import CursorError, CursorErrorKind, offset_digits
 from nakadi.event_types.snapshot import Cursors
 from nakadi.model.event_type import EventType, Position, Timeline
+from nakadi.model.events import TopicPartition
 from nakadi.model.outcomes import Unavailable, Unusable
 from nakadi.ports.event_log import EventLog, EventLogs, OffsetUnavailable, UnknownTopic
 from nakadi.streaming.chunks import EventChunk, EventRun
@@ -262,7 +263,6 @@ CHUNK_BYTES = 1_000_000
 
 THREADS = 8
 
-TopicPartition = tuple[str, int]
 """A topic and the number of a partition."""
 
 

@@ -11,7 +11,7 @@ from nakadi.engines.archive import reading
 from nakadi.engines.archive.archiver import ArchivePolicy, TopicOwners
 from nakadi.engines.archive.maintenance import GROUP_BYTES, GROUP_EVENTS, PartitionBusy, alone, stored_for
 from nakadi.engines.archive.objects import Packer, archived
-from nakadi.model.events import Bounds, Segment, StoredEvent, microseconds, moment_of
+from nakadi.model.events import Bounds, Segment, StoredEvent, TopicPartition, microseconds, moment_of
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import EventLog
@@ -123,8 +123,6 @@ def _groups(segments: Iterable[Segment]) -> Iterator[Sequence[Segment]]:
 
 AT_LEAST_EVERY = timedelta(days=1)
 
-Place = tuple[str, int]
-
 
 class ArchiveCompaction:
     def __init__(
@@ -144,7 +142,7 @@ class ArchiveCompaction:
         self._archive = archive
         self._rewriter = Rewriter(index, store, directory)
         # When the oldest tombstone was stored that the cold half still has; of what is missing here nothing is known.
-        self._tombstones: dict[Place, int | None] = {}
+        self._tombstones: dict[TopicPartition, int | None] = {}
 
     def run(
         self, topic: str, partition: int, bounds: Bounds, end: int, *, upto: datetime, tombstones_before: datetime

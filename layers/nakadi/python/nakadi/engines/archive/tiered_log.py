@@ -25,7 +25,7 @@ from nakadi.engines.archive.archiver import ArchivePolicy, Archiver, TopicOwners
 from nakadi.engines.archive.compaction import ArchiveCompaction
 from nakadi.engines.archive.maintenance import PartitionBusy, SegmentMerger, Sweep
 from nakadi.engines.archive.reading import ArchiveReader, SegmentCache, Unreadable
-from nakadi.model.events import Bounds, Fate, Record, Slice, Topic, microseconds
+from nakadi.model.events import Bounds, Fate, Record, Slice, Topic, TopicPartition, microseconds
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock
@@ -34,7 +34,6 @@ from nakadi.ports.log_index import LogIndex
 
 log = logging.getLogger(__name__)
 
-Place = tuple[str, int]
 Found = TypeVar("Found")
 
 
@@ -57,7 +56,7 @@ class TieredLog:
         self._worker = Worker(hot, index, store, clock, directory, tiers, metrics)
         self._compaction = ArchiveCompaction(hot, index, store, clock, directory, tiers, self._worker.archive)
         # From where on the hot half was seen to have something. It only grows: what is before need not be asked there.
-        self._hot_from: dict[Place, int] = {}
+        self._hot_from: dict[TopicPartition, int] = {}
         self._closed = False
 
     # Topics
@@ -277,8 +276,8 @@ class Worker:
         self._merger = SegmentMerger(index=index, store=store, event_type_of=directory.event_type_of)
         self._sweep = Sweep(index, store, namespaces=(index.identity(),))
         # Partition -> since when it has something to archive. Taking one out is followed by a look at all its events.
-        self._waiting: dict[Place, float] = {}
-        self._warm: set[Place] = set()
+        self._waiting: dict[TopicPartition, float] = {}
+        self._warm: set[TopicPartition] = set()
         self._turn = threading.Lock()
         self._closing = threading.Event()
         self._metrics.archive_waiting.follow(lambda: {(): len(self._waiting)})
@@ -408,7 +407,7 @@ class Worker:
             [place for place, since in list(self._waiting.items()) if since <= due], WorkPauses(self._closing)
         )
 
-    def _archive(self, places: list[Place], rest: Callable[[], None]) -> int:
+    def _archive(self, places: list[TopicPartition], rest: Callable[[], None]) -> int:
         """How many topics could not be archived."""
         topics: dict[str, list[int]] = {}
         for topic, partition in places:

@@ -45,7 +45,7 @@ from nakadi.engines.dynamodb.client import (
     transaction_of,
 )
 from nakadi.engines.dynamodb.registry import DocumentItem, add_count, changes_in
-from nakadi.model.events import Head, Location, Progress, Segment, Topic
+from nakadi.model.events import Head, Location, Progress, Segment, Topic, TopicPartition
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import UnknownTopic
 from nakadi.ports.log_index import TOPICS
@@ -107,7 +107,6 @@ IDENTITY = "identity"
 # One attempt more than there can be others who write to a topic at the same moment and are not housekeeping.
 CHANGES_TRIED = 20
 
-Place = tuple[str, int]
 Answer = TypeVar("Answer")
 
 
@@ -193,7 +192,7 @@ class DynamoDbLogIndex:
 
     # Partitions
 
-    def heads(self, places: Sequence[Place]) -> Mapping[Place, Head]:
+    def heads(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, Head]:
         keys = [(topic_place(topic), head_item_key(partition)) for topic, partition in places]
         found = self._attempt(lambda _: list(self._items.batch_get(keys, consistent_read=True)))
         known = {(each.place, each.item): Head(counted_from_json(each.body), int(each.revision)) for each in found}

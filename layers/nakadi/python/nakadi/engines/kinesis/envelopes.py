@@ -8,7 +8,7 @@ import struct
 from typing import NamedTuple
 
 # Partition keys -------------------------------------------------------------------------------------------------------
-
+from nakadi.model.events import TopicPartition
 
 HASH_KEYS = (1 << 128) - 1
 """The greatest hash key of all is left out: not every Kinesis takes it."""
@@ -39,7 +39,7 @@ def partition_key(topic: str, partition: int) -> str:
     return f"{shared(topic)}/{partition}"
 
 
-def place_of(key: str) -> tuple[str, int] | None:
+def place_of(key: str) -> TopicPartition | None:
     """The topic and partition that a key names, or None when it is not one of ours."""
     topic, slash, number = key.rpartition("/")
     return (topic, int(number)) if slash and topic and number.isascii() and number.isdigit() else None

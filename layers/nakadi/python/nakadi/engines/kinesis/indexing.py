@@ -38,7 +38,7 @@ from nakadi.engines.kinesis.envelopes import GAP_KEY, place_of, shared
 from nakadi.engines.kinesis.recent_records import ArrivedRecord, Frame, RecordCounter, events_of
 from nakadi.engines.kinesis.scanning import Scanner
 from nakadi.engines.kinesis.stream import GrowingPauses, Stream
-from nakadi.model.events import ENDED, Gap, Head, Location, Mark, Progress, Segment, StoredEvent, Topic
+from nakadi.model.events import ENDED, Gap, Head, Location, Mark, Progress, Segment, StoredEvent, Topic, TopicPartition
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.log_index import LogIndex
@@ -51,8 +51,6 @@ AT_ONCE = 16
 
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
-
-Place = tuple[str, int]
 
 log = logging.getLogger(__name__)
 
@@ -225,7 +223,7 @@ class Indexer:
         self, shard: str, records: Sequence[ArrivedRecord], outcome: IndexingResult, cursor: UnbrokenCursor | None
     ) -> None:
         """Index records that follow each other; `cursor` has read them, and confirms that nothing is missing."""
-        waiting: dict[Place, list[ArrivedRecord]] = {}
+        waiting: dict[TopicPartition, list[ArrivedRecord]] = {}
         for record in records:
             if record.key == GAP_KEY:
                 continue
@@ -259,20 +257,20 @@ class Indexer:
         return None if known is None else (name, known)
 
     def _advance(
-        self, shard: str, batches: Mapping[Place, Sequence[ArrivedRecord]], outcome: IndexingResult
-    ) -> dict[Place, list[ArrivedRecord]]:
+        self, shard: str, batches: Mapping[TopicPartition, Sequence[ArrivedRecord]], outcome: IndexingResult
+    ) -> dict[TopicPartition, list[ArrivedRecord]]:
         """Move the heads on; those that another process moved are left."""
         heads = self._index.heads(list(batches))
         countings = {place: self._counted(place, heads[place], batch) for place, batch in batches.items()}
         countings = {place: each for place, each in countings.items() if each.counter.state != each.head.counted}
         locations = self._archived(shard, countings, outcome)
 
-        def extend(place: Place) -> bool:
+        def extend(place: TopicPartition) -> bool:
             counting = countings[place]
             segment = _segment(counting, locations.get(place))
             return self._index.extend(*place, counting.head.revision, Head(counting.counter.state), segment)
 
-        left: dict[Place, list[ArrivedRecord]] = {}
+        left: dict[TopicPartition, list[ArrivedRecord]] = {}
         for (place, counting), done in zip(countings.items(), _answers(extend, list(countings)), strict=True):
             if done:
                 outcome.events += sum(frame.events for frame in counting.frames)
@@ -281,7 +279,7 @@ class Indexer:
                 left[place] = list(batches[place])
         return left
 
-    def _counted(self, place: Place, head: Head, records: Sequence[ArrivedRecord]) -> CountedBatch:
+    def _counted(self, place: TopicPartition, head: Head, records: Sequence[ArrivedRecord]) -> CountedBatch:
         if head.counted.sealed_at == ENDED or (place[0] != shared(place[0]) and not head.revision):
             raise Unavailable(f"{place[0]}/{place[1]} is ended, and is about to be continued in another topic")
         self._ancestry.knowing(records[0].mark.shard)
@@ -293,13 +291,13 @@ class Indexer:
         return CountedBatch(head, counter, found)
 
     def _archived(
-        self, shard: str, countings: Mapping[Place, CountedBatch], outcome: IndexingResult
-    ) -> Mapping[Place, Location]:
+        self, shard: str, countings: Mapping[TopicPartition, CountedBatch], outcome: IndexingResult
+    ) -> Mapping[TopicPartition, Location]:
         """One object with a member for each partition. Its name tells its content: nothing is ever overwritten."""
         if self._archive is None:
             return {}
         content = bytearray()
-        ranges: dict[Place, tuple[int, int]] = {}
+        ranges: dict[TopicPartition, tuple[int, int]] = {}
         for place, counting in countings.items():
             if counting.with_events:
                 member = objects.member(*place, self._events(counting, outcome))

@@ -24,7 +24,7 @@ from nakadi.engines.kinesis.scanning import CountingStart, Scanner
 from nakadi.engines.kinesis.stream import GrowingPauses
 from nakadi.engines.kinesis.tails import LastWritten, ShardPositionLost, ShardTails
 from nakadi.engines.kinesis.topics import Topics
-from nakadi.model.events import ENDED, Bounds, Counted, Mark, Segment, Slice, Topic, microseconds
+from nakadi.model.events import ENDED, Bounds, Counted, Mark, Segment, Slice, Topic, TopicPartition, microseconds
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveGone
 from nakadi.ports.event_log import OffsetUnavailable
@@ -59,7 +59,7 @@ class StreamReader:
         self._archive = ArchiveReader(index, library) if library else None
         self._stream = stream
         self._continued: dict[str, str] = {}
-        self._ends: dict[tuple[str, int], Counted] = {}
+        self._ends: dict[TopicPartition, Counted] = {}
         self._announce = announce
         self._shared_for = shared_for
         self._trails = RecentRecords(window_bytes)

@@ -14,7 +14,7 @@ from nakadi.engines.kinesis.continuity import GIVE_UP_AFTER, ShardCursor, ShardT
 from nakadi.engines.kinesis.envelopes import hash_key, opened
 from nakadi.engines.kinesis.recent_records import ArrivedRecord, Frame, RecordCounter
 from nakadi.engines.kinesis.stream import GrowingPauses, Stream
-from nakadi.model.events import Counted, Mark
+from nakadi.model.events import Counted, Mark, TopicPartition
 from nakadi.model.outcomes import Unavailable
 
 MOST_REMEMBERED = 1000
@@ -38,7 +38,7 @@ class ScanCache(Struct):
     """Where scans ended, so that the next one goes on there."""
 
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _states: OrderedDict[tuple[str, int], tuple[float, Counted]] = field(default_factory=OrderedDict)
+    _states: OrderedDict[TopicPartition, tuple[float, Counted]] = field(default_factory=OrderedDict)
 
     def at(self, key: str, offset: int) -> Counted | None:
         with self._lock:

@@ -40,7 +40,7 @@ from nakadi.engines.common.documents import (
 )
 from nakadi.engines.common.listeners import SubscriptionListeners
 from nakadi.model.event_type import Position
-from nakadi.model.events import Head, Location, Progress, Segment, Topic
+from nakadi.model.events import Head, Location, Progress, Segment, Topic, TopicPartition
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import (
     NOTHING_YET,
@@ -133,9 +133,6 @@ class MemoryRegistry:
 
 
 # Log index ------------------------------------------------------------------------------------------------------------
-
-
-TopicPartition = tuple[str, int]
 
 
 class _PartitionIndex(Struct):

@@ -35,7 +35,7 @@ from nakadi.engines.common.documents import (
     with_changes_of_continued_topic,
 )
 from nakadi.engines.sqlite.file import WRITE_PATIENCE_SECONDS, SqliteFile
-from nakadi.model.events import Head, Location, Progress, Segment, Topic
+from nakadi.model.events import Head, Location, Progress, Segment, Topic, TopicPartition
 from nakadi.ports.event_log import UnknownTopic
 from nakadi.ports.log_index import TOPICS
 from nakadi.ports.registry import ABSENT, Change, Changes, Document, Remove, bucket_of
@@ -244,7 +244,7 @@ class SqliteLogIndex:
 
     # Partitions
 
-    def heads(self, places: Sequence[tuple[str, int]]) -> Mapping[tuple[str, int], Head]:
+    def heads(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, Head]:
         with self._file.lent() as connection:
             return {place: _read_head(connection, *place) for place in places}
 

@@ -27,8 +27,8 @@ from msgspec import Struct
 
 from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.engines.sqlite.reading import Chunk, PreparedRecords
-from nakadi.engines.sqlite.writing import MOST_WAITING_APPENDS, MOST_WAITING_BYTES, AppendDone, TopicPartition, chunked
-from nakadi.model.events import Record, Stored
+from nakadi.engines.sqlite.writing import MOST_WAITING_APPENDS, MOST_WAITING_BYTES, AppendDone, chunked
+from nakadi.model.events import Record, Stored, TopicPartition
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import EventLog, Fates, SealedTopic, UnknownTopic
 

@@ -23,7 +23,7 @@ from nakadi.common.metrics import Metrics
 from nakadi.engines.common import frames
 from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.engines.sqlite.reading import LARGEST_RECORDS_TO_JOIN, ROW_HEAD, Chunk, PreparedRecords, chunks_of, merged
-from nakadi.model.events import Record, microseconds
+from nakadi.model.events import Record, TopicPartition, microseconds
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import SealedTopic, UnknownTopic
@@ -32,7 +32,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 AppendDone = Callable[[Exception | None], None]
-TopicPartition = tuple[str, int]
 Row = tuple[int, int, int, int, int, bytes]
 
 MOST_WAITING_APPENDS = 20_000
