@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from nakadi.event_types.repository import EventTypes
-from nakadi.event_types.table_layout import BadLayout
+from nakadi.event_types.tables import BadLayout
 from nakadi.model.event_type import EventType
 from nakadi_jobs.columns import Struct, columns_of, ddl, new_columns
 from nakadi_jobs.layout import BY_KEY, layout_for

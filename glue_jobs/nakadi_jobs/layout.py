@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct as Frozen
 from msgspec.structs import replace
 
-from nakadi.event_types.table_layout import (
+from nakadi.event_types.tables import (
     BUCKET,
     IDENTITY,
     PARTITION_BY,

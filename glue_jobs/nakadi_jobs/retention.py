@@ -24,7 +24,7 @@ from nakadi.engines.archive.archiver import cool
 from nakadi.engines.archive.maintenance import BlockCache, PartitionBusy, SegmentMerger, Sweep
 from nakadi.engines.archive.reading import Unreadable as Lost
 from nakadi.event_types.repository import TopicDirectory
-from nakadi.event_types.rules import data_lake_retention
+from nakadi.event_types.tables import data_lake_retention
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import EventLog, UnknownTopic

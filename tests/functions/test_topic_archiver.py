@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from nakadi.app.broker import open_broker
+from nakadi.app.log_indexer import NotArchived, TopicArchiver
 from nakadi.app.settings import Settings
-from nakadi.app.topic_archiver import NotArchived, TopicArchiver
 from nakadi.model.event_type import DEFAULT_STORAGE_ID
 from nakadi.model.events import Bounds, Record
 from nakadi.model.outcomes import BadSetting, Unavailable

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from nakadi.engines.archive.stores import FolderStore
-from nakadi.event_types.rules import MATERIALIZE_ANNOTATION
+from nakadi.event_types.tables import MATERIALIZE_ANNOTATION
 from nakadi.model.event_type import Category, CleanupPolicy, PartitionStrategy
 from nakadi_jobs import compaction
 from nakadi_jobs.event_type_tables import events_table

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nakadi.event_types.table_layout import PARTITION_BY, SORT_BY, BadLayout, PartitionField, SortField
+from nakadi.event_types.tables import PARTITION_BY, SORT_BY, BadLayout, PartitionField, SortField
 from nakadi_jobs import compaction
 from nakadi_jobs.columns import BIGINT, BOOLEAN, DOUBLE, STRING, TIMESTAMP, Array, Field, Struct, Texts
 from nakadi_jobs.layout import USUAL, layout_for

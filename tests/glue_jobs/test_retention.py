@@ -11,8 +11,7 @@ import duckdb
 import pytest
 
 from nakadi.engines.archive import objects
-from nakadi.event_types.rules import RETENTION_ANNOTATION
-from nakadi.event_types.table_layout import PARTITION_BY, SORT_BY
+from nakadi.event_types.tables import PARTITION_BY, RETENTION_ANNOTATION, SORT_BY
 from nakadi.model.event_type import Category, CleanupPolicy
 from nakadi_jobs import leftovers
 from nakadi_jobs.archive_ranges import NOTHING_READ, unread_parts

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from nakadi.event_types.rules import (
+from nakadi.event_types.tables import (
     MATERIALIZE_ANNOTATION,
     RETENTION_ANNOTATION,
     RETENTION_REASON_ANNOTATION,

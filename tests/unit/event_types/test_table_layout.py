@@ -2,14 +2,14 @@
 
 import pytest
 
-from nakadi.event_types.rules import check_data_lake_annotations
-from nakadi.event_types.table_layout import (
+from nakadi.event_types.tables import (
     MOST_FIELDS,
     PARTITION_BY,
     SORT_BY,
     Layout,
     PartitionField,
     SortField,
+    check_data_lake_annotations,
     layout_of,
 )
 from nakadi.model.outcomes import Invalid

@@ -1,31 +1,45 @@
-"""The log indexer: behind a Kinesis event source mapping, a batch of one shard's records in, what failed out.
+"""The log indexer: archives events for all processes, from a Kinesis stream or from Kafka's topics.
 
-Events of other logs are archived by `topic_archiver`.
-
-The mapping has a parallelization factor of 1 and reports batch item failures. A batch that cannot be indexed now is
+Behind a Kinesis event source mapping, it takes a batch of one shard's records, and returns what failed. The
+mapping has a parallelization factor of 1 and reports batch item failures. A batch that cannot be indexed now is
 reported from its first record on that is not indexed yet, and comes again; what can never be read is set aside, and
 does not come again.
 
 The event is read as it is: the library for batches looks at one record at a time, and takes long to load.
+
+Logs that number events themselves, such as Kafka, have no such mapping: one for MSK reads one topic, and there is a
+topic for each timeline. There the clock starts the function, and it reads for itself: of each topic, from where the
+archive ends. Two that run at the same time do no harm: of two that archive the same events one finds the work done.
 """
 
 from __future__ import annotations
 
 import logging
 from base64 import b64decode
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
 from nakadi.app.engines import at_stream, open_log_index
 from nakadi.app.functions import NAMESPACE, Handle
 from nakadi.app.settings import Settings
+from nakadi.common.work import attempted
 from nakadi.engines.archive.stores import archive_at
 from nakadi.engines.kinesis.indexing import Indexer, IndexingResult
 from nakadi.engines.kinesis.opening import open_indexer
 from nakadi.engines.kinesis.recent_records import ArrivedRecord
 from nakadi.model.events import Mark
+from nakadi.ports.clock import Clock, SystemClock
+from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
+
+if TYPE_CHECKING:
+    from nakadi.common.metrics import Counter
+    from nakadi.engines.archive.tiered_log import TieredLog
+    from nakadi.model.event_type import Timeline
 
 log = logging.getLogger(__name__)
 
@@ -33,12 +47,13 @@ log = logging.getLogger(__name__)
 def handle_of(settings: Settings) -> Handle:
     """What the function does with an invocation, which depends on the log that it works for."""
     if not settings.event_log.startswith("kinesis:"):
-        from nakadi.app.topic_archiver import TopicArchiver
-
         archiver = TopicArchiver(settings)
         return lambda event, _context: archiver.run(int(event["part"]), int(event["parts"]))
     indexers = Indexers(settings)
     return lambda event, _context: indexed(indexers.of(event), event)
+
+
+# From a Kinesis stream ------------------------------------------------------------------------------------------------
 
 
 class Indexers:
@@ -102,3 +117,82 @@ def _write_metrics(outcome: IndexingResult) -> None:
     metrics.add_metric("BytesIndexed", MetricUnit.Bytes, outcome.bytes)
     metrics.add_metric("SetAside", MetricUnit.Count, len(outcome.set_aside))
     metrics.flush_metrics()
+
+
+# From topics ----------------------------------------------------------------------------------------------------------
+
+
+class NotArchived(Exception):
+    """Raised when topics could not be archived. The log says why, and the next run tries again."""
+
+
+class TopicArchiver:
+    """Archives the events of all storages that have an archive, and removes from their logs what is old there."""
+
+    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+        from nakadi.app.broker import open_broker  # the function of a Kinesis stream starts sooner without a broker
+
+        self._clock = clock or SystemClock()
+        self._broker = open_broker(settings, self._clock)
+        self._index = open_log_index(settings.log_index_url)
+
+    def close(self) -> None:
+        self._broker.close()
+        self._index.close()
+
+    def run(self, part: int, parts: int) -> None:
+        """Archive the topics of one of so many parts, and report how much it was and how long it had waited."""
+        metrics = self._broker.metrics
+        events, size = _total(metrics.archive_events), _total(metrics.archive_bytes)
+        waiting: list[datetime] = []
+        failed = [
+            timeline.topic
+            for timeline in self._timelines()
+            if crc32(timeline.topic.encode()) % parts == part
+            and not attempted("archiving", timeline.topic, partial(self._archive, timeline, waiting))
+        ]
+        report = EphemeralMetrics(namespace=NAMESPACE, service="log_indexer")
+        report.add_metric("EventsIndexed", MetricUnit.Count, _total(metrics.archive_events) - events)
+        report.add_metric("BytesIndexed", MetricUnit.Bytes, _total(metrics.archive_bytes) - size)
+        if not failed:
+            # While it is missing, the alarm on it takes the worst for granted.
+            lag = (self._clock.now() - min(waiting)).total_seconds() if waiting else 0.0
+            report.add_metric("IndexLag", MetricUnit.Seconds, max(0, round(lag)))
+        report.flush_metrics()
+        if failed:
+            raise NotArchived(f"{len(failed)} topics could not be archived, such as {failed[0]}")
+
+    def _timelines(self) -> Iterator[Timeline]:
+        for event_type in self._broker.event_types.all():
+            switching = (event_type.switching_to,) if event_type.switching_to else ()
+            yield from (each for each in (*event_type.timelines, *switching) if not each.deleted)
+
+    def _archive(self, timeline: Timeline, waiting: list[datetime]) -> None:
+        from nakadi.engines.archive.tiered_log import TieredLog
+
+        event_log = self._broker.logs.of(timeline.storage_id)
+        if not isinstance(event_log, TieredLog):
+            return
+        try:
+            waiting += self._waiting_since(event_log, timeline)
+            event_log.archive_topic(timeline.topic, range(timeline.partitions))
+        except UnknownTopic:
+            return  # it was deleted meanwhile
+
+    def _waiting_since(self, event_log: TieredLog, timeline: Timeline) -> Iterator[datetime]:
+        """When the first event of each partition was stored that is not archived yet."""
+        topic, partitions = timeline.topic, range(timeline.partitions)
+        bounds = event_log.bounds(topic, partitions)
+        heads = self._index.heads([(topic, number) for number in partitions])
+        for number in partitions:
+            start = max(heads[topic, number].counted.next, bounds[number].oldest)
+            if start < bounds[number].next:
+                try:
+                    found = event_log.read(topic, number, start, limit=1)
+                except OffsetUnavailable:
+                    continue  # removed by retention meanwhile
+                yield from [event.stored_at for event in found.events]
+
+
+def _total(counter: Counter) -> float:
+    return sum(counter.rows().values())

@@ -16,9 +16,10 @@ from nakadi.event_types import documents, rules
 from nakadi.event_types.deletion import Dependents
 from nakadi.event_types.documents import draft_violations, now_in_milliseconds
 from nakadi.event_types.repository import EventTypes, already_exists
-from nakadi.event_types.rules import EventTypeLimits, check_data_lake_annotations
+from nakadi.event_types.rules import EventTypeLimits
 from nakadi.event_types.schema_versions import check_schema, schema_turn
 from nakadi.event_types.storages import Storages
+from nakadi.event_types.tables import check_data_lake_annotations
 from nakadi.event_types.timelines import first_timeline
 from nakadi.model.authorization import Feature, Operation, Resource, ResourceType, Subject
 from nakadi.model.event_type import EventType, EventTypeDraft, PartitionStrategy, Schema, Statistics, Timeline, Version

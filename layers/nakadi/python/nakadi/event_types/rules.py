@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
 from typing import Any
 
 from msgspec import Struct
 
-from nakadi.event_types.table_layout import BadLayout, layout_of
 from nakadi.model.event_type import (
     Audience,
     Category,
@@ -187,71 +184,6 @@ def _becomes_business(old: EventType, new: EventType) -> bool:
         and EnrichmentStrategy.METADATA in new.enrichment_strategies
         and new.compatibility_mode is not CompatibilityMode.COMPATIBLE
     )
-
-
-# Annotations of a data lake -------------------------------------------------------------------------------------------
-
-
-MATERIALIZE_ANNOTATION = "datalake.zalando.org/materialize-events"
-RETENTION_ANNOTATION = "datalake.zalando.org/retention-period"
-RETENTION_REASON_ANNOTATION = "datalake.zalando.org/retention-period-reason"
-
-_RETENTION_PERIOD = re.compile(r"([1-9][0-9]{0,3})(?: (day|week|month|year)s?|([dwmy]))")
-_DAYS_OF_UNIT = {"d": 1, "w": 7, "m": 31, "y": 366}
-_RETENTION_PERIOD_LIMITS = {"d": (7, 3650), "w": (1, 521), "m": (1, 120), "y": (1, 10)}
-
-
-def check_data_lake_annotations(annotations: Mapping[str, str | None], *, mandatory: bool = False) -> None:
-    materialize, period = annotations.get(MATERIALIZE_ANNOTATION), annotations.get(RETENTION_ANNOTATION)
-    if materialize not in (None, "on", "off"):
-        raise Invalid(
-            f'Annotation {MATERIALIZE_ANNOTATION} is not valid. Provided value: "{materialize}". '
-            'Possible values are: "on" or "off".'
-        )
-    if materialize == "on" and period is None:
-        raise Invalid(f'Annotation {RETENTION_ANNOTATION} is required, when {MATERIALIZE_ANNOTATION} is "on".')
-    if period is not None:
-        _check_retention_period(period, annotations.get(RETENTION_REASON_ANNOTATION))
-    try:
-        layout_of(annotations)
-    except BadLayout as reason:
-        raise Invalid(str(reason)) from None
-    if mandatory and materialize is None:
-        raise Invalid(f"Annotation {MATERIALIZE_ANNOTATION} is required")
-
-
-def data_lake_retention(event_type: EventType) -> timedelta | None:
-    """How long a data lake keeps events: the annotated period, else the retention time; None means forever."""
-    period = event_type.annotations.get(RETENTION_ANNOTATION)
-    if period == "unlimited":
-        return None
-    found = _RETENTION_PERIOD.fullmatch(period or "")
-    if found is not None:
-        return timedelta(days=int(found[1]) * _DAYS_OF_UNIT[(found[2] or found[3])[0]])
-    if event_type.cleanup_policy is CleanupPolicy.COMPACT:
-        return None
-    return timedelta(milliseconds=event_type.retention_time)
-
-
-def _check_retention_period(period: str, reason: str | None) -> None:
-    if not reason:
-        raise Invalid(
-            f"Annotation {RETENTION_REASON_ANNOTATION} is required, when {RETENTION_ANNOTATION} is specified."
-        )
-    if period != "unlimited" and not _is_valid_retention_period(period):
-        raise Invalid(
-            f"Annotation {RETENTION_ANNOTATION} does not comply with regex. "
-            "See documentation (docs/analytics.md, Retention periods) "
-            "for more details."
-        )
-
-
-def _is_valid_retention_period(text: str) -> bool:
-    period = _RETENTION_PERIOD.fullmatch(text)
-    if period is None:
-        return False
-    fewest, most = _RETENTION_PERIOD_LIMITS[(period[2] or period[3])[0]]
-    return fewest <= int(period[1]) <= most
 
 
 # Limits ---------------------------------------------------------------------------------------------------------------

@@ -1,20 +1,222 @@
-"""How far the tables that jobs make of the archive are behind it, and when a job has to be started."""
+"""The tables that jobs make of the archive: what annotations say of them, how far they are behind, and when to start.
+
+    datalake.zalando.org/materialize-events: "on"
+    nakadi.io/table-partition-by: "day(metadata.occurred_at), bucket(16, customer.id)"
+    nakadi.io/table-sort-by: "customer.id, nakadi_time desc"
+
+Annotations are read from text, without a table: whether there are such columns is known to the job that keeps it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TypeVar
 
 from msgspec import Struct, field
 
 from nakadi.event_types.documents import TABLES_KIND, TableState, table_state_of
 from nakadi.event_types.repository import EventTypes
-from nakadi.event_types.rules import MATERIALIZE_ANNOTATION
-from nakadi.model.event_type import EventType
+from nakadi.model.event_type import CleanupPolicy, EventType
 from nakadi.model.events import TopicPartition
+from nakadi.model.outcomes import Invalid
 from nakadi.ports.clock import Clock
 from nakadi.ports.log_index import LogIndex
 from nakadi.ports.registry import ABSENT, ChangedMeanwhile, Put, Registry
+
+# How tables are partitioned and sorted --------------------------------------------------------------------------------
+
+
+PARTITION_BY = "nakadi.io/table-partition-by"
+SORT_BY = "nakadi.io/table-sort-by"
+
+TIME_UNITS = ("year", "month", "day", "hour")
+BUCKET, TRUNCATE, IDENTITY = "bucket", "truncate", "identity"
+
+MOST_FIELDS = 8
+"""Of each kind. Files become small, and queries slow to plan, long before that."""
+
+MOST_BUCKETS = 4096
+LONGEST_PREFIX = 1000
+
+_COLUMN = r"[A-Za-z0-9_]+(?:\.[A-Za-z0-9_]+)*"
+_PARTITION = re.compile(
+    rf"(?:(?P<unit>{'|'.join(TIME_UNITS)})\s*\(\s*(?P<moment>{_COLUMN})\s*\)"
+    rf"|(?P<sized>{BUCKET}|{TRUNCATE})\s*\(\s*(?P<size>[0-9]{{1,9}})\s*,\s*(?P<inner>{_COLUMN})\s*\)"
+    rf"|(?P<plain>{_COLUMN}))",
+    re.IGNORECASE,
+)
+_SORT = re.compile(rf"(?P<column>{_COLUMN})(?:\s+(?P<direction>asc|desc))?", re.IGNORECASE)
+_COMMA = re.compile(r",(?![^()]*\))")
+"""Between fields, and not within the parentheses of one."""
+
+
+class BadLayout(Exception):
+    """Raised for an annotation that says nothing a table could be partitioned or sorted by; the message says why."""
+
+
+class PartitionField(Struct, frozen=True):
+    """A column by whose value, or by a part of it, rows are kept apart. `size` is that of `bucket` and `truncate`."""
+
+    column: str
+    transform: str = IDENTITY
+    size: int = 0
+
+
+class SortField(Struct, frozen=True):
+    column: str
+    descending: bool = False
+
+
+Fields = TypeVar("Fields")
+
+
+class Layout(Struct, frozen=True):
+    """None where the annotations say nothing."""
+
+    partition_by: tuple[PartitionField, ...] | None = None
+    sort_by: tuple[SortField, ...] | None = None
+
+
+def layout_of(annotations: Mapping[str, str | None]) -> Layout:
+    """Return what annotations say. Raises `BadLayout`."""
+    return Layout(
+        _read(annotations, PARTITION_BY, _partition_fields),
+        _read(annotations, SORT_BY, _sort_fields),
+    )
+
+
+def _read(annotations: Mapping[str, str | None], name: str, read: Callable[[str], Fields]) -> Fields | None:
+    text = annotations.get(name)
+    if text is None:
+        return None
+    try:
+        return read(text)
+    except BadLayout as reason:
+        raise BadLayout(f'Annotation {name} is not valid: {reason}. Provided value: "{text}".') from None
+
+
+def _partition_fields(text: str) -> tuple[PartitionField, ...]:
+    found = tuple(map(_partition_field, _texts(text)))
+    # Hours are parts of days: one of them is enough.
+    _check_distinct((each.column, "time" if each.transform in TIME_UNITS else each.transform) for each in found)
+    return found
+
+
+def _sort_fields(text: str) -> tuple[SortField, ...]:
+    found = tuple(map(_sort_field, _texts(text)))
+    _check_distinct((each.column, "") for each in found)
+    return found
+
+
+def _texts(text: str) -> Iterator[str]:
+    fields = _COMMA.split(text)
+    if len(fields) > MOST_FIELDS:
+        raise BadLayout(f"it has {len(fields)} fields, and {MOST_FIELDS} are possible")
+    return (each.strip() for each in fields)
+
+
+def _partition_field(text: str) -> PartitionField:
+    found = _PARTITION.fullmatch(text)
+    if found is None:
+        raise BadLayout(
+            f'"{text}" is not a column, nor one of year, month, day and hour(column), bucket(16, column) '
+            "and truncate(4, column)"
+        )
+    if found["unit"]:
+        return PartitionField(found["moment"], found["unit"].lower())
+    if not found["sized"]:
+        return PartitionField(found["plain"])
+    transform, size = found["sized"].lower(), int(found["size"])
+    most = MOST_BUCKETS if transform == BUCKET else LONGEST_PREFIX
+    if not 1 <= size <= most:
+        raise BadLayout(f"the number in {transform} is from 1 to {most}, and not {size}")
+    return PartitionField(found["inner"], transform, size)
+
+
+def _sort_field(text: str) -> SortField:
+    found = _SORT.fullmatch(text)
+    if found is None:
+        raise BadLayout(f'"{text}" is not a column, with asc or desc behind it if at all')
+    return SortField(found["column"], (found["direction"] or "").lower() == "desc")
+
+
+def _check_distinct(found: Iterable[tuple[str, str]]) -> None:
+    seen: set[tuple[str, str]] = set()
+    for column, transform in found:
+        if (column.lower(), transform) in seen:
+            raise BadLayout(f"{column} is there twice")
+        seen.add((column.lower(), transform))
+
+
+# Whether there is a table, and how long events are kept ---------------------------------------------------------------
+
+
+MATERIALIZE_ANNOTATION = "datalake.zalando.org/materialize-events"
+RETENTION_ANNOTATION = "datalake.zalando.org/retention-period"
+RETENTION_REASON_ANNOTATION = "datalake.zalando.org/retention-period-reason"
+
+_RETENTION_PERIOD = re.compile(r"([1-9][0-9]{0,3})(?: (day|week|month|year)s?|([dwmy]))")
+_DAYS_OF_UNIT = {"d": 1, "w": 7, "m": 31, "y": 366}
+_RETENTION_PERIOD_LIMITS = {"d": (7, 3650), "w": (1, 521), "m": (1, 120), "y": (1, 10)}
+
+
+def check_data_lake_annotations(annotations: Mapping[str, str | None], *, mandatory: bool = False) -> None:
+    materialize, period = annotations.get(MATERIALIZE_ANNOTATION), annotations.get(RETENTION_ANNOTATION)
+    if materialize not in (None, "on", "off"):
+        raise Invalid(
+            f'Annotation {MATERIALIZE_ANNOTATION} is not valid. Provided value: "{materialize}". '
+            'Possible values are: "on" or "off".'
+        )
+    if materialize == "on" and period is None:
+        raise Invalid(f'Annotation {RETENTION_ANNOTATION} is required, when {MATERIALIZE_ANNOTATION} is "on".')
+    if period is not None:
+        _check_retention_period(period, annotations.get(RETENTION_REASON_ANNOTATION))
+    try:
+        layout_of(annotations)
+    except BadLayout as reason:
+        raise Invalid(str(reason)) from None
+    if mandatory and materialize is None:
+        raise Invalid(f"Annotation {MATERIALIZE_ANNOTATION} is required")
+
+
+def data_lake_retention(event_type: EventType) -> timedelta | None:
+    """How long a data lake keeps events: the annotated period, else the retention time; None means forever."""
+    period = event_type.annotations.get(RETENTION_ANNOTATION)
+    if period == "unlimited":
+        return None
+    found = _RETENTION_PERIOD.fullmatch(period or "")
+    if found is not None:
+        return timedelta(days=int(found[1]) * _DAYS_OF_UNIT[(found[2] or found[3])[0]])
+    if event_type.cleanup_policy is CleanupPolicy.COMPACT:
+        return None
+    return timedelta(milliseconds=event_type.retention_time)
+
+
+def _check_retention_period(period: str, reason: str | None) -> None:
+    if not reason:
+        raise Invalid(
+            f"Annotation {RETENTION_REASON_ANNOTATION} is required, when {RETENTION_ANNOTATION} is specified."
+        )
+    if period != "unlimited" and not _is_valid_retention_period(period):
+        raise Invalid(
+            f"Annotation {RETENTION_ANNOTATION} does not comply with regex. "
+            "See documentation (docs/analytics.md, Retention periods) "
+            "for more details."
+        )
+
+
+def _is_valid_retention_period(text: str) -> bool:
+    period = _RETENTION_PERIOD.fullmatch(text)
+    if period is None:
+        return False
+    fewest, most = _RETENTION_PERIOD_LIMITS[(period[2] or period[3])[0]]
+    return fewest <= int(period[1]) <= most
+
+
+# How far tables are behind --------------------------------------------------------------------------------------------
+
 
 STARTS_KIND = "table-jobs"
 """Documents that say when housekeeping started a job."""

@@ -1,7 +1,7 @@
 """Metrics of several processes, put together."""
 
 from nakadi.common.metrics import Metrics
-from nakadi.common.snapshots import merged_metrics, snapshot_of, totals_of_ended_processes
+from nakadi.local.figures import merged_metrics, snapshot_of, totals_of_ended_processes
 from tests.support.metrics import samples_of, value
 
 
