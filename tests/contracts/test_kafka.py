@@ -117,15 +117,15 @@ class TestTwoProcesses:
         from nakadi.engines.kafka import reading  # noqa: PLC0415  # the library is installed where these tests run
 
         failures = iter([True, False, True])
-        understood = reading.event_of
+        original = reading.event_from_message
 
-        def event_of(message):
+        def event_from_message(message):
             if threading.current_thread().name == "kafka-tail" and next(failures, False):
                 raise ZeroDivisionError
-            return understood(message)
+            return original(message)
 
         log.read("t", 0, 0)
-        monkeypatch.setattr(reading, "event_of", event_of)
+        monkeypatch.setattr(reading, "event_from_message", event_from_message)
         for number in range(20):
             another.append("t", {0: [a_record(f"{number}")]})
             assert log.read("t", 0, number, wait=PATIENCE).events[0].offset == number
@@ -178,28 +178,28 @@ class TestTwoProcesses:
         """An event that another process appends while the end of the old ones is looked for is not among them."""
         log.append("t", {0: [a_record("old")]})
         before = SystemClock().now() + timedelta(hours=1)
-        ends = log._cluster.bounds_of
+        ends = log._cluster.partition_bounds
         with closing(open_event_log(url, HandMovedClock(before + timedelta(hours=1)))) as another:
 
             def ends_once_another_has_appended(*wanted):
                 another.append("t", {0: [a_record("late")]})
                 return ends(*wanted)
 
-            monkeypatch.setattr(log._cluster, "bounds_of", ends_once_another_has_appended)
+            monkeypatch.setattr(log._cluster, "partition_bounds", ends_once_another_has_appended)
 
             assert log.offset_at("t", 0, before) == 1
 
     def test_learn_of_events_that_are_removed_while_they_read(self, log, another, monkeypatch):
         """A read whose events another process removes at that moment says so: an archive may have them."""
         another.append("t", {0: [a_record("a")]})
-        ask = log._cluster.bounds_of
+        ask = log._cluster.partition_bounds
 
         def removed_afterwards(*place):
             found = ask(*place)
             another.trim("t", 0, SystemClock().now() + timedelta(hours=1))
             return found
 
-        monkeypatch.setattr(log._cluster, "bounds_of", removed_afterwards)
+        monkeypatch.setattr(log._cluster, "partition_bounds", removed_afterwards)
         with pytest.raises(OffsetUnavailable):
             log.read("t", 0, 0)
 
@@ -268,7 +268,7 @@ class TestTopics:
         log.append("t", {0: [a_record("0", "k0")]})
         log.compact("t", 0, upto=now + timedelta(minutes=1), tombstones_before=now - timedelta(days=1))
         with the_cluster(url) as cluster:
-            cluster.configure("t", {"segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"})
+            cluster.configure_topic("t", {"segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"})
         stored = 1
 
         def has_holes() -> bool:
@@ -296,7 +296,7 @@ class TestTopics:
             asked.append(topic)
             raise Unavailable("on purpose") from refused
 
-        log._cluster.configure = refuse
+        log._cluster.configure_topic = refuse
         for _ in range(2):
             log.compact("t", 0, upto=now, tombstones_before=now)
         assert asked == ["t"]
@@ -305,10 +305,10 @@ class TestTopics:
 
     def test_have_a_latest_time_in_clusters_that_do_not_know_it(self, log):
         """A cluster older than Kafka 3.0 is searched for the latest time of a partition."""
-        assert log._cluster._latest_time_by_search("t", 0) == 0
+        assert log._cluster._search_latest_record_time("t", 0) == 0
         log.append("t", {0: [a_record("a"), a_record("b")]})
 
-        assert log._cluster._latest_time_by_search("t", 0) == log._cluster.latest_time("t", 0) > 0
+        assert log._cluster._search_latest_record_time("t", 0) == log._cluster.latest_record_time("t", 0) > 0
 
     def test_with_events_without_a_key_are_not_compacted(self, url, log):
         """Kafka would remove events without a key, so it does not begin as long as the oldest events have none."""

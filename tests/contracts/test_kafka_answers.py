@@ -74,9 +74,9 @@ def a_log(proxy, timeout):
 
 def nothing_waits(log):
     """No append and no record is kept in memory once all of them have their outcome."""
-    lanes = log._writer._lanes
-    until(lambda: not any(lane._waiting or lane._under_way for lane in lanes))
-    return all(not lane._waiting_bytes and not len(lane._producer or ()) for lane in lanes)
+    threads = log._writer._threads
+    until(lambda: not any(thread._waiting or thread._under_way for thread in threads))
+    return all(not thread._waiting_bytes and not len(thread._producer or ()) for thread in threads)
 
 
 @pytest.mark.parametrize("spoiled", [*NOT_STORED.values(), *STORED.values()], ids=[*NOT_STORED, *STORED])

@@ -124,7 +124,7 @@ class TestOneServer:
                 log.append(topic, {0: [a_record("a")]})
                 log.read(topic, 0, 1)
             cluster = Cluster(Address.parse(f"kafka://{server.address}"))
-            cluster.delete("gone")
+            cluster.delete_topic("gone")
             cluster.close()
 
             for ask in (lambda: log.append("gone", {0: [a_record("b")]}), lambda: log.read("gone", 0, 1, wait=0.1)):

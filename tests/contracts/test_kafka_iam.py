@@ -16,7 +16,7 @@ from tests.support.engines import KAFKA
 from tests.support.patience import PATIENCE, until
 
 if KAFKA:
-    from nakadi.engines.kafka.client import Address, consumer, producer
+    from nakadi.engines.kafka.client import Address, new_consumer, new_producer
     from nakadi.engines.kafka.cluster import Cluster
 
 pytestmark = pytest.mark.skipif(not KAFKA, reason="Kafka is asked for by `make test-engines`")
@@ -75,9 +75,9 @@ class Server:
 def credentials(monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-    iam._session.cache_clear()
+    iam._aws_session.cache_clear()
     yield
-    iam._session.cache_clear()
+    iam._aws_session.cache_clear()
 
 
 @pytest.fixture
@@ -88,25 +88,27 @@ def server():
 
 def address_of(server):
     # MSK is asked over TLS, this server is not.
-    return Address(server.address, timeout=2, iam="eu-central-1", properties={"security.protocol": "sasl_plaintext"})
+    return Address(
+        server.address, timeout=2, iam_region="eu-central-1", properties={"security.protocol": "sasl_plaintext"}
+    )
 
 
 def test_msk_is_asked_over_tls():
     """Without further settings, connections are encrypted."""
-    settings = Address.parse("kafka://b-1.example:9098?iam=eu-central-1").settings()
+    settings = Address.parse("kafka://b-1.example:9098?iam=eu-central-1").client_settings()
 
     assert settings["security.protocol"] == "SASL_SSL"
 
 
 def test_clusters_without_iam_are_asked_as_ever():
     """No token is made unless the URL asks for it."""
-    assert "oauth_cb" not in Address.parse("kafka://b-1.example:9092").settings()
+    assert "oauth_cb" not in Address.parse("kafka://b-1.example:9092").client_settings()
 
 
 @pytest.mark.parametrize("kind", ["cluster", "producer", "consumer"])
 def test_every_client_signs_in_by_itself(server, kind):
     """Each client sends a token, though nothing is asked of it yet."""
-    client = {"cluster": Cluster, "producer": producer, "consumer": consumer}[kind](address_of(server))
+    client = {"cluster": Cluster, "producer": new_producer, "consumer": new_consumer}[kind](address_of(server))
 
     until(lambda: server.tokens)
     assert urlsafe_b64decode(server.tokens[0] + "==").startswith(b"https://kafka.eu-central-1.amazonaws.com/?Action=")
@@ -117,15 +119,15 @@ def test_every_client_signs_in_by_itself(server, kind):
 def test_a_token_is_replaced_before_it_expires(server, monkeypatch):
     """The library asks for the next token while the last one is valid, and signs in with it again."""
     asked = threading.Semaphore(0)
-    made = iam.token
+    made = iam.new_token
 
     def counted(region):
         asked.release()
         return made(region)
 
-    monkeypatch.setattr(iam, "LIFETIME", timedelta(seconds=3))
-    monkeypatch.setattr(iam, "token", counted)
-    client = consumer(address_of(server))
+    monkeypatch.setattr(iam, "TOKEN_LIFETIME", timedelta(seconds=3))
+    monkeypatch.setattr(iam, "new_token", counted)
+    client = new_consumer(address_of(server))
     try:
         for _ in range(3):
             assert asked.acquire(timeout=PATIENCE)
@@ -139,7 +141,7 @@ def test_a_server_that_refuses_costs_bounded_time_and_shows_no_secret(caplog):
     caplog.set_level(logging.INFO)
     with closing(Server(REFUSED)) as server:
         with closing(Cluster(address_of(server))) as cluster, pytest.raises(Unavailable):
-            cluster.check("t", [0])
+            cluster.check_partitions("t", [0])
 
         assert server.tokens
         assert "SASL authentication error" in caplog.text

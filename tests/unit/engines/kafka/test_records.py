@@ -4,7 +4,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from nakadi.engines.kafka.records import EPOCH, MARKER, event_of, headers_of, milliseconds_from, size_of
+from nakadi.engines.kafka.records import (
+    EPOCH,
+    SEAL_MARKER,
+    event_from_message,
+    largest_record_size,
+    record_headers,
+    to_milliseconds,
+)
 from nakadi.model.authorization import Attribute
 from nakadi.model.events import Record
 
@@ -34,14 +41,14 @@ class Message:
         Record(b"[]", ""),
         Record(b"2", None, None, ""),
         Record(b"3", None, Attribute("", "")),
-        MARKER,
+        SEAL_MARKER,
     ],
 )
 def test_a_record_is_read_as_it_was_written(record):
     """Value, key, owner and subscription come back, each of them also when it is empty or not there."""
     key = None if record.key is None else record.key.encode()
 
-    assert event_of(Message(record.value, key, headers_of(record) or None)).record == record
+    assert event_from_message(Message(record.value, key, record_headers(record) or None)).record == record
 
 
 def test_headers_of_others_are_left_alone():
@@ -49,12 +56,12 @@ def test_headers_of_others_are_left_alone():
     headers = [("trace", b"\xff"), ("X-AuthParam-Name", b"team"), ("CONSUMER_SUBSCRIPTION_ID", b"a")]
     headers += [("CONSUMER_SUBSCRIPTION_ID", b"b"), ("empty", None)]
 
-    assert event_of(Message(headers=headers)).record == Record(b"{}", None, None, "b")
+    assert event_from_message(Message(headers=headers)).record == Record(b"{}", None, None, "b")
 
 
 def test_an_event_has_its_offset_and_time():
     """The offset is Kafka's, the time is Kafka's milliseconds."""
-    event = event_of(Message(offset=12, milliseconds=milliseconds_from(NOON)))
+    event = event_from_message(Message(offset=12, milliseconds=to_milliseconds(NOON)))
 
     assert (event.offset, event.stored_at) == (12, NOON)
 
@@ -64,8 +71,8 @@ def test_times_are_rounded_up(microseconds, later):
     """A moment becomes the first millisecond that is not before it, so no event seems older than it is."""
     moment = NOON + timedelta(microseconds=microseconds)
 
-    assert milliseconds_from(moment) - milliseconds_from(NOON) == later
-    assert EPOCH + timedelta(milliseconds=milliseconds_from(moment)) >= moment
+    assert to_milliseconds(moment) - to_milliseconds(NOON) == later
+    assert EPOCH + timedelta(milliseconds=to_milliseconds(moment)) >= moment
 
 
 def test_the_size_of_a_record_covers_all_of_it():
@@ -73,5 +80,7 @@ def test_the_size_of_a_record_covers_all_of_it():
     plain = Record(b"x" * 100)
     owned = Record(b"x" * 100, "\u20ac" * 10, Attribute("team", "shop"), "subscription")
 
-    assert size_of(plain) > 100
-    assert size_of(owned) - size_of(plain) >= 30 + sum(len(name) + len(value) for name, value in headers_of(owned))
+    assert largest_record_size(plain) > 100
+    assert largest_record_size(owned) - largest_record_size(plain) >= 30 + sum(
+        len(name) + len(value) for name, value in record_headers(owned)
+    )

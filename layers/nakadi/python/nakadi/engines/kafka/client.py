@@ -17,17 +17,15 @@ from msgspec import Struct, field
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
 
-Place = tuple[str, int]
-
-TIMEOUT = 10.0
+REQUEST_TIMEOUT = 10.0
 """Seconds that a request to the cluster may take by default. After that nothing is known, and callers may try again."""
 
-LEAST_TIMEOUT = 2.0
+SHORTEST_TIMEOUT = 2.0
 """The library wants a second more than a fetch may wait."""
 
 CHECK_TIMEOUT = 5.0
 
-PASSING = {
+TRANSIENT_ERRORS = {
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.OFFSET_NOT_AVAILABLE,
@@ -37,23 +35,23 @@ PASSING = {
 }
 """What servers answer for a moment after a topic was made or another server leads a partition."""
 
-UNKNOWN = {
+UNKNOWN_TOPIC_ERRORS = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError.TOPIC_EXCEPTION,  # no topic can have such a name
     KafkaError._UNKNOWN_TOPIC,  # noqa: SLF001  # the library's own names
     KafkaError._UNKNOWN_PARTITION,  # noqa: SLF001
 }
 
-OUT_OF_RANGE = {
+OUT_OF_RANGE_ERRORS = {
     KafkaError.OFFSET_OUT_OF_RANGE,
     KafkaError._AUTO_OFFSET_RESET,  # noqa: SLF001  # what a consumer says that may not choose another offset
 }
 
-QUIET = 60.0
+REPEATED_LINE_PAUSE = 60.0
 """Seconds in which the library's log has the same line once: while a server is away it has several a second."""
 
 
-class _Once(logging.Filter):
+class _RepeatedLineFilter(logging.Filter):
     """Lets a line through unless the same one was logged a moment ago."""
 
     def __init__(self) -> None:
@@ -63,14 +61,16 @@ class _Once(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         # Without what differs from line to line: how long something took, and how often it was seen.
         line, now = record.getMessage().split(" (after ")[0], time.monotonic()
-        if now - self._last.get(line, -QUIET) < QUIET:
+        if now - self._last.get(line, -REPEATED_LINE_PAUSE) < REPEATED_LINE_PAUSE:
             return False
-        self._last = {each: moment for each, moment in self._last.items() if now - moment < QUIET} | {line: now}
+        self._last = {each: moment for each, moment in self._last.items() if now - moment < REPEATED_LINE_PAUSE} | {
+            line: now
+        }
         return True
 
 
 _log = logging.getLogger("nakadi.kafka")
-_log.addFilter(_Once())
+_log.addFilter(_RepeatedLineFilter())
 
 
 class Address(Struct, frozen=True):
@@ -86,8 +86,8 @@ class Address(Struct, frozen=True):
     servers: str
     prefix: str = ""
     replication: int = -1
-    timeout: float = TIMEOUT
-    iam: str = ""
+    timeout: float = REQUEST_TIMEOUT
+    iam_region: str = ""
     properties: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -103,12 +103,12 @@ class Address(Struct, frozen=True):
             parts.netloc,
             options.get("prefix", ""),
             int(options.get("replication", "-1")),
-            max(float(options.get("timeout", TIMEOUT)), LEAST_TIMEOUT),
+            max(float(options.get("timeout", REQUEST_TIMEOUT)), SHORTEST_TIMEOUT),
             options.get("iam", ""),
-            _properties(Path(file).read_text(encoding="utf-8")) if file else {},
+            _parse_properties(Path(file).read_text(encoding="utf-8")) if file else {},
         )
 
-    def settings(self, **others: object) -> dict[str, Any]:
+    def client_settings(self, **others: object) -> dict[str, Any]:
         """What a client of the library is made with; `others` have underscores in the place of dots."""
         common = {
             "bootstrap.servers": self.servers,
@@ -118,41 +118,41 @@ class Address(Struct, frozen=True):
             "reconnect.backoff.max.ms": 2000,
             # A topic that was deleted meanwhile is reported after so long.
             "topic.metadata.propagation.max.ms": 2000,
-            **(_signing_in(self.iam) if self.iam else {}),
+            **(_iam_settings(self.iam_region) if self.iam_region else {}),
             **self.properties,
         }
         return common | {name.replace("_", "."): value for name, value in others.items()}
 
 
-def _signing_in(region: str) -> dict[str, object]:
-    from nakadi.engines.kafka.iam import token  # noqa: PLC0415  # botocore is only there where it is needed
+def _iam_settings(region: str) -> dict[str, object]:
+    from nakadi.engines.kafka.iam import new_token  # noqa: PLC0415  # botocore is only there where it is needed
 
     return {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": "OAUTHBEARER",
         # A thread of the library calls it, also while no request is under way.
-        "oauth_cb": lambda _configuration: token(region),
+        "oauth_cb": lambda _configuration: new_token(region),
     }
 
 
-def _properties(text: str) -> dict[str, str]:
+def _parse_properties(text: str) -> dict[str, str]:
     lines = (line.strip() for line in text.splitlines())
     pairs = (line.partition("=") for line in lines if line and not line.startswith("#"))
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def producer(address: Address, **settings: object) -> Producer:
-    return Producer(address.settings(**settings), logger=_log)
+def new_producer(address: Address, **settings: object) -> Producer:
+    return Producer(address.client_settings(**settings), logger=_log)
 
 
-def admin_client(address: Address) -> AdminClient:
-    return AdminClient(address.settings(), logger=_log)
+def new_admin_client(address: Address) -> AdminClient:
+    return AdminClient(address.client_settings(), logger=_log)
 
 
-def consumer(address: Address, **settings: object) -> Consumer:
+def new_consumer(address: Address, **settings: object) -> Consumer:
     """A consumer that is given its partitions. It joins no group and stores no offsets; the library wants an id."""
     return Consumer(
-        address.settings(
+        address.client_settings(
             group_id="nakadi",
             enable_auto_commit=False,
             auto_offset_reset="error",
@@ -164,26 +164,26 @@ def consumer(address: Address, **settings: object) -> Consumer:
 
 
 @contextmanager
-def translated(topic: str) -> Iterator[None]:
+def translate_errors(topic: str) -> Iterator[None]:
     """Turn errors of the library into those of the port."""
     try:
         yield
     except KafkaException as error:
-        raise fault_of(error.args[0], topic) from error
+        raise as_port_error(error.args[0], topic) from error
     except TimeoutError as error:
         raise Unavailable(f"Kafka: {topic}: no answer in time") from error
 
 
-def fault_of(error: Any, topic: str) -> Exception:
+def as_port_error(error: Any, topic: str) -> Exception:
     code = error.code()
-    if code in UNKNOWN:
+    if code in UNKNOWN_TOPIC_ERRORS:
         return UnknownTopic(topic)
-    if code in OUT_OF_RANGE:
+    if code in OUT_OF_RANGE_ERRORS:
         return OffsetUnavailable(f"{topic}: {error.str()}")
     return Unavailable(f"Kafka: {topic}: {error.name()}: {error.str()}")
 
 
-def code_behind(error: BaseException) -> int | None:
+def kafka_error_code(error: BaseException) -> int | None:
     """What the cluster has answered, where that is why an error was raised."""
     cause = error.__cause__
     return cause.args[0].code() if isinstance(cause, KafkaException) else None
@@ -191,6 +191,6 @@ def code_behind(error: BaseException) -> int | None:
 
 def check_cluster(url: str) -> None:
     """Raise `Unavailable`, within seconds, unless the cluster answers."""
-    client = admin_client(Address.parse(url))
-    with translated("the cluster"):
+    client = new_admin_client(Address.parse(url))
+    with translate_errors("the cluster"):
         client.list_topics("nakadi", timeout=CHECK_TIMEOUT)

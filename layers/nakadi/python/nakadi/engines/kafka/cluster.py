@@ -9,7 +9,8 @@ from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
@@ -21,29 +22,29 @@ from confluent_kafka.admin import (
 )
 
 from nakadi.engines.kafka.client import (
-    PASSING,
-    UNKNOWN,
+    TRANSIENT_ERRORS,
+    UNKNOWN_TOPIC_ERRORS,
     Address,
-    admin_client,
-    code_behind,
-    consumer,
-    fault_of,
-    translated,
+    as_port_error,
+    kafka_error_code,
+    new_admin_client,
+    new_consumer,
+    translate_errors,
 )
-from nakadi.engines.kafka.records import EPOCH, milliseconds_from
+from nakadi.engines.kafka.records import EPOCH, to_milliseconds
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
 
-Found = TypeVar("Found")
-MOST_BYTES = 8 * 1024 * 1024
+Answer = TypeVar("Answer")
+LARGEST_BATCH_BYTES = 8 * 1024 * 1024
 """The largest batch of records that topics take: the most that MSK Serverless allows."""
 
-HOUR = 3_600_000
+HOUR_MILLISECONDS = 3_600_000
 
-LATEST_TIME = 1 << 42
+LATEST_SEARCHED_TIME = 1 << 42
 """In milliseconds: a moment in the year 2109."""
 
-SEALED = "1"
+SEALED_BATCH_BYTES = "1"
 """The `max.message.bytes` of a sealed topic. No record fits, so its leaders refuse every write."""
 
 TOPIC_CONFIGURATION = {
@@ -51,31 +52,35 @@ TOPIC_CONFIGURATION = {
     # The housekeeper deletes old events; it knows the retention of the event type, which may change.
     "retention.ms": "-1",
     "retention.bytes": "-1",
-    "max.message.bytes": str(MOST_BYTES),
+    "max.message.bytes": str(LARGEST_BATCH_BYTES),
     "message.timestamp.type": "CreateTime",
 }
 
 
 def compaction_settings(age: timedelta, tombstones_age: timedelta) -> Mapping[str, str]:
     """Settings of a topic that Kafka compacts once events have this age. Whole minutes, so that they seldom change."""
-    lag = _minutes(age)
+    lag = _round_up_to_minutes(age)
     return {
         "cleanup.policy": "compact",
         "min.compaction.lag.ms": str(lag),
         # Without this bound the newest segment would be left alone for a week.
-        "max.compaction.lag.ms": str(lag + HOUR),
-        "delete.retention.ms": str(_minutes(tombstones_age)),
+        "max.compaction.lag.ms": str(lag + HOUR_MILLISECONDS),
+        "delete.retention.ms": str(_round_up_to_minutes(tombstones_age)),
     }
 
 
-def _minutes(time: timedelta) -> int:
+def _round_up_to_minutes(time: timedelta) -> int:
     minute = timedelta(minutes=1)
     return max(-(-time // minute), 0) * 60_000
 
 
 def is_refused_setting(error: Unavailable) -> bool:
     """Whether the cluster does not let this be set. MSK Serverless has few settings, and some only for new topics."""
-    return code_behind(error) in {KafkaError.INVALID_CONFIG, KafkaError.POLICY_VIOLATION, KafkaError.INVALID_REQUEST}
+    return kafka_error_code(error) in {
+        KafkaError.INVALID_CONFIG,
+        KafkaError.POLICY_VIOLATION,
+        KafkaError.INVALID_REQUEST,
+    }
 
 
 class Cluster:
@@ -84,45 +89,45 @@ class Cluster:
     def __init__(self, address: Address) -> None:
         self.address = address
         self._timeout = address.timeout
-        self._admin = admin_client(address)
-        self._asking = consumer(address)
+        self._admin = new_admin_client(address)
+        self._offset_consumer = new_consumer(address)
         self._partitions: dict[str, int] = {}
         self._sealed: set[str] = set()
 
-    def name(self, topic: str) -> str:
+    def kafka_name(self, topic: str) -> str:
         return self.address.prefix + topic
 
     def close(self) -> None:
-        self._asking.close()
+        self._offset_consumer.close()
 
     # Topics
 
-    def check(self, topic: str, partitions: Collection[int]) -> None:
+    def check_partitions(self, topic: str, partitions: Collection[int]) -> None:
         """Raise `UnknownTopic` unless the topic has all of these partitions."""
         known = self._partitions.get(topic)
         highest, lowest = max(partitions, default=0), min(partitions, default=0)
         if known is None or highest >= known:
-            known = self._count(topic)
+            known = self._count_partitions(topic)
             if known is None:
                 raise UnknownTopic(topic)
             self._partitions[topic] = known
         if lowest < 0 or (partitions and highest >= known):
             raise UnknownTopic(f"{topic} has no partition {lowest if lowest < 0 else highest}")
 
-    def takes(self, topic: str, partitions: Collection[int]) -> bool:
+    def is_known_writable(self, topic: str, partitions: Collection[int]) -> bool:
         """Whether it is known, without asking, that the topic has all of these partitions and is not sealed."""
         known = self._partitions.get(topic, 0)
         return all(0 <= number < known for number in partitions) and topic not in self._sealed
 
-    def forget(self, topic: str) -> None:
+    def forget_topic(self, topic: str) -> None:
         self._partitions.pop(topic, None)
         self._sealed.discard(topic)
 
-    def partitions(self, topic: str) -> int:
+    def partition_count(self, topic: str) -> int:
         """How many partitions a topic has that was checked."""
         return self._partitions[topic]
 
-    def note_sealed(self, topic: str) -> None:
+    def remember_sealed(self, topic: str) -> None:
         self._sealed.add(topic)
 
     def is_known_to_be_sealed(self, topic: str) -> bool:
@@ -130,98 +135,99 @@ class Cluster:
 
     def is_sealed(self, topic: str) -> bool:
         """Ask the cluster, if need be."""
-        if topic not in self._sealed and self.topic_configuration(topic).get("max.message.bytes") == SEALED:
+        if topic not in self._sealed and self.topic_configuration(topic).get("max.message.bytes") == SEALED_BATCH_BYTES:
             self._sealed.add(topic)
         return topic in self._sealed
 
-    def create(self, topic: str, partitions: int) -> None:
+    def create_topic(self, topic: str, partitions: int) -> None:
         new = NewTopic(
-            self.name(topic),
+            self.kafka_name(topic),
             num_partitions=partitions,
             replication_factor=self.address.replication,
             config=TOPIC_CONFIGURATION,
         )
-        self._change(
+        self._await_answers(
             topic, self._admin.create_topics([new], request_timeout=self._timeout), KafkaError.TOPIC_ALREADY_EXISTS
         )
-        self._await(topic, lambda: self._count(topic) is not None)
+        self._wait_until_visible(topic, lambda: self._count_partitions(topic) is not None)
 
     def add_partitions(self, topic: str, partitions: int) -> None:
-        self.forget(topic)
-        self.check(topic, [])
+        self.forget_topic(topic)
+        self.check_partitions(topic, [])
         if partitions <= self._partitions[topic]:
             return
-        grown = NewPartitions(self.name(topic), partitions)
+        grown = NewPartitions(self.kafka_name(topic), partitions)
         # INVALID_PARTITIONS: another process has added them meanwhile.
-        self._change(
+        self._await_answers(
             topic, self._admin.create_partitions([grown], request_timeout=self._timeout), KafkaError.INVALID_PARTITIONS
         )
-        self._await(topic, lambda: (self._count(topic) or 0) >= partitions)
-        self.forget(topic)
+        self._wait_until_visible(topic, lambda: (self._count_partitions(topic) or 0) >= partitions)
+        self.forget_topic(topic)
 
     def allow_largest_batches(self, topic: str) -> None:
-        if int(self.topic_configuration(topic)["max.message.bytes"]) < MOST_BYTES:
-            self.configure(topic, {"max.message.bytes": str(MOST_BYTES)})
+        if int(self.topic_configuration(topic)["max.message.bytes"]) < LARGEST_BATCH_BYTES:
+            self.configure_topic(topic, {"max.message.bytes": str(LARGEST_BATCH_BYTES)})
 
-    def seal(self, topic: str) -> None:
-        self.configure(topic, {"max.message.bytes": SEALED})
+    def seal_topic(self, topic: str) -> None:
+        self.configure_topic(topic, {"max.message.bytes": SEALED_BATCH_BYTES})
 
-    def delete(self, topic: str) -> None:
-        deleting = self._admin.delete_topics([self.name(topic)], request_timeout=self._timeout)
+    def delete_topic(self, topic: str) -> None:
+        deleting = self._admin.delete_topics([self.kafka_name(topic)], request_timeout=self._timeout)
         with suppress(UnknownTopic):
-            self._change(topic, deleting)
-        self._await(topic, lambda: self._count(topic) is None)
-        self.forget(topic)
+            self._await_answers(topic, deleting)
+        self._wait_until_visible(topic, lambda: self._count_partitions(topic) is None)
+        self.forget_topic(topic)
 
     def topic_configuration(self, topic: str) -> Mapping[str, str]:
-        resource = ConfigResource(ResourceType.TOPIC, self.name(topic))
-        with translated(topic):
+        resource = ConfigResource(ResourceType.TOPIC, self.kafka_name(topic))
+        with translate_errors(topic):
             found = self._admin.describe_configs([resource], request_timeout=self._timeout)[resource].result(
                 2 * self._timeout
             )
         return {name: entry.value for name, entry in found.items()}
 
-    def configure(self, topic: str, wanted: Mapping[str, str]) -> None:
+    def configure_topic(self, topic: str, wanted: Mapping[str, str]) -> None:
         entries = [
             ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in wanted.items()
         ]
-        resource = ConfigResource(ResourceType.TOPIC, self.name(topic), incremental_configs=entries)
-        self._change(topic, self._admin.incremental_alter_configs([resource], request_timeout=self._timeout))
-        self._await(topic, lambda: wanted.items() <= self.topic_configuration(topic).items())
+        resource = ConfigResource(ResourceType.TOPIC, self.kafka_name(topic), incremental_configs=entries)
+        self._await_answers(topic, self._admin.incremental_alter_configs([resource], request_timeout=self._timeout))
+        self._wait_until_visible(topic, lambda: wanted.items() <= self.topic_configuration(topic).items())
 
     # Offsets
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
         """The oldest and the next offset of each partition."""
-        oldest = self._offsets(topic, partitions, OffsetSpec.earliest())
-        following = self._offsets(topic, partitions, OffsetSpec.latest())
+        oldest = self._list_offsets(topic, partitions, OffsetSpec.earliest())
+        following = self._list_offsets(topic, partitions, OffsetSpec.latest())
         return {number: (oldest[number][0], following[number][0]) for number in partitions}
 
-    def bounds_of(self, topic: str, partition: int) -> tuple[int, int]:
+    def partition_bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """The same of one partition, by the shortest way."""
-        place = TopicPartition(self.name(topic), partition)
-        found: tuple[int, int] | None = self._ask(
-            topic, lambda: self._asking.get_watermark_offsets(place, timeout=self._timeout, cached=False)
+        kafka_partition = KafkaPartition(self.kafka_name(topic), partition)
+        found: tuple[int, int] | None = self._ask_with_retries(
+            topic,
+            lambda: self._offset_consumer.get_watermark_offsets(kafka_partition, timeout=self._timeout, cached=False),
         )
         if found is None:
             raise Unavailable(f"Kafka: {topic}: the offsets of partition {partition} did not arrive in time")
         return found
 
-    def latest_time(self, topic: str, partition: int) -> int:
+    def latest_record_time(self, topic: str, partition: int) -> int:
         """The greatest time that any record of the partition has, in milliseconds; 0 when there is no record."""
         try:
-            return max(self._offsets(topic, [partition], OffsetSpec.max_timestamp())[partition][1], 0)
+            return max(self._list_offsets(topic, [partition], OffsetSpec.max_timestamp())[partition][1], 0)
         except Unavailable as error:
-            if code_behind(error) not in {KafkaError.UNSUPPORTED_VERSION, KafkaError._UNSUPPORTED_FEATURE}:  # noqa: SLF001  # the library's own name
+            if kafka_error_code(error) not in {KafkaError.UNSUPPORTED_VERSION, KafkaError._UNSUPPORTED_FEATURE}:  # noqa: SLF001  # the library's own name
                 raise
-        return self._latest_time_by_search(topic, partition)
+        return self._search_latest_record_time(topic, partition)
 
-    def _latest_time_by_search(self, topic: str, partition: int) -> int:
+    def _search_latest_record_time(self, topic: str, partition: int) -> int:
         """The same for clusters older than Kafka 3.0, which are not asked for it: the last moment at or after which
         there is a record.
         """
-        beyond = self.bounds_of(topic, partition)[1]
-        lowest, highest = 0, LATEST_TIME
+        beyond = self.partition_bounds(topic, partition)[1]
+        lowest, highest = 0, LATEST_SEARCHED_TIME
         while lowest < highest:
             middle = (lowest + highest + 1) // 2
             if self.offset_at(topic, partition, EPOCH + timedelta(milliseconds=middle)) < beyond:
@@ -231,108 +237,110 @@ class Cluster:
         return lowest
 
     def offset_at(self, topic: str, partition: int, moment: datetime) -> int:
-        wanted = TopicPartition(self.name(topic), partition, max(milliseconds_from(moment), 0))
+        wanted = KafkaPartition(self.kafka_name(topic), partition, max(to_milliseconds(moment), 0))
 
         def ask() -> int:
-            found = self._asking.offsets_for_times([wanted], timeout=self._timeout)[0]
+            found = self._offset_consumer.offsets_for_times([wanted], timeout=self._timeout)[0]
             if found.error is not None:
                 raise KafkaException(found.error)
             return int(found.offset)
 
-        if (offset := self._ask(topic, ask)) >= 0:
+        if (offset := self._ask_with_retries(topic, ask)) >= 0:
             return offset
         # No event is as late as that, so it leads to the end. What comes meanwhile may be late enough, and would be
         # trimmed with what is before it: so the end is looked for first, and then the event once more.
-        end = self.bounds_of(topic, partition)[1]
-        return found if (found := self._ask(topic, ask)) >= 0 else end
+        end = self.partition_bounds(topic, partition)[1]
+        return found if (found := self._ask_with_retries(topic, ask)) >= 0 else end
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
-        place = TopicPartition(self.name(topic), partition, before)
-        deleting = self._admin.delete_records([place], request_timeout=self._timeout, operation_timeout=self._timeout)
+        boundary = KafkaPartition(self.kafka_name(topic), partition, before)
+        deleting = self._admin.delete_records(
+            [boundary], request_timeout=self._timeout, operation_timeout=self._timeout
+        )
         # OFFSET_OUT_OF_RANGE: another process has deleted more meanwhile.
-        self._change(topic, deleting, KafkaError.OFFSET_OUT_OF_RANGE)
+        self._await_answers(topic, deleting, KafkaError.OFFSET_OUT_OF_RANGE)
 
-    def _offsets(self, topic: str, partitions: Sequence[int], which: OffsetSpec) -> Mapping[int, tuple[int, int]]:
+    def _list_offsets(self, topic: str, partitions: Sequence[int], which: OffsetSpec) -> Mapping[int, tuple[int, int]]:
         if not partitions:
             return {}
-        wanted = {TopicPartition(self.name(topic), number): which for number in partitions}
+        wanted = {KafkaPartition(self.kafka_name(topic), number): which for number in partitions}
 
         def ask() -> Mapping[int, tuple[int, int]]:
             answers = self._admin.list_offsets(wanted, request_timeout=self._timeout)
-            found = {place.partition: answer.result(2 * self._timeout) for place, answer in answers.items()}
+            found = {each.partition: answer.result(2 * self._timeout) for each, answer in answers.items()}
             return {number: (each.offset, each.timestamp) for number, each in found.items()}
 
-        return self._ask(topic, ask)
+        return self._ask_with_retries(topic, ask)
 
     # Requests
 
-    def _ask(self, topic: str, ask: Callable[[], Found]) -> Found:
+    def _ask_with_retries(self, topic: str, ask: Callable[[], Answer]) -> Answer:
         """An answer of the cluster, which may have to find the leader of a partition first."""
         end = time.monotonic() + self._timeout
         while True:
             try:
-                with translated(topic):
+                with translate_errors(topic):
                     return ask()
             except UnknownTopic as error:
-                failure = self.confirmed_unknown(topic, error)
+                failure = self.confirm_unknown_topic(topic, error)
                 if failure is error or time.monotonic() > end:
                     raise failure from error
             except Unavailable as error:
                 cause = error.__cause__
-                passing = isinstance(cause, KafkaException) and cause.args[0].code() in PASSING
+                passing = isinstance(cause, KafkaException) and cause.args[0].code() in TRANSIENT_ERRORS
                 if not passing or time.monotonic() > end:
                     raise
                 # The library looks for another leader when metadata are asked for, not because of the error.
                 with suppress(Unavailable):
-                    self._count(topic)
+                    self._count_partitions(topic)
             time.sleep(0.02)
 
-    def confirmed_unknown(self, topic: str, error: UnknownTopic) -> UnknownTopic | Unavailable:
+    def confirm_unknown_topic(self, topic: str, error: UnknownTopic) -> UnknownTopic | Unavailable:
         """The error itself if there is no such topic; `Unavailable` if there is.
 
         A server that has just started knows no topic for a moment, and what reads must not take its topic for a
         deleted one then. The library passes on what it heard last.
         """
-        self.forget(topic)
-        if self._count(topic) is None:
+        self.forget_topic(topic)
+        if self._count_partitions(topic) is None:
             return error
         return Unavailable(f"Kafka: {topic}: a server does not know it yet")
 
-    def _count(self, topic: str) -> int | None:
+    def _count_partitions(self, topic: str) -> int | None:
         """How many partitions the topic has; None when there is no such topic."""
-        name = self.name(topic)
-        with translated(topic):
+        name = self.kafka_name(topic)
+        with translate_errors(topic):
             answer = self._admin.list_topics(name, timeout=self._timeout)
         found = answer.topics[name]
         if found.error is None:
             return len(found.partitions)
-        if found.error.code() not in UNKNOWN:
-            raise fault_of(found.error, topic)
+        if found.error.code() not in UNKNOWN_TOPIC_ERRORS:
+            raise as_port_error(found.error, topic)
         if not answer.brokers:
             # The server does not know itself either: it has started, and has not read the cluster's state yet.
             raise Unavailable(f"Kafka: {topic}: the server that was asked is starting")
         return None
 
     @contextmanager
-    def _translate_errors(self, topic: str) -> Iterator[None]:
+    def _translate_and_confirm(self, topic: str) -> Iterator[None]:
         try:
-            with translated(topic):
+            with translate_errors(topic):
                 yield
         except UnknownTopic as error:
-            raise self.confirmed_unknown(topic, error) from error
+            raise self.confirm_unknown_topic(topic, error) from error
 
-    def _change(self, topic: str, answers: Mapping[Any, Future[Any]], settled: int | None = None) -> None:
-        """Wait for the answer of the cluster; the error `settled` says that there is nothing left to do."""
+    def _await_answers(self, topic: str, answers: Mapping[Any, Future[Any]], already_done: int | None = None) -> None:
+        """Wait for the answer of the cluster; the error `already_done` says that there is nothing left to do."""
         try:
-            with self._translate_errors(topic):
+            with self._translate_and_confirm(topic):
                 for answer in answers.values():
                     answer.result(2 * self._timeout)
         except (UnknownTopic, OffsetUnavailable, Unavailable) as error:
             cause = error.__cause__
-            if not isinstance(cause, KafkaException) or settled is None or cause.args[0].code() != settled:
+            if not isinstance(cause, KafkaException) or already_done is None or cause.args[0].code() != already_done:
                 raise
 
-    def _await(self, topic: str, condition: Callable[[], bool]) -> None:
+    def _wait_until_visible(self, topic: str, condition: Callable[[], bool]) -> None:
         """Wait until servers show a change that the cluster has made: they learn of it a moment later."""
         end = time.monotonic() + self._timeout
         while not condition():

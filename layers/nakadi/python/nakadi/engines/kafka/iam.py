@@ -15,35 +15,39 @@ from botocore.auth import SigV4QueryAuth
 from botocore.awsrequest import AWSRequest
 from botocore.session import Session, get_session
 
-LIFETIME = timedelta(minutes=15)
+TOKEN_LIFETIME = timedelta(minutes=15)
 """The longest that MSK accepts. The cluster closes a connection whose token has expired, unless it has a new one."""
 
-SERVICE = "kafka-cluster"
+IAM_SERVICE = "kafka-cluster"
 
 
 class NoCredentials(Exception):
     """Raised where the process has no credentials of AWS."""
 
 
-def token(region: str) -> tuple[str, float]:
+def new_token(region: str) -> tuple[str, float]:
     """A token for clusters of the region, and when it expires, in seconds since 1970."""
     # They are asked for each time: those of a role are others after some hours.
-    credentials = _session().get_credentials()
+    credentials = _aws_session().get_credentials()
     if credentials is None:
         raise NoCredentials("This process has no AWS credentials to sign in to MSK with")
-    request = AWSRequest("GET", f"https://kafka.{region}.amazonaws.com/", params={"Action": f"{SERVICE}:Connect"})
-    signer = SigV4QueryAuth(credentials.get_frozen_credentials(), SERVICE, region, int(LIFETIME.total_seconds()))
+    request = AWSRequest("GET", f"https://kafka.{region}.amazonaws.com/", params={"Action": f"{IAM_SERVICE}:Connect"})
+    signer = SigV4QueryAuth(
+        credentials.get_frozen_credentials(), IAM_SERVICE, region, int(TOKEN_LIFETIME.total_seconds())
+    )
     signer.add_auth(request)
-    return urlsafe_b64encode(f"{request.url}&User-Agent=nakadi".encode()).rstrip(b"=").decode(), _expiry(request.url)
+    return urlsafe_b64encode(f"{request.url}&User-Agent=nakadi".encode()).rstrip(b"=").decode(), _token_expiry(
+        request.url
+    )
 
 
-def _expiry(url: str) -> float:
+def _token_expiry(url: str) -> float:
     parameters = parse_qs(urlsplit(url).query)
     signed = datetime.strptime(parameters["X-Amz-Date"][0], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
     return signed.timestamp() + int(parameters["X-Amz-Expires"][0])
 
 
 @cache
-def _session() -> Session:
+def _aws_session() -> Session:
     """One for all clients, so that credentials which have to be fetched are fetched once."""
     return get_session()

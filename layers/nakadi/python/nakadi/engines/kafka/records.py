@@ -14,54 +14,54 @@ from typing import Any
 from nakadi.model.authorization import Attribute
 from nakadi.model.events import Record, StoredEvent
 
-OWNER_TYPE = "X-AuthParam-Name"
-OWNER_VALUE = "X-AuthParam-Value"
-DIRECTED_TO = "CONSUMER_SUBSCRIPTION_ID"
+OWNER_TYPE_HEADER = "X-AuthParam-Name"
+OWNER_VALUE_HEADER = "X-AuthParam-Value"
+DIRECTED_TO_HEADER = "CONSUMER_SUBSCRIPTION_ID"
 
-OVERHEAD = 80
+RECORD_OVERHEAD_BYTES = 80
 """More bytes than Kafka needs for a record beside its value, key and headers, with its share of the batch's head."""
 
-MARKER = Record(None, directed_to="\0")
+SEAL_MARKER = Record(None, directed_to="\0")
 """What a topic may have behind its last event when it was sealed: no event, and nothing that can be published."""
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
 
 
-def size_of(record: Record) -> int:
+def largest_record_size(record: Record) -> int:
     """An upper bound of the record's size in a batch, before compression."""
-    size = OVERHEAD + len(record.value or b"") + 4 * len(record.key or "")
+    size = RECORD_OVERHEAD_BYTES + len(record.value or b"") + 4 * len(record.key or "")
     if record.owner is not None or record.directed_to is not None:
-        size += sum(len(name) + len(value) for name, value in headers_of(record))
+        size += sum(len(name) + len(value) for name, value in record_headers(record))
     return size
 
 
-def headers_of(record: Record) -> list[tuple[str, bytes]]:
+def record_headers(record: Record) -> list[tuple[str, bytes]]:
     headers = []
     if record.owner is not None:
-        headers.append((OWNER_TYPE, record.owner.data_type.encode()))
-        headers.append((OWNER_VALUE, record.owner.value.encode()))
+        headers.append((OWNER_TYPE_HEADER, record.owner.data_type.encode()))
+        headers.append((OWNER_VALUE_HEADER, record.owner.value.encode()))
     if record.directed_to is not None:
-        headers.append((DIRECTED_TO, record.directed_to.encode()))
+        headers.append((DIRECTED_TO_HEADER, record.directed_to.encode()))
     return headers
 
 
-def event_of(message: Any) -> StoredEvent:
+def event_from_message(message: Any) -> StoredEvent:
     """The event in a message of the client library."""
     key = message.key()
     headers = message.headers()
     owner, directed_to = _owner_and_addressee(headers) if headers else (None, None)
     record = Record(message.value(), None if key is None else key.decode(errors="replace"), owner, directed_to)
-    return StoredEvent(message.offset(), record, _moment(message.timestamp()[1]))
+    return StoredEvent(message.offset(), record, _event_time(message.timestamp()[1]))
 
 
 @lru_cache(maxsize=1024)
-def _moment(milliseconds: int) -> datetime:
+def _event_time(milliseconds: int) -> datetime:
     """Events that were stored together have the same time."""
     return EPOCH + milliseconds * MILLISECOND
 
 
-def milliseconds_from(moment: datetime) -> int:
+def to_milliseconds(moment: datetime) -> int:
     """The first whole millisecond that is not before the moment.
 
     Kafka counts milliseconds. Rounding up both the times of events and the times that are looked for keeps their order.
@@ -73,6 +73,6 @@ def _owner_and_addressee(headers: Sequence[tuple[str, bytes | None]]) -> tuple[A
     # Of headers with the same name the last one counts, which is Kafka's own custom.
     found = {name: value.decode(errors="replace") for name, value in headers if value is not None}
     owner = None
-    if OWNER_TYPE in found and OWNER_VALUE in found:
-        owner = Attribute(found[OWNER_TYPE], found[OWNER_VALUE])
-    return owner, found.get(DIRECTED_TO)
+    if OWNER_TYPE_HEADER in found and OWNER_VALUE_HEADER in found:
+        owner = Attribute(found[OWNER_TYPE_HEADER], found[OWNER_VALUE_HEADER])
+    return owner, found.get(DIRECTED_TO_HEADER)
