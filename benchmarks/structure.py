@@ -1,6 +1,8 @@
 """How is the package laid out, and how many calls does one request take through it?
 
-    python benchmarks/structure.py [layout] [walks] [--json FILE]
+    python benchmarks/structure.py [layout] [walks] [--calls WALK] [--json FILE]
+
+`--calls commit` prints each call of that walk in its order, with its thread and file.
 
 A room is a folder or a module directly below the package; a folder that has nothing but folders is none, and each of
 those is one. An arrow leads from a room to one that it imports, wherever the import stands. Floors are the longest way
@@ -20,12 +22,12 @@ import statistics
 import sys
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
 
 import httpx
 
@@ -178,12 +180,25 @@ def floors(arrows: frozenset[tuple[str, str]], groups: list[frozenset[str]]) -> 
 # The walks -----------------------------------------------------------------------------------------------------------
 
 
+class Counted(NamedTuple):
+    calls: int
+    functions: int
+    files: int
+    made: Sequence[tuple[str, CodeType]]
+    """Each call in its order, and the thread that made it."""
+
+    def listed(self) -> Iterator[str]:
+        for thread, code in self.made:
+            file = Path(code.co_filename).relative_to(PACKAGE)
+            yield f"{thread:16.16} {file!s:40} {code.co_qualname}"
+
+
 class Steps:
     """Counts the calls in threads that begin after it was made, and in this one, while it is switched on."""
 
     def __init__(self) -> None:
         self._threads: frozenset[int] | None = frozenset()
-        self._calls: Counter[Any] = Counter()
+        self._calls: list[tuple[str, CodeType]] = []
         self._prefix = str(PACKAGE)
         threading.setprofile(self._called)
         sys.setprofile(self._called)
@@ -192,18 +207,18 @@ class Steps:
         if event != "call" or not frame.f_code.co_filename.startswith(self._prefix):
             return
         if self._threads is None or threading.get_ident() in self._threads:
-            self._calls[frame.f_code] += 1
+            self._calls.append((threading.current_thread().name, frame.f_code))
 
-    def of(self, walk: Callable[[], object], *, everywhere: bool = False) -> tuple[int, int, int]:
+    def of(self, walk: Callable[[], object], *, everywhere: bool = False) -> Counted:
         """Calls, functions and files, in this thread or in all of them."""
-        self._calls.clear()
+        self._calls = []
         self._threads = None if everywhere else frozenset({threading.get_ident()})
         try:
             walk()
         finally:
             self._threads = frozenset()
-        calls = dict(self._calls)
-        return sum(calls.values()), len(calls), len({code.co_filename for code in calls})
+        functions = {code for _, code in self._calls}
+        return Counted(len(self._calls), len(functions), len({each.co_filename for each in functions}), self._calls)
 
     def close(self) -> None:
         threading.setprofile(None)
@@ -218,7 +233,7 @@ EVENT_TYPE = {
 }
 
 
-def walks() -> dict[str, tuple[int, int, int]]:
+def walks() -> dict[str, Counted]:
     """Publish one event; publish one and wait until a stream of a subscription has it; commit its cursor."""
     steps = Steps()
     from nakadi.app.broker import open_broker  # noqa: PLC0415  # its threads are to be counted from their start
@@ -285,12 +300,13 @@ def walks() -> dict[str, tuple[int, int, int]]:
     return {
         "publish": published,
         "publish over HTTP": served,
-        "publish to delivered": min(delivered),
+        "publish to delivered": min(delivered, key=_figures_of),
         "commit": committed,
     }
 
 
-Counted = tuple[int, int, int]
+def _figures_of(counted: Counted) -> tuple[int, int, int]:
+    return counted[:3]
 
 
 def least(prepare: Callable[[], None], count: Callable[[], Counted], number: int = 3 * REPEATS) -> Counted:
@@ -299,7 +315,7 @@ def least(prepare: Callable[[], None], count: Callable[[], Counted], number: int
     for _ in range(number):
         prepare()
         counts.append(count())
-    return min(counts)
+    return min(counts, key=_figures_of)
 
 
 def publish_over(connection: socket.socket) -> None:
@@ -317,14 +333,18 @@ def publish_over(connection: socket.socket) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("parts", nargs="*", choices=["layout", "walks", []], default=[])
+    parser.add_argument("--calls", metavar="WALK", help="print each call of a walk, such as commit")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    parts = arguments.parts or ["layout", "walks"]
+    parts = arguments.parts or (["walks"] if arguments.calls else ["layout", "walks"])
     figures: dict[str, object] = {}
     if "layout" in parts:
         figures |= Layout().measured()
     if "walks" in parts:
-        figures |= {f"{name}: calls, functions, files": seen for name, seen in walks().items()}
+        counted = walks()
+        figures |= {f"{name}: calls, functions, files": _figures_of(seen) for name, seen in counted.items()}
+        if arguments.calls:
+            print(*counted[arguments.calls].listed(), sep="\n")
     for name, figure in figures.items():
         print(f"{name:48} {figure}")
     if arguments.json:

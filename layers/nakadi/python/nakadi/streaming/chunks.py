@@ -32,16 +32,17 @@ class EventChunk:
         # Whether nothing followed when they were read.
         self.at_end = found.at_end
         self.events = found.events
-        self._lines = found.events if isinstance(found.events, EventLines) else None
-        if self._lines is not None:
-            self.size = sum(len(each.text) + 1 - len(each.ends) for each in self._lines.lines)
+        # The same events where the log gave their text, else None.
+        self.lines = found.events if isinstance(found.events, EventLines) else None
+        if self.lines is not None:
+            self.size = sum(len(each.text) + 1 - len(each.ends) for each in self.lines.lines)
             self.plain = True
         else:
             self.size = sum(map(len, filter(None, self.values)))
             # Whether every reader of the event type gets every event: no tombstones, no owners, no addressees.
             self.plain = None not in self.values and not any(map(any, map(_RESTRICTIONS_OF, self.records)))
         # About how many bytes of memory it takes.
-        self.weight = self.size + (500 if self._lines is None else 100) * len(self.events) + 1000
+        self.weight = self.size + (500 if self.lines is None else 100) * len(self.events) + 1000
         # Whether several streams read it. For a single one, memory that is used again at once is worth more.
         self.shared = False
         self._cached: dict[tuple[int, int], bytes] = {}
@@ -61,28 +62,18 @@ class EventChunk:
         return EventRun(self, first, len(self.events))
 
     def offset_of(self, index: int) -> int:
-        if self._lines is None:
+        if self.lines is None:
             return self.events[index].offset
-        lines, line = self._lines.find(index)
+        lines, line = self.lines.find(index)
         return lines.first + line
-
-    def stored_at(self, index: int) -> datetime:
-        return self.events[index].stored_at if self._lines is None else self._lines.find(index)[0].stored_at
 
     def texts(self, first: int, last: int) -> tuple[Sequence[bytes], int]:
         """Events `first` up to, not including, `last`: some in one text with line breaks between them, and how many
         breaks these are."""
-        if self._lines is None:
+        if self.lines is None:
             return self.values[first:last], 0
-        texts = list(self._lines.texts(first, last))
+        texts = list(self.lines.texts(first, last))
         return texts, last - first - len(texts)
-
-    def size_of(self, first: int, last: int) -> int:
-        """The bytes of these events."""
-        if last - first == len(self.events):
-            return self.size
-        texts, breaks = self.texts(first, last)
-        return sum(map(len, texts)) - breaks
 
     def serialised(self, first: int, last: int, serialise: Callable[[], bytes]) -> bytes:
         """What `serialise` makes of these events, which is always the same."""
@@ -110,7 +101,10 @@ class EventRun:
     @property
     def size(self) -> int:
         """The bytes of its events."""
-        return self.chunk.size_of(self.first, self.last)
+        if self.count == len(self.chunk.events):
+            return self.chunk.size
+        texts, breaks = self.chunk.texts(self.first, self.last)
+        return sum(map(len, texts)) - breaks
 
     @property
     def end(self) -> Position:
@@ -119,7 +113,8 @@ class EventRun:
 
     def stored_at(self, index: int) -> datetime:
         """When the event at an index was stored, counted from the run's first one; -1 is its last."""
-        return self.chunk.stored_at((self.first if index >= 0 else self.last) + index)
+        chunk, at = self.chunk, (self.first if index >= 0 else self.last) + index
+        return chunk.events[at].stored_at if chunk.lines is None else chunk.lines.find(at)[0].stored_at
 
     @property
     def values(self) -> Sequence[bytes]:

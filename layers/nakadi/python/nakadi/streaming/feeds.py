@@ -263,8 +263,6 @@ CHUNK_BYTES = 1_000_000
 
 THREADS = 8
 
-"""A topic and the number of a partition."""
-
 
 class Feeds:
     """The feeds of a process; a log is watched, and a feed kept, as long as it has followers."""

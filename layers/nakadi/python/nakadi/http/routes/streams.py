@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from uuid import uuid4
 
 from msgspec import Struct
@@ -36,6 +37,8 @@ JSON_STREAM = "application/x-json-stream"
 
 
 NewFigures = Callable[[Request], StreamKpis]
+
+_COUNT_OF = attrgetter("count")
 
 
 def routes(streams: EventStreams, figures_of: NewFigures) -> list[Route]:
@@ -97,7 +100,7 @@ class _CountedLines:
     def batch(self, batch: SendEvents) -> bytes:
         line = self._lines.batch(batch)
         newest = batch.runs[-1].stored_at(-1)
-        self._figures.record(self._event_type, sum([run.count for run in batch.runs]), len(line), newest)
+        self._figures.record(self._event_type, sum(map(_COUNT_OF, batch.runs)), len(line), newest)
         return line
 
     def keep_alive(self, keep_alive: SendStreamKeepAlive) -> bytes:
@@ -202,7 +205,7 @@ class _CountedFormat:
         text = self._lines.line(line)
         if isinstance(line, SendBatch):
             newest = line.runs[-1].stored_at(-1)
-            self._figures.record(line.place.event_type, sum([run.count for run in line.runs]), len(text), newest)
+            self._figures.record(line.place.event_type, sum(map(_COUNT_OF, line.runs)), len(text), newest)
         else:
             self._figures.report_if_due()
         return text
