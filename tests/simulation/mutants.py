@@ -74,7 +74,7 @@ MUTANTS = (
     Mutant(
         "I3",
         "offsets are set although there are sessions",
-        "subscriptions/api/resets.py",
+        "subscriptions/api/offsets.py",
         "reset.task is None or found.sessions:",
         "reset.task is None:",
     ),
@@ -181,7 +181,7 @@ MUTANTS = (
     Mutant(
         "I8",
         "whoever begins a subscription a second time begins it anew",
-        "subscriptions/api/initialisation.py",
+        "subscriptions/api/offsets.py",
         "    missing = sorted((place for place in positions if place not in there), key=_by_event_type_and_number)\n",
         "    assignment, missing = replace(assignment, entries=()), sorted(positions, key=_by_event_type_and_number)\n",
     ),

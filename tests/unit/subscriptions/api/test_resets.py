@@ -13,7 +13,7 @@ from nakadi.ports.coordination import MOST_PLACES
 from nakadi.publishing.system_events import SystemEvents
 from nakadi.subscriptions.api import assignments
 from nakadi.subscriptions.api.assignments import is_being_reset, with_reset_ended
-from nakadi.subscriptions.api.resets import (
+from nakadi.subscriptions.api.offsets import (
     OUTCOME_KEPT_FOR,
     STREAMS_NOT_ENDED,
     ResetExecution,

@@ -18,9 +18,8 @@ from nakadi.model.outcomes import Invalid, NotFound
 from nakadi.model.subscription import CommitResult, EventTypePartition, Subscription, SubscriptionCursor
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import Coordination
-from nakadi.subscriptions.api.initialisation import OffsetInitialisation
+from nakadi.subscriptions.api.offsets import OffsetInitialisation, Resets
 from nakadi.subscriptions.api.repository import Subscriptions, subscription_not_found
-from nakadi.subscriptions.api.resets import Resets
 
 CONSUMER_BLOCKED = "Application or subscription is blocked"
 CURSORS_EMPTY = "Cursors are empty"

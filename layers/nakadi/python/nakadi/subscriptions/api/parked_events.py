@@ -26,8 +26,8 @@ from nakadi.model.subscription import Entry, EventTypePartition, Offset, Parked,
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import AssignmentChanged, Coordination
 from nakadi.subscriptions.api.cursors import CONSUMER_BLOCKED
+from nakadi.subscriptions.api.offsets import Resets
 from nakadi.subscriptions.api.repository import Subscriptions
-from nakadi.subscriptions.api.resets import Resets
 
 PlaceOfEvents = EventTypePartition
 Offsets = Mapping[PlaceOfEvents, Offset]

@@ -34,9 +34,8 @@ from nakadi.ports.coordination import Coordination
 from nakadi.ports.event_log import EventLogs
 from nakadi.ports.registry import Change, ChangedMeanwhile
 from nakadi.subscriptions.api.fields import check_fields
-from nakadi.subscriptions.api.initialisation import OffsetInitialisation
+from nakadi.subscriptions.api.offsets import OffsetInitialisation, Resets
 from nakadi.subscriptions.api.repository import SubscriptionIds, Subscriptions, changes_to_remove, key_of
-from nakadi.subscriptions.api.resets import Resets
 
 # Creation -------------------------------------------------------------------------------------------------------------
 

@@ -21,7 +21,7 @@ from nakadi.model.outcomes import Invalid, NotFound, TryLater, Unusable
 from nakadi.model.subscription import EventTypePartition, Parked, Subscription
 from nakadi.ports.clock import Clock
 from nakadi.streaming.access import ReadAccess
-from nakadi.subscriptions.api.initialisation import OffsetInitialisation
+from nakadi.subscriptions.api.offsets import OffsetInitialisation
 from nakadi.subscriptions.api.repository import Subscriptions
 from nakadi.subscriptions.stream.partition_progress import IsDeliverable
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from nakadi.model.event_type import Position
 from nakadi.model.subscription import NOTHING_YET
 from nakadi.ports.coordination import MOST_PLACES
-from nakadi.subscriptions.api.initialisation import with_missing_entries
+from nakadi.subscriptions.api.offsets import with_missing_entries
 from tests.support.coordination import a_place, an_assignment, in_words
 from tests.support.patience import PATIENCE
 from tests.support.subscriptions import cursors, publish, published, reset, subscribed

@@ -1,6 +1,7 @@
-"""Doing what can only be done while no stream is open: setting offsets, and sending parked events once more.
+"""Offsets that the broker sets: the first ones, those of later partitions, resets, and parked events sent once more.
 
-The task of a reset is written into the assignment with it. That ends streams and keeps new ones away.
+Resets, and sending parked events once more, can only be done while no stream is open. The task is written into the
+assignment with the reset. That ends streams and keeps new ones away.
 Once the last session is gone, any process may carry it out, and several may try at once: each step is written
 only over the assignment that it was decided on, and the last one removes the reset, so the others find it done.
 So a reset does not depend on the request that asked for it: the process whose stream ended last carries it out, else
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from datetime import datetime, timedelta
 from math import inf
@@ -20,18 +21,154 @@ from uuid import uuid4
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nakadi.model.event_type import Position
+from nakadi.event_types.cursors import CursorError
+from nakadi.event_types.repository import EventTypes
+from nakadi.event_types.snapshot import Cursors
+from nakadi.model.event_type import Cursor, EventType, Position
 from nakadi.model.outcomes import Conflict, Fault, StillRunning, TryLater
-from nakadi.model.subscription import Assignment, Entry, EventTypePartition, Redrive, Reset, ResetTask, SetOffsets
+from nakadi.model.subscription import (
+    Assignment,
+    Entry,
+    EventTypePartition,
+    ReadFrom,
+    Redrive,
+    Reset,
+    ResetTask,
+    SetOffsets,
+    Subscription,
+)
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import MOST_PLACES, AssignmentChanged, Coordination
 from nakadi.subscriptions.api import assignments
 from nakadi.subscriptions.api.assignments import CLOCK_MARGIN, LeaseWatch, sessions_without_lease
-from nakadi.subscriptions.api.initialisation import SUBSCRIPTION_BUSY, WRITE_ATTEMPTS
 
 log = logging.getLogger(__name__)
 
 Positions = Mapping[EventTypePartition, Position]
+
+# First offsets, and those of later partitions -------------------------------------------------------------------------
+
+
+# Far more than there can be writers at the same time.
+WRITE_ATTEMPTS = 100
+
+SUBSCRIPTION_BUSY = "Subscription is being changed by others, please repeat request"
+
+
+class OffsetInitialisation(Struct, frozen=True, kw_only=True):
+    event_types: EventTypes
+    cursors: Cursors
+    coordination: Coordination
+    clock: Clock
+
+    def initialised(self, subscription: Subscription) -> Assignment:
+        """The assignment, with an offset for every partition. What has one keeps it.
+
+        Raises `NotFound` if an event type of a subscription that was never streamed is gone.
+        """
+        assignment = self.coordination.assignment(subscription.id)
+        if assignment.initialised:
+            return assignment
+        event_types = [self.event_types.get(name) for name in subscription.event_types]
+        return self._add_entries_until(
+            subscription.id, self.first_positions(subscription, event_types), _is_initialised
+        )
+
+    def extended(self, subscription: Subscription, event_type: EventType) -> tuple[Assignment, bool]:
+        """With entries for partitions that the event type has got meanwhile, and whether there were any.
+
+        Whatever `read_from` says, these are read from their beginning.
+        """
+        before = self.initialised(subscription)
+        positions = {
+            EventTypePartition(event_type.name, partition): Position(event_type.timeline.order, -1)
+            for partition in event_type.partitions
+        }
+        if _has_entries_for(before, positions):
+            return before, False
+        return self.with_places(subscription, positions), True
+
+    def with_places(self, subscription: Subscription, positions: Positions) -> Assignment:
+        """With entries for these partitions, which are read from there unless they were there before."""
+        self.initialised(subscription)
+        return self._add_entries_until(subscription.id, positions, lambda found: _has_entries_for(found, positions))
+
+    def first_positions(self, subscription: Subscription, event_types: Iterable[EventType]) -> Positions:
+        return {
+            EventTypePartition(each.name, partition): position
+            for each in event_types
+            for partition, position in self._first_positions_of(subscription, each).items()
+        }
+
+    def _first_positions_of(self, subscription: Subscription, event_type: EventType) -> Mapping[str, Position]:
+        match subscription.read_from:
+            case ReadFrom.END:
+                return self.cursors.newest(event_type)
+            case ReadFrom.BEGIN:
+                return self.cursors.beginning(event_type)
+            case ReadFrom.CURSORS:
+                return self._from_cursors(subscription, event_type)
+
+    def _from_cursors(self, subscription: Subscription, event_type: EventType) -> Mapping[str, Position]:
+        """What the cursors mean. One whose timeline is gone means the oldest event, as one whose events are gone does;
+        partitions that were added since then are read from their beginning."""
+        view = self.cursors.at(event_type)
+        beginning = view.beginning()
+        positions = dict.fromkeys(event_type.partitions, Position(event_type.timeline.order, -1))
+        for each in subscription.initial_cursors:
+            if each.event_type == event_type.name and each.partition in positions:
+                try:
+                    positions[each.partition] = view.resolve(Cursor(each.partition, each.offset))
+                except CursorError:
+                    positions[each.partition] = beginning[each.partition]
+        return positions
+
+    def _add_entries_until(
+        self, subscription_id: str, positions: Positions, done: Callable[[Assignment], bool]
+    ) -> Assignment:
+        """Add what is missing, as much as fits a write at a time. Other processes may do the same: a write that comes
+        second fails, and is decided again on what is there then."""
+        for _ in range(WRITE_ATTEMPTS):
+            old = self.coordination.assignment(subscription_id)
+            if done(old):
+                return old
+            new, added = with_missing_entries(old, positions)
+            try:
+                self.coordination.write(subscription_id, old, new, self.clock.now(), added)
+            except AssignmentChanged:
+                continue
+        raise TryLater(SUBSCRIPTION_BUSY)
+
+
+def with_missing_entries(assignment: Assignment, positions: Positions) -> tuple[Assignment, Positions]:
+    """With entries for partitions that have none, as many as one write may add, and their positions.
+
+    With the last of them the subscription is initialised.
+    """
+    there = {entry.place for entry in assignment.entries}
+    missing = sorted((place for place in positions if place not in there), key=_by_event_type_and_number)
+    added: Sequence[EventTypePartition] = missing[:MOST_PLACES]
+    entries = (*assignment.entries, *(Entry(place) for place in added))
+    complete = len(added) == len(missing)
+    new = replace(assignment, entries=entries, initialised=assignment.initialised or complete)
+    return new, {place: positions[place] for place in added}
+
+
+def _by_event_type_and_number(place: EventTypePartition) -> tuple[str, int]:
+    return place.event_type, int(place.partition)
+
+
+def _is_initialised(assignment: Assignment) -> bool:
+    return assignment.initialised
+
+
+def _has_entries_for(assignment: Assignment, positions: Positions) -> bool:
+    return positions.keys() <= {entry.place for entry in assignment.entries}
+
+
+# Resets ---------------------------------------------------------------------------------------------------------------
+
+
 PartitionChanges = Mapping[EventTypePartition, tuple[Entry | None, Position]]
 """Partition -> its new position, and its new entry if that is not the old one without a reader."""
 
