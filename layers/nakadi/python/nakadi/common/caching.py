@@ -68,11 +68,14 @@ class ChangeWatch:
         """A look that began less than `seconds` ago. Several threads that need a new one share it."""
         now = self._clock.monotonic()
         counted = self._counted()
+        # Read once and never changed, so that this and what follows are of one look, whatever other threads do.
         latest = self.latest
         if latest is not None and now - latest.began < seconds:
             return latest
         answer: Future[ChangesLook] = Future()
         with self._lock:
+            # An answer that is under way is good for this thread if it was asked for lately, and after every change
+            # that this thread may know of.
             asking = self._asking
             if asking is None or now - asking[0] >= seconds or asking[1] != counted:
                 self._asking = mine = (now, counted, answer)
@@ -131,11 +134,14 @@ class ChangeCounter:
         self._lock = threading.Lock()
 
     def advance(self) -> None:
+        # The lock is for the threads of this process. Others write other places, and only copy this one.
         with self._lock:
             (number,) = CHANGE_NUMBER.unpack_from(self._memory, self._own)
             CHANGE_NUMBER.pack_into(self._memory, self._own, number + 1)
 
     def numbers(self) -> bytes:
+        # A copy that is made while another process counts may be the one before or the one after. Both are right: a
+        # change is acknowledged only when it was counted.
         return self._memory[:]
 
 
@@ -151,6 +157,7 @@ class ChangeCountingRegistry:
     def write(self, *changes: Change) -> None:
         try:
             self._write(*changes)
+        # After a failure as well: what is not known to be stored may be.
         finally:
             self._counter.advance()
 
@@ -187,6 +194,7 @@ class Cache(Generic[Key, Value]):
 
     def get(self, key: Key, read: Callable[[], Value]) -> Value:
         """The value of a key; `read` is called when there is none that is fresh enough."""
+        # Without the lock: a look into a dictionary is one step, and entries are never changed, only replaced.
         entry = self._entries.get(key)
         now = self._clock.monotonic()
         look = None
@@ -230,5 +238,7 @@ class Cache(Generic[Key, Value]):
     def forget(self, key: Key) -> None:
         """Drop a value, so that the next `get` reads it again."""
         with self._lock:
+            # Counted in the same step: a thread that has read the document before, and comes to remember it after, sees
+            # by the number that what it has may be old.
             self._forgotten += 1
             self._entries.pop(key, None)

@@ -132,6 +132,7 @@ class _Worker:
     def take(self, connection: socket.socket) -> bool:
         """Hand a connection over, if the worker can take it."""
         try:
+            # The socket does not block: a worker that has not looked for long refuses, and the loop does not wait.
             socket.send_fds(self.connections, [HANDED_OVER], [connection.fileno()])
         except OSError:
             return False
@@ -148,7 +149,11 @@ class _Worker:
 
 
 class Supervisor:
-    """Runs workers until it is stopped, or gives up. Belongs to the event loop that it is made in."""
+    """Runs workers until it is stopped, or gives up. Belongs to the event loop that it is made in.
+
+    Everything but `_release` runs on that loop, so nothing here needs a lock: between two awaits no other part of it
+    goes on.
+    """
 
     def __init__(
         self,
@@ -242,6 +247,7 @@ class Supervisor:
                 each.close()
             raise
         finally:
+            # The worker has inherited its own. With these left open, its end would never close the connections.
             for each in theirs:
                 each.close()
         connections.setblocking(False)
@@ -252,11 +258,16 @@ class Supervisor:
             worker.stop()
         serving = asyncio.create_task(self._appends.serve(appends)), asyncio.create_task(self._figures.serve(figures))
         code = await process.wait()
+        # From here on no connection is handed over to it. One that it had been handed and did not serve is closed with
+        # it, which its client sees as it sees the end of any server.
         del self._workers[number]
         self._exclude(worker)
         self._loop.remove_reader(connections)
         connections.close()
+        # Both end because its ends of the sockets closed with it. What it had sent before is still worked on.
         _, leases = await asyncio.gather(*serving)
+        # Only now that the process is gone: if it still streamed, its partitions would be read twice. In a thread,
+        # because the data file may be busy, and the other workers must not wait for it.
         await self._loop.run_in_executor(None, self._release, leases)
         return worker.has_served, code
 
@@ -264,6 +275,7 @@ class Supervisor:
         """Release what a worker has left behind, so that its partitions do not wait until its leases are over."""
         for holder in leases:
             try:
+                # The worker told of a lease before it took it. Releasing one that was never taken changes nothing.
                 self._coordination.release(holder)
             except Unavailable:
                 log.warning("Releasing the lease of a worker that ended failed, it will expire", exc_info=True)
@@ -288,6 +300,7 @@ class Supervisor:
             if len(self._workers) == self._command.workers and all(each.is_ready for each in self._workers.values()):
                 self._all_ready.set()
         if LEAVING in said:
+            # In this order: what was handed over before lies in front of the end, and the worker serves it first.
             self._exclude(worker)
             worker.stop()
 
@@ -326,8 +339,10 @@ class Supervisor:
                 self._hand_over(connection)
 
     def _hand_over(self, connection: socket.socket) -> None:
+        # How many connections a worker has is a little old, since it says so itself: that costs balance, nothing else.
         ready = [each for each in self._workers.values() if each.is_ready]
         for worker in sorted(ready, key=lambda each: each.open):
+            # A worker may have died since it was found ready: the next one takes the connection.
             if worker.take(connection):
                 return
         log.warning("No worker could take a connection, it is closed")

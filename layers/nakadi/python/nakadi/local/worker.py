@@ -102,9 +102,11 @@ class HandedOver:
             log.warning("The connection to the supervisor is broken: %s", error)
             data, descriptors = b"", []
         if not data:
+            # The supervisor has shut its end down, or has died. What it handed over before was received before.
             self.close()
             self._stop()
         for each in descriptors:
+            # Kept until it is done: the loop itself holds its tasks only weakly.
             beginning = self._loop.create_task(self._serve(socket.socket(fileno=each)))
             self._beginning.add(beginning)
             beginning.add_done_callback(self._beginning.discard)
@@ -164,6 +166,8 @@ class WorkerCoordination(SqliteCoordination):
         self._told: set[str] = set()
 
     def renew(self, holder: str, until: datetime) -> None:
+        # Told first: if this process dies between the two, the supervisor releases a lease that nothing holds. Threads
+        # that come here at once may tell twice, which the supervisor counts once.
         if holder not in self._told:
             self._told.add(holder)
             self._take_lease(holder)

@@ -74,7 +74,10 @@ class RetryingReader:
 
 
 class PartitionFeed:
-    """One partition's reader and window. `tip` is the first offset that was not read yet."""
+    """One partition's reader and window. `tip` is the first offset that was not read yet.
+
+    It belongs to the event loop. Only the log is read in threads, and what they find is passed on by the loop.
+    """
 
     def __init__(self, reader: RetryingReader, tip: int, forget: Callable[[], None]) -> None:
         self._reader = reader
@@ -102,6 +105,7 @@ class PartitionFeed:
         self._followers.discard(follower)
         self._waiting.discard(follower)
         if not self._followers:
+            # A read that is under way in a thread comes to its end, and is dropped.
             self._reader.close()
             self._forget()
 
@@ -277,6 +281,8 @@ class Feeds:
     async def follow(self, timeline: Timeline, partition: int, offset: int, wake: Callable[[], None]) -> FeedFollower:
         """Follow a partition from an offset on. `wake` is called when there may be something to take."""
         watched = self._watched.get(timeline.storage_id) or await self._watch(timeline.storage_id)
+        # Nothing is awaited between finding the feed and following it, and the last follower that leaves takes the feed
+        # away in one step, too: so no feed is followed that is already closed.
         make = partial(self._new_feed, timeline, watched.event_log, partition, offset)
         return watched.feed((timeline.topic, partition), make).add_follower(offset, wake)
 
@@ -287,7 +293,7 @@ class Feeds:
     async def _watch(self, storage_id: str) -> _WatchedLog:
         loop = asyncio.get_running_loop()
         event_log = await loop.run_in_executor(self._opening, self._logs.of, storage_id)
-        # Another thread may have been here in between.
+        # Another stream may have been here while this one waited: one watch is enough.
         if storage_id not in self._watched:
             self._watched[storage_id] = _WatchedLog(event_log, loop)
         return self._watched[storage_id]
@@ -333,6 +339,8 @@ class _WatchedLog:
 
         The set is taken whole under the lock: a partition that is added after that wakes the loop again.
         """
+        # Another thread than the one that changes it: a look is one step. A feed that comes just behind this look has
+        # read nothing yet, and finds the event when it does.
         if (topic, partition) not in self._feeds:
             return
         with self._lock:
@@ -348,6 +356,7 @@ class _WatchedLog:
         with self._lock:
             changed, self._changed = self._changed, set()
         for place in changed:
+            # Its last follower may have left since the loop was woken.
             if place in self._feeds:
                 self._feeds[place].refresh()
 

@@ -132,6 +132,8 @@ class RemoteWriter:
     def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         with self._changed:
             self._refuse_if_ended()
+        # SQLite has one connection write at a time, whichever process it is in. The process that commits sees by the
+        # version of the file that another has written, and reads again where its partitions end.
         with self._file.writing() as connection:
             return work(connection)
 
@@ -143,6 +145,7 @@ class RemoteWriter:
         if first:
             self._outbox.send(with_length(_WatchRequest()))
         # What is committed after this returned must be reported, so the other side has to know.
+        # If the connection ends, so does this wait, and the look behind it finds the reason.
         self._watching.wait()
         with self._changed:
             self._refuse_if_ended()
@@ -152,6 +155,7 @@ class RemoteWriter:
 
     def close(self) -> None:
         with self._changed:
+            # No append is accepted from here on, so what waits can only become less.
             self._ended = self._ended or "The event log is closed."
             # The other side answers everything, or its end of the connection closes.
             self._changed.wait_for(lambda: not self._waiting)
@@ -191,6 +195,7 @@ class RemoteWriter:
 
     def _finish_appends(self, outcomes: Sequence[tuple[int, Exception | None]]) -> None:
         finished: list[tuple[AppendDone, Exception | None]] = []
+        # Only the thread that receives comes here, also at the end of the connection: each append ends once.
         with self._changed:
             for number, error in outcomes:
                 done, size = self._waiting.pop(number)
@@ -329,6 +334,8 @@ class AppendService:
                 log.debug("An append has ended after the event loop")
 
     def _flush_all(self) -> None:
+        # Before the queues are looked at. A thread that finds the flag unset from now on has the loop woken once more,
+        # perhaps for nothing.
         self._is_awake = False
         for sender in self._connections:
             sender.flush()
@@ -383,6 +390,7 @@ class _WorkerConnection(asyncio.Protocol):
 
     def flush(self) -> None:
         """Send what is new. While the other process does not read, each partition is kept once."""
+        # Threads of the log append at the other end meanwhile: what comes behind this look wakes the loop again.
         while self.news:
             self._grown[self.news.popleft()] = None
         if self._is_paused or not (self._outcomes or self._grown):
@@ -399,10 +407,12 @@ class _WorkerConnection(asyncio.Protocol):
         self._write(_AppendOutcomes(grown, stored, failed))
 
     def _finish(self, number: int, outcome: Fates | Exception) -> None:
+        # Called in threads of the log. First what is to be sent, then the request to send it.
         self._outcomes.append((number, outcome))
         self._schedule_sending()
 
     def _write(self, message: Struct) -> None:
+        # On the loop alone. A process that is gone needs no outcome: its appends are stored or refused all the same.
         if self._transport is not None:
             self._transport.write(with_length(message))
 

@@ -75,12 +75,16 @@ class SubscriptionSessions(Struct, frozen=True):
         """Take part. Raises `Conflict` if there is no room."""
 
         def joined(assignment: Assignment) -> Assignment:
+            # A write whose answer was lost may have been carried out: the session joins once.
             if assignment.session(session.id) is not None:
                 return assignment
             return assignments.with_session(assignment, session, self.subscription, self.clock.now())
 
+        # First a reset that waits for the last session to leave: while it is there, it refuses this one.
         self._execute_reset(self.assignment())
         self._write_until_unchanged(joined)
+        # That write shared as many partitions as it could hold. If this process dies before it has shared the rest, the
+        # next that reads the assignment does so: see `read_shared_state`.
         return self.rebalance()
 
     def rebalance(self) -> Assignment:
@@ -97,15 +101,19 @@ class SubscriptionSessions(Struct, frozen=True):
 
         def without(assignment: Assignment) -> Assignment:
             nonlocal there
+            # Anew with each attempt: another process may have removed some of them in between, and counted them.
             there = {each.id for each in assignment.sessions if each.id in sessions}
             return assignments.without_sessions(assignment, there) if there else assignment
 
         self._write_until_unchanged(without)
+        # Perhaps the last session is gone now, which a reset has waited for. Several may see that: a reset that is
+        # carried out twice finds itself done.
         self._execute_reset(self.rebalance())
         return len(there)
 
     def leave(self, session: str, result: SessionResult) -> None:
         """Leave the assignment; partitions whose events the client did not commit get one failure more."""
+        # While the partitions are still the session's: afterwards they may belong to others, and commits are refused.
         self.commit(session, result.positions)
 
         def without(assignment: Assignment) -> Assignment:
@@ -114,6 +122,7 @@ class SubscriptionSessions(Struct, frozen=True):
             failed = [
                 replace(entry, fails=entry.fails + 1)
                 for entry in assignment.entries
+                # A partition that was taken from the session meanwhile has failed at nothing.
                 if entry.place in result.failed and entry.owner == session
             ]
             return assignments.without_sessions(assignments.with_entries(assignment, failed), {session})
@@ -169,10 +178,12 @@ class SubscriptionSessions(Struct, frozen=True):
             old = self.assignment()
             new = decide(old)
             if new == old:
+                # Nothing is left to do: another process did it, or an earlier attempt whose answer was lost.
                 return old
             try:
                 return self.coordination.write(self.subscription, old, new, self.clock.now())
             except AssignmentChanged:
+                # The store compared the revision and wrote nothing: what others decided stays, and is decided upon.
                 if attempt >= PATIENT_ATTEMPTS:
                     self.pause(random.uniform(0, LONGEST_PAUSE))  # noqa: S311  # so that they do not all come back together
         raise Unavailable(
@@ -238,6 +249,8 @@ class LeaseKeeper:
         """
         living = cache(self._leases.living)
         for members, assignment in subscriptions:
+            # Another thread may renew meanwhile, perhaps under a new name: that is in the store before it is here, so
+            # its sessions are found alive; those under the name of before stay until the next round.
             others = [each for each in assignment.sessions if each.holder != self._lease.holder]
             dead = assignments.sessions_without_lease(others, living()) if others else frozenset()
             if dead:
@@ -271,6 +284,7 @@ class LeaseKeeper:
                 self._unremoved.discard((subscription, session))
 
     def close(self) -> None:
+        # With the lock: a renewal that is under way would write the lease again behind its release.
         with self._lock:
             try:
                 self._coordination.release(self._lease.holder)
@@ -293,6 +307,7 @@ class LeaseKeeper:
         self._coordination.renew(lease.holder, self._clock.now() + assignments.LEASE_DURATION)
         # An answer that came too late does not count: meanwhile other processes could see that there was no lease.
         if lease.is_good(self._clock.monotonic()):
+            # Changed in place: the sessions that began on this lease hold the same object, and see how long it is good.
             lease.good_until = began + seconds
             self._lease = lease
         else:
@@ -335,6 +350,7 @@ class SubscriptionWatch:
         if watched is None:
             watched = self._watched[members.subscription] = _WatchedSubscription(members, self._threads)
         watched.listeners.append(listener)
+        # A read that is under way began before this listener was there, and does not count for it: see `_read`.
         watched.changed(SubscriptionChange.ASSIGNMENT)
         return lambda: self._stop_following(watched, listener)
 
@@ -368,6 +384,7 @@ class _WatchedSubscription:
         self._changes: set[SubscriptionReport] = set()
         self._reading = False
         self._woken = asyncio.Event()
+        # The watch before the first read: what changes in between is noted, and read once more.
         self._stop = members.coordination.watch(members.subscription, self.changed)
         self._task = self._loop.create_task(self._keep_reading())
 
@@ -381,12 +398,14 @@ class _WatchedSubscription:
                 self._loop.call_soon_threadsafe(self._look)
 
     def close(self) -> None:
+        # A thread of the store that was already calling `changed` may still wake the loop: nothing listens any more.
         self._stop()
         self._task.cancel()
 
     def _look(self) -> None:
         """Pass on what commits say, unless something has to be read, or is being read."""
         with self._lock:
+            # `_reading` changes on the loop alone, which is here. While it is set, a thread has the state reader.
             is_all = not self._reading and self.state_reader.add_commits(self._changes)
             if is_all:
                 self._changes = set()
@@ -420,6 +439,7 @@ class _WatchedSubscription:
     async def _read(self) -> None:
         with self._lock:
             changes, self._changes = self._changes, set()
+        # Those that follow from now on get the next state: this one may be from before they joined.
         listeners = tuple(self.listeners)
         self._reading = True
         try:
@@ -431,6 +451,7 @@ class _WatchedSubscription:
             raise
         finally:
             self._reading = False
+        # Some of them may have left while the thread was reading.
         self._pass_on(each for each in listeners if each in self.listeners)
 
     def _pass_on(self, listeners: Iterable[StateListener]) -> None:
@@ -452,6 +473,7 @@ class SharedStateReader:
         """Read what may have changed; without any reported change, everything."""
         if self.shared is not None and self.add_commits(changes):
             return self.shared
+        # From before the read: what changes during it must not count as seen for a whole minute.
         now = self._members.clock.monotonic()
         known = self.shared if changes and SubscriptionChange.ASSIGNMENT not in changes and self._is_recent() else None
         self.shared = shared = read_shared_state(self._members, known)
@@ -477,6 +499,7 @@ class SharedStateReader:
                 if known is not None and known.owner == change.session and known.position < position:
                     offsets[place] = replace(known, position=position)
         resetting = assignments.is_being_reset(self.shared.assignment, self._members.clock.now())
+        # A new state in one step, for the thread that keeps the lease reads the last one without a lock.
         self.shared = SharedState(self.shared.assignment, offsets, resetting)
         return True
 

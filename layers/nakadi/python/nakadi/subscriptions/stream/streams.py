@@ -138,11 +138,13 @@ class SubscriptionStreams:
         subscription, event_types = self._admission.admit(subscription_id, asked.partitions, subject)
         stream_id = str(uuid4())
         try:
+            # The lease first: a session without one would be removed by any process that looks.
             lease = self._keeper.lease()
             self._join(subscription_id, self._session(stream_id, lease.holder, limits, asked))
             self._check_still_there(subscription)
             self._check_beginnings(subscription_id, stream_id, event_types)
         except Unavailable as error:
+            # It is not known whether the session is in the assignment. Removing one that is not there changes nothing.
             self._keeper.retry_removal(subscription_id, stream_id)
             raise TryLater(CANNOT_CONTINUE) from error
         except Exception:
@@ -198,6 +200,7 @@ class SubscriptionStreams:
         with ExitStack() as stack:
             driver = self._driver(opening, lines, outlet, stack)
             stack.enter_context(count_stream(self._metrics, "subscription", lambda: driver.session.end))
+            # Before anything waits: the lease is renewed while there are drivers, and this one relies on it.
             self._drivers[driver] = opening
             self._begin_lease_renewal()
             stack.callback(self._drivers.pop, driver)
@@ -303,12 +306,15 @@ class SubscriptionStreams:
 
     async def _renew_lease_regularly(self) -> None:
         loop = asyncio.get_running_loop()
+        # Asked on the loop, where streams begin: one that begins behind this look finds the task done, and begins
+        # another.
         while self._drivers or self._keeper.has_unremoved:
             try:
                 await loop.run_in_executor(self._keeping, self._renew_lease_and_clean_up)
             except Exception:  # whatever it was: without a lease every stream of this process ends
                 log.warning("Renewing the lease failed, tried again in %s s", RENEWAL_SECONDS, exc_info=True)
             now = self._clock.monotonic()
+            # A session whose lease is over has to end: other processes may have given its partitions away.
             for driver, opening in tuple(self._drivers.items()):
                 if not opening.lease.is_good(now):
                     # Any fact makes a session look at its lease; this one does nothing else that is not due.
