@@ -51,7 +51,7 @@ def serve(archive_after: int | None, ready: Any, stop: Any) -> None:
     """A broker, with one route more that archives everything and takes one event type's events out of the hot half."""
     from nakadi.app.broker import open_broker  # noqa: PLC0415  # the load generators do without
     from nakadi.app.settings import Settings  # noqa: PLC0415
-    from nakadi.engines.archive.archiver import cool  # noqa: PLC0415
+    from nakadi.engines.archive.archiver import trim_hot_log  # noqa: PLC0415
     from nakadi.engines.archive.reading import SegmentCache  # noqa: PLC0415
     from nakadi.http.application import Application, Route, no_authentication  # noqa: PLC0415
     from nakadi.http.message import Request, Response  # noqa: PLC0415
@@ -74,11 +74,11 @@ def serve(archive_after: int | None, ready: Any, stop: Any) -> None:
             log.archive()
             took = time.perf_counter() - began
             topic = broker.event_types.get(COLD).timeline.topic
-            cool(log._hot, log._index, topic, 0)  # noqa: SLF001  # what a day would do
+            trim_hot_log(log._hot, log._index, topic, 0)  # noqa: SLF001  # what a day would do
             objects = [path.stat().st_size for path in Path(folder, "archive").rglob("*.gz")]
             oldest = log._hot.bounds(topic, [0])[0].oldest  # noqa: SLF001  # as above
             told = {"seconds": took, "bytes": sum(objects), "objects": len(objects), "cold": oldest}
-            log._archive._library = SegmentCache(log._store)  # noqa: SLF001  # nothing is remembered of the round before
+            log._archive._segment_cache = SegmentCache(log._store)  # noqa: SLF001  # nothing is remembered of the round before
             return Response(body=json.dumps(told).encode(), headers={"content-type": "application/json"})
 
         route = Route(method="GET", template="/settle", handler=settle, operation="settle")
@@ -222,7 +222,7 @@ def publish(*, quick: bool) -> Figures:
 
 
 def windows(*, quick: bool) -> Figures:
-    from nakadi.engines.archive.objects import member  # noqa: PLC0415
+    from nakadi.engines.archive.objects import pack_member  # noqa: PLC0415
     from nakadi.engines.archive.reading import ArchiveReader, SegmentCache  # noqa: PLC0415
     from nakadi.engines.archive.stores import MemoryStore  # noqa: PLC0415
     from nakadi.engines.memory.stores import MemoryLogIndex  # noqa: PLC0415
@@ -238,7 +238,7 @@ def windows(*, quick: bool) -> Figures:
     for number in range(count):
         first = number * events
         made = [StoredEvent(first + each, Record(an_event(dice, each).encode()), NOW) for each in range(events)]
-        content = member("t", 0, made)
+        content = pack_member("t", 0, made)
         store.put(f"{number}", content)
         archived = Location(f"{number}", 0, len(content))
         segment = Segment(before=Counted(next=first), count=events, since=0, until=0, archived=archived)

@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from nakadi.engines.archive.objects import pack
+from nakadi.engines.archive.objects import new_compressor
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.common import frames
 from nakadi.engines.kinesis.continuity import ShardTreeCache
@@ -161,7 +161,7 @@ def indexer() -> dict[str, float]:
     began, wall = time.process_time(), time.perf_counter()
     events = sum(working.index(str(SHARD["ShardId"]), batch).events for batch in batches(client.records))
     cpu, elapsed = time.process_time() - began, time.perf_counter() - wall
-    kept = sum(len(archive.content(key)) for key in archive.kept())
+    kept = sum(len(archive.content(key)) for key in archive.all_keys())
     figures = {
         "plain_mb_per_cpu_second": plain / cpu / 1e6,
         "plain_mb_per_second": plain / elapsed / 1e6,
@@ -217,7 +217,7 @@ def floor_of(records: Sequence[dict[str, Any]]) -> float:
     for batch in batches(records):
         frames_of_all = [opened(record.data) for record in batch]
         lines = [record.value for each in frames_of_all if each for record in frames.decode(each.frame) if record]
-        packer = pack()
+        packer = new_compressor()
         packer.compress(b"\n".join([line or b"" for line in lines]))
         packer.flush()
     return time.process_time() - began

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nakadi.engines.archive import objects
-from nakadi.engines.archive.maintenance import PartitionBusy, alone
+from nakadi.engines.archive.maintenance import PartitionBusy, claim_partition
 from nakadi.engines.archive.objects import BadArchive
 from nakadi.engines.archive.stores import open_archive
 from nakadi.model.events import Location, Record, Segment, StoredEvent
@@ -63,7 +63,7 @@ class Wanted(Struct, frozen=True):
         """Search a member of an archive object, and parse only what could hold the value."""
         return any(
             self.found_in_record(event.record)
-            for event in objects.events_in(content)
+            for event in objects.parse_member(content)
             if event.record.value is None or self._could_be_in(event.record.value)
         )
 
@@ -191,26 +191,26 @@ class Rewriter(Struct, frozen=True):
             segment = self.index.segment(part.topic, part.partition, part.first)
             if segment is None or segment.archived is None:
                 return None
-            kept, meant = erased(self._events(segment.archived), self.wanted, self.how)
+            kept, meant = erased(self._read_events(segment.archived), self.wanted, self.how)
             if not meant:
                 return None
-            written = self._written(part, segment, kept)
+            written = self._store_erased(part, segment, kept)
             make_sure()
             self.index.replace(part.topic, part.partition, [written], segment.end)
             self.compacted(part.topic, part.partition, segment.end)
             assert written.archived is not None
             return Rewritten(part, meant, segment.archived.key, written.archived.key)
 
-    def _written(self, part: ArchiveRange, segment: Segment, kept: Sequence[StoredEvent]) -> Segment:
+    def _store_erased(self, part: ArchiveRange, segment: Segment, kept: Sequence[StoredEvent]) -> Segment:
         assert segment.archived is not None
-        content = objects.member(part.topic, part.partition, kept)
-        key = objects.rewritten(segment.archived.key, part.topic, part.partition, segment.first)
+        content = objects.pack_member(part.topic, part.partition, kept)
+        key = objects.new_rewritten_key(segment.archived.key, part.topic, part.partition, segment.first)
         self.store.put(key, content)
         return replace(segment, archived=Location(key, 0, len(content)), events=len(kept))
 
-    def _events(self, location: Location) -> Sequence[StoredEvent]:
+    def _read_events(self, location: Location) -> Sequence[StoredEvent]:
         try:
-            return objects.events_in(self.store.get(location))
+            return objects.parse_member(self.store.get(location))
         except (BadArchive, ArchiveGone) as error:
             raise Unreadable(f"{location.key} cannot be read: {error}") from error
 
@@ -221,7 +221,7 @@ class Rewriter(Struct, frozen=True):
         with ExitStack() as claimed:
             while True:
                 try:
-                    make_sure = claimed.enter_context(alone(self.index, part.topic, part.partition))
+                    make_sure = claimed.enter_context(claim_partition(self.index, part.topic, part.partition))
                     break
                 except PartitionBusy:
                     if time.monotonic() > give_up:

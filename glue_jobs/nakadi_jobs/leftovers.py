@@ -90,7 +90,7 @@ def folder_in(url: str, location: str) -> str:
 def _in_copy(files: ArchiveStore, kept: StoredObject, wanted: Wanted) -> bool:
     try:
         content = files.get(Location(kept.key, 0, kept.size))
-        return any(wanted.found_in_record(event.record) for event in objects.events_in(content))
+        return any(wanted.found_in_record(event.record) for event in objects.parse_member(content))
     except ArchiveGone:
         return False
     except BadArchive as error:

@@ -20,9 +20,9 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from nakadi.app.engines import open_event_log
-from nakadi.engines.archive.archiver import cool
-from nakadi.engines.archive.maintenance import BlockCache, PartitionBusy, SegmentMerger, Sweep
-from nakadi.engines.archive.reading import Unreadable as Lost
+from nakadi.engines.archive.archiver import trim_hot_log
+from nakadi.engines.archive.maintenance import ArchiveSweep, BlockCache, PartitionBusy, SegmentMerger
+from nakadi.engines.archive.reading import UnreadableSegment
 from nakadi.event_types.repository import TopicDirectory
 from nakadi.event_types.tables import data_lake_retention
 from nakadi.model.event_type import EventType
@@ -142,7 +142,7 @@ def _drop_table_of_deleted(work: Workplace, table: Table, now: datetime) -> None
 
 
 def _sweep(work: Workplace, now: datetime) -> None:
-    swept = Sweep(work.index, work.store).run(now - timedelta(hours=work.options.grace_hours))
+    swept = ArchiveSweep(work.index, work.store).run(now - timedelta(hours=work.options.grace_hours))
     work.report.info("archive", f"{swept.removed} objects ({swept.bytes_freed} bytes) that nothing refers to are gone")
 
 
@@ -154,7 +154,7 @@ def _merge(work: Workplace) -> None:
         event_type_of=TopicDirectory(work.event_types, work.clock.monotonic).event_type_of,
         small=work.options.merge_below,
         span=MERGED_SPAN,
-        in_haste=True,
+        read_concurrently=True,
     )
     merged = pieces = 0
     for piece in sorted(piece for place in _places(work.index) for piece in merger.plan(*place)):
@@ -162,7 +162,7 @@ def _merge(work: Workplace) -> None:
             found = merger.merge(piece)
         except PartitionBusy:
             continue  # another process writes this partition anew; the next run tries again
-        except (Lost, Unavailable) as problem:
+        except (UnreadableSegment, Unavailable) as problem:
             work.report.complain("archive", f"not everything could be merged: {problem}")
             continue
         merged, pieces = merged + found, pieces + (found > 0)
@@ -238,7 +238,7 @@ def _rewriter(work: Workplace, wanted: Wanted) -> Iterator[Rewriter]:
 def _trim_hot_log(work: Workplace, hot: EventLog, topic: str, partition: int, _end: int) -> None:
     # A log without the topic has nothing of it to trim.
     with suppress(UnknownTopic):
-        cool(hot, work.index, topic, partition)
+        trim_hot_log(hot, work.index, topic, partition)
 
 
 def _search(work: Workplace, parts: Sequence[ArchiveRange], wanted: Wanted) -> Mapping[str, str]:

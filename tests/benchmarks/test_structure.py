@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.structure import Layout, circles, floors
-from nakadi.engines.archive.objects import events_of, member
+from nakadi.engines.archive.objects import pack_member, parse_partition_member
 from nakadi.engines.sqlite.event_log import SqliteLog
 from nakadi.model.event_type import Position
 from nakadi.model.events import Record, Slice, StoredEvent
@@ -122,11 +122,11 @@ def test_old_events_from_the_archive_take_no_call_for_each():
     moments = [datetime(2026, 11, 22, 12, 0, second, tzinfo=UTC) for second in range(10)]
     events = [StoredEvent(number, Record(b'"%d"' % number), moments[number // 100]) for number in range(1000)]
     session = LowLevelSession(StreamLimits(batch_limit=100), {"0": Position(1, -1)}, 0.0)
-    content = member("t", 0, events)
-    events_of(content, "t", 0)  # the pattern of its lines is made once
+    content = pack_member("t", 0, events)
+    parse_partition_member(content, "t", 0)  # the pattern of its lines is made once
 
     with CallCounter() as counted:
-        run = EventChunk(1, 0, Slice(events_of(content, "t", 0), 1000)).from_offset(0)
+        run = EventChunk(1, 0, Slice(parse_partition_member(content, "t", 0), 1000)).from_offset(0)
         lines = [batch_line(batch) for batch in session.arrived("0", run, 1.0)]
 
     assert [line.count(b'"') for line in lines] == [212] * 10

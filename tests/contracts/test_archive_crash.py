@@ -9,8 +9,8 @@ from pathlib import Path
 from nakadi.app.engines import open_event_log, open_log_index
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.archiver import ArchivePolicy
-from nakadi.engines.archive.objects import archived
-from nakadi.engines.archive.reading import read
+from nakadi.engines.archive.objects import archived_segments
+from nakadi.engines.archive.reading import read_segment
 from nakadi.engines.archive.stores import open_archive
 from nakadi.engines.archive.tiered_log import TieredLog
 from nakadi.ports.clock import SystemClock
@@ -33,7 +33,7 @@ def test_nothing_is_lost_between_the_halves_when_the_process_is_killed(tmp_path,
             acknowledged[int(partition)] += names
         kills += 1
     cold = in_the_archive_alone(tmp_path)
-    log = opened(tmp_path, ArchivePolicy(after=inf, hot=0, grace=0))
+    log = opened(tmp_path, ArchivePolicy(archive_after=inf, hot_retention=0, unreferenced_grace=0))
     try:
         found = {partition: everything_in(log, partition) for partition in range(PARTITIONS)}
         lost = sum(len(set(names) - set(found[partition])) for partition, names in acknowledged.items())
@@ -60,12 +60,12 @@ def in_the_archive_alone(folder) -> int:
 def see_that_the_archive_is_in_order(log: TieredLog, folder: Path) -> None:
     with closing(open_log_index(url_of(folder))) as index, closing(open_archive(f"{folder}/archive")) as store:
         for partition in range(PARTITIONS):
-            segments = list(archived(index, TOPIC, partition))
+            segments = list(archived_segments(index, TOPIC, partition))
             assert all(one.end == following.first for one, following in pairwise(segments))
             for segment in segments:
-                read(store, TOPIC, partition, segment)
+                read_segment(store, TOPIC, partition, segment)
         log.sweep()
-        kept = {each.key for part in (objects.LOG, objects.REWRITTEN) for each in store.listed(part)}
+        kept = {each.key for part in (objects.LOG_FOLDER, objects.REWRITTEN_FOLDER) for each in store.listed(part)}
         assert kept == set(index.referred_to())
 
 

@@ -13,9 +13,9 @@ import pytest
 from nakadi.app.engines import open_event_log
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.archiver import ArchivePolicy, UnknownOwners
-from nakadi.engines.archive.objects import archived
-from nakadi.engines.archive.reading import read
-from nakadi.engines.archive.tiered_log import Worker
+from nakadi.engines.archive.objects import archived_segments
+from nakadi.engines.archive.reading import read_segment
+from nakadi.engines.archive.tiered_log import ArchiveWorker
 from nakadi.model.authorization import Attribute
 from nakadi.model.events import Record
 from nakadi.ports.event_log import OffsetUnavailable, SealedTopic, UnknownTopic
@@ -27,7 +27,7 @@ TOPICS = ("first", "second")
 PARTITIONS = 2
 STEPS = 70
 
-RELUCTANT = ArchivePolicy(after=inf, hot=2 * 3600, grace=0, share=0.5)
+RELUCTANT = ArchivePolicy(archive_after=inf, hot_retention=2 * 3600, unreferenced_grace=0, compaction_share=0.5)
 """The hot half keeps two hours, and the cold half is compacted only now and then."""
 
 WEIGHTS = {
@@ -79,7 +79,7 @@ class Walk:
         hot, folder, clock, tiers = self.made
         self.parts = Parts(hot, folder, clock)
         self.halves = self.parts.log(tiers)
-        self.worker = Worker(self.parts.hot, self.parts.index, self.parts.store, clock, UnknownOwners(), tiers)
+        self.worker = ArchiveWorker(self.parts.hot, self.parts.index, self.parts.store, clock, UnknownOwners(), tiers)
 
     def close(self) -> None:
         self.plain.close()
@@ -130,7 +130,7 @@ class Walk:
             self.worker.archive(*self.place())
 
     def cool(self) -> None:
-        self.worker.cool_all()
+        self.worker.trim_hot_partitions()
 
     def merge(self) -> None:
         self.worker.merge(lambda: None)
@@ -200,15 +200,15 @@ class Walk:
         index, store = self.parts.index, self.parts.store
         for topic in index.topics():
             for partition in range(PARTITIONS):
-                segments = list(archived(index, topic, partition))
+                segments = list(archived_segments(index, topic, partition))
                 assert all(one.end == following.first for one, following in pairwise(segments))
                 for segment in segments:
-                    read(store, topic, partition, segment)
+                    read_segment(store, topic, partition, segment)
 
     def see_that_nothing_is_left_over(self) -> None:
         self.halves.sweep()
         index, store = self.parts.index, self.parts.store
-        kept = {each.key for folder in (objects.LOG, objects.REWRITTEN) for each in store.listed(folder)}
+        kept = {each.key for folder in (objects.LOG_FOLDER, objects.REWRITTEN_FOLDER) for each in store.listed(folder)}
         assert kept == set(index.referred_to())
 
 

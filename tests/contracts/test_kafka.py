@@ -69,7 +69,7 @@ class TestArchive:
         dependencies = LogDependencies(
             index=lambda: open_log_index(f"sqlite:///{folder}/index.db"),
             archive=lambda: open_archive(f"{folder}/archive"),
-            tiers=lambda: ArchivePolicy(elsewhere=True),
+            tiers=lambda: ArchivePolicy(archived_elsewhere=True),
         )
         return open_event_log(url, SystemClock(), dependencies)
 

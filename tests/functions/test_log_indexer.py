@@ -73,7 +73,7 @@ class Shards:
         found = {}
         for partition in range(PARTITIONS):
             segments = self.index.segments(TOPIC, partition, 0, 1000)
-            events = [event for each in segments for event in objects.events_in(store.get(each.archived))]
+            events = [event for each in segments for event in objects.parse_member(store.get(each.archived))]
             found[partition] = (
                 heads[TOPIC, partition].counted.next,
                 [(event.offset, event.record.value) for event in events],

@@ -102,8 +102,8 @@ def test_parts_of_an_archive_are_searched(tmp_path):
     """A part is found by what is in it, a number however it is written; one that cannot be read is named."""
     store = FolderStore(tmp_path)
     contents = {
-        "a": objects.member("t", 0, stored({"id": "b"}, {"id": 4711.0})),
-        "b": objects.member("t", 0, stored({"other": "4711"}, {"id": 4712})),
+        "a": objects.pack_member("t", 0, stored({"id": "b"}, {"id": 4711.0})),
+        "b": objects.pack_member("t", 0, stored({"other": "4711"}, {"id": 4712})),
         "c": b"broken",
     }
     parts = []

@@ -9,7 +9,7 @@ from nakadi_jobs import reading
 from nakadi_jobs.reading import copies, place_of, problem_with
 from tests.support.builders import A_MOMENT
 
-WHOLE = objects.member("t", 0, [StoredEvent(0, Record(b'{"a":"' + b"x" * 5_000_000 + b'"}'), A_MOMENT)])
+WHOLE = objects.pack_member("t", 0, [StoredEvent(0, Record(b'{"a":"' + b"x" * 5_000_000 + b'"}'), A_MOMENT)])
 
 
 def test_a_whole_member_has_no_problem():
@@ -62,7 +62,7 @@ class CountingStore(MemoryStore):
 
 def a_member(topic, offset, size=10):
     text = b'{"a":"%b"}' % (b"x" * size)
-    return objects.member(topic, 0, [StoredEvent(offset, Record(text), A_MOMENT)])
+    return objects.pack_member(topic, 0, [StoredEvent(offset, Record(text), A_MOMENT)])
 
 
 def an_object(store, key, topics, offset):
@@ -89,7 +89,7 @@ def test_a_shared_object_is_read_once_for_all_event_types(monkeypatch):
     for topic in topics:
         of_topic = [each for each in made if each.topic == topic]
         texts = [to.content(each.name) for each in of_topic]
-        assert [event.offset for text in texts for event in objects.events_in(text)] == list(range(8))
+        assert [event.offset for text in texts for event in objects.parse_member(text)] == list(range(8))
         assert all(each.name.startswith(f"{topic}/run-0-") for each in of_topic)
     assert len({each.name for each in made}) == len(made) > len(topics)
 

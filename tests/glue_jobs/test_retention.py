@@ -30,7 +30,7 @@ def archive_of(data, event_type):
     return {
         event.offset: event.record.value
         for part in unread_parts(data.index, event_type, NOTHING_READ)
-        for event in objects.events_in(data.store.get(part.location))
+        for event in objects.parse_member(data.store.get(part.location))
     }
 
 

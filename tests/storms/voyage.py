@@ -229,7 +229,7 @@ class Voyage:
         values: list[bytes] = []
         for segment in self._index.segments(TOPIC, place, 0, 10_000):
             assert segment.archived
-            for event in objects.events_in(self._archive.get(segment.archived)):
+            for event in objects.parse_member(self._archive.get(segment.archived)):
                 self.figures.changed += event.offset != len(values)
                 values.append(event.record.value or b"")
         return values

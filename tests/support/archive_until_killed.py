@@ -37,7 +37,7 @@ def opened(folder: Path, tiers: ArchivePolicy) -> TieredLog:
 
 
 def main(folder: str, run: str) -> None:
-    log = opened(Path(folder), ArchivePolicy(after=0, hot=0, grace=3600))
+    log = opened(Path(folder), ArchivePolicy(archive_after=0, hot_retention=0, unreferenced_grace=3600))
     log.create_topic(TOPIC, PARTITIONS)
     os.write(1, b"ready\n")
 

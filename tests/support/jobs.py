@@ -127,8 +127,8 @@ class DataFolder:
         """
         first = self._head(event_type, partition).counted.next
         stored = _stored(events, first, keys, at, apart)
-        before = b"".join(objects.member(other.timeline.topic, 0, stored) for other in other_topics)
-        content = objects.member(event_type.timeline.topic, partition, stored)
+        before = b"".join(objects.pack_member(other.timeline.topic, 0, stored) for other in other_topics)
+        content = objects.pack_member(event_type.timeline.topic, partition, stored)
         key = f"log/test/{event_type.name}/{at:%Y-%m-%d}/{event_type.timeline.topic}-{uuid4().hex}.json.gz"
         self.store.put(key, before + content)
         return self._indexed(event_type, partition, stored, Location(key, len(before), len(content)))
@@ -142,7 +142,7 @@ class DataFolder:
         members = []
         for event_type, some in events:
             stored = _stored(some, self._head(event_type, 0).counted.next, None, at, timedelta(seconds=1))
-            packed = objects.member(event_type.timeline.topic, 0, stored)
+            packed = objects.pack_member(event_type.timeline.topic, 0, stored)
             members.append((event_type, stored, Location(key, len(content), len(packed))))
             content += packed
         self.store.put(key, content)

@@ -4,7 +4,7 @@ from math import inf
 
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.archiver import ArchivePolicy
-from nakadi.engines.archive.objects import archived
+from nakadi.engines.archive.objects import archived_segments
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.archive.tiered_log import TieredLog
 from nakadi.engines.memory.event_log import MemoryLog
@@ -13,7 +13,7 @@ from nakadi.model.events import Record
 from nakadi.model.outcomes import Unavailable
 from tests.support.clock import HandMovedClock
 
-QUIET = ArchivePolicy(after=inf, hot=0, grace=0, share=0)
+QUIET = ArchivePolicy(archive_after=inf, hot_retention=0, unreferenced_grace=0, compaction_share=0)
 """Nothing happens by itself."""
 
 
@@ -64,10 +64,12 @@ class World:
             self.clock.move(3600)
 
     def segments(self, partition: int = 0):
-        return list(archived(self.index, "t", partition))
+        return list(archived_segments(self.index, "t", partition))
 
     def objects(self) -> list[str]:
-        return [each.key for folder in (objects.LOG, objects.REWRITTEN) for each in self.store.listed(folder)]
+        return [
+            each.key for folder in (objects.LOG_FOLDER, objects.REWRITTEN_FOLDER) for each in self.store.listed(folder)
+        ]
 
     def offsets(self, partition: int = 0) -> list[int]:
         bounds = self.log.bounds("t", [partition])[partition]

@@ -15,9 +15,9 @@ from nakadi.app.settings import Settings
 from nakadi.common.metrics import OTHER_NAMES, Metrics
 from nakadi.common.work import Turns, attempted
 from nakadi.engines.archive.archiver import ArchivePolicy
-from nakadi.engines.archive.reading import SegmentCache, Unreadable
+from nakadi.engines.archive.reading import SegmentCache, UnreadableSegment
 from nakadi.engines.archive.stores import MemoryStore
-from nakadi.engines.archive.tiered_log import Worker
+from nakadi.engines.archive.tiered_log import ArchiveWorker
 from nakadi.engines.memory.event_log import MemoryLog
 from nakadi.engines.memory.stores import MemoryCoordination, MemoryLogIndex
 from nakadi.engines.sqlite.event_log import SqliteLog
@@ -210,9 +210,17 @@ def test_work_on_the_archive_that_fails_is_counted(metrics):
     clock = HandMovedClock()
     hot = MemoryLog(clock)
     hot.create_topic("t", 1)
-    worker = Worker(hot, MemoryLogIndex(), OutOfReach(), clock, Names(), ArchivePolicy(hot=0, grace=0), metrics)
+    worker = ArchiveWorker(
+        hot,
+        MemoryLogIndex(),
+        OutOfReach(),
+        clock,
+        Names(),
+        ArchivePolicy(hot_retention=0, unreferenced_grace=0),
+        metrics,
+    )
     hot.append("t", {0: [Record(b"{}")]})
-    worker.stored("t", [0])
+    worker.note_appended("t", [0])
     with pytest.raises(Unavailable):
         worker.archive_all()
     worker.stop()
@@ -237,8 +245,8 @@ def test_segments_that_cannot_be_read_are_counted(metrics):
     """A read of a segment that is gone counts, and as a miss of the cache."""
     location = Location("gone", 0, 10)
     segment = Segment(before=Counted(next=0), count=1, since=0, until=0, archived=location, events=1)
-    with closing(SegmentCache(MemoryStore(), metrics=metrics)) as library, pytest.raises(Unreadable):
-        library.events("t", 0, segment)
+    with closing(SegmentCache(MemoryStore(), metrics=metrics)) as segment_cache, pytest.raises(UnreadableSegment):
+        segment_cache.read_segment("t", 0, segment)
 
     assert seen(metrics, "nakadi_archive_unreadable_total") == 1
     assert seen(metrics, "nakadi_cache_misses_total", cache="archive") == 1

@@ -9,8 +9,8 @@ import pytest
 
 from nakadi.engines.archive import objects
 from nakadi.engines.archive import reading as libraries
-from nakadi.engines.archive.objects import archived
-from nakadi.engines.archive.reading import AT_ONCE, ArchiveReader, SegmentCache, Unreadable
+from nakadi.engines.archive.objects import archived_segments
+from nakadi.engines.archive.reading import CONCURRENT_READS, ArchiveReader, SegmentCache, UnreadableSegment
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.memory.stores import MemoryLogIndex
 from nakadi.model.events import Counted, Head, Location, Record, Segment, StoredEvent
@@ -70,12 +70,12 @@ class World:
     def __init__(self, *counts: int, store: MemoryStore | None = None) -> None:
         self.store = store or Counting()
         self.index = MemoryLogIndex()
-        self.library = SegmentCache(self.store)
-        self.reader = ArchiveReader(self.index, self.library)
+        self.segment_cache = SegmentCache(self.store)
+        self.reader = ArchiveReader(self.index, self.segment_cache)
         first = 0
         for revision, count in enumerate(counts):
             events = [StoredEvent(first + number, Record(b"%d" % number), NOW) for number in range(count)]
-            content = objects.member("t", 0, events, "order.placed")
+            content = objects.pack_member("t", 0, events, "order.placed")
             self.store.put(f"object {revision}", content)
             segment = Segment(
                 before=Counted(next=first),
@@ -90,7 +90,7 @@ class World:
 
     @property
     def segments(self) -> list[Segment]:
-        return list(archived(self.index, "t", 0))
+        return list(archived_segments(self.index, "t", 0))
 
 
 @pytest.fixture
@@ -126,7 +126,7 @@ def test_what_is_good_in_front_of_damage_is_delivered(world: World):
     """A slice ends in front of a segment that cannot be read; the next one says so."""
     world.store.remove(["object 1"])
     assert [event.offset for event in world.reader.slice("t", 0, 0, 10, 1000).events] == [0, 1, 2]
-    with pytest.raises(Unreadable, match="Offsets 3 to 5 of t/0 cannot be read: the archive object object 1"):
+    with pytest.raises(UnreadableSegment, match="Offsets 3 to 5 of t/0 cannot be read: the archive object object 1"):
         world.reader.slice("t", 0, 3, 10, 1000)
 
 
@@ -151,7 +151,7 @@ def test_damage_that_is_read_ahead_is_reported_when_it_is_asked_for():
     world.reader.slice("t", 0, 0, 10, 1000)
     world.reader.slice("t", 0, 10, 10, 1000)
     for _ in range(2):
-        with pytest.raises(Unreadable, match=f"Offsets {LARGE} to {2 * LARGE - 1}"):
+        with pytest.raises(UnreadableSegment, match=f"Offsets {LARGE} to {2 * LARGE - 1}"):
             world.reader.slice("t", 0, LARGE, 10, 1000)
     world.reader.close()
 
@@ -161,7 +161,7 @@ def read_in_rounds(count: int, at_once: int) -> Rounds:
     store = Rounds()
     world = World(*[10] * count, store=store)
     with ThreadPoolExecutor(1) as threads, closing(world.reader):
-        found = world.library.sequence("t", 0, world.segments, 0, 10 * count, MANY)
+        found = world.segment_cache.read_in_order("t", 0, world.segments, 0, 10 * count, MANY)
         reading = threads.submit(lambda: [event.offset for _, events in found for event in events])
         while len(store.asked) < count or store.waiting:
             until(lambda: store.waiting == min(at_once, count - at_once * store.rounds))
@@ -173,7 +173,7 @@ def read_in_rounds(count: int, at_once: int) -> Rounds:
 
 def test_many_windows_are_read_in_few_rounds():
     """Two hundred objects that a reader needs are asked for sixteen at a time, and come in their order."""
-    assert read_in_rounds(200, AT_ONCE).rounds == 13
+    assert read_in_rounds(200, CONCURRENT_READS).rounds == 13
 
 
 def test_a_slice_takes_many_small_segments_at_once():
@@ -210,17 +210,17 @@ def test_what_is_asked_for_at_once_is_bounded_by_bytes(monkeypatch, bytes_ahead,
     """Large objects are read few at a time, and a very large one alone."""
     sizes = {segment.archived.length for segment in World(*[10] * 12).segments}
     assert 150 < min(sizes) <= max(sizes) <= 200
-    monkeypatch.setattr(libraries, "AHEAD_BYTES", bytes_ahead)
+    monkeypatch.setattr(libraries, "READ_AHEAD_BYTES", bytes_ahead)
     assert read_in_rounds(12, at_once).rounds == 12 / at_once
 
 
 def test_a_reader_that_ends_leaves_nothing_to_be_read(monkeypatch):
     """What was asked for and has not begun when its reader ends is never read."""
-    monkeypatch.setattr(libraries, "AT_ONCE", 1)
+    monkeypatch.setattr(libraries, "CONCURRENT_READS", 1)
     store = Rounds()
     world = World(*[10] * 30, store=store)
     with ThreadPoolExecutor(1) as threads, closing(world.reader):
-        found = world.library.sequence("t", 0, world.segments, 0, MANY, MANY)
+        found = world.segment_cache.read_in_order("t", 0, world.segments, 0, MANY, MANY)
         first = threads.submit(next, found)
         until(lambda: store.waiting == 1)
         store.come()
@@ -228,21 +228,21 @@ def test_a_reader_that_ends_leaves_nothing_to_be_read(monkeypatch):
         until(lambda: store.waiting == 1)
         found.close()
         store.come()
-        until(lambda: not world.library._ahead)
+        until(lambda: not world.segment_cache._ahead)
     assert store.asked == ["object 0", "object 1"]
 
 
 def test_what_one_reader_gives_up_another_still_gets():
     """Of two who wait for the same objects one may end, and the other has its events all the same."""
     store = Rounds()
-    world = World(*[10] * (AT_ONCE + 4), store=store)
+    world = World(*[10] * (CONCURRENT_READS + 4), store=store)
     with ThreadPoolExecutor(2) as threads, closing(world.reader):
-        blocked = world.library.sequence("t", 0, world.segments[:AT_ONCE], 0, MANY, MANY)
+        blocked = world.segment_cache.read_in_order("t", 0, world.segments[:CONCURRENT_READS], 0, MANY, MANY)
         holding = threads.submit(list, blocked)
-        until(lambda: store.waiting == AT_ONCE)
-        behind = world.segments[AT_ONCE:]
-        ending = world.library.sequence("t", 0, behind, behind[0].first, MANY, MANY)
-        futures = [world.library._begin_read("t", 0, segment) for segment in behind]
+        until(lambda: store.waiting == CONCURRENT_READS)
+        behind = world.segments[CONCURRENT_READS:]
+        ending = world.segment_cache.read_in_order("t", 0, behind, behind[0].first, MANY, MANY)
+        futures = [world.segment_cache._begin_read("t", 0, segment) for segment in behind]
         staying = threads.submit(lambda: [segment.first for segment, _ in ending])
         for future in futures[1:]:
             future.cancel()
@@ -259,9 +259,9 @@ def test_readers_that_come_back_have_more_and_more_read_for_them():
         for number in range(40):
             found = world.reader.slice("t", 0, number * LARGE, LARGE, MANY)
             assert found.next_offset == (number + 1) * LARGE
-            until(lambda: not world.library._ahead)
+            until(lambda: not world.segment_cache._ahead)
             assert len(world.store.asked) <= 2 * (number + 1) + 1
-            assert len(world.store.asked) - number <= AT_ONCE + 1
+            assert len(world.store.asked) - number <= CONCURRENT_READS + 1
     assert len(set(world.store.asked)) == len(world.store.asked) > 40
 
 
@@ -294,24 +294,24 @@ def test_what_was_written_anew_meanwhile_is_read_from_there(world: World):
 
 def test_the_manifest_begins_with_the_segment_of_an_offset(world: World):
     """The segments that hold anything from an offset on are returned in their order."""
-    assert [each.first for each in archived(world.index, "t", 0, 4)] == [3, 6]
-    assert [each.first for each in archived(world.index, "t", 0)] == [0, 3, 6]
-    assert list(archived(world.index, "t", 0, 9)) == []
+    assert [each.first for each in archived_segments(world.index, "t", 0, 4)] == [3, 6]
+    assert [each.first for each in archived_segments(world.index, "t", 0)] == [0, 3, 6]
+    assert list(archived_segments(world.index, "t", 0, 9)) == []
 
 
 def test_members_of_many_events_are_split(monkeypatch):
     """A range may hold several members; their events come back as one, in order, and with whatever each line has."""
-    monkeypatch.setattr(objects, "MEMBER_BYTES", 200)
+    monkeypatch.setattr(objects, "GZIP_MEMBER_BYTES", 200)
     events = [StoredEvent(number, Record(b"%d" % number), NOW) for number in range(50)]
     events += [StoredEvent(50, Record(None, "key"), NOW), StoredEvent(51, Record(b"1", "key"), NOW)]
-    packer = objects.Packer("t", 0, "order.placed")
+    packer = objects.MemberPacker("t", 0, "order.placed")
     for event in events:
         packer.add([event])
     content = packer.finish()
     assert content.count(b"\x1f\x8b\x08") > 5
-    assert list(objects.events_of(content, "t", 0)) == list(objects.events_in(content)) == events
+    assert list(objects.parse_partition_member(content, "t", 0)) == list(objects.parse_member(content)) == events
     for wrong in (("t", 1), ("u", 0)):
         with pytest.raises(objects.BadArchive):
-            objects.events_of(content, *wrong)
+            objects.parse_partition_member(content, *wrong)
     with pytest.raises(objects.BadArchive):
-        objects.events_of(content + content, "t", 0)
+        objects.parse_partition_member(content + content, "t", 0)

@@ -7,8 +7,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from nakadi.engines.archive import maintenance, objects
-from nakadi.engines.archive.maintenance import MANY, BlockCache, PartitionBusy, SegmentMerger, Sweep, alone
-from nakadi.engines.archive.reading import ArchiveReader, SegmentCache, Unreadable
+from nakadi.engines.archive.maintenance import (
+    SEGMENTS_WORTH_MERGING,
+    ArchiveSweep,
+    BlockCache,
+    PartitionBusy,
+    SegmentMerger,
+    claim_partition,
+)
+from nakadi.engines.archive.reading import ArchiveReader, SegmentCache, UnreadableSegment
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.dynamodb.client import RetriedCalls, TableAddress
 from nakadi.engines.dynamodb.log_index import DynamoDbLogIndex
@@ -62,7 +69,7 @@ class World:
             for partition in range(2):
                 head = self.index.heads([("t", partition)])["t", partition]
                 first = head.counted.next
-                member = objects.member("t", partition, [event(first + each) for each in range(events)])
+                member = objects.pack_member("t", partition, [event(first + each) for each in range(events)])
                 segment = Segment(
                     before=Counted(next=first),
                     count=events,
@@ -86,7 +93,7 @@ class World:
         return sum(merger.merge(piece) for partition in range(2) for piece in merger.plan("t", partition))
 
     def sweep(self) -> None:
-        Sweep(self.index, self.store).run(datetime.now(UTC) + timedelta(hours=1))
+        ArchiveSweep(self.index, self.store).run(datetime.now(UTC) + timedelta(hours=1))
 
     def _as_it_is(self) -> MemoryLogIndex:
         """A copy of the index, which is asked often."""
@@ -158,16 +165,20 @@ def test_few_or_large_neighbours_stay(world: World):
     sizes = [each.archived.length for each in world.index.segments("t", 0, 0, 1000)]
     assert world.merge(world.a_merger(small=min(sizes) - 1)) == 0
     world.add(1, events=200)
-    world.add(MANY - 1)
+    world.add(SEGMENTS_WORTH_MERGING - 1)
     merger = world.a_merger(small=max(sizes) + 10)
     assert world.merge(merger) == 2 * (WINDOWS - 1)
-    assert len(world.segments()) == 1 + 1 + MANY - 1
+    assert len(world.segments()) == 1 + 1 + SEGMENTS_WORTH_MERGING - 1
 
 
 def test_a_piece_does_not_last_too_long(world: World):
     """Events that are far apart in time do not lie together, for they go together."""
-    world.merge(world.a_merger(span=MANY * MINUTE))
-    assert world.segments()[:3] == [(0, 2 * MANY), (2 * MANY, 4 * MANY), (4 * MANY, 4 * MANY + 2)]
+    world.merge(world.a_merger(span=SEGMENTS_WORTH_MERGING * MINUTE))
+    assert world.segments()[:3] == [
+        (0, 2 * SEGMENTS_WORTH_MERGING),
+        (2 * SEGMENTS_WORTH_MERGING, 4 * SEGMENTS_WORTH_MERGING),
+        (4 * SEGMENTS_WORTH_MERGING, 4 * SEGMENTS_WORTH_MERGING + 2),
+    ]
 
 
 @pytest.mark.parametrize("gap", ["not archived", "not connected"])
@@ -189,7 +200,7 @@ def test_readers_with_the_old_list_find_the_old_objects(world: World):
     with closing(ArchiveReader(world.index, SegmentCache(world.store))) as reader:
         old = world.index.segment("t", 0, 10)
         world.merge()
-        assert reader.from_segment(old, "t", 0, 10, 2, 1000).events == (event(10), event(11))
+        assert reader.read_from_segment(old, "t", 0, 10, 2, 1000).events == (event(10), event(11))
         world.sweep()
         segment, looks = world.index.segment, [old]
         world.index.segment = lambda *place: looks.pop() if looks else segment(*place)
@@ -201,7 +212,7 @@ def test_readers_with_the_old_list_find_the_old_objects(world: World):
 
 def test_of_two_workers_one_does_it(world: World):
     """While another process rewrites a partition, nothing is merged in it; in others it is."""
-    with alone(world.index, "t", 0):
+    with claim_partition(world.index, "t", 0):
         for piece in world.merger.plan("t", 0):
             with pytest.raises(PartitionBusy):
                 world.merger.merge(piece)
@@ -217,7 +228,7 @@ def test_a_worker_whose_claim_is_over_changes_nothing(world: World, monkeypatch)
         put(key, content)
         assert world.index.claim("compaction/t/0", "another worker", 60)
 
-    monkeypatch.setattr(maintenance, "CLAIMED_FOR", 0.0)
+    monkeypatch.setattr(maintenance, "CLAIM_SECONDS", 0.0)
     world.store.put = put_and_sleep
     [piece] = world.merger.plan("t", 0)
     with pytest.raises(PartitionBusy):
@@ -232,7 +243,7 @@ def test_what_was_erased_meanwhile_does_not_come_back(world: World):
     def put_and_erase(key, content):
         put(key, content)
         old = world.index.segment("t", 0, 10)
-        put("compacted/stream/erased", objects.member("t", 0, [event(10)]))
+        put("compacted/stream/erased", objects.pack_member("t", 0, [event(10)]))
         size = len(world.store.content("compacted/stream/erased"))
         new = Segment(
             before=old.before,
@@ -270,11 +281,11 @@ def test_what_cannot_be_read_is_reported_and_stays(world: World):
     """A piece with a damaged object is left as it is, with the reason."""
     world.store.remove(["log/stream/shard/007"])
     [piece] = world.merger.plan("t", 0)
-    for merger in (world.merger, world.a_merger(in_haste=True)):
-        with pytest.raises(Unreadable, match="Offsets 14 to 15"):
+    for merger in (world.merger, world.a_merger(read_concurrently=True)):
+        with pytest.raises(UnreadableSegment, match="Offsets 14 to 15"):
             merger.merge(piece)
     assert len(world.segments()) == WINDOWS
-    with alone(world.index, "t", 0):
+    with claim_partition(world.index, "t", 0):
         pass  # and nobody is kept from the partition
 
 
@@ -319,7 +330,7 @@ def test_objects_that_many_partitions_share_are_read_once(world: World):
         return get(location)
 
     world.store.get = noted
-    assert world.merge(world.a_merger(in_haste=True)) == 2 * (WINDOWS - 1)
+    assert world.merge(world.a_merger(read_concurrently=True)) == 2 * (WINDOWS - 1)
     assert len(world.asked) == 2 * WINDOWS
 
     other = World(MemoryLogIndex())
@@ -327,7 +338,7 @@ def test_objects_that_many_partitions_share_are_read_once(world: World):
     other.store.get = lambda location: (world.asked.append(location), get(location))[1]
     world.asked.clear()
     merger = SegmentMerger(
-        index=other.index, store=BlockCache(other.store), event_type_of=lambda _: None, in_haste=True
+        index=other.index, store=BlockCache(other.store), event_type_of=lambda _: None, read_concurrently=True
     )
     assert other.merge(merger) == 2 * (WINDOWS - 1)
     assert len(world.asked) == WINDOWS

@@ -26,12 +26,12 @@ EVENTS = [
 
 def test_a_member_holds_events_to_the_byte():
     """Events come back with offset, time, key, owner and addressee; a tombstone has no event."""
-    assert objects.events_in(objects.member("t", 3, EVENTS)) == EVENTS
+    assert objects.parse_member(objects.pack_member("t", 3, EVENTS)) == EVENTS
 
 
 def test_an_object_is_a_plain_gzip_of_lines():
     """Members one behind the other are a file that every tool can read, one JSON object a line."""
-    content = objects.member("t", 0, EVENTS[:2]) + objects.member("u", 3, EVENTS[2:4])
+    content = objects.pack_member("t", 0, EVENTS[:2]) + objects.pack_member("u", 3, EVENTS[2:4])
     lines = [json.loads(line) for line in gzip.decompress(content).splitlines()]
     assert lines == [
         {
@@ -52,12 +52,12 @@ def test_an_object_is_a_plain_gzip_of_lines():
 
 def test_the_same_events_are_the_same_bytes():
     """Neither time nor chance is in a member."""
-    assert objects.member("t", 0, EVENTS) == objects.member("t", 0, list(EVENTS))
+    assert objects.pack_member("t", 0, EVENTS) == objects.pack_member("t", 0, list(EVENTS))
 
 
 def test_a_member_of_nothing_holds_nothing():
     """When everything was compacted away, what is left is empty."""
-    assert objects.events_in(objects.member("t", 0, [])) == []
+    assert objects.parse_member(objects.pack_member("t", 0, [])) == []
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_member_of_nothing_holds_nothing():
 def test_damaged_bytes_are_reported(content):
     """What is no member is never taken for an empty one."""
     with pytest.raises(objects.BadArchive):
-        objects.events_in(content)
+        objects.parse_member(content)
 
 
 @given(
@@ -81,7 +81,7 @@ def test_every_text_survives(texts):
         for offset, (text, key) in enumerate(texts)
         if key is None or key.isascii()
     ]
-    assert objects.events_in(objects.member("t", 0, events)) == events
+    assert objects.parse_member(objects.pack_member("t", 0, events)) == events
 
 
 def plain(offset: int, value: bytes = b"1", second: int = 0) -> StoredEvent:
@@ -91,7 +91,9 @@ def plain(offset: int, value: bytes = b"1", second: int = 0) -> StoredEvent:
 def test_plain_events_stay_text():
     """Events without a key and the like are read as lines: one text for neighbours that were stored at one time."""
     events = [plain(3, b'{"a":1}'), plain(4, b"[]"), plain(5, b"22", 1), plain(9, b"333", 1), plain(10, b"4", 1)]
-    found = objects.events_of(objects.member("t", 0, events[:4]) + objects.member("t", 0, events[4:]), "t", 0)
+    found = objects.parse_partition_member(
+        objects.pack_member("t", 0, events[:4]) + objects.pack_member("t", 0, events[4:]), "t", 0
+    )
     assert isinstance(found, EventLines)
     assert [(each.first, each.text, each.ends) for each in found.lines] == [
         (3, b'{"a":1}\n[]', [7, 10]),
@@ -106,15 +108,15 @@ def test_plain_events_stay_text():
 def test_events_of_several_members_follow_each_other(others):
     """Members of text and others make one sequence."""
     events = [plain(0), plain(1), *others, plain(30)]
-    content = b"".join(objects.member("t", 0, part) for part in (events[:2], events[2:-1], events[-1:]))
-    assert list(objects.events_of(content, "t", 0)) == events
+    content = b"".join(objects.pack_member("t", 0, part) for part in (events[:2], events[2:-1], events[-1:]))
+    assert list(objects.parse_partition_member(content, "t", 0)) == events
 
 
 @pytest.mark.parametrize("offsets", [(1, 1), (2, 1), (0, 2, 1)])
 def test_offsets_that_do_not_grow_are_damage(offsets):
     """Neither within a member nor from one to the next."""
-    whole = objects.member("t", 0, [plain(each) for each in offsets])
-    apart = b"".join(objects.member("t", 0, [plain(each)]) for each in offsets)
+    whole = objects.pack_member("t", 0, [plain(each) for each in offsets])
+    apart = b"".join(objects.pack_member("t", 0, [plain(each)]) for each in offsets)
     for content in (whole, apart):
         with pytest.raises(objects.BadArchive):
-            objects.events_of(content, "t", 0)
+            objects.parse_partition_member(content, "t", 0)

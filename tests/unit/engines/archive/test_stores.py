@@ -7,7 +7,7 @@ from botocore.parsers import ResponseParserError
 from botocore.session import Session
 
 from nakadi.engines.archive import stores
-from nakadi.engines.archive.stores import FolderStore, MemoryStore, S3Store, archive_at, open_archive
+from nakadi.engines.archive.stores import FolderStore, MemoryStore, S3Store, open_archive, open_archive_if_set
 from nakadi.model.events import Location
 from nakadi.model.outcomes import BadSetting, Unavailable
 from nakadi.ports.archive_store import ArchiveGone, ArchiveStore
@@ -54,7 +54,7 @@ def test_what_is_kept_is_listed(store):
 
 def test_more_than_a_page_is_listed(store, monkeypatch):
     """However many objects there are, all are listed."""
-    monkeypatch.setattr(stores, "LISTED_AT_ONCE", 3)
+    monkeypatch.setattr(stores, "KEYS_PER_PAGE", 3)
     for number in range(10):
         store.put(f"a/{number}", b"")
     assert len(list(store.listed("a/"))) == 10
@@ -173,8 +173,8 @@ def test_a_folder_that_cannot_be_written_is_unavailable(tmp_path):
 
 def test_a_url_names_the_store():
     """No URL is no archive, and an unknown one is refused with those that are known."""
-    assert archive_at("") is None
-    assert isinstance(archive_at("memory:"), MemoryStore)
-    assert isinstance(archive_at("data/archive"), FolderStore)
+    assert open_archive_if_set("") is None
+    assert isinstance(open_archive_if_set("memory:"), MemoryStore)
+    assert isinstance(open_archive_if_set("data/archive"), FolderStore)
     with pytest.raises(BadSetting, match="memory, file, s3"):
         open_archive("ftp://here")

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from nakadi.engines.archive import maintenance, objects
-from nakadi.engines.archive.maintenance import Sweep, SweepResult
+from nakadi.engines.archive.maintenance import ArchiveSweep, SweepResult
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.memory.stores import MemoryLogIndex
 from nakadi.model.events import Counted, Head, Location, Segment
@@ -37,16 +37,16 @@ def test_what_is_referred_to_stays(index, store):
     for name in ("log/mine/a", "log/mine/b", "compacted/mine/c"):
         store.put(name, b"content")
     refer(index, "log/mine/a")
-    assert Sweep(index, store).run(soon()) == SweepResult(looked_at=3, removed=2, bytes_freed=14)
-    assert store.kept() == ["log/mine/a"]
+    assert ArchiveSweep(index, store).run(soon()) == SweepResult(old_objects=3, removed=2, bytes_freed=14)
+    assert store.all_keys() == ["log/mine/a"]
 
 
 def test_what_is_young_stays(index, store):
     """Within the grace time nothing goes: it may be about to be referred to, or still be read."""
     refer(index, "log/mine/a")
     store.put("log/mine/b", b"content")
-    assert Sweep(index, store).run(datetime.now(UTC) - timedelta(hours=1)) == SweepResult()
-    assert store.kept() == ["log/mine/b"]
+    assert ArchiveSweep(index, store).run(datetime.now(UTC) - timedelta(hours=1)) == SweepResult()
+    assert store.all_keys() == ["log/mine/b"]
 
 
 def test_what_is_anothers_stays(index, store):
@@ -55,32 +55,34 @@ def test_what_is_anothers_stays(index, store):
     for name in others:
         store.put(name, b"content")
     refer(index, "log/mine/a")
-    Sweep(index, store).run(soon())
-    assert store.kept() == others
+    ArchiveSweep(index, store).run(soon())
+    assert store.all_keys() == others
 
 
 def test_an_index_that_refers_to_nothing_sweeps_where_it_is_ordered(index, store):
     """When all events have gone, a sweep that knows the namespace can clear up there."""
     store.put("log/mine/a", b"content")
-    Sweep(index, store).run(soon())
-    assert store.kept() == ["log/mine/a"]
-    Sweep(index, store, namespaces=("mine",)).run(soon())
-    assert store.kept() == []
+    ArchiveSweep(index, store).run(soon())
+    assert store.all_keys() == ["log/mine/a"]
+    ArchiveSweep(index, store, namespaces=("mine",)).run(soon())
+    assert store.all_keys() == []
 
 
 def test_what_is_rewritten_stays_in_its_namespace():
     """The name of an object that replaces another names the same owner, and is never one that was used."""
-    old = objects.logged("mine", "order.placed", "t", datetime(2026, 11, 21, tzinfo=UTC))
-    new = objects.rewritten(old, "t", 3, 7)
-    assert objects.namespace_of(new) == objects.namespace_of(old) == "mine"
+    old = objects.new_log_key("mine", "order.placed", "t", datetime(2026, 11, 21, tzinfo=UTC))
+    new = objects.new_rewritten_key(old, "t", 3, 7)
+    assert objects.namespace_of_key(new) == objects.namespace_of_key(old) == "mine"
     assert new.startswith("compacted/mine/t/3/000000000000000007-")
-    assert new != objects.rewritten(old, "t", 3, 7)
-    assert objects.logged("mine", None, "t", datetime(2026, 11, 21, tzinfo=UTC)).startswith("log/mine/_/2026-11-21/t-")
+    assert new != objects.new_rewritten_key(old, "t", 3, 7)
+    assert objects.new_log_key("mine", None, "t", datetime(2026, 11, 21, tzinfo=UTC)).startswith(
+        "log/mine/_/2026-11-21/t-"
+    )
 
 
 def test_what_cannot_be_removed_does_not_keep_the_rest(index, store, monkeypatch):
     """Some objects cannot be removed; the others are, and only they count."""
-    monkeypatch.setattr(maintenance, "REMOVED_AT_ONCE", 1)
+    monkeypatch.setattr(maintenance, "KEYS_PER_REMOVAL", 1)
     for name in ("log/mine/a", "log/mine/b", "log/mine/c"):
         store.put(name, b"content")
     refer(index, "log/mine/kept")
@@ -92,5 +94,5 @@ def test_what_cannot_be_removed_does_not_keep_the_rest(index, store, monkeypatch
         remove(names)
 
     store.remove = fails_for_one
-    assert Sweep(index, store).run(soon()) == SweepResult(looked_at=3, removed=2, bytes_freed=14)
-    assert store.kept() == ["log/mine/b"]
+    assert ArchiveSweep(index, store).run(soon()) == SweepResult(old_objects=3, removed=2, bytes_freed=14)
+    assert store.all_keys() == ["log/mine/b"]

@@ -34,7 +34,7 @@ class TestCompaction:
 
     def test_of_the_cold_half_waits_for_a_good_part(self):
         """The cold half is written anew when what came since is a good part of it, and at least once a day."""
-        world = World(ArchivePolicy(after=inf, hot=0, grace=0, share=0.5))
+        world = World(ArchivePolicy(archive_after=inf, hot_retention=0, unreferenced_grace=0, compaction_share=0.5))
         for number in range(10):
             world.store_hours(1, Record(b"1", f"k{number}"))
         world.log.archive()
@@ -52,7 +52,9 @@ class TestCompaction:
 
     def test_that_waits_keeps_tombstones(self):
         """A deleted key does not come back: its tombstone stays as long as the cold half has what it covers."""
-        world = World(ArchivePolicy(after=inf, hot=24 * 3600, grace=0, share=5.0))
+        world = World(
+            ArchivePolicy(archive_after=inf, hot_retention=24 * 3600, unreferenced_grace=0, compaction_share=5.0)
+        )
         for number in range(10):
             world.store_hours(1, Record(b"1", f"k{number}"))
         world.log.archive()

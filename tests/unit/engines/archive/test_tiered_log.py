@@ -9,7 +9,7 @@ from math import inf
 import pytest
 
 from nakadi.engines.archive.archiver import ArchivePolicy, Archiver
-from nakadi.engines.archive.objects import archived
+from nakadi.engines.archive.objects import archived_segments
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.archive.tiered_log import TieredLog
 from nakadi.engines.memory.event_log import MemoryLog
@@ -62,7 +62,9 @@ class TestSeam:
     def test_is_where_the_hot_retention_says(self, world: World):
         """The hot half keeps what is archived for its own time, whatever else is kept in the archive."""
         world.log.close()
-        world = World(ArchivePolicy(after=inf, hot=3 * 3600, grace=0, share=0))
+        world = World(
+            ArchivePolicy(archive_after=inf, hot_retention=3 * 3600, unreferenced_grace=0, compaction_share=0)
+        )
         world.store_hours(10)
         world.log.archive()
         assert world.hot.bounds("t", [0]) == {0: Bounds(7, 10)}
@@ -77,7 +79,7 @@ class TestSeam:
         world.store.out_of_reach = True
         with pytest.raises(Unavailable):
             world.log.archive()
-        world.log._worker.cool_all()
+        world.log._worker.trim_hot_partitions()
         assert world.hot.bounds("t", [0]) == {0: Bounds(2, 6)}
         world.store.out_of_reach = False
         world.log.archive()
@@ -150,7 +152,7 @@ class TestRetention:
     def test_leaves_objects_to_those_who_read_them(self, world: World):
         """Within the grace time an object without references stays."""
         world.log.close()
-        world = World(ArchivePolicy(after=inf, hot=0, grace=3600, share=0))
+        world = World(ArchivePolicy(archive_after=inf, hot_retention=0, unreferenced_grace=3600, compaction_share=0))
         world.store_hours(2)
         world.log.archive()
         world.log.delete_topic("t")
@@ -339,7 +341,7 @@ class TestArchiving:
 
     def test_happens_by_itself(self):
         """Events are archived, and leave the hot half, by themselves."""
-        world = World(ArchivePolicy(after=0, hot=0, grace=0, share=0))
+        world = World(ArchivePolicy(archive_after=0, hot_retention=0, unreferenced_grace=0, compaction_share=0))
         world.store_hours(3)
         until(lambda: world.hot.bounds("t", [0])[0].oldest == 2)
         assert world.offsets() == [0, 1, 2]
@@ -351,9 +353,11 @@ class TestArchiving:
         hot = MemoryLog(clock)
         hot.create_topic("t", 2)
         hot.append("t", {1: [Record(b"1"), Record(b"2")]})
-        log = TieredLog(hot, index, store, clock, Names(), ArchivePolicy(after=0, hot=3600, grace=0))
-        until(lambda: list(archived(index, "t", 1)))
-        assert [(each.first, each.end) for each in archived(index, "t", 1)] == [(0, 2)]
+        log = TieredLog(
+            hot, index, store, clock, Names(), ArchivePolicy(archive_after=0, hot_retention=3600, unreferenced_grace=0)
+        )
+        until(lambda: list(archived_segments(index, "t", 1)))
+        assert [(each.first, each.end) for each in archived_segments(index, "t", 1)] == [(0, 2)]
         log.close()
 
 

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from nakadi.engines.archive import maintenance
-from nakadi.engines.archive.maintenance import MANY, SegmentMerger, Sweep
-from nakadi.engines.archive.objects import archived
+from nakadi.engines.archive.maintenance import SEGMENTS_WORTH_MERGING, ArchiveSweep, SegmentMerger
+from nakadi.engines.archive.objects import archived_segments
 from nakadi.model.events import Bounds, Record
 from nakadi.model.outcomes import Unavailable
 from tests.support.kinesis_faults import World
@@ -36,7 +36,7 @@ def test_damage_is_reported_with_its_offsets(world: World, log, caplog):
     skipped."""
     publish(world, log, 0, 1, 2)
     publish(world, log, 3, 4)
-    [first, _] = archived(world.index, "t", 0)
+    [first, _] = archived_segments(world.index, "t", 0)
     world.archive.put(first.archived.key, b"what is this?" * 20)
     world.client.forgets(newest(world))
     reader = world.a_log()
@@ -52,45 +52,45 @@ def test_objects_go_with_what_was_in_them(world: World, log):
     publish(world, log, 0, 1)
     world.clock.move(3600)
     publish(world, log, 2)
-    assert len(world.archive.kept()) == 2
+    assert len(world.archive.all_keys()) == 2
     log.trim("t", 0, world.clock.now() - timedelta(minutes=1))
-    sweep = Sweep(world.index, world.archive)
+    sweep = ArchiveSweep(world.index, world.archive)
     assert sweep.run(datetime.now(UTC) + timedelta(seconds=1)).removed == 1
-    assert world.archive.kept() == [each.archived.key for each in archived(world.index, "t", 0)]
+    assert world.archive.all_keys() == [each.archived.key for each in archived_segments(world.index, "t", 0)]
     log.delete_topic("t")
-    Sweep(world.index, world.archive, (world.name,)).run(datetime.now(UTC) + timedelta(seconds=1))
-    assert world.archive.kept() == []
+    ArchiveSweep(world.index, world.archive, (world.name,)).run(datetime.now(UTC) + timedelta(seconds=1))
+    assert world.archive.all_keys() == []
 
 
 def test_small_windows_can_be_merged(world: World, log):
     """What an indexer has archived in many windows and a worker has merged is read, found by time and removed as
     before, also when the stream has forgotten it."""
     moments = []
-    for number in range(2 * MANY):
+    for number in range(2 * SEGMENTS_WORTH_MERGING):
         world.clock.move(60)
         moments.append(world.clock.now())
         log.append("t", {0: [Record(b"%d" % number, f"key-{number % 5}")]})
         world.index_all()
     merger = SegmentMerger(index=world.index, store=world.archive, event_type_of=lambda _: None)
     [piece] = merger.plan("t", 0)
-    assert merger.merge(piece) == 2 * MANY - 1
+    assert merger.merge(piece) == 2 * SEGMENTS_WORTH_MERGING - 1
     world.client.forgets(newest(world))
     reader = world.a_log()
     found = [event for start in (0, 10, 20) for event in reader.read("t", 0, start, limit=10).events]
     assert [int(event.record.value) for event in found] == list(range(30))
-    assert [reader.offset_at("t", 0, moment) for moment in moments] == list(range(2 * MANY))
+    assert [reader.offset_at("t", 0, moment) for moment in moments] == list(range(2 * SEGMENTS_WORTH_MERGING))
 
     world.index_all()
     log.append("t", {0: [Record(b"behind", "key-0")]})
     world.index_all()
-    assert reader.read("t", 0, 2 * MANY).events[0].record.value == b"behind"
+    assert reader.read("t", 0, 2 * SEGMENTS_WORTH_MERGING).events[0].record.value == b"behind"
 
     log.trim("t", 0, moments[20])
     assert log.bounds("t", [0])[0].oldest == 20
-    [merged, _] = archived(world.index, "t", 0)
-    assert merged.archived.key in world.archive.kept()
+    [merged, _] = archived_segments(world.index, "t", 0)
+    assert merged.archived.key in world.archive.all_keys()
     log.trim("t", 0, moments[-1] + timedelta(microseconds=1))
-    assert merged.archived.key not in world.archive.kept()
+    assert merged.archived.key not in world.archive.all_keys()
 
 
 def test_compaction_that_was_asleep_changes_nothing(world: World, log, monkeypatch):
@@ -104,12 +104,12 @@ def test_compaction_that_was_asleep_changes_nothing(world: World, log, monkeypat
         put(key, content)
         assert world.index.claim("compaction/t/0", "another process", 60)
 
-    monkeypatch.setattr(maintenance, "CLAIMED_FOR", 0.0)
+    monkeypatch.setattr(maintenance, "CLAIM_SECONDS", 0.0)
     world.archive.put = put_and_sleep
-    before = list(archived(world.index, "t", 0))
+    before = list(archived_segments(world.index, "t", 0))
     upto = world.clock.now() + timedelta(seconds=1)
     log.compact("t", 0, upto=upto, tombstones_before=upto)
-    assert list(archived(world.index, "t", 0)) == before
+    assert list(archived_segments(world.index, "t", 0)) == before
     assert world.index.topic("t").compacted == {}
     world.archive.put = put
     world.index.release("compaction/t/0", "another process")

@@ -204,14 +204,14 @@ class TestReading:
         """While the archive object of a segment is not there, its events are read from the stream."""
         log.append("t", {0: [Record(b"1")]})
         world.index_all()
-        world.archive.remove(world.archive.kept())
+        world.archive.remove(world.archive.all_keys())
         assert values(world.a_log()) == [b"1"]
 
     def test_of_a_damaged_archive_falls_back_on_the_stream(self, world: World, log):
         """An archive object that cannot be read is as good as none."""
         log.append("t", {0: [Record(b"1")]})
         world.index_all()
-        [key] = world.archive.kept()
+        [key] = world.archive.all_keys()
         world.archive.put(key, b"what is this?" * 20)
         assert values(world.a_log()) == [b"1"]
 
@@ -228,7 +228,7 @@ class TestReading:
         world.clock.move(3600)
         log.compact("t", 0, upto=world.clock.now(), tombstones_before=world.clock.now() - timedelta(days=1))
         assert values(log) == [b"2", b"3"]
-        world.archive.remove(world.archive.kept())
+        world.archive.remove(world.archive.all_keys())
         with pytest.raises(Unavailable):
             world.a_log().read("t", 0, 0)
 

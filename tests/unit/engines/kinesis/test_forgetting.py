@@ -83,7 +83,7 @@ def test_what_no_one_has_is_not_made_up(world: World, log, strict, archived):
     publish(log, *range(10))
     world.index_all(archived=archived)
     world.client.forgets(newest(world) - 3, strict=strict)
-    world.archive.remove(world.archive.kept())
+    world.archive.remove(world.archive.all_keys())
     reader = world.a_log(archived=archived)
     publish(log, 10)
     with pytest.raises(Unavailable):
@@ -133,7 +133,7 @@ def test_a_long_append_whose_beginning_is_forgotten_is_not_shown_in_part(world: 
     assert world.index.heads([("t", 0)])["t", 0].counted.next == 2
     world.client.forgets(newest(world) - 1)
     assert events(world.a_log()) == [(0, b"1" * 400), (1, b"2" * 400)]
-    world.archive.remove(world.archive.kept())
+    world.archive.remove(world.archive.all_keys())
     with pytest.raises(Unavailable):
         world.a_log().read("t", 0, 0)
 
@@ -164,4 +164,4 @@ def test_a_record_of_another_is_no_record_of_ours(world: World, log):
     publish(log, 1)
     world.index_all()
     assert events(world.a_log()) == numbered(0, 1)
-    assert sum(key.startswith("set-aside/") for key in world.archive.kept()) == 3
+    assert sum(key.startswith("set-aside/") for key in world.archive.all_keys()) == 3

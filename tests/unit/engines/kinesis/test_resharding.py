@@ -256,8 +256,8 @@ class TestProcessesThatAreBehind:
         """A reader that finds a partition counted in a shard that it has not heard of takes the count as it is."""
         ancestry = ShardTreeCache(surroundings.a_stream())
         topics = Topics(surroundings.index, 60.0, ChangeWatch(surroundings.index.changes, SystemClock()))
-        library = SegmentCache(surroundings.archive)
-        with surroundings.a_log() as log, closing(library):
+        segment_cache = SegmentCache(surroundings.archive)
+        with surroundings.a_log() as log, closing(segment_cache):
             log.create_topic(TOPIC, PARTITIONS)
             for partition in range(PARTITIONS):
                 log.append(TOPIC, {partition: [Record(b"1")]})
@@ -265,7 +265,7 @@ class TestProcessesThatAreBehind:
                 ancestry,
                 surroundings.index,
                 topics,
-                library,
+                segment_cache,
                 lambda *_: None,
                 LastWritten(),
                 shared_for=0.05,

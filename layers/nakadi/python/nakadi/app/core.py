@@ -22,7 +22,7 @@ from nakadi.app.settings import Settings
 from nakadi.auth.permissions import KIND, SettingsBody, SettingsDocument
 from nakadi.common.caching import Cache, ChangeWatch
 from nakadi.common.metrics import Metrics
-from nakadi.engines.archive.stores import archive_at
+from nakadi.engines.archive.stores import open_archive_if_set
 from nakadi.http.application import Authenticate
 from nakadi.model.authorization import Attribute
 from nakadi.model.event_type import DEFAULT_STORAGE_ID, Storage, StorageType
@@ -177,7 +177,7 @@ def log_dependencies(
     one_store = settings.log_index_url == settings.registry and not settings.registry.startswith("memory:")
     return LogDependencies(
         index=partial(open_log_index, settings.log_index_url),
-        archive=partial(archive_at, settings.archive),
+        archive=partial(open_archive_if_set, settings.archive),
         directory=partial(_directory, registry, clock),
         tiers=partial(_tiers, settings, elsewhere=committer is not None),
         watch=watch if one_store else None,
@@ -198,10 +198,10 @@ def _tiers(settings: Settings, *, elsewhere: bool) -> ArchivePolicy:
     if settings.archiver not in ARCHIVERS:
         raise BadSetting(f"NAKADI_ARCHIVER is one of {', '.join(ARCHIVERS)}, and not {settings.archiver!r}")
     return ArchivePolicy(
-        after=settings.archive_after_seconds,
-        hot=settings.hot_retention_ms / 1000,
-        grace=max(settings.archive_grace_seconds, LEAST_GRACE),
-        elsewhere=elsewhere or settings.archiver == "function",
+        archive_after=settings.archive_after_seconds,
+        hot_retention=settings.hot_retention_ms / 1000,
+        unreferenced_grace=max(settings.archive_grace_seconds, LEAST_GRACE),
+        archived_elsewhere=elsewhere or settings.archiver == "function",
     )
 
 

@@ -28,7 +28,7 @@ from nakadi.app.engines import at_stream, open_log_index
 from nakadi.app.functions import NAMESPACE, Handle
 from nakadi.app.settings import Settings
 from nakadi.common.work import attempted
-from nakadi.engines.archive.stores import archive_at
+from nakadi.engines.archive.stores import open_archive_if_set
 from nakadi.engines.kinesis.indexing import Indexer, IndexingResult
 from nakadi.engines.kinesis.opening import open_indexer
 from nakadi.engines.kinesis.recent_records import ArrivedRecord
@@ -62,7 +62,7 @@ class Indexers:
     def __init__(self, settings: Settings) -> None:
         self._event_log = settings.event_log
         self._index = open_log_index(settings.log_index_url)
-        self._archive = archive_at(settings.archive)
+        self._archive = open_archive_if_set(settings.archive)
         self._open: dict[str, Indexer] = {}
 
     def of(self, event: Mapping[str, Any]) -> Indexer:

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from nakadi.common.metrics import Metrics
 from nakadi.engines.archive import objects
-from nakadi.engines.archive.objects import Packer
+from nakadi.engines.archive.objects import MemberPacker
 from nakadi.model.events import Bounds, Counted, Head, Location, Segment, microseconds, moment_of
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.event_log import EventLog, OffsetUnavailable, UnknownTopic
@@ -25,19 +25,22 @@ from nakadi.ports.log_index import LogIndex
 
 
 class ArchivePolicy(Struct, frozen=True, kw_only=True):
-    """Seconds, but for the last two. `after`: how long events wait to be archived, about; an infinite time is for those
-    who see to everything themselves. `hot`: how long the hot half keeps what is archived. `grace`: how long archive
-    objects without references stay: longer than it takes from writing one to the index entry.
+    """When events move to the archive, and how long they stay where.
 
-    `share`: the cold part of a compacted partition is written anew when what came since is such a part of it.
-    `elsewhere`: another process archives what is appended here.
+    The first three are seconds. `archive_after`: how long events wait to be archived, about; an infinite time is for
+    those who see to everything themselves. `hot_retention`: how long the hot half keeps what is archived.
+    `unreferenced_grace`: how long archive objects without references stay: longer than it takes from writing one to the
+    index entry.
+
+    `compaction_share`: the cold part of a compacted partition is written anew when what came since is such a part of
+    it. `archived_elsewhere`: another process archives what is appended here.
     """
 
-    after: float = 60.0
-    hot: float = 86_400.0
-    grace: float = 86_400.0
-    share: float = 0.25
-    elsewhere: bool = False
+    archive_after: float = 60.0
+    hot_retention: float = 86_400.0
+    unreferenced_grace: float = 86_400.0
+    compaction_share: float = 0.25
+    archived_elsewhere: bool = False
 
 
 class TopicOwners(Protocol):
@@ -72,14 +75,14 @@ class UnknownOwners:
 OBJECT_BYTES = 24_000_000
 MEMBER_BYTES = 1_500_000
 PIECE_BYTES = 400_000
-"""As they are in the log. A member is what a reader unpacks at once, a piece what is packed without a rest."""
+"""As they are in the log. A member is what a reader unpacks at once, a piece what is packed without a pause."""
 
 PIECE_EVENTS = 2_000
 
 log = logging.getLogger(__name__)
 
 
-def _no_rest() -> None:
+def _no_pause() -> None:
     pass
 
 
@@ -126,10 +129,10 @@ class Archiver:
         self._metrics = metrics or Metrics()
         self._namespace = index.identity()
 
-    def archive(self, topic: str, partitions: Collection[int], rest: Callable[[], None] = _no_rest) -> bool:
+    def archive(self, topic: str, partitions: Collection[int], pause: Callable[[], None] = _no_pause) -> bool:
         """Archive what there is, up to the size of an object, and say whether there may be more.
 
-        `rest` is called now and then. Raises `UnknownTopic`.
+        `pause` is called now and then. Raises `UnknownTopic`.
         """
         # The hot half first: it removes nothing that the index, read later, does not have.
         bounds = self._hot.bounds(topic, sorted(partitions))
@@ -137,22 +140,24 @@ class Archiver:
         behind = {each: heads[topic, each] for each in bounds if heads[topic, each].counted.next < bounds[each].next}
         if not behind:
             return False
-        self._make_known(topic, max(bounds) + 1)
-        packed = self._pack(topic, {partition: (head, bounds[partition]) for partition, head in behind.items()}, rest)
+        self._ensure_indexed_topic(topic, max(bounds) + 1)
+        packed = self._read_and_pack(
+            topic, {partition: (head, bounds[partition]) for partition, head in behind.items()}, pause
+        )
         if packed:
-            self._write(topic, packed)
-        self._see_that_it_is_there(topic)
+            self._store_and_index(topic, packed)
+        self._check_not_deleted(topic)
         done = {each.partition: each.end for each in packed}
         return any(done.get(partition, bounds[partition].next) < bounds[partition].next for partition in behind)
 
-    def _make_known(self, topic: str, partitions: int) -> None:
+    def _ensure_indexed_topic(self, topic: str, partitions: int) -> None:
         known = self._index.topic(topic)
         if known is None:
             self._index.create_topic(topic, partitions)
         elif known.partitions < partitions:
             self._index.grow_topic(topic, partitions)
 
-    def _see_that_it_is_there(self, topic: str) -> None:
+    def _check_not_deleted(self, topic: str) -> None:
         """Check for a topic that was deleted after it was created in the index."""
         try:
             self._hot.bounds(topic, [])
@@ -160,22 +165,22 @@ class Archiver:
             self._index.delete_topic(topic)
             raise
 
-    def _pack(
-        self, topic: str, behind: dict[int, tuple[Head, Bounds]], rest: Callable[[], None]
+    def _read_and_pack(
+        self, topic: str, behind: dict[int, tuple[Head, Bounds]], pause: Callable[[], None]
     ) -> Sequence[PackedMember]:
         found: list[PackedMember] = []
         size = 0
         for partition, (head, bounds) in behind.items():
-            counted, revision = self._beginning(topic, partition, head, bounds), head.revision
+            counted, revision = self._skip_removed_events(topic, partition, head, bounds), head.revision
             while counted.next < bounds.next and size < OBJECT_BYTES:
-                packed, bytes_packed = self._member(topic, partition, revision, counted, bounds.next, rest)
+                packed, bytes_packed = self._pack_member(topic, partition, revision, counted, bounds.next, pause)
                 if packed is None:
                     break
                 found.append(packed)
                 counted, revision, size = packed.head.counted, revision + 1, size + bytes_packed
         return found
 
-    def _beginning(self, topic: str, partition: int, head: Head, bounds: Bounds) -> Counted:
+    def _skip_removed_events(self, topic: str, partition: int, head: Head, bounds: Bounds) -> Counted:
         """Where to continue. What the hot half removed before it was archived had passed its retention, and what was
         archived before that is older still.
         """
@@ -184,15 +189,15 @@ class Archiver:
         self._index.let_go(topic, partition, bounds.oldest)
         return Counted(next=bounds.oldest, latest=head.counted.latest)
 
-    def _member(
-        self, topic: str, partition: int, revision: int, before: Counted, end: int, rest: Callable[[], None]
+    def _pack_member(
+        self, topic: str, partition: int, revision: int, before: Counted, end: int, pause: Callable[[], None]
     ) -> tuple[PackedMember | None, int]:
-        packer = Packer(topic, partition, self._directory.event_type_of(topic))
-        place, events, size = before.next, 0, 0
+        packer = MemberPacker(topic, partition, self._directory.event_type_of(topic))
+        offset, events, size = before.next, 0, 0
         since = until = before.latest
-        while place < end and size < MEMBER_BYTES:
+        while offset < end and size < MEMBER_BYTES:
             try:
-                piece = self._hot.read(topic, partition, place, limit=PIECE_EVENTS, max_bytes=PIECE_BYTES)
+                piece = self._hot.read(topic, partition, offset, limit=PIECE_EVENTS, max_bytes=PIECE_BYTES)
             except OffsetUnavailable:
                 return None, 0  # removed by retention: the next one begins behind it
             if not piece.events:
@@ -202,14 +207,14 @@ class Archiver:
             since = since if events else microseconds(piece.events[0].stored_at)
             events += len(piece.events)
             size += sum([len(event.record.value or b"") for event in piece.events])
-            place = piece.next_offset
-            rest()
+            offset = piece.next_offset
+            pause()
         if not events:
             return None, 0
-        return PackedMember(partition, revision, packer.finish(), before, place, events, since, until), size
+        return PackedMember(partition, revision, packer.finish(), before, offset, events, since, until), size
 
-    def _write(self, topic: str, packed: Sequence[PackedMember]) -> None:
-        key = objects.logged(
+    def _store_and_index(self, topic: str, packed: Sequence[PackedMember]) -> None:
+        key = objects.new_log_key(
             self._namespace, self._directory.event_type_of(topic), topic, moment_of(min(each.since for each in packed))
         )
         self._store.put(key, b"".join([each.content for each in packed]))
@@ -231,7 +236,7 @@ class Archiver:
 # Removal from the hot half --------------------------------------------------------------------------------------------
 
 
-def cool(hot: EventLog, index: LogIndex, topic: str, partition: int, before: datetime | None = None) -> bool:
+def trim_hot_log(hot: EventLog, index: LogIndex, topic: str, partition: int, before: datetime | None = None) -> bool:
     """Let the hot half go of what is archived and was stored before a moment; say whether anything archived is left.
 
     The last archived events stay: nothing that is not archived is older than they are, which is what makes this safe.

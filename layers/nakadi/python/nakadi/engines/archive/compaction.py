@@ -9,8 +9,14 @@ from msgspec import Struct
 
 from nakadi.engines.archive import reading
 from nakadi.engines.archive.archiver import ArchivePolicy, TopicOwners
-from nakadi.engines.archive.maintenance import GROUP_BYTES, GROUP_EVENTS, PartitionBusy, alone, stored_for
-from nakadi.engines.archive.objects import Packer, archived
+from nakadi.engines.archive.maintenance import (
+    GROUP_BYTES,
+    GROUP_EVENTS,
+    PartitionBusy,
+    claim_partition,
+    store_replacement,
+)
+from nakadi.engines.archive.objects import MemberPacker, archived_segments
 from nakadi.model.events import Bounds, Segment, StoredEvent, TopicPartition, microseconds, moment_of
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock
@@ -35,19 +41,19 @@ class CompactionRule(Struct, frozen=True, kw_only=True):
         key = event.record.key
         if event.offset >= self.end or key is None or event.offset == self.last:
             return True
-        return self.newest[key] == event.offset and not self._expired(event)
+        return self.newest[key] == event.offset and not self._is_expired_tombstone(event)
 
-    def _expired(self, event: StoredEvent) -> bool:
+    def _is_expired_tombstone(self, event: StoredEvent) -> bool:
         return event.record.value is None and microseconds(event.stored_at) < self.tombstones_before
 
 
 # Rewriting ------------------------------------------------------------------------------------------------------------
 
 
-Keeps = Callable[[StoredEvent], bool]
+EventFilter = Callable[[StoredEvent], bool]
 
 
-class Rewriter:
+class ArchiveRewriter:
     def __init__(self, index: LogIndex, store: ArchiveStore, directory: TopicOwners) -> None:
         self._index = index
         self._store = store
@@ -57,34 +63,44 @@ class Rewriter:
         self, topic: str, partition: int, *, oldest: int, end: int, last: int, tombstones_before: int
     ) -> int | None:
         """Compact what is archived before `end`. Answers when the oldest tombstone that stayed was stored."""
-        with alone(self._index, topic, partition) as make_sure:
-            there = [each for each in archived(self._index, topic, partition, oldest) if each.first < end]
+        with claim_partition(self._index, topic, partition) as renew_claim:
+            segments = [each for each in archived_segments(self._index, topic, partition, oldest) if each.first < end]
             newest = {
-                event.record.key: event.offset for event in self._events(topic, partition, there) if event.offset < end
+                event.record.key: event.offset
+                for event in self._read_events(topic, partition, segments)
+                if event.offset < end
             }
             rule = CompactionRule(oldest=oldest, end=end, last=last, newest=newest, tombstones_before=tombstones_before)
-            tombstone_at = self._rewrite(topic, partition, there, rule, make_sure)
+            tombstone_at = self._rewrite(topic, partition, segments, rule, renew_claim)
             self._index.note_compacted(topic, partition, end)
         return tombstone_at
 
     def _rewrite(
-        self, topic: str, partition: int, there: Sequence[Segment], rule: CompactionRule, make_sure: Callable[[], None]
+        self,
+        topic: str,
+        partition: int,
+        segments: Sequence[Segment],
+        rule: CompactionRule,
+        renew_claim: Callable[[], None],
     ) -> int | None:
         tombstones: list[int] = []
-        written = [self._written(topic, partition, group, rule.keeps, tombstones) for group in _groups(there)]
-        make_sure()
-        if written != there:
-            self._index.replace(topic, partition, written, there[-1].end)
+        written = [
+            self._rewrite_group(topic, partition, group, rule.keeps, tombstones)
+            for group in _group_small_segments(segments)
+        ]
+        renew_claim()
+        if written != segments:
+            self._index.replace(topic, partition, written, segments[-1].end)
         return min(tombstones, default=None)
 
-    def _written(
-        self, topic: str, partition: int, group: Sequence[Segment], keeps: Keeps, tombstones: list[int]
+    def _rewrite_group(
+        self, topic: str, partition: int, group: Sequence[Segment], keeps: EventFilter, tombstones: list[int]
     ) -> Segment:
         """These segments as one, in an object of its own; a single one of which everything stays is left as it is."""
-        packer = Packer(topic, partition, self._directory.event_type_of(topic))
-        found = kept = 0
+        packer = MemberPacker(topic, partition, self._directory.event_type_of(topic))
+        events_read = kept = 0
         for each in group:
-            events = reading.read(self._store, topic, partition, each)
+            events = reading.read_segment(self._store, topic, partition, each)
             staying = [event for event in events if keeps(event)]
             tombstones += [
                 microseconds(event.stored_at)
@@ -92,18 +108,18 @@ class Rewriter:
                 if event.record.value is None and event.record.key is not None
             ]
             packer.add(staying)
-            found += len(events)
+            events_read += len(events)
             kept += len(staying)
-        if len(group) == 1 and kept == found:
+        if len(group) == 1 and kept == events_read:
             return group[0]
-        return stored_for(group, packer.finish(), kept, self._store, topic, partition)
+        return store_replacement(group, packer.finish(), kept, self._store, topic, partition)
 
-    def _events(self, topic: str, partition: int, segments: Sequence[Segment]) -> Iterator[StoredEvent]:
+    def _read_events(self, topic: str, partition: int, segments: Sequence[Segment]) -> Iterator[StoredEvent]:
         for each in segments:
-            yield from reading.read(self._store, topic, partition, each)
+            yield from reading.read_segment(self._store, topic, partition, each)
 
 
-def _groups(segments: Iterable[Segment]) -> Iterator[Sequence[Segment]]:
+def _group_small_segments(segments: Iterable[Segment]) -> Iterator[Sequence[Segment]]:
     """Neighbours that are small enough to be one segment."""
     group: list[Segment] = []
     for segment in segments:
@@ -121,7 +137,7 @@ def _groups(segments: Iterable[Segment]) -> Iterator[Sequence[Segment]]:
 # Both halves ----------------------------------------------------------------------------------------------------------
 
 
-AT_LEAST_EVERY = timedelta(days=1)
+LONGEST_COMPACTION_INTERVAL = timedelta(days=1)
 
 
 class ArchiveCompaction:
@@ -140,7 +156,7 @@ class ArchiveCompaction:
         self._clock = clock
         self._tiers = tiers
         self._archive = archive
-        self._rewriter = Rewriter(index, store, directory)
+        self._rewriter = ArchiveRewriter(index, store, directory)
         # When the oldest tombstone was stored that the cold half still has; of what is missing here nothing is known.
         self._tombstones: dict[TopicPartition, int | None] = {}
 
@@ -154,13 +170,13 @@ class ArchiveCompaction:
             compacted = known.compacted.get(partition, 0) if known else 0
             old = microseconds(tombstones_before)
             due = self._is_due(topic, partition, compacted, end, old)
-            if not (due and self._rewritten(topic, partition, bounds.oldest, end, old)):
+            if not (due and self._rewrite_archive(topic, partition, bounds.oldest, end, old)):
                 tombstones_before = min(
                     tombstones_before, moment_of(self._compacted_until(topic, partition, compacted))
                 )
         self._hot.compact(topic, partition, upto=upto, tombstones_before=tombstones_before)
 
-    def _rewritten(self, topic: str, partition: int, oldest: int, end: int, tombstones_before: int) -> bool:
+    def _rewrite_archive(self, topic: str, partition: int, oldest: int, end: int, tombstones_before: int) -> bool:
         self._archive(topic, partition)
         last = self._hot.bounds(topic, [partition])[partition].next - 1
         try:
@@ -173,27 +189,27 @@ class ArchiveCompaction:
 
     def _is_due(self, topic: str, partition: int, compacted: int, end: int, tombstones_before: int) -> bool:
         fresh = end - compacted
-        if self._tiers.share <= 0 and self._has_old_tombstones(topic, partition, tombstones_before):
+        if self._tiers.compaction_share <= 0 and self._has_old_tombstones(topic, partition, tombstones_before):
             return True
         if fresh <= 0:
             return False
-        return fresh >= self._tiers.share * self._events_before(topic, partition, compacted) or self._waits_long(
+        return fresh >= self._tiers.compaction_share * self._events_before(
             topic, partition, compacted
-        )
+        ) or self._has_waited_long(topic, partition, compacted)
 
     def _has_old_tombstones(self, topic: str, partition: int, tombstones_before: int) -> bool:
         oldest = self._tombstones.get((topic, partition), 0)
         return oldest is not None and oldest < tombstones_before
 
     def _events_before(self, topic: str, partition: int, offset: int) -> int:
-        segments = archived(self._index, topic, partition)
+        segments = archived_segments(self._index, topic, partition)
         return sum(each.count if each.events is None else each.events for each in segments if each.first < offset)
 
-    def _waits_long(self, topic: str, partition: int, compacted: int) -> bool:
+    def _has_waited_long(self, topic: str, partition: int, compacted: int) -> bool:
         segment = self._index.segment(topic, partition, compacted)
         if segment is None or segment.end <= compacted:
             return False
-        return moment_of(segment.since) < self._clock.now() - AT_LEAST_EVERY
+        return moment_of(segment.since) < self._clock.now() - LONGEST_COMPACTION_INTERVAL
 
     def _compacted_until(self, topic: str, partition: int, compacted: int) -> int:
         """Everything that was stored before is compacted in the cold half, too; in microseconds."""

@@ -17,8 +17,8 @@ from msgspec import Struct
 
 from nakadi.common.work import attempted
 from nakadi.engines.archive import objects
-from nakadi.engines.archive.objects import Packer
-from nakadi.engines.archive.reading import SegmentCache, read
+from nakadi.engines.archive.objects import MemberPacker
+from nakadi.engines.archive.reading import SegmentCache, read_segment
 from nakadi.model.events import Location, Segment, StoredEvent
 from nakadi.ports.archive_store import ArchiveStore, StoredObject
 from nakadi.ports.log_index import LogIndex
@@ -26,7 +26,7 @@ from nakadi.ports.log_index import LogIndex
 # Unreferenced objects -------------------------------------------------------------------------------------------------
 
 
-REMOVED_AT_ONCE = 500
+KEYS_PER_REMOVAL = 500
 
 log = logging.getLogger(__name__)
 
@@ -34,12 +34,12 @@ log = logging.getLogger(__name__)
 class SweepResult(Struct, frozen=True):
     """What a sweep found that was older than the grace time, and what it removed."""
 
-    looked_at: int = 0
+    old_objects: int = 0
     removed: int = 0
     bytes_freed: int = 0
 
 
-class Sweep(Struct, frozen=True):
+class ArchiveSweep(Struct, frozen=True):
     """Sweeps an archive that one log index describes.
 
     Each object gets a new name and a reference within moments of being written: what is old and not
@@ -58,8 +58,8 @@ class Sweep(Struct, frozen=True):
         referred_to = self.index.referred_to()
         unused = [each for each in found if each.key not in referred_to]
         gone: list[StoredObject] = []
-        for start in range(0, len(unused), REMOVED_AT_ONCE):
-            some = unused[start : start + REMOVED_AT_ONCE]
+        for start in range(0, len(unused), KEYS_PER_REMOVAL):
+            some = unused[start : start + KEYS_PER_REMOVAL]
             keys_of_some = [each.key for each in some]
             if attempted(
                 "removal of archive objects", f"{some[0].key} and on", partial(self.store.remove, keys_of_some)
@@ -72,37 +72,40 @@ class Sweep(Struct, frozen=True):
     def _namespaces(self) -> Collection[str]:
         if self.namespaces is not None:
             return self.namespaces
-        return {objects.namespace_of(key) for key in self.index.referred_to()}
+        return {objects.namespace_of_key(key) for key in self.index.referred_to()}
 
     def _written_before(self, moment: datetime, namespaces: Collection[str]) -> list[StoredObject]:
         return [
-            each for namespace in sorted(namespaces) for each in self._objects_in(namespace) if each.written_at < moment
+            each
+            for namespace in sorted(namespaces)
+            for each in self._list_objects(namespace)
+            if each.written_at < moment
         ]
 
-    def _objects_in(self, namespace: str) -> Iterator[StoredObject]:
-        for folder in (objects.LOG, objects.REWRITTEN):
+    def _list_objects(self, namespace: str) -> Iterator[StoredObject]:
+        for folder in (objects.LOG_FOLDER, objects.REWRITTEN_FOLDER):
             yield from self.store.listed(f"{folder}{namespace}/")
 
 
 # Merging --------------------------------------------------------------------------------------------------------------
 
 
-CLAIMED_FOR = 600.0
+CLAIM_SECONDS = 600.0
 """Seconds. Of two who write a partition anew at once, the second one has nothing to do."""
 
-MANY = 16
+SEGMENTS_WORTH_MERGING = 16
 """So many small neighbours are worth writing anew."""
 
 GROUP_EVENTS = 20_000
 GROUP_BYTES = 1_000_000
 """Compressed: about as much as a reader unpacks at once."""
 
-LISTED_AT_ONCE = 1000
+SEGMENTS_PER_PAGE = 1000
 
 BLOCK_BYTES = 1 << 22
 MOST_BLOCK_BYTES = 1 << 27
 
-EVERYTHING = 1 << 62
+NO_LIMIT = 1 << 62
 
 
 class PartitionBusy(Exception):
@@ -120,20 +123,20 @@ class SegmentGroup(NamedTuple):
 
 
 @contextmanager
-def alone(index: LogIndex, topic: str, partition: int) -> Iterator[Callable[[], None]]:
+def claim_partition(index: LogIndex, topic: str, partition: int) -> Iterator[Callable[[], None]]:
     """Be the only one who writes a partition anew. What is yielded makes sure, for some more time, that one still is.
 
     Raises `PartitionBusy`, then or later.
     """
     claim, owner = f"compaction/{topic}/{partition}", uuid4().hex
 
-    def make_sure() -> None:
-        if not index.claim(claim, owner, CLAIMED_FOR):
+    def renew_claim() -> None:
+        if not index.claim(claim, owner, CLAIM_SECONDS):
             raise PartitionBusy(claim)
 
-    make_sure()
+    renew_claim()
     try:
-        yield make_sure
+        yield renew_claim
     finally:
         index.release(claim, owner)
 
@@ -141,67 +144,67 @@ def alone(index: LogIndex, topic: str, partition: int) -> Iterator[Callable[[], 
 class SegmentMerger(Struct, frozen=True, kw_only=True):
     """`small`: compressed bytes; larger segments stay as they are. `span`: how many microseconds may lie between the
     first and the last event of a piece; since a segment goes when all its events are too old, the first stay so much
-    longer. `in_haste`: several objects are read at a time, though others may want the processor.
+    longer. `read_concurrently`: several objects are read at a time, though others may want the processor.
     """
 
     index: LogIndex
     store: ArchiveStore
     event_type_of: Callable[[str], str | None]
     small: int = GROUP_BYTES
-    span: int = EVERYTHING
-    in_haste: bool = False
+    span: int = NO_LIMIT
+    read_concurrently: bool = False
 
     def plan(self, topic: str, partition: int) -> list[SegmentGroup]:
         """The pieces of a partition that are worth merging."""
-        there = list(self._list_segments(topic, partition, 0, EVERYTHING))
-        covered = [first for first, following in itertools.pairwise(there) if following.first < first.end]
-        groups = [group for group in self._groups(there) if len(group) >= MANY]
+        segments = list(self._list_segments(topic, partition, 0, NO_LIMIT))
+        covered = [first for first, following in itertools.pairwise(segments) if following.first < first.end]
+        groups = [group for group in self._mergeable_groups(segments) if len(group) >= SEGMENTS_WORTH_MERGING]
         pieces = [
             SegmentGroup(group[0].since, topic, partition, group[0].first, group[-1].end)
             for group in (*groups, *([segment] for segment in covered))
         ]
         return sorted(set(pieces))
 
-    def merge(self, piece: SegmentGroup) -> int:
+    def merge(self, group: SegmentGroup) -> int:
         """Have one segment where these were; how many were replaced. Raises `PartitionBusy`, and `Unreadable`."""
-        _, topic, partition, first, end = piece
-        with alone(self.index, topic, partition) as make_sure:
-            there = list(self._list_segments(topic, partition, first, end))
-            if not there or there[0].first != first or self.index.topic(topic) is None:
+        _, topic, partition, first, end = group
+        with claim_partition(self.index, topic, partition) as renew_claim:
+            segments = list(self._list_segments(topic, partition, first, end))
+            if not segments or segments[0].first != first or self.index.topic(topic) is None:
                 return 0  # another process was faster, or removed it
-            if there[0].end >= max(each.end for each in there):
-                whole = there[0]  # the others are what a crash has left
-            elif _follow_each_other(there) and there[-1].end == end:
-                whole = self._written(topic, partition, there)
+            if segments[0].end >= max(each.end for each in segments):
+                whole = segments[0]  # the others are what a crash has left
+            elif _are_adjacent(segments) and segments[-1].end == end:
+                whole = self._store_merged(topic, partition, segments)
             else:
                 return 0
-            make_sure()
-            if len(there) == 1 or list(self._list_segments(topic, partition, first, end)) != there:
+            renew_claim()
+            if len(segments) == 1 or list(self._list_segments(topic, partition, first, end)) != segments:
                 return 0
             self.index.replace(topic, partition, [whole], whole.end)
-            return len(there) - 1
+            return len(segments) - 1
 
-    def _events(
+    def _read_events(
         self, topic: str, partition: int, group: Sequence[Segment]
     ) -> Generator[Sequence[StoredEvent], None, None]:
-        if not self.in_haste:
-            yield from (read(self.store, topic, partition, segment) for segment in group)
+        if not self.read_concurrently:
+            yield from (read_segment(self.store, topic, partition, segment) for segment in group)
             return
-        with closing(SegmentCache(self.store)) as library:
-            found = library.sequence(topic, partition, group, group[0].first, EVERYTHING, EVERYTHING)
+        with closing(SegmentCache(self.store)) as segment_cache:
+            found = segment_cache.read_in_order(topic, partition, group, group[0].first, NO_LIMIT, NO_LIMIT)
             with closing(found):
                 yield from (events for _, events in found)
 
     def _list_segments(self, topic: str, partition: int, first: int, end: int) -> Iterator[Segment]:
         """All segments that begin there, also those that another one covers."""
-        while found := self.index.segments(topic, partition, first, LISTED_AT_ONCE):
+        while found := self.index.segments(topic, partition, first, SEGMENTS_PER_PAGE):
             for segment in found:
                 if segment.first >= end:
                     return
                 yield segment
             first = found[-1].first + 1
 
-    def _groups(self, segments: Iterable[Segment]) -> Iterator[Sequence[Segment]]:
+    def _mergeable_groups(self, segments: Iterable[Segment]) -> Iterator[Sequence[Segment]]:
         """Neighbours that are small enough to be one segment, and old enough to go together."""
         group: list[Segment] = []
         events = size = 0
@@ -224,22 +227,22 @@ class SegmentMerger(Struct, frozen=True, kw_only=True):
         if group:
             yield group
 
-    def _written(self, topic: str, partition: int, group: Sequence[Segment]) -> Segment:
-        packer = Packer(topic, partition, self.event_type_of(topic))
+    def _store_merged(self, topic: str, partition: int, group: Sequence[Segment]) -> Segment:
+        packer = MemberPacker(topic, partition, self.event_type_of(topic))
         kept = 0
-        with closing(self._events(topic, partition, group)) as found:
+        with closing(self._read_events(topic, partition, group)) as found:
             for events in found:
                 packer.add(events)
                 kept += len(events)
-        return stored_for(group, packer.finish(), kept, self.store, topic, partition)
+        return store_replacement(group, packer.finish(), kept, self.store, topic, partition)
 
 
-def stored_for(
+def store_replacement(
     group: Sequence[Segment], content: bytes, events: int, store: ArchiveStore, topic: str, partition: int
 ) -> Segment:
     """Store what is left of neighbours as an object of its own, and give the one segment that may replace them."""
     assert group[0].archived is not None
-    key = objects.rewritten(group[0].archived.key, topic, partition, group[0].first)
+    key = objects.new_rewritten_key(group[0].archived.key, topic, partition, group[0].first)
     store.put(key, content)
     return Segment(
         before=group[0].before,
@@ -251,7 +254,7 @@ def stored_for(
     )
 
 
-def _follow_each_other(segments: Sequence[Segment]) -> bool:
+def _are_adjacent(segments: Sequence[Segment]) -> bool:
     archived = all(each.archived for each in segments)
     return archived and all(one.end == other.first for one, other in itertools.pairwise(segments))
 
@@ -276,9 +279,9 @@ class BlockCache:
         end = start + location.length
         if end > BLOCK_BYTES:
             return self._store.get(location)
-        return self._block(location.key, number)[start:end]
+        return self._get_block(location.key, number)[start:end]
 
-    def _block(self, key: str, number: int) -> bytes:
+    def _get_block(self, key: str, number: int) -> bytes:
         with self._lock:
             block = self._blocks.get((key, number))
             if block is not None:

@@ -26,31 +26,31 @@ from nakadi.ports.log_index import LogIndex
 try:
     from isal import isal_zlib as library
 
-    LEVEL = 1
+    COMPRESSION_LEVEL = 1
 except ImportError:
     import zlib as library  # type: ignore[no-redef]
 
-    LEVEL = 2
+    COMPRESSION_LEVEL = 2
 
 # On events, higher levels take longer and save little.
 
-GZIP = 16 + library.MAX_WBITS
+GZIP_WINDOW_BITS = 16 + library.MAX_WBITS
 
 
 class BadArchive(Exception):
     """Raised when bytes are not a member of an archive object, or not whole gzip members."""
 
 
-def pack() -> Any:
+def new_compressor() -> Any:
     """What compresses a member, without name and time, so that the same events make the same bytes."""
-    return library.compressobj(LEVEL, library.DEFLATED, GZIP)
+    return library.compressobj(COMPRESSION_LEVEL, library.DEFLATED, GZIP_WINDOW_BITS)
 
 
-def unpacked(content: bytes) -> Iterator[bytes]:
+def decompress_members(content: bytes) -> Iterator[bytes]:
     """What is in members that follow each other. Their checksums and lengths say whether it is what was packed."""
     rest = content
     while True:
-        unpacker = library.decompressobj(GZIP)
+        unpacker = library.decompressobj(GZIP_WINDOW_BITS)
         try:
             text: bytes = unpacker.decompress(rest)
         except Exception as error:  # each library has its own
@@ -66,15 +66,15 @@ def unpacked(content: bytes) -> Iterator[bytes]:
 # Members --------------------------------------------------------------------------------------------------------------
 
 
-MEMBER_BYTES = 500_000
+GZIP_MEMBER_BYTES = 500_000
 """Of text. What is unpacked at once should stay near the processor: it takes half as long again when it does not."""
 
-ABSENT = msgspec.Raw()
+NO_EVENT = msgspec.Raw()
 
-EVENT = b',"event":'
+EVENT_FIELD = b',"event":'
 """What a plain event stands behind."""
 
-CLOSING = ord("}")
+CLOSING_BRACE = ord("}")
 
 
 class ArchivedLine(msgspec.Struct, gc=False):
@@ -88,16 +88,16 @@ class ArchivedLine(msgspec.Struct, gc=False):
     key: str | None = None
     owner: tuple[str, str] | None = None
     directed_to: str | None = None
-    event: msgspec.Raw = ABSENT
+    event: msgspec.Raw = NO_EVENT
 
 
-class Packer:
+class MemberPacker:
     """Writes the events of a partition, some at a time: as one member, or a few when they are many."""
 
     def __init__(self, topic: str, partition: int, event_type: str | None = None) -> None:
-        self._head = _head(topic, partition)
+        self._head = _line_start(topic, partition)
         self._event_type = b"" if event_type is None else b',"event_type":' + orjson.dumps(event_type)
-        self._packer = pack()
+        self._packer = new_compressor()
         self._packed: list[bytes] = []
         self._bytes = 0
 
@@ -108,12 +108,12 @@ class Packer:
         time = b""
         for offset, record, stored_at in events:
             if stored_at is not moment:
-                moment, time = stored_at, b',"time":"%b"%b' % (_written(stored_at), event_type)
-            lines.append(b"%b%d%b%b\n" % (head, offset, time, _rest(record)))
+                moment, time = stored_at, b',"time":"%b"%b' % (_format_time(stored_at), event_type)
+            lines.append(b"%b%d%b%b\n" % (head, offset, time, _line_end(record)))
         text = b"".join(lines)
-        if self._bytes and self._bytes + len(text) > MEMBER_BYTES:
+        if self._bytes and self._bytes + len(text) > GZIP_MEMBER_BYTES:
             self._packed.append(self._packer.flush())
-            self._packer, self._bytes = pack(), 0
+            self._packer, self._bytes = new_compressor(), 0
         self._packed.append(self._packer.compress(text))
         self._bytes += len(text)
 
@@ -121,38 +121,38 @@ class Packer:
         return b"".join([*self._packed, self._packer.flush()])
 
 
-def member(topic: str, partition: int, events: Iterable[StoredEvent], event_type: str | None = None) -> bytes:
+def pack_member(topic: str, partition: int, events: Iterable[StoredEvent], event_type: str | None = None) -> bytes:
     """The events of a partition as one member."""
-    packer = Packer(topic, partition, event_type)
+    packer = MemberPacker(topic, partition, event_type)
     packer.add(events)
     return packer.finish()
 
 
-def _head(topic: str, partition: int) -> bytes:
+def _line_start(topic: str, partition: int) -> bytes:
     return b'{"topic":%b,"partition":%d,"offset":' % (orjson.dumps(topic), partition)
 
 
-def events_in(content: bytes) -> Sequence[StoredEvent]:
+def parse_member(content: bytes) -> Sequence[StoredEvent]:
     """The events of a member."""
-    return [_event(line) for text in unpacked(content) for line in _lines(text)]
+    return [_event_of_line(line) for text in decompress_members(content) for line in _decode_lines(text)]
 
 
-def events_of(content: bytes, topic: str, partition: int) -> Sequence[StoredEvent]:
+def parse_partition_member(content: bytes, topic: str, partition: int) -> Sequence[StoredEvent]:
     """The events of a member, which must be of this partition and in their order."""
     parts: list[Sequence[StoredEvent]] = []
     last = -1
-    for text in unpacked(content):
-        plain = _plain_events(text, topic, partition)
-        part = plain if plain is not None else _all_events(text, topic, partition)
+    for text in decompress_members(content):
+        plain = _parse_plain_lines(text, topic, partition)
+        part = plain if plain is not None else _parse_all_lines(text, topic, partition)
         if part:
             if part[0].offset <= last:
                 raise BadArchive(f"{part[0].offset} follows {last}")
             last = part[-1].offset
             parts.append(part)
-    return joined(parts)
+    return join_events(parts)
 
 
-def joined(parts: Sequence[Sequence[StoredEvent]]) -> Sequence[StoredEvent]:
+def join_events(parts: Sequence[Sequence[StoredEvent]]) -> Sequence[StoredEvent]:
     """Events that follow each other, as text where all of them are."""
     if len(parts) == 1:
         return parts[0]
@@ -162,13 +162,13 @@ def joined(parts: Sequence[Sequence[StoredEvent]]) -> Sequence[StoredEvent]:
     return EventLines([lines for each in texts for lines in each.lines])
 
 
-def _plain_events(text: bytes, topic: str, partition: int) -> EventLines | None:
+def _parse_plain_lines(text: bytes, topic: str, partition: int) -> EventLines | None:
     """The events of lines that are as they are written here, without a key and the like: what most members have.
 
     None when there are others. No event is made here: most of them are sent as the text that they are. Neighbours that
     were stored at one time make one text; their lines begin alike, so that only the first of them has to be understood.
     """
-    head, pattern = _head(topic, partition), _plain_beginning(topic, partition)
+    head, pattern = _line_start(topic, partition), _plain_line_pattern(topic, partition)
     found: list[Lines] = []
     place = following = 0
     while place < len(text):
@@ -183,7 +183,7 @@ def _plain_events(text: bytes, topic: str, partition: int) -> EventLines | None:
         while True:
             end = text.find(b"\n", place)
             value = text[place : end - 1]
-            if end < 0 or not value or text[end - 1] != CLOSING:
+            if end < 0 or not value or text[end - 1] != CLOSING_BRACE:
                 return None
             values.append(value)
             place, offset = end + 1, offset + 1
@@ -191,17 +191,17 @@ def _plain_events(text: bytes, topic: str, partition: int) -> EventLines | None:
             if not text.startswith(beginning, place):
                 break
             place += len(beginning)
-        found.append(Lines(first, _moment(begin[3]), *_text_of(values)))
+        found.append(Lines(first, _parse_time(begin[3]), *_join_lines(values)))
         following = offset
     return EventLines(found)
 
 
-def _text_of(values: Sequence[bytes]) -> tuple[bytes, list[int]]:
+def _join_lines(values: Sequence[bytes]) -> tuple[bytes, list[int]]:
     """Values as lines, and where each of them ends."""
     return b"\n".join(values), [end + breaks for breaks, end in enumerate(accumulate(map(len, values)))]
 
 
-def _moment(time: bytes) -> datetime:
+def _parse_time(time: bytes) -> datetime:
     try:
         return datetime.fromisoformat(time.decode())
     except ValueError as error:
@@ -209,33 +209,35 @@ def _moment(time: bytes) -> datetime:
 
 
 @lru_cache(maxsize=1000)
-def _plain_beginning(topic: str, partition: int) -> re.Pattern[bytes]:
+def _plain_line_pattern(topic: str, partition: int) -> re.Pattern[bytes]:
     """What is in front of an event: its offset, what stands between that and the event, and the time in there."""
     event_type = rb'(?:,"event_type":"[^"\\\n]*")?'
-    return re.compile(rb'%b(\d+)(,"time":"([^"\n]*)"%b%b)' % (re.escape(_head(topic, partition)), event_type, EVENT))
+    return re.compile(
+        rb'%b(\d+)(,"time":"([^"\n]*)"%b%b)' % (re.escape(_line_start(topic, partition)), event_type, EVENT_FIELD)
+    )
 
 
-def _all_events(text: bytes, topic: str, partition: int) -> Sequence[StoredEvent]:
-    lines = _lines(text)
+def _parse_all_lines(text: bytes, topic: str, partition: int) -> Sequence[StoredEvent]:
+    lines = _decode_lines(text)
     last = -1
     for line in lines:
         if line.topic != topic or line.partition != partition or line.offset <= last:
             raise BadArchive(f"{line.topic}/{line.partition} at {line.offset} is not what should follow {last}")
         last = line.offset
-    return [_event(line) for line in lines]
+    return [_event_of_line(line) for line in lines]
 
 
-def _lines(text: bytes) -> list[ArchivedLine]:
+def _decode_lines(text: bytes) -> list[ArchivedLine]:
     try:
         return _DECODER.decode_lines(text)
     except msgspec.DecodeError as error:
         raise BadArchive(str(error)) from error
 
 
-def _rest(record: Record) -> bytes:
+def _line_end(record: Record) -> bytes:
     """What follows the time in a line."""
     value, key, owner, directed_to = record
-    rest = b"" if value is None else EVENT + value
+    rest = b"" if value is None else EVENT_FIELD + value
     if directed_to is not None:
         rest = b',"directed_to":' + orjson.dumps(directed_to) + rest
     if owner is not None:
@@ -245,11 +247,11 @@ def _rest(record: Record) -> bytes:
     return rest + b"}"
 
 
-def _written(moment: datetime) -> bytes:
+def _format_time(moment: datetime) -> bytes:
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ").encode()
 
 
-def _event(line: ArchivedLine) -> StoredEvent:
+def _event_of_line(line: ArchivedLine) -> StoredEvent:
     value = bytes(line.event) or None
     owner = None if line.owner is None else Attribute(*line.owner)
     return StoredEvent(line.offset, Record(value, line.key, owner, line.directed_to), line.time)
@@ -264,68 +266,68 @@ _DECODER = msgspec.json.Decoder(ArchivedLine)
 # Keys -----------------------------------------------------------------------------------------------------------------
 
 
-LOG = "log/"
+LOG_FOLDER = "log/"
 """Events as they came, of one partition or of many."""
 
-REWRITTEN = "compacted/"
+REWRITTEN_FOLDER = "compacted/"
 """Objects in here hold rewritten events of one partition, and no other events."""
 
-NO_EVENT_TYPE = "_"
+UNKNOWN_EVENT_TYPE = "_"
 """In place of the name of an event type that is not known."""
 
 
-def logged(namespace: str, event_type: str | None, topic: str, first: datetime) -> str:
+def new_log_key(namespace: str, event_type: str | None, topic: str, first: datetime) -> str:
     """A new name for events of a topic, the first of which is from then."""
-    return f"{LOG}{namespace}/{event_type or NO_EVENT_TYPE}/{first:%Y-%m-%d}/{topic}-{uuid4().hex}.json.gz"
+    return f"{LOG_FOLDER}{namespace}/{event_type or UNKNOWN_EVENT_TYPE}/{first:%Y-%m-%d}/{topic}-{uuid4().hex}.json.gz"
 
 
-def rewritten(old: str, topic: str, partition: int, first: int) -> str:
+def new_rewritten_key(old: str, topic: str, partition: int, first: int) -> str:
     """A new name for events that so far were in the object `old`."""
-    return rewritten_in(namespace_of(old), topic, partition, first)
+    return new_rewritten_key_in(namespace_of_key(old), topic, partition, first)
 
 
-def rewritten_in(namespace: str, topic: str, partition: int, first: int) -> str:
-    return f"{REWRITTEN}{namespace}/{topic}/{partition}/{first:018d}-{uuid4().hex}.json.gz"
+def new_rewritten_key_in(namespace: str, topic: str, partition: int, first: int) -> str:
+    return f"{REWRITTEN_FOLDER}{namespace}/{topic}/{partition}/{first:018d}-{uuid4().hex}.json.gz"
 
 
-def namespace_of(key: str) -> str:
+def namespace_of_key(key: str) -> str:
     return key.split("/", 2)[1]
 
 
 # Segments -------------------------------------------------------------------------------------------------------------
 
 
-AT_ONCE = 200
+SEGMENTS_PER_PAGE = 200
 
-MOST_FOLLOWING = 100
+MOST_FOLLOWING_SEGMENTS = 100
 """Segments that are asked for with one that may not have enough."""
 
 
-def archived(index: LogIndex, topic: str, partition: int, start: int = 0) -> Iterator[Segment]:
+def archived_segments(index: LogIndex, topic: str, partition: int, start: int = 0) -> Iterator[Segment]:
     """The segments that hold anything from an offset on, in their order."""
     segment = index.segment(topic, partition, start)
     following = start
     if segment is not None and segment.end > start:
         yield segment
         following = segment.end
-    while found := index.segments(topic, partition, following, AT_ONCE):
+    while found := index.segments(topic, partition, following, SEGMENTS_PER_PAGE):
         yield from found
         following = found[-1].end
 
 
-def with_following(
+def segments_for_read(
     index: LogIndex, segment: Segment, topic: str, partition: int, start: int, limit: int
 ) -> Sequence[Segment]:
     """A segment, and if it has fewer events from `start` on than are asked for, some of those behind it: as many as
     have enough, if they are like this one."""
-    missing = limit - events_behind(segment, start)
+    missing = limit - count_events_from(segment, start)
     if missing <= 0:
         return [segment]
-    wanted = min(-(-missing // max(events_behind(segment, 0), 1)), MOST_FOLLOWING)
+    wanted = min(-(-missing // max(count_events_from(segment, 0), 1)), MOST_FOLLOWING_SEGMENTS)
     return [segment, *index.segments(topic, partition, segment.end, wanted)]
 
 
-def events_behind(segment: Segment, start: int) -> int:
+def count_events_from(segment: Segment, start: int) -> int:
     """How many events of a segment lie behind an offset; at most, where compaction has left holes."""
     behind = segment.end - max(start, segment.first)
     return behind if segment.events is None else min(behind, segment.events)

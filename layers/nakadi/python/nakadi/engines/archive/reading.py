@@ -14,25 +14,25 @@ from typing import NamedTuple
 
 from nakadi.common.metrics import Metrics
 from nakadi.engines.archive import objects
-from nakadi.engines.archive.objects import events_behind, first_segment_since, with_following
+from nakadi.engines.archive.objects import count_events_from, first_segment_since, segments_for_read
 from nakadi.model.events import EventLines, Lines, Location, Segment, Slice, StoredEvent
 from nakadi.ports.archive_store import ArchiveGone, ArchiveStore
 from nakadi.ports.log_index import LogIndex
 
-MOST_BYTES = 4_000_000
+MOST_CACHED_BYTES = 4_000_000
 """Compressed, as they are in the store: some segments for each of those who read at the same time."""
 
-AT_ONCE = 16
+CONCURRENT_READS = 16
 """Objects that a process asks for at the same time."""
 
-MOST_AHEAD = 16
-AHEAD_BYTES = 2_000_000
+MOST_READ_AHEAD = 16
+READ_AHEAD_BYTES = 2_000_000
 """Objects, and their bytes as they are in the store, that are asked for before a reader takes the first of them."""
 
-UNPACKED = 4
+LEAST_COMPRESSION_RATIO = 4
 """Times larger at least than in the store: to guess which segments are enough for a reader."""
 
-MOST_RUNS = 1000
+MOST_SEQUENTIAL_READS = 1000
 """Readers that are recognized when they come back for what follows."""
 
 Events = Sequence[StoredEvent]
@@ -40,11 +40,11 @@ Events = Sequence[StoredEvent]
 log = logging.getLogger(__name__)
 
 
-class Unreadable(ArchiveGone):
+class UnreadableSegment(ArchiveGone):
     """Raised for events that the archive should have, and has not, or not as they were; the message tells offsets."""
 
 
-class Run(NamedTuple):
+class SequentialRead(NamedTuple):
     """A reader that comes back for what follows: how many segments were read for it the last time, and up to where."""
 
     segments: int = 0
@@ -54,7 +54,9 @@ class Run(NamedTuple):
 class SegmentCache:
     """Archived segments that were read lately, and threads that read ahead."""
 
-    def __init__(self, store: ArchiveStore, most_bytes: int = MOST_BYTES, metrics: Metrics | None = None) -> None:
+    def __init__(
+        self, store: ArchiveStore, most_bytes: int = MOST_CACHED_BYTES, metrics: Metrics | None = None
+    ) -> None:
         self._store = store
         self._metrics = metrics or Metrics()
         self._most_bytes = most_bytes
@@ -62,14 +64,14 @@ class SegmentCache:
         self._members: OrderedDict[Location, Events] = OrderedDict()
         self._bytes = 0
         self._ahead: dict[Location, Future[Events]] = {}
-        self._runs: OrderedDict[tuple[str, int, int], Run] = OrderedDict()
+        self._sequential_reads: OrderedDict[tuple[str, int, int], SequentialRead] = OrderedDict()
         self._readers: ThreadPoolExecutor | None = None
         self._closed = False
 
-    def events(self, topic: str, partition: int, segment: Segment) -> Events:
-        """The events of a segment that is archived. Raises `Unreadable`."""
-        location = _location(segment)
-        known, ahead = self._known_or_pending(location)
+    def read_segment(self, topic: str, partition: int, segment: Segment) -> Events:
+        """The events of a segment that is archived. Raises `UnreadableSegment`."""
+        location = _archived_location(segment)
+        known, ahead = self._cached_or_pending(location)
         if known is None and ahead is not None:
             # Its reader may never come back, and leave it.
             with suppress(CancelledError):
@@ -79,14 +81,14 @@ class SegmentCache:
         self._metrics.cache_hits.add(1, "archive")
         return known
 
-    def sequence(
+    def read_in_order(
         self, topic: str, partition: int, segments: Iterable[Segment], start: int, limit: int, max_bytes: int
     ) -> Generator[tuple[Segment, Events], None, None]:
         """The events of these segments, one after the other in their order, while those that follow are read.
 
         No more is asked for at once than what a reader is likely to need for so many events, or bytes, from `start` on.
-        To be closed by a reader that needs no more: then what has not begun is not read. Raises `Unreadable` where a
-        segment is that cannot be read.
+        To be closed by a reader that needs no more: then what has not begun is not read. Raises
+        `UnreadableSegment` where a segment is that cannot be read.
         """
         behind = iter(segments)
         waiting: deque[tuple[Segment, Future[Events] | None]] = deque()
@@ -94,35 +96,37 @@ class SegmentCache:
         events = size = 0
         try:
             while following is not None or waiting:
-                while following is not None and self._may_follow(waiting, following, events < limit, size < max_bytes):
+                while following is not None and self._fits_read_ahead(
+                    waiting, following, events < limit, size < max_bytes
+                ):
                     # What is read alone needs no thread of its own.
-                    alone = not waiting and events_behind(following, start) >= limit
+                    alone = not waiting and count_events_from(following, start) >= limit
                     waiting.append((following, None if alone else self._begin_read(topic, partition, following)))
-                    events += events_behind(following, start)
-                    size += UNPACKED * _location(following).length
+                    events += count_events_from(following, start)
+                    size += LEAST_COMPRESSION_RATIO * _archived_location(following).length
                     following = next(behind, None)
                 segment, future = waiting.popleft()
-                yield segment, self._result(topic, partition, segment, future)
+                yield segment, self._await_result(topic, partition, segment, future)
         finally:
             for _, future in waiting:
                 if future is not None:
                     future.cancel()
 
     @staticmethod
-    def _may_follow(
+    def _fits_read_ahead(
         waiting: Sequence[tuple[Segment, object]], following: Segment, more_events: bool, more_bytes: bool
     ) -> bool:
         if not waiting:
             return True
-        asked = sum(_location(each).length for each, _ in waiting)
-        fits = len(waiting) < MOST_AHEAD and asked + _location(following).length <= AHEAD_BYTES
+        asked = sum(_archived_location(each).length for each, _ in waiting)
+        fits = len(waiting) < MOST_READ_AHEAD and asked + _archived_location(following).length <= READ_AHEAD_BYTES
         return fits and more_events and more_bytes
 
-    def expect(self, topic: str, partition: int, segments: Iterable[Segment]) -> int:
+    def read_ahead(self, topic: str, partition: int, segments: Iterable[Segment]) -> int:
         """Read as many of these ahead as fit, since they will be needed soon. Returns where the last of them ends."""
         end = size = 0
         for segment in segments:
-            if segment.archived is None or (size and size + segment.archived.length > AHEAD_BYTES):
+            if segment.archived is None or (size and size + segment.archived.length > READ_AHEAD_BYTES):
                 break
             size += segment.archived.length
             self._begin_read(topic, partition, segment)
@@ -131,16 +135,16 @@ class SegmentCache:
 
     # Readers that come back
 
-    def run(self, topic: str, partition: int, start: int) -> Run | None:
+    def take_sequential_read(self, topic: str, partition: int, start: int) -> SequentialRead | None:
         """The run of a reader that continues where one has stopped; None if none stopped there."""
         with self._lock:
-            return self._runs.pop((topic, partition, start), None)
+            return self._sequential_reads.pop((topic, partition, start), None)
 
-    def note_run(self, topic: str, partition: int, following: int, run: Run) -> None:
+    def remember_sequential_read(self, topic: str, partition: int, following: int, sequential: SequentialRead) -> None:
         with self._lock:
-            self._runs[topic, partition, following] = run
-            while len(self._runs) > MOST_RUNS:
-                self._runs.popitem(last=False)
+            self._sequential_reads[topic, partition, following] = sequential
+            while len(self._sequential_reads) > MOST_SEQUENTIAL_READS:
+                self._sequential_reads.popitem(last=False)
 
     def close(self) -> None:
         with self._lock:
@@ -149,7 +153,7 @@ class SegmentCache:
         if readers is not None:
             readers.shutdown(cancel_futures=True)
 
-    def _known_or_pending(self, location: Location) -> tuple[Events | None, Future[Events] | None]:
+    def _cached_or_pending(self, location: Location) -> tuple[Events | None, Future[Events] | None]:
         with self._lock:
             known = self._members.get(location)
             if known is not None:
@@ -158,20 +162,20 @@ class SegmentCache:
 
     def _begin_read(self, topic: str, partition: int, segment: Segment) -> Future[Events] | None:
         """The read of a segment, begun unless it is under way; None if its events are known, or after closing."""
-        location = _location(segment)
+        location = _archived_location(segment)
         with self._lock:
             if self._closed or location in self._members:
                 return None
             begun = self._ahead.get(location)
             if begun is not None:
                 return begun
-            self._readers = self._readers or ThreadPoolExecutor(AT_ONCE, thread_name_prefix="archive-reader")
+            self._readers = self._readers or ThreadPoolExecutor(CONCURRENT_READS, thread_name_prefix="archive-reader")
             begun = self._readers.submit(self._read_segment, location, topic, partition, segment)
             self._ahead[location] = begun
-        begun.add_done_callback(self._when_done(location))
+        begun.add_done_callback(self._removal_when_done(location))
         return begun
 
-    def _when_done(self, location: Location) -> Callable[[Future[Events]], None]:
+    def _removal_when_done(self, location: Location) -> Callable[[Future[Events]], None]:
         def when_done(future: Future[Events]) -> None:
             with self._lock:
                 if self._ahead.get(location) is future:
@@ -179,23 +183,23 @@ class SegmentCache:
 
         return when_done
 
-    def _result(self, topic: str, partition: int, segment: Segment, future: Future[Events] | None) -> Events:
+    def _await_result(self, topic: str, partition: int, segment: Segment, future: Future[Events] | None) -> Events:
         if future is not None:
             with suppress(CancelledError):
                 return future.result()
-        return self.events(topic, partition, segment)
+        return self.read_segment(topic, partition, segment)
 
     def _read_segment(self, location: Location, topic: str, partition: int, segment: Segment) -> Events:
         self._metrics.cache_misses.add(1, "archive")
         try:
-            events = read(self._store, topic, partition, segment)
-        except Unreadable:
+            events = read_segment(self._store, topic, partition, segment)
+        except UnreadableSegment:
             self._metrics.archive_unreadable.add()
             raise
-        self._remember(location, events)
+        self._add_to_cache(location, events)
         return events
 
-    def _remember(self, location: Location, events: Events) -> None:
+    def _add_to_cache(self, location: Location, events: Events) -> None:
         with self._lock:
             if location not in self._members:
                 self._members[location] = events
@@ -205,87 +209,87 @@ class SegmentCache:
                 self._bytes -= gone.length
 
 
-def _location(segment: Segment) -> Location:
+def _archived_location(segment: Segment) -> Location:
     assert segment.archived is not None
     return segment.archived
 
 
-def read(store: ArchiveStore, topic: str, partition: int, segment: Segment) -> Sequence[StoredEvent]:
+def read_segment(store: ArchiveStore, topic: str, partition: int, segment: Segment) -> Sequence[StoredEvent]:
     """The events of a segment as they are in the store, where they must be as they were written."""
     location = segment.archived
     assert location is not None
     try:
-        events = objects.events_of(store.get(location), topic, partition)
-        _check(events, segment)
+        events = objects.parse_partition_member(store.get(location), topic, partition)
+        _check_contents(events, segment)
     except objects.BadArchive as error:
-        raise _unreadable(topic, partition, segment, f"is damaged: {error}") from error
+        raise _log_unreadable(topic, partition, segment, f"is damaged: {error}") from error
     except ArchiveGone as error:
-        raise _unreadable(topic, partition, segment, "is not there") from error
+        raise _log_unreadable(topic, partition, segment, "is not there") from error
     return events
 
 
-def _check(events: Sequence[StoredEvent], segment: Segment) -> None:
+def _check_contents(events: Sequence[StoredEvent], segment: Segment) -> None:
     if events and not segment.first <= events[0].offset <= events[-1].offset < segment.end:
         raise objects.BadArchive(f"it has offsets {events[0].offset} to {events[-1].offset}")
     if segment.events is not None and len(events) != segment.events:
         raise objects.BadArchive(f"it has {len(events)} events of {segment.events}")
 
 
-def _unreadable(topic: str, partition: int, segment: Segment, why: str) -> Unreadable:
+def _log_unreadable(topic: str, partition: int, segment: Segment, why: str) -> UnreadableSegment:
     assert segment.archived is not None
     message = (
         f"Offsets {segment.first} to {segment.end - 1} of {topic}/{partition} cannot be read:"
         f" the archive object {segment.archived.key} {why}"
     )
     log.error("%s", message)
-    return Unreadable(message)
+    return UnreadableSegment(message)
 
 
 # Partitions -----------------------------------------------------------------------------------------------------------
 
 
 class ArchiveReader:
-    def __init__(self, index: LogIndex, library: SegmentCache) -> None:
+    def __init__(self, index: LogIndex, segment_cache: SegmentCache) -> None:
         self._index = index
-        self._library = library
+        self._segment_cache = segment_cache
 
     def slice(self, topic: str, partition: int, start: int, limit: int, max_bytes: int) -> Slice | None:
         """Events from an offset on, as many as are asked for or as the segments looked at have; perhaps none, where
-        compaction left none. None when nothing was ever archived there. Raises `Unreadable`.
+        compaction left none. None when nothing was ever archived there. Raises `UnreadableSegment`.
         """
         segment = self._index.segment(topic, partition, start)
         if segment is None or segment.end <= start or segment.archived is None:
             return None
         try:
-            return self.from_segment(segment, topic, partition, start, limit, max_bytes)
-        except Unreadable:
+            return self.read_from_segment(segment, topic, partition, start, limit, max_bytes)
+        except UnreadableSegment:
             # It may have been rewritten, and the old object removed.
             newer = self._index.segment(topic, partition, start)
             if newer is None or newer.archived is None or newer.archived == segment.archived:
                 raise
-            return self.from_segment(newer, topic, partition, start, limit, max_bytes)
+            return self.read_from_segment(newer, topic, partition, start, limit, max_bytes)
 
-    def from_segment(
+    def read_from_segment(
         self, segment: Segment, topic: str, partition: int, start: int, limit: int, max_bytes: int
     ) -> Slice:
         """The same, from an offset in a segment that is archived and at hand."""
-        segments = list(_check_connected(with_following(self._index, segment, topic, partition, start, limit)))
-        run = self._library.run(topic, partition, start)
+        segments = list(_connected_segments(segments_for_read(self._index, segment, topic, partition, start, limit)))
+        sequential = self._segment_cache.take_sequential_read(topic, partition, start)
         parts: list[Events] = []
         following, size, missing = start, 0, limit
-        found = self._library.sequence(topic, partition, segments, start, limit, max_bytes)
+        found = self._segment_cache.read_in_order(topic, partition, segments, start, limit, max_bytes)
         with closing(found):
             while missing > 0 and size < max_bytes:
                 try:
                     each, more = next(found)
                 except StopIteration:
                     break
-                except Unreadable:
+                except UnreadableSegment:
                     if following > start:
                         break  # what is in front of it is good
                     raise
-                begin = bisect_left(more, start, key=_offset) if each is segment else 0
-                taken, bytes_taken = _fitting(more, begin, missing, max_bytes - size, some=not parts)
+                begin = bisect_left(more, start, key=_event_offset) if each is segment else 0
+                taken, bytes_taken = _fit_events(more, begin, missing, max_bytes - size, some=not parts)
                 if taken:
                     parts.append(taken)
                 size += bytes_taken
@@ -294,11 +298,11 @@ class ArchiveReader:
                     following = parts[-1][-1].offset + 1
                     break
                 following = each.end
-        self._look_ahead(topic, partition, segments, following, run)
-        return Slice(objects.joined(parts), following)
+        self._read_ahead(topic, partition, segments, following, sequential)
+        return Slice(objects.join_events(parts), following)
 
-    def _look_ahead(
-        self, topic: str, partition: int, segments: Sequence[Segment], following: int, run: Run | None
+    def _read_ahead(
+        self, topic: str, partition: int, segments: Sequence[Segment], following: int, sequential: SequentialRead | None
     ) -> None:
         """Have read what a reader will ask for next, if it came back for what follows.
 
@@ -306,37 +310,37 @@ class ArchiveReader:
         does not come any more, is about as much as that reader took at most.
         """
         end = next((each.end for each in segments if following < each.end), segments[-1].end)
-        if run is not None and run.end <= end:
-            wanted = min(max(2 * run.segments, 1), MOST_AHEAD)
+        if sequential is not None and sequential.end <= end:
+            wanted = min(max(2 * sequential.segments, 1), MOST_READ_AHEAD)
             behind = self._index.segments(topic, partition, end, wanted)
             # Where nothing follows, it is not looked for again before the reader has left this segment.
-            run = Run(wanted, max(self._library.expect(topic, partition, behind), end + 1))
-        self._library.note_run(topic, partition, following, run or Run())
+            sequential = SequentialRead(wanted, max(self._segment_cache.read_ahead(topic, partition, behind), end + 1))
+        self._segment_cache.remember_sequential_read(topic, partition, following, sequential or SequentialRead())
 
-    def first_stored_at(
-        self, topic: str, partition: int, start: int, end: int, moment: datetime, at: int
+    def first_offset_since(
+        self, topic: str, partition: int, start: int, end: int, moment: datetime, microseconds: int
     ) -> int | None:
-        """The first event between two offsets that was stored at a moment or later; `at` is the moment in microseconds.
+        """The first event between two offsets that was stored at a moment or later, also given in microseconds.
 
         None when the archive has no such event.
         """
-        place = first_segment_since(self._index, topic, partition, start, end, at)
-        while place < end:
-            segment = self._index.segment(topic, partition, place)
-            if segment is None or segment.end <= place:
+        offset = first_segment_since(self._index, topic, partition, start, end, microseconds)
+        while offset < end:
+            segment = self._index.segment(topic, partition, offset)
+            if segment is None or segment.end <= offset:
                 return None
-            events = self._library.events(topic, partition, segment)
-            index = max(bisect_left(events, moment, key=_stored_at), bisect_left(events, place, key=_offset))
+            events = self._segment_cache.read_segment(topic, partition, segment)
+            index = max(bisect_left(events, moment, key=_stored_at), bisect_left(events, offset, key=_event_offset))
             if index < len(events):
                 return events[index].offset if events[index].offset < end else None
-            place = segment.end
+            offset = segment.end
         return None
 
     def close(self) -> None:
-        self._library.close()
+        self._segment_cache.close()
 
 
-def _check_connected(segments: Sequence[Segment]) -> Iterator[Segment]:
+def _connected_segments(segments: Sequence[Segment]) -> Iterator[Segment]:
     """Segments follow each other without a gap; what an index says otherwise must not be stepped over."""
     end = segments[0].first
     for segment in segments:
@@ -346,21 +350,21 @@ def _check_connected(segments: Sequence[Segment]) -> Iterator[Segment]:
         end = segment.end
 
 
-def _fitting(events: Events, begin: int, limit: int, max_bytes: int, *, some: bool) -> tuple[Events, int]:
-    """The events from a place on that fit, at least one if there must be some, and their bytes."""
+def _fit_events(events: Events, begin: int, limit: int, max_bytes: int, *, some: bool) -> tuple[Events, int]:
+    """The events from an index on that fit, at least one if there must be some, and their bytes."""
     end = min(len(events), begin + max(limit, 1 if some else 0))
     if isinstance(events, EventLines):
-        return _fitting_lines(events.cut(begin, end), max_bytes, some=some)
+        return _fit_lines(events.cut(begin, end), max_bytes, some=some)
     total = 0
-    for place in range(begin, end):
-        size = len(events[place].record.value or b"")
-        if total + size > max_bytes and not (some and place == begin):
-            return events[begin:place], total
+    for index in range(begin, end):
+        size = len(events[index].record.value or b"")
+        if total + size > max_bytes and not (some and index == begin):
+            return events[begin:index], total
         total += size
     return events[begin:end], total
 
 
-def _fitting_lines(texts: Iterable[Lines], max_bytes: int, *, some: bool) -> tuple[EventLines, int]:
+def _fit_lines(texts: Iterable[Lines], max_bytes: int, *, some: bool) -> tuple[EventLines, int]:
     """The same, of events that are lines of text: their bytes are known without a look at each."""
     taken: list[Lines] = []
     total = 0
@@ -377,7 +381,7 @@ def _fitting_lines(texts: Iterable[Lines], max_bytes: int, *, some: bool) -> tup
     return EventLines(taken), total
 
 
-def _offset(event: StoredEvent) -> int:
+def _event_offset(event: StoredEvent) -> int:
     return event.offset
 
 

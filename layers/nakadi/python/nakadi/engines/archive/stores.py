@@ -17,12 +17,12 @@ from nakadi.model.events import Location
 from nakadi.model.outcomes import BadSetting, Unavailable
 from nakadi.ports.archive_store import ArchiveGone, ArchiveStore, StoredObject
 
-REMOVE_AT_ONCE = 1000
-LISTED_AT_ONCE = 1000
+KEYS_PER_REMOVAL = 1000
+KEYS_PER_PAGE = 1000
 
-UNFINISHED = ".unfinished"
+UNFINISHED_SUFFIX = ".unfinished"
 
-CLOSED = "The archive is closed."
+CLOSED_MESSAGE = "The archive is closed."
 
 Answer = TypeVar("Answer")
 
@@ -32,12 +32,12 @@ def open_archive(url: str) -> ArchiveStore:
     scheme, colon, _ = url.partition(":")
     if not colon:
         return FolderStore(Path(url))
-    if scheme not in STORES:
-        raise BadSetting(f"No archive is known for {url!r}; it begins with one of: {', '.join(STORES)}.")
-    return STORES[scheme](url)
+    if scheme not in STORE_OPENERS:
+        raise BadSetting(f"No archive is known for {url!r}; it begins with one of: {', '.join(STORE_OPENERS)}.")
+    return STORE_OPENERS[scheme](url)
 
 
-def archive_at(url: str) -> ArchiveStore | None:
+def open_archive_if_set(url: str) -> ArchiveStore | None:
     """The archive at this URL; None when there is none."""
     return open_archive(url) if url else None
 
@@ -50,28 +50,28 @@ class MemoryStore:
         self._closed = False
 
     def put(self, key: str, content: bytes) -> None:
-        with self._while_open():
+        with self._check_open():
             self._objects[key] = content
             self._times[key] = datetime.now(UTC)
 
     def get(self, location: Location) -> bytes:
-        with self._while_open():
+        with self._check_open():
             content = self._objects.get(location.key)
         if content is None:
             raise ArchiveGone(location.key)
         return content[location.start : location.start + location.length]
 
     def remove(self, keys: Sequence[str]) -> None:
-        with self._while_open():
+        with self._check_open():
             for key in keys:
                 self._objects.pop(key, None)
 
     def listed(self, prefix: str) -> Iterator[StoredObject]:
-        with self._while_open():
+        with self._check_open():
             found = [StoredObject(key, len(content), self._times[key]) for key, content in self._objects.items()]
         yield from (each for each in found if each.key.startswith(prefix))
 
-    def kept(self) -> Sequence[str]:
+    def all_keys(self) -> Sequence[str]:
         return sorted(self._objects)
 
     def content(self, key: str) -> bytes:
@@ -82,10 +82,10 @@ class MemoryStore:
             self._closed = True
 
     @contextmanager
-    def _while_open(self) -> Iterator[None]:
+    def _check_open(self) -> Iterator[None]:
         with self._lock:
             if self._closed:
-                raise Unavailable(CLOSED)
+                raise Unavailable(CLOSED_MESSAGE)
             yield
 
 
@@ -97,9 +97,9 @@ class FolderStore:
     def put(self, key: str, content: bytes) -> None:
         """Write under another name first, so that no reader sees half an object, not even after a power cut."""
         path = self._folder / key
-        with self._while_open():
-            _make_folder(path.parent)
-            unfinished = path.with_name(f"{uuid4().hex}{UNFINISHED}")
+        with self._check_open():
+            _make_folder_durable(path.parent)
+            unfinished = path.with_name(f"{uuid4().hex}{UNFINISHED_SUFFIX}")
             try:
                 with unfinished.open("wb") as file:
                     file.write(content)
@@ -112,7 +112,7 @@ class FolderStore:
             _make_durable(path.parent)
 
     def get(self, location: Location) -> bytes:
-        with self._while_open():
+        with self._check_open():
             try:
                 with (self._folder / location.key).open("rb") as file:
                     file.seek(location.start)
@@ -121,14 +121,14 @@ class FolderStore:
                 raise ArchiveGone(location.key) from error
 
     def remove(self, keys: Sequence[str]) -> None:
-        with self._while_open():
+        with self._check_open():
             for key in keys:
                 path = self._folder / key
                 path.unlink(missing_ok=True)
                 self._remove_empty(path.parent)
 
     def listed(self, prefix: str) -> Iterator[StoredObject]:
-        with self._while_open():
+        with self._check_open():
             pass
         for folder, _, names in os.walk(self._folder / prefix):
             for name in names:
@@ -142,10 +142,10 @@ class FolderStore:
         self._closed = True
 
     @contextmanager
-    def _while_open(self) -> Iterator[None]:
+    def _check_open(self) -> Iterator[None]:
         """A disk that is full or gone is nothing but out of reach."""
         if self._closed:
-            raise Unavailable(CLOSED)
+            raise Unavailable(CLOSED_MESSAGE)
         try:
             yield
         except OSError as error:
@@ -161,10 +161,10 @@ class FolderStore:
             folder = folder.parent
 
 
-def _make_folder(folder: Path) -> None:
+def _make_folder_durable(folder: Path) -> None:
     """A folder is there for good once the one that it is in has been written."""
     if not folder.is_dir():
-        _make_folder(folder.parent)
+        _make_folder_durable(folder.parent)
         folder.mkdir(exist_ok=True)
         _make_durable(folder.parent)
 
@@ -204,7 +204,7 @@ class S3Store:
             try:
                 return bytes(self._client.get_object(**asked)["Body"].read())
             except ClientError as error:
-                if _code(error) == "InvalidRange":
+                if _error_code(error) == "InvalidRange":
                     return b""  # the object is shorter than it was
                 raise
 
@@ -213,7 +213,7 @@ class S3Store:
     def listed(self, prefix: str) -> Iterator[StoredObject]:
         token: dict[str, str] = {}
         while True:
-            wanted = {"Bucket": self._bucket, "Prefix": self._prefix + prefix, "MaxKeys": LISTED_AT_ONCE}
+            wanted = {"Bucket": self._bucket, "Prefix": self._prefix + prefix, "MaxKeys": KEYS_PER_PAGE}
             page = self._call_s3(partial(self._client.list_objects_v2, **wanted, **token))
             for each in page.get("Contents", ()):
                 yield StoredObject(each["Key"].removeprefix(self._prefix), each["Size"], each["LastModified"])
@@ -222,8 +222,8 @@ class S3Store:
             token = {"ContinuationToken": page["NextContinuationToken"]}
 
     def remove(self, keys: Sequence[str]) -> None:
-        for start in range(0, len(keys), REMOVE_AT_ONCE):
-            objects = [{"Key": self._prefix + key} for key in keys[start : start + REMOVE_AT_ONCE]]
+        for start in range(0, len(keys), KEYS_PER_REMOVAL):
+            objects = [{"Key": self._prefix + key} for key in keys[start : start + KEYS_PER_REMOVAL]]
             wanted = {"Objects": objects, "Quiet": True}
             answer = self._call_s3(partial(self._client.delete_objects, Bucket=self._bucket, Delete=wanted))
             # Each object is removed or not for itself, and the answer is no error though none of them was.
@@ -241,22 +241,22 @@ class S3Store:
         from botocore.parsers import ResponseParserError  # noqa: PLC0415  # as above
 
         if self._closed:
-            raise Unavailable(CLOSED)
+            raise Unavailable(CLOSED_MESSAGE)
         try:
             return call()
         except ClientError as error:
-            if _code(error) in {"NoSuchKey", "404"}:
+            if _error_code(error) in {"NoSuchKey", "404"}:
                 raise ArchiveGone(key) from error
             raise Unavailable(f"S3: {error}") from error
         except (BotoCoreError, ResponseParserError) as error:
             raise Unavailable(f"S3: {error}") from error
 
 
-def _code(error: Any) -> str:
+def _error_code(error: Any) -> str:
     return str(error.response.get("Error", {}).get("Code"))
 
 
-class _Later:
+class _LazyClient:
     """A client that is made when it is first asked for something: publishing, for one, never looks into the archive."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
@@ -275,15 +275,15 @@ class _Later:
             self._client.close()
 
 
-def _memory(_url: str) -> ArchiveStore:
+def _open_memory_store(_url: str) -> ArchiveStore:
     return MemoryStore()
 
 
-def _folder(url: str) -> ArchiveStore:
+def _open_folder_store(url: str) -> ArchiveStore:
     return FolderStore(Path(unquote(urlsplit(url).path)))
 
 
-def _s3(url: str) -> ArchiveStore:
+def _open_s3_store(url: str) -> ArchiveStore:
     from botocore.config import Config  # noqa: PLC0415  # only who uses S3 has it
 
     from nakadi.engines.common.aws_sessions import new_session  # noqa: PLC0415  # as above
@@ -302,7 +302,11 @@ def _s3(url: str) -> ArchiveStore:
             "s3", config=config, endpoint_url=options.get("endpoint"), region_name=options.get("region")
         )
 
-    return S3Store(_Later(client), parts.netloc, parts.path)
+    return S3Store(_LazyClient(client), parts.netloc, parts.path)
 
 
-STORES: Mapping[str, Callable[[str], ArchiveStore]] = {"memory": _memory, "file": _folder, "s3": _s3}
+STORE_OPENERS: Mapping[str, Callable[[str], ArchiveStore]] = {
+    "memory": _open_memory_store,
+    "file": _open_folder_store,
+    "s3": _open_s3_store,
+}

@@ -21,10 +21,10 @@ from typing import TypeVar
 
 from nakadi.common.metrics import Metrics
 from nakadi.common.work import ChoreStopped, attempted
-from nakadi.engines.archive.archiver import ArchivePolicy, Archiver, TopicOwners, UnknownOwners, cool
+from nakadi.engines.archive.archiver import ArchivePolicy, Archiver, TopicOwners, UnknownOwners, trim_hot_log
 from nakadi.engines.archive.compaction import ArchiveCompaction
-from nakadi.engines.archive.maintenance import PartitionBusy, SegmentMerger, Sweep
-from nakadi.engines.archive.reading import ArchiveReader, SegmentCache, Unreadable
+from nakadi.engines.archive.maintenance import ArchiveSweep, PartitionBusy, SegmentMerger
+from nakadi.engines.archive.reading import ArchiveReader, SegmentCache, UnreadableSegment
 from nakadi.model.events import Bounds, Fate, Record, Slice, Topic, TopicPartition, microseconds
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveStore
@@ -34,7 +34,7 @@ from nakadi.ports.log_index import LogIndex
 
 log = logging.getLogger(__name__)
 
-Found = TypeVar("Found")
+Answer = TypeVar("Answer")
 
 
 class TieredLog:
@@ -53,7 +53,7 @@ class TieredLog:
         self._store = store
         self._archive = ArchiveReader(index, SegmentCache(store, metrics=metrics))
         directory, tiers = directory or UnknownOwners(), tiers or ArchivePolicy()
-        self._worker = Worker(hot, index, store, clock, directory, tiers, metrics)
+        self._worker = ArchiveWorker(hot, index, store, clock, directory, tiers, metrics)
         self._compaction = ArchiveCompaction(hot, index, store, clock, directory, tiers, self._worker.archive)
         # From where on the hot half was seen to have something. It only grows: what is before need not be asked there.
         self._hot_from: dict[TopicPartition, int] = {}
@@ -74,20 +74,20 @@ class TieredLog:
         """Objects are removed later, when no reader can need them."""
         self._hot.delete_topic(topic)
         self._index.delete_topic(topic)
-        for place in [place for place in list(self._hot_from) if place[0] == topic]:
-            self._hot_from.pop(place, None)
+        for partition in [partition for partition in list(self._hot_from) if partition[0] == topic]:
+            self._hot_from.pop(partition, None)
 
     # Events in
 
     def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, Fate]:
         fates = self._hot.append(topic, batches)
-        self._worker.stored(topic, batches)
+        self._worker.note_appended(topic, batches)
         return fates
 
     def append_soon(self, topic: str, batches: Mapping[int, Sequence[Record]], done: Appended) -> None:
         def note_and_pass_on(outcome: Fates | Exception) -> None:
             if not isinstance(outcome, Exception):
-                self._worker.stored(topic, batches)
+                self._worker.note_appended(topic, batches)
             done(outcome)
 
         self._hot.append_soon(topic, batches, note_and_pass_on)
@@ -104,17 +104,17 @@ class TieredLog:
         max_bytes: int = 4_000_000,
         wait: float = 0.0,
     ) -> Slice:
-        place = start
+        offset = start
         while True:
             found = None
-            if place < self._hot_from.get((topic, partition), 0):
-                found = self._read_archive(topic, partition, place, limit, max_bytes)
+            if offset < self._hot_from.get((topic, partition), 0):
+                found = self._read_archive(topic, partition, offset, limit, max_bytes)
             if found is None:
-                found = self._read_hot(topic, partition, place, limit, max_bytes, wait)
-            if found is None or found.events or found.next_offset == place:
+                found = self._read_hot(topic, partition, offset, limit, max_bytes, wait)
+            if found is None or found.events or found.next_offset == offset:
                 break
             # Compaction has left nothing there: on with what follows.
-            place = found.next_offset
+            offset = found.next_offset
         if found is None:
             raise OffsetUnavailable(f"{start} is neither in the archive nor behind it")
         return found
@@ -125,7 +125,9 @@ class TieredLog:
         known = self._index.topic(topic)
         if known is None:
             return hot
-        return {number: Bounds(self._oldest(known, topic, number, each), each.next) for number, each in hot.items()}
+        return {
+            number: Bounds(self._oldest_offset(known, topic, number, each), each.next) for number, each in hot.items()
+        }
 
     def offset_at(self, topic: str, partition: int, moment: datetime) -> int:
         found = self._hot.offset_at(topic, partition, moment)
@@ -133,11 +135,13 @@ class TieredLog:
         known = self._index.topic(topic)
         if known is None:
             return found
-        oldest = self._oldest(known, topic, partition, hot)
+        oldest = self._oldest_offset(known, topic, partition, hot)
         at = microseconds(moment)
         if oldest >= hot.oldest or self._archived_until(topic, partition) < at:
             return found
-        cold = _understood(lambda: self._archive.first_stored_at(topic, partition, oldest, hot.oldest, moment, at))
+        cold = _unavailable_if_unreadable(
+            lambda: self._archive.first_offset_since(topic, partition, oldest, hot.oldest, moment, at)
+        )
         return found if cold is None else cold
 
     def watch(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
@@ -169,7 +173,7 @@ class TieredLog:
         with _unavailable_when_closed():
             for partition in partitions:
                 self._worker.archive(topic, partition)
-            self._worker.cool_all()
+            self._worker.trim_hot_partitions()
 
     def sweep(self) -> None:
         """Remove archive objects without references."""
@@ -208,9 +212,9 @@ class TieredLog:
             return None
         if start < known.oldest.get(partition, 0):
             return None
-        return _understood(lambda: self._archive.slice(topic, partition, start, limit, max_bytes))
+        return _unavailable_if_unreadable(lambda: self._archive.slice(topic, partition, start, limit, max_bytes))
 
-    def _oldest(self, known: Topic, topic: str, partition: int, hot: Bounds) -> int:
+    def _oldest_offset(self, known: Topic, topic: str, partition: int, hot: Bounds) -> int:
         """The oldest offset that either half has. The archive has nothing to offer if it ends before the hot half
         begins: then it was switched off for so long that what it has is of no more use.
         """
@@ -224,11 +228,11 @@ class TieredLog:
         return self._index.heads([(topic, partition)])[topic, partition].counted.latest
 
 
-def _understood(look: Callable[[], Found]) -> Found:
+def _unavailable_if_unreadable(look: Callable[[], Answer]) -> Answer:
     """What is found, or `Unavailable`: damage must not be taken for the end of the events."""
     try:
         return look()
-    except Unreadable as error:
+    except UnreadableSegment as error:
         raise Unavailable(str(error)) from error
 
 
@@ -244,18 +248,18 @@ def _unavailable_when_closed() -> Iterator[None]:
 # The thread that archives, cools and sweeps ---------------------------------------------------------------------------
 
 
-RESTS = 3.0
-"""For each second of work so many of rest: at most a quarter of a processor."""
+PAUSE_RATIO = 3.0
+"""For each second of work so many of pause: at most a quarter of a processor."""
 
-COOLED_EVERY = 60.0
-LOOKED_EVERY = 3600.0
+HOT_TRIM_INTERVAL = 60.0
+SCAN_INTERVAL = 3600.0
 """How often it is looked for events that other processes appended and did not archive."""
 
-MERGED_EVERY = 3600.0
-SWEPT_EVERY = 3600.0
+MERGE_INTERVAL = 3600.0
+SWEEP_INTERVAL = 3600.0
 
 
-class Worker:
+class ArchiveWorker:
     def __init__(
         self,
         hot: EventLog,
@@ -274,54 +278,56 @@ class Worker:
         self._metrics = metrics or Metrics()
         self._archiver = Archiver(hot, index, store, directory, self._metrics)
         self._merger = SegmentMerger(index=index, store=store, event_type_of=directory.event_type_of)
-        self._sweep = Sweep(index, store, namespaces=(index.identity(),))
+        self._sweep = ArchiveSweep(index, store, namespaces=(index.identity(),))
         # Partition -> since when it has something to archive. Taking one out is followed by a look at all its events.
         self._waiting: dict[TopicPartition, float] = {}
-        self._warm: set[TopicPartition] = set()
-        self._turn = threading.Lock()
+        self._trimmable: set[TopicPartition] = set()
+        self._archive_lock = threading.Lock()
         self._closing = threading.Event()
         self._metrics.archive_waiting.follow(lambda: {(): len(self._waiting)})
         self._metrics.archive_lag.follow(lambda: {(): self._longest_wait()})
-        self._thread = threading.Thread(target=self._work, name="event-log-archiver", daemon=True)
-        if tiers.after != inf and not tiers.elsewhere:
+        self._thread = threading.Thread(target=self._run, name="event-log-archiver", daemon=True)
+        if tiers.archive_after != inf and not tiers.archived_elsewhere:
             self._thread.start()
 
-    def stored(self, topic: str, partitions: Iterable[int]) -> None:
+    def note_appended(self, topic: str, partitions: Iterable[int]) -> None:
         """Something new is there to be archived."""
-        if self._tiers.elsewhere:
+        if self._tiers.archived_elsewhere:
             return
         for partition in partitions:
             self._waiting.setdefault((topic, partition), time.monotonic())
 
     def archive_all(self) -> None:
-        """Archive what waits, and let the hot half go of what it need not keep any more, without a rest. Raises
+        """Archive what waits, and let the hot half go of what it need not keep any more, without a pause. Raises
         `Unavailable` if not all of it could be archived."""
-        failed = self._archive(list(self._waiting), rest=_no_rest)
-        self.cool_all()
+        failed = self._archive_partitions(list(self._waiting), pause=_no_pause)
+        self.trim_hot_partitions()
         if failed:
             raise Unavailable(f"{failed} topics could not be archived")
 
     def archive(self, topic: str, partition: int) -> None:
         """Archive all there is of a partition."""
-        with self._turn:
+        with self._archive_lock:
             while self._archiver.archive(topic, [partition]):
                 pass
-            self._warm.add((topic, partition))
+            self._trimmable.add((topic, partition))
 
-    def cool_all(self) -> None:
-        before = self._clock.now() - timedelta(seconds=self._tiers.hot)
-        for topic, partition in list(self._warm):
-            self._attempt("cooling", f"{topic}/{partition}", partial(self._cool, topic, partition, before))
+    def trim_hot_partitions(self) -> None:
+        before = self._clock.now() - timedelta(seconds=self._tiers.hot_retention)
+        for topic, partition in list(self._trimmable):
+            self._attempt(
+                "cooling", f"{topic}/{partition}", partial(self._trim_hot_partition, topic, partition, before)
+            )
 
-    def _cool(self, topic: str, partition: int, before: datetime) -> None:
+    def _trim_hot_partition(self, topic: str, partition: int, before: datetime) -> None:
         if not self._directory.may_remove_from(topic):
             return
         try:
-            left = cool(self._hot, self._index, topic, partition, before)
+            left = trim_hot_log(self._hot, self._index, topic, partition, before)
         except UnknownTopic:
             left = False
         if not left:
-            self._warm.discard((topic, partition))
+            self._trimmable.discard((topic, partition))
 
     def sweep(self) -> None:
         """Remove objects without references, and notes about deleted topics."""
@@ -330,23 +336,23 @@ class Worker:
         live = {topic for topic, _ in self._directory.topics()}
         for topic in known:
             if topic not in live:
-                self._attempt("removal of a topic from the index", topic, partial(self._forget_if_gone, topic))
-        self._sweep.run(datetime.now(UTC) - timedelta(seconds=self._tiers.grace))
+                self._attempt("removal of a topic from the index", topic, partial(self._unindex_deleted_topic, topic))
+        self._sweep.run(datetime.now(UTC) - timedelta(seconds=self._tiers.unreferenced_grace))
 
-    def merge(self, rest: Callable[[], None] | None = None) -> None:
+    def merge(self, pause: Callable[[], None] | None = None) -> None:
         """Make few objects of many small ones, which are read in less time."""
-        rest = rest or WorkPauses(self._closing)
+        pause = pause or WorkPauses(self._closing)
         for topic in self._index.topics():
             known = self._index.topic(topic)
             for partition in range(known.partitions if known else 0):
-                self._attempt("merging", f"{topic}/{partition}", partial(self._merge, topic, partition, rest))
-                rest()
+                self._attempt("merging", f"{topic}/{partition}", partial(self._merge, topic, partition, pause))
+                pause()
 
-    def _merge(self, topic: str, partition: int, rest: Callable[[], None]) -> None:
+    def _merge(self, topic: str, partition: int, pause: Callable[[], None]) -> None:
         with suppress(PartitionBusy):
             for piece in self._merger.plan(topic, partition):
                 self._merger.merge(piece)
-                rest()
+                pause()
 
     def stop(self) -> None:
         """End what is under way after its current step."""
@@ -354,22 +360,22 @@ class Worker:
         if self._thread.is_alive():
             self._thread.join()
 
-    def _work(self) -> None:
-        chores = (
-            _Chore(self._archive_due, max(0.02, min(1.0, self._tiers.after / 4))),
-            _Chore(self.cool_all, max(0.02, min(COOLED_EVERY, self._tiers.hot / 4))),
-            _Chore(self._look_at_everything, LOOKED_EVERY),
-            _Chore(self.merge, MERGED_EVERY),
-            _Chore(self.sweep, max(1.0, min(SWEPT_EVERY, self._tiers.grace / 4))),
+    def _run(self) -> None:
+        tasks = (
+            _PeriodicTask(self._archive_due, max(0.02, min(1.0, self._tiers.archive_after / 4))),
+            _PeriodicTask(self.trim_hot_partitions, max(0.02, min(HOT_TRIM_INTERVAL, self._tiers.hot_retention / 4))),
+            _PeriodicTask(self._mark_all_due, SCAN_INTERVAL),
+            _PeriodicTask(self.merge, MERGE_INTERVAL),
+            _PeriodicTask(self.sweep, max(1.0, min(SWEEP_INTERVAL, self._tiers.unreferenced_grace / 4))),
         )
-        if self._closing.wait(chores[0].every):
+        if self._closing.wait(tasks[0].every):
             return
-        self._try_until_stopped(self._look_at_everything)
-        while not self._closing.wait(min(each.due_in() for each in chores)):
-            for each in chores:
-                if each.due_in() <= 0:
+        self._try_until_stopped(self._mark_all_due)
+        while not self._closing.wait(min(each.seconds_until_due() for each in tasks)):
+            for each in tasks:
+                if each.seconds_until_due() <= 0:
                     self._try_until_stopped(each.work)
-                    each.done()
+                    each.schedule_next()
 
     def _attempt(self, operation: str, thing: str, work: Callable[[], None]) -> bool:
         if self._closing.is_set():
@@ -393,37 +399,37 @@ class Worker:
         except Exception:  # the next attempt may succeed, and this is the only place to log it
             log.exception("The work on the archive failed")
 
-    def _look_at_everything(self) -> None:
+    def _mark_all_due(self) -> None:
         """What this process does not know of is as good as due: what was stored before it began, or by others."""
-        due = time.monotonic() - self._tiers.after
+        due = time.monotonic() - self._tiers.archive_after
         known = [(topic, known.partitions) for topic in self._index.topics() if (known := self._index.topic(topic))]
         for topic, partitions in (*self._directory.topics(), *known):
             for partition in range(partitions):
                 self._waiting.setdefault((topic, partition), due)
 
     def _archive_due(self) -> None:
-        due = time.monotonic() - self._tiers.after
-        self._archive(
-            [place for place, since in list(self._waiting.items()) if since <= due], WorkPauses(self._closing)
+        due = time.monotonic() - self._tiers.archive_after
+        self._archive_partitions(
+            [partition for partition, since in list(self._waiting.items()) if since <= due], WorkPauses(self._closing)
         )
 
-    def _archive(self, places: list[TopicPartition], rest: Callable[[], None]) -> int:
+    def _archive_partitions(self, due: list[TopicPartition], pause: Callable[[], None]) -> int:
         """How many topics could not be archived."""
         topics: dict[str, list[int]] = {}
-        for topic, partition in places:
+        for topic, partition in due:
             topics.setdefault(topic, []).append(partition)
         return sum(
-            not self._attempt("archiving", topic, partial(self._archive_topic, topic, partitions, rest))
+            not self._attempt("archiving", topic, partial(self._archive_topic, topic, partitions, pause))
             for topic, partitions in topics.items()
         )
 
-    def _archive_topic(self, topic: str, partitions: list[int], rest: Callable[[], None]) -> None:
+    def _archive_topic(self, topic: str, partitions: list[int], pause: Callable[[], None]) -> None:
         for partition in partitions:
             self._waiting.pop((topic, partition), None)
         try:
-            with self._turn:
-                while self._archiver.archive(topic, partitions, rest):
-                    rest()
+            with self._archive_lock:
+                while self._archiver.archive(topic, partitions, pause):
+                    pause()
         except UnknownTopic:
             return
         except BaseException:
@@ -431,14 +437,14 @@ class Worker:
             for partition in partitions:
                 self._waiting.setdefault((topic, partition), time.monotonic())
             raise
-        self._warm.update((topic, partition) for partition in partitions)
-        rest()
+        self._trimmable.update((topic, partition) for partition in partitions)
+        pause()
 
-    def _forget_if_gone(self, topic: str) -> None:
-        if not self._is_there(topic):
+    def _unindex_deleted_topic(self, topic: str) -> None:
+        if not self._topic_exists(topic):
             self._index.delete_topic(topic)
 
-    def _is_there(self, topic: str) -> bool:
+    def _topic_exists(self, topic: str) -> bool:
         try:
             self._hot.bounds(topic, [])
         except UnknownTopic:
@@ -447,19 +453,19 @@ class Worker:
 
 
 class WorkPauses:
-    """Called in the midst of work, it rests in proportion to the work since the last rest."""
+    """Called in the midst of work, it pauses in proportion to the work since the last pause."""
 
     def __init__(self, closing: threading.Event) -> None:
         self._closing = closing
         self._began = time.monotonic()
 
     def __call__(self) -> None:
-        if self._closing.wait(RESTS * min(1.0, time.monotonic() - self._began)):
+        if self._closing.wait(PAUSE_RATIO * min(1.0, time.monotonic() - self._began)):
             raise ChoreStopped
         self._began = time.monotonic()
 
 
-class _Chore:
+class _PeriodicTask:
     """Something that is done again and again."""
 
     def __init__(self, work: Callable[[], None], every: float) -> None:
@@ -467,12 +473,12 @@ class _Chore:
         self.every = every
         self._due = time.monotonic() + every
 
-    def due_in(self) -> float:
+    def seconds_until_due(self) -> float:
         return self._due - time.monotonic()
 
-    def done(self) -> None:
+    def schedule_next(self) -> None:
         self._due = time.monotonic() + self.every
 
 
-def _no_rest() -> None:
+def _no_pause() -> None:
     pass

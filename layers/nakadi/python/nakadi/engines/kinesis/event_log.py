@@ -211,7 +211,7 @@ class KinesisLog:
         self._topics = Topics(index, options.lease, watch or ChangeWatch(index.changes, clock))
         self._writer = RecordWriter(stream, options.record_bytes, options.give_up_after)
         self._ancestry = ShardTreeCache(stream)
-        self._library = SegmentCache(archive, metrics=metrics) if archive else None
+        self._segment_cache = SegmentCache(archive, metrics=metrics) if archive else None
         self._options = options
         self._reader = LastingReader(self._new_reader, self._ancestry)
         self._fan_out = fan_out
@@ -225,7 +225,7 @@ class KinesisLog:
             self._ancestry,
             self._index,
             self._topics,
-            self._library,
+            self._segment_cache,
             self._announcements.announce,
             ours,
             shared_for=self._options.shared_for,
@@ -442,8 +442,8 @@ class KinesisLog:
         self._append_threads.close()
         self._stream.close()
         self._index.close()
-        if self._library is not None:
-            self._library.close()
+        if self._segment_cache is not None:
+            self._segment_cache.close()
         if self._archive is not None:
             self._archive.close()
 

@@ -300,7 +300,7 @@ class Indexer:
         ranges: dict[TopicPartition, tuple[int, int]] = {}
         for place, counting in countings.items():
             if counting.with_events:
-                member = objects.member(*place, self._events(counting, outcome))
+                member = objects.pack_member(*place, self._events(counting, outcome))
                 ranges[place] = (len(content), len(member))
                 content += member
         if not ranges:

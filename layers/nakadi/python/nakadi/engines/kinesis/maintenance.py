@@ -34,7 +34,7 @@ from msgspec.structs import replace
 
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.compaction import CompactionRule
-from nakadi.engines.archive.maintenance import PartitionBusy, alone
+from nakadi.engines.archive.maintenance import PartitionBusy, claim_partition
 from nakadi.engines.kinesis import envelopes
 from nakadi.engines.kinesis.continuity import GIVE_UP_AFTER, ShardCursor, ShardTreeCache, confirm
 from nakadi.engines.kinesis.envelopes import GAP_KEY, following, hash_key, partition_key
@@ -252,7 +252,7 @@ class GapCloser(Struct, frozen=True, kw_only=True):
         """A segment without events, which readers step over as they do over what compaction removed."""
         if end == before.next or self.archive is None:
             return None
-        content = objects.member(topic, partition, [])
+        content = objects.pack_member(topic, partition, [])
         key = f"log/{self.ancestry.stream.name}/{topic}/{partition}/{before.next:018d}-lost.json.gz"
         self.archive.put(key, content)
         return Segment(
@@ -343,7 +343,7 @@ class Compactor(Struct, frozen=True, kw_only=True):
             return
         if self.archive is None:
             raise Unavailable("Compaction needs an archive")
-        with suppress(PartitionBusy), alone(self.index, topic, partition) as make_sure:
+        with suppress(PartitionBusy), claim_partition(self.index, topic, partition) as make_sure:
             self._index_up_to(topic, partition, end)
             self._rewrite(topic, partition, self._rule(topic, partition, oldest, end, tombstones_before), make_sure)
 
@@ -365,14 +365,14 @@ class Compactor(Struct, frozen=True, kw_only=True):
         return self.index.heads([(topic, partition)])[topic, partition].counted.next
 
     def _rule(self, topic: str, partition: int, oldest: int, end: int, tombstones_before: int) -> CompactionRule:
-        found = self._events(topic, partition, oldest, end)
+        found = self._read_events(topic, partition, oldest, end)
         newest = {event.record.key: event.offset for event in found if event.offset < end}
         last = self.reader.state(topic, partition).next - 1
         return CompactionRule(oldest=oldest, end=end, last=last, newest=newest, tombstones_before=tombstones_before)
 
     def _rewrite(self, topic: str, partition: int, rule: CompactionRule, make_sure: Callable[[], None]) -> None:
         there = list(self._segments(topic, partition, rule.oldest, rule.end))
-        written = [self._written(topic, partition, group, rule) for group in _groups(there)]
+        written = [self._rewrite_group(topic, partition, group, rule) for group in _groups(there)]
         end = there[-1].end
         make_sure()
         if written != there:
@@ -390,13 +390,13 @@ class Compactor(Struct, frozen=True, kw_only=True):
         noted = self.topics.fresh(topic).topic.compacted.get(partition, 0)
         return max(compacted, default=0) > noted
 
-    def _written(self, topic: str, partition: int, group: Sequence[Segment], rule: CompactionRule) -> Segment:
+    def _rewrite_group(self, topic: str, partition: int, group: Sequence[Segment], rule: CompactionRule) -> Segment:
         """These segments as one, in an object of its own; a single one of which everything stays is left as it is."""
-        events = list(self._events(topic, partition, max(group[0].first, rule.oldest), group[-1].end))
+        events = list(self._read_events(topic, partition, max(group[0].first, rule.oldest), group[-1].end))
         kept = [event for event in events if rule.keeps(event)]
         if len(group) == 1 and len(kept) == len(events) and group[0].archived is not None:
             return group[0]
-        content = objects.member(topic, partition, kept)
+        content = objects.pack_member(topic, partition, kept)
         key = f"{FOLDER}{self.stream}/{topic}/{partition}/{group[0].first:018d}-{uuid4().hex}.json.gz"
         assert self.archive is not None
         self.archive.put(key, content)
@@ -424,7 +424,7 @@ class Compactor(Struct, frozen=True, kw_only=True):
             if not found:
                 return
 
-    def _events(self, topic: str, partition: int, start: int, end: int) -> Iterator[StoredEvent]:
+    def _read_events(self, topic: str, partition: int, start: int, end: int) -> Iterator[StoredEvent]:
         place = start
         while place < end:
             piece = self.reader.look(topic, partition, place, READ_AT_ONCE, 4_000_000)

@@ -45,7 +45,7 @@ class StreamReader:
         ancestry: ShardTreeCache,
         index: LogIndex,
         topics: Topics,
-        library: SegmentCache | None,
+        segment_cache: SegmentCache | None,
         announce: Callable[[str, int], None],
         ours: LastWritten,
         *,
@@ -56,7 +56,7 @@ class StreamReader:
         self._index = index
         self._ancestry = ancestry
         self._topics = topics
-        self._archive = ArchiveReader(index, library) if library else None
+        self._archive = ArchiveReader(index, segment_cache) if segment_cache else None
         self._stream = stream
         self._continued: dict[str, str] = {}
         self._ends: dict[TopicPartition, Counted] = {}
@@ -240,7 +240,7 @@ class StreamReader:
         """What is behind an offset in its segment and those that follow. None when the object is not there any more."""
         assert self._archive is not None
         try:
-            return self._archive.from_segment(segment, topic, partition, start, limit, max_bytes)
+            return self._archive.read_from_segment(segment, topic, partition, start, limit, max_bytes)
         except ArchiveGone:
             return None
 
