@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,12 +67,7 @@ def apply(
             except Failed as failed:
                 failures.append((step, failed))
     _show(steps, failures)
-    if failures:
-        for step, failure in failures:
-            note(harmless(f"{step.kind} {step.name}: {failure.message}"))
-        if len(failures) == sum(step.action in _CHANGES for step in steps):
-            raise failures[0][1]
-        raise PartlyDone(f"{len(failures)} of {len(steps)} could not be applied.")
+    _conclude(steps, failures)
     if dry_run:
         note("Nothing was changed.")
 
@@ -112,6 +107,21 @@ def _confirm(deletions: list[Step], *, skip: bool) -> None:
         note(harmless(f"{_SIGNS['delete']} {step.kind} {step.name}"))
     number = str(len(deletions))
     ask_for(number, f"To delete these for good, with their events and cursors, type their number, {number}", skip=skip)
+
+
+def _conclude(steps: Sequence[Step], failures: Sequence[tuple[Step, Failed]]) -> None:
+    """Say each failure once. Where everything failed, the exit code is that of the first."""
+    if not failures:
+        return
+    sentences = [harmless(f"{step.kind} {step.name}: {failure.message}") for step, failure in failures]
+    changes, first = sum(step.action in _CHANGES for step in steps), type(failures[0][1])
+    if changes == len(failures) == 1:
+        raise first(sentences[0])
+    for sentence in sentences:
+        note(sentence)
+    if changes == len(failures):
+        raise first(f"None of {changes} could be applied.")
+    raise PartlyDone(f"{len(failures)} of {changes} could not be applied.")
 
 
 def _show(steps: Iterable[Step], failures: Iterable[tuple[Step, Failed]]) -> None:

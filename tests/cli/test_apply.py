@@ -250,6 +250,23 @@ def test_what_the_broker_refuses_is_said_and_the_rest_is_applied(run, empty, fol
     assert "flow id" in done.err
 
 
+def test_each_failure_is_said_once(run, empty, folder):
+    """A failure is named once, with its manifest; where nothing was applied, the exit code is that of the first."""
+    run("apply", "-f", str(folder), "--env", "live", url=empty.url)
+    (folder / "schemas/order.yaml").write_text(SCHEMA.replace("note: {type: string}", "note: {type: integer}"))
+    one = run("apply", "-f", str(folder), "--env", "live", url=empty.url)
+    changed = COMPACTED.replace("compatibility: none", "compatibility: fixed").replace("2020", "2021")
+    (folder / "definitions/customer.yml").write_text(changed)
+    two = run("apply", "-f", str(folder), "--env", "live", url=empty.url)
+
+    assert one.code == two.code == 3
+    assert one.err.startswith("Error: event-type shop.order: ")
+    assert one.err.count("flow id") == one.err.count("shop.order: ") == 1, one.err
+    assert two.err.count("flow id") == 2, two.err
+    assert two.err.count("shop.order: ") == two.err.count("shop.customer: ") == 1
+    assert two.err.splitlines()[-1] == "Error: None of 2 could be applied."
+
+
 def test_what_the_files_do_not_name_is_deleted_on_request(run, empty, folder):
     """--prune deletes what belongs to the files' applications and is in none, once its number is typed."""
     arguments = ("-f", str(folder), "--env", "live", "--prune")
