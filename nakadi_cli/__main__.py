@@ -25,6 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         code = INTERRUPTED
     if code == INTERRUPTED:
+        # What repeats the interruption ends with it.
+        signal.setitimer(signal.ITIMER_REAL, 0)
         # By the signal itself, which a shell shows as 130 too: it goes on with its loop after anything else.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.raise_signal(signal.SIGINT)
@@ -38,11 +40,12 @@ def _run(arguments: list[str] | None) -> int:
         sys.stderr.write("The command line needs more packages: pip install 'nakadi-serverless[cli]'\n")
         return 2
 
+    from nakadi_cli.commands import interrupt
     from nakadi_cli.program import nakadi
 
     try:
         if arguments is None:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGINT, lambda *_: interrupt(KeyboardInterrupt))
         code = nakadi.main(args=arguments, prog_name="nakadi", standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as failed:

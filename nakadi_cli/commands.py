@@ -10,13 +10,16 @@ import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 import click
 
 from nakadi_cli.api import Api
 from nakadi_cli.failures import BadInput
 from nakadi_cli.output import FORMATS, Format, show_value
+
+_TICK = 0.5
 
 CONTEXT, URL, OUTPUT = "nakadi.context", "nakadi.url", "nakadi.output"
 
@@ -127,13 +130,39 @@ def attentive() -> Iterator[None]:
     step and before the call waits would be heeded when the call ends by itself: with the next event, or in two minutes.
     A timer ends such calls twice a second, and Python goes on with them.
     """
-    before = signal.signal(signal.SIGALRM, lambda *_: None)
-    signal.setitimer(signal.ITIMER_REAL, 0.5, 0.5)
+    before = signal.signal(signal.SIGALRM, _overlook)
+    signal.setitimer(signal.ITIMER_REAL, _TICK, _TICK)
     try:
         yield
     finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+        # After an interruption the timer repeats that instead, until the command has ended.
+        if signal.getsignal(signal.SIGALRM) is _overlook:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+
+def interrupt(by: type[BaseException]) -> NoReturn:
+    """Raise this out of the handler of a signal, and again with each tick until `calm` is called.
+
+    The signal may come when a library has just taken a lock, and not yet noticed that it has it. The library would then
+    wait for itself when it clears up, and again when it is closed, for ever.
+    """
+
+    def again(*_: object) -> None:
+        raise by
+
+    signal.signal(signal.SIGALRM, again)
+    signal.setitimer(signal.ITIMER_REAL, _TICK, _TICK)
+    raise by
+
+
+def calm() -> None:
+    """Repeat no interruption any more: what it was to end has ended."""
+    signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _overlook(_number: int, _frame: FrameType | None) -> None:
+    """Handle a signal that only ends a call that waits."""
 
 
 def note(sentence: str) -> None:

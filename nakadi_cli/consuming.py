@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from nakadi_cli.api import Api, path
-from nakadi_cli.commands import attentive, command, connect, note
+from nakadi_cli.commands import attentive, calm, command, connect, interrupt, note
 from nakadi_cli.failures import Conflict, Failed, NotAnswered, NotFound, NotPermitted, Refused
 from nakadi_cli.output import counted, harmless, harmless_json
 from nakadi_cli.reading_events import texts_in
@@ -91,7 +91,7 @@ class Stop:
         if self.asked_again:
             self._end_child()
         if self.waiting or (self.committing and self.asked_again):
-            raise Stopped
+            interrupt(Stopped)
 
     @contextmanager
     def working(self, child: subprocess.Popen[bytes]) -> Iterator[None]:
@@ -159,7 +159,9 @@ class _Consumer:
                     if not follow and not self._something_waits():
                         return
         except Stopped:
-            return
+            # Here, where it can be interrupted once more.
+            with suppress(Stopped):
+                self.api.close()
 
     def _something_waits(self) -> bool:
         """Look whether events are left, for a stream also ends when another one still has the partitions."""
@@ -272,5 +274,6 @@ def _stopping() -> Iterator[Stop]:
     try:
         yield stop
     finally:
+        calm()
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+import signal
 import sys
 
 import click
@@ -30,12 +31,8 @@ _BEHIND_A_JOB = {"ignore_unknown_options": True, "allow_interspersed_args": Fals
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
 def serve(options: tuple[str, ...]) -> None:
     """Start a broker on this machine. OPTIONS are those of python -m nakadi.local; --help lists them."""
-    sys.argv = ["nakadi serve", *options]
-    try:
-        # As the program itself: it takes over signals before it imports what takes long.
-        runpy.run_module("nakadi.local", run_name="__main__", alter_sys=False)
-    except ModuleNotFoundError as missing:
-        raise Failed(f"{missing.name} is missing: pip install 'nakadi-serverless[cli,local]'") from missing
+    # It takes over signals before it imports what takes long.
+    _run_program("nakadi.local", ["nakadi serve", *options], extras="cli,local")
 
 
 @command(
@@ -56,11 +53,17 @@ def jobs(job: str, options: tuple[str, ...]) -> None:
 
     `follow` keeps tables up to date until it is interrupted; all others end.
     """
-    sys.argv = ["nakadi jobs", *(() if job == "all" else (job,)), *options]
+    _run_program("nakadi_jobs", ["nakadi jobs", *(() if job == "all" else (job,)), *options], extras="jobs")
+
+
+def _run_program(module: str, arguments: list[str], *, extras: str) -> None:
+    """Go on as another program, which may take its time to end: an interruption is not repeated."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.argv = arguments
     try:
-        runpy.run_module("nakadi_jobs", run_name="__main__")
+        runpy.run_module(module, run_name="__main__")
     except ModuleNotFoundError as missing:
-        raise Failed(f"{missing.name} is missing: pip install 'nakadi-serverless[jobs]'") from missing
+        raise Failed(f"{missing.name} is missing: pip install 'nakadi-serverless[{extras}]'") from missing
 
 
 @command(

@@ -12,6 +12,7 @@ import pytest
 from nakadi_cli.commands import Command
 from nakadi_cli.program import nakadi
 from tests.support.cli import every_command, parses
+from tests.support.patience import PATIENCE
 from tests.support.processes import ROOT_ENVIRONMENT
 
 LATE = ("httpx", "rich", "yaml", "nakadi", "asyncio")
@@ -74,6 +75,49 @@ def test_ctrl_c_ends_it_at_any_moment(imported):
     )
 
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("publish", "any"), -signal.SIGINT),
+        (("tail", "any"), -signal.SIGINT),
+        (("event-types", "list"), -signal.SIGINT),
+        (("consume", "any"), 0),
+    ],
+)
+def test_ctrl_c_ends_it_where_a_library_waits_for_itself(arguments, code):
+    """A signal may come when a library has just taken a lock, which is taken again to clear up and to close."""
+    script = """if True:
+        import signal, sys, threading
+        import httpx
+        from nakadi_cli.__main__ import main
+
+        lock = threading.Lock()
+
+        def send(*_, **__):
+            lock.acquire()
+            try:
+                signal.raise_signal(signal.SIGINT)
+            finally:
+                lock.acquire()
+
+        httpx.Client.send = send
+        httpx.HTTPTransport.close = lambda _: lock.acquire()
+        sys.exit(main())
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        input='{"n": 1}',
+        capture_output=True,
+        text=True,
+        check=False,
+        env=ROOT_ENVIRONMENT,
+        timeout=PATIENCE,
+    )
+
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(("name", "command"), every_command(), ids=lambda each: each if isinstance(each, str) else "")
