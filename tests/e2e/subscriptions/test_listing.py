@@ -223,6 +223,29 @@ def test_status_is_reported_when_asked_for(api):
     assert "status" not in api.get(f"/subscriptions/{subscription['id']}").json()
 
 
+def test_statistics_of_a_whole_page_are_reported(api):
+    """With `show_stats` each subscription says what its stats say, with lags if they are asked for. (S320)
+
+    Links say so, too, and a page has no more than can be answered in time."""
+    name = created(api)["name"]
+    api.post(f"/event-types/{name}/events", json=[{"n": n} for n in range(3)])
+    for application in (read := [a_name("owner") for _ in range(3)]):
+        subscription = subscribed(api, name, owning_application=application, read_from="begin")
+        if application != read[0]:
+            api.patch(f"/subscriptions/{subscription['id']}/cursors", json={"items": []})
+    page = listed(api, event_type=name, show_stats=True, show_time_lag=True, limit=1000)
+    waiting = [each["status"][0]["partitions"][0].pop("consumer_lag_seconds", None) for each in page["items"]]
+    assert waiting[2] is None
+    assert all(seconds >= 0 for seconds in waiting[:2])
+    without = listed(api, event_type=name, show_stats=True, limit=2)
+    assert page["items"][:2] == without["items"]
+    for each in page["items"]:
+        assert each["status"] == api.get(f"/subscriptions/{each['id']}/stats").json()["items"]
+    assert without["_links"]["next"]["href"] == f"/subscriptions?event_type={name}&show_stats=true&offset=2&limit=2"
+    first = listed(api, event_type=name, show_stats=True, show_time_lag=True, limit=1000, token="new")
+    assert [each["id"] for each in first["items"]] == ids(page)
+
+
 def test_everyone_sees_all_definitions(ann, bob):
     """Lists do not hide a subscription from the listing. (S54)"""
     subscription = subscribed(ann, authorization=its_lists("ann", "ann"))

@@ -213,8 +213,55 @@ class TestStallWatch:
         assert house.broker.subscription_maintenance.stall_watch.stalled == []
 
 
+class TestOfAWholePage:
+    def listed(self, house, **query):
+        answer = house.api.get("/subscriptions", params={"show_stats": True, **query})
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def test_asks_once_where_an_event_type_ends(self, house, monkeypatch):
+        """The newest events are looked up once for all subscriptions of a page. (S320)"""
+        name = house.event_type(events=2)
+        for _ in range(5):
+            house.session(house.subscription(name))
+        log, asked = house.broker.logs.of("default"), []
+        bounds = log.bounds
+        monkeypatch.setattr(log, "bounds", lambda *places: asked.append(places) or bounds(*places))
+        found = self.listed(house, event_type=name)["items"]
+        assert [each["status"][0]["partitions"][0]["unconsumed_events"] for each in found] == [2] * 5
+        assert len(asked) == 1
+
+    def test_has_ages_as_far_as_there_is_time(self, house, monkeypatch):
+        """After ten seconds no event is looked at any more, and what waits is still counted. (S288, S320)"""
+        name = house.event_type(events=1)
+        for _ in range(5):
+            house.session(house.subscription(name))
+        log = house.broker.logs.of("default")
+        read = log.read
+
+        def slowly(*place, **how):
+            house.clock.move(6)
+            return read(*place, **how)
+
+        monkeypatch.setattr(log, "read", slowly)
+        found = self.listed(house, event_type=name, show_time_lag=True)["items"]
+        partitions = [each["status"][0]["partitions"][0] for each in found]
+        assert ["consumer_lag_seconds" in each for each in partitions] == [True, True, False, False, False]
+        assert [each["unconsumed_events"] for each in partitions] == [1] * 5
+
+    def test_is_smaller_than_other_pages(self, house):
+        """Whatever the limit is, a page with statistics has a hundred subscriptions, the next one the rest. (S320)"""
+        name = house.event_type()
+        for _ in range(101):
+            house.subscription(name)
+        page = self.listed(house, event_type=name, limit=1000, token="new")
+        assert len(page["items"]) == 100
+        following = house.api.get(page["_links"]["next"]["href"]).json()
+        assert (len(following["items"]), "status" in following["items"][0]) == (1, True)
+
+
 def test_stats_need_the_event_types(house):
-    """A subscription whose event type is gone has no stats; its status in lists goes without. (S56, S160, S289)
+    """A subscription whose event type is gone has no stats; its status in lists goes without. (S56, S160, S289, S320)
 
     A listing is not refused as a whole because of one of its subscriptions."""
     name, other = house.event_type(), house.event_type()
@@ -222,8 +269,9 @@ def test_stats_need_the_event_types(house):
     house.broker.event_types.remove(house.broker.event_types.get(name))
     answer = house.api.get(f"/subscriptions/{subscription['id']}/stats")
     assert problem(answer, 404) == f'EventType "{name}" does not exist.'
-    listed = house.api.get("/subscriptions", params={"event_type": other, "show_status": True}).json()["items"]
-    assert [each["event_type"] for each in listed[0]["status"]] == [other]
+    for asked in ("show_status", "show_stats"):
+        listed = house.api.get("/subscriptions", params={"event_type": other, asked: True}).json()["items"]
+        assert [each["event_type"] for each in listed[0]["status"]] == [other]
 
 
 def test_a_commit_ahead_of_the_log_leaves_nothing_waiting(house):

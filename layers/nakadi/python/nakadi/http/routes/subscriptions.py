@@ -46,6 +46,11 @@ _EVENT_TYPE = attrgetter("event_type")
 # Characters that mean nothing but themselves in the value of a parameter.
 PLAIN = ":/?@!$'()*,~"
 
+SHOW_STATUS, SHOW_STATS, SHOW_TIME_LAG = SHOWN = ("show_status", "show_stats", "show_time_lag")
+
+MOST, MOST_WITH_STATS = 1000, 100
+"""Subscriptions in a page; statistics need reads of their own for each."""
+
 COMMITTED, RESET = "SubscriptionCursorList", "CursorResetList"
 
 BODIES = (COMMITTED,)
@@ -87,15 +92,19 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
     # The resource
 
     def list(self, request: Request) -> Response:
-        limit, offset = _limit(request), _offset(request)
-        filters, with_status = _filters(request), request.flag("show_status")
+        shown = {name: request.flag(name) for name in SHOWN}
+        limit, offset = _limit(request, MOST_WITH_STATS if shown[SHOW_STATS] else MOST), _offset(request)
+        filters = _filters(request)
         token = self._token(request, offset)
         page = self.listing.page_at(filters, token, limit) if token else self.listing.page(filters, offset, limit)
-        items = [
-            subscription_view(each, self.stats.status(each, request.subject) if with_status else None)
-            for each in page.items
-        ]
-        return json_response({"items": items, "_links": dict(_links(page, filters, limit, with_status))})
+        if shown[SHOW_STATS]:
+            found = self.stats.of_each(page.items, request.subject, with_lag=shown[SHOW_TIME_LAG])
+            items = [subscription_view(each, stats) for each, stats in found]
+        elif shown[SHOW_STATUS]:
+            items = [subscription_view(each, self.stats.status(each, request.subject)) for each in page.items]
+        else:
+            items = [subscription_view(each) for each in page.items]
+        return json_response({"items": items, "_links": dict(_links(page, filters, limit, shown))})
 
     def _token(self, request: Request, offset: int) -> str | None:
         """The token of the page, None if pages are addressed by offset."""
@@ -149,7 +158,7 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
     # Stats
 
     def get_stats(self, request: Request) -> Response:
-        found = self.stats.of(_id(request), request.subject, with_lag=request.flag("show_time_lag"))
+        found = self.stats.of(_id(request), request.subject, with_lag=request.flag(SHOW_TIME_LAG))
         return json_response({"items": stats_view(found)})
 
 
@@ -176,12 +185,13 @@ def _id(request: Request) -> str:
     return request.path_parameters["subscription_id"]
 
 
-def _limit(request: Request) -> int:
+def _limit(request: Request, most: int) -> int:
+    """How many there are in a page; what is allowed is more than some pages have."""
     limit = request.integer("limit", DEFAULT_LIMIT)
     assert limit is not None
-    if not 1 <= limit <= 1000:
-        raise Malformed("'limit' parameter should have value between 1 and 1000")
-    return limit
+    if not 1 <= limit <= MOST:
+        raise Malformed(f"'limit' parameter should have value between 1 and {MOST}")
+    return min(limit, most)
 
 
 def _offset(request: Request) -> int:
@@ -203,11 +213,11 @@ def _filters(request: Request) -> SubscriptionFilters:
 
 
 def _links(
-    page: SubscriptionPage, filters: SubscriptionFilters, limit: int, with_status: bool
+    page: SubscriptionPage, filters: SubscriptionFilters, limit: int, shown: Mapping[str, bool]
 ) -> Iterator[tuple[str, dict[str, str]]]:
     for name, place in (("prev", page.before), ("next", page.after)):
         if place is not None:
-            yield name, {"href": f"/subscriptions?{_encoded(_query(place, filters, limit, with_status))}"}
+            yield name, {"href": f"/subscriptions?{_encoded(_query(place, filters, limit, shown))}"}
 
 
 def _encoded(parameters: Sequence[tuple[str, str]]) -> str:
@@ -215,15 +225,16 @@ def _encoded(parameters: Sequence[tuple[str, str]]) -> str:
     return urlencode(parameters, safe=PLAIN)
 
 
-def _query(place: str | int, filters: SubscriptionFilters, limit: int, with_status: bool) -> list[tuple[str, str]]:
+def _query(
+    place: str | int, filters: SubscriptionFilters, limit: int, shown: Mapping[str, bool]
+) -> list[tuple[str, str]]:
     """The parameters of another page, in the order in which clients know them."""
     query = [("event_type", each) for each in filters.event_types]
     if filters.reader is not None:
         query.append(("reader", str(filters.reader)))
     if filters.owning_application is not None:
         query.append(("owning_application", filters.owning_application))
-    if with_status:
-        query.append(("show_status", "true"))
+    query += [(name, "true") for name, wanted in shown.items() if wanted]
     query.append(("token" if isinstance(place, str) else "offset", str(place)))
     return [*query, ("limit", str(limit))]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Literal
@@ -28,6 +29,10 @@ from nakadi.subscriptions.api.assignments import LeaseWatch
 from nakadi.subscriptions.api.repository import Subscriptions
 
 log = logging.getLogger(__name__)
+
+READS_AT_ONCE = 8
+AGES_SECONDS = 10.0
+"""How long a listing finds out ages; each takes a read of a log, and a function has to answer within half a minute."""
 
 
 class PartitionStats(Struct, frozen=True, kw_only=True):
@@ -79,21 +84,50 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
         event_types = [self.event_types.get(name) for name in subscription.event_types]
         for each in event_types:
             self.permissions.require(Operation.VIEW, each.resource, subject)
-        shared = self._read_assignment(self.coordination.assignment(subscription_id))
-        shared = replace(shared, offsets=self.coordination.offsets(subscription_id))
-        return {each.name: self._of_event_type(each, shared, with_lag=with_lag) for each in event_types}
+        shared = self._read_with_offsets(subscription)
+        return {
+            each.name: self._of_event_type(each, self.cursors.newest(each), shared, with_lag=with_lag)
+            for each in event_types
+        }
+
+    def of_each(
+        self, subscriptions: Sequence[Subscription], subject: Subject, *, with_lag: bool
+    ) -> Iterator[tuple[Subscription, Stats]]:
+        """What `of` says, for many: of the event types that are there, and that the subject may see.
+
+        Where the newest events of an event type are is looked up once. After `AGES_SECONDS` no ages are found out any
+        more. Of a subscription that the subject may not see, only who reads what is said, as in `status`.
+        """
+        newest: dict[str, Mapping[str, Position]] = {}
+        ages_until = self.clock.now() + timedelta(seconds=AGES_SECONDS)
+
+        def stats(event_type: EventType, shared: _AssignmentSnapshot) -> Sequence[PartitionStats]:
+            if event_type.name not in newest:
+                newest[event_type.name] = self.cursors.newest(event_type)
+            look = with_lag and self.clock.now() < ages_until
+            return self._of_event_type(event_type, newest[event_type.name], shared, with_lag=look)
+
+        with ThreadPoolExecutor(READS_AT_ONCE, "nakadi-stats") as threads:
+            for each, read in zip(subscriptions, threads.map(self._read_with_offsets, subscriptions), strict=True):
+                is_visible = self.permissions.allows(Operation.VIEW, each.resource, subject)
+                shared = read if is_visible else replace(read, offsets={})
+                yield each, {found.name: stats(found, shared) for found in self._visible_event_types(each, subject)}
 
     def status(self, subscription: Subscription, subject: Subject) -> Stats:
         """Who reads what, of the event types that are there and that the subject may see."""
         shared = self._read_assignment(self.coordination.assignment(subscription.id))
-        found = [self.event_types.find(name) for name in subscription.event_types]
         return {
             each.name: [
                 stats_of_reader(EventTypePartition(each.name, name), shared) for name in _partitions_in_text_order(each)
             ]
-            for each in found
-            if each is not None and self.permissions.allows(Operation.VIEW, each.resource, subject)
+            for each in self._visible_event_types(subscription, subject)
         }
+
+    def _visible_event_types(self, subscription: Subscription, subject: Subject) -> Iterator[EventType]:
+        for name in subscription.event_types:
+            event_type = self.event_types.find(name)
+            if event_type is not None and self.permissions.allows(Operation.VIEW, event_type.resource, subject):
+                yield event_type
 
     def is_stalled(self, subscription: Subscription, assignment: Assignment) -> bool:
         """Whether a partition is; looked into no further than it takes to see that none is."""
@@ -103,12 +137,20 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
         shared = replace(shared, offsets=self.coordination.offsets(subscription.id))
         suspects = {place.event_type for place in shared.offsets if self._is_commit_overdue(place, shared)}
         found = [self.event_types.find(name) for name in subscription.event_types if name in suspects]
-        stats = [self._of_event_type(each, shared, with_lag=False) for each in found if each is not None]
+        stats = [
+            self._of_event_type(each, self.cursors.newest(each), shared, with_lag=False)
+            for each in found
+            if each is not None
+        ]
         return any(partition.stalled for each in stats for partition in each)
 
     def _is_commit_overdue(self, place: EventTypePartition, shared: _AssignmentSnapshot) -> bool:
         owner = shared.owner(place)
         return owner is not None and is_overdue(owner, shared.offsets[place].since, self.clock.now())
+
+    def _read_with_offsets(self, subscription: Subscription) -> _AssignmentSnapshot:
+        shared = self._read_assignment(self.coordination.assignment(subscription.id))
+        return replace(shared, offsets=self.coordination.offsets(subscription.id))
 
     def _read_assignment(self, assignment: Assignment) -> _AssignmentSnapshot:
         """Without the offsets, which are a read of their own."""
@@ -120,9 +162,8 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
         )
 
     def _of_event_type(
-        self, event_type: EventType, shared: _AssignmentSnapshot, *, with_lag: bool
+        self, event_type: EventType, newest: Mapping[str, Position], shared: _AssignmentSnapshot, *, with_lag: bool
     ) -> list[PartitionStats]:
-        newest = self.cursors.newest(event_type)
         return [
             self._of_partition(event_type, name, newest[name], shared, with_lag)
             for name in _partitions_in_text_order(event_type)
