@@ -25,6 +25,13 @@ LAG_COLUMNS: dict[str, Callable[[Any], object]] = {
     "SECONDS": lambda row: row.get("consumer_lag_seconds"),
     "STREAM": lambda row: row["stream_id"],
 }
+LIST_COLUMNS: dict[str, Callable[[Any], object]] = {
+    "ID": lambda each: each["id"],
+    "OWNER": lambda each: each["owning_application"],
+    "GROUP": lambda each: each["consumer_group"],
+    "EVENT TYPES": lambda each: ", ".join(each["event_types"]),
+    "CREATED": lambda each: each["created_at"],
+}
 RESET_COLUMNS: dict[str, Callable[[Any], object]] = {
     "EVENT TYPE": lambda row: row["event_type"],
     "PARTITION": lambda row: row["partition"],
@@ -45,21 +52,31 @@ def subscriptions() -> None:
     "list",
     "nakadi subscriptions list",
     "nakadi subscriptions list --owner shipping --event-type order.placed -o json",
+    "nakadi subscriptions list --lag",
 )
 @click.option("--owner", help="Only those of this application.")
 @click.option("--event-type", multiple=True, help="Only those to this event type; of several, to all of them.")
-def list_subscriptions(owner: str | None, event_type: tuple[str, ...]) -> None:
-    """List subscriptions, the newest first."""
+@click.option("--lag", "with_lag", is_flag=True, help="Show how far behind they are, the furthest first.")
+def list_subscriptions(owner: str | None, event_type: tuple[str, ...], with_lag: bool) -> None:
+    """List subscriptions, the newest first.
+
+    With --lag it is shown how many events wait for each, and for how many seconds the first of them has.
+    """
     filters: dict[str, Any] = {"owning_application": owner, "event_type": event_type or None}
-    found = connect().items("/subscriptions", **{name: value for name, value in filters.items() if value})
+    filters = {name: value for name, value in filters.items() if value}
+    api = connect()
+    if not with_lag:
+        show(list(api.items("/subscriptions", **filters)), LIST_COLUMNS)
+        return
+    found = sorted(_with_status(api, filters), key=lambda each: each["waiting"] or 0, reverse=True)
+    columns = dict(list(LIST_COLUMNS.items())[:-1])
     show(
-        list(found),
+        found,
         {
-            "ID": lambda each: each["id"],
-            "OWNER": lambda each: each["owning_application"],
-            "GROUP": lambda each: each["consumer_group"],
-            "EVENT TYPES": lambda each: ", ".join(each["event_types"]),
-            "CREATED": lambda each: each["created_at"],
+            **columns,
+            "STATE": lambda each: each["state"],
+            "WAITING": lambda each: each["waiting"],
+            "SECONDS": lambda each: each["seconds"],
         },
     )
 
@@ -205,10 +222,36 @@ def _read_from(api: Api, event_types: tuple[str, ...], start: Start) -> dict[str
 
 
 def _lags(api: Api, subscription: str) -> Iterator[dict[str, Any]]:
-    found = api.get(path("subscriptions", subscription, "stats"), show_time_lag="true")
-    for each in found["items"]:
+    for each in _stats(api, subscription):
         for partition in each["partitions"]:
             yield {"event_type": each["event_type"], **partition}
+
+
+def _with_status(api: Api, filters: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """List subscriptions with how many events wait in all their partitions, and for how long; None if not known."""
+    asked = {"show_stats": "true", "show_time_lag": "true", "token": "new"}
+    for each in api.items("/subscriptions", **asked, **filters):
+        # Other brokers have no lists with statistics.
+        status = each["status"] if "status" in each else _stats(api, each["id"])
+        partitions = [partition for item in status for partition in item["partitions"]]
+        read = any(partition["stream_id"] for partition in partitions)
+        stalled = any(partition.get("stalled") for partition in partitions)
+        yield {
+            **each,
+            "state": "stalled" if stalled else "read" if read else "not read",
+            "waiting": _known(sum, partitions, "unconsumed_events"),
+            "seconds": _known(max, partitions, "consumer_lag_seconds"),
+        }
+
+
+def _stats(api: Api, subscription: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = api.get(path("subscriptions", subscription, "stats"), show_time_lag="true")["items"]
+    return found
+
+
+def _known(together: Callable[[list[int]], int], partitions: list[dict[str, Any]], name: str) -> int | None:
+    found = [each[name] for each in partitions if name in each]
+    return together(found) if found else None
 
 
 def _moves(api: Api, event_type: str, place: Start) -> Iterator[dict[str, Any]]:

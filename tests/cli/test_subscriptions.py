@@ -11,6 +11,7 @@ from functools import partial
 import pytest
 
 from nakadi_cli import subscription_commands
+from nakadi_cli.api import Api
 from tests.cli.test_tail import FOUR
 from tests.support.api import created
 from tests.support.patience import PATIENCE
@@ -51,6 +52,35 @@ def test_a_subscription_lives_from_create_to_delete(run, numbers, owner):
     assert run("subscriptions", "delete", identity, stdin="other\n").code == 2
     assert run("subscriptions", "delete", identity, stdin=f"{owner}\n").code == 0
     assert run("subscriptions", "get", identity).code == 5
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["this broker", "without statistics in lists"])
+def test_subscriptions_are_listed_by_lag(run, numbers, owner, monkeypatch, alone):
+    """`--lag` lists the one with the most waiting events first, also of a broker whose lists have no statistics."""
+    done, some, new = (
+        created_by(run, numbers, "--owner", owner, "--group", group, "--from", "begin") for group in "abc"
+    )
+    assert len(run("consume", done, "--no-follow").lines) == 40
+    assert len(run("consume", some, "-n", "10").lines) == 10
+    asked, get = [], Api.get
+
+    def without(api, where, **parameters):
+        asked.append(where)
+        found = get(api, where, **parameters)
+        for each in found["items"] if alone and where == "/subscriptions" else ():
+            del each["status"]
+        return found
+
+    monkeypatch.setattr(Api, "get", without)
+    found = run("subscriptions", "list", "--owner", owner, "--lag", "-o", "json").json
+    table = run("subscriptions", "list", "--owner", owner, "--lag").out.splitlines()
+
+    assert [(each["id"], each["waiting"]) for each in found] == [(some, 30), (new, None), (done, 0)]
+    assert [each["state"] for each in found] == ["not read"] * 3
+    assert found[0]["seconds"] >= 0
+    assert table[0].split()[-3:] == ["STATE", "WAITING", "SECONDS"]
+    assert table[1].startswith(some)
+    assert len(asked) == (2 + 6 if alone else 2)
 
 
 @pytest.mark.parametrize(("start", "count"), [("begin", 40), ("end", 0), ("1h", 40)])
