@@ -50,6 +50,9 @@ before(async () => {
 });
 after(() => browser?.close());
 
+// That of `make run ENGINE=aws-local`.
+const STREAM = "nakadi-laptop";
+
 // What a busy machine may need; nothing waits for so long that can be had sooner.
 const PATIENCE = 60_000;
 
@@ -131,6 +134,12 @@ export async function eventType(name, fields = {}) {
     schema: { type: "json_schema", schema: JSON.stringify(schema) },
     ...rest,
   });
+}
+
+/** The configuration of another storage that is like the usual one: of Kinesis in its own stream, which is named for it. */
+export async function configurationOfAnother() {
+  const [usual] = await call("GET", "/storages");
+  return usual.storage_type === "kinesis" ? { stream: STREAM } : usual[`${usual.storage_type}_configuration`];
 }
 
 export { assert };

@@ -11,14 +11,18 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import httpx
 import pytest
 
 from nakadi.local import Broker
+from tests.support.patience import PATIENCE
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 CACHE = ROOT / ".cache" / "console"
 BUILT = CACHE / "built"
+
+DEAD_LETTERS = "nakadi.dead.letter.queue"
 
 # For all tests of a script together, on a busy machine.
 SECONDS = 600
@@ -63,15 +67,33 @@ def token() -> str:
 @pytest.fixture(scope="module")
 def url(request: pytest.FixtureRequest, settings: Mapping[str, object]) -> str:
     """Where the broker is: one of our own, or the one that CONSOLE_BROKER names, as `make run ENGINE=aws-local` starts
-    it. What needs settings has its own."""
+    it, which is emptied for each module. What needs settings has its own."""
     missing = _needed()
     if missing:
         pytest.skip(missing)
     named = os.environ.get("CONSOLE_BROKER", "")
     if named and not settings:
+        _empty(named)
         return named
     made: Broker = request.getfixturevalue("broker")
     return made.url
+
+
+def _empty(url: str) -> None:
+    """Take away what is there, such as what other modules have left; subscriptions keep event types from going."""
+    with httpx.Client(base_url=url, timeout=PATIENCE) as client:
+        while found := client.get("/subscriptions", params={"limit": 1000}).raise_for_status().json()["items"]:
+            for each in found:
+                client.delete(f"/subscriptions/{each['id']}").raise_for_status()
+        for each in client.get("/event-types").raise_for_status().json():
+            client.delete(f"/event-types/{each['name']}").raise_for_status()
+            # A broker begins with it, and has it made by nobody later.
+            if each["name"] == DEAD_LETTERS:
+                client.post("/event-types", json=each).raise_for_status()
+        client.put("/storages/default/default").raise_for_status()
+        for each in client.get("/storages").raise_for_status().json():
+            if each["id"] != "default":
+                client.delete(f"/storages/{each['id']}").raise_for_status()
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-import { accessible, assert, broker, call, eventType, open, picture, test } from "./browser.mjs";
+import { accessible, assert, broker, call, configurationOfAnother, eventType, open, picture, test } from "./browser.mjs";
 
 test("metrics are shown as they are counted, and kept while other pages are seen", async (page) => {
   await eventType("metrics.seen", { schema: { type: "object", required: ["n"] } });
@@ -32,10 +32,7 @@ test("a storage is added, chosen for new event types, and removed when its name 
   await dialog.getByLabel("Configuration").fill("{");
   await dialog.getByRole("button", { name: "Add" }).click();
   await dialog.getByText(/^This is not JSON/).waitFor();
-  // One like the storage that is there, whatever its type.
-  const [usual] = await call("GET", "/storages");
-  const configuration = usual[`${usual.storage_type}_configuration`];
-  await dialog.getByLabel("Configuration").fill(JSON.stringify(configuration ?? {}));
+  await dialog.getByLabel("Configuration").fill(JSON.stringify(await configurationOfAnother()));
   await accessible(page);
   await dialog.getByRole("button", { name: "Add" }).click();
   await page.getByRole("button", { name: "Choose orders" }).click();

@@ -1,4 +1,4 @@
-import { accessible, assert, call, eventType, open, picture, test } from "./browser.mjs";
+import { accessible, assert, call, configurationOfAnother, eventType, open, picture, test } from "./browser.mjs";
 
 const PHONE = { viewport: { width: 390, height: 844 }, hasTouch: true };
 const ANNOTATIONS = {
@@ -105,6 +105,9 @@ test("a storage and a feature are changed by keyboard alone", async (page) => {
   await page.getByRole("dialog").waitFor();
   await walkTo(page, "Name");
   await page.keyboard.type("by-keyboard");
+  await walkTo(page, "Configuration");
+  await page.keyboard.press("ControlOrMeta+a");
+  await page.keyboard.type(JSON.stringify(await configurationOfAnother()));
   await walkTo(page, "Add");
   await page.keyboard.press("Enter");
   await page.getByRole("button", { name: "Remove by-keyboard…" }).waitFor();
