@@ -48,17 +48,22 @@ export class Asking {
   }
 }
 
-/** Asks for all of these, each once, while it is wanted. Returns how many are known, and a number that changes every second
- * meanwhile: rows that change their places with every answer could not be read. */
-export function useAll(asking: Asking, keys: string[], wanted: boolean): { measured: number; round: number } {
+/** Asks for all of these, each once, while it is wanted; `begin` is another way to ask, and returns what ends that. Returns
+ * how many are known, and a number that changes every second meanwhile: rows that change their places with every answer
+ * could not be read. */
+export function useAll(
+  asking: Asking, keys: string[], wanted: boolean, begin?: () => () => void,
+): { measured: number; round: number } {
   const [round, setRound] = useState(0);
   useEffect(() => {
     if (!wanted) return;
-    asking.later(keys);
+    const end = begin?.();
+    if (!begin) asking.later(keys);
     const reordering = setInterval(() => setRound((before) => before + 1), 1000);
     return () => {
       clearInterval(reordering);
-      asking.notLater(keys);
+      if (end) end();
+      else asking.notLater(keys);
     };
   }, [asking, keys, wanted]);
   return { measured: wanted ? keys.filter((key) => asking.isKnown(key)).length : 0, round };

@@ -106,17 +106,29 @@ test("subscriptions are listed with what waits, and found by words and owner", a
 test("of five thousand subscriptions only those in sight are drawn and measured", async (page) => {
   const one = await subscribe("many", ["list.first"]);
   const many = Array.from({ length: 5000 }, (_, at) => ({ ...one, id: `id-${at}`, owning_application: `team-${at % 97}`, consumer_group: `${at}` }));
+  const status = (waiting) => {
+    const partition = { partition: "0", state: "assigned", stream_id: "one", unconsumed_events: waiting, consumer_lag_seconds: 90, stalled: true };
+    return [{ event_type: "list.first", partitions: [partition] }];
+  };
   let asked = 0;
+  let pages = 0;
   await page.route(/\/subscriptions\?/, (route) => {
     const query = new URL(route.request().url()).searchParams;
-    const from = Number(query.get("offset"));
-    return route.fulfill({ json: { items: many.slice(from, from + Number(query.get("limit"))), _links: {} } });
+    const [limit, owner] = [Number(query.get("limit")), query.get("owning_application")];
+    const wanted = many.filter((each) => !owner || each.owning_application === owner);
+    if (!query.get("show_stats")) {
+      const from = Number(query.get("offset"));
+      return route.fulfill({ json: { items: wanted.slice(from, from + limit), _links: {} } });
+    }
+    pages++;
+    const from = query.get("token") === "new" ? 0 : Number(query.get("token"));
+    const items = wanted.slice(from, from + limit).map((each) => ({ ...each, status: status(Number(each.consumer_group)) }));
+    const next = { href: `/subscriptions?show_stats=true&token=${from + limit}&limit=${limit}` };
+    return route.fulfill({ json: { items, _links: from + limit < wanted.length ? { next } : {} } });
   });
   await page.route(/\/stats\?/, (route) => {
     asked++;
-    const waiting = Number(/id-(\d+)/.exec(route.request().url())[1]);
-    const partition = { partition: "0", state: "assigned", stream_id: "one", unconsumed_events: waiting, consumer_lag_seconds: 90, stalled: true };
-    return route.fulfill({ json: { items: [{ event_type: "list.first", partitions: [partition] }] } });
+    return route.fulfill({ json: { items: status(Number(/id-(\d+)/.exec(route.request().url())[1])) } });
   });
   await open(page, "#/subscriptions");
   await page.getByText("5,000 subscriptions").waitFor();
@@ -133,6 +145,13 @@ test("of five thousand subscriptions only those in sight are drawn and measured"
   await page.getByRole("button", { name: "Waiting" }).click();
   await page.getByRole("table", { name: "Subscriptions" }).getByRole("row").nth(1).getByText("team-96 / 4946").waitFor();
   assert.ok(asked < 250, `${asked} were measured`);
+  assert.equal(pages, 0);
+  // Where they are many, they are measured together.
+  await page.getByLabel("Search subscriptions").fill("");
+  await page.getByRole("table", { name: "Subscriptions" }).getByRole("row").nth(1).getByText("/ 4999").waitFor();
+  await page.getByText("5,000 subscriptions", { exact: true }).waitFor();
+  assert.equal(pages, 50);
+  assert.ok(asked < 400, `${asked} were measured`);
   await page.getByLabel("Search subscriptions").fill("team-5 / 4564");
   await page.getByText("1 of 5,000 subscriptions").waitFor();
 });

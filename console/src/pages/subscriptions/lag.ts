@@ -1,9 +1,9 @@
 /** How far behind subscriptions are: asked for those in sight, a few at once, and again every ten seconds; for the others
- * once, where they are to be ordered by it. */
+ * once, where they are to be ordered by it, and a page at a time where they are many. */
 
 import { useEffect, useState } from "preact/hooks";
 import { api, body, type Problem, problemFrom, type Schemas } from "../../api";
-import { Asking } from "../../asking";
+import { Asking, useAll } from "../../asking";
 
 export type Partition = Schemas["SubscriptionPartitionStats"] & { event_type: string };
 
@@ -13,6 +13,8 @@ export type Watched = { lags: Lag[]; problem?: Problem };
 
 const EVERY = 10_000;
 const MOST = 60;
+// As many as a page with statistics has.
+const MANY = 100;
 
 type Entry = Watched & { watchers: Set<() => void> };
 
@@ -24,7 +26,35 @@ export const lags = new Asking(ask, isKnown);
 export async function partitionsOf(id: string, signal?: AbortSignal): Promise<Partition[]> {
   const params = { path: { subscription_id: id }, query: { show_time_lag: true } };
   const { items } = await body(api.GET("/subscriptions/{subscription_id}/stats", { params, signal }));
+  return flat(items);
+}
+
+function flat(items: Schemas["SubscriptionEventTypeStats"][]): Partition[] {
   return items.flatMap(({ event_type, partitions }) => partitions.map((each) => ({ ...each, event_type })));
+}
+
+/** Finds out how far behind all of these are while it is wanted; `owner` is whom all belong to, if they do. Returns what
+ * `useAll` does. */
+export function useAllLags(ids: string[], owner: string, wanted: boolean): { measured: number; round: number } {
+  return useAll(lags, ids, wanted, ids.length > MANY ? () => askTogether(ids, owner) : undefined);
+}
+
+function askTogether(ids: string[], owner: string): () => void {
+  const controller = new AbortController();
+  const ask = async (token: string): Promise<void> => {
+    if (ids.every(isKnown)) return;
+    const query = { show_stats: true, show_time_lag: true, limit: MANY, token, owning_application: owner || undefined };
+    const { items, _links } = await body(api.GET("/subscriptions", { params: { query }, signal: controller.signal }));
+    for (const { id, status } of items) remember(id, flat(status ?? []));
+    const next = new URLSearchParams(_links.next?.href.split("?")[1]).get("token");
+    if (next) await ask(next);
+  };
+  // What could not be had together is asked for one by one.
+  void ask("new").catch(() => controller.signal.aborted || lags.later(ids));
+  return () => {
+    controller.abort();
+    lags.notLater(ids);
+  };
 }
 
 export function lagOf(partitions: Partition[], at: number): Lag {

@@ -2,7 +2,6 @@
 
 import { useMemo } from "preact/hooks";
 import { api, body, type Subscription, useLoad } from "../../api";
-import { useAll } from "../../asking";
 import { Choice, Search } from "../../components/fields";
 import { Await, EmptyState } from "../../components/notices";
 import { PageHead, type PageProps } from "../../components/page";
@@ -10,7 +9,7 @@ import { Sparkline } from "../../components/plot";
 import { type Column, sorted, VirtualTable } from "../../components/table";
 import { count, duration, moment, plural } from "../../format";
 import { href, replaceQuery } from "../../router";
-import { lags, latest, useLag } from "./lag";
+import { latest, useAllLags, useLag } from "./lag";
 
 const PAGE = 1000;
 
@@ -131,7 +130,7 @@ function Listed({ all, query }: { all: Subscription[]; query: URLSearchParams })
   }, [all, text, owner]);
   const ids = useMemo(() => found.map((each) => each.id), [found]);
   const measuring = MEASURED.includes(by);
-  const { measured, round } = useAll(lags, ids, measuring);
+  const { measured, round } = useAllLags(ids, owner, measuring);
   const rows = useMemo(() => sorted(found, COLUMNS, { by, down }), [found, by, down, round]);
   return (
     <>
