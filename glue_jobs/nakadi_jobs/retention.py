@@ -24,11 +24,13 @@ from nakadi.engines.archive.archiver import trim_hot_log
 from nakadi.engines.archive.maintenance import ArchiveSweep, BlockCache, PartitionBusy, SegmentMerger
 from nakadi.engines.archive.reading import UnreadableSegment
 from nakadi.event_types.repository import TopicDirectory
+from nakadi.event_types.storages import STORAGES_KIND
 from nakadi.event_types.tables import data_lake_retention
-from nakadi.model.event_type import EventType
+from nakadi.model.event_type import DEFAULT_STORAGE_ID, EventType
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import EventLog, UnknownTopic
 from nakadi.ports.log_index import LogIndex
+from nakadi.ports.registry import Registry
 from nakadi_jobs import command, leftovers
 from nakadi_jobs.archive_ranges import NOTHING_READ, ArchiveRange, unread_parts
 from nakadi_jobs.command import BadArguments, Workplace, local_folder
@@ -55,8 +57,11 @@ ATTEMPTS = 5
 
 PARTS_OF_A_TASK = 200
 
-OF_A_STREAM = "events still in the stream are removed by its retention, and are not delivered"
-OF_KAFKA = "events still in Kafka are delivered until they are deleted there, NAKADI_HOT_RETENTION_MS after archiving"
+STILL_THERE = {
+    "kinesis": "events still in the stream are removed by its retention, and are not delivered",
+    "kafka": "events in Kafka are delivered until they are deleted there, NAKADI_HOT_RETENTION_MS after archiving",
+}
+"""What to know of the logs in which an erasure does not touch what is archived, by the type of their storage."""
 
 Found = Iterable[tuple[str, str]]
 
@@ -184,7 +189,8 @@ def erase(work: Workplace) -> None:
     event_type, wanted = _requested(work)
     how = work.options.how
     work.report.details["erasure"] = about(event_type, wanted, how)
-    with _rewriter(work, wanted) as rewriter, work.exclusive(event_type.id):
+    url = work.options.event_log or f"sqlite:///{Path(work.options.data).absolute() / 'nakadi.db'}"
+    with _rewriter(work, url, wanted) as rewriter, work.exclusive(event_type.id):
         looked_at: set[str] = set()
         rewritten = _rewritten(work, event_type, rewriter, looked_at)
         for table in tables_of(work.spark, work.database, event_type):
@@ -192,6 +198,8 @@ def erase(work: Workplace) -> None:
         _remove_copies(work, event_type)
         _verify(work, event_type, wanted, _left_in_archive(work, event_type, wanted, looked_at))
     _report_erasure(work, event_type, rewritten)
+    for fact in what_logs_keep(work.registry, event_type, url.partition(":")[0]):
+        work.report.info("stream", fact)
 
 
 def about(event_type: EventType, wanted: Wanted, how: How) -> dict[str, str]:
@@ -223,8 +231,7 @@ def value_in(file: str) -> str:
 
 
 @contextmanager
-def _rewriter(work: Workplace, wanted: Wanted) -> Iterator[Rewriter]:
-    url = work.options.event_log or f"sqlite:///{Path(work.options.data).absolute() / 'nakadi.db'}"
+def _rewriter(work: Workplace, url: str, wanted: Wanted) -> Iterator[Rewriter]:
     if url.startswith("sqlite:"):
         with closing(open_event_log(url, work.clock)) as hot:
             yield Rewriter(
@@ -232,7 +239,21 @@ def _rewriter(work: Workplace, wanted: Wanted) -> Iterator[Rewriter]:
             )
     else:
         yield Rewriter(work.index, work.store, wanted, work.options.how, work.index.note_compacted)
-        work.report.info("stream", OF_KAFKA if url.startswith("kafka:") else OF_A_STREAM)
+
+
+def what_logs_keep(registry: Registry, event_type: EventType, built_in: str) -> Sequence[str]:
+    """What an operator has to know of each kind of log that has timelines of the event type; `built_in` is the kind of
+    the broker's own.
+    """
+    timelines = [*event_type.timelines, *([event_type.switching_to] if event_type.switching_to else [])]
+    storages = {each.storage_id for each in timelines if not each.deleted}
+    kinds = {built_in if each == DEFAULT_STORAGE_ID else _kind_of(registry, each) for each in storages}
+    return [fact for kind, fact in STILL_THERE.items() if kind in kinds]
+
+
+def _kind_of(registry: Registry, storage_id: str) -> str:
+    document = registry.get(STORAGES_KIND, storage_id)
+    return "" if document is None else str(document.body["type"])
 
 
 def _trim_hot_log(work: Workplace, hot: EventLog, topic: str, partition: int, _end: int) -> None:

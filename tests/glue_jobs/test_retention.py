@@ -5,20 +5,22 @@ import json
 import zlib
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 
 import duckdb
 import pytest
 
+from nakadi.app.engines import open_registry
 from nakadi.engines.archive import objects
+from nakadi.event_types.storages import STORAGES_KIND
 from nakadi.event_types.tables import PARTITION_BY, RETENTION_ANNOTATION, SORT_BY
 from nakadi.model.event_type import Category, CleanupPolicy
+from nakadi.ports.registry import ABSENT, Put
 from nakadi_jobs import leftovers
 from nakadi_jobs.archive_ranges import NOTHING_READ, unread_parts
 from nakadi_jobs.event_type_tables import events_table
-from nakadi_jobs.reports import Report
-from nakadi_jobs.retention import _rewriter
+from nakadi_jobs.retention import STILL_THERE, what_logs_keep
 from nakadi_jobs.tables import Table
+from tests.support.builders import a_timeline, an_event_type
 from tests.support.dynamodb_service import CREDENTIALS, PREFIX, a_bucket
 from tests.support.jobs import DataFolder, Jobs, order
 
@@ -330,21 +332,34 @@ def test_what_cannot_be_asked(jobs, data, wrong):
     assert "cannot be done" in told.told
 
 
-@pytest.mark.parametrize(
-    ("log", "told"),
-    [("kinesis://stream?region=eu-central-1", "are not delivered"), ("kafka://kafka-1:9092", "in Kafka are delivered")],
-)
-def test_an_erasure_tells_what_the_log_still_delivers(log, told):
-    """What a stream keeps is not delivered any more, for the archive has it; Kafka delivers what it keeps."""
-    report = Report("retention", NOW)
-    work = SimpleNamespace(
-        options=SimpleNamespace(event_log=log, how=None),
-        index=SimpleNamespace(note_compacted=None),
-        store=None,
-        report=report,
-    )
-    with _rewriter(work, None):
-        pass
+STREAM, KAFKA = STILL_THERE.values()
 
-    [(_, fact)] = report.facts
-    assert told in fact
+
+@pytest.mark.parametrize(
+    ("built_in", "storages", "told"),
+    [
+        ("sqlite", ["default"], []),
+        ("sqlite", ["embedded"], []),
+        ("kinesis", ["default"], [STREAM]),
+        ("kafka", ["default"], [KAFKA]),
+        ("sqlite", ["default", "kafka"], [KAFKA]),
+        ("kinesis", ["kinesis", "kafka", "default"], [STREAM, KAFKA]),
+    ],
+)
+def test_an_erasure_tells_what_logs_still_deliver(built_in, storages, told):
+    """What a stream keeps is not delivered any more, for the archive has it; Kafka delivers what it keeps, also where
+    only some timelines are in a storage there."""
+    registry = open_registry("memory:")
+    for kind in ("embedded", "kinesis", "kafka"):
+        registry.write(Put(STORAGES_KIND, kind, {"type": kind, "configuration": {}, "closed": False}, expected=ABSENT))
+    timelines = tuple(a_timeline(order=number, storage_id=each) for number, each in enumerate(storages))
+
+    assert list(what_logs_keep(registry, an_event_type(timelines=timelines), built_in)) == told
+
+
+def test_an_erasure_tells_nothing_of_a_log_that_events_have_left():
+    """A timeline whose events are gone has nothing more to deliver."""
+    registry = open_registry("memory:")
+    timelines = (a_timeline(order=0, deleted=True), a_timeline(order=1, storage_id="removed"))
+
+    assert what_logs_keep(registry, an_event_type(timelines=timelines), "kafka") == []
