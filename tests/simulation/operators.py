@@ -86,7 +86,7 @@ class Resetting:
     def _next(self) -> str:
         if self.state == "new":
             task = SetOffsets(tuple(sorted(self.positions.items())))
-            self._reset = self._resets._request_reset(SUBSCRIPTION, task)
+            self._reset = self._resets.request_reset(SUBSCRIPTION, task)
             return "waiting" if self._stays else "over"
         standing = self._fulfilment.attempt(SUBSCRIPTION).reset
         if standing is None or standing.id != self._reset:

@@ -309,7 +309,7 @@ class Resets(Struct, frozen=True, kw_only=True):
 
         Raises `Conflict` while a reset with another task stands, and `StillRunning` if the caller may not wait longer.
         """
-        reset_id = self._request_reset(subscription_id, task)
+        reset_id = self.request_reset(subscription_id, task)
         self._wait_for_resets({subscription_id: reset_id})
         self._check_outcome(subscription_id, reset_id)
 
@@ -319,7 +319,7 @@ class Resets(Struct, frozen=True, kw_only=True):
         for each in subscription_ids:
             # Where a reset with another task stands, streams end anyway.
             with suppress(Conflict):
-                with_requested_reset[each] = self._request_reset(each, SetOffsets())
+                with_requested_reset[each] = self.request_reset(each, SetOffsets())
         self.wait_for_end(subscription_ids)
         for subscription_id, reset_id in with_requested_reset.items():
             self._check_outcome(subscription_id, reset_id)
@@ -331,8 +331,8 @@ class Resets(Struct, frozen=True, kw_only=True):
             {subscription_id: reset.id for subscription_id, reset in found.items() if reset is not None}
         )
 
-    def _request_reset(self, subscription_id: str, task: ResetTask) -> str:
-        """The id of the reset that carries out the task, or did."""
+    def request_reset(self, subscription_id: str, task: ResetTask) -> str:
+        """Have a task carried out when the streams have ended; the id of the reset that does, or that did already."""
         now = self.fulfilment.clock.now()
         until = now + timedelta(seconds=self._longest_stream_end_seconds() + GRACE_SECONDS)
         new = Reset(str(uuid4()), until, now, task)
