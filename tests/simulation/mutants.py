@@ -146,7 +146,7 @@ MUTANTS = (
     Mutant(
         "I7",
         "a lease that was renewed too late is believed",
-        "subscriptions/stream/members.py",
+        "subscriptions/stream/leases.py",
         "if lease.is_good(self._clock.monotonic()):",
         "if True:",
     ),
@@ -230,14 +230,14 @@ MUTANTS = (
     Mutant(
         "progress",
         "nobody removes dead sessions",
-        "subscriptions/stream/members.py",
+        "subscriptions/stream/leases.py",
         "            if dead:\n                log.info",
         "            if False:\n                log.info",
     ),
     Mutant(
         "progress",
         "a session that could not leave is forgotten",
-        "subscriptions/stream/members.py",
+        "subscriptions/stream/leases.py",
         "        self._unremoved.add((subscription, session))\n",
         "        return\n",
     ),

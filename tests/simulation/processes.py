@@ -30,13 +30,8 @@ from nakadi.subscriptions.stream.actions import (
 from nakadi.subscriptions.stream.admission import PartitionStart
 from nakadi.subscriptions.stream.batches import SubscriptionStreamLimits
 from nakadi.subscriptions.stream.calls import SessionCallExecutor, SessionFact
-from nakadi.subscriptions.stream.members import (
-    FULL_READ_SECONDS,
-    LeaseKeeper,
-    SharedStateReader,
-    SubscriptionSessions,
-    renew_and_clean_up,
-)
+from nakadi.subscriptions.stream.leases import LeaseKeeper, renew_and_clean_up
+from nakadi.subscriptions.stream.members import FULL_READ_SECONDS, SharedStateReader, SubscriptionSessions
 from nakadi.subscriptions.stream.parking import ParkingService
 from nakadi.subscriptions.stream.session import SubscriptionSession
 from tests.simulation.clocks import START, SkewedClock

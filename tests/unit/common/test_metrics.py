@@ -33,7 +33,8 @@ from nakadi.model.subscription import NOTHING_YET, EventTypePartition
 from nakadi.streaming.chunks import EventChunk
 from nakadi.subscriptions.stream.actions import GiveUpOnEvent
 from nakadi.subscriptions.stream.calls import DeadLetterPublisher
-from nakadi.subscriptions.stream.members import LeaseKeeper, SubscriptionSessions
+from nakadi.subscriptions.stream.leases import LeaseKeeper
+from nakadi.subscriptions.stream.members import SubscriptionSessions
 from tests.support.clock import HandMovedClock
 from tests.support.coordination import a_session, an_assignment
 from tests.support.metrics import samples_of, value

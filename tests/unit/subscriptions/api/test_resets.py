@@ -21,7 +21,8 @@ from nakadi.subscriptions.api.offsets import (
     without_reported_task,
 )
 from nakadi.subscriptions.stream.actions import SessionResult
-from nakadi.subscriptions.stream.members import LeaseKeeper, SubscriptionSessions
+from nakadi.subscriptions.stream.leases import LeaseKeeper
+from nakadi.subscriptions.stream.members import SubscriptionSessions
 from tests.support.api import problem
 from tests.support.builders import A_MOMENT
 from tests.support.coordination import a_session, an_assignment

@@ -43,13 +43,8 @@ from nakadi.subscriptions.stream.admission import (
 from nakadi.subscriptions.stream.batches import SubscriptionStreamLimits, SubscriptionStreamParameters, limits_of
 from nakadi.subscriptions.stream.calls import DeadLetterPublisher, SessionCallExecutor
 from nakadi.subscriptions.stream.driver import CallThreads, SubscriptionDriver, SubscriptionFormat
-from nakadi.subscriptions.stream.members import (
-    RENEWAL_SECONDS,
-    LeaseKeeper,
-    SubscriptionSessions,
-    SubscriptionWatch,
-    renew_and_clean_up,
-)
+from nakadi.subscriptions.stream.leases import RENEWAL_SECONDS, LeaseKeeper, renew_and_clean_up
+from nakadi.subscriptions.stream.members import SubscriptionSessions, SubscriptionWatch
 from nakadi.subscriptions.stream.parking import ParkingService, ReplaySource
 from nakadi.subscriptions.stream.session import SubscriptionSession
 

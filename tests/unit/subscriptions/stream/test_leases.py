@@ -9,7 +9,8 @@ from nakadi.model.event_type import Position
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import NOTHING_YET
 from nakadi.subscriptions.api.assignments import CLOCK_MARGIN, LEASE_DURATION
-from nakadi.subscriptions.stream.members import LeaseKeeper, SubscriptionSessions, renew_and_clean_up
+from nakadi.subscriptions.stream.leases import LeaseKeeper, renew_and_clean_up
+from nakadi.subscriptions.stream.members import SubscriptionSessions
 from tests.support.clock import HandMovedClock
 from tests.support.coordination import a_session, an_assignment
 

@@ -1,0 +1,149 @@
+"""The lease of a process, by which others see that it lives, and the removal of sessions whose process has none."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterable
+from functools import cache, partial
+from uuid import uuid4
+
+from nakadi.common.metrics import Metrics
+from nakadi.common.work import attempted
+from nakadi.model.outcomes import Unavailable
+from nakadi.model.subscription import Assignment
+from nakadi.ports.clock import Clock
+from nakadi.ports.coordination import Coordination
+from nakadi.subscriptions.api import assignments
+from nakadi.subscriptions.stream.actions import ProcessLease
+from nakadi.subscriptions.stream.members import SubscriptionSessions
+
+log = logging.getLogger(__name__)
+
+RENEWAL_SECONDS = assignments.LEASE_DURATION.total_seconds() / 4
+
+# A session that begins should not begin on a lease that is about to end.
+SHORTEST_REMAINING_SECONDS = assignments.LEASE_DURATION.total_seconds() / 2
+
+
+class LeaseKeeper:
+    """The lease of this process, and the removal of sessions whose process has none any more.
+
+    Other processes regard a lease as over a while after it is over for its own process, so that clocks may differ by
+    that much. If it was over even for a moment, others may have given the partitions away: then the sessions of this
+    process end, and later ones belong to another lease under another name.
+
+    The lock has one thread renew at a time; a thread that reads `_lease` without it may see the one before, and then
+    removes no session that it would not remove anyway. Sessions to be removed are kept in a set whose single operations
+    are atomic; removing one twice does no harm.
+    """
+
+    def __init__(
+        self,
+        coordination: Coordination,
+        clock: Clock,
+        new_name: Callable[[], str] = lambda: str(uuid4()),
+        metrics: Metrics | None = None,
+    ) -> None:
+        self._metrics = metrics or Metrics()
+        self._coordination = coordination
+        self._clock = clock
+        self._new_name = new_name
+        self._lock = threading.Lock()
+        self._leases = assignments.LeaseWatch(coordination, clock)
+        self._lease = ProcessLease("", 0.0)
+        # Sessions that are over, but could not be removed yet.
+        self._unremoved: set[tuple[str, str]] = set()
+
+    def lease(self) -> ProcessLease:
+        """A lease that is good for some time to come. Raises `Unavailable`."""
+        with self._lock:
+            if not self._lease.is_good(self._clock.monotonic() + SHORTEST_REMAINING_SECONDS):
+                self._renew_and_count()
+            return self._lease
+
+    def renew(self) -> None:
+        """Renew the lease. Raises `Unavailable`."""
+        with self._lock:
+            self._renew_and_count()
+
+    def remove_expired_sessions(self, subscriptions: Iterable[tuple[SubscriptionSessions, Assignment]]) -> None:
+        """Remove the sessions whose process has no lease. The assignments must have been read before: leases are read
+        once, and only if other processes have sessions there.
+        """
+        living = cache(self._leases.living)
+        for members, assignment in subscriptions:
+            # Another thread may renew meanwhile, perhaps under a new name: that is in the store before it is here, so
+            # its sessions are found alive; those under the name of before stay until the next round.
+            others = [each for each in assignment.sessions if each.holder != self._lease.holder]
+            dead = assignments.sessions_without_lease(others, living()) if others else frozenset()
+            if dead:
+                log.info(
+                    "Removing sessions of %s whose lease has expired: %s", members.subscription, ", ".join(sorted(dead))
+                )
+                attempted(
+                    "removal of expired sessions", members.subscription, partial(self._remove_dead, members, dead)
+                )
+
+    def _remove_dead(self, members: SubscriptionSessions, dead: Collection[str]) -> None:
+        self._metrics.dead_sessions.add(members.remove(dead))
+
+    # Sessions that could not be removed
+
+    def retry_removal(self, subscription: str, session: str) -> None:
+        """A session is over, but may still be in the assignment: remove it later."""
+        self._unremoved.add((subscription, session))
+
+    @property
+    def has_unremoved(self) -> bool:
+        return bool(self._unremoved)
+
+    def remove_remaining(self, members_of: Callable[[str], SubscriptionSessions]) -> None:
+        """Try again to remove the sessions that are over."""
+        # A copy: streams that end in other threads add to it.
+        for subscription, session in tuple(self._unremoved):
+            if attempted(
+                "removal of an ended session", subscription, partial(members_of(subscription).remove, {session})
+            ):
+                self._unremoved.discard((subscription, session))
+
+    def close(self) -> None:
+        # With the lock: a renewal that is under way would write the lease again behind its release.
+        with self._lock:
+            try:
+                self._coordination.release(self._lease.holder)
+            except Unavailable:
+                log.warning("Releasing the lease failed, it will expire", exc_info=True)
+
+    def _renew_and_count(self) -> None:
+        outcome = "failed"
+        try:
+            self._prolong_lease()
+            outcome = "renewed"
+        finally:
+            self._metrics.lease_renewals.add(1, outcome)
+
+    def _prolong_lease(self) -> None:
+        # From before the request: its answer may have been under way for long.
+        began = self._clock.monotonic()
+        seconds = assignments.LEASE_DURATION.total_seconds()
+        lease = self._lease if self._lease.is_good(began) else ProcessLease(self._new_name(), began + seconds)
+        self._coordination.renew(lease.holder, self._clock.now() + assignments.LEASE_DURATION)
+        # An answer that came too late does not count: meanwhile other processes could see that there was no lease.
+        if lease.is_good(self._clock.monotonic()):
+            # Changed in place: the sessions that began on this lease hold the same object, and see how long it is good.
+            lease.good_until = began + seconds
+            self._lease = lease
+        else:
+            raise Unavailable("The lease could not be renewed in time.")
+
+
+def renew_and_clean_up(
+    keeper: LeaseKeeper,
+    subscriptions: Iterable[tuple[SubscriptionSessions, Assignment]],
+    members_of: Callable[[str], SubscriptionSessions],
+) -> None:
+    """What a process does every few seconds for its subscriptions, whose assignments were read before."""
+    keeper.renew()
+    keeper.remove_remaining(members_of)
+    keeper.remove_expired_sessions(subscriptions)
