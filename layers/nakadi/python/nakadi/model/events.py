@@ -48,6 +48,46 @@ class Record(NamedTuple):
     directed_to: str | None = None
 
 
+class RecordLines(Sequence[Record]):
+    """Records that have nothing but a value, one a line without a last break. They are made only where looked at."""
+
+    __slots__ = ("number", "text")
+
+    def __init__(self, text: bytes, number: int) -> None:
+        self.text = text
+        self.number = number
+
+    def __len__(self) -> int:
+        return self.number
+
+    def __iter__(self) -> Iterator[Record]:
+        return map(Record, self.text.split(b"\n"))
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Record]: ...
+
+    def __getitem__(self, index: int | slice) -> Record | Sequence[Record]:
+        return list(self)[index]
+
+    def parts(self, most_bytes: int) -> Iterator[RecordLines]:
+        """The same in parts of no more bytes than this, but for a longer line."""
+        text, begin = self.text, 0
+        while begin <= len(text):
+            end = len(text)
+            if end - begin > most_bytes:
+                end = text.rfind(b"\n", begin, begin + most_bytes)
+                if end < 0:
+                    end = text.find(b"\n", begin + most_bytes)
+                if end < 0:
+                    end = len(text)
+            part = text[begin:end]
+            yield RecordLines(part, part.count(b"\n") + 1)
+            begin = end + 1
+
+
 class StoredEvent(NamedTuple):
     """A record in its place."""
 

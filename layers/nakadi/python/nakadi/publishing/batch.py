@@ -10,7 +10,6 @@ the texts of its events, which are parsed a piece at a time, and again for each 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Protocol, overload
@@ -22,7 +21,14 @@ from msgspec import Struct
 from nakadi.common.work import GIVEN_UP, Turns
 from nakadi.model.outcomes import TooLarge, TryLater
 from nakadi.schemas import strict_json
-from nakadi.schemas.strict_json import Text, memory_exceeds, parsed_memory
+from nakadi.schemas.strict_json import (
+    JSON_STRING,
+    Text,
+    count_colons,
+    holds_too_long_integer,
+    memory_exceeds,
+    parsed_memory,
+)
 from nakadi.schemas.values import Exhausted, Steps
 
 Event = dict[str, Any]
@@ -31,15 +37,6 @@ Event = dict[str, Any]
 _MAX_WRITE_DEPTH = 254
 _DEPTH_PADDING = _MAX_WRITE_DEPTH - strict_json.MAX_DEPTH - 1
 _BRACKET_COUNTING_BYTES = 8192
-
-_JSON_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
-_ESCAPED_COLON = re.compile(rb"(?<!\\)(?:\\\\)*+\\u003[aA]")
-
-# An integer of 19 digits may or may not fit 64 bits. In a text without blanks, these symbols stand around a number.
-_NINETEEN_DIGITS = b"0" * 19
-_DIGITS_TO_ZERO = bytes.maketrans(b"123456789", b"000000000")
-_LONG_INTEGER = re.compile(rb"[:\[,](-?)([0-9]{19,})(?=[,\]}])")
-_LARGEST_INTEGERS = {b"": b"9223372036854775807", b"-": b"9223372036854775808"}
 
 # A long body is parsed in pieces of this many bytes, and of this much memory by the estimate of `parsed_memory`.
 PIECE_BYTES = 1024 * 1024
@@ -261,21 +258,8 @@ def _check_strict_json(events: list[Event], packed: bytes) -> None:
     """Raise `NotStrictJson` if an event, whose text has no blanks, has a repeated key or an integer beyond 64 bits."""
     for event, raw in zip(events, ARRAY_DECODER.decode(packed), strict=True):
         text = bytes(raw)
-        if _count_colons(text) != orjson.dumps(event).count(b":") or _holds_too_long_integer(text):
+        if count_colons(text) != orjson.dumps(event).count(b":") or holds_too_long_integer(text):
             raise NotStrictJson
-
-
-def _count_colons(text: bytes) -> int:
-    """How many colons an object has, in its strings too. With each repeated key, a parser loses one at least."""
-    escaped = len(_ESCAPED_COLON.findall(text)) if b"\\u003" in text else 0
-    return text.count(b":") + escaped
-
-
-def _holds_too_long_integer(text: bytes) -> bool:
-    if _NINETEEN_DIGITS not in text.translate(_DIGITS_TO_ZERO):
-        return False
-    found = _LONG_INTEGER.findall(_JSON_STRING.sub(b'""', text))
-    return any(len(digits) > 19 or digits > _LARGEST_INTEGERS[sign] for sign, digits in found)
 
 
 def _sizes_above(limit: int, texts: Iterable[Text | msgspec.Raw]) -> Mapping[int, int]:
@@ -287,7 +271,7 @@ def _member_bounds(text: bytes, name: str) -> tuple[int, int]:
     """Where in the text of an object the value of a member begins and ends."""
     end = 0
     for key, value in _OBJECT_DECODER.decode(text).items():
-        string = _JSON_STRING.match(text, end + 1)
+        string = JSON_STRING.match(text, end + 1)
         assert string is not None
         start = string.end() + 1
         end = start + len(bytes(value))

@@ -6,15 +6,19 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
+import msgspec
 import orjson
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from nakadi.model.event_type import Category, EnrichmentStrategy, EventType, PartitionStrategy, Version
+from nakadi.model.events import RecordLines
 from nakadi.model.outcomes import Malformed
-from nakadi.publishing.batch import Batch, BatchPiece, WorkBudget
+from nakadi.publishing.batch import ARRAY_DECODER, Batch, BatchPiece, WorkBudget
 from nakadi.publishing.outcome import BatchRejected, PublishingStep
+from nakadi.schemas.shapes import METADATA_BEGINNING, DecodedBatch, UsualMetadata
 from nakadi.schemas.values import Exhausted, NoSuchField, path_segments, text_of, value_at
 
 # Partitions -----------------------------------------------------------------------------------------------------------
@@ -47,8 +51,7 @@ def choose_partitions(
     match event_type.partition_strategy:
         case PartitionStrategy.RANDOM:
             # Going through the events of a long batch parses them, so it is not done for nothing.
-            number, of = len(events), event_type.timeline.partitions
-            return [int(random_number() * of) for _ in range(number)] if of > 1 else [0] * number, [None] * number
+            return random_partitions(len(events), event_type.timeline.partitions, random_number), [None] * len(events)
         case PartitionStrategy.USER_DEFINED:
             choose = _partition_chooser_by_metadata(event_type.partitions)
         case PartitionStrategy.HASH:
@@ -65,6 +68,10 @@ def choose_partitions(
         partitions.append(partition)
         keys.append(key)
     return partitions, keys
+
+
+def random_partitions(events: int, partitions: int, random_number: RandomNumber) -> list[int]:
+    return [int(random_number() * partitions) for _ in range(events)] if partitions > 1 else [0] * events
 
 
 def _partition_chooser_by_metadata(partitions: tuple[str, ...]) -> Callable[[Event], _PartitionChoice]:
@@ -165,6 +172,10 @@ BROKER_METADATA_FIELDS = frozenset({"published_by", "received_at", "event_type",
 """The metadata that the broker adds. Most producers leave them to it."""
 
 
+_ENCODER = msgspec.json.Encoder()
+_type_of, _flow_id_of = attrgetter("event_type"), attrgetter("flow_id")
+
+
 class BatchOrigin(Struct, frozen=True, kw_only=True):
     """What is the same for all events of a request."""
 
@@ -178,13 +189,7 @@ def enriched_texts(event_type: EventType, batch: Batch, origin: BatchOrigin, par
     """The texts of the events as they are stored: as they came, but for their metadata."""
     if EnrichmentStrategy.METADATA not in event_type.enrichment_strategies:
         return batch.texts()
-    stamp = {
-        "published_by": origin.published_by,
-        "received_at": timestamp_text(origin.received_at),
-        "event_type": event_type.name,
-        "version": str(origin.version),
-        "flow_id": origin.flow_id,
-    }
+    stamp = _stamp(event_type, origin)
     stamps = {each: {**stamp, "partition": str(each)} for each in set(partitions)}
     endings = {each: b",%b" % orjson.dumps(added)[1:] for each, added in stamps.items()}
     texts: list[bytes] = []
@@ -193,6 +198,65 @@ def enriched_texts(event_type: EventType, batch: Batch, origin: BatchOrigin, par
             "metadata", _metadata_changes(piece, stamps, endings, partitions, len(texts))
         )
     return texts
+
+
+def _stamp(event_type: EventType, origin: BatchOrigin) -> dict[str, str]:
+    """What is added to the metadata of all events alike."""
+    return {
+        "published_by": origin.published_by,
+        "received_at": timestamp_text(origin.received_at),
+        "event_type": event_type.name,
+        "version": str(origin.version),
+        "flow_id": origin.flow_id,
+    }
+
+
+def enriched_lines(
+    event_type: EventType, batch: DecodedBatch, origin: BatchOrigin, partitions: Sequence[int]
+) -> Mapping[int, RecordLines] | None:
+    """The records of each partition; None if what is added to their metadata differs in more than the partition.
+
+    What is added to all events of a partition is put in by one replacement in the text of all of them.
+    """
+    stamp: Mapping[str, str] | None = None
+    if EnrichmentStrategy.METADATA in event_type.enrichment_strategies:
+        stamp = _stamp_unless_sent(event_type, origin, batch.metadata)
+        if stamp is None:
+            return None
+    groups: dict[int, list[msgspec.Raw]] = {}
+    events: list[msgspec.Raw] = ARRAY_DECODER.decode(batch.text)
+    if partitions.count(partitions[0]) == len(partitions):
+        groups[partitions[0]] = events
+    else:
+        for partition, event in zip(partitions, events, strict=True):
+            groups.setdefault(partition, []).append(event)
+    found: dict[int, RecordLines] = {}
+    for partition, group in groups.items():
+        lines = sent = _ENCODER.encode_lines(group)
+        if stamp is not None:
+            added = orjson.dumps({**stamp, "partition": str(partition)})[1:-1] + b","
+            lines = sent.replace(METADATA_BEGINNING, METADATA_BEGINNING + added)
+            if len(lines) != len(sent) + len(group) * len(added):
+                return None
+        found[partition] = RecordLines(lines[:-1], len(group))
+    return found
+
+
+def _stamp_unless_sent(
+    event_type: EventType, origin: BatchOrigin, metadata: Sequence[UsualMetadata]
+) -> Mapping[str, str] | None:
+    """What is added to the metadata of all events: what all of them have sent stays. None if only some have sent it."""
+    stamp = _stamp(event_type, origin)
+    types, flow_ids = set(map(_type_of, metadata)), set(map(_flow_id_of, metadata))
+    if types == {event_type.name}:
+        del stamp["event_type"]
+    elif types != {UNSET}:
+        return None
+    if UNSET not in flow_ids and "" not in flow_ids:
+        del stamp["flow_id"]
+    elif flow_ids != {UNSET}:
+        return None
+    return stamp
 
 
 def _metadata_changes(

@@ -6,7 +6,7 @@ the last step, storing, has results that differ from event to event.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, StrEnum, auto
 from typing import Any
 
@@ -98,17 +98,17 @@ def outcome_of_rejection(events: Sequence[Mapping[str, Any]], rejection: BatchRe
 
 
 def outcome_of_append(
-    events: Sequence[Mapping[str, Any]], partitions: Sequence[int], fates: Mapping[int, Fate]
+    read_events: Callable[[], Sequence[Mapping[str, Any]]], partitions: Sequence[int], fates: Mapping[int, Fate]
 ) -> BatchOutcome:
-    """The outcome of a batch whose partitions had these fates."""
+    """The outcome of a batch whose partitions had these fates. Its events are looked at if not all were stored."""
     refused: dict[int, str] = {}
     for partition, fate in fates.items():
         if isinstance(fate, Refused):
             refused[partition] = fate.reason
     if not refused:
-        return BatchOutcome(BatchStatus.STORED, stored=len(events))
+        return BatchOutcome(BatchStatus.STORED, stored=len(partitions))
     items: list[ItemResult] = []
-    for event, partition in zip(events, partitions, strict=True):
+    for event, partition in zip(read_events(), partitions, strict=True):
         failed = partition in refused
         items.append(
             ItemResult(

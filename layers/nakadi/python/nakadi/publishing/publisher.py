@@ -12,7 +12,7 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import repeat
 from typing import TypeVar
 
@@ -24,13 +24,21 @@ from nakadi.common.metrics import Metrics
 from nakadi.common.work import Turns, client_never_gone
 from nakadi.event_types.repository import EVENT_TYPE_BUSY, EventTypes
 from nakadi.model.authorization import Attribute, Feature, Operation, Subject
-from nakadi.model.event_type import EventType, SchemaType
+from nakadi.model.event_type import EventType, PartitionStrategy, SchemaType
 from nakadi.model.events import Record, Refused
-from nakadi.model.outcomes import NotPermitted, TryLater, Unavailable
+from nakadi.model.outcomes import Fault, NotPermitted, Outcome, TryLater, Unavailable
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import Append, EventLogs, Fates, SealedTopic, UnknownTopic
 from nakadi.publishing.batch import Batch, BatchLimits, BatchPiece, WorkBudget
-from nakadi.publishing.enrichment import BatchOrigin, RandomNumber, choose_partitions, compaction_keys, enriched_texts
+from nakadi.publishing.enrichment import (
+    BatchOrigin,
+    RandomNumber,
+    choose_partitions,
+    compaction_keys,
+    enriched_lines,
+    enriched_texts,
+    random_partitions,
+)
 from nakadi.publishing.outcome import (
     BatchOutcome,
     BatchRejected,
@@ -46,6 +54,7 @@ from nakadi.publishing.validation import (
     check_owners,
     effective_schema_of,
     find_owners,
+    is_parsed_at_once,
     read_batch,
     validate_events,
 )
@@ -76,7 +85,17 @@ class BatchSender(Struct, frozen=True, kw_only=True):
     is_gone: Callable[[], bool]
 
 
-PrepareRecords = Callable[[EventType, Batch, BatchSender], tuple[Sequence[int], Iterable[Record]]]
+class SentBody(Struct, frozen=True):
+    """The body of a request. `read` reads the batch in it, once."""
+
+    body: bytes
+    read: Callable[[], Batch]
+
+
+PreparedRecords = tuple[Sequence[int], Mapping[int, Sequence[Record]]]
+"""The partition of each event, and the records of each partition."""
+
+PrepareRecords = Callable[[EventType, SentBody, BatchSender], PreparedRecords]
 """Makes the records of a batch, and chooses the partition of each. Raises `BatchRejected`."""
 
 CountEvents = Callable[[str, int, int], None]
@@ -157,15 +176,16 @@ class Publisher(Struct, frozen=True, kw_only=True):
         batch is stored for it: the topic of a deleted event type is gone, and permission is asked again for the event
         type that is read then.
         """
-        batch = read_batch(body, self.limits, partial(self.turns.turn, sender.is_gone))
-        event_type = self.event_types.cached(name)
+        sent = SentBody(body, cache(partial(read_batch, body, self.limits, partial(self.turns.turn, sender.is_gone))))
+        try:
+            event_type = self.event_types.cached(name)
+        except (Outcome, Fault):
+            sent.read()  # a body that cannot be read is what clients are told of first
+            raise
         deadline = self.clock.monotonic() + self.max_wait
         while True:
             try:
-                if not self.permissions.allows(Operation.WRITE, event_type.resource, sender.subject):
-                    raise denied(Operation.WRITE, event_type.resource)
-                partitions, records = prepare(event_type, batch, sender)
-                by_partition = _group_by_partition(partitions, records)
+                partitions, by_partition = prepare(event_type, sent, sender)
                 timeline, fates = event_type.timeline, NO_FATES
                 if by_partition:
                     try:
@@ -180,11 +200,13 @@ class Publisher(Struct, frozen=True, kw_only=True):
                 if newer is not None:
                     event_type = newer
                 elif isinstance(refusal, BatchRejected):
-                    return self._count_events(name, len(body), outcome_of_rejection(batch.events, refusal), count)
+                    return self._count_events(name, len(body), outcome_of_rejection(sent.read().events, refusal), count)
                 else:
                     raise
             else:
-                return self._count_events(name, len(body), outcome_of_append(batch.events, partitions, fates), count)
+                return self._count_events(
+                    name, len(body), outcome_of_append(lambda: sent.read().events, partitions, fates), count
+                )
 
     def _count_events(self, name: str, size: int, outcome: BatchOutcome, count: CountEvents) -> BatchOutcome:
         stored = outcome.stored
@@ -200,9 +222,13 @@ class Publisher(Struct, frozen=True, kw_only=True):
 
     # What is made of a batch
 
-    def _make_records(
-        self, event_type: EventType, batch: Batch, sender: BatchSender
-    ) -> tuple[Sequence[int], Iterable[Record]]:
+    def _make_records(self, event_type: EventType, sent: SentBody, sender: BatchSender) -> PreparedRecords:
+        prepared = self._make_records_at_once(event_type, sent.body, sender)
+        if prepared is not None:
+            self._check_permission(event_type, sender)
+            return prepared
+        batch = sent.read()
+        self._check_permission(event_type, sender)
         budget = WorkBudget(self.limits.steps, self.turns, sender.is_gone)
         try:
             if not isinstance(batch, BatchPiece):
@@ -215,21 +241,43 @@ class Publisher(Struct, frozen=True, kw_only=True):
             partitions, keys = choose_partitions(event_type, batch.events, self.random_number, budget)
             if event_type.cleanup_policy.compacts:
                 keys = compaction_keys(batch.events)
-            origin = BatchOrigin(
-                published_by=sender.subject.name,
-                flow_id=sender.flow_id,
-                received_at=self.clock.now(),
-                version=event_type.schema.version,
-            )
-            values = enriched_texts(event_type, batch, origin, partitions)
+            values = enriched_texts(event_type, batch, self._origin(event_type, sender), partitions)
         finally:
             budget.close()
         # As `Record._make` does it, without a call for each event.
-        return partitions, map(_RECORD_FROM_TUPLE, zip(values, keys, owners, repeat(sender.directed_to)))
+        records = map(_RECORD_FROM_TUPLE, zip(values, keys, owners, repeat(sender.directed_to)))
+        return partitions, _group_by_partition(partitions, records)
 
-    def _make_tombstones(
-        self, event_type: EventType, batch: Batch, sender: BatchSender
-    ) -> tuple[Sequence[int], Iterable[Record]]:
+    def _make_records_at_once(self, event_type: EventType, body: bytes, sender: BatchSender) -> PreparedRecords | None:
+        """The same for a body of valid events that need nothing unusual; None where that cannot be said for certain."""
+        if (
+            not is_parsed_at_once(body)
+            or event_type.partition_strategy is not PartitionStrategy.RANDOM
+            or event_type.event_owner_selector is not None
+            or event_type.cleanup_policy.compacts
+            or event_type.schema.type is not SchemaType.JSON
+            or sender.directed_to is not None
+        ):
+            return None
+        validator = self.validators.of(event_type, partial(effective_schema_of, event_type))
+        batch = validator.batches and validator.batches.decode(body)
+        if not batch or not 0 < batch.count <= self.limits.events or len(body) > self.limits.event_bytes:
+            return None
+        partitions = random_partitions(batch.count, event_type.timeline.partitions, self.random_number)
+        lines = enriched_lines(event_type, batch, self._origin(event_type, sender), partitions)
+        return (partitions, lines) if lines is not None else None
+
+    def _origin(self, event_type: EventType, sender: BatchSender) -> BatchOrigin:
+        return BatchOrigin(
+            published_by=sender.subject.name,
+            flow_id=sender.flow_id,
+            received_at=self.clock.now(),
+            version=event_type.schema.version,
+        )
+
+    def _make_tombstones(self, event_type: EventType, sent: SentBody, sender: BatchSender) -> PreparedRecords:
+        batch = sent.read()
+        self._check_permission(event_type, sender)
         budget = WorkBudget(self.limits.steps, self.turns, sender.is_gone)
         try:
             owners, reached = self._find_permitted_owners(event_type, batch, sender.subject)
@@ -240,7 +288,11 @@ class Publisher(Struct, frozen=True, kw_only=True):
             keys = compaction_keys(batch.events)
         finally:
             budget.close()
-        return partitions, map(Record, repeat(None), keys, owners)
+        return partitions, _group_by_partition(partitions, map(Record, repeat(None), keys, owners))
+
+    def _check_permission(self, event_type: EventType, sender: BatchSender) -> None:
+        if not self.permissions.allows(Operation.WRITE, event_type.resource, sender.subject):
+            raise denied(Operation.WRITE, event_type.resource)
 
     def _find_permitted_owners(
         self, event_type: EventType, batch: Batch, subject: Subject

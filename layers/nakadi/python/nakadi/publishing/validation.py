@@ -118,9 +118,14 @@ def _read_strictly(body: bytes, limits: BatchLimits) -> Batch:
         raise _malformed_body(str(error)) from error
 
 
+def is_parsed_at_once(body: bytes) -> bool:
+    """Whether the events of a body need not be parsed a piece at a time."""
+    return len(body) <= SHORT_BODY_BYTES or (len(body) <= PIECE_BYTES and parsed_memory(body) <= PIECE_MEMORY)
+
+
 def _read_fast(body: bytes, limits: BatchLimits) -> Batch:
     """The events of a body that is not cut by hand; raises one of `PARSE_ERRORS` if it has to be."""
-    if len(body) <= PIECE_BYTES and parsed_memory(body) <= PIECE_MEMORY:
+    if is_parsed_at_once(body):
         piece = parse_piece(body)
         limits.check_event_count(len(piece.events))
         return piece

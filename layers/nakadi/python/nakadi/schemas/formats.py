@@ -29,7 +29,7 @@ _USUAL_TEXT = (
     r"[Tt](?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{0,9})?"
     r"(?:[Zz]|[+-](?:(?:0\d|1[0-7]):[0-5]\d|18:00))"
 )
-_USUAL = re.compile(_USUAL_TEXT, re.ASCII).fullmatch
+is_usual_timestamp = re.compile(_USUAL_TEXT, re.ASCII).fullmatch
 USUAL_TIMESTAMP = rf"(?a)\A(?:{_USUAL_TEXT})\Z"
 """A pattern of texts that are moments. Some moments look otherwise."""
 
@@ -66,7 +66,7 @@ _LONGEST_QUOTE = 64
 
 def timestamp_problem(text: str) -> str | None:
     """Why this is not a moment, in the words that clients know, or None if it is one."""
-    if _USUAL(text) is not None:
+    if is_usual_timestamp(text) is not None:
         return None
     found: dict[str, str] = {}
     reason = _malformed_timestamp(text, found) or _range_problem(found)

@@ -236,6 +236,32 @@ def utf16_length(text: str) -> int:
     return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
 
 
+# What other parsers pass over -----------------------------------------------------------------------------------------
+
+
+JSON_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+_ESCAPED_COLON = re.compile(rb"(?<!\\)(?:\\\\)*+\\u003[aA]")
+
+# An integer of 19 digits may or may not fit 64 bits. In a text without blanks, these symbols stand around a number.
+_NINETEEN_DIGITS = b"0" * 19
+_DIGITS_TO_ZERO = bytes.maketrans(b"123456789", b"000000000")
+_LONG_INTEGER = re.compile(rb"[:\[,](-?)([0-9]{19,})(?=[,\]}])")
+_LARGEST_INTEGERS = {b"": b"9223372036854775807", b"-": b"9223372036854775808"}
+
+
+def count_colons(text: bytes) -> int:
+    """How many colons an object has, in its strings too. With each repeated key, a parser loses one at least."""
+    escaped = len(_ESCAPED_COLON.findall(text)) if b"\\u003" in text else 0
+    return text.count(b":") + escaped
+
+
+def holds_too_long_integer(text: bytes) -> bool:
+    if _NINETEEN_DIGITS not in text.translate(_DIGITS_TO_ZERO):
+        return False
+    found = _LONG_INTEGER.findall(JSON_STRING.sub(b'""', text))
+    return any(len(digits) > 19 or digits > _LARGEST_INTEGERS[sign] for sign, digits in found)
+
+
 # Memory ---------------------------------------------------------------------------------------------------------------
 
 Text = bytes | memoryview

@@ -16,7 +16,7 @@ from nakadi.schemas.explanation import STEPS_OF_LONG_EXPLANATION, STEPS_OF_SHORT
 from nakadi.schemas.formats import BadPattern, Patterns
 from nakadi.schemas.keywords import ALWAYS, NEVER, TYPES, CodeCheck, Constants, all_of, check_of_scalar
 from nakadi.schemas.limits import check_tree
-from nakadi.schemas.shapes import looks_at
+from nakadi.schemas.shapes import BatchDecoder, batch_decoder, looks_at
 from nakadi.schemas.submission import check_loadable, check_references
 from nakadi.schemas.values import MOST_STEPS, Exhausted, Steps, all_differ
 
@@ -29,14 +29,15 @@ class Validator:
     """A schema compiled to a function, for any number of threads.
 
     `check` is that function: it says whether an event is valid, raises `RecursionError` for one that is too deep, and
-    `Exhausted` for one that takes too many steps.
+    `Exhausted` for one that takes too many steps. `batches`, if there is one, decodes batches of valid events at once.
     """
 
-    __slots__ = ("_document", "_patterns", "check")
+    __slots__ = ("_document", "_patterns", "batches", "check")
 
     def __init__(self, document: SchemaDocument, check: Accepts, patterns: Patterns) -> None:
         self._document = document
         self.check = check
+        self.batches: BatchDecoder | None = None
         self._patterns = patterns
 
     def accepts(self, event: Any, steps: Steps | None = None) -> bool:
@@ -104,7 +105,7 @@ class Validators:
                 self.hits += 1
                 self._entries.move_to_end(key)
         # Compiling takes long, so it must not hold the lock of all; each entry has one of its own for that.
-        return entry.made or entry.make(effective)
+        return entry.made or entry.make(effective, has_metadata=event_type.category is not Category.UNDEFINED)
 
 
 _Key = tuple[str, Version, CompatibilityMode, CleanupPolicy, Category]
@@ -119,11 +120,14 @@ class _CachedValidator:
         self._lock = threading.Lock()
         self.made: Validator | None = None
 
-    def make(self, effective: Callable[[], Mapping[str, Any]]) -> Validator:
+    def make(self, effective: Callable[[], Mapping[str, Any]], *, has_metadata: bool) -> Validator:
         refuse_if_quick()
         with self._lock:
             if self.made is None:
-                self.made = compile_validator(effective())
+                schema = effective()
+                made = compile_validator(schema)
+                made.batches = batch_decoder(schema, has_metadata=has_metadata)
+                self.made = made
             return self.made
 
 

@@ -19,7 +19,7 @@ import orjson
 import zstandard
 
 from nakadi.model.authorization import Attribute
-from nakadi.model.events import Record
+from nakadi.model.events import Record, RecordLines
 
 HEADER = struct.Struct("<2sBBII")
 MAGIC = b"nf"
@@ -47,11 +47,12 @@ class BadFrame(Exception):
 
 def encode(records: Sequence[Record | None]) -> bytes:
     """A frame of these records; None keeps the place of one that is gone."""
-    lines = [record.value or b"" if record else b"" for record in records]
-    joined = b"\n".join(lines)
+    if isinstance(records, RecordLines):
+        joined, notes = records.text, b""
+    else:
+        joined, notes = b"\n".join([record.value or b"" if record else b"" for record in records]), _notes_json(records)
     if records and joined.count(b"\n") != len(records) - 1:
         raise ValueError("an event contains a line break")
-    notes = _notes_json(records)
     flags, payload = _compressed_if_smaller(HAS_NOTES_FLAG if notes else 0, notes + joined)
     return HEADER.pack(MAGIC, VERSION, flags, len(records), len(notes)) + payload
 

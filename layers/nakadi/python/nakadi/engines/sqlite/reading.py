@@ -13,7 +13,17 @@ import orjson
 from msgspec import Struct
 
 from nakadi.engines.common import frames
-from nakadi.model.events import Bounds, EventLines, Lines, Record, Slice, StoredEvent, microseconds, moment_of
+from nakadi.model.events import (
+    Bounds,
+    EventLines,
+    Lines,
+    Record,
+    RecordLines,
+    Slice,
+    StoredEvent,
+    microseconds,
+    moment_of,
+)
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
 
@@ -63,6 +73,11 @@ class FrameRow(NamedTuple):
 
 
 def chunks_of(records: Sequence[Record]) -> Iterator[Chunk]:
+    if isinstance(records, RecordLines):
+        for part in records.parts(FRAME_BYTES):
+            size = len(part.text) + 1
+            yield Chunk(part, part.number, size, frames.encode(part) if size > LARGEST_RECORDS_TO_JOIN else None)
+        return
     for group, size in _groups_of_frame_size(records, [len(record.value or b"") + 1 for record in records]):
         if size > LARGEST_RECORDS_TO_JOIN:
             yield Chunk(group, len(group), size, frames.encode(group))
@@ -79,6 +94,9 @@ def merged(chunks: Sequence[Chunk]) -> Iterator[Chunk]:
     ):
         if len(group) == 1:
             yield group[0]
+        elif len(lines := [each.records.text for each in group if isinstance(each.records, RecordLines)]) == len(group):
+            count = sum([chunk.count for chunk in group])
+            yield Chunk(RecordLines(b"\n".join(lines), count), count, size)
         else:
             records = [record for chunk in group for record in chunk.records]
             yield Chunk(records, len(records), size)

@@ -223,8 +223,8 @@ class RemoteWriter:
 
 
 def _without_copies(chunk: Chunk) -> Chunk:
-    """Without the records of a chunk that has its frame."""
-    return chunk if chunk.frame is None else Chunk((), chunk.count, chunk.size, chunk.frame)
+    """Without the records of a chunk that has its frame; others are sent as they are."""
+    return Chunk(() if chunk.frame else tuple(chunk.records), chunk.count, chunk.size, chunk.frame)
 
 
 class _SocketOutbox:

@@ -23,7 +23,7 @@ from nakadi.common.metrics import Metrics
 from nakadi.engines.common import frames
 from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.engines.sqlite.reading import LARGEST_RECORDS_TO_JOIN, ROW_HEAD, Chunk, PreparedRecords, chunks_of, merged
-from nakadi.model.events import Record, TopicPartition, microseconds
+from nakadi.model.events import Record, RecordLines, TopicPartition, microseconds
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import SealedTopic, UnknownTopic
@@ -102,6 +102,8 @@ class _PendingAppend:
 def chunked(records: Sequence[Record]) -> Sequence[Chunk]:
     if isinstance(records, PreparedRecords):
         return records.chunks
+    if isinstance(records, RecordLines) and (size := len(records.text) + 1) <= LARGEST_RECORDS_TO_JOIN:
+        return [Chunk(records, records.number, size)]
     if len(records) == 1 and (size := len(records[0].value or b"") + 1) <= LARGEST_RECORDS_TO_JOIN:
         # As `chunks_of` has it, in fewer calls: a single event has nothing to share them with.
         frames.check(records)

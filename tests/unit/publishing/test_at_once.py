@@ -1,0 +1,158 @@
+"""A batch of usual events is decoded, checked and enriched as a whole, and what comes of it is the same."""
+
+import json
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from nakadi.model.authorization import UNAUTHENTICATED
+from nakadi.model.event_type import Category
+from nakadi.model.events import RecordLines
+from nakadi.model.outcomes import Malformed, NotFound
+from nakadi.publishing import publisher
+from nakadi.publishing.outcome import BatchStatus
+from tests.support.builders import an_event_type
+from tests.support.publishing import EID, House, a_business_type, metadata
+
+SCHEMA = {
+    "type": "object",
+    "required": ["n"],
+    "properties": {
+        "n": {"type": "integer", "minimum": 0},
+        "note": {"type": ["string", "null"]},
+        "lines": {"type": "array", "items": {"type": "object", "properties": {"sku": {"type": "string"}}}},
+    },
+}
+
+
+def event_types():
+    yield a_business_type(name="one", schema=SCHEMA)
+    yield a_business_type(name="three", schema=SCHEMA, partitions=3)
+    yield a_business_type(name="data", schema=SCHEMA, category=Category.DATA, partitions=2)
+    yield a_business_type(name="plain", schema=SCHEMA, enrichment_strategies=())
+    yield an_event_type(name="undefined", schema=a_business_type(schema=SCHEMA).schema)
+
+
+def houses():
+    """Two with the same event types."""
+    pair = House(), House()
+    for house in pair:
+        for event_type in event_types():
+            house.add(event_type)
+    return pair
+
+
+EVENTS = some.fixed_dictionaries(
+    {"n": some.integers(-1, 2**63) | some.sampled_from([1, 2, 1.0])},
+    optional={
+        "note": some.none() | some.text(max_size=4) | some.just('"metadata":{'),
+        "lines": some.lists(some.fixed_dictionaries({}, optional={"sku": some.text(max_size=2)}), max_size=2),
+        "more": some.integers(0, 1),
+    },
+)
+METADATA = some.fixed_dictionaries(
+    {"eid": some.just(EID), "occurred_at": some.sampled_from(["2026-11-21T12:00:00Z", "2024-02-29T12:00:00Z"])},
+    optional={
+        "event_type": some.sampled_from(["one", "three", "data", "plain"]),
+        "flow_id": some.sampled_from(["", "mine", "yours"]),
+        "span_ctx": some.dictionaries(some.sampled_from(["a", "metadata"]), some.text(max_size=2), max_size=2),
+        "partition": some.just("7"),
+        "parent_eids": some.just([EID]),
+    },
+)
+SPELLINGS = [
+    orjson.dumps,
+    lambda events: json.dumps(events).encode(),
+    lambda events: orjson.dumps(events, option=orjson.OPT_INDENT_2),
+    lambda events: orjson.dumps(events).replace(b'"metadata"', b'"\\u006detadata"', 1),
+    lambda events: orjson.dumps(events).replace(b'"n":1', b'"n":1,"n":1', 1),
+    lambda events: orjson.dumps(events).replace(b"}", b",}", 1),
+]
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return houses()
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    name=some.sampled_from([each.name for each in event_types()]),
+    events=some.lists(some.tuples(EVENTS, METADATA), max_size=4),
+    alike=some.booleans(),
+    spelled=some.sampled_from(SPELLINGS),
+)
+def test_what_comes_of_a_batch_is_the_same(pair, name, events, alike, spelled):
+    """Outcomes, partitions and stored events are those of a batch whose events are looked at one by one."""
+    sent = [event | {"metadata": events[0][1] if alike else about} for event, about in events]
+    if name == "undefined":
+        sent = [event for event, _ in events]
+    if name == "data":
+        sent = [{"metadata": event.pop("metadata"), "data_type": "t", "data_op": "C", "data": event} for event in sent]
+    body = spelled(sent)
+    came = []
+    for house, at_once in zip(pair, (True, False), strict=True):
+        house.log.appends.clear()
+        with pytest.MonkeyPatch.context() as patch:
+            if not at_once:
+                patch.setattr(publisher, "is_parsed_at_once", lambda _: False)
+            try:
+                outcome = house.publisher.publish(name, body, UNAUTHENTICATED, "the-flow")
+            except Malformed as refusal:
+                outcome = refusal.detail
+        stored = [
+            {
+                partition: [(orjson.loads(each[0]), *each[1:]) for each in records]
+                for partition, records in batches.items()
+            }
+            for _, batches in house.log.appends
+        ]
+        came.append((outcome, stored))
+    assert came[0] == came[1]
+
+
+def test_usual_batches_are_taken_at_once():
+    """In any order of members, with blanks, and with what all events have sent of what the broker adds."""
+    [house, _] = houses()
+    house.draws += [0.1, 0.4, 0.9] * 100
+    for about in ({}, {"flow_id": "mine"}, {"event_type": "three", "span_ctx": {"a": "b"}}):
+        events = [{"n": number, "metadata": metadata(**about)} for number in range(20)]
+        for body in (orjson.dumps(events), json.dumps(events[::-1], indent=1).encode()):
+            house.log.appends.clear()
+            assert house.publish(a_business_type(name="three"), body).status is BatchStatus.STORED
+            [(_, batches)] = house.log.appends
+            assert {type(records) for records in batches.values()} == {RecordLines}
+            assert sum(map(len, batches.values())) == 20
+            for partition, records in batches.items():
+                for record in records:
+                    stored = orjson.loads(record.value)["metadata"]
+                    assert stored["partition"] == str(partition)
+                    assert stored["event_type"] == "three"
+                    assert stored["flow_id"] == about.get("flow_id", "the-flow")
+
+
+def test_partitions_of_a_batch_that_is_taken_at_once_are_refused_one_by_one():
+    """What became of each event is told as it is for any other batch."""
+    [house, _] = houses()
+    house.draws += [0.1, 0.4, 0.9] * 10
+    house.log.refusing[1] = "full"
+    events = [{"n": number, "metadata": metadata()} for number in range(20)]
+    outcome = house.publish(a_business_type(name="three"), events)
+    assert outcome.status is BatchStatus.NOT_ALL_STORED
+    assert {item.partition: item.publishing_status.value for item in outcome.items} == {
+        "0": "submitted",
+        "1": "failed",
+        "2": "submitted",
+    }
+    assert {item.eid for item in outcome.items} == {EID}
+
+
+def test_a_body_that_cannot_be_read_is_told_first():
+    """A malformed body is refused as such, whether the event type exists or may be written, or not. (P19)"""
+    house = House()
+    with pytest.raises(NotFound):
+        house.publisher.publish("unknown", b"[{}]", UNAUTHENTICATED, "f")
+    with pytest.raises(Malformed):
+        house.publisher.publish("unknown", b"[{]", UNAUTHENTICATED, "f")

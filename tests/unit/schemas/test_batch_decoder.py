@@ -1,0 +1,184 @@
+"""A batch that is decoded at once is valid and strict JSON: what is not, or cannot be told, is declined."""
+
+import json
+
+import msgspec
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from nakadi.model.event_type import CleanupPolicy
+from nakadi.schemas import strict_json
+from nakadi.schemas.document import metadata_schema
+from nakadi.schemas.shapes import METADATA_BEGINNING, batch_decoder
+from nakadi.schemas.validation import compile_validator
+from tests.unit.schemas.test_shapes import OBJECTS, like
+
+TEXT = {"type": "string"}
+ORDER = {
+    "type": "object",
+    "required": ["n"],
+    "properties": {
+        "n": {"type": "integer", "minimum": 0},
+        "sum": {"type": "number"},
+        "note": {"type": ["string", "null"]},
+        "lines": {"type": "array", "items": {"type": "object", "properties": {"sku": TEXT, "a:b": TEXT}}},
+        "names": {"type": "object", "additionalProperties": TEXT},
+    },
+}
+EID = "105a76d8-db49-4144-ace7-e683e8f4ba46"
+SENT = {"eid": EID, "occurred_at": "2026-11-21T12:00:00Z"}
+
+
+def with_metadata(schema):
+    sent = metadata_schema("order", CleanupPolicy.DELETE)
+    return {**schema, "properties": {**schema["properties"], "metadata": sent}, "required": ["metadata"]}
+
+
+def decoded(schema, body, *, has_metadata=False):
+    decoder = batch_decoder(schema, has_metadata=has_metadata)
+    assert decoder is not None
+    return decoder.decode(body if isinstance(body, bytes) else body.encode())
+
+
+@settings(max_examples=150, deadline=None)
+@given(some.data(), some.integers(0, 300), some.sampled_from(["", "", "", " ", ",", "0", "9" * 20, '"', "\\u003a"]))
+def test_what_is_decoded_is_valid_and_strict(data, at, inserted):
+    """Whatever is decoded, the thorough validator accepts and the strict parser reads, and its text has no blanks."""
+    schema = data.draw(OBJECTS)
+    decoder = batch_decoder(schema, has_metadata=False)
+    events = data.draw(some.lists(like(schema), min_size=1, max_size=4))
+    text = json.dumps(events, ensure_ascii=data.draw(some.booleans()))
+    body = (text[: at % len(text)] + inserted + text[at % len(text) :]).encode("utf-8", "surrogatepass")
+
+    batch = decoder and decoder.decode(body)
+
+    if batch:
+        read, _ = strict_json.read(body.decode())
+        validator = compile_validator(schema)
+        assert len(read) == batch.count
+        assert all(type(event) is dict and validator.accepts(event) for event in read)
+        assert orjson.loads(batch.text) == orjson.loads(body)
+        assert batch.text == msgspec.json.format(body, indent=-1)
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        *(
+            '{"n":1}',
+            '{ "n" : 1 ,\n"note":null}',
+            '{"n":9223372036854775807}',
+            '{"n":1,"sum":1.50}',
+            '{"sum":1E2,"n":0}',
+        ),
+        *('{"n":1,"lines":[{"sku":"a:b","a:b":"\\u003a"},{}]}', '{"n":1,"note":"\\u00e9"}', '{"n":1,"names":{"x":""}}'),
+    ],
+)
+def test_ordinary_events_are_decoded(event):
+    """Members in any order, blanks, escapes and all spellings of numbers that are strict JSON."""
+    batch = decoded(ORDER, f"[{event},{event}]")
+    assert batch.count == 2
+    assert orjson.loads(batch.text) == [orjson.loads(event)] * 2
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        *(
+            '{"n":1,"n":1}',
+            '{"n":1,"\\u006e":1}',
+            '{"n":1,"lines":[{"sku":"","sku":""}]}',
+            '{"n":1,"names":{"x":"","x":""}}',
+        ),
+        *('{"n":1,"n":2,"note":"\\u003a"}', '{"n":1,"x":1}', '{"n":1.0}', '{"n":1e2}', '{"n":-1}', '{"note":""}'),
+        *('{"n":9223372036854775808}', '{"n":1,"sum":9223372036854775808}', '{"n":1,"sum":-9223372036854775809}'),
+        *(
+            '{"n":1,"sum":1e400}',
+            '{"n":1,"note":"\ud800"}',
+            '{"n":1,"note":"\\ud800"}',
+            '{"n":1,"note":"\t"}',
+            '{"n":01}',
+        ),
+        *("null", "[]", '{"n":1},', '{"n":1}]', '{"n":1', '{"n":1}{"n":1}'),
+    ],
+)
+def test_what_is_not_certain_is_declined(event):
+    """Repeated and unknown members, odd numbers and what is no JSON are left to those who can explain them."""
+    assert decoded(ORDER, f'[{{"n":1}},{event}]'.encode("utf-8", "surrogatepass")) is None
+
+
+@pytest.mark.parametrize(
+    "value", ['{"a":1,"a":1}', "9223372036854775808", "1" * 30, "[" * 250 + "]" * 250, '{"":9e999}']
+)
+def test_values_that_may_be_anything_are_read_strictly(value):
+    """Where a schema says nothing of a value, it must be strict JSON all the same."""
+    schema = {"type": "object", "required": ["n"]}
+    assert decoded(schema, '[{"n":{"a":[1,null,"9999999999999999999"]}}]').count == 1
+    assert decoded(schema, f'[{{"n":{value}}}]') is None
+
+
+def test_a_batch_of_many_members_that_are_missing_takes_no_memory():
+    """Each decoded object has a place for each member that its schema knows, so many of them are declined."""
+    wide = {"type": "object", "properties": {f"p{number}": TEXT for number in range(1000)}}
+    assert decoded(wide, b"[" + b",".join([b"{}"] * 100) + b"]").count == 100
+    assert decoded(wide, b"[" + b",".join([b"{}"] * 10_000) + b"]") is None
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        *({"eid": "x"}, {"eid": EID + "\n"}, {"occurred_at": "2026-02-29T12:00:00Z"}, {"occurred_at": "yesterday"}),
+        *(
+            {"partition": "0"},
+            {"parent_eids": []},
+            {"published_by": "x"},
+            {"x": 1},
+            {"span_ctx": {"a": 1}},
+            {"eid": None},
+        ),
+    ],
+)
+def test_unusual_metadata_is_declined(sent):
+    """Only what most producers send is decoded at once, and what the broker adds is not among it."""
+    schema = with_metadata(ORDER)
+    usual = {**SENT, "event_type": "order", "flow_id": "f", "span_ctx": {"a": "b"}}
+    assert decoded(schema, json.dumps([{"metadata": usual, "n": 1}]), has_metadata=True).metadata[0].flow_id == "f"
+    assert decoded(schema, json.dumps([{"metadata": SENT | sent, "n": 1}]), has_metadata=True) is None
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        *({"metadata": ORDER}, {'x"metadata': TEXT}, {"metadata": TEXT}, {"some": {}}),
+        {"by_name": {"type": "object", "additionalProperties": {"type": "object", "properties": {"x": TEXT}}}},
+    ],
+)
+def test_the_place_of_the_metadata_is_never_in_doubt(properties):
+    """There is no decoder for a schema by which something else in an event could look like its metadata."""
+    inner = {"type": "object", "properties": properties}
+    assert batch_decoder(with_metadata({"type": "object", "properties": {"inner": inner}}), has_metadata=True) is None
+
+
+def test_the_metadata_begins_where_it_seems_to():
+    """Texts within events never look like the beginning of the metadata."""
+    note = {"metadata": SENT, "n": 1, "note": '"metadata":{', "names": {"metadata": "{", '"metadata': ":{"}}
+    batch = decoded(with_metadata(ORDER), orjson.dumps([note, note]), has_metadata=True)
+    assert batch.text.count(METADATA_BEGINNING) == 2
+
+
+def test_other_forms_are_tried_less_and_less_often():
+    """A producer whose batches are declined pays for few attempts; the first success ends that."""
+    decoder = batch_decoder(ORDER, has_metadata=False)
+
+    def tried():
+        """How many batches are left out until one is decoded."""
+        return next(number for number in range(1000) if decoder.decode(b'[{"n":1}]') is not None)
+
+    assert decoder.decode(b'[{"x":1}]') is None
+    assert tried() == 0
+    for _ in range(1000):
+        assert decoder.decode(b'[{"x":1}]') is None
+    assert 0 < tried() < 256
+    assert tried() == 0
