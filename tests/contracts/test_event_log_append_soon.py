@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from nakadi.model.events import Record, Stored
+from nakadi.model.events import Record, RecordLines, Stored
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import SealedTopic, UnknownTopic
 from tests.support.engines import LogUnderTest, a_record, appended_soon, everything
@@ -93,3 +93,21 @@ def test_a_log_that_closes_completes_every_append(log: LogUnderTest):
     late: Future = appended_soon(log.log, topic, {0: [a_record("late")]})
     with pytest.raises(Unavailable, match=r"\bclosed\b"):
         late.result(PATIENCE)
+
+
+def test_lines_are_records(log: LogUnderTest):
+    """Events that come as lines are stored as others are: few or many, alone, beside others, and at the same time."""
+    topic = log.a_topic(partitions=2)
+    few = [b'{"n":%d}' % number for number in range(3)]
+    many = [b'{"n":%d,"x":"%b"}' % (number, b"x" * 700) for number in range(300)]
+    log.log.append(topic, {0: RecordLines(b"\n".join(few), 3), 1: RecordLines(few[0], 1)})
+    log.log.append(topic, {0: RecordLines(b"\n".join(many), 300), 1: [Record(few[1], "a key")]})
+    waiting = [appended_soon(log.log, topic, {1: RecordLines(few[2], 1)}) for _ in range(5)]
+    assert [each.result(PATIENCE) for each in waiting] == [{1: Stored()}] * 5
+
+    assert [event.record for event in everything(log.log, topic, 0, 0)] == [Record(each) for each in few + many]
+    assert [event.record for event in everything(log.log, topic, 1, 0)] == [
+        Record(few[0]),
+        Record(few[1], "a key"),
+        *[Record(few[2])] * 5,
+    ]
