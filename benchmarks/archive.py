@@ -69,7 +69,7 @@ def serve(archive_after: int | None, ready: Any, stop: Any) -> None:
         broker = open_broker(settings)
 
         def settle(_: Request) -> Response:
-            log = broker.logs.of("default")
+            log = broker.logs.for_storage("default")
             began = time.perf_counter()
             log.archive()
             took = time.perf_counter() - began
@@ -226,10 +226,10 @@ def windows(*, quick: bool) -> Figures:
     from nakadi.engines.archive.reading import ArchiveReader, SegmentCache  # noqa: PLC0415
     from nakadi.engines.archive.stores import MemoryStore  # noqa: PLC0415
     from nakadi.engines.memory.stores import MemoryLogIndex  # noqa: PLC0415
-    from nakadi.model.events import Counted, Head, Location, Record, Segment, StoredEvent  # noqa: PLC0415  # noqa: PLC0415
+    from nakadi.model.events import ArchiveLocation, IndexHead, IndexingState, IndexSegment, Record, StoredEvent  # noqa: PLC0415  # noqa: PLC0415
 
     class Far(MemoryStore):
-        def get(self, location: Location) -> bytes:
+        def get(self, location: ArchiveLocation) -> bytes:
             time.sleep(FAR_SECONDS)
             return super().get(location)
 
@@ -240,9 +240,9 @@ def windows(*, quick: bool) -> Figures:
         made = [StoredEvent(first + each, Record(an_event(dice, each).encode()), NOW) for each in range(events)]
         content = pack_member("t", 0, made)
         store.put(f"{number}", content)
-        archived = Location(f"{number}", 0, len(content))
-        segment = Segment(before=Counted(next=first), count=events, since=0, until=0, archived=archived)
-        index.extend("t", 0, number, Head(Counted(next=first + events)), segment)
+        archived = ArchiveLocation(f"{number}", 0, len(content))
+        segment = IndexSegment(before=IndexingState(next=first), count=events, since=0, until=0, archived=archived)
+        index.extend("t", 0, number, IndexHead(IndexingState(next=first + events)), segment)
     figures: Figures = {}
     for name, limit in (("large_slices", 1000), ("slices_of_a_window", events)):
         reader = ArchiveReader(index, SegmentCache(store))

@@ -36,7 +36,7 @@ from nakadi.engines.dynamodb.client import TableAddress
 from nakadi.engines.dynamodb.coordination import DynamoDbCoordination
 from nakadi.local.broker import Serving
 from nakadi.model.event_type import Position
-from nakadi.model.subscription import NOTHING_YET, Assignment, Entry, EventTypePartition, Session
+from nakadi.model.subscription import EMPTY_ASSIGNMENT, Assignment, EventTypePartition, PartitionAssignment, Session
 from tests.support.aws import REGION, Aws, aws
 
 WRITE_UNIT, READ_UNIT = 1024, 4096
@@ -148,8 +148,10 @@ def commits(meter: Meter) -> Iterator[tuple[str, float, float]]:
 def begun(coordination: DynamoDbCoordination, subscription: str, partitions: int) -> list[EventTypePartition]:
     places = [EventTypePartition(EVENT_TYPE, str(each)) for each in range(partitions)]
     session = Session(id=STREAM, holder=STREAM, started_at=BEGUN, commit_timeout=60)
-    new = Assignment(initialised=True, entries=tuple(Entry(each, STREAM) for each in places), sessions=(session,))
-    coordination.write(subscription, NOTHING_YET, new, BEGUN, dict.fromkeys(places, at(-1)))
+    new = Assignment(
+        initialised=True, entries=tuple(PartitionAssignment(each, STREAM) for each in places), sessions=(session,)
+    )
+    coordination.write(subscription, EMPTY_ASSIGNMENT, new, BEGUN, dict.fromkeys(places, at(-1)))
     assert coordination.assignment(subscription) == replace(new, revision=1)
     return places
 

@@ -33,7 +33,7 @@ from nakadi.engines.kinesis.indexing import Indexer
 from nakadi.engines.kinesis.recent_records import ArrivedRecord
 from nakadi.engines.kinesis.stream import Stream
 from nakadi.engines.memory.stores import MemoryLogIndex
-from nakadi.model.events import Mark, Record
+from nakadi.model.events import Record, RecordPosition
 from nakadi.ports.clock import SystemClock
 
 PUT_UNIT = 25 * 1024
@@ -226,7 +226,7 @@ def floor_of(records: Sequence[dict[str, Any]]) -> float:
 def batches(records: Sequence[dict[str, Any]]) -> Iterator[list[ArrivedRecord]]:
     batch: list[ArrivedRecord] = []
     for record in records:
-        mark = Mark(str(SHARD["ShardId"]), int(record["SequenceNumber"]))
+        mark = RecordPosition(str(SHARD["ShardId"]), int(record["SequenceNumber"]))
         batch.append(ArrivedRecord(mark, record["PartitionKey"], 0, record["Data"]))
         if sum(len(each.data) for each in batch) > LAMBDA_BATCH_BYTES:
             yield batch

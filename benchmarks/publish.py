@@ -34,7 +34,7 @@ from nakadi.http.application import Application, Route, no_authentication
 from nakadi.http.message import Request, Response, empty_response
 from nakadi.http.server import Server, listen, new_event_loop, tune_interpreter
 from nakadi.model.authorization import UNAUTHENTICATED
-from nakadi.model.events import Fate, Record, Stored
+from nakadi.model.events import AppendResult, Record, Stored
 from nakadi.publishing.outcome import BatchStatus
 from nakadi.publishing.publisher import Publisher
 
@@ -140,10 +140,10 @@ def floor(body: bytes) -> bytes:
 class Nowhere:
     """Takes every record, and keeps none."""
 
-    def of(self, _storage_id: str) -> Any:
+    def for_storage(self, _storage_id: str) -> Any:
         return self
 
-    def append(self, _topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, Fate]:
+    def append(self, _topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
         return dict.fromkeys(batches, Stored())
 
 

@@ -73,7 +73,7 @@ def serve(engine: str, ready: Any, stop: Any) -> None:
             """Store events at a steady rate right in the log, which leaves only streaming to be measured."""
             timeline = broker.event_types.get(NAME).timeline
             for event in steadily(request.integer("rate") or 0, request.integer("seconds") or 0):
-                broker.logs.of(timeline.storage_id).append(timeline.topic, {0: [Record(event)]})
+                broker.logs.for_storage(timeline.storage_id).append(timeline.topic, {0: [Record(event)]})
             return Response()
 
         append_route = Route(method="GET", template="/append", handler=append, operation="append")

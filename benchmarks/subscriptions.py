@@ -66,7 +66,9 @@ def serve(url: str, parent: Any) -> None:
         events = request.integer("events") or 0
         for first in range(0, events, 1000):
             records = [Record(an_event(number).encode()) for number in range(first, min(first + 1000, events))]
-            broker.logs.of(timeline.storage_id).append(timeline.topic, dict.fromkeys(range(PARTITIONS), records))
+            broker.logs.for_storage(timeline.storage_id).append(
+                timeline.topic, dict.fromkeys(range(PARTITIONS), records)
+            )
         return Response()
 
     fill_route = Route(method="GET", template="/fill", handler=fill, operation="fill")

@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nakadi.model.event_type import EventType
-from nakadi.model.events import Head, Location, Segment
+from nakadi.model.events import ArchiveLocation, IndexHead, IndexSegment
 from nakadi.ports.log_index import LogIndex
 
 AT_ONCE = 1000
@@ -31,7 +31,7 @@ class ArchiveRange(Struct, frozen=True, kw_only=True):
     partition: int
     first: int
     end: int
-    location: Location
+    location: ArchiveLocation
     since: int
     until: int
     events: int | None
@@ -148,7 +148,7 @@ def since_moment(index: LogIndex, event_type: EventType, progress: Progress, mom
     return (part for part in later if part.until >= moment)
 
 
-def _first_since(index: LogIndex, place: TopicPartition, start: int, head: Head, moment: int) -> int:
+def _first_since(index: LogIndex, place: TopicPartition, start: int, head: IndexHead, moment: int) -> int:
     """Where the first segment begins that goes on to a moment or beyond; the head if there is none. Times only grow."""
     end = head.counted.next
     if head.counted.latest < moment:
@@ -195,7 +195,7 @@ def sizes(found: Iterable[ArchiveRange]) -> Mapping[str, int]:
     return known
 
 
-def _segments(index: LogIndex, place: TopicPartition, start: int, end: int | None) -> Iterator[Segment]:
+def _segments(index: LogIndex, place: TopicPartition, start: int, end: int | None) -> Iterator[IndexSegment]:
     """Segments with anything from `start` to before `end`, up to the first that is not archived."""
     if end is not None and start >= end:
         return
@@ -213,7 +213,7 @@ def _segments(index: LogIndex, place: TopicPartition, start: int, end: int | Non
         start = found[-1].end
 
 
-def _range_of(place: TopicPartition, timeline: int, segment: Segment, compacted: int) -> ArchiveRange:
+def _range_of(place: TopicPartition, timeline: int, segment: IndexSegment, compacted: int) -> ArchiveRange:
     topic, partition = place
     assert segment.archived is not None
     return ArchiveRange(
@@ -229,7 +229,7 @@ def _range_of(place: TopicPartition, timeline: int, segment: Segment, compacted:
     )
 
 
-def _events_in(segment: Segment, compacted: int) -> int | None:
+def _events_in(segment: IndexSegment, compacted: int) -> int | None:
     """A segment that was written anew says how many are left, but for those from before segments had such a number."""
     if segment.events is not None:
         return segment.events

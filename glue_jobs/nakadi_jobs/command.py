@@ -22,7 +22,7 @@ from nakadi.engines.archive.stores import open_archive
 from nakadi.engines.sqlite.file import BadDataFile
 from nakadi.event_types.repository import EventTypes
 from nakadi.model.event_type import EventType
-from nakadi.model.events import Location
+from nakadi.model.events import ArchiveLocation
 from nakadi.model.outcomes import BadSetting, Unavailable
 from nakadi.ports.archive_store import ArchiveGone, ArchiveStore
 from nakadi.ports.clock import Clock, SystemClock
@@ -252,7 +252,7 @@ def read(file: str) -> str:
     folder, _, name = with_scheme(file).rpartition("/")
     try:
         with closing(open_archive(folder)) as store:
-            return store.get(Location(name, 0, MOST_BYTES)).decode()
+            return store.get(ArchiveLocation(name, 0, MOST_BYTES)).decode()
     except (ArchiveGone, UnicodeDecodeError) as error:
         raise BadArguments(f"{file} cannot be read.") from error
 

@@ -18,7 +18,7 @@ from nakadi.engines.archive import objects
 from nakadi.engines.archive.maintenance import PartitionBusy, claim_partition
 from nakadi.engines.archive.objects import BadArchive
 from nakadi.engines.archive.stores import open_archive
-from nakadi.model.events import Location, Record, Segment, StoredEvent
+from nakadi.model.events import ArchiveLocation, IndexSegment, Record, StoredEvent
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveGone, ArchiveStore
 from nakadi.ports.log_index import LogIndex
@@ -201,14 +201,14 @@ class Rewriter(Struct, frozen=True):
             assert written.archived is not None
             return Rewritten(part, meant, segment.archived.key, written.archived.key)
 
-    def _store_erased(self, part: ArchiveRange, segment: Segment, kept: Sequence[StoredEvent]) -> Segment:
+    def _store_erased(self, part: ArchiveRange, segment: IndexSegment, kept: Sequence[StoredEvent]) -> IndexSegment:
         assert segment.archived is not None
         content = objects.pack_member(part.topic, part.partition, kept)
         key = objects.new_rewritten_key(segment.archived.key, part.topic, part.partition, segment.first)
         self.store.put(key, content)
-        return replace(segment, archived=Location(key, 0, len(content)), events=len(kept))
+        return replace(segment, archived=ArchiveLocation(key, 0, len(content)), events=len(kept))
 
-    def _read_events(self, location: Location) -> Sequence[StoredEvent]:
+    def _read_events(self, location: ArchiveLocation) -> Sequence[StoredEvent]:
         try:
             return objects.parse_member(self.store.get(location))
         except (BadArchive, ArchiveGone) as error:

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.objects import BadArchive
-from nakadi.model.events import Location
+from nakadi.model.events import ArchiveLocation
 from nakadi.ports.archive_store import ArchiveGone, ArchiveStore, StoredObject
 from nakadi_jobs.erasure import Wanted
 from nakadi_jobs.tables import Table
@@ -40,7 +40,7 @@ def in_files(
     """The data files that no snapshot has and that hold the value. `url` is that of `files`."""
     known = table.data_files()
     folder = folder_in(url, table.location())
-    for kept in files.listed(f"{folder}/data/"):
+    for kept in files.list_objects(f"{folder}/data/"):
         name = kept.key.rpartition("/")[2]
         if not name.endswith(".parquet") or name.endswith(PLACES_ONLY) or name.startswith(".") or name in known:
             continue
@@ -66,14 +66,14 @@ def in_bounds(table: Table, wanted: Wanted) -> bool:
 
 def in_gathered(files: ArchiveStore, topic: str, wanted: Wanted) -> Iterator[str]:
     """Copies of parts of the archive that hold the value."""
-    for kept in files.listed(f"{GATHERED}/{topic}/"):
+    for kept in files.list_objects(f"{GATHERED}/{topic}/"):
         if _in_copy(files, kept, wanted):
             yield kept.key
 
 
 def remove_gathered(files: ArchiveStore, prefix: str, before: datetime) -> int:
     """Remove copies that are older; how many there were."""
-    keys = [kept.key for kept in files.listed(prefix) if kept.written_at < before]
+    keys = [kept.key for kept in files.list_objects(prefix) if kept.written_at < before]
     files.remove(keys)
     return len(keys)
 
@@ -89,7 +89,7 @@ def folder_in(url: str, location: str) -> str:
 
 def _in_copy(files: ArchiveStore, kept: StoredObject, wanted: Wanted) -> bool:
     try:
-        content = files.get(Location(kept.key, 0, kept.size))
+        content = files.get(ArchiveLocation(kept.key, 0, kept.size))
         return any(wanted.found_in_record(event.record) for event in objects.parse_member(content))
     except ArchiveGone:
         return False

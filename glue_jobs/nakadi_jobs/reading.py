@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
 from nakadi.engines.archive.stores import open_archive
-from nakadi.model.events import Location
+from nakadi.model.events import ArchiveLocation
 from nakadi.ports.archive_store import ArchiveGone, ArchiveStore
 from nakadi_jobs import transform
 from nakadi_jobs.archive_ranges import ArchiveRange, sizes
@@ -107,7 +107,7 @@ class Archive(Struct, frozen=True):
     @contextmanager
     def gathering(self, parts: Sequence[ArchiveRange]) -> Iterator[Gathered]:
         """Copy members, each into objects of its topic. They are removed in the end."""
-        by_object: defaultdict[str, set[Location]] = defaultdict(set)
+        by_object: defaultdict[str, set[ArchiveLocation]] = defaultdict(set)
         topics = {part.location: part.topic for part in parts}
         for location in topics:
             by_object[location.key].add(location)
@@ -124,7 +124,7 @@ class Archive(Struct, frozen=True):
             yield Gathered(self, paths, problems)
         finally:
             for topic in set(topics.values()):
-                kept = [each.key for each in self.gathered.listed(f"{topic}/")]
+                kept = [each.key for each in self.gathered.list_objects(f"{topic}/")]
                 self.gathered.remove([key for key in kept if key.startswith(f"{topic}/{run}-")])
 
     def _copied(self, run: str, wanted: Sequence[Members]) -> Iterable[Copy]:
@@ -166,7 +166,7 @@ class Archive(Struct, frozen=True):
 # Copying members, here or in a task of Spark --------------------------------------------------------------------------
 
 
-Members = Sequence[tuple[Location, str]]
+Members = Sequence[tuple[ArchiveLocation, str]]
 """Members of one object, in their order, and their topics."""
 
 
@@ -208,7 +208,7 @@ def _copies_of_task(url: str, to_url: str, run: str, task: int, wanted: Iterable
         yield from copies(store, to, f"{run}-{task}", wanted)
 
 
-def _contents(store: ArchiveStore, wanted: Iterable[Members]) -> Iterator[tuple[Location, str, bytes, str]]:
+def _contents(store: ArchiveStore, wanted: Iterable[Members]) -> Iterator[tuple[ArchiveLocation, str, bytes, str]]:
     """Each member with its topic, its bytes, and what is wrong with it."""
     spans = chain.from_iterable(map(_spans, wanted))
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -219,7 +219,7 @@ def _contents(store: ArchiveStore, wanted: Iterable[Members]) -> Iterator[tuple[
 
 def _spans(members: Members) -> Iterator[Members]:
     """What is read by one request."""
-    span: list[tuple[Location, str]] = []
+    span: list[tuple[ArchiveLocation, str]] = []
     for location, topic in members:
         if span and location.start > span[-1][0].start + span[-1][0].length + NEAR:
             yield span
@@ -228,10 +228,10 @@ def _spans(members: Members) -> Iterator[Members]:
     yield span
 
 
-def _read(store: ArchiveStore, span: Members) -> Sequence[tuple[Location, str, bytes, str]]:
+def _read(store: ArchiveStore, span: Members) -> Sequence[tuple[ArchiveLocation, str, bytes, str]]:
     first, last = span[0][0], span[-1][0]
     try:
-        content = store.get(Location(first.key, first.start, last.start + last.length - first.start))
+        content = store.get(ArchiveLocation(first.key, first.start, last.start + last.length - first.start))
     except ArchiveGone:
         return [(location, topic, b"", "is not there") for location, topic in span]
     found = []

@@ -238,7 +238,7 @@ def _rewriter(work: Workplace, url: str, wanted: Wanted) -> Iterator[Rewriter]:
                 work.index, work.store, wanted, work.options.how, lambda *place: _trim_hot_log(work, hot, *place)
             )
     else:
-        yield Rewriter(work.index, work.store, wanted, work.options.how, work.index.note_compacted)
+        yield Rewriter(work.index, work.store, wanted, work.options.how, work.index.set_compacted)
 
 
 def what_logs_keep(registry: Registry, event_type: EventType, built_in: str) -> Sequence[str]:

@@ -20,8 +20,8 @@ from pyspark.sql import DataFrame
 
 from nakadi.event_types.documents import MEASURED_KIND, MeasuredStatistics, measured_statistics_body
 from nakadi.model.event_type import Category, EventType
-from nakadi.model.events import microseconds
-from nakadi.ports.registry import Put, Remove
+from nakadi.model.events import microseconds_since_epoch
+from nakadi.ports.registry import PutDocument, RemoveDocument
 from nakadi.subscriptions.api.repository import SUBSCRIPTIONS_KIND as SUBSCRIPTIONS
 from nakadi.subscriptions.api.repository import subscription_of
 from nakadi_jobs import command, measuring, plots, table_states
@@ -184,7 +184,7 @@ def _with_events_since(work: Workplace, since: datetime) -> Sequence[EventType]:
     heads = work.index.heads([place for found in places.values() for place in found])
     timely = []
     for each in event_types:
-        if any(heads[place].counted.latest >= microseconds(since) for place in places[each.id]):
+        if any(heads[place].counted.latest >= microseconds_since_epoch(since) for place in places[each.id]):
             timely.append(each)
         else:
             work.report.info(each.name, NOTHING)
@@ -204,8 +204,8 @@ def _source(work: Workplace, event_type: EventType, since: datetime, until: date
 def _source_in_archive(
     work: Workplace, event_type: EventType, progress: Progress, rows: DataFrame | None, since: datetime, until: datetime
 ) -> Source:
-    beyond = since_moment(work.index, event_type, progress, microseconds(since))
-    return Source(event_type, rows, [part for part in beyond if part.since < microseconds(until)])
+    beyond = since_moment(work.index, event_type, progress, microseconds_since_epoch(since))
+    return Source(event_type, rows, [part for part in beyond if part.since < microseconds_since_epoch(until)])
 
 
 def _counts(
@@ -313,14 +313,14 @@ def _write(work: Workplace, found: Sequence[Found], length: timedelta, since: da
             since=each.period.since,
             until=each.period.until,
         )
-        work.registry.write(Put(MEASURED_KIND, each.event_type.id, measured_statistics_body(statistics)))
+        work.registry.write(PutDocument(MEASURED_KIND, each.event_type.id, measured_statistics_body(statistics)))
 
 
 def _remove_measurements_of_deleted(work: Workplace) -> None:
     known = {event_type.id for event_type in work.event_types.all()}
     for document in work.registry.list(MEASURED_KIND):
         if document.key not in known:
-            work.registry.write(Remove(MEASURED_KIND, document.key))
+            work.registry.write(RemoveDocument(MEASURED_KIND, document.key))
 
 
 def _draw(work: Workplace, until: datetime) -> None:

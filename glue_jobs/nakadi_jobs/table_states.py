@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from nakadi.event_types.documents import TABLES_KIND, TableState, table_state_body, table_state_of
 from nakadi.model.event_type import EventType
-from nakadi.ports.registry import Put, Remove
+from nakadi.ports.registry import PutDocument, RemoveDocument
 from nakadi_jobs.archive_ranges import ArchiveRange, Progress
 from nakadi_jobs.command import Workplace
 from nakadi_jobs.tables import Table
@@ -65,7 +65,7 @@ def forget_deleted(work: Workplace) -> None:
     there = {event_type.id for event_type in work.event_types.all()}
     for document in work.registry.list(TABLES_KIND):
         if document.key not in there:
-            work.registry.write(Remove(TABLES_KIND, document.key))
+            work.registry.write(RemoveDocument(TABLES_KIND, document.key))
 
 
 def _known(work: Workplace, event_type: EventType, table: Table) -> TableState | None:
@@ -87,4 +87,4 @@ def _write(work: Workplace, event_type: EventType, table: Table, misfits: int, w
         updated_at=work.clock.now(),
         latency=None if waited is None else round(waited, 3),
     )
-    work.registry.write(Put(TABLES_KIND, event_type.id, table_state_body(state)))
+    work.registry.write(PutDocument(TABLES_KIND, event_type.id, table_state_body(state)))

@@ -13,7 +13,7 @@ from benchmarks.structure import Layout, circles, floors
 from nakadi.engines.archive.objects import pack_member, parse_partition_member
 from nakadi.engines.sqlite.event_log import SqliteLog
 from nakadi.model.event_type import Position
-from nakadi.model.events import Record, Slice, StoredEvent
+from nakadi.model.events import EventSlice, Record, StoredEvent
 from nakadi.ports.clock import SystemClock
 from nakadi.streaming.chunks import EventChunk
 from nakadi.streaming.driver import batch_line
@@ -126,7 +126,7 @@ def test_old_events_from_the_archive_take_no_call_for_each():
     parse_partition_member(content, "t", 0)  # the pattern of its lines is made once
 
     with CallCounter() as counted:
-        run = EventChunk(1, 0, Slice(parse_partition_member(content, "t", 0), 1000)).from_offset(0)
+        run = EventChunk(1, 0, EventSlice(parse_partition_member(content, "t", 0), 1000)).from_offset(0)
         lines = [batch_line(batch) for batch in session.arrived("0", run, 1.0)]
 
     assert [line.count(b'"') for line in lines] == [212] * 10

@@ -65,8 +65,10 @@ def see_that_the_archive_is_in_order(log: TieredLog, folder: Path) -> None:
             for segment in segments:
                 read_segment(store, TOPIC, partition, segment)
         log.sweep()
-        kept = {each.key for part in (objects.LOG_FOLDER, objects.REWRITTEN_FOLDER) for each in store.listed(part)}
-        assert kept == set(index.referred_to())
+        kept = {
+            each.key for part in (objects.LOG_FOLDER, objects.REWRITTEN_FOLDER) for each in store.list_objects(part)
+        }
+        assert kept == set(index.referenced_archive_keys())
 
 
 def everything_in(log, partition: int) -> list[str]:

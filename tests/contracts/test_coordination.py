@@ -8,13 +8,13 @@ from msgspec.structs import replace
 
 from nakadi.model.event_type import Position
 from nakadi.model.subscription import (
-    NOTHING_YET,
+    EMPTY_ASSIGNMENT,
     Assignment,
     CommitResult,
+    CommittedOffset,
     EndedReset,
-    Entry,
-    Offset,
     OffsetsCommitted,
+    PartitionAssignment,
     Redrive,
     Replay,
     Reset,
@@ -22,7 +22,7 @@ from nakadi.model.subscription import (
     SubscriptionChange,
     SubscriptionReport,
 )
-from nakadi.ports.coordination import MOST_PLACES, AssignmentChanged, Coordination
+from nakadi.ports.coordination import MAX_PARTITIONS_PER_WRITE, AssignmentChanged, Coordination
 from tests.support.builders import A_MOMENT
 from tests.support.closed import see_that_everything_is_refused
 from tests.support.coordination import (
@@ -46,7 +46,7 @@ from tests.support.patience import in_threads
 class TestAssignment:
     def test_is_empty_at_first(self, coordination: Coordination):
         """A subscription without streams has no state. (S12)"""
-        assert coordination.assignment(SUBSCRIPTION) == NOTHING_YET
+        assert coordination.assignment(SUBSCRIPTION) == EMPTY_ASSIGNMENT
         assert coordination.offsets(SUBSCRIPTION) == {}
 
     def test_comes_back_as_it_was_written(self, coordination: Coordination):
@@ -54,9 +54,9 @@ class TestAssignment:
         full = Assignment(
             initialised=True,
             entries=(
-                Entry(a_place(0, 'a "type"\n'), "a", "b", 3, Position(2, 17)),
-                Entry(a_place(0, "b"), "a", replay=Replay("x", Position(1, 4), ("k", "l"))),
-                Entry(a_place("10", "b"), replay=Replay("y", Position(2, -1))),
+                PartitionAssignment(a_place(0, 'a "type"\n'), "a", "b", 3, Position(2, 17)),
+                PartitionAssignment(a_place(0, "b"), "a", replay=Replay("x", Position(1, 4), ("k", "l"))),
+                PartitionAssignment(a_place("10", "b"), replay=Replay("y", Position(2, -1))),
             ),
             sessions=(
                 a_session("a", holder="one", commit_timeout=2.5),
@@ -66,7 +66,7 @@ class TestAssignment:
             ended=EndedReset("before", A_MOMENT, "no time"),
         )
         positions = {each.place: at(number) for number, each in enumerate(full.entries)}
-        stored = coordination.write(SUBSCRIPTION, NOTHING_YET, full, A_MOMENT, positions)
+        stored = coordination.write(SUBSCRIPTION, EMPTY_ASSIGNMENT, full, A_MOMENT, positions)
         assert stored == replace(full, revision=1)
         assert coordination.assignment(SUBSCRIPTION) == stored
         again = coordination.write(SUBSCRIPTION, stored, replace(stored, reset=None), A_MOMENT)
@@ -101,14 +101,14 @@ class TestAssignment:
     def test_is_one_per_subscription(self, coordination: Coordination):
         """What is written of one subscription says nothing of another."""
         begun(coordination, "")
-        assert coordination.assignment("another") == NOTHING_YET
+        assert coordination.assignment("another") == EMPTY_ASSIGNMENT
         assert coordination.offsets("another") == {}
 
     def test_is_written_only_as_it_was_read(self, coordination: Coordination):
         """A write over what another changed meanwhile leaves nothing behind. (S249, S319)"""
         first = begun(coordination, "", "")
         second = coordination.write(SUBSCRIPTION, first, replace(first, entries=entries("a", "")), A_MOMENT)
-        for stale in (NOTHING_YET, first, replace(second, revision=7)):
+        for stale in (EMPTY_ASSIGNMENT, first, replace(second, revision=7)):
             with pytest.raises(AssignmentChanged):
                 coordination.write(
                     SUBSCRIPTION,
@@ -146,7 +146,7 @@ class TestAssignment:
         begun(coordination, "a", subscription="another")
         coordination.forget(SUBSCRIPTION)
         coordination.forget(SUBSCRIPTION)
-        assert coordination.assignment(SUBSCRIPTION) == NOTHING_YET
+        assert coordination.assignment(SUBSCRIPTION) == EMPTY_ASSIGNMENT
         assert coordination.offsets(SUBSCRIPTION) == {}
         assert commit(coordination, "a", 1) is CommitResult.NOT_OWNED
         assert in_words(coordination.assignment("another").entries) == ["a"]
@@ -160,7 +160,10 @@ class TestAssignment:
             (an_assignment(), {}),
             (an_assignment(""), {a_place(0): at(0), a_place(7): at(0)}),
             (replace(an_assignment(), entries=entries("", "")[:1] * 2), {}),
-            (an_assignment(*["x"] * (MOST_PLACES + 1)), {a_place(n): at(0) for n in range(MOST_PLACES + 1)}),
+            (
+                an_assignment(*["x"] * (MAX_PARTITIONS_PER_WRITE + 1)),
+                {a_place(n): at(0) for n in range(MAX_PARTITIONS_PER_WRITE + 1)},
+            ),
         ],
         ids=["entry without position", "entry gone", "position without entry", "entry twice", "too many"],
     )
@@ -173,8 +176,8 @@ class TestAssignment:
 
     def test_moves_as_many_as_fit(self, coordination: Coordination):
         """Ninety-nine partitions come into being, and change their owner, in one write."""
-        old = begun(coordination, *[""] * MOST_PLACES)
-        coordination.write(SUBSCRIPTION, old, replace(old, entries=entries(*["a"] * MOST_PLACES)), LATER)
+        old = begun(coordination, *[""] * MAX_PARTITIONS_PER_WRITE)
+        coordination.write(SUBSCRIPTION, old, replace(old, entries=entries(*["a"] * MAX_PARTITIONS_PER_WRITE)), LATER)
         assert {each.owner for each in coordination.offsets(SUBSCRIPTION).values()} == {"a"}
 
 
@@ -183,11 +186,11 @@ class TestOffsets:
         """An entry's offset is what it was written with, with its owner, and since when. (S95)"""
         new = an_assignment("a", "", "b>a")
         positions = {a_place(0): at(-1), a_place(1): at(7, 3), a_place(2): at(2**62)}
-        coordination.write(SUBSCRIPTION, NOTHING_YET, new, A_MOMENT, positions)
+        coordination.write(SUBSCRIPTION, EMPTY_ASSIGNMENT, new, A_MOMENT, positions)
         assert coordination.offsets(SUBSCRIPTION) == {
-            a_place(0): Offset(at(-1), "a", A_MOMENT),
-            a_place(1): Offset(at(7, 3), None, A_MOMENT),
-            a_place(2): Offset(at(2**62), "b", A_MOMENT),
+            a_place(0): CommittedOffset(at(-1), "a", A_MOMENT),
+            a_place(1): CommittedOffset(at(7, 3), None, A_MOMENT),
+            a_place(2): CommittedOffset(at(2**62), "b", A_MOMENT),
         }
 
     def test_keep_their_place_when_owners_change(self, coordination: Coordination):
@@ -197,15 +200,15 @@ class TestOffsets:
         new = replace(old, entries=entries("b", "a>b"))
         coordination.write(SUBSCRIPTION, old, new, LATER + timedelta(seconds=1))
         assert coordination.offsets(SUBSCRIPTION) == {
-            a_place(0): Offset(at(5), "b", LATER + timedelta(seconds=1)),
-            a_place(1): Offset(at(-1), "a", A_MOMENT),
+            a_place(0): CommittedOffset(at(5), "b", LATER + timedelta(seconds=1)),
+            a_place(1): CommittedOffset(at(-1), "a", A_MOMENT),
         }
 
     def test_are_set_by_a_write_in_any_direction(self, coordination: Coordination):
         """A write puts offsets where it says, back and forth, and may add partitions. (S134, S137, S293)"""
         old = begun(coordination, "", "")
         old = coordination.write(SUBSCRIPTION, old, old, LATER, {a_place(0): at(9)})
-        new = replace(old, entries=(*old.entries, Entry(a_place(2))))
+        new = replace(old, entries=(*old.entries, PartitionAssignment(a_place(2))))
         coordination.write(SUBSCRIPTION, old, new, LATER, {a_place(0): at(3), a_place(2): at(-1, 2)})
         found = coordination.offsets(SUBSCRIPTION)
         assert [found[each].position for each in places(0, 1, 2)] == [at(3), at(-1), at(-1, 2)]
@@ -219,7 +222,7 @@ class TestCommit:
         verdicts = [commit(coordination, "a", offset, timeline=timeline) for offset, timeline in steps]
         C, O = CommitResult.COMMITTED, CommitResult.OUTDATED  # noqa: N806, E741  # two columns to read at a glance
         assert verdicts == [C, O, O, C, C, O, C, O]
-        assert coordination.offsets(SUBSCRIPTION)[a_place(0)] == Offset(at(0, 2), "a", LATER)
+        assert coordination.offsets(SUBSCRIPTION)[a_place(0)] == CommittedOffset(at(0, 2), "a", LATER)
 
     @pytest.mark.parametrize(
         ("owned", "session"), [("", "a"), ("b", "a"), ("b>a", "a"), ("a", "")], ids=["nobody", "other", "next", "no id"]

@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from nakadi.model.authorization import Attribute
-from nakadi.model.events import Bounds, Record, Stored
+from nakadi.model.events import OffsetBounds, Record, Stored
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import EventLog, OffsetUnavailable, SealedTopic, UnknownTopic
 from tests.support.closed import see_that_everything_is_refused
@@ -60,7 +60,7 @@ class TestAppend:
         topic = log.a_topic()
         assert log.log.append(topic, {}) == {}
         assert log.log.append(topic, {0: []}) == {0: Stored()}
-        assert log.log.bounds(topic, [0]) == {0: Bounds(0, 0)}
+        assert log.log.bounds(topic, [0]) == {0: OffsetBounds(0, 0)}
 
     def test_to_an_unknown_place_stores_nothing(self, log: LogUnderTest):
         """A topic that was never created is unknown, and so is a partition it does not have."""
@@ -241,7 +241,7 @@ class TestBounds:
         """Bounds are the oldest event's offset and the one that the next event will get."""
         topic = log.a_topic(partitions=3)
         log.store(topic, "a", "b", partition=1)
-        assert log.log.bounds(topic, [1, 2]) == {1: Bounds(0, 2), 2: Bounds(0, 0)}
+        assert log.log.bounds(topic, [1, 2]) == {1: OffsetBounds(0, 2), 2: OffsetBounds(0, 0)}
         assert log.log.bounds(topic, [1])[1].newest == 1
         assert log.log.bounds(topic, []) == {}
 
@@ -325,7 +325,7 @@ class TestTopics:
         """Asking for as many partitions as there are, or fewer, changes nothing."""
         topic = log.a_topic(partitions=2)
         log.log.add_partitions(topic, partitions)
-        assert log.log.bounds(topic, [0, 1]) == {0: Bounds(0, 0), 1: Bounds(0, 0)}
+        assert log.log.bounds(topic, [0, 1]) == {0: OffsetBounds(0, 0), 1: OffsetBounds(0, 0)}
 
     def test_that_are_sealed_take_no_more(self, log: LogUnderTest):
         """A sealed topic refuses appends, and is read as before; sealing it again changes nothing."""
@@ -487,7 +487,7 @@ def what_needs_a_topic(log: LogUnderTest, topic: str):
         "add_partitions": lambda: log.log.add_partitions(topic, 2),
         "seal_topic": lambda: log.log.seal_topic(topic),
         "append": lambda: log.log.append(topic, {0: [a_record("a")]}),
-        "append_soon": lambda: appended_soon(log.log, topic, {0: [a_record("a")]}).result(PATIENCE),
+        "begin_append": lambda: appended_soon(log.log, topic, {0: [a_record("a")]}).result(PATIENCE),
         "read": lambda: log.log.read(topic, 0, 0, wait=1),
         "bounds": lambda: log.log.bounds(topic, [0]),
         "offset_at": lambda: log.log.offset_at(topic, 0, now),

@@ -1,4 +1,4 @@
-"""What every event log promises of appends that are not waited for: `append_soon` of the port `EventLog`."""
+"""What every event log promises of appends that are not waited for: `begin_append` of the port `EventLog`."""
 
 import threading
 from collections import Counter
@@ -61,7 +61,7 @@ def test_done_is_called_once_for_each(log: LogUnderTest):
                 if isinstance(outcome, Exception) or len(calls) == 20:
                     everything.set()
 
-            log.log.append_soon(topic, {number % 2: [a_record(name), a_record(name)]}, done)
+            log.log.begin_append(topic, {number % 2: [a_record(name), a_record(name)]}, done)
 
     in_threads(publish, 4)
     assert everything.wait(PATIENCE)

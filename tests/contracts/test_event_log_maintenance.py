@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from nakadi.model.events import Bounds, Record
+from nakadi.model.events import OffsetBounds, Record
 from nakadi.ports.event_log import OffsetUnavailable
 from tests.support.engines import COMPACT_LATER, EVENT_LOGS, HOUR, LogUnderTest, a_log, a_record
 from tests.support.patience import PATIENCE, in_threads
@@ -19,7 +19,7 @@ class TestTrim:
             log.store(topic, *names)
             log.an_hour_passes()
         log.log.trim(topic, 0, began + HOUR)
-        assert log.log.bounds(topic, [0])[0] == Bounds(2, 6)
+        assert log.log.bounds(topic, [0])[0] == OffsetBounds(2, 6)
         assert log.events(topic) == [(2, "c"), (3, "d"), (4, "e"), (5, "f")]
         with pytest.raises(OffsetUnavailable):
             log.log.read(topic, 0, 1)
@@ -30,7 +30,7 @@ class TestTrim:
         log.store(topic, "a", "b")
         log.an_hour_passes()
         log.log.trim(topic, 0, log.now())
-        assert log.log.bounds(topic, [0]) == {0: Bounds(2, 2)}
+        assert log.log.bounds(topic, [0]) == {0: OffsetBounds(2, 2)}
         assert log.found(topic, 2) == ([], 2)
         assert log.log.offset_at(topic, 0, log.now()) == 2
         log.store(topic, "c")
@@ -107,7 +107,7 @@ class TestCompact:
             found = log.log.read(topic, 0, start, limit=1)
             assert [event.offset for event in found.events] == [9]
             assert found.next_offset == 10
-        assert log.log.bounds(topic, [0]) == {0: Bounds(0, 11)}
+        assert log.log.bounds(topic, [0]) == {0: OffsetBounds(0, 11)}
 
     def test_leaves_the_newest_event_whatever_its_key_says(self, log: LogUnderTest):
         """The newest event of a partition stays, even a tombstone that has done its work."""
@@ -163,7 +163,7 @@ class TestCompact:
         assert log.events(topic) == [(1, "b0"), (5, "b2"), (9, "b4"), (10, "a5"), (11, "b5")]
         assert log.log.offset_at(topic, 0, began + HOUR) == 5
         log.log.trim(topic, 0, began + HOUR)
-        assert log.log.bounds(topic, [0]) == {0: Bounds(5, 12)}
+        assert log.log.bounds(topic, [0]) == {0: OffsetBounds(5, 12)}
         assert log.events(topic) == [(5, "b2"), (9, "b4"), (10, "a5"), (11, "b5")]
 
     def test_beside_appends_and_reads_loses_nothing(self, log: LogUnderTest):

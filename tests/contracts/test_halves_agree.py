@@ -208,8 +208,10 @@ class Walk:
     def see_that_nothing_is_left_over(self) -> None:
         self.halves.sweep()
         index, store = self.parts.index, self.parts.store
-        kept = {each.key for folder in (objects.LOG_FOLDER, objects.REWRITTEN_FOLDER) for each in store.listed(folder)}
-        assert kept == set(index.referred_to())
+        kept = {
+            each.key for folder in (objects.LOG_FOLDER, objects.REWRITTEN_FOLDER) for each in store.list_objects(folder)
+        }
+        assert kept == set(index.referenced_archive_keys())
 
 
 def everything(log, topic, partition):

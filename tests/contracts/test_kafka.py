@@ -12,7 +12,7 @@ from nakadi.app.engines import LogDependencies, open_event_log, open_log_index
 from nakadi.engines.archive.archiver import ArchivePolicy
 from nakadi.engines.archive.stores import open_archive
 from nakadi.model.authorization import Attribute
-from nakadi.model.events import Bounds, Record, Refused, Slice
+from nakadi.model.events import EventSlice, OffsetBounds, Record, Refused
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import SystemClock
 from nakadi.ports.event_log import OffsetUnavailable, SealedTopic, UnknownTopic
@@ -57,12 +57,12 @@ class TestArchive:
             first.archive_topic("t", [0])
             second.append("t", {0: [a_record(name) for name in names[400:]]})
 
-            assert first._hot.bounds("t", [0]) == {0: Bounds(0, 500)}
+            assert first._hot.bounds("t", [0]) == {0: OffsetBounds(0, 500)}
             first._hot.trim("t", 0, first._hot.read("t", 0, 300).events[0].stored_at + timedelta(milliseconds=1))
             removed = second._hot.bounds("t", [0])[0].oldest
             assert removed == 400
 
-            assert second.bounds("t", [0]) == {0: Bounds(0, 500)}
+            assert second.bounds("t", [0]) == {0: OffsetBounds(0, 500)}
             assert values(second, "t") == names
 
     def _opened(self, url, folder):
@@ -98,7 +98,7 @@ class TestTwoProcesses:
             another.append("t", {0: [a_record(f"{number}")]})
             assert log.bounds("t", [0])[0].next == number + 1
             assert text_of(log.read("t", 0, number).events[0].record) == f"{number}"
-            assert log.read("t", 0, number + 1) == Slice((), number + 1)
+            assert log.read("t", 0, number + 1) == EventSlice((), number + 1)
 
     def test_tell_each_other_of_appends(self, log, another):
         """A watcher is notified soon of what another process appends to a partition that was read to its end."""
@@ -205,7 +205,7 @@ class TestTwoProcesses:
 
     def test_learn_of_new_partitions(self, log, another):
         """Partitions that another process added can be written and read."""
-        assert another.bounds("t", [0]) == {0: Bounds(0, 0)}
+        assert another.bounds("t", [0]) == {0: OffsetBounds(0, 0)}
         log.add_partitions("t", 4)
         another.append("t", {3: [a_record("a")]})
         assert values(log, "t", 3) == ["a"]
@@ -278,7 +278,7 @@ class TestTopics:
             return len(values(log, "t")) < stored / 2
 
         until(has_holes)
-        assert log.bounds("t", [0]) == {0: Bounds(0, stored)}
+        assert log.bounds("t", [0]) == {0: OffsetBounds(0, stored)}
         found = values(log, "t")
         assert found[-3:] == [f"{number}" for number in range(stored - 3, stored)]
         assert found == sorted(found, key=int)

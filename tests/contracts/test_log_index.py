@@ -7,19 +7,19 @@ from msgspec.structs import replace
 
 from nakadi.engines.memory.stores import MemoryLogIndex
 from nakadi.model.events import (
-    NOTHING_COUNTED,
-    Counted,
-    Head,
-    Location,
-    Mark,
-    Progress,
-    Segment,
+    NOTHING_INDEXED,
+    ArchiveLocation,
+    IndexHead,
+    IndexingState,
+    IndexSegment,
+    RecordPosition,
+    ShardProgress,
     Topic,
     UnfinishedAppend,
 )
 from nakadi.ports.event_log import UnknownTopic
-from nakadi.ports.log_index import TOPICS, LogIndex
-from nakadi.ports.registry import bucket_of
+from nakadi.ports.log_index import TOPICS_KIND, LogIndex
+from nakadi.ports.registry import change_bucket_of
 from tests.support.closed import see_that_everything_is_refused
 from tests.support.engines import LOG_INDEXES, a_log_index
 
@@ -33,23 +33,23 @@ def index(request, tmp_path):
         yield opened
 
 
-def a_segment(first: int, count: int = 10, archived: str | None = "object") -> Segment:
-    return Segment(
-        before=Counted(mark=Mark("shard-0", FAR + first), next=first, latest=first),
+def a_segment(first: int, count: int = 10, archived: str | None = "object") -> IndexSegment:
+    return IndexSegment(
+        before=IndexingState(mark=RecordPosition("shard-0", FAR + first), next=first, latest=first),
         count=count,
         since=first,
         until=first + count,
-        archived=Location(archived, first, count) if archived else None,
+        archived=ArchiveLocation(archived, first, count) if archived else None,
         events=count if first else None,
     )
 
 
-def extended(index: LogIndex, topic: str, counts: list[int], partition: int = 0) -> list[Segment]:
+def extended(index: LogIndex, topic: str, counts: list[int], partition: int = 0) -> list[IndexSegment]:
     """Segments of these sizes, one behind the other."""
     added = []
     for revision, count in enumerate(counts):
         segment = a_segment(sum(counts[:revision]), count)
-        head = Head(Counted(next=segment.end))
+        head = IndexHead(IndexingState(next=segment.end))
         assert index.extend(topic, partition, revision, head, segment)
         added.append(segment)
     return added
@@ -72,7 +72,7 @@ class TestTopics:
         assert index.topics() == []
         for topic in ("b", "a", "c"):
             index.create_topic(topic, 2)
-        index.let_go("a", 1, 7)
+        index.drop_before("a", 1, 7)
         index.delete_topic("c")
         assert sorted(index.topics()) == ["a", "b"]
 
@@ -102,8 +102,8 @@ class TestTopics:
         [
             lambda index: index.grow_topic("t", 2),
             lambda index: index.seal_topic("t"),
-            lambda index: index.let_go("t", 0, 1),
-            lambda index: index.note_compacted("t", 0, 1),
+            lambda index: index.drop_before("t", 0, 1),
+            lambda index: index.set_compacted("t", 0, 1),
         ],
     )
     def test_that_are_unknown_cannot_be_changed(self, index: LogIndex, change):
@@ -120,7 +120,7 @@ class TestTopics:
         index.delete_topic("t")
         index.delete_topic("t")
         assert index.topic("t") is None
-        assert index.heads([("t", 0)]) == {("t", 0): Head()}
+        assert index.heads([("t", 0)]) == {("t", 0): IndexHead()}
         assert index.segment("t", 0, 100) is None
         assert index.segment("other", 0, 15) == a_segment(10)
 
@@ -128,7 +128,7 @@ class TestTopics:
         """Of many who note different things about a topic at once, all succeed."""
         index.create_topic("t", 8)
         with ThreadPoolExecutor(4) as threads:
-            list(threads.map(lambda partition: index.let_go("t", partition, 1 + partition), range(8)))
+            list(threads.map(lambda partition: index.drop_before("t", partition, 1 + partition), range(8)))
         found = index.topic("t")
         assert found is not None
         assert found.oldest == {partition: 1 + partition for partition in range(8)}
@@ -146,18 +146,18 @@ class TestChanges:
     def test_that_end_a_lease_are_counted(self, index: LogIndex, change):
         """The number of a topic grows when it is sealed, when it is continued, and when it is deleted."""
         index.create_topic("t", 1)
-        before = index.changes().number(bucket_of(TOPICS, "t"))
+        before = index.changes().number(change_bucket_of(TOPICS_KIND, "t"))
         change(index)
-        assert index.changes().number(bucket_of(TOPICS, "t")) > before
+        assert index.changes().number(change_bucket_of(TOPICS_KIND, "t")) > before
 
     def test_that_are_made_often_are_not_counted(self, index: LogIndex):
         """What the indexer and the housekeeping note of a topic ends no lease."""
         before = index.changes()
         index.create_topic("t", 1)
         extended(index, "t", [10])
-        index.let_go("t", 0, 5)
-        index.note_compacted("t", 0, 5)
-        index.note_progress("stream", "shard", Progress(7))
+        index.drop_before("t", 0, 5)
+        index.set_compacted("t", 0, 5)
+        index.set_shard_progress("stream", "shard", ShardProgress(7))
         assert index.changes() == before
 
 
@@ -178,7 +178,7 @@ class TestContinuedTopics:
         """The way to where records are counted is there for as long as the last topic that counts them."""
         for name, following in [("t", "t~2"), ("t~2", "t~3")]:
             index.create_topic(name, 2)
-            index.extend(name, 0, 0, Head(Counted(next=4)), a_segment(0, 4))
+            index.extend(name, 0, 0, IndexHead(IndexingState(next=4)), a_segment(0, 4))
             index.continue_topic(name, following, [])
         for _ in range(2):
             index.delete_topic("t")
@@ -186,9 +186,9 @@ class TestContinuedTopics:
         assert index.topic("t") == Topic(partitions=0, continued_in="t~2")
         assert index.topic("t~2") == Topic(partitions=0, continues="t", continued_in="t~3")
         assert index.topics() == ["t~3"]
-        assert index.heads([("t", 0)]) == {("t", 0): Head()}
+        assert index.heads([("t", 0)]) == {("t", 0): IndexHead()}
         assert index.segments("t", 0, 0, 10) == []
-        assert index.referred_to() == set()
+        assert index.referenced_archive_keys() == set()
         index.delete_topic("t~3")
         assert [index.topic(name) for name in ("t", "t~2", "t~3")] == [None, None, None]
 
@@ -205,19 +205,19 @@ class TestHeads:
     def test_of_what_was_never_counted_are_empty(self, index: LogIndex):
         """A partition without any count begins at zero."""
         assert index.heads([]) == {}
-        assert index.heads([("t", 0)]) == {("t", 0): Head(NOTHING_COUNTED, 0)}
+        assert index.heads([("t", 0)]) == {("t", 0): IndexHead(NOTHING_INDEXED, 0)}
 
     def test_are_kept_to_the_digit(self, index: LogIndex):
         """Everything that counting depends on comes back as it was, long sequence numbers and open parts too."""
-        counted = Counted(
-            mark=Mark("shard-1", FAR),
+        counted = IndexingState(
+            mark=RecordPosition("shard-1", FAR),
             next=12,
             latest=1_795_262_400_000_000,
-            sealed_at=Mark("shard-0", FAR - 1),
-            parts=(UnfinishedAppend(b"\x00\xff345678", 2, Mark("shard-1", FAR - 2), 1_795_262_400_000),),
+            sealed_at=RecordPosition("shard-0", FAR - 1),
+            parts=(UnfinishedAppend(b"\x00\xff345678", 2, RecordPosition("shard-1", FAR - 2), 1_795_262_400_000),),
         )
-        assert index.extend("t", 3, 0, Head(counted), replace(a_segment(0), before=counted))
-        assert index.heads([("t", 3), ("t", 0)]) == {("t", 3): Head(counted, 1), ("t", 0): Head()}
+        assert index.extend("t", 3, 0, IndexHead(counted), replace(a_segment(0), before=counted))
+        assert index.heads([("t", 3), ("t", 0)]) == {("t", 3): IndexHead(counted, 1), ("t", 0): IndexHead()}
         segment = index.segment("t", 3, 12)
         assert segment is not None
         assert segment.before == counted
@@ -225,7 +225,7 @@ class TestHeads:
     def test_of_more_than_a_hundred_partitions_are_found(self, index: LogIndex):
         """Heads are asked for in any number."""
         for partition in range(0, 130, 10):
-            index.extend("t", partition, 0, Head(Counted(next=partition)), None)
+            index.extend("t", partition, 0, IndexHead(IndexingState(next=partition)), None)
         found = index.heads([("t", partition) for partition in range(130)])
         assert [found["t", partition].counted.next for partition in range(130)] == [
             partition if partition % 10 == 0 else 0 for partition in range(130)
@@ -233,17 +233,19 @@ class TestHeads:
 
     def test_move_on_only_from_where_they_were(self, index: LogIndex):
         """Who counted on from a head that moved meanwhile changes nothing, and adds no segment."""
-        assert index.extend("t", 0, 0, Head(Counted(next=10)), a_segment(0))
-        assert not index.extend("t", 0, 0, Head(Counted(next=99)), a_segment(50))
-        assert not index.extend("t", 0, 7, Head(Counted(next=99)), None)
-        assert index.heads([("t", 0)])["t", 0] == Head(Counted(next=10), 1)
+        assert index.extend("t", 0, 0, IndexHead(IndexingState(next=10)), a_segment(0))
+        assert not index.extend("t", 0, 0, IndexHead(IndexingState(next=99)), a_segment(50))
+        assert not index.extend("t", 0, 7, IndexHead(IndexingState(next=99)), None)
+        assert index.heads([("t", 0)])["t", 0] == IndexHead(IndexingState(next=10), 1)
         assert index.segments("t", 0, 0, 10) == [a_segment(0)]
 
     def test_moved_by_many_at_once_move_once(self, index: LogIndex):
         """Of several who count on from the same head exactly one succeeds."""
         with ThreadPoolExecutor(6) as threads:
             won = list(
-                threads.map(lambda n: index.extend("t", 0, 0, Head(Counted(next=n)), a_segment(0, n)), range(1, 7))
+                threads.map(
+                    lambda n: index.extend("t", 0, 0, IndexHead(IndexingState(next=n)), a_segment(0, n)), range(1, 7)
+                )
             )
         assert won.count(True) == 1
         winner = 1 + won.index(True)
@@ -276,11 +278,11 @@ class TestSegments:
         assert index.segments("t", 0, 0, 10) == [a_segment(0, 40, "newer")]
 
     def test_before_the_low_water_mark_are_dropped(self, index: LogIndex):
-        """`let_go` drops the segments that lie wholly before, returns where their events were, and never goes back."""
+        """`drop_before` drops segments that lie wholly before, returns where their events were, and never goes back."""
         index.create_topic("t", 1)
         extended(index, "t", [10, 10, 10])
-        assert index.let_go("t", 0, 15) == [Location("object", 0, 10)]
-        assert index.let_go("t", 0, 3) == []
+        assert index.drop_before("t", 0, 15) == [ArchiveLocation("object", 0, 10)]
+        assert index.drop_before("t", 0, 3) == []
         found = index.topic("t")
         assert found is not None
         assert found.oldest == {0: 15}
@@ -289,8 +291,8 @@ class TestSegments:
     def test_that_are_compacted_are_noted(self, index: LogIndex):
         """How far a partition is compacted only ever grows."""
         index.create_topic("t", 2)
-        index.note_compacted("t", 1, 20)
-        index.note_compacted("t", 1, 10)
+        index.set_compacted("t", 1, 20)
+        index.set_compacted("t", 1, 10)
         found = index.topic("t")
         assert found is not None
         assert found.compacted == {1: 20}
@@ -299,33 +301,37 @@ class TestSegments:
 class TestReferences:
     def test_are_the_objects_of_all_segments(self, index: LogIndex):
         """Every object that holds a segment of a topic is referred to, once or often."""
-        assert list(index.referred_to()) == []
+        assert list(index.referenced_archive_keys()) == []
         for topic in ("t", "other"):
             index.create_topic(topic, 2)
         for revision in range(3):
-            index.extend("t", 0, revision, Head(Counted(next=10)), a_segment(revision * 10, archived=f"t{revision}"))
-        index.extend("t", 0, 3, Head(Counted(next=40)), a_segment(30, archived=None))
-        index.extend("other", 1, 0, Head(Counted(next=10)), a_segment(0, archived="t2"))
-        index.extend("other", 0, 0, Head(Counted(next=10)), a_segment(0, archived="other"))
-        assert set(index.referred_to()) == {"t0", "t1", "t2", "other"}
+            index.extend(
+                "t", 0, revision, IndexHead(IndexingState(next=10)), a_segment(revision * 10, archived=f"t{revision}")
+            )
+        index.extend("t", 0, 3, IndexHead(IndexingState(next=40)), a_segment(30, archived=None))
+        index.extend("other", 1, 0, IndexHead(IndexingState(next=10)), a_segment(0, archived="t2"))
+        index.extend("other", 0, 0, IndexHead(IndexingState(next=10)), a_segment(0, archived="other"))
+        assert set(index.referenced_archive_keys()) == {"t0", "t1", "t2", "other"}
 
     def test_end_with_the_segment(self, index: LogIndex):
         """What was replaced, removed or deleted with its topic is referred to no more."""
         for topic in ("t", "other"):
             index.create_topic(topic, 1)
         for revision in range(3):
-            index.extend("t", 0, revision, Head(Counted(next=10)), a_segment(revision * 10, archived=f"t{revision}"))
-        index.extend("other", 0, 0, Head(Counted(next=10)), a_segment(0, archived="other"))
-        index.let_go("t", 0, 10)
+            index.extend(
+                "t", 0, revision, IndexHead(IndexingState(next=10)), a_segment(revision * 10, archived=f"t{revision}")
+            )
+        index.extend("other", 0, 0, IndexHead(IndexingState(next=10)), a_segment(0, archived="other"))
+        index.drop_before("t", 0, 10)
         index.replace("t", 0, [a_segment(10, 20, "new")], 30)
-        assert set(index.referred_to()) == {"new", "other"}
+        assert set(index.referenced_archive_keys()) == {"new", "other"}
         index.delete_topic("t")
-        assert set(index.referred_to()) == {"other"}
+        assert set(index.referenced_archive_keys()) == {"other"}
 
     def test_of_a_topic_that_is_not_there_do_not_count(self, index: LogIndex):
         """Whatever is added to a topic that is deleted at the same time keeps no object."""
-        index.extend("gone", 0, 0, Head(Counted(next=10)), a_segment(0, archived="orphan"))
-        assert list(index.referred_to()) == []
+        index.extend("gone", 0, 0, IndexHead(IndexingState(next=10)), a_segment(0, archived="orphan"))
+        assert list(index.referenced_archive_keys()) == []
 
 
 class TestClaims:
@@ -358,19 +364,19 @@ class TestProgress:
     def test_is_kept_per_shard_and_only_grows(self, index: LogIndex):
         """Each shard's progress is the furthest that was ever noted, however many digits it has."""
         assert index.progress("s") == {}
-        index.note_progress("s", "shard-0", Progress(9, complete_at=99))
-        index.note_progress("s", "shard-0", Progress(FAR, complete_at=1))
-        index.note_progress("s", "shard-0", Progress(10, ended=True, complete_at=100))
-        index.note_progress("s", "shard-1", Progress(7, complete_at=1))
-        index.note_progress("s", "shard-1", Progress(7, complete_at=3))
-        index.note_progress("s", "shard-1", Progress(7, complete_at=2))
-        index.note_progress("s", "shard-2", Progress(0, ended=True, complete_at=1))
-        index.note_progress("s", "shard-2", Progress(0, complete_at=2))
-        index.note_progress("other", "shard-0", Progress(1, complete_at=1))
+        index.set_shard_progress("s", "shard-0", ShardProgress(9, complete_at=99))
+        index.set_shard_progress("s", "shard-0", ShardProgress(FAR, complete_at=1))
+        index.set_shard_progress("s", "shard-0", ShardProgress(10, ended=True, complete_at=100))
+        index.set_shard_progress("s", "shard-1", ShardProgress(7, complete_at=1))
+        index.set_shard_progress("s", "shard-1", ShardProgress(7, complete_at=3))
+        index.set_shard_progress("s", "shard-1", ShardProgress(7, complete_at=2))
+        index.set_shard_progress("s", "shard-2", ShardProgress(0, ended=True, complete_at=1))
+        index.set_shard_progress("s", "shard-2", ShardProgress(0, complete_at=2))
+        index.set_shard_progress("other", "shard-0", ShardProgress(1, complete_at=1))
         assert index.progress("s") == {
-            "shard-0": Progress(FAR, complete_at=1),
-            "shard-1": Progress(7, complete_at=3),
-            "shard-2": Progress(0, ended=True, complete_at=1),
+            "shard-0": ShardProgress(FAR, complete_at=1),
+            "shard-1": ShardProgress(7, complete_at=3),
+            "shard-2": ShardProgress(0, ended=True, complete_at=1),
         }
 
 
@@ -392,16 +398,16 @@ class TestClose:
             "changes": index.changes,
             "continue_topic": lambda: index.continue_topic("t", "t~2", []),
             "heads": lambda: index.heads([("t", 0)]),
-            "extend": lambda: index.extend("t", 0, 1, Head(), None),
+            "extend": lambda: index.extend("t", 0, 1, IndexHead(), None),
             "segment": lambda: index.segment("t", 0, 1),
             "segments": lambda: index.segments("t", 0, 0, 10),
             "replace": lambda: index.replace("t", 0, [segment], 10),
-            "let_go": lambda: index.let_go("t", 0, 1),
-            "note_compacted": lambda: index.note_compacted("t", 0, 1),
-            "referred_to": index.referred_to,
+            "drop_before": lambda: index.drop_before("t", 0, 1),
+            "set_compacted": lambda: index.set_compacted("t", 0, 1),
+            "referenced_archive_keys": index.referenced_archive_keys,
             "claim": lambda: index.claim("name", "me", 1.0),
             "release": lambda: index.release("name", "me"),
             "progress": lambda: index.progress("stream"),
-            "note_progress": lambda: index.note_progress("stream", "shard", Progress(1)),
+            "set_shard_progress": lambda: index.set_shard_progress("stream", "shard", ShardProgress(1)),
         }
         see_that_everything_is_refused(LogIndex, attempts)

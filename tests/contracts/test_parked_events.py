@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from nakadi.model.authorization import Attribute
-from nakadi.model.subscription import NOTHING_YET, CommitResult, Entry, Offset
-from nakadi.ports.coordination import MOST_PARKED, MOST_PARKED_BYTES, Coordination
+from nakadi.model.subscription import EMPTY_ASSIGNMENT, CommitResult, CommittedOffset, PartitionAssignment
+from nakadi.ports.coordination import MAX_PARKED_BYTES, MAX_PARKED_PER_CALL, Coordination
 from tests.support.builders import A_MOMENT
 from tests.support.coordination import (
     LATER,
@@ -32,7 +32,7 @@ class TestParkedEvents:
         begun(coordination, "a")
         event = a_parked_event(3, b'{"n":3}', fails=4, replay="r", owner=Attribute("team", "checkout"))
         assert park(coordination, "a", event, upto=3) is CommitResult.COMMITTED
-        assert coordination.offsets(SUBSCRIPTION)[a_place()] == Offset(at(3), "a", LATER)
+        assert coordination.offsets(SUBSCRIPTION)[a_place()] == CommittedOffset(at(3), "a", LATER)
         assert coordination.parked(SUBSCRIPTION) == [event.parked]
         assert coordination.parked_value(SUBSCRIPTION, a_place(), at(3)) == b'{"n":3}'
         assert park(coordination, "a", a_parked_event(2), upto=3) is CommitResult.OUTDATED
@@ -71,9 +71,9 @@ class TestParkedEvents:
             *(a_parked_event(100, place=a_place(2, "order")), a_parked_event(0, place=a_place(2, "order"), timeline=2)),
             *(a_parked_event(1, place=a_place(0, "order.paid")), a_parked_event(1, place=a_place(0, "orders"))),
         ]
-        owned = [Entry(each, "a") for each in dict.fromkeys(each.parked.place for each in order)]
+        owned = [PartitionAssignment(each, "a") for each in dict.fromkeys(each.parked.place for each in order)]
         new = replace(an_assignment(), entries=tuple(owned))
-        coordination.write(SUBSCRIPTION, NOTHING_YET, new, A_MOMENT, {each.place: at(-1) for each in owned})
+        coordination.write(SUBSCRIPTION, EMPTY_ASSIGNMENT, new, A_MOMENT, {each.place: at(-1) for each in owned})
         for each in reversed(order):
             assert park(coordination, "a", each) is CommitResult.COMMITTED
         heads = [each.parked for each in order]
@@ -89,7 +89,7 @@ class TestParkedEvents:
     def test_releases_events(self, coordination: Coordination):
         """Taken out, events are gone with their values, others stay, and doing it again changes nothing."""
         begun(coordination, "a")
-        park(coordination, "a", *map(a_parked_event, range(MOST_PARKED)))
+        park(coordination, "a", *map(a_parked_event, range(MAX_PARKED_PER_CALL)))
         for _ in range(2):
             coordination.unpark(SUBSCRIPTION, a_place(), [at(each) for each in range(1, 1000)])
             coordination.unpark("another", a_place(), [at(0)])
@@ -100,9 +100,9 @@ class TestParkedEvents:
     def test_takes_as_much_as_it_says(self, coordination: Coordination):
         """The most events, the most bytes and the largest event fit one step, and come out as they went in."""
         begun(coordination, "a")
-        size = MOST_PARKED_BYTES // MOST_PARKED
-        many = [a_parked_event(each, b"%d" % (each % 10) * size) for each in range(MOST_PARKED)]
-        assert park(coordination, "a", *many, upto=MOST_PARKED) is CommitResult.COMMITTED
+        size = MAX_PARKED_BYTES // MAX_PARKED_PER_CALL
+        many = [a_parked_event(each, b"%d" % (each % 10) * size) for each in range(MAX_PARKED_PER_CALL)]
+        assert park(coordination, "a", *many, upto=MAX_PARKED_PER_CALL) is CommitResult.COMMITTED
         largest = a_parked_event(60, bytes(range(256)) * 3900)
         assert park(coordination, "a", largest, upto=60) is CommitResult.COMMITTED
         for each in (many[0], many[-1], largest):
@@ -114,8 +114,8 @@ class TestParkedEvents:
             [],
             [a_parked_event(1), a_parked_event(2, place=a_place(1))],
             [a_parked_event(1), a_parked_event(1)],
-            [a_parked_event(each) for each in range(MOST_PARKED + 1)],
-            [a_parked_event(each, b"x" * (MOST_PARKED_BYTES // 2 + 1)) for each in range(2)],
+            [a_parked_event(each) for each in range(MAX_PARKED_PER_CALL + 1)],
+            [a_parked_event(each, b"x" * (MAX_PARKED_BYTES // 2 + 1)) for each in range(2)],
         ],
         ids=["none", "two partitions", "one position", "too many", "too much"],
     )

@@ -5,16 +5,16 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from nakadi.ports.registry import (
-    ABSENT,
-    REMEMBERED,
+    ABSENT_REVISION,
+    CACHED_KINDS,
+    ChangeCounters,
     ChangedMeanwhile,
-    Changes,
-    Check,
+    CheckRevision,
     Document,
-    Put,
+    PutDocument,
     Registry,
-    Remove,
-    bucket_of,
+    RemoveDocument,
+    change_bucket_of,
 )
 from tests.support.closed import see_that_everything_is_refused
 from tests.support.engines import REGISTRIES, a_registry
@@ -34,34 +34,34 @@ class TestDocuments:
     def test_are_kept_as_they_were_written(self, registry: Registry):
         """A document's body comes back with every kind of JSON value in it."""
         body = {"text": 'é "\n\u0000', "number": 1.5, "large": 2**63 - 1, "list": [1, None, True], "object": {"a": {}}}
-        registry.write(Put(KIND, "a", body))
+        registry.write(PutDocument(KIND, "a", body))
         assert registry.get(KIND, "a") == Document("a", body, 1)
 
     def test_that_are_not_there_are_none(self, registry: Registry):
         """Getting what was never written, or lies in another kind, answers nothing."""
-        registry.write(Put("other", "a", {}))
+        registry.write(PutDocument("other", "a", {}))
         assert registry.get(KIND, "a") is None
 
     def test_count_their_writes(self, registry: Registry):
         """A document's revision is 1 when it is created and grows by one with every write."""
         for revision in range(1, 4):
-            registry.write(Put(KIND, "a", {"revision": revision}))
+            registry.write(PutDocument(KIND, "a", {"revision": revision}))
             assert registry.get(KIND, "a") == Document("a", {"revision": revision}, revision)
 
     def test_begin_anew_after_they_were_removed(self, registry: Registry):
         """A removed document is gone, and one created later under its key begins at revision 1."""
-        registry.write(Put(KIND, "a", {}))
-        registry.write(Put(KIND, "a", {}))
-        registry.write(Remove(KIND, "a"))
+        registry.write(PutDocument(KIND, "a", {}))
+        registry.write(PutDocument(KIND, "a", {}))
+        registry.write(RemoveDocument(KIND, "a"))
         assert registry.get(KIND, "a") is None
         assert registry.list(KIND) == []
-        registry.write(Put(KIND, "a", {}, expected=ABSENT))
+        registry.write(PutDocument(KIND, "a", {}, expected=ABSENT_REVISION))
         assert registry.get(KIND, "a") == Document("a", {}, 1)
 
     def test_cannot_be_changed_by_any_client_that_holds_them(self, registry: Registry):
         """What a caller does to a body, before or after, changes nothing that is kept."""
         body = {"list": [1]}
-        registry.write(Put(KIND, "a", body))
+        registry.write(PutDocument(KIND, "a", body))
         body["list"].append(2)
         registry.get(KIND, "a").body["list"].append(3)
         registry.list(KIND)[0].body["list"].append(4)
@@ -88,8 +88,8 @@ class TestList:
 
     @pytest.fixture
     def full(self, registry: Registry):
-        registry.write(*[Put(KIND, key, {"key": key}) for key in reversed(self.KEYS)])
-        registry.write(Put("thin", "a", {}), Put("thing.", "a", {}))
+        registry.write(*[PutDocument(KIND, key, {"key": key}) for key in reversed(self.KEYS)])
+        registry.write(PutDocument("thin", "a", {}), PutDocument("thing.", "a", {}))
         return registry
 
     def test_is_in_the_order_of_code_points(self, full: Registry):
@@ -114,7 +114,9 @@ class TestList:
         """Megabytes of documents are listed whole, and in pages that leave none out and repeat none."""
         keys = [f"key-{number:05}" for number in range(1_500)]
         for start in range(0, len(keys), 99):
-            registry.write(*[Put(KIND, key, {"text": "x" * 2_000}, ABSENT) for key in keys[start : start + 99]])
+            registry.write(
+                *[PutDocument(KIND, key, {"text": "x" * 2_000}, ABSENT_REVISION) for key in keys[start : start + 99]]
+            )
         assert [document.key for document in registry.list(KIND)] == keys
         paged: list[str] = []
         while page := registry.list(KIND, prefix="key", after=paged[-1] if paged else "", limit=700):
@@ -126,49 +128,53 @@ class TestWrite:
     @pytest.mark.parametrize(
         "change",
         [
-            Put(KIND, "there", {}, expected=ABSENT),
-            Put(KIND, "there", {}, expected=1),
-            Put(KIND, "there", {}, expected=3),
-            Put(KIND, "absent", {}, expected=1),
-            Remove(KIND, "there", expected=1),
-            Remove(KIND, "there", expected=ABSENT),
-            Remove(KIND, "absent", expected=1),
-            Check(KIND, "there", expected=1),
-            Check(KIND, "there", expected=ABSENT),
-            Check(KIND, "absent", expected=1),
+            PutDocument(KIND, "there", {}, expected=ABSENT_REVISION),
+            PutDocument(KIND, "there", {}, expected=1),
+            PutDocument(KIND, "there", {}, expected=3),
+            PutDocument(KIND, "absent", {}, expected=1),
+            RemoveDocument(KIND, "there", expected=1),
+            RemoveDocument(KIND, "there", expected=ABSENT_REVISION),
+            RemoveDocument(KIND, "absent", expected=1),
+            CheckRevision(KIND, "there", expected=1),
+            CheckRevision(KIND, "there", expected=ABSENT_REVISION),
+            CheckRevision(KIND, "absent", expected=1),
         ],
         ids=repr,
     )
     def test_makes_no_change_when_one_condition_fails(self, registry: Registry, change):
         """A write is all or nothing, and names the first change whose condition does not hold."""
-        registry.write(Put(KIND, "there", {"n": 1}), Put(KIND, "goes", {}))
-        registry.write(Put(KIND, "there", {"n": 2}))
+        registry.write(PutDocument(KIND, "there", {"n": 1}), PutDocument(KIND, "goes", {}))
+        registry.write(PutDocument(KIND, "there", {"n": 2}))
         with pytest.raises(ChangedMeanwhile) as raised:
             registry.write(
-                Put(KIND, "new", {}), Remove(KIND, "goes"), change, Put(KIND, "last", {}), Check(KIND, "later", 7)
+                PutDocument(KIND, "new", {}),
+                RemoveDocument(KIND, "goes"),
+                change,
+                PutDocument(KIND, "last", {}),
+                CheckRevision(KIND, "later", 7),
             )
         assert raised.value.change == change
         assert [(each.key, each.revision) for each in registry.list(KIND)] == [("goes", 1), ("there", 2)]
 
     def test_makes_all_changes_when_every_condition_holds(self, registry: Registry):
         """Puts, removals and checks of one write take effect together."""
-        registry.write(Put(KIND, "a", {}), Put(KIND, "b", {}), Put("other", "c", {}))
+        registry.write(PutDocument(KIND, "a", {}), PutDocument(KIND, "b", {}), PutDocument("other", "c", {}))
         registry.write(
-            Put(KIND, "a", {"new": True}, expected=1),
-            Remove(KIND, "b", expected=1),
-            Check("other", "c", expected=1),
-            Check("other", "d", expected=ABSENT),
-            Put(KIND, "e", {}, expected=ABSENT),
-            Remove(KIND, "f", expected=ABSENT),
+            PutDocument(KIND, "a", {"new": True}, expected=1),
+            RemoveDocument(KIND, "b", expected=1),
+            CheckRevision("other", "c", expected=1),
+            CheckRevision("other", "d", expected=ABSENT_REVISION),
+            PutDocument(KIND, "e", {}, expected=ABSENT_REVISION),
+            RemoveDocument(KIND, "f", expected=ABSENT_REVISION),
         )
         assert registry.list(KIND) == [Document("a", {"new": True}, 2), Document("e", {}, 1)]
         assert registry.get("other", "c") == Document("c", {}, 1)
 
     def test_without_conditions_takes_what_it_finds(self, registry: Registry):
         """Without an expected revision a put writes, and a removal removes, whatever is there, also nothing."""
-        registry.write(Remove(KIND, "a"))
-        registry.write(Put(KIND, "a", {"n": 1}))
-        registry.write(Put(KIND, "a", {"n": 2}))
+        registry.write(RemoveDocument(KIND, "a"))
+        registry.write(PutDocument(KIND, "a", {"n": 1}))
+        registry.write(PutDocument(KIND, "a", {"n": 2}))
         assert registry.get(KIND, "a") == Document("a", {"n": 2}, 2)
 
     def test_of_nothing_changes_nothing(self, registry: Registry):
@@ -178,22 +184,22 @@ class TestWrite:
     def test_refuses_what_no_engine_could_do(self, registry: Registry):
         """More than 99 changes, or two of one document, are a mistake of the caller and change nothing."""
         with pytest.raises(ValueError, match="99"):
-            registry.write(*[Put(REMEMBERED_KIND, f"{number}", {}) for number in range(100)])
+            registry.write(*[PutDocument(REMEMBERED_KIND, f"{number}", {}) for number in range(100)])
         with pytest.raises(ValueError, match="two changes"):
-            registry.write(Put(KIND, "a", {}), Check(KIND, "a", ABSENT))
+            registry.write(PutDocument(KIND, "a", {}), CheckRevision(KIND, "a", ABSENT_REVISION))
         assert registry.list(KIND) == registry.list(REMEMBERED_KIND) == []
-        registry.write(*[Put(REMEMBERED_KIND, f"{number}", {}) for number in range(99)])
+        registry.write(*[PutDocument(REMEMBERED_KIND, f"{number}", {}) for number in range(99)])
 
     def test_loses_no_update(self, registry: Registry):
         """Many who count up one document by reading and writing it under a condition lose no count."""
-        registry.write(Put(KIND, "counter", {"count": 0}))
+        registry.write(PutDocument(KIND, "counter", {"count": 0}))
 
         def count_up(_: int) -> None:
             for _ in range(10):
                 while True:
                     found = registry.get(KIND, "counter")
                     try:
-                        registry.write(Put(KIND, "counter", {"count": found.body["count"] + 1}, found.revision))
+                        registry.write(PutDocument(KIND, "counter", {"count": found.body["count"] + 1}, found.revision))
                         break
                     except ChangedMeanwhile:
                         continue
@@ -208,7 +214,7 @@ class TestWrite:
             mine = []
             for number in range(20):
                 try:
-                    registry.write(Put(KIND, f"{number}", {"by": writer}, expected=ABSENT))
+                    registry.write(PutDocument(KIND, f"{number}", {"by": writer}, expected=ABSENT_REVISION))
                     mine.append(f"{number}")
                 except ChangedMeanwhile:
                     continue
@@ -223,12 +229,12 @@ class TestWrite:
     def test_shows_itself_whole_or_not_at_all(self, registry: Registry):
         """A reader that finds one of two documents changed, that are changed together, then finds the other changed
         too."""
-        registry.write(Put(KIND, "a", {"n": 0}), Put(KIND, "b", {"n": 0}))
+        registry.write(PutDocument(KIND, "a", {"n": 0}), PutDocument(KIND, "b", {"n": 0}))
 
         def change_both(writer: int) -> None:
             for number in range(20):
                 body = {"n": writer * 100 + number}
-                registry.write(Put(KIND, "a", body), Put(KIND, "b", body))
+                registry.write(PutDocument(KIND, "a", body), PutDocument(KIND, "b", body))
 
         with ThreadPoolExecutor(1) as others:
             changing = others.submit(lambda: in_threads(change_both, 2))
@@ -245,7 +251,7 @@ class TestWrite:
 
         def write_and_read(writer: int) -> None:
             for number in range(20):
-                registry.write(Put(KIND, f"{writer}", {"n": number}))
+                registry.write(PutDocument(KIND, f"{writer}", {"n": number}))
                 assert registry.get(KIND, f"{writer}").body == {"n": number}
                 assert {"n": number} in [each.body for each in registry.list(KIND, prefix=f"{writer}")]
 
@@ -255,53 +261,56 @@ class TestWrite:
 class TestChanges:
     """What lets processes go on with what they remember."""
 
-    @pytest.mark.parametrize("kind", sorted(REMEMBERED))
+    @pytest.mark.parametrize("kind", sorted(CACHED_KINDS))
     @pytest.mark.parametrize(
         "change",
         [
-            lambda kind: Put(kind, "a", {"n": 2}, expected=1),
-            lambda kind: Put(kind, "a", {"n": 2}),
-            lambda kind: Remove(kind, "a", expected=1),
-            lambda kind: Remove(kind, "a"),
+            lambda kind: PutDocument(kind, "a", {"n": 2}, expected=1),
+            lambda kind: PutDocument(kind, "a", {"n": 2}),
+            lambda kind: RemoveDocument(kind, "a", expected=1),
+            lambda kind: RemoveDocument(kind, "a"),
         ],
         ids=["put", "put of whatever is there", "removal", "removal of whatever is there"],
     )
     def test_of_what_is_remembered_are_counted(self, registry: Registry, kind, change):
         """The number of a document grows with each of its changes, alone or among others."""
-        registry.write(Put(kind, "a", {}, expected=ABSENT))
-        for others in ([], [Check(KIND, "b", ABSENT), Put(KIND, "c", {})]):
+        registry.write(PutDocument(kind, "a", {}, expected=ABSENT_REVISION))
+        for others in ([], [CheckRevision(KIND, "b", ABSENT_REVISION), PutDocument(KIND, "c", {})]):
             before = number(registry, kind, "a")
             registry.write(*others, change(kind))
             assert number(registry, kind, "a") > before
-            registry.write(Remove(kind, "a"))
-            registry.write(Put(kind, "a", {}, expected=ABSENT))
+            registry.write(RemoveDocument(kind, "a"))
+            registry.write(PutDocument(kind, "a", {}, expected=ABSENT_REVISION))
 
     def test_that_are_not_made_are_not_counted(self, registry: Registry):
         """What fails for its condition changes no number, and neither does a check."""
-        registry.write(Put(REMEMBERED_KIND, "a", {}))
+        registry.write(PutDocument(REMEMBERED_KIND, "a", {}))
         before = registry.changes()
         with pytest.raises(ChangedMeanwhile):
-            registry.write(Put(REMEMBERED_KIND, "a", {}, expected=7))
+            registry.write(PutDocument(REMEMBERED_KIND, "a", {}, expected=7))
         with pytest.raises(ChangedMeanwhile):
-            registry.write(Put(REMEMBERED_KIND, "a", {}), Check(KIND, "b", expected=1))
-        registry.write(Check(REMEMBERED_KIND, "a", expected=1), Put(KIND, "b", {}))
+            registry.write(PutDocument(REMEMBERED_KIND, "a", {}), CheckRevision(KIND, "b", expected=1))
+        registry.write(CheckRevision(REMEMBERED_KIND, "a", expected=1), PutDocument(KIND, "b", {}))
         assert registry.changes() == before
 
     def test_of_what_no_one_remembers_are_not_counted(self, registry: Registry):
         """Documents that change often leave caches of others valid, and so do new ones unless absence is remembered."""
         before = registry.changes()
         for _ in range(3):
-            registry.write(Put(KIND, "a", {}))
-        registry.write(Put("event-types", "a", {}, expected=ABSENT), Put("subscriptions", "a", {}, expected=ABSENT))
+            registry.write(PutDocument(KIND, "a", {}))
+        registry.write(
+            PutDocument("event-types", "a", {}, expected=ABSENT_REVISION),
+            PutDocument("subscriptions", "a", {}, expected=ABSENT_REVISION),
+        )
         assert registry.changes() == before
-        registry.write(Put("settings", "a", {}, expected=ABSENT))
+        registry.write(PutDocument("settings", "a", {}, expected=ABSENT_REVISION))
         assert registry.changes() != before
 
     def test_of_one_document_leave_most_numbers_alone(self, registry: Registry):
         """One change is no reason to read everything again."""
         keys = [f"key-{each}" for each in range(50)]
         before = registry.changes()
-        registry.write(Put(REMEMBERED_KIND, keys[0], {}))
+        registry.write(PutDocument(REMEMBERED_KIND, keys[0], {}))
         after = registry.changes()
         changed = [key for key in keys if number_in(before, key) != number_in(after, key)]
         assert keys[0] in changed
@@ -309,24 +318,26 @@ class TestChanges:
 
     def test_are_no_documents(self, registry: Registry):
         """Counting leaves the lists of documents as they are."""
-        registry.write(Put(REMEMBERED_KIND, "a", {}))
+        registry.write(PutDocument(REMEMBERED_KIND, "a", {}))
         assert [each.key for each in registry.list(REMEMBERED_KIND)] == ["a"]
 
     def test_of_many_at_once_are_all_counted(self, registry: Registry):
         """Writers that change different documents at the same time do not refuse each other, and each is counted."""
         writers = [str(each) for each in range(8)]
         before = registry.changes()
-        in_threads(lambda at: [registry.write(Put(REMEMBERED_KIND, writers[at], {})) for _ in range(5)], len(writers))
+        in_threads(
+            lambda at: [registry.write(PutDocument(REMEMBERED_KIND, writers[at], {})) for _ in range(5)], len(writers)
+        )
         after = registry.changes()
         assert all(number_in(after, each) - number_in(before, each) >= 5 for each in writers)
 
     def test_are_seen_whenever_a_change_is(self, registry: Registry):
         """A process that finds the number as it was before it read a document has read what the document was then."""
-        registry.write(Put(REMEMBERED_KIND, "a", {"n": 0}))
+        registry.write(PutDocument(REMEMBERED_KIND, "a", {"n": 0}))
 
         def change() -> None:
             for each in range(1, 60):
-                registry.write(Put(REMEMBERED_KIND, "a", {"n": each}))
+                registry.write(PutDocument(REMEMBERED_KIND, "a", {"n": each}))
 
         with ThreadPoolExecutor(1) as others:
             changing = others.submit(change)
@@ -340,11 +351,11 @@ class TestChanges:
 
 
 def number(registry: Registry, kind: str, key: str) -> int:
-    return registry.changes().number(bucket_of(kind, key))
+    return registry.changes().number(change_bucket_of(kind, key))
 
 
-def number_in(changes: Changes, key: str) -> int:
-    return changes.number(bucket_of(REMEMBERED_KIND, key))
+def number_in(changes: ChangeCounters, key: str) -> int:
+    return changes.number(change_bucket_of(REMEMBERED_KIND, key))
 
 
 class TestClose:
@@ -355,7 +366,7 @@ class TestClose:
         attempts = {
             "get": lambda: registry.get(KIND, "a"),
             "list": lambda: registry.list(KIND),
-            "write": lambda: registry.write(Put(KIND, "a", {})),
+            "write": lambda: registry.write(PutDocument(KIND, "a", {})),
             "changes": registry.changes,
         }
         see_that_everything_is_refused(Registry, attempts)

@@ -9,7 +9,7 @@ from nakadi.app.engines import open_event_log, open_registry
 from nakadi.engines.sqlite.changes import APPENDS_CHECK_SECONDS
 from nakadi.ports.clock import SystemClock
 from nakadi.ports.event_log import OffsetUnavailable, SealedTopic
-from nakadi.ports.registry import ChangedMeanwhile, Document, Put
+from nakadi.ports.registry import ChangedMeanwhile, Document, PutDocument
 from tests.support.engines import a_record, everything, text_of
 from tests.support.neighbour import a_neighbour
 from tests.support.patience import PATIENCE
@@ -119,7 +119,7 @@ class TestRegistry:
         mine = []
         for number in range(60):
             try:
-                registry.write(Put("thing", f"{number}", {"by": "mine"}, expected=0))
+                registry.write(PutDocument("thing", f"{number}", {"by": "mine"}, expected=0))
                 mine.append(f"{number}")
             except ChangedMeanwhile:
                 continue
@@ -129,7 +129,7 @@ class TestRegistry:
 
     def test_loses_no_update(self, registry, neighbour):
         """Two processes that count up one document from several threads lose no count."""
-        registry.write(Put("thing", "counter", {"n": 0}))
+        registry.write(PutDocument("thing", "counter", {"n": 0}))
         neighbour.begin("count_up", 50)
 
         def count_up(_: int) -> None:
@@ -137,7 +137,7 @@ class TestRegistry:
             while done < 25:
                 found = registry.get("thing", "counter")
                 try:
-                    registry.write(Put("thing", "counter", {"n": found.body["n"] + 1}, expected=found.revision))
+                    registry.write(PutDocument("thing", "counter", {"n": found.body["n"] + 1}, expected=found.revision))
                     done += 1
                 except ChangedMeanwhile:
                     continue
@@ -152,7 +152,7 @@ class TestRegistry:
         neighbour.begin("append_in_threads", "t", "theirs", 4, 250)
         assert log.read("t", 0, 0, wait=PATIENCE).events
         for number in range(50):
-            registry.write(Put("thing", f"{number}", {}))
+            registry.write(PutDocument("thing", f"{number}", {}))
         neighbour.answer()
 
 

@@ -16,7 +16,7 @@ from nakadi.common import work
 from nakadi.event_types.deletion import Housekeeping
 from nakadi.event_types.documents import event_type_of
 from nakadi.event_types.repository import EVENT_TYPES_KIND
-from nakadi.model.events import Counted, Head, Location, Segment
+from nakadi.model.events import ArchiveLocation, IndexHead, IndexingState, IndexSegment
 from nakadi.subscriptions.api.stats import StalledSubscriptions
 from tests.support.aws import REGION
 
@@ -145,10 +145,14 @@ def test_starts_the_job_when_archived_events_wait_for_their_table(functions, env
     with closing(open_log_index(file)) as index:
         index.create_topic(timeline.topic, 1)
         an_hour_ago = round((time.time() - 3600) * 1e6)
-        segment = Segment(
-            before=Counted(), count=1, since=an_hour_ago, until=an_hour_ago, archived=Location("log/one", 0, 1)
+        segment = IndexSegment(
+            before=IndexingState(),
+            count=1,
+            since=an_hour_ago,
+            until=an_hour_ago,
+            archived=ArchiveLocation("log/one", 0, 1),
         )
-        assert index.extend(timeline.topic, 0, 0, Head(Counted(next=1)), segment)
+        assert index.extend(timeline.topic, 0, 0, IndexHead(IndexingState(next=1)), segment)
     capsys.readouterr()
     for _ in range(2):
         functions.invoke("housekeeping", "schedule/housekeeping")

@@ -6,7 +6,7 @@ import pytest
 
 from nakadi.app.engines import open_coordination
 from nakadi.model.event_type import Position
-from nakadi.model.subscription import NOTHING_YET, Assignment, Entry, EventTypePartition
+from nakadi.model.subscription import EMPTY_ASSIGNMENT, Assignment, EventTypePartition, PartitionAssignment
 from nakadi.ports.clock import SystemClock
 from tests.support.aws import refused
 from tests.support.coordination import a_session
@@ -64,8 +64,8 @@ def cursor(offset=OFFSET):
 def streamed(coordination, subscription, session):
     """Someone streams all of it."""
     old = coordination.assignment(subscription)
-    positions = {PLACE: Position(1, -1)} if old == NOTHING_YET else {}
-    new = Assignment(initialised=True, entries=(Entry(PLACE, session),), sessions=(a_session(session),))
+    positions = {PLACE: Position(1, -1)} if old == EMPTY_ASSIGNMENT else {}
+    new = Assignment(initialised=True, entries=(PartitionAssignment(PLACE, session),), sessions=(a_session(session),))
     return coordination.write(subscription, old, new, SystemClock().now(), positions)
 
 
@@ -110,7 +110,7 @@ def test_a_deleted_subscription_leaves_nothing(ask, subscription, coordination):
     """What streams shared goes with the subscription. (S60, S72)"""
     streamed(coordination, subscription, "a")
     assert ask("DELETE", f"/subscriptions/{subscription}")[0] == 204
-    assert coordination.assignment(subscription) == NOTHING_YET
+    assert coordination.assignment(subscription) == EMPTY_ASSIGNMENT
     assert coordination.offsets(subscription) == {}
 
 
@@ -119,9 +119,9 @@ def test_what_could_not_be_cleared_is_cleared_on_schedule(ask, functions, world,
     streamed(coordination, subscription, "a")
     world.goes_wrong("BatchWriteItem", *[refused("ThrottlingException")] * 4)
     assert ask("DELETE", f"/subscriptions/{subscription}")[0] == 204
-    assert coordination.assignment(subscription) != NOTHING_YET
+    assert coordination.assignment(subscription) != EMPTY_ASSIGNMENT
     functions.invoke("housekeeping", "schedule/housekeeping")
-    assert coordination.assignment(subscription) == NOTHING_YET
+    assert coordination.assignment(subscription) == EMPTY_ASSIGNMENT
 
 
 def test_an_event_type_goes_with_subscriptions_that_may(ask, subscription, coordination):
@@ -137,4 +137,4 @@ def test_an_event_type_goes_with_subscriptions_that_may(ask, subscription, coord
     assert ask("DELETE", path, function="event_types")[0] == 200
 
     assert ask("GET", f"/subscriptions/{other}")[0] == 404
-    assert coordination.assignment(other) == NOTHING_YET
+    assert coordination.assignment(other) == EMPTY_ASSIGNMENT

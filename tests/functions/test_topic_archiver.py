@@ -11,7 +11,7 @@ from nakadi.app.broker import open_broker
 from nakadi.app.log_indexer import NotArchived, TopicArchiver
 from nakadi.app.settings import Settings
 from nakadi.model.event_type import DEFAULT_STORAGE_ID
-from nakadi.model.events import Bounds, Record
+from nakadi.model.events import OffsetBounds, Record
 from nakadi.model.outcomes import BadSetting, Unavailable
 from nakadi.ports.clock import SystemClock
 from nakadi_cdk.needs import TOPIC_ARCHIVER
@@ -41,7 +41,7 @@ def settings():
 
 def publish(broker, name, count, **timeline):
     event_type = an_event_type(name=name, timelines=(a_timeline(topic=f"topic-of-{name}", **timeline),))
-    log = broker.logs.of(DEFAULT_STORAGE_ID)
+    log = broker.logs.for_storage(DEFAULT_STORAGE_ID)
     log.create_topic(f"topic-of-{name}", event_type.timeline.partitions)
     broker.event_types.add(event_type)
     for number in range(count):
@@ -49,12 +49,12 @@ def publish(broker, name, count, **timeline):
 
 
 def read(broker, name):
-    found = broker.logs.of(DEFAULT_STORAGE_ID).read(f"topic-of-{name}", 0, 0)
+    found = broker.logs.for_storage(DEFAULT_STORAGE_ID).read(f"topic-of-{name}", 0, 0)
     return [event.record.value for event in found.events]
 
 
 def hot(broker, name):
-    return broker.logs.of(DEFAULT_STORAGE_ID)._hot.bounds(f"topic-of-{name}", [0])[0]
+    return broker.logs.for_storage(DEFAULT_STORAGE_ID)._hot.bounds(f"topic-of-{name}", [0])[0]
 
 
 def metrics(capsys):
@@ -70,7 +70,7 @@ def test_events_are_read_from_the_archive_once_the_log_has_removed_them(function
 
     assert functions.invoke("log_indexer", ALL) is None
 
-    assert (hot(broker, "a"), hot(broker, "b")) == (Bounds(4, 5), Bounds(2, 3))
+    assert (hot(broker, "a"), hot(broker, "b")) == (OffsetBounds(4, 5), OffsetBounds(2, 3))
     assert read(broker, "a") == [b"0", b"1", b"2", b"3", b"4"]
     [told] = metrics(capsys)
     assert told["EventsIndexed"] == [8.0]
@@ -91,9 +91,9 @@ def test_a_second_run_finds_nothing_left(functions, broker, capsys):
 def test_processes_that_publish_do_not_archive(broker):
     """Where the function archives, the log of a process that publishes keeps everything, and nothing waits in it."""
     publish(broker, "a", 5)
-    broker.logs.of(DEFAULT_STORAGE_ID).archive()
+    broker.logs.for_storage(DEFAULT_STORAGE_ID).archive()
 
-    assert hot(broker, "a") == Bounds(0, 5)
+    assert hot(broker, "a") == OffsetBounds(0, 5)
 
 
 def test_topics_that_another_broker_uses_keep_their_events(functions, broker):
@@ -101,8 +101,10 @@ def test_topics_that_another_broker_uses_keep_their_events(functions, broker):
     publish(broker, "a", 5, adopted=True)
     functions.invoke("log_indexer", ALL)
 
-    assert hot(broker, "a") == Bounds(0, 5)
-    assert broker.logs.of(DEFAULT_STORAGE_ID)._index.heads([("topic-of-a", 0)])["topic-of-a", 0].counted.next == 5
+    assert hot(broker, "a") == OffsetBounds(0, 5)
+    assert (
+        broker.logs.for_storage(DEFAULT_STORAGE_ID)._index.heads([("topic-of-a", 0)])["topic-of-a", 0].counted.next == 5
+    )
 
 
 def test_each_part_has_its_topics(functions, broker):
@@ -124,7 +126,7 @@ def test_a_topic_that_cannot_be_archived_keeps_no_other_waiting(broker, capsys, 
     publish(broker, "a", 2)
     publish(broker, "b", 2)
     with closing(TopicArchiver(settings())) as archiver:
-        log = archiver._broker.logs.of(DEFAULT_STORAGE_ID)
+        log = archiver._broker.logs.for_storage(DEFAULT_STORAGE_ID)
         archive_topic = log.archive_topic
 
         def failing(topic, partitions):

@@ -2,7 +2,7 @@ import pytest
 from msgspec.structs import replace
 
 from nakadi.engines.memory.stores import MemoryLogIndex
-from nakadi.model.events import Counted, Head, Location, Segment
+from nakadi.model.events import ArchiveLocation, IndexHead, IndexingState, IndexSegment
 from nakadi_jobs.archive_ranges import (
     NOTHING_READ,
     Progress,
@@ -30,10 +30,10 @@ def add(index, count, *, partition=0, key=None, archived=True):
     """The next events of a partition, in an object of their own."""
     head = index.heads([(TOPIC, partition)])[TOPIC, partition]
     first = head.counted.next
-    location = Location(key or f"log/x/{partition}-{first}", 0, 100) if archived else None
-    segment = Segment(before=head.counted, count=count, since=first, until=first + count, archived=location)
+    location = ArchiveLocation(key or f"log/x/{partition}-{first}", 0, 100) if archived else None
+    segment = IndexSegment(before=head.counted, count=count, since=first, until=first + count, archived=location)
     assert index.extend(
-        TOPIC, partition, head.revision, Head(Counted(next=first + count, latest=first + count)), segment
+        TOPIC, partition, head.revision, IndexHead(IndexingState(next=first + count, latest=first + count)), segment
     )
     return segment
 
@@ -59,7 +59,7 @@ def test_what_was_read_is_not_read_again(index):
     add(index, 5)
     assert offsets(index, progress) == [(0, 15, 20)]
 
-    joined = replace(first, count=10, archived=Location("log/x/joined", 0, 50))
+    joined = replace(first, count=10, archived=ArchiveLocation("log/x/joined", 0, 50))
     index.replace(TOPIC, 0, [joined], 20)
 
     assert offsets(index, progress) == [(0, 15, 20)]
@@ -69,7 +69,7 @@ def test_what_was_released_is_not_looked_for(index):
     """Offsets before the oldest are gone, and no part of what is to be read."""
     add(index, 10)
     add(index, 10)
-    index.let_go(TOPIC, 0, 12)
+    index.drop_before(TOPIC, 0, 12)
     assert offsets(index) == [(0, 12, 20)]
 
 
@@ -126,7 +126,7 @@ def test_the_number_of_events_is_unknown_where_some_were_compacted_away(index):
     """Before the offset up to which a partition is compacted there may be fewer events than offsets."""
     add(index, 10)
     add(index, 10)
-    index.note_compacted(TOPIC, 0, 10)
+    index.set_compacted(TOPIC, 0, 10)
     assert [each.events for each in unread_parts(index, EVENT_TYPE, NOTHING_READ)] == [None, 10]
 
 
@@ -135,7 +135,7 @@ def test_segments_that_were_written_anew_say_how_many_events_they_have(index):
     first, second = add(index, 10), add(index, 10)
     index.replace(TOPIC, 0, [replace(first, events=7)], 10)
     index.replace(TOPIC, 0, [replace(second, events=9)], 20)
-    index.note_compacted(TOPIC, 0, 10)
+    index.set_compacted(TOPIC, 0, 10)
     assert [each.events for each in unread_parts(index, EVENT_TYPE, NOTHING_READ)] == [7, 9]
 
     progress = Progress({(TOPIC, 0): 15}, {})
@@ -181,6 +181,6 @@ def test_what_was_read_can_be_looked_up_again(index):
     read = [each for each in unread_parts(index, EVENT_TYPE, NOTHING_READ) if each.first == 10]
     assert list(again(index, EVENT_TYPE, read)) == read
 
-    index.replace(TOPIC, 0, [replace(middle, archived=Location("log/x/new", 0, 1))], 15)
+    index.replace(TOPIC, 0, [replace(middle, archived=ArchiveLocation("log/x/new", 0, 1))], 15)
 
     assert [each.location.key for each in again(index, EVENT_TYPE, read)] == ["log/x/new"]

@@ -4,7 +4,7 @@ import pytest
 
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.stores import FolderStore
-from nakadi.model.events import Location, Record, StoredEvent
+from nakadi.model.events import ArchiveLocation, Record, StoredEvent
 from nakadi_jobs.archive_ranges import ArchiveRange
 from nakadi_jobs.command import BadArguments
 from nakadi_jobs.erasure import How, Wanted, erased, search
@@ -110,7 +110,7 @@ def test_parts_of_an_archive_are_searched(tmp_path):
     for key, content in contents.items():
         store.put(key, content)
         place = {"topic": "t", "timeline": 1, "partition": 0, "first": 0, "end": 2, "since": 0, "until": 0}
-        parts.append(ArchiveRange(**place, location=Location(key, 0, len(content)), events=2))
+        parts.append(ArchiveRange(**place, location=ArchiveLocation(key, 0, len(content)), events=2))
 
     numbers = dict(search(f"file://{tmp_path}", Wanted(("id",), "4711"), parts))
     assert (sorted(numbers), numbers["a@0"]) == (["a@0", "c@0"], "")

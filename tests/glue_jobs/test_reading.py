@@ -4,7 +4,7 @@ import pytest
 
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.stores import MemoryStore
-from nakadi.model.events import Location, Record, StoredEvent
+from nakadi.model.events import ArchiveLocation, Record, StoredEvent
 from nakadi_jobs import reading
 from nakadi_jobs.reading import copies, place_of, problem_with
 from tests.support.builders import A_MOMENT
@@ -70,7 +70,7 @@ def an_object(store, key, topics, offset):
     content, members = b"", []
     for topic in topics:
         packed = a_member(topic, offset)
-        members.append((Location(key, len(content), len(packed)), topic))
+        members.append((ArchiveLocation(key, len(content), len(packed)), topic))
         content += packed
     store.put(key, content)
     return members
@@ -102,7 +102,7 @@ def test_what_lies_between_members_is_left_out_if_it_is_much(monkeypatch):
     damaged = bytearray(store.content("o"))
     damaged[members[5][0].start + 15] ^= 255
     store.put("o", bytes(damaged))
-    lost = (Location("gone", 5, 10), "a")
+    lost = (ArchiveLocation("gone", 5, 10), "a")
 
     made = list(copies(store, MemoryStore(), "run-0", [[members[0], members[4], members[5]], [lost]]))
 

@@ -14,7 +14,7 @@ from nakadi.engines.archive import objects
 from nakadi.event_types.storages import STORAGES_KIND
 from nakadi.event_types.tables import PARTITION_BY, RETENTION_ANNOTATION, SORT_BY
 from nakadi.model.event_type import Category, CleanupPolicy
-from nakadi.ports.registry import ABSENT, Put
+from nakadi.ports.registry import ABSENT_REVISION, PutDocument
 from nakadi_jobs import leftovers
 from nakadi_jobs.archive_ranges import NOTHING_READ, unread_parts
 from nakadi_jobs.event_type_tables import events_table
@@ -45,7 +45,7 @@ def test_old_events_leave_tables(jobs, data):
         data.archived(each, [order(2)], at=NOW - timedelta(minutes=2))
     jobs.compacted()
 
-    told = jobs.let_go()
+    told = jobs.drop_before()
 
     assert told.code == 0
     assert jobs.rows("order_placed") == [(0, 1)]
@@ -63,10 +63,10 @@ def test_deleted_event_types(jobs, data):
     data.archived(again, [order(2), order(3)])
     jobs.compacted()
 
-    assert "goes after 24 hours" in jobs.let_go().told
+    assert "goes after 24 hours" in jobs.drop_before().told
     assert jobs.rows("order_placed") == [(0, 0)]
 
-    assert "is gone too" in jobs.let_go("--grace-hours", "0").told
+    assert "is gone too" in jobs.drop_before("--grace-hours", "0").told
     name = f"order_placed_{again.id.replace('-', '')[:8]}"
     assert jobs.names() == [name]
 
@@ -83,10 +83,10 @@ def test_an_event_type_that_was_made_again_has_one_table(jobs, data):
     name = f"order_placed_{again.id.replace('-', '')[:8]}"
 
     erasure = ("--do", "erase", "--event-type", "order.placed", "--path", "customer.id", "--value", "c-2")
-    assert jobs.let_go(*erasure).code == 0
+    assert jobs.drop_before(*erasure).code == 0
     assert (jobs.rows("order_placed"), jobs.rows(name)) == ([(0, 0)], [(0, 1)])
 
-    jobs.let_go("--grace-hours", "0")
+    jobs.drop_before("--grace-hours", "0")
     data.archived(again, [order(4)], at=NOW - timedelta(minutes=1))
     jobs.compacted()
     assert jobs.names() == [name]
@@ -101,7 +101,7 @@ def test_many_small_segments_become_one(jobs, data):
     jobs.compacted()
     before = archive_of(data, orders)
 
-    told = jobs.let_go("--grace-hours", "0").told
+    told = jobs.drop_before("--grace-hours", "0").told
 
     assert "20 small segments are 1 now" in told
     assert "0 objects (0 bytes) that nothing refers to are gone" in told
@@ -122,7 +122,7 @@ def test_erasing(jobs, data, tmp_path, how):
     data.archived(orders, [b'{"customer":{"id":"\\u0062ob"}}', {"customer": {"id": "dan"}}])
     jobs.compacted()
 
-    told = jobs.let_go(
+    told = jobs.drop_before(
         "--do", "erase", "--event-type", "order.placed", "--path", "customer.id", "--value", "bob", "--how", how,
         "--report", str(tmp_path / "reports"),
     )  # fmt: skip
@@ -155,7 +155,7 @@ def test_tables_are_made_after_an_erasure(jobs, data):
     data.archived(orders, [order(7)])
     erasure = ("--do", "erase", "--event-type", "order.placed", "--path", "customer.id")
 
-    assert jobs.let_go(*erasure, "--value", "c-3").code == 0
+    assert jobs.drop_before(*erasure, "--value", "c-3").code == 0
     assert jobs.compacted().code == 0
     left = [(0, offset) for offset in (0, 1, 2, 4, 5, 6, 7)]
     assert jobs.rows("order_placed") == left
@@ -192,9 +192,9 @@ def cut_short(jobs, data, tables):
 
 def test_nothing_on_disk_has_what_was_erased(jobs, data, cut_short):
     """Not a byte of it is left, in files of runs that were killed neither; what it was erased from is whole."""
-    told = jobs.let_go(*ERASE_NAME)
+    told = jobs.drop_before(*ERASE_NAME)
     assert (told.code, "verified" in told.told) == (0, True)
-    jobs.let_go("--grace-hours", "0")
+    jobs.drop_before("--grace-hours", "0")
 
     looked_at = {path.suffix for folder in (*cut_short, data.folder / "archive") for path in bytes_with("", folder)}
     assert {".parquet", ".avro", ".gz", ".json"} <= looked_at
@@ -217,9 +217,9 @@ def test_nothing_in_a_bucket_has_what_was_erased(tables, tmp_path, monkeypatch):
         data.archived(orders, [order(2)], at=recently)
         jobs.compacted()
 
-        told = jobs.let_go(*ERASE_NAME)
+        told = jobs.drop_before(*ERASE_NAME)
         assert (told.code, "verified" in told.told) == (0, True)
-        jobs.let_go("--grace-hours", "0")
+        jobs.drop_before("--grace-hours", "0")
 
         keys = [each["Key"] for each in s3.list_objects_v2(Bucket=PREFIX)["Contents"]]
         contents = [gzip.decompress(s3.get_object(Bucket=PREFIX, Key=key)["Body"].read()) for key in keys]
@@ -236,7 +236,7 @@ def test_what_is_left_on_disk_is_found(jobs, monkeypatch):
     """The verification looks into files that no table refers to: nothing is called gone that is there."""
     monkeypatch.setattr(Table, "remove_lost_files", lambda *_: 0)
     monkeypatch.setattr(leftovers, "remove_gathered", lambda *_: 0)
-    told = jobs.let_go(*ERASE_NAME)
+    told = jobs.drop_before(*ERASE_NAME)
     assert (told.code, "verified" in told.told) == (3, False)
     assert "lost.parquet; run this again" in told.told
     assert "killed-0.json.gz; run this again" in told.told
@@ -279,7 +279,7 @@ def test_erasing_from_the_newest(jobs, data):
     data.archived(customers, [*named, None], keys=["4711", "4712", "4711"])
     jobs.compacted()
 
-    told = jobs.let_go(
+    told = jobs.drop_before(
         "--do", "erase", "--event-type", "customer.changed", "--path", "metadata.partition_compaction_key",
         "--value", "4711",
     )  # fmt: skip
@@ -308,7 +308,7 @@ def test_nothing_is_left_of_what_was_replaced_or_partitioned_by(jobs, data, tabl
     assert {path.parent.parent.name for path in bytes_with(NAME[:16], folder)} >= {"customer_changed"}
     assert [path for path in bytes_with(NAME, folder / "customer_changed__latest") if path.suffix == ".parquet"]
 
-    told = jobs.let_go("--do", "erase", "--event-type", "customer.changed", "--path", "name", "--value", NAME)
+    told = jobs.drop_before("--do", "erase", "--event-type", "customer.changed", "--path", "name", "--value", NAME)
 
     assert (told.code, "verified" in told.told) == (0, True), told.told
     assert list(bytes_with(NAME[:16], folder)) == []
@@ -327,7 +327,7 @@ def test_nothing_is_left_of_what_was_replaced_or_partitioned_by(jobs, data, tabl
 def test_what_cannot_be_asked(jobs, data, wrong):
     """An erasure that lacks something, or would not erase, is not begun."""
     data.event_type("order.placed")
-    told = jobs.let_go("--do", "erase", *wrong)
+    told = jobs.drop_before("--do", "erase", *wrong)
     assert told.code == 1
     assert "cannot be done" in told.told
 
@@ -351,7 +351,11 @@ def test_an_erasure_tells_what_logs_still_deliver(built_in, storages, told):
     only some timelines are in a storage there."""
     registry = open_registry("memory:")
     for kind in ("embedded", "kinesis", "kafka"):
-        registry.write(Put(STORAGES_KIND, kind, {"type": kind, "configuration": {}, "closed": False}, expected=ABSENT))
+        registry.write(
+            PutDocument(
+                STORAGES_KIND, kind, {"type": kind, "configuration": {}, "closed": False}, expected=ABSENT_REVISION
+            )
+        )
     timelines = tuple(a_timeline(order=number, storage_id=each) for number, each in enumerate(storages))
 
     assert list(what_logs_keep(registry, an_event_type(timelines=timelines), built_in)) == told

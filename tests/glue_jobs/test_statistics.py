@@ -7,7 +7,7 @@ import pytest
 
 from nakadi.event_types.documents import TABLES_KIND, TableState, table_state_body
 from nakadi.model.event_type import Category
-from nakadi.ports.registry import Put
+from nakadi.ports.registry import PutDocument
 from tests.support.jobs import STORED_AT, Jobs, order
 
 BUSINESS = {"schema": {"properties": {"note": {"type": "string"}}}, "category": Category.BUSINESS}
@@ -32,7 +32,7 @@ def orders(data):
 def test_windows_are_measured(jobs, data, orders, tmp_path):
     """Each window has its sizes, rates, publishers and skew; measuring again changes nothing; plots are drawn."""
     state = TableState(table="a", following={}, rows=72, misfits=0, missing=0, updated_at=STORED_AT, latency=90.0)
-    data.registry.write(Put(TABLES_KIND, orders.id, table_state_body(state)))
+    data.registry.write(PutDocument(TABLES_KIND, orders.id, table_state_body(state)))
     first = jobs.measured(*UNTIL)
     second = jobs.measured(*UNTIL, "--plots", str(tmp_path / "plots"))
 

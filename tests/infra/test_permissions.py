@@ -16,7 +16,7 @@ from nakadi.app.routes import STREAMED
 from nakadi.app.settings import Settings
 from nakadi.engines.archive.stores import open_archive
 from nakadi.local.broker import Serving
-from nakadi.model.events import Location
+from nakadi.model.events import ArchiveLocation
 from nakadi.ports.archive_store import ArchiveGone
 from nakadi_cdk.needs import NEEDS
 from nakadi_jobs import compaction, retention, statistics
@@ -293,7 +293,7 @@ def test_a_reader_of_the_archive_learns_that_an_object_is_missing(guarded, servi
     there."""
     store = open_archive(serving.environment("cursors")["NAKADI_ARCHIVE"])
     with closing(store), guarded.as_role("FunctionsRolecursors"), pytest.raises(ArchiveGone):
-        store.get(Location("log/none.json.gz", 0, 1))
+        store.get(ArchiveLocation("log/none.json.gz", 0, 1))
 
     assert guarded.denied == set()
 

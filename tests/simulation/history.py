@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from nakadi.model.event_type import Position
-from nakadi.model.subscription import Assignment, EventTypePartition, Offset, Reset
+from nakadi.model.subscription import Assignment, CommittedOffset, EventTypePartition, Reset
 
 Place = EventTypePartition
 
@@ -46,7 +46,7 @@ class History:
     marked: dict[str, float] = field(default_factory=dict)
     events: dict[Place, list[Event]] = field(default_factory=dict)
     oldest: dict[Place, int] = field(default_factory=dict)
-    offsets: dict[Place, Offset] = field(default_factory=dict)
+    offsets: dict[Place, CommittedOffset] = field(default_factory=dict)
     assignment: Assignment = field(default_factory=Assignment)
     delivered: dict[Place, set[int]] = field(default_factory=dict)
     # Events that consumers decided not to get: by committing further than they were sent, by setting offsets forward,
@@ -71,7 +71,7 @@ class History:
 
     # Sending
 
-    def was_told(self, session: str, offsets: Mapping[Place, Offset]) -> None:
+    def was_told(self, session: str, offsets: Mapping[Place, CommittedOffset]) -> None:
         """A session has heard how far its partitions are committed."""
         for place, offset in offsets.items():
             if offset.owner == session:
@@ -112,7 +112,9 @@ class History:
 
     # Writing
 
-    def was_written(self, actor: str, new: Assignment, offsets: Mapping[Place, Offset], *, handing_over: bool) -> None:
+    def was_written(
+        self, actor: str, new: Assignment, offsets: Mapping[Place, CommittedOffset], *, handing_over: bool
+    ) -> None:
         """An assignment was stored by a process, perhaps as a hand-over of the session that is called `actor`."""
         old = self.assignment
         promise("deletion", not self.deleted, "something is written of a subscription that is gone")
@@ -175,7 +177,7 @@ class History:
         lasts = (reset.until - reset.since - MOST_SKEW).total_seconds()
         return self.now() + MOST_SKEW < reset.until and self.steady() < self.marked[reset.id] + lasts
 
-    def was_committed(self, place: Place, offset: Offset) -> None:
+    def was_committed(self, place: Place, offset: CommittedOffset) -> None:
         """An offset has moved by a commit."""
         before = self.offsets[place]
         promise("I3", offset.position > before.position, f"{place} goes from {before.position} to {offset.position}")

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from nakadi.model.event_type import Position
-from nakadi.model.events import Record, Slice, StoredEvent
+from nakadi.model.events import EventSlice, Record, StoredEvent
 from nakadi.model.outcomes import Conflict, Unavailable
 from nakadi.model.subscription import Session, Subscription, SubscriptionChange, SubscriptionReport
 from nakadi.streaming.chunks import EventChunk, EventRun
@@ -168,7 +168,7 @@ class Stream:
             StoredEvent(each.offset, Record(b"1", each.key, directed_to=None if each.ours else "others"), START)
             for each in found
         )
-        return EventChunk(1, start, Slice(stored, self.reads[place])).from_offset(start)
+        return EventChunk(1, start, EventSlice(stored, self.reads[place])).from_offset(start)
 
 
 @dataclass

@@ -15,11 +15,11 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import (
     Assignment,
     CommitResult,
+    CommittedOffset,
     EventTypePartition,
-    Offset,
     OffsetsCommitted,
-    Parked,
     ParkedEvent,
+    ParkedEventInfo,
     SubscriptionChange,
     SubscriptionReport,
 )
@@ -84,7 +84,7 @@ class Wire:
 
         return self._called(written)
 
-    def offsets(self, subscription: str) -> Mapping[EventTypePartition, Offset]:
+    def offsets(self, subscription: str) -> Mapping[EventTypePartition, CommittedOffset]:
         return self._called(lambda: self._store.offsets(subscription))
 
     def commit(
@@ -119,7 +119,7 @@ class Wire:
 
         return self._called(parked)
 
-    def parked(self, subscription: str, **wanted: Any) -> Sequence[Parked]:
+    def parked(self, subscription: str, **wanted: Any) -> Sequence[ParkedEventInfo]:
         return self._called(lambda: self._store.parked(subscription, **wanted))
 
     def renew(self, holder: str, until: datetime) -> None:

@@ -22,7 +22,7 @@ from nakadi.engines.kinesis.recent_records import ArrivedRecord
 from nakadi.event_types import cursors
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.event_type import EventType, Position
-from nakadi.model.events import Mark, Record, Stored
+from nakadi.model.events import Record, RecordPosition, Stored
 from nakadi.model.outcomes import Conflict, Outcome, Unavailable
 from nakadi.ports.event_log import OffsetUnavailable, SealedTopic, UnknownTopic
 from tests.support.kinesis_forgetful import Kept
@@ -191,7 +191,7 @@ class Outages:
             return
         shard = self.chance.choice(self.world.kinesis.listed())
         records = [
-            ArrivedRecord(Mark(shard.id, each.sequence), each.key, int(each.at * 1000), each.data)
+            ArrivedRecord(RecordPosition(shard.id, each.sequence), each.key, int(each.at * 1000), each.data)
             for each in shard.records
         ]
         if records:
@@ -304,7 +304,7 @@ class Outages:
             self.figures.missed += len(found[consumer.place] - consumer.seen)
         for consumer, position, before, after in self._leaps:
             self._judge_leap(consumer, position, before, after, found[consumer.place])
-        self.figures.left += len(self._keeper.logs.of("default").gaps())  # type: ignore[attr-defined]
+        self.figures.left += len(self._keeper.logs.for_storage("default").gaps())  # type: ignore[attr-defined]
         self.figures.new_timelines = sum(
             timeline.after_loss for name in self._names for timeline in self._type(name).timelines
         )

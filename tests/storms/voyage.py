@@ -25,7 +25,7 @@ from nakadi.model.events import Record, Stored
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import SystemClock
-from nakadi.ports.registry import ABSENT, ChangedMeanwhile, Put
+from nakadi.ports.registry import ABSENT_REVISION, ChangedMeanwhile, PutDocument
 from tests.storms.weather import Time, Weather
 from tests.support.aws import REGION, aws
 from tests.support.kinesis import made_stream, quick_clients, session
@@ -115,7 +115,7 @@ class Voyage:
         self._acknowledged: dict[int, list[list[bytes]]] = defaultdict(list)
         self._doubtful: dict[int, list[list[bytes]]] = defaultdict(list)
         self._seen: dict[Place, bytes | None] = {}
-        self._documents: dict[str, tuple[int, list[int]]] = dict.fromkeys(KEYS, (ABSENT, [ABSENT]))
+        self._documents: dict[str, tuple[int, list[int]]] = dict.fromkeys(KEYS, (ABSENT_REVISION, [ABSENT_REVISION]))
 
     # At sea
 
@@ -163,9 +163,9 @@ class Voyage:
         self._documents[key] = (revision, [revision])
         self._number += 1
         body = {"n": self._number}
-        puts = [Put(KIND, key, body, revision)]
+        puts = [PutDocument(KIND, key, body, revision)]
         if self.chance.random() < 0.3:
-            puts.append(Put(KIND, "beside", body))
+            puts.append(PutDocument(KIND, "beside", body))
         try:
             self._registry.write(*puts)
         except ChangedMeanwhile:
@@ -245,7 +245,7 @@ class Voyage:
 
     def _looked_up(self, key: str) -> int:
         found = self._registry.get(KIND, key)
-        return found.revision if found else ABSENT
+        return found.revision if found else ABSENT_REVISION
 
     def _calm_records(self) -> list[ArrivedRecord]:
         badness, self.weather.badness = self.weather.badness, 0.0

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from nakadi.model.events import Record, Slice, StoredEvent
+from nakadi.model.events import EventSlice, Record, StoredEvent
 from nakadi.streaming.chunks import EventChunk, EventRun
 
 STORED_AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -17,7 +17,7 @@ def a_chunk(*records: Record | str, start: int = 0, order: int = 1) -> EventChun
     """Events from offset `start` on; a text stands for an event with this value."""
     made = [each if isinstance(each, Record) else a_record(each) for each in records]
     events = tuple(StoredEvent(start + index, record, STORED_AT) for index, record in enumerate(made))
-    return EventChunk(order, start, Slice(events, start + len(events)))
+    return EventChunk(order, start, EventSlice(events, start + len(events)))
 
 
 def some_events(count: int, start: int = 0, size: int = 1) -> EventRun:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from nakadi.model.event_type import Position
 from nakadi.model.events import Record
-from nakadi.model.subscription import Assignment, Entry, EventTypePartition, Offset
+from nakadi.model.subscription import Assignment, CommittedOffset, EventTypePartition, PartitionAssignment
 from nakadi.streaming.chunks import EventRun
 from nakadi.subscriptions.api.fields import RetryPolicy
 from nakadi.subscriptions.stream.actions import (
@@ -55,7 +55,7 @@ class Table:
         policy: RetryPolicy | None = None,
         deliverable: Any = None,
         opening: bool = True,
-        entries: Iterable[Entry] = (),
+        entries: Iterable[PartitionAssignment] = (),
         **limits: Any,
     ) -> None:
         self.now = 0.0
@@ -77,7 +77,7 @@ class Table:
         self.assignment = Assignment(
             revision=1, initialised=True, entries=(*owned, *entries), sessions=(a_session(ME), a_session("other"))
         )
-        self.offsets = {each.place: Offset(at(-1), each.owner, A_MOMENT) for each in self.assignment.entries}
+        self.offsets = {each.place: CommittedOffset(at(-1), each.owner, A_MOMENT) for each in self.assignment.entries}
         self.look()
 
     # What happens
@@ -85,7 +85,7 @@ class Table:
     def look(self, *, resetting: bool = False) -> None:
         self._take(self.session.state_read(SharedState(self.assignment, dict(self.offsets), resetting), self.now))
 
-    def change(self, *entries: Entry) -> None:
+    def change(self, *entries: PartitionAssignment) -> None:
         """These entries become like this, with their owners in the offsets, and the session hears of it."""
         new = {each.place: each for each in entries}
         there = tuple(new.pop(each.place, each) for each in self.assignment.entries)
@@ -93,12 +93,12 @@ class Table:
             self.assignment, revision=self.assignment.revision + 1, entries=(*there, *new.values())
         )
         for each in entries:
-            before = self.offsets.get(each.place, Offset(at(-1), None, A_MOMENT))
+            before = self.offsets.get(each.place, CommittedOffset(at(-1), None, A_MOMENT))
             self.offsets[each.place] = replace(before, owner=each.owner)
         self.look()
 
     def commit(self, offset: int, partition: int = 0) -> None:
-        self.offsets[a_place(partition)] = Offset(at(offset), ME, A_MOMENT)
+        self.offsets[a_place(partition)] = CommittedOffset(at(offset), ME, A_MOMENT)
         self.look()
 
     def arrive(self, events: EventRun | int, start: int = 0, partition: int = 0) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 
 from nakadi.model.event_type import Position
 from nakadi.model.subscription import (
-    NOTHING_YET,
+    EMPTY_ASSIGNMENT,
     Assignment,
     CommitResult,
-    Entry,
     EventTypePartition,
-    Parked,
     ParkedEvent,
+    ParkedEventInfo,
+    PartitionAssignment,
     Session,
 )
 from nakadi.ports.coordination import Coordination
@@ -43,18 +43,18 @@ def a_session(session_id: str, *requested: int, **changes: Any) -> Session:
     return Session(id=session_id, **defaults | changes)
 
 
-def entry(partition: int, told: str = "") -> Entry:
+def entry(partition: int, told: str = "") -> PartitionAssignment:
     """The entry of a partition: "" has no owner, "a" is a's, "a>b" is a's until b gets it."""
     owner, _, following = told.partition(">")
-    return Entry(a_place(partition), owner or None, following or None)
+    return PartitionAssignment(a_place(partition), owner or None, following or None)
 
 
-def entries(*told: str) -> tuple[Entry, ...]:
+def entries(*told: str) -> tuple[PartitionAssignment, ...]:
     """The entries of partitions 0, 1, 2, …"""
     return tuple(entry(partition, each) for partition, each in enumerate(told))
 
 
-def in_words(them: Iterable[Entry]) -> list[str]:
+def in_words(them: Iterable[PartitionAssignment]) -> list[str]:
     """The other way round."""
     return [f"{each.owner or ''}{'>' + each.next if each.next else ''}" for each in them]
 
@@ -74,7 +74,7 @@ def a_parked_event(offset: int, value: bytes = b"{}", timeline: int = 1, **chang
         "stored_at": A_MOMENT,
         "parked_at": A_MOMENT,
     }
-    return ParkedEvent(Parked(**defaults | changes), value)
+    return ParkedEvent(ParkedEventInfo(**defaults | changes), value)
 
 
 def at(offset: int, timeline: int = 1) -> Position:
@@ -85,7 +85,7 @@ def begun(coordination: Coordination, *told: str, sessions=(), subscription: str
     """An assignment whose partitions are all before their first event."""
     new = an_assignment(*told, sessions=sessions)
     positions = {each.place: at(-1) for each in new.entries}
-    return coordination.write(subscription, NOTHING_YET, new, A_MOMENT, positions)
+    return coordination.write(subscription, EMPTY_ASSIGNMENT, new, A_MOMENT, positions)
 
 
 def commit(

@@ -21,7 +21,7 @@ from nakadi.engines.archive import objects
 from nakadi.engines.archive.stores import open_archive
 from nakadi.event_types.repository import EventTypes
 from nakadi.model.event_type import EventType, Version
-from nakadi.model.events import Counted, Head, Location, Record, Segment, StoredEvent
+from nakadi.model.events import ArchiveLocation, IndexHead, IndexingState, IndexSegment, Record, StoredEvent
 from nakadi.ports.clock import SystemClock
 from nakadi_jobs import compaction, retention, statistics
 from nakadi_jobs.session import open_spark
@@ -120,7 +120,7 @@ class DataFolder:
         at: datetime = STORED_AT,
         apart: timedelta = timedelta(seconds=1),
         other_topics: Iterable[EventType] = (),
-    ) -> Segment:
+    ) -> IndexSegment:
         """Events behind those that are there, as one member of an object. None is a tombstone, bytes are taken as such.
 
         `other_topics` have their part in the object too.
@@ -131,11 +131,11 @@ class DataFolder:
         content = objects.pack_member(event_type.timeline.topic, partition, stored)
         key = f"log/test/{event_type.name}/{at:%Y-%m-%d}/{event_type.timeline.topic}-{uuid4().hex}.json.gz"
         self.store.put(key, before + content)
-        return self._indexed(event_type, partition, stored, Location(key, len(before), len(content)))
+        return self._indexed(event_type, partition, stored, ArchiveLocation(key, len(before), len(content)))
 
     def archived_together(
         self, events: Sequence[tuple[EventType, Sequence[Any]]], *, at: datetime = STORED_AT
-    ) -> Sequence[Segment]:
+    ) -> Sequence[IndexSegment]:
         """Events of several event types behind those that are there, in one object."""
         content = b""
         key = f"log/test/together/{at:%Y-%m-%d}/{uuid4().hex}.json.gz"
@@ -143,31 +143,31 @@ class DataFolder:
         for event_type, some in events:
             stored = _stored(some, self._head(event_type, 0).counted.next, None, at, timedelta(seconds=1))
             packed = objects.pack_member(event_type.timeline.topic, 0, stored)
-            members.append((event_type, stored, Location(key, len(content), len(packed))))
+            members.append((event_type, stored, ArchiveLocation(key, len(content), len(packed))))
             content += packed
         self.store.put(key, content)
         return [self._indexed(event_type, 0, stored, location) for event_type, stored, location in members]
 
-    def _head(self, event_type: EventType, partition: int) -> Head:
+    def _head(self, event_type: EventType, partition: int) -> IndexHead:
         place = (event_type.timeline.topic, partition)
         return self.index.heads([place])[place]
 
     def _indexed(
-        self, event_type: EventType, partition: int, stored: Sequence[StoredEvent], location: Location
-    ) -> Segment:
+        self, event_type: EventType, partition: int, stored: Sequence[StoredEvent], location: ArchiveLocation
+    ) -> IndexSegment:
         head = self._head(event_type, partition)
-        segment = Segment(
+        segment = IndexSegment(
             before=head.counted,
             count=len(stored),
             since=_microseconds(stored[0].stored_at),
             until=_microseconds(stored[-1].stored_at),
             archived=location,
         )
-        counted = Counted(next=segment.end, latest=max(head.counted.latest, segment.until))
-        assert self.index.extend(event_type.timeline.topic, partition, head.revision, Head(counted), segment)
+        counted = IndexingState(next=segment.end, latest=max(head.counted.latest, segment.until))
+        assert self.index.extend(event_type.timeline.topic, partition, head.revision, IndexHead(counted), segment)
         return segment
 
-    def path(self, segment: Segment) -> Path:
+    def path(self, segment: IndexSegment) -> Path:
         assert segment.archived is not None
         return self.folder / "archive" / segment.archived.key
 
@@ -205,7 +205,7 @@ class Jobs:
     def measured(self, *arguments: str) -> Ran:
         return self.run(statistics.main, *arguments)
 
-    def let_go(self, *arguments: str) -> Ran:
+    def drop_before(self, *arguments: str) -> Ran:
         return self.run(retention.main, *arguments)
 
     def spark(self) -> SparkSession:

@@ -91,7 +91,7 @@ class Hours:
         """The name of an event type, registered with its topic."""
         timeline = a_timeline(topic=f"topic-of-{name}", partitions=partitions)
         event_type = an_event_type(name=name, timelines=(timeline,), retention_time=3650 * 86_400_000)
-        self.broker.logs.of("default").create_topic(event_type.timeline.topic, partitions)
+        self.broker.logs.for_storage("default").create_topic(event_type.timeline.topic, partitions)
         self.broker.event_types.add(event_type)
         return name
 

@@ -17,7 +17,7 @@ from typing import Any
 from nakadi.app.engines import open_event_log, open_registry
 from nakadi.model.events import Record
 from nakadi.ports.clock import SystemClock
-from nakadi.ports.registry import ChangedMeanwhile, Put
+from nakadi.ports.registry import ChangedMeanwhile, PutDocument
 from tests.support.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
@@ -86,7 +86,7 @@ class Commands:
         mine = []
         for number in range(count):
             with suppress(ChangedMeanwhile):
-                self._registry.write(Put("thing", f"{number}", {"by": name}, expected=0))
+                self._registry.write(PutDocument("thing", f"{number}", {"by": name}, expected=0))
                 mine.append(f"{number}")
         return mine
 
@@ -95,7 +95,9 @@ class Commands:
         while done < count:
             found = self._registry.get("thing", "counter")
             with suppress(ChangedMeanwhile):
-                self._registry.write(Put("thing", "counter", {"n": found.body["n"] + 1}, expected=found.revision))
+                self._registry.write(
+                    PutDocument("thing", "counter", {"n": found.body["n"] + 1}, expected=found.revision)
+                )
                 done += 1
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from nakadi.engines.memory.stores import MemoryCoordination
 from nakadi.model.event_type import Position
 from nakadi.model.events import Record
-from nakadi.model.subscription import Assignment, CommitResult, Entry, Parked, Redrive
+from nakadi.model.subscription import Assignment, CommitResult, ParkedEventInfo, PartitionAssignment, Redrive
 from nakadi.streaming.chunks import EventRun
 from nakadi.subscriptions.api.assignments import LeaseWatch
 from nakadi.subscriptions.api.fields import RetryPolicy, UnprocessablePolicy
@@ -86,7 +86,7 @@ class World:
         self.skipped: set[int] = set()
         self.consumer: Consumer | None = None
         self.sessions = 0
-        new = Assignment(initialised=True, entries=(Entry(PLACE),))
+        new = Assignment(initialised=True, entries=(PartitionAssignment(PLACE),))
         self.coordination.write(SUBSCRIPTION, Assignment(), new, self.clock.now(), {PLACE: Position(1, -1)})
 
     # What happens
@@ -288,7 +288,7 @@ class World:
             self.end()
             self.redrive(None if dice > 0.8 else (chosen.place, chosen.key))
 
-    def skip(self, parked: Parked) -> None:
+    def skip(self, parked: ParkedEventInfo) -> None:
         self.coordination.unpark(SUBSCRIPTION, parked.place, [parked.position])
         self.skipped.add(parked.position.offset)
         old = self.members.assignment()

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from nakadi.model.event_type import EventType, Timeline
-from nakadi.model.events import Bounds
+from nakadi.model.events import OffsetBounds
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import UnknownTopic
 from tests.support.builders import A_MOMENT, a_timeline, an_event_type
@@ -20,26 +20,26 @@ class Generation:
     expired: Sequence[int] = ()
     deleted: bool = False
 
-    def bounds(self) -> dict[int, Bounds]:
+    def bounds(self) -> dict[int, OffsetBounds]:
         expired = (*self.expired, *[0] * len(self.events))
-        return {number: Bounds(oldest=expired[number], next=count) for number, count in enumerate(self.events)}
+        return {number: OffsetBounds(oldest=expired[number], next=count) for number, count in enumerate(self.events)}
 
 
 @dataclass
 class KnownLogs:
     """Logs with fixed contents. Event n of a partition was stored n minutes after `first_stored`."""
 
-    topics: dict[str, Mapping[int, Bounds]] = field(default_factory=dict)
+    topics: dict[str, Mapping[int, OffsetBounds]] = field(default_factory=dict)
     first_stored: dict[str, datetime] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     down: bool = False
 
-    def of(self, storage_id: str) -> "KnownLogs":
+    def for_storage(self, storage_id: str) -> "KnownLogs":
         if self.down:
             raise Unavailable(f"{storage_id} does not answer")
         return self
 
-    def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
+    def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, OffsetBounds]:
         self.asked.append(topic)
         if topic not in self.topics:
             raise UnknownTopic(topic)

@@ -13,7 +13,7 @@ from nakadi.engines.memory.stores import MemoryRegistry
 from nakadi.event_types.repository import EventTypes
 from nakadi.model.authorization import UNAUTHENTICATED, Attribute, Subject
 from nakadi.model.event_type import Category, EnrichmentStrategy, EventType, Version
-from nakadi.model.events import Fate, Record, Refused
+from nakadi.model.events import AppendResult, Record, Refused
 from nakadi.ports.event_log import EventLog
 from nakadi.publishing.batch import BatchLimits
 from nakadi.publishing.outcome import BatchOutcome, BatchStatus
@@ -52,7 +52,7 @@ class UnreliableLog:
         self.troubles: list[Exception] = []
         self.appends: list[tuple[str, Mapping[int, Sequence[Record]]]] = []
 
-    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, Fate]:
+    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
         if self.troubles:
             raise self.troubles.pop(0)
         self.appends.append((topic, batches))
@@ -108,7 +108,7 @@ class House:
         self.told += json.loads(body)
         return BatchOutcome(BatchStatus.STORED)
 
-    def of(self, _storage_id: str) -> UnreliableLog:
+    def for_storage(self, _storage_id: str) -> UnreliableLog:
         return self.log
 
     def add(self, event_type: EventType) -> EventType:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from nakadi.auth.permissions import SettingsDocument
 from nakadi.common.caching import Cache
 from nakadi.engines.memory.stores import MemoryRegistry
-from nakadi.ports.registry import Change
+from nakadi.ports.registry import DocumentChange
 from tests.support.clock import HandMovedClock
 
 
@@ -21,7 +21,7 @@ def meanwhile(registry: MemoryRegistry, *actions: Callable[[], object]) -> None:
     write, waiting = registry.write, list(actions)
     racing = False
 
-    def write_later(*changes: Change) -> None:
+    def write_later(*changes: DocumentChange) -> None:
         nonlocal racing
         if waiting and not racing:
             racing = True

@@ -24,7 +24,7 @@ class ServedBroker:
     @property
     def log(self) -> EventLog:
         """That of the storage which is there without being registered."""
-        return self.services.logs.of("default")
+        return self.services.logs.for_storage("default")
 
     def close(self) -> None:
         self._serving.close()

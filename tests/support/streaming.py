@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from nakadi.engines.memory.event_log import MemoryLog
 from nakadi.http.message import ClientGone
-from nakadi.model.events import Record, Slice
+from nakadi.model.events import EventSlice, Record
 from nakadi.ports.clock import SystemClock
 from tests.support.patience import PATIENCE
 
@@ -28,13 +28,13 @@ class SeenLog:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._log, name)
 
-    def of(self, _storage_id: str) -> "SeenLog":
+    def for_storage(self, _storage_id: str) -> "SeenLog":
         return self
 
     def publish(self, topic: str, *values: str, partition: int = 0) -> None:
         self._log.append(topic, {partition: [Record(f'"{value}"'.encode()) for value in values]})
 
-    def read(self, topic: str, partition: int, start: int, *, limit: int = 1000, max_bytes: int = 10**6) -> Slice:
+    def read(self, topic: str, partition: int, start: int, *, limit: int = 1000, max_bytes: int = 10**6) -> EventSlice:
         self.reads.append(start)
         if self.troubles:
             raise self.troubles.pop(0)

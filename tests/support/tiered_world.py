@@ -68,7 +68,9 @@ class World:
 
     def objects(self) -> list[str]:
         return [
-            each.key for folder in (objects.LOG_FOLDER, objects.REWRITTEN_FOLDER) for each in self.store.listed(folder)
+            each.key
+            for folder in (objects.LOG_FOLDER, objects.REWRITTEN_FOLDER)
+            for each in self.store.list_objects(folder)
         ]
 
     def offsets(self, partition: int = 0) -> list[int]:

@@ -8,7 +8,7 @@ from nakadi.app.engines import open_event_log, open_log_index
 from nakadi.engines.archive.archiver import ArchivePolicy, TopicOwners
 from nakadi.engines.archive.stores import open_archive
 from nakadi.engines.archive.tiered_log import TieredLog
-from nakadi.model.events import Fate, Record
+from nakadi.model.events import AppendResult, Record
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock
 from nakadi.ports.log_index import LogIndex
@@ -64,7 +64,7 @@ class ColdLog:
     def __init__(self, log: TieredLog) -> None:
         self._log = log
 
-    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, Fate]:
+    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
         fates = self._log.append(topic, batches)
         self._log.archive()
         return fates

@@ -10,7 +10,7 @@ from infra.laptop.cloud import STRICT, Cloud
 from infra.laptop.roles import Permission, Policy, Request, needed
 from infra.laptop.templates import ACCOUNT, Template
 from nakadi.engines.archive.stores import open_archive
-from nakadi.model.events import Location
+from nakadi.model.events import ArchiveLocation
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveGone
 from tests.support.kinesis import made_stream
@@ -217,10 +217,10 @@ def test_who_may_not_list_a_bucket_does_not_learn_that_an_object_is_missing(clou
         return open_archive("s3://bucket/?region=eu-central-1")
 
     with closing(archive("ReadsAndLists")) as store, pytest.raises(ArchiveGone):
-        store.get(Location("none", 0, 1))
+        store.get(ArchiveLocation("none", 0, 1))
     with closing(archive("Reads")) as store:
         with pytest.raises(Unavailable):
-            store.get(Location("none", 0, 1))
+            store.get(ArchiveLocation("none", 0, 1))
         with pytest.raises(Unavailable, match="2 of 2 objects were not removed"):
             store.remove(["a", "b"])
 

@@ -150,7 +150,7 @@ def test_a_log_that_two_storages_share_is_closed_once():
     log.close = lambda: closed.append(log)
     logs = StorageLogs(log, lambda storage_id: a_storage(storage_id, stream="orders"), lambda _: log)
 
-    assert logs.of("orders") is logs.of("default")
+    assert logs.for_storage("orders") is logs.for_storage("default")
     logs.close()
 
     assert closed == [log]
@@ -167,8 +167,8 @@ def test_a_log_is_opened_once_and_closed_with_the_others():
     built_in = MemoryLog(SystemClock())
     logs = StorageLogs(built_in, lambda storage_id: a_storage(storage_id, stream="orders"), open_for)
 
-    assert logs.of("default") is built_in
-    assert logs.of("orders") is logs.of("orders")
+    assert logs.for_storage("default") is built_in
+    assert logs.for_storage("orders") is logs.for_storage("orders")
     assert [storage_id for storage_id, _ in opened] == ["orders"]
     logs.close()
     with pytest.raises(Unavailable):
@@ -179,7 +179,7 @@ def test_an_unknown_storage_is_out_of_reach():
     """A timeline in a storage that is not there cannot be read now."""
     logs = StorageLogs(MemoryLog(SystemClock()), lambda _: None, lambda _: MemoryLog(SystemClock()))
     with pytest.raises(Unavailable, match="no storage gone"):
-        logs.of("gone")
+        logs.for_storage("gone")
 
 
 def test_no_log_is_opened_once_they_are_closed():
@@ -190,5 +190,5 @@ def test_no_log_is_opened_once_they_are_closed():
     )
     logs.close()
     with pytest.raises(Unavailable, match="closed"):
-        logs.of("orders")
+        logs.for_storage("orders")
     assert opened == []

@@ -20,7 +20,7 @@ from nakadi.common.caching import (
 from nakadi.common.work import NeedsThread, run_quickly
 from nakadi.engines.memory.stores import MemoryRegistry
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports.registry import Changes, Put, Remove
+from nakadi.ports.registry import ChangeCounters, PutDocument, RemoveDocument
 from tests.support.clock import HandMovedClock
 from tests.support.patience import PATIENCE, until
 
@@ -85,7 +85,7 @@ class Case:
     def a_cache(self, kind: str = KIND) -> Cache:
         return Cache(self.clock, 1.0, self.watch, kind)
 
-    def _changes(self) -> Changes:
+    def _changes(self) -> ChangeCounters:
         self.asked["changes"] += 1
         return self.registry.changes()
 
@@ -98,7 +98,7 @@ class Case:
         return None if document is None else document.body["n"]
 
     def write(self, n: int, key: str = "a") -> None:
-        self.registry.write(Put(KIND, key, {"n": n}))
+        self.registry.write(PutDocument(KIND, key, {"n": n}))
 
 
 @pytest.fixture
@@ -156,7 +156,7 @@ class TestWithAWatch:
         case.write(2)
         case.clock.move(1)
         assert case.get() == 2
-        case.registry.write(Remove(KIND, "a"))
+        case.registry.write(RemoveDocument(KIND, "a"))
         case.clock.move(1)
         assert case.get() is None
 
@@ -228,12 +228,12 @@ class Slow:
         self.may_answer = Event()
         self.fails = False
 
-    def __call__(self) -> Changes:
+    def __call__(self) -> ChangeCounters:
         self.asked += 1
         assert self.may_answer.wait(PATIENCE)
         if self.fails:
             raise Unavailable("not now")
-        return Changes({1: self.asked})
+        return ChangeCounters({1: self.asked})
 
 
 class TestLooks:
@@ -270,7 +270,7 @@ class TestLooks:
         with pytest.raises(Unavailable):
             watch.look(1.0)
         slow.fails = False
-        assert watch.look(1.0).changes == Changes({1: 2})
+        assert watch.look(1.0).changes == ChangeCounters({1: 2})
 
 
 class TestSeveralProcesses:
@@ -290,13 +290,13 @@ class TestSeveralProcesses:
         cache = Cache(clock, 1.0, watch, "event-types")
 
         for number in range(3):
-            others.write(Put("event-types", "a", {"number": number}))
+            others.write(PutDocument("event-types", "a", {"number": number}))
             assert cache.get("a", lambda: own.get("event-types", "a").body) == {"number": number}
 
     def test_nothing_is_asked_while_nothing_changes(self, counters):
         """Looks are as rare as in a broker of one process."""
         clock, looks = HandMovedClock(), []
-        watch = ChangeWatchOfSeveralProcesses(lambda: looks.append(1) or Changes({}), clock, counters[0].numbers)
+        watch = ChangeWatchOfSeveralProcesses(lambda: looks.append(1) or ChangeCounters({}), clock, counters[0].numbers)
         cache = Cache(clock, 1.0, watch, "event-types")
         for _ in range(5):
             cache.get("a", lambda: 1)

@@ -27,9 +27,9 @@ from nakadi.http.message import empty_response
 from nakadi.http.routes.monitoring import as_json
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.event_type import Position
-from nakadi.model.events import Counted, Location, Record, Segment, Slice, StoredEvent
+from nakadi.model.events import ArchiveLocation, EventSlice, IndexingState, IndexSegment, Record, StoredEvent
 from nakadi.model.outcomes import Unavailable
-from nakadi.model.subscription import NOTHING_YET, EventTypePartition
+from nakadi.model.subscription import EMPTY_ASSIGNMENT, EventTypePartition
 from nakadi.streaming.chunks import EventChunk
 from nakadi.subscriptions.stream.actions import GiveUpOnEvent
 from nakadi.subscriptions.stream.calls import DeadLetterPublisher
@@ -244,8 +244,8 @@ class Names:
 
 def test_segments_that_cannot_be_read_are_counted(metrics):
     """A read of a segment that is gone counts, and as a miss of the cache."""
-    location = Location("gone", 0, 10)
-    segment = Segment(before=Counted(next=0), count=1, since=0, until=0, archived=location, events=1)
+    location = ArchiveLocation("gone", 0, 10)
+    segment = IndexSegment(before=IndexingState(next=0), count=1, since=0, until=0, archived=location, events=1)
     with closing(SegmentCache(MemoryStore(), metrics=metrics)) as segment_cache, pytest.raises(UnreadableSegment):
         segment_cache.read_segment("t", 0, segment)
 
@@ -287,7 +287,7 @@ def test_dead_letters_that_are_not_stored_are_counted(metrics):
 
 
 def a_drop():
-    found = Slice((StoredEvent(0, Record(b"{}"), datetime(2026, 11, 21, tzinfo=UTC)),), 1)
+    found = EventSlice((StoredEvent(0, Record(b"{}"), datetime(2026, 11, 21, tzinfo=UTC)),), 1)
     return GiveUpOnEvent(EventTypePartition("order", "0"), EventChunk(1, 0, found).from_offset(0), 3)
 
 
@@ -299,7 +299,7 @@ def test_sessions_of_dead_processes_are_counted(metrics):
     new = an_assignment("mine", "theirs", sessions=sessions)
     offsets = {each.place: Position(1, -1) for each in new.entries}
     members = SubscriptionSessions(coordination, "s", clock, lambda _subscription: None)
-    assignment = coordination.write("s", NOTHING_YET, new, clock.now(), offsets)
+    assignment = coordination.write("s", EMPTY_ASSIGNMENT, new, clock.now(), offsets)
     for _ in range(2):  # what was read before is looked at once more
         host.remove_expired_sessions([(members, assignment)])
 

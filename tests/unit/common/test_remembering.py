@@ -14,7 +14,7 @@ from nakadi.event_types.repository import EVENT_TYPES_KIND as EVENT_TYPES
 from nakadi.model.authorization import UNAUTHENTICATED, BlockedKind, Feature
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import NotPermitted
-from nakadi.ports.registry import ABSENT, Put
+from nakadi.ports.registry import ABSENT_REVISION, PutDocument
 from nakadi.publishing.outcome import BatchStatus
 from nakadi.streaming.access import AccessBlocked, MonitoredReaders, StreamAccessMonitor
 from tests.support.aws import Aws, aws
@@ -66,8 +66,8 @@ class World:
         made = [an_event_type(name=next(self._names)) for _ in range(number)]
         for each in made:
             if topics:
-                broker.logs.of("default").create_topic(each.timeline.topic, each.timeline.partitions)
-            broker.registry.write(Put(EVENT_TYPES, each.name, event_type_body(each), ABSENT))
+                broker.logs.for_storage("default").create_topic(each.timeline.topic, each.timeline.partitions)
+            broker.registry.write(PutDocument(EVENT_TYPES, each.name, event_type_body(each), ABSENT_REVISION))
         return [each.name for each in made]
 
 
@@ -176,6 +176,6 @@ class TestWriting:
             before = broker.registry.changes()
             [name] = world.make_event_types(broker, 1)
             publish(broker, name)
-            broker.registry.write(Put("measured", name, {}))
+            broker.registry.write(PutDocument("measured", name, {}))
             broker.features.is_on(Feature.KPI_COLLECTION)
             assert broker.registry.changes() == before

@@ -28,7 +28,7 @@ class SharedLog(MemoryLog):
 def broker():
     clock = HandMovedClock()
     broker = open_broker(Settings(), clock, around_log=lambda _: SharedLog(clock))
-    log = broker.logs.of("default")
+    log = broker.logs.for_storage("default")
     for topic in ("first", "second", "avro", "sealed"):
         log.create_topic(topic, 1)
     log.append("first", {0: [Record(b'{"n":1}'), Record(b'{"n":2}')]})
@@ -45,7 +45,7 @@ def name(broker):
 
 
 def registered(broker, event_type):
-    broker.logs.of("default").create_topic(event_type.timeline.topic, event_type.timeline.partitions)
+    broker.logs.for_storage("default").create_topic(event_type.timeline.topic, event_type.timeline.partitions)
     broker.event_types.add(event_type)
     return event_type
 
@@ -76,7 +76,7 @@ def test_timelines_of_another_broker_take_the_place_of_an_empty_one(broker, name
     assert event_type.switching_to is None
     assert [each.cleaned_up_at is None for each in event_type.timelines] == [False, True]
     with pytest.raises(UnknownTopic):
-        broker.logs.of("default").bounds(own, [0])
+        broker.logs.for_storage("default").bounds(own, [0])
 
 
 def test_a_topic_that_was_deleted_meanwhile_is_a_deleted_timeline(broker, name):
@@ -95,8 +95,8 @@ def test_an_adopted_topic_is_never_deleted(broker, name):
     assert [each.deleted for each in broker.event_types.get(name).timelines] == [True, True, False]
     broker.deletion.delete(name, UNAUTHENTICATED)
 
-    assert set(broker.logs.of("default").bounds("first", [0])) == {0}
-    assert set(broker.logs.of("default").bounds("second", [0])) == {0}
+    assert set(broker.logs.for_storage("default").bounds("first", [0])) == {0}
+    assert set(broker.logs.for_storage("default").bounds("second", [0])) == {0}
 
 
 def test_a_compacted_event_type_can_adopt(broker):
@@ -140,7 +140,7 @@ def unchanged(broker, name):
     event_type = broker.event_types.get(name)
     assert not any(each.adopted for each in event_type.timelines)
     assert event_type.switching_to is None
-    broker.logs.of("default").append(event_type.timeline.topic, {0: [Record(b"{}")]})
+    broker.logs.for_storage("default").append(event_type.timeline.topic, {0: [Record(b"{}")]})
 
 
 def test_another_storage_has_no_topics_of_others(broker, name):
@@ -160,7 +160,7 @@ def test_another_storage_has_no_topics_of_others(broker, name):
 
 def test_an_event_type_with_events_cannot_adopt(broker, name):
     """Its own events would be lost. (R281)"""
-    broker.logs.of("default").append(broker.event_types.get(name).timeline.topic, {1: [Record(b"{}")]})
+    broker.logs.for_storage("default").append(broker.event_types.get(name).timeline.topic, {1: [Record(b"{}")]})
 
     with pytest.raises(Conflict, match=f"The event type {name} has events of its own"):
         adopt(broker, name, the_open())
@@ -180,7 +180,7 @@ def test_a_topic_is_adopted_once(broker, name):
 
 def test_an_event_that_comes_meanwhile_is_kept(broker, name):
     """An event that is published between the check and the seal stays, and publishers go on. (R281)"""
-    log = broker.logs.of("default")
+    log = broker.logs.for_storage("default")
     own, seal = broker.event_types.get(name).timeline.topic, log.seal_topic
 
     def seal_late(topic):

@@ -8,7 +8,7 @@ from nakadi.engines.memory.stores import MemoryRegistry
 from nakadi.event_types.repository import WRITE_ATTEMPTS, EventTypes
 from nakadi.model.event_type import Version
 from nakadi.model.outcomes import Conflict, NotFound, TryLater
-from nakadi.ports.registry import ChangedMeanwhile, Put
+from nakadi.ports.registry import ChangedMeanwhile, PutDocument
 from tests.support.builders import a_schema, an_event_type
 from tests.support.clock import HandMovedClock
 
@@ -83,7 +83,7 @@ def test_a_change_is_retried_when_another_process_was_faster(event_types):
     def attempt():
         met.append(1)
         if len(met) < WRITE_ATTEMPTS:
-            raise ChangedMeanwhile(Put("event-types", "a.b", {}))
+            raise ChangedMeanwhile(PutDocument("event-types", "a.b", {}))
         return "done"
 
     assert event_types.retry_if_changed(attempt) == "done"

@@ -13,7 +13,7 @@ from nakadi.model.event_type import Category, CleanupPolicy, EnrichmentStrategy
 from nakadi.model.events import Record
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import UnknownTopic
-from nakadi.ports.registry import Put
+from nakadi.ports.registry import PutDocument
 from tests.support.builders import A_MOMENT, a_timeline, an_event_type
 from tests.support.clock import HandMovedClock
 
@@ -35,17 +35,17 @@ def broker(clock):
 
 def registered(broker, **changes):
     event_type = an_event_type(retention_time=int(RETENTION.total_seconds() * 1000), **changes)
-    broker.logs.of("default").create_topic(event_type.timeline.topic, event_type.timeline.partitions)
+    broker.logs.for_storage("default").create_topic(event_type.timeline.topic, event_type.timeline.partitions)
     broker.event_types.add(event_type)
     return broker.event_types.get(event_type.name)
 
 
 def append(broker, event_type, *records):
-    broker.logs.of("default").append(event_type.timeline.topic, {0: records})
+    broker.logs.for_storage("default").append(event_type.timeline.topic, {0: records})
 
 
 def values(broker, event_type):
-    event_log, topic = broker.logs.of("default"), event_type.timeline.topic
+    event_log, topic = broker.logs.for_storage("default"), event_type.timeline.topic
     oldest = event_log.bounds(topic, [0])[0].oldest
     return [each.record.value for each in event_log.read(topic, 0, oldest).events]
 
@@ -112,7 +112,7 @@ def test_a_closed_timeline_is_removed_as_a_whole(broker, clock):
     old, new = broker.event_types.get(event_type.name).timelines
     assert (old.deleted, new.deleted) == (True, False)
     with pytest.raises(UnknownTopic):
-        broker.logs.of("default").read(old.topic, 0, 0)
+        broker.logs.for_storage("default").read(old.topic, 0, 0)
     assert broker.registry.list("leftovers") == []
 
 
@@ -130,7 +130,7 @@ def test_a_failed_removal_is_repeated_later(broker, monkeypatch):
     """A deletion succeeds though the events cannot be cleared at once; housekeeping does it. (R131, R134)"""
     event_type = registered(broker)
     append(broker, event_type, Record(b"1"))
-    event_log = broker.logs.of("default")
+    event_log = broker.logs.for_storage("default")
 
     def out_of_reach(_topic):
         raise Unavailable("not now")
@@ -154,7 +154,7 @@ def test_a_failure_of_one_event_type_does_not_stop_the_others(broker, clock, mon
     broken, fine = registered(broker, name="a.broken"), registered(broker, name="b.fine")
     append(broker, fine, Record(b"old"))
     clock.move(4 * HOUR)
-    event_log = broker.logs.of("default")
+    event_log = broker.logs.for_storage("default")
     trim = event_log.trim
 
     def fails_for_one(topic, partition, before):
@@ -175,7 +175,7 @@ def test_an_event_type_that_is_deleted_during_a_round_is_no_failure(broker, cloc
     doomed, fine = registered(broker, name="a.doomed", partitions=2), registered(broker, name="b.fine")
     append(broker, fine, Record(b"old"))
     clock.move(4 * HOUR)
-    event_log = broker.logs.of("default")
+    event_log = broker.logs.for_storage("default")
     trim = event_log.trim
 
     def deleted_before(topic, partition, before):
@@ -198,7 +198,7 @@ def test_a_failure_is_logged_with_operation_thing_and_cause(broker, clock, monke
     """Whatever fails in a round, for whatever reason, ends nothing but itself: the next partition of the same event
     type has its turn, and the log and the metrics count it."""
     event_type = registered(broker, name="a.broken", partitions=2)
-    event_log = broker.logs.of("default")
+    event_log = broker.logs.for_storage("default")
     for partition in range(2):
         event_log.append(event_type.timeline.topic, {partition: [Record(b"old")]})
     clock.move(4 * HOUR)
@@ -222,13 +222,13 @@ def test_a_failure_is_logged_with_operation_thing_and_cause(broker, clock, monke
 
 def test_a_failed_removal_does_not_stop_the_others(broker, monkeypatch):
     """What one deleted event type or subscription left cannot be cleared; what the others left is."""
-    event_log = broker.logs.of("default")
+    event_log = broker.logs.for_storage("default")
     event_types = [registered(broker, name=name) for name in ("a", "b", "c")]
     with monkeypatch.context() as patch:
         patch.setattr(event_log, "delete_topic", lambda _: raised(Unavailable("not now")))
         for each in event_types:
             broker.deletion.delete(each.name, UNAUTHENTICATED)
-    broker.registry.write(*(Put("subscription-leftovers", name, {}) for name in "abc"))
+    broker.registry.write(*(PutDocument("subscription-leftovers", name, {}) for name in "abc"))
     delete_topic, forget = event_log.delete_topic, broker.coordination.forget
     monkeypatch.setattr(
         event_log,
@@ -249,7 +249,7 @@ def test_a_round_that_is_stopped_ends_after_its_step(broker, monkeypatch):
     """Who closes the broker does not wait for a round over all event types, and it is no failure."""
     for name in "abc":
         registered(broker, name=name)
-    event_log = broker.logs.of("default")
+    event_log = broker.logs.for_storage("default")
     trimmed = []
     monkeypatch.setattr(event_log, "trim", lambda topic, *_: (trimmed.append(topic), broker.housekeeping.stop()))
     before = failures()

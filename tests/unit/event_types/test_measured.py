@@ -10,7 +10,7 @@ from nakadi.event_types.documents import (
 )
 from nakadi.event_types.repository import EventTypes
 from nakadi.model.event_type import Statistics
-from nakadi.ports.registry import Put
+from nakadi.ports.registry import PutDocument
 from tests.support.builders import A_MOMENT, an_event_type
 from tests.support.clock import HandMovedClock
 
@@ -32,7 +32,7 @@ def test_a_recreated_event_type_has_no_measured_statistics():
     registry = MemoryRegistry()
     event_types = EventTypes(registry, Cache(HandMovedClock(), 1))
     first = an_event_type(name="a.b", id="1")
-    registry.write(Put(MEASURED_KIND, first.id, measured_statistics_body(MEASURED)))
+    registry.write(PutDocument(MEASURED_KIND, first.id, measured_statistics_body(MEASURED)))
 
     assert event_types.measured_statistics(first) == MEASURED
     assert event_types.measured_statistics(an_event_type(name="a.b", id="2")) is None

@@ -6,7 +6,7 @@ from nakadi.engines.memory.stores import MemoryRegistry
 from nakadi.event_types.storages import Storages
 from nakadi.model.event_type import Storage, StorageType
 from nakadi.model.outcomes import Invalid, NotFound, NotPermitted, TryLater, Unavailable
-from nakadi.ports.registry import ChangedMeanwhile, Put
+from nakadi.ports.registry import ChangedMeanwhile, PutDocument
 from tests.support.clock import HandMovedClock
 from tests.support.registry import meanwhile
 
@@ -78,7 +78,7 @@ def test_no_timeline_begins_in_a_storage_that_is_being_removed(storages, registr
         with pytest.raises(NotFound):
             storages.checks_for("k")
         with pytest.raises(ChangedMeanwhile):
-            registry.write(Put("event-types", "x", {}), *seen_before)
+            registry.write(PutDocument("event-types", "x", {}), *seen_before)
         return False
 
     storages.remove("k", in_use)
@@ -89,7 +89,7 @@ def test_no_timeline_begins_in_a_storage_that_is_being_removed(storages, registr
 def touched(registry):
     """Another administrator writes the storage's document."""
     document = registry.get("storages", "k")
-    registry.write(Put("storages", "k", document.body))
+    registry.write(PutDocument("storages", "k", document.body))
 
 
 @pytest.mark.parametrize("before", [0, 1])

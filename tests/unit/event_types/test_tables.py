@@ -12,8 +12,8 @@ from nakadi.engines.memory.stores import MemoryLogIndex, MemoryRegistry
 from nakadi.event_types.documents import TABLES_KIND, TableState, table_state_body, table_state_of
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.tables import STARTS_KIND, TableLags
-from nakadi.model.events import Counted, Head, Location, Segment
-from nakadi.ports.registry import Put, Remove
+from nakadi.model.events import ArchiveLocation, IndexHead, IndexingState, IndexSegment
+from nakadi.ports.registry import PutDocument, RemoveDocument
 from tests.support.builders import A_MOMENT, a_timeline, an_event_type
 from tests.support.clock import HandMovedClock
 from tests.support.metrics import samples_of, value
@@ -46,8 +46,10 @@ class World:
         topic = event_type.timeline.topic
         head = self.index.heads([(topic, partition)])[topic, partition]
         at = round((self.clock.now().timestamp() - seconds_ago) * 1e6)
-        segment = Segment(before=head.counted, count=count, since=at, until=at, archived=Location("log/o", 0, 1))
-        following = Head(Counted(next=head.counted.next + count))
+        segment = IndexSegment(
+            before=head.counted, count=count, since=at, until=at, archived=ArchiveLocation("log/o", 0, 1)
+        )
+        following = IndexHead(IndexingState(next=head.counted.next + count))
         assert self.index.extend(topic, partition, head.revision, following, segment)
 
     def has(self, event_type, **following):
@@ -60,7 +62,7 @@ class World:
             updated_at=self.clock.now(),
             latency=12.5,
         )
-        self.registry.write(Put(TABLES_KIND, event_type.id, table_state_body(state)))
+        self.registry.write(PutDocument(TABLES_KIND, event_type.id, table_state_body(state)))
         return state
 
 
@@ -111,7 +113,7 @@ def test_events_that_are_gone_from_the_archive_are_not_waited_for(world):
     event_type = world.event_type("forgotten")
     world.has(event_type, p0=0)
     world.archived(event_type, 3, 900)
-    world.index.let_go("forgotten", 0, 3)
+    world.index.drop_before("forgotten", 0, 3)
     world.lags.look()
 
     assert world.lags.lags == {"forgotten": 0}
@@ -123,7 +125,7 @@ def test_offsets_without_a_segment_are_passed_over(world):
     world.archived(event_type, 3, 900)
     world.has(event_type, p0=3)
     head = world.index.heads([("holed", 0)])["holed", 0]
-    assert world.index.extend("holed", 0, head.revision, Head(Counted(next=5)), None)
+    assert world.index.extend("holed", 0, head.revision, IndexHead(IndexingState(next=5)), None)
     world.archived(event_type, 1, 60)
     world.lags.look()
 
@@ -174,7 +176,7 @@ def test_of_two_that_start_a_job_at_once_one_does(world):
 
         def get(self, kind, key):
             found = world.registry.get(kind, key)
-            world.registry.write(Put(STARTS_KIND, key, {"started_at": world.clock.now().isoformat()}))
+            world.registry.write(PutDocument(STARTS_KIND, key, {"started_at": world.clock.now().isoformat()}))
             return found
 
         def write(self, *changes):
@@ -184,7 +186,7 @@ def test_of_two_that_start_a_job_at_once_one_does(world):
     late.lags.update(lags.lags)
 
     assert not late.claim_start(JOB, 600)
-    world.registry.write(Remove(STARTS_KIND, JOB))
+    world.registry.write(RemoveDocument(STARTS_KIND, JOB))
     assert lags.claim_start(JOB, 600)
 
 
@@ -208,12 +210,14 @@ def test_tables_are_counted_as_housekeeping_saw_them(tmp_path):
         state = TableState(
             table="a_b", following={}, rows=5, misfits=2, missing=1, updated_at=clock.now(), latency=71.5
         )
-        broker.registry.write(Put(TABLES_KIND, event_type.id, table_state_body(state)))
+        broker.registry.write(PutDocument(TABLES_KIND, event_type.id, table_state_body(state)))
         index = broker.table_lags.index
         index.create_topic("a.b", 1)
         at = round(clock.now().timestamp() * 1e6)
-        segment = Segment(before=Counted(), count=1, since=at, until=at, archived=Location("log/one", 0, 1))
-        index.extend("a.b", 0, 0, Head(Counted(next=1)), segment)
+        segment = IndexSegment(
+            before=IndexingState(), count=1, since=at, until=at, archived=ArchiveLocation("log/one", 0, 1)
+        )
+        index.extend("a.b", 0, 0, IndexHead(IndexingState(next=1)), segment)
         clock.move(40)
         broker.keep_house()
 

@@ -11,7 +11,7 @@ from nakadi.model.event_type import Category, EventTypeDraft, SchemaDraft, Schem
 from nakadi.model.events import Record
 from nakadi.model.outcomes import Conflict, NotFound, TryLater, Unavailable
 from nakadi.ports.event_log import SealedTopic
-from nakadi.ports.registry import Put
+from nakadi.ports.registry import PutDocument
 from tests.support.builders import A_MOMENT, an_event_type
 from tests.support.clock import HandMovedClock
 from tests.support.registry import meanwhile
@@ -33,9 +33,9 @@ def broker(clock):
 def event_type(broker):
     """A registered event type with two events in its first partition."""
     event_type = an_event_type(partitions=2)
-    broker.logs.of("default").create_topic(event_type.timeline.topic, 2)
+    broker.logs.for_storage("default").create_topic(event_type.timeline.topic, 2)
     broker.event_types.add(event_type)
-    broker.logs.of("default").append(event_type.timeline.topic, {0: [Record(b"1"), Record(b"2")]})
+    broker.logs.for_storage("default").append(event_type.timeline.topic, {0: [Record(b"1"), Record(b"2")]})
     return broker.event_types.get(event_type.name)
 
 
@@ -67,8 +67,8 @@ def test_after_a_switch_the_old_topic_is_closed(broker, event_type):
 
     old, new = broker.event_types.get(event_type.name).timelines
     with pytest.raises(SealedTopic):
-        broker.logs.of("default").append(old.topic, {0: [Record(b"3")]})
-    broker.logs.of("default").append(new.topic, {0: [Record(b"3")]})
+        broker.logs.for_storage("default").append(old.topic, {0: [Record(b"3")]})
+    broker.logs.for_storage("default").append(new.topic, {0: [Record(b"3")]})
     assert old.latest_positions == {0: 1, 1: -1}
 
 
@@ -84,7 +84,7 @@ def test_one_switch_at_a_time(broker, event_type):
 def test_an_interrupted_switch_is_finished(broker, event_type, clock):
     """Housekeeping finishes a switch whose process died after it had begun."""
     following = next_timeline(event_type, "default", clock.now())
-    broker.logs.of("default").create_topic(following.topic, following.partitions)
+    broker.logs.for_storage("default").create_topic(following.topic, following.partitions)
     broker.event_types.replace(event_type, replace(event_type, switching_to=following))
 
     broker.housekeeping.run()
@@ -116,13 +116,13 @@ def test_a_switch_begun_in_the_future_counts_as_interrupted(event_type):
 def test_a_storage_out_of_reach_changes_nothing(broker, event_type):
     """When the new storage does not answer, events go on to the old timeline. (R242)"""
     added = {"type": "kinesis", "configuration": {"stream": "s"}, "closed": False}
-    broker.registry.write(Put("storages", "far", added))
+    broker.registry.write(PutDocument("storages", "far", added))
     with pytest.raises(Unavailable):
         broker.timelines.switch(event_type.name, "far", UNAUTHENTICATED)
 
     topic = broker.event_types.get(event_type.name).timeline.topic
     assert topic == event_type.timeline.topic
-    broker.logs.of("default").append(topic, {0: [Record(b"3")]})
+    broker.logs.for_storage("default").append(topic, {0: [Record(b"3")]})
     assert broker.event_types.get(event_type.name).switching_to is None
 
 
@@ -206,7 +206,7 @@ def spare(broker):
 def test_a_storage_may_change_while_an_event_type_is_created(broker):
     """An event type whose storage is touched while it is created is created all the same. (R104)"""
     document = broker.registry.get("storages", "spare")
-    meanwhile(broker.registry, lambda: broker.registry.write(Put("storages", "spare", document.body)))
+    meanwhile(broker.registry, lambda: broker.registry.write(PutDocument("storages", "spare", document.body)))
 
     broker.creation.create(a_draft("a.b"), UNAUTHENTICATED)
 
@@ -232,9 +232,9 @@ def test_a_storage_may_be_removed_while_an_event_type_is_created(broker):
 def test_a_storage_being_removed_gets_no_event_type(broker):
     """A creation that meets a removal at work is to be repeated, and leaves no topic behind. (R104)"""
     document = broker.registry.get("storages", "spare")
-    broker.registry.write(Put("storages", "spare", {**document.body, "closed": True}))
+    broker.registry.write(PutDocument("storages", "spare", {**document.body, "closed": True}))
     made, gone = [], []
-    log = broker.logs.of("spare")
+    log = broker.logs.for_storage("spare")
     create_topic, delete_topic = log.create_topic, log.delete_topic
     log.create_topic = lambda topic, partitions: (made.append(topic), create_topic(topic, partitions))
     log.delete_topic = lambda topic: (gone.append(topic), delete_topic(topic))

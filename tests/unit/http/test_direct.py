@@ -34,7 +34,7 @@ class HeldLog:
     def __init__(self):
         self.waiting = deque()
 
-    def append_soon(self, _topic, _batches, done):
+    def begin_append(self, _topic, _batches, done):
         self.waiting.append(done)
 
     def end(self, outcome=STORED, number=1):

@@ -10,7 +10,7 @@ from nakadi.model import outcomes
 from nakadi.model.outcomes import Violation
 from nakadi.ports.coordination import AssignmentChanged
 from nakadi.ports.event_log import SealedTopic, UnknownTopic
-from nakadi.ports.registry import ChangedMeanwhile, Put
+from nakadi.ports.registry import ChangedMeanwhile, PutDocument
 
 
 def body_of(response):
@@ -27,11 +27,11 @@ def body_of(response):
         (problem.NotAcceptable("x"), 406, "Not Acceptable"),
         (problem.TooSlow("x"), 408, "Request Timeout"),
         (outcomes.Conflict("x"), 409, "Conflict"),
-        (outcomes.Unusable("x"), 412, "Precondition Failed"),
+        (outcomes.UnusableCursor("x"), 412, "Precondition Failed"),
         (outcomes.TooLarge("x"), 413, "Request Entity Too Large"),
         (problem.UnsupportedMediaType("x"), 415, "Unsupported Media Type"),
         (outcomes.Invalid("x"), 422, "Unprocessable Entity"),
-        (outcomes.SwitchedOff("x"), 501, "Not Implemented"),
+        (outcomes.FeatureSwitchedOff("x"), 501, "Not Implemented"),
         (outcomes.TryLater("x"), 503, "Service Unavailable"),
         (outcomes.Unavailable("y", public="x"), 503, "Service Unavailable"),
     ],
@@ -165,7 +165,7 @@ def test_what_a_client_sent_can_always_be_repeated_back():
 @pytest.mark.parametrize(
     "lost",
     [
-        ChangedMeanwhile(Put("event-types", "secret", {}, expected=3)),
+        ChangedMeanwhile(PutDocument("event-types", "secret", {}, expected=3)),
         AssignmentChanged("secret"),
         UnknownTopic("secret"),
         SealedTopic("secret"),
@@ -187,8 +187,8 @@ def test_a_client_that_should_try_again_learns_when():
 
 def test_a_refused_schema_comes_with_reasons():
     """Why a schema change is refused is reported rule by rule, beside the text that clients match on."""
-    reason = outcomes.Reason("rule", "#/properties/a", "Because.")
+    reason = outcomes.IncompatibilityReason("rule", "#/properties/a", "Because.")
 
-    reasons = body_of(problem.problem_of(outcomes.Incompatible("Invalid schema", (reason,))))["reasons"]
+    reasons = body_of(problem.problem_of(outcomes.IncompatibleSchema("Invalid schema", (reason,))))["reasons"]
 
     assert reasons == [{"rule": "rule", "path": "#/properties/a", "explanation": "Because."}]

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 
 from nakadi.model.event_type import ChangeLevel, CompatibilityMode, Version
-from nakadi.model.outcomes import Incompatible, Invalid
+from nakadi.model.outcomes import IncompatibleSchema, Invalid
 from nakadi.schemas.diff import ChangeKind, differences
 from nakadi.schemas.evolution import level_of_change, next_schema
 from nakadi.schemas.submission import check_restricted
@@ -26,8 +26,8 @@ def after(old, new, mode=FORWARD, new_mode=None, version="1.2.3"):
     return next_schema(current, text_of(new), new_mode or mode, LATER)
 
 
-def refusal(old, new, mode=FORWARD, new_mode=None) -> Incompatible:
-    with pytest.raises(Incompatible) as refused:
+def refusal(old, new, mode=FORWARD, new_mode=None) -> IncompatibleSchema:
+    with pytest.raises(IncompatibleSchema) as refused:
         after(old, new, mode, new_mode)
     return refused.value
 
@@ -196,7 +196,7 @@ def test_measured_changes(old, new, changes):
 def judged(old, new, mode) -> str:
     try:
         return str(after(old, new, mode).version)
-    except Incompatible:
+    except IncompatibleSchema:
         return REFUSED
 
 

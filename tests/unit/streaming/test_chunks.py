@@ -7,7 +7,7 @@ import pytest
 
 from nakadi.model.authorization import Attribute
 from nakadi.model.event_type import Position
-from nakadi.model.events import EventLines, Lines, Record, Slice, StoredEvent
+from nakadi.model.events import EventSlice, EventTextBlock, LazyEvents, Record, StoredEvent
 from nakadi.streaming.chunks import EventChunk, EventRun, is_public, joined_json
 from nakadi.streaming.driver import batch_line
 from nakadi.streaming.session import SendEvents
@@ -19,11 +19,11 @@ DIRECTED = Record(b"1", directed_to="subscription")
 OWNED = Record(b"2", owner=Attribute("team", "shop"))
 
 
-LINES = EventLines(
+LINES = LazyEvents(
     [
-        Lines(3, STORED_AT, b'"a"\n"b"\n"c"', [3, 7, 11]),
-        Lines(9, LATER, b'"dd"', [4]),
-        Lines(10, LATER, b"1\n22", [1, 4]),
+        EventTextBlock(3, STORED_AT, b'"a"\n"b"\n"c"', [3, 7, 11]),
+        EventTextBlock(9, LATER, b'"dd"', [4]),
+        EventTextBlock(10, LATER, b"1\n22", [1, 4]),
     ]
 )
 
@@ -34,11 +34,11 @@ def bytes_of(run: EventRun) -> bytes:
 
 def as_lines() -> EventChunk:
     """Six events as the text they were stored as."""
-    return EventChunk(1, 2, Slice(LINES, 12))
+    return EventChunk(1, 2, EventSlice(LINES, 12))
 
 
 def as_records() -> EventChunk:
-    return EventChunk(1, 2, Slice(tuple(LINES), 12))
+    return EventChunk(1, 2, EventSlice(tuple(LINES), 12))
 
 
 def test_events_are_joined_as_they_were_stored():
@@ -119,7 +119,7 @@ def test_a_run_begins_anywhere_in_a_chunk(offset, expected):
 def test_holes_left_by_compaction_are_stepped_over():
     """Offsets that have no event any more are passed by, and a position is that of a real event. (L44)"""
     events = (StoredEvent(3, a_record("a"), STORED_AT), StoredEvent(7, a_record("b"), STORED_AT))
-    chunk = EventChunk(2, 1, Slice(events, 9))
+    chunk = EventChunk(2, 1, EventSlice(events, 9))
     assert chunk.from_offset(1).end == Position(2, 7)
     assert bytes_of(chunk.from_offset(4)) == b'"b"'
     assert chunk.next == 9

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from nakadi.model.event_type import Timeline
-from nakadi.model.events import Slice
+from nakadi.model.events import EventSlice
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
 from nakadi.streaming import feeds as feed_module
@@ -343,7 +343,7 @@ def test_an_event_stored_behind_a_read_that_saw_the_end_is_found():
             super().__init__()
             self.has_looked, self.may_return = threading.Event(), threading.Event()
 
-        def read(self, *place: Any, **limits: Any) -> Slice:
+        def read(self, *place: Any, **limits: Any) -> EventSlice:
             found = super().read(*place, **limits)
             self.has_looked.set()
             assert self.may_return.wait(PATIENCE)
@@ -390,7 +390,7 @@ def test_a_log_that_cannot_be_opened_yet_holds_up_no_other():
             super().__init__()
             self.answers = threading.Event()
 
-        def of(self, storage_id: str) -> SeenLog:
+        def for_storage(self, storage_id: str) -> SeenLog:
             if storage_id == "silent":
                 assert self.answers.wait(PATIENCE)
             return self

@@ -13,7 +13,7 @@ from nakadi.engines.archive.objects import archived_segments
 from nakadi.engines.archive.reading import CONCURRENT_READS, ArchiveReader, SegmentCache, UnreadableSegment
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.memory.stores import MemoryLogIndex
-from nakadi.model.events import Counted, Head, Location, Record, Segment, StoredEvent
+from nakadi.model.events import ArchiveLocation, IndexHead, IndexingState, IndexSegment, Record, StoredEvent
 from tests.support.patience import PATIENCE, until
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -33,7 +33,7 @@ class Rounds(MemoryStore):
         self._waiting = 0
         self._round = 0
 
-    def get(self, location: Location) -> bytes:
+    def get(self, location: ArchiveLocation) -> bytes:
         with self._changed:
             self.asked.append(location.key)
             self._waiting += 1
@@ -60,7 +60,7 @@ class Counting(MemoryStore):
         self.may_go_on = threading.Event()
         self.may_go_on.set()
 
-    def get(self, location: Location) -> bytes:
+    def get(self, location: ArchiveLocation) -> bytes:
         self.asked.append(location.key)
         assert self.may_go_on.wait(PATIENCE)
         return super().get(location)
@@ -77,19 +77,19 @@ class World:
             events = [StoredEvent(first + number, Record(b"%d" % number), NOW) for number in range(count)]
             content = objects.pack_member("t", 0, events, "order.placed")
             self.store.put(f"object {revision}", content)
-            segment = Segment(
-                before=Counted(next=first),
+            segment = IndexSegment(
+                before=IndexingState(next=first),
                 count=count,
                 since=0,
                 until=0,
-                archived=Location(f"object {revision}", 0, len(content)),
+                archived=ArchiveLocation(f"object {revision}", 0, len(content)),
                 events=count,
             )
             first += count
-            assert self.index.extend("t", 0, revision, Head(Counted(next=first)), segment)
+            assert self.index.extend("t", 0, revision, IndexHead(IndexingState(next=first)), segment)
 
     @property
-    def segments(self) -> list[Segment]:
+    def segments(self) -> list[IndexSegment]:
         return list(archived_segments(self.index, "t", 0))
 
 
@@ -278,12 +278,12 @@ def test_what_was_written_anew_meanwhile_is_read_from_there(world: World):
     """A reader that holds a segment whose object is gone finds the one that took its place."""
     old = world.segments[0]
     world.store.put("new", world.store.content("object 0"))
-    new = Segment(
+    new = IndexSegment(
         before=old.before,
         count=old.count,
         since=0,
         until=0,
-        archived=Location("new", 0, old.archived.length),
+        archived=ArchiveLocation("new", 0, old.archived.length),
         events=old.count,
     )
     looks = iter([old, new])

@@ -20,7 +20,7 @@ from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.dynamodb.client import RetriedCalls, TableAddress
 from nakadi.engines.dynamodb.log_index import DynamoDbLogIndex
 from nakadi.engines.memory.stores import MemoryLogIndex
-from nakadi.model.events import Counted, Head, Location, Record, Segment, StoredEvent
+from nakadi.model.events import ArchiveLocation, IndexHead, IndexingState, IndexSegment, Record, StoredEvent
 from nakadi.model.outcomes import Unavailable
 from tests.support.aws import REGION, aws, refused
 
@@ -41,9 +41,9 @@ class Store(MemoryStore):
 class CountingStore(MemoryStore):
     def __init__(self) -> None:
         super().__init__()
-        self.asked: list[Location] = []
+        self.asked: list[ArchiveLocation] = []
 
-    def get(self, location: Location) -> bytes:
+    def get(self, location: ArchiveLocation) -> bytes:
         self.asked.append(location)
         return super().get(location)
 
@@ -54,7 +54,7 @@ class World:
     def __init__(self, index, windows: int = WINDOWS) -> None:
         self.index = index
         self.store = Store()
-        self.asked: list[Location] = []
+        self.asked: list[ArchiveLocation] = []
         self.merger = self.a_merger()
         index.create_topic("t", 2)
         self.windows = 0
@@ -70,15 +70,15 @@ class World:
                 head = self.index.heads([("t", partition)])["t", partition]
                 first = head.counted.next
                 member = objects.pack_member("t", partition, [event(first + each) for each in range(events)])
-                segment = Segment(
-                    before=Counted(next=first),
+                segment = IndexSegment(
+                    before=IndexingState(next=first),
                     count=events,
                     since=number * MINUTE,
                     until=number * MINUTE + 1,
-                    archived=Location(key, len(content), len(member)),
+                    archived=ArchiveLocation(key, len(content), len(member)),
                 )
                 content += member
-                self.index.extend("t", partition, head.revision, Head(Counted(next=first + events)), segment)
+                self.index.extend("t", partition, head.revision, IndexHead(IndexingState(next=first + events)), segment)
             self.store.put(key, content)
         self.windows += windows
 
@@ -86,7 +86,7 @@ class World:
         return [(each.first, each.end) for each in self.index.segments("t", partition, 0, 1000)]
 
     def objects(self) -> set[str]:
-        return {each.key for each in self.store.listed("")}
+        return {each.key for each in self.store.list_objects("")}
 
     def merge(self, merger: SegmentMerger | None = None) -> int:
         merger = merger or self.merger
@@ -112,12 +112,12 @@ class World:
                     assert found == list(range(start, end))
 
 
-def index_of(partitions: Sequence[Sequence[Segment]]) -> MemoryLogIndex:
+def index_of(partitions: Sequence[Sequence[IndexSegment]]) -> MemoryLogIndex:
     index = MemoryLogIndex()
     index.create_topic("t", len(partitions))
     for partition, segments in enumerate(partitions):
         for revision, segment in enumerate(segments):
-            index.extend("t", partition, revision, Head(Counted(next=segment.end)), segment)
+            index.extend("t", partition, revision, IndexHead(IndexingState(next=segment.end)), segment)
     return index
 
 
@@ -186,7 +186,7 @@ def test_gaps_are_left_alone(world: World, gap):
     """What is not archived, or does not follow what is in front of it, is no part of a piece."""
     segments = list(world.index.segments("t", 0, 0, 1000))
     if gap == "not archived":
-        segments[20] = Segment(before=segments[20].before, count=2, since=0, until=0)
+        segments[20] = IndexSegment(before=segments[20].before, count=2, since=0, until=0)
     else:
         del segments[20]
     world.index = index_of([segments, []])
@@ -245,12 +245,12 @@ def test_what_was_erased_meanwhile_does_not_come_back(world: World):
         old = world.index.segment("t", 0, 10)
         put("compacted/stream/erased", objects.pack_member("t", 0, [event(10)]))
         size = len(world.store.content("compacted/stream/erased"))
-        new = Segment(
+        new = IndexSegment(
             before=old.before,
             count=2,
             since=old.since,
             until=old.until,
-            archived=Location("compacted/stream/erased", 0, size),
+            archived=ArchiveLocation("compacted/stream/erased", 0, size),
             events=1,
         )
         world.index.replace("t", 0, [new], old.end)
@@ -269,7 +269,7 @@ def test_what_was_erased_meanwhile_does_not_come_back(world: World):
 def test_what_was_released_meanwhile_is_not_merged(world: World):
     """A piece whose beginning is gone, or whose topic is deleted, is left for another plan."""
     [piece] = world.merger.plan("t", 0)
-    world.index.let_go("t", 0, 10)
+    world.index.drop_before("t", 0, 10)
     assert world.merger.merge(piece) == 0
     [piece] = world.merger.plan("t", 1)
     world.index.delete_topic("t")
@@ -325,7 +325,7 @@ def test_objects_that_many_partitions_share_are_read_once(world: World):
     """An indexer's object is fetched once for all the partitions that have their part in it."""
     get = world.store.get
 
-    def noted(location: Location) -> bytes:
+    def noted(location: ArchiveLocation) -> bytes:
         world.asked.append(location)
         return get(location)
 
@@ -353,18 +353,18 @@ def test_blocks_are_what_the_store_has():
     store.put("small", b"abc")
     blocks = BlockCache(store, most_bytes=1000)
     for location in (
-        Location("large", 0, 10),
-        Location("large", (1 << 22) - 5, 10),
-        Location("large", (1 << 22) + 5, 10),
-        Location("small", 1, 2),
+        ArchiveLocation("large", 0, 10),
+        ArchiveLocation("large", (1 << 22) - 5, 10),
+        ArchiveLocation("large", (1 << 22) + 5, 10),
+        ArchiveLocation("small", 1, 2),
     ):
         assert blocks.get(location) == store.get(location)
     store.asked.clear()
     for location in (
-        Location("small", 0, 1),
-        Location("small", 0, 2),
-        Location("large", 0, 1),
-        Location("large", 0, 2),
+        ArchiveLocation("small", 0, 1),
+        ArchiveLocation("small", 0, 2),
+        ArchiveLocation("large", 0, 1),
+        ArchiveLocation("large", 0, 2),
     ):
         blocks.get(location)
     assert [each.key for each in store.asked] == [

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nakadi.engines.archive import objects
 from nakadi.model.authorization import Attribute
-from nakadi.model.events import EventLines, Record, StoredEvent
+from nakadi.model.events import LazyEvents, Record, StoredEvent
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, 123456, tzinfo=UTC)
 
@@ -94,7 +94,7 @@ def test_plain_events_stay_text():
     found = objects.parse_partition_member(
         objects.pack_member("t", 0, events[:4]) + objects.pack_member("t", 0, events[4:]), "t", 0
     )
-    assert isinstance(found, EventLines)
+    assert isinstance(found, LazyEvents)
     assert [(each.first, each.text, each.ends) for each in found.lines] == [
         (3, b'{"a":1}\n[]', [7, 10]),
         (5, b"22", [2]),

@@ -8,7 +8,7 @@ from botocore.session import Session
 
 from nakadi.engines.archive import stores
 from nakadi.engines.archive.stores import FolderStore, MemoryStore, S3Store, open_archive, open_archive_if_set
-from nakadi.model.events import Location
+from nakadi.model.events import ArchiveLocation
 from nakadi.model.outcomes import BadSetting, Unavailable
 from nakadi.ports.archive_store import ArchiveGone, ArchiveStore
 from tests.support.aws import REGION, aws
@@ -34,8 +34,8 @@ def store(request, tmp_path):
 def test_a_range_of_an_object_can_be_had(store):
     """What was kept comes back, in any part."""
     store.put("a/b/c.gz", b"0123456789")
-    assert store.get(Location("a/b/c.gz", 0, 10)) == b"0123456789"
-    assert store.get(Location("a/b/c.gz", 3, 4)) == b"3456"
+    assert store.get(ArchiveLocation("a/b/c.gz", 0, 10)) == b"0123456789"
+    assert store.get(ArchiveLocation("a/b/c.gz", 3, 4)) == b"3456"
 
 
 def test_what_is_kept_is_listed(store):
@@ -43,13 +43,13 @@ def test_what_is_kept_is_listed(store):
     begun = datetime.now(UTC) - timedelta(seconds=5)
     for key in ("log/a/1", "log/a/2", "log/b/1", "logs", "compacted/a/1"):
         store.put(key, key.encode())
-    found = list(store.listed("log/a/"))
+    found = list(store.list_objects("log/a/"))
     assert sorted((each.key, each.size) for each in found) == [("log/a/1", 7), ("log/a/2", 7)]
     assert all(begun <= each.written_at <= datetime.now(UTC) + timedelta(seconds=5) for each in found)
-    assert sorted(each.key for each in store.listed("log/")) == ["log/a/1", "log/a/2", "log/b/1"]
-    assert list(store.listed("nothing/")) == []
+    assert sorted(each.key for each in store.list_objects("log/")) == ["log/a/1", "log/a/2", "log/b/1"]
+    assert list(store.list_objects("nothing/")) == []
     store.remove(["log/a/1", "log/a/2"])
-    assert list(store.listed("log/a/")) == []
+    assert list(store.list_objects("log/a/")) == []
 
 
 def test_more_than_a_page_is_listed(store, monkeypatch):
@@ -57,22 +57,22 @@ def test_more_than_a_page_is_listed(store, monkeypatch):
     monkeypatch.setattr(stores, "KEYS_PER_PAGE", 3)
     for number in range(10):
         store.put(f"a/{number}", b"")
-    assert len(list(store.listed("a/"))) == 10
+    assert len(list(store.list_objects("a/"))) == 10
 
 
 def test_a_shorter_object_is_not_out_of_reach(store):
     """A range that begins behind the end of an object is empty, so that its reader notices that something is
     missing."""
     store.put("a", b"content")
-    assert store.get(Location("a", 100, 7)) == b""
-    assert store.get(Location("a", 5, 7)) == b"nt"
+    assert store.get(ArchiveLocation("a", 100, 7)) == b""
+    assert store.get(ArchiveLocation("a", 5, 7)) == b"nt"
 
 
 def test_keeping_again_changes_nothing(store):
     """The same object can be kept twice."""
     for _ in range(2):
         store.put("a", b"content")
-    assert store.get(Location("a", 0, 7)) == b"content"
+    assert store.get(ArchiveLocation("a", 0, 7)) == b"content"
 
 
 def test_what_is_not_there_is_reported(store):
@@ -81,7 +81,7 @@ def test_what_is_not_there_is_reported(store):
     store.remove(["a", "b"])
     store.remove([])
     with pytest.raises(ArchiveGone):
-        store.get(Location("a", 0, 7))
+        store.get(ArchiveLocation("a", 0, 7))
 
 
 def test_a_store_that_does_not_answer_is_unavailable(monkeypatch):
@@ -90,7 +90,7 @@ def test_a_store_that_does_not_answer_is_unavailable(monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
     store = open_archive(f"s3://archive?region={REGION}&endpoint={FAULTY}")
     with pytest.raises(Unavailable):
-        store.get(Location("a", 0, 7))
+        store.get(ArchiveLocation("a", 0, 7))
     with pytest.raises(Unavailable):
         store.put("a", b"")
     store.close()
@@ -123,7 +123,7 @@ def test_an_answer_of_s3_that_cannot_be_read_is_no_answer():
     """Something in between may answer in its place, in words that are not those of S3."""
     store = S3Store(Answering(ResponseParserError("invalid XML")), "archive")
     with pytest.raises(Unavailable, match="invalid XML"):
-        list(store.listed("log/"))
+        list(store.list_objects("log/"))
 
 
 def test_a_closed_store_refuses_everything(store):
@@ -133,9 +133,9 @@ def test_a_closed_store_refuses_everything(store):
     store.close()
     attempts = {
         "put": lambda: store.put("a/c", b"content"),
-        "get": lambda: store.get(Location("a/b", 0, 7)),
+        "get": lambda: store.get(ArchiveLocation("a/b", 0, 7)),
         "remove": lambda: store.remove(["a/b"]),
-        "listed": lambda: list(store.listed("a/")),
+        "list_objects": lambda: list(store.list_objects("a/")),
     }
     see_that_everything_is_refused(ArchiveStore, attempts)
 

@@ -8,7 +8,7 @@ from nakadi.engines.archive import maintenance, objects
 from nakadi.engines.archive.maintenance import ArchiveSweep, SweepResult
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.memory.stores import MemoryLogIndex
-from nakadi.model.events import Counted, Head, Location, Segment
+from nakadi.model.events import ArchiveLocation, IndexHead, IndexingState, IndexSegment
 
 
 @pytest.fixture
@@ -24,8 +24,10 @@ def store():
 
 
 def refer(index: MemoryLogIndex, key: str, first: int = 0) -> None:
-    segment = Segment(before=Counted(next=first), count=1, since=0, until=0, archived=Location(key, 0, 1))
-    assert index.extend("t", 0, first, Head(Counted(next=first + 1)), segment)
+    segment = IndexSegment(
+        before=IndexingState(next=first), count=1, since=0, until=0, archived=ArchiveLocation(key, 0, 1)
+    )
+    assert index.extend("t", 0, first, IndexHead(IndexingState(next=first + 1)), segment)
 
 
 def soon() -> datetime:

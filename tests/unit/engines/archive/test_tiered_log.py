@@ -14,7 +14,7 @@ from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.archive.tiered_log import TieredLog
 from nakadi.engines.memory.event_log import MemoryLog
 from nakadi.engines.memory.stores import MemoryLogIndex
-from nakadi.model.events import Bounds, Record
+from nakadi.model.events import OffsetBounds, Record
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
 from tests.support.clock import HandMovedClock
@@ -37,7 +37,7 @@ class TestSeam:
         world.log.archive()
         world.store_hours(5)
         assert world.hot.bounds("t", [0])[0].oldest == 9
-        assert world.log.bounds("t", [0]) == {0: Bounds(0, 15)}
+        assert world.log.bounds("t", [0]) == {0: OffsetBounds(0, 15)}
         assert world.offsets() == list(range(15))
 
     def test_may_move_while_someone_reads(self, world: World):
@@ -67,8 +67,8 @@ class TestSeam:
         )
         world.store_hours(10)
         world.log.archive()
-        assert world.hot.bounds("t", [0]) == {0: Bounds(7, 10)}
-        assert world.log.bounds("t", [0]) == {0: Bounds(0, 10)}
+        assert world.hot.bounds("t", [0]) == {0: OffsetBounds(7, 10)}
+        assert world.log.bounds("t", [0]) == {0: OffsetBounds(0, 10)}
         world.log.close()
 
     def test_never_leaves_out_what_is_not_archived(self, world: World):
@@ -80,10 +80,10 @@ class TestSeam:
         with pytest.raises(Unavailable):
             world.log.archive()
         world.log._worker.trim_hot_partitions()
-        assert world.hot.bounds("t", [0]) == {0: Bounds(2, 6)}
+        assert world.hot.bounds("t", [0]) == {0: OffsetBounds(2, 6)}
         world.store.out_of_reach = False
         world.log.archive()
-        assert world.hot.bounds("t", [0]) == {0: Bounds(5, 6)}
+        assert world.hot.bounds("t", [0]) == {0: OffsetBounds(5, 6)}
         assert world.offsets() == list(range(6))
 
     def test_is_found_by_time(self, world: World):
@@ -102,9 +102,9 @@ class TestSeam:
         world.log.archive()
         world.store_hours(4)
         world.hot.trim("t", 0, world.clock.now() - 2 * HOUR)
-        assert world.log.bounds("t", [0]) == {0: Bounds(6, 8)}
+        assert world.log.bounds("t", [0]) == {0: OffsetBounds(6, 8)}
         world.log.archive()
-        assert world.log.bounds("t", [0]) == {0: Bounds(6, 8)}
+        assert world.log.bounds("t", [0]) == {0: OffsetBounds(6, 8)}
         assert world.offsets() == [6, 7]
         with pytest.raises(OffsetUnavailable):
             world.log.read("t", 0, 3)
@@ -120,7 +120,7 @@ class TestRetention:
         world.log.archive()
         assert len(world.objects()) == 2
         world.log.trim("t", 0, world.clock.now() - 3 * HOUR)
-        assert world.log.bounds("t", [0]) == {0: Bounds(5, 8)}
+        assert world.log.bounds("t", [0]) == {0: OffsetBounds(5, 8)}
         assert world.offsets() == [5, 6, 7]
         assert len(world.objects()) == 2
         world.log.sweep()
@@ -241,7 +241,7 @@ class TestDamage:
         world.store.out_of_reach = True
         world.store_hours(2)
         assert [event.offset for event in world.log.read("t", 0, 4).events] == [4, 5]
-        assert world.log.bounds("t", [0]) == {0: Bounds(0, 6)}
+        assert world.log.bounds("t", [0]) == {0: OffsetBounds(0, 6)}
         with pytest.raises(Unavailable, match="on purpose"):
             world.log.read("t", 0, 0)
         world.store.out_of_reach = False

@@ -6,7 +6,7 @@ from botocore.loaders import create_loader
 
 from nakadi.engines.archive.stores import open_archive
 from nakadi.engines.common.aws_sessions import _Descriptions, new_session
-from nakadi.model.events import Location
+from nakadi.model.events import ArchiveLocation
 from tests.support.aws import REGION, aws
 
 
@@ -60,6 +60,6 @@ def test_the_archives_client_is_made_when_it_is_asked_for(monkeypatch):
         s3 = new_session().create_client("s3", REGION)
         s3.create_bucket(Bucket="archive", CreateBucketConfiguration={"LocationConstraint": REGION})
         archive.put("a", b"content")
-        assert archive.get(Location("a", 0, 7)) == b"content"
+        assert archive.get(ArchiveLocation("a", 0, 7)) == b"content"
         assert made == [1]
         archive.close()

@@ -12,7 +12,7 @@ from nakadi.engines.dynamodb.client import RetriedCalls, TableAddress
 from nakadi.engines.dynamodb.coordination import DynamoDbCoordination
 from nakadi.engines.dynamodb.coordination_table import ECHO, LATE, MOMENT, NEWS, PAUSE, CoordinationTable, TableChanges
 from nakadi.model.event_type import Position
-from nakadi.model.subscription import NOTHING_YET, CommitResult, SubscriptionChange
+from nakadi.model.subscription import EMPTY_ASSIGNMENT, CommitResult, SubscriptionChange
 from tests.support.aws import REGION, no_answer_before, refused
 from tests.support.builders import A_MOMENT
 from tests.support.coordination import a_place, an_assignment, entries
@@ -25,7 +25,7 @@ SUBSCRIPTION = "1b6c"
 def here(world):  # noqa: ARG001  # it is inside
     with_table = DynamoDbCoordination(TableAddress("test", REGION))
     new = an_assignment("a")
-    with_table.write(SUBSCRIPTION, NOTHING_YET, new, A_MOMENT, {a_place(): Position(1, -1)})
+    with_table.write(SUBSCRIPTION, EMPTY_ASSIGNMENT, new, A_MOMENT, {a_place(): Position(1, -1)})
     yield with_table
     with_table.close()
 

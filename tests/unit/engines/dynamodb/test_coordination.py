@@ -16,8 +16,8 @@ from nakadi.engines.dynamodb.coordination import DynamoDbCoordination
 from nakadi.engines.dynamodb.coordination_table import LEASES, CoordinationTable
 from nakadi.model.event_type import Position
 from nakadi.model.outcomes import BadSetting, Invalid, Unavailable
-from nakadi.model.subscription import NOTHING_YET, Assignment, CommitResult, Entry
-from nakadi.ports.coordination import MOST_PARKED, MOST_PLACES, AssignmentChanged
+from nakadi.model.subscription import EMPTY_ASSIGNMENT, Assignment, CommitResult, PartitionAssignment
+from nakadi.ports.coordination import MAX_PARKED_PER_CALL, MAX_PARTITIONS_PER_WRITE, AssignmentChanged
 from tests.support.aws import (
     PASSING_FAULTS,
     REGION,
@@ -38,7 +38,7 @@ LATER = A_MOMENT + timedelta(seconds=1)
 def coordination(world):
     with_owners = opened(world)
     new = an_assignment("a", "b", sessions=[a_session("a"), a_session("b")])
-    with_owners.write(SUBSCRIPTION, NOTHING_YET, new, A_MOMENT, {each.place: at(0) for each in new.entries})
+    with_owners.write(SUBSCRIPTION, EMPTY_ASSIGNMENT, new, A_MOMENT, {each.place: at(0) for each in new.entries})
     world.calls.clear()
     yield with_owners
     with_owners.close()
@@ -114,7 +114,7 @@ class TestFaultsThatPass:
         coordination.release("one")
         assert coordination.leases() == {}
         coordination.forget(SUBSCRIPTION)
-        assert (coordination.assignment(SUBSCRIPTION), coordination.offsets(SUBSCRIPTION)) == (NOTHING_YET, {})
+        assert (coordination.assignment(SUBSCRIPTION), coordination.offsets(SUBSCRIPTION)) == (EMPTY_ASSIGNMENT, {})
 
 
 class TestFaultsThatLast:
@@ -323,7 +323,9 @@ class TestSizes:
         ids = [str(chance.randbytes(16).hex()) for _ in range(20_000)]
 
         def shared(count):
-            owned = tuple(Entry(a_place(each, "some.event-type"), ids[each], ids[-each]) for each in range(count))
+            owned = tuple(
+                PartitionAssignment(a_place(each, "some.event-type"), ids[each], ids[-each]) for each in range(count)
+            )
             return Assignment(entries=owned, sessions=tuple(a_session(ids[each]) for each in range(count)))
 
         assert len(contents_of(shared(2_000))["packed"]) < MOST_BYTES
@@ -334,7 +336,7 @@ class TestSizes:
         """As many events as may be parked at once fit a transaction, however large and however little they shrink."""
         chance = random.Random(1)
         for size in (100, 5_000, 60_000):
-            events = [a_parked_event(each, chance.randbytes(size)) for each in range(1, MOST_PARKED + 1)]
+            events = [a_parked_event(each, chance.randbytes(size)) for each in range(1, MAX_PARKED_PER_CALL + 1)]
             assert coordination.park(SUBSCRIPTION, "a", events, LATER) is CommitResult.COMMITTED
             for each in (events[0], events[-1]):
                 assert coordination.parked_value(SUBSCRIPTION, a_place(), each.parked.position) == each.value
@@ -350,7 +352,7 @@ class TestCosts:
     def test_of_a_write(self, world, coordination):
         """However many partitions change hands, it is one transaction."""
         old = coordination.assignment(SUBSCRIPTION)
-        new = an_assignment(*["a"] * MOST_PLACES)
+        new = an_assignment(*["a"] * MAX_PARTITIONS_PER_WRITE)
         added = {each.place: at(0) for each in new.entries}
         coordination.write(SUBSCRIPTION, old, replace(new, revision=old.revision), LATER, added)
         assert world.calls == {"GetItem": 1, "TransactWriteItems": 1, "PutItem": 1}

@@ -5,7 +5,15 @@ import pytest
 from nakadi.engines.dynamodb import log_index
 from nakadi.engines.dynamodb.client import PAUSES, RetriedCalls, TableAddress
 from nakadi.engines.dynamodb.log_index import DynamoDbLogIndex
-from nakadi.model.events import Counted, Head, Location, Mark, Progress, Segment, Topic
+from nakadi.model.events import (
+    ArchiveLocation,
+    IndexHead,
+    IndexingState,
+    IndexSegment,
+    RecordPosition,
+    ShardProgress,
+    Topic,
+)
 from nakadi.model.outcomes import Unavailable
 from tests.support.aws import (
     PASSING_FAULTS,
@@ -25,8 +33,8 @@ ATTEMPTS = len(PAUSES) + 1
 def index(world):
     index = DynamoDbLogIndex(TableAddress("test", REGION), RetriedCalls(lambda _: None))
     index.create_topic("t", 2)
-    assert index.extend("t", 0, 0, Head(counted(10)), a_segment(0, 10))
-    index.note_progress("stream", "shard", Progress(7))
+    assert index.extend("t", 0, 0, IndexHead(counted(10)), a_segment(0, 10))
+    index.set_shard_progress("stream", "shard", ShardProgress(7))
     world.calls.clear()
     return index
 
@@ -50,16 +58,18 @@ def test_it_connects_with_its_first_call(monkeypatch):
     assert len(made) == 1
 
 
-def counted(following: int) -> Counted:
-    return Counted(mark=Mark("shard", following), next=following)
+def counted(following: int) -> IndexingState:
+    return IndexingState(mark=RecordPosition("shard", following), next=following)
 
 
-def a_segment(first: int, count: int) -> Segment:
-    return Segment(before=counted(first), count=count, since=0, until=1, archived=Location("object", first, count))
+def a_segment(first: int, count: int) -> IndexSegment:
+    return IndexSegment(
+        before=counted(first), count=count, since=0, until=1, archived=ArchiveLocation("object", first, count)
+    )
 
 
 def extended(index):
-    assert index.extend("t", 0, 1, Head(counted(15)), a_segment(10, 5))
+    assert index.extend("t", 0, 1, IndexHead(counted(15)), a_segment(10, 5))
     return index.heads([("t", 0)])["t", 0].counted.next, [each.first for each in index.segments("t", 0, 0, 9)]
 
 
@@ -74,12 +84,12 @@ def sealed(index):
 
 
 def progressed(index):
-    index.note_progress("stream", "shard", Progress(9))
+    index.set_shard_progress("stream", "shard", ShardProgress(9))
     return index.progress("stream")
 
 
-def let_go(index):
-    return index.let_go("t", 0, 10), index.topic("t").oldest, index.segments("t", 0, 0, 9)
+def drop_before(index):
+    return index.drop_before("t", 0, 10), index.topic("t").oldest, index.segments("t", 0, 0, 9)
 
 
 def claimed(index):
@@ -95,8 +105,8 @@ DOING = {
     "extending": (extended, "TransactWriteItems", (15, [0, 10])),
     "growing": (grown, "PutItem", Topic(partitions=5)),
     "sealing": (sealed, "TransactWriteItems", Topic(partitions=2, sealed=True)),
-    "noting progress": (progressed, "PutItem", {"shard": Progress(9)}),
-    "letting go": (let_go, "BatchWriteItem", ([Location("object", 0, 10)], {0: 10}, [])),
+    "noting progress": (progressed, "PutItem", {"shard": ShardProgress(9)}),
+    "letting go": (drop_before, "BatchWriteItem", ([ArchiveLocation("object", 0, 10)], {0: 10}, [])),
     "claiming": (claimed, "PutItem", (True, False)),
     "replacing": (replaced, "PutItem", [0]),
     "looking at heads": (lambda index: index.heads([("t", 0)])["t", 0].counted.next, "BatchGetItem", 10),
@@ -130,7 +140,7 @@ def test_an_extension_is_made_once_or_not_at_all(world, index, fault):
     """When no attempt is answered, head and segment are both there or both not; another look finds out which."""
     world.goes_wrong("TransactWriteItems", *[fault] * ATTEMPTS)
     with pytest.raises(Unavailable):
-        index.extend("t", 0, 1, Head(counted(15)), a_segment(10, 5))
+        index.extend("t", 0, 1, IndexHead(counted(15)), a_segment(10, 5))
     head = index.heads([("t", 0)])["t", 0]
     firsts = [each.first for each in index.segments("t", 0, 0, 9)]
     assert (head.counted.next, head.revision, firsts) in [(10, 1, [0]), (15, 2, [0, 10])]
@@ -139,7 +149,7 @@ def test_an_extension_is_made_once_or_not_at_all(world, index, fault):
 def test_anothers_extension_is_no_fault(world, index):
     """Of two that count on from the same head the second learns that, also when its first attempt got no answer."""
     other = DynamoDbLogIndex(TableAddress("test", REGION), RetriedCalls(lambda _: None))
-    assert other.extend("t", 0, 1, Head(counted(12)), a_segment(10, 2))
+    assert other.extend("t", 0, 1, IndexHead(counted(12)), a_segment(10, 2))
     world.goes_wrong("TransactWriteItems", no_answer_before)
-    assert not index.extend("t", 0, 1, Head(counted(15)), a_segment(10, 5))
+    assert not index.extend("t", 0, 1, IndexHead(counted(15)), a_segment(10, 5))
     assert index.heads([("t", 0)])["t", 0].counted.next == 12

@@ -12,7 +12,16 @@ from nakadi.engines.common.documents import CHANGE_COUNTS_KIND
 from nakadi.engines.dynamodb.client import DOCUMENTS, PAUSES, TURNS, RetriedCalls, TableAddress, connected
 from nakadi.engines.dynamodb.registry import DocumentItem, DynamoDbRegistry
 from nakadi.model.outcomes import BadSetting, Invalid, Unavailable
-from nakadi.ports.registry import ABSENT, BUCKETS, ChangedMeanwhile, Changes, Check, Document, Put, Remove
+from nakadi.ports.registry import (
+    ABSENT_REVISION,
+    CHANGE_BUCKETS,
+    ChangeCounters,
+    ChangedMeanwhile,
+    CheckRevision,
+    Document,
+    PutDocument,
+    RemoveDocument,
+)
 from tests.support.aws import (
     PASSING_FAULTS,
     REGION,
@@ -40,12 +49,16 @@ LASTING = {
 
 # Which call makes which kind of change, and what is there afterwards at revision 2 of "a".
 WRITES = {
-    "a put": ("PutItem", [Put(KIND, "a", {"n": 2}, expected=1)], 2),
-    "a creation": ("PutItem", [Put(KIND, "b", {}, expected=ABSENT)], 1),
-    "a put of whatever is there": ("TransactWriteItems", [Put(KIND, "a", {"n": 2})], 2),
-    "a removal": ("TransactWriteItems", [Remove(KIND, "a", expected=1)], None),
-    "a removal of whatever is there": ("TransactWriteItems", [Remove(KIND, "a")], None),
-    "several": ("TransactWriteItems", [Put(KIND, "a", {"n": 2}, 1), Put(KIND, "b", {}), Check(KIND, "c", ABSENT)], 2),
+    "a put": ("PutItem", [PutDocument(KIND, "a", {"n": 2}, expected=1)], 2),
+    "a creation": ("PutItem", [PutDocument(KIND, "b", {}, expected=ABSENT_REVISION)], 1),
+    "a put of whatever is there": ("TransactWriteItems", [PutDocument(KIND, "a", {"n": 2})], 2),
+    "a removal": ("TransactWriteItems", [RemoveDocument(KIND, "a", expected=1)], None),
+    "a removal of whatever is there": ("TransactWriteItems", [RemoveDocument(KIND, "a")], None),
+    "several": (
+        "TransactWriteItems",
+        [PutDocument(KIND, "a", {"n": 2}, 1), PutDocument(KIND, "b", {}), CheckRevision(KIND, "c", ABSENT_REVISION)],
+        2,
+    ),
 }
 
 
@@ -57,7 +70,7 @@ def pauses():
 @pytest.fixture
 def registry(world, pauses):
     registry = DynamoDbRegistry(TableAddress("test", REGION), RetriedCalls(pauses.append))
-    registry.write(Put(KIND, "a", {"n": 1}, expected=ABSENT))
+    registry.write(PutDocument(KIND, "a", {"n": 1}, expected=ABSENT_REVISION))
     world.calls.clear()
     return registry
 
@@ -77,7 +90,7 @@ class TestWritersThatMeet:
     def test_get_more_turns_than_faults_do(self, world, registry, pauses):
         """Changes of different documents meet where they are counted, and each is made once however often they do."""
         world.goes_wrong("TransactWriteItems", *[cancelled("TransactionConflict")] * (len(TURNS) + ATTEMPTS - 1))
-        registry.write(Put("settings", "a", {}, ABSENT))
+        registry.write(PutDocument("settings", "a", {}, ABSENT_REVISION))
 
         assert registry.get("settings", "a").revision == 1
         assert sum(registry.changes().numbers.values()) == 1
@@ -87,16 +100,16 @@ class TestWritersThatMeet:
         """A writer that always meets others says so, and has changed and counted nothing."""
         world.goes_wrong("TransactWriteItems", *[cancelled("TransactionConflict")] * (len(TURNS) + ATTEMPTS))
         with pytest.raises(Unavailable):
-            registry.write(Put("settings", "a", {}, ABSENT))
+            registry.write(PutDocument("settings", "a", {}, ABSENT_REVISION))
 
         assert registry.get("settings", "a") is None
-        assert registry.changes() == Changes()
+        assert registry.changes() == ChangeCounters()
 
     @pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING)
     def test_are_counted_once(self, world, registry, fault):
         """A write that meets faults is made and counted once, whether they came before its effect or after it."""
         world.goes_wrong("TransactWriteItems", *[fault] * (ATTEMPTS - 1))
-        registry.write(Put("settings", "a", {}, ABSENT))
+        registry.write(PutDocument("settings", "a", {}, ABSENT_REVISION))
 
         assert registry.get("settings", "a").revision == 1
         assert sum(registry.changes().numbers.values()) == 1
@@ -127,7 +140,7 @@ class TestFaultsThatPass:
     def test_change_nothing_about_a_list_of_pages(self, world, registry):
         """A page that does not come is asked for again; nothing is left out and nothing repeated."""
         for number in range(5):
-            registry.write(*[Put("many", f"{number}{n}", {}, ABSENT) for n in range(10)])
+            registry.write(*[PutDocument("many", f"{number}{n}", {}, ABSENT_REVISION) for n in range(10)])
         whole = [document.key for document in registry.list("many")]
         world.calls.clear()
         world.goes_wrong("Query", no_answer_before, refused("ThrottlingException"), *[page_of(7)] * 8)
@@ -158,8 +171,8 @@ class TestFaultsThatLast:
         for operation, attempt in {
             "GetItem": lambda: registry.get(KIND, "a"),
             "Query": lambda: registry.list(KIND),
-            "PutItem": lambda: registry.write(Put(KIND, "a", {}, 1)),
-            "TransactWriteItems": lambda: registry.write(Put(KIND, "a", {}), Put(KIND, "b", {})),
+            "PutItem": lambda: registry.write(PutDocument(KIND, "a", {}, 1)),
+            "TransactWriteItems": lambda: registry.write(PutDocument(KIND, "a", {}), PutDocument(KIND, "b", {})),
         }.items():
             world.goes_wrong(operation, fault)
             with pytest.raises(Unavailable):
@@ -179,34 +192,36 @@ class TestFaultsThatLast:
 class TestDoubt:
     def test_is_reported_when_another_wrote_as_well(self, world, registry, others):
         """When it is unknown whether a write was made before another's, it does not claim that it was not."""
-        world.goes_wrong("PutItem", no_answer_after_and(lambda: others.write(Put(KIND, "a", {"by": "other"}, 2))))
+        world.goes_wrong(
+            "PutItem", no_answer_after_and(lambda: others.write(PutDocument(KIND, "a", {"by": "other"}, 2)))
+        )
 
         with pytest.raises(Unavailable):
-            registry.write(Put(KIND, "a", {"by": "me"}, 1))
+            registry.write(PutDocument(KIND, "a", {"by": "me"}, 1))
 
         assert registry.get(KIND, "a") == Document("a", {"by": "other"}, 3)
 
     def test_is_reported_when_another_removed_it(self, world, registry, others):
         """A document that may have been written and is gone is not taken for one that was never written."""
-        world.goes_wrong("PutItem", no_answer_after_and(lambda: others.write(Remove(KIND, "b"))))
+        world.goes_wrong("PutItem", no_answer_after_and(lambda: others.write(RemoveDocument(KIND, "b"))))
 
         with pytest.raises(Unavailable):
-            registry.write(Put(KIND, "b", {}, 1))
+            registry.write(PutDocument(KIND, "b", {}, 1))
 
     def test_does_not_arise_after_a_refusal(self, world, registry):
         """A write that was refused before it began and then finds another revision is an honest conflict."""
         world.goes_wrong("PutItem", refused("ThrottlingException"), no_connection)
 
         with pytest.raises(ChangedMeanwhile):
-            registry.write(Put(KIND, "a", {}, 7))
+            registry.write(PutDocument(KIND, "a", {}, 7))
 
     def test_does_not_arise_in_a_transaction(self, world, registry, others):
         """A transaction that was made is not made again, whatever happened to its documents since."""
         world.goes_wrong(
-            "TransactWriteItems", no_answer_after_and(lambda: others.write(Put(KIND, "b", {"by": "other"}, 1)))
+            "TransactWriteItems", no_answer_after_and(lambda: others.write(PutDocument(KIND, "b", {"by": "other"}, 1)))
         )
 
-        registry.write(Put(KIND, "a", {}, 1), Put(KIND, "b", {"by": "me"}, ABSENT))
+        registry.write(PutDocument(KIND, "a", {}, 1), PutDocument(KIND, "b", {"by": "me"}, ABSENT_REVISION))
 
         assert registry.get(KIND, "b") == Document("b", {"by": "other"}, 2)
         assert revision(registry) == 2
@@ -217,16 +232,16 @@ class TestCalls:
         """Every question is one call, and reads are strongly consistent; nothing scans a table."""
         registry.get(KIND, "a")
         registry.list(KIND, prefix="a", limit=10)
-        registry.write(Put(KIND, "a", {}, 1))
-        registry.write(Put(KIND, "a", {}, 2), Put(KIND, "b", {}))
+        registry.write(PutDocument(KIND, "a", {}, 1))
+        registry.write(PutDocument(KIND, "a", {}, 2), PutDocument(KIND, "b", {}))
         registry.write()
 
         assert world.calls == {"GetItem": 1, "Query": 1, "PutItem": 1, "TransactWriteItems": 1}
 
     def test_of_what_is_remembered_are_one_as_well(self, world, registry):
         """A change is counted in the call that makes it, and one call shows what changed."""
-        registry.write(Put("settings", "a", {}, ABSENT))
-        registry.write(Put("event-types", "a", {}, ABSENT))
+        registry.write(PutDocument("settings", "a", {}, ABSENT_REVISION))
+        registry.write(PutDocument("event-types", "a", {}, ABSENT_REVISION))
         registry.changes()
 
         assert world.calls == {"GetItem": 1, "PutItem": 1, "TransactWriteItems": 1}
@@ -235,11 +250,11 @@ class TestCalls:
         """The numbers of all buckets, each as large as a century of changes makes it, are within the 4 KB of a unit."""
         items = TableAddress("test", REGION).bound(DocumentItem, DOCUMENTS)
         items(CHANGE_COUNTS_KIND, CHANGE_COUNTS_KIND).update(
-            [Path(f"n{bucket}").set(3 * 10**9) for bucket in range(BUCKETS)]
+            [Path(f"n{bucket}").set(3 * 10**9) for bucket in range(CHANGE_BUCKETS)]
         )
         found = connected(items).get_item(items.Meta.table_name, CHANGE_COUNTS_KIND, CHANGE_COUNTS_KIND)["Item"]
 
-        assert len(registry.changes().numbers) == BUCKETS
+        assert len(registry.changes().numbers) == CHANGE_BUCKETS
         # DynamoDB takes at most 21 bytes for a number, and as many as its name has letters for that.
         assert sum(len(name) + (21 if "N" in value else len(value["S"])) for name, value in found.items()) < 4096
 
@@ -256,9 +271,9 @@ class TestLargeDocuments:
         """A schema as long as schemas may be fits, and comes back as it was, also over a small one and under one."""
         small, large = {"text": "x"}, {"text": '{"type": "string"}\n' * 13_000}
         for body in (large, small, large):
-            registry.write(Put(KIND, "a", body))
+            registry.write(PutDocument(KIND, "a", body))
             assert registry.get(KIND, "a").body == body
-            registry.write(Put(KIND, "a", body, registry.get(KIND, "a").revision))
+            registry.write(PutDocument(KIND, "a", body, registry.get(KIND, "a").revision))
             assert registry.list(KIND)[0].body == body
 
     @pytest.mark.parametrize("expected", [None, 1])
@@ -267,9 +282,9 @@ class TestLargeDocuments:
         body = {"text": "".join(random.Random(1).choices(string.printable + "äöüéß", k=600_000))}
 
         with pytest.raises(Invalid, match="too large"):
-            registry.write(Put(KIND, "a", body, expected))
+            registry.write(PutDocument(KIND, "a", body, expected))
         with pytest.raises(Invalid, match="so long a name"):
-            registry.write(Put(KIND, "k" * 1025, {}))
+            registry.write(PutDocument(KIND, "k" * 1025, {}))
 
         assert world.calls == {}
 
@@ -295,7 +310,7 @@ class TestUrl:
         assert table == DOCUMENTS.name("near")
 
         here = open_registry(f"dynamodb://test?region={REGION}")
-        here.write(Put(KIND, "a", {}))
+        here.write(PutDocument(KIND, "a", {}))
         assert here.get(KIND, "a") == Document("a", {}, 1)
 
     def test_without_a_prefix_is_refused(self):

@@ -4,7 +4,7 @@ import pytest
 
 from nakadi.engines.kinesis.continuity import ShardTreeCache
 from nakadi.engines.kinesis.stream import Shard
-from nakadi.model.events import Mark
+from nakadi.model.events import RecordPosition
 
 
 class Listing:
@@ -34,14 +34,14 @@ def test_a_new_shard_is_looked_for_once(stream, ancestry):
     assert "old" in ancestry.current
     stream.listed = [Shard("new", 0, 99, ("old",)), Shard("old", 0, 99, closed=True)]
     for sequence in range(5):
-        assert "new" in ancestry.placing(Mark("new", sequence))
+        assert "new" in ancestry.placing(RecordPosition("new", sequence))
     assert stream.times == 2
 
 
 def test_a_forgotten_shard_is_looked_for_once(stream, ancestry):
     """A record of a shard that the stream has forgotten has the shards listed once, however many there are of it."""
     for sequence in range(5):
-        lineage = ancestry.placing(Mark("forgotten", sequence))
+        lineage = ancestry.placing(RecordPosition("forgotten", sequence))
         assert "forgotten" not in lineage
         assert lineage is ancestry.current
     assert stream.times == 2
@@ -50,5 +50,5 @@ def test_a_forgotten_shard_is_looked_for_once(stream, ancestry):
 def test_each_forgotten_shard_is_looked_for(stream, ancestry):
     """That one shard was forgotten says nothing of another."""
     for shard in ("one", "two", "one", "two"):
-        ancestry.placing(Mark(shard, 1))
+        ancestry.placing(RecordPosition(shard, 1))
     assert stream.times == 3

@@ -7,7 +7,7 @@ import pytest
 from nakadi.engines.archive import maintenance
 from nakadi.engines.archive.maintenance import SEGMENTS_WORTH_MERGING, ArchiveSweep, SegmentMerger
 from nakadi.engines.archive.objects import archived_segments
-from nakadi.model.events import Bounds, Record
+from nakadi.model.events import OffsetBounds, Record
 from nakadi.model.outcomes import Unavailable
 from tests.support.kinesis_faults import World
 
@@ -40,7 +40,7 @@ def test_damage_is_reported_with_its_offsets(world: World, log, caplog):
     world.archive.put(first.archived.key, b"what is this?" * 20)
     world.client.forgets(newest(world))
     reader = world.a_log()
-    assert reader.bounds("t", [0]) == {0: Bounds(0, 5)}
+    assert reader.bounds("t", [0]) == {0: OffsetBounds(0, 5)}
     with pytest.raises(Unavailable):
         reader.read("t", 0, 0)
     assert "Offsets 0 to 2 of t/0 cannot be read" in caplog.text

@@ -8,7 +8,7 @@ import pytest
 
 from nakadi.engines.kinesis import opening, stream
 from nakadi.engines.kinesis.stream import OutgoingRecord, Stream
-from nakadi.model.events import Mark
+from nakadi.model.events import RecordPosition
 
 ANSWER = b'{"FailedRecordCount":0,"Records":[{"SequenceNumber":"%d","ShardId":"shardId-0"}]}'
 
@@ -81,9 +81,9 @@ def test_a_write_after_a_pause_has_a_connection_of_its_own(service, opened, monk
     would get an unknown outcome for a sound event."""
     clock = [1000.0]
     monkeypatch.setattr(stream.time, "time", lambda: clock[0])
-    assert opened.put([RECORD]) == [Mark("shardId-0", 1)]
+    assert opened.put([RECORD]) == [RecordPosition("shardId-0", 1)]
 
     clock[0] += stream.IDLE_SECONDS
 
-    assert opened.put([RECORD]) == [Mark("shardId-0", 2)]
+    assert opened.put([RECORD]) == [RecordPosition("shardId-0", 2)]
     assert service.connections == 2

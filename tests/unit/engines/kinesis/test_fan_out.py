@@ -15,7 +15,7 @@ from nakadi.engines.kinesis.event_log import KinesisLog
 from nakadi.engines.kinesis.recent_records import ArrivedRecord
 from nakadi.engines.kinesis.stream import GrowingPauses, RecordPage, Stream
 from nakadi.engines.memory.stores import MemoryLogIndex
-from nakadi.model.events import Mark, Record
+from nakadi.model.events import Record, RecordPosition
 from nakadi.ports.clock import SystemClock
 from tests.support.kinesis import REGION, made_stream, quick_clients, until_active
 from tests.support.kinesis_faults import World
@@ -255,7 +255,7 @@ class Iterators:
     def __init__(self) -> None:
         self.asked: list[int] = []
 
-    def behind(self, mark: Mark) -> str:
+    def behind(self, mark: RecordPosition) -> str:
         self.asked.append(mark.sequence)
         return "iterator"
 
@@ -264,7 +264,7 @@ class Iterators:
 
 
 def record(sequence: int) -> ArrivedRecord:
-    return ArrivedRecord(Mark("s", sequence), "key", 0, b"")
+    return ArrivedRecord(RecordPosition("s", sequence), "key", 0, b"")
 
 
 def test_what_is_pushed_and_read_is_met_once():

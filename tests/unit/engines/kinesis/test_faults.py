@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from nakadi.engines.kinesis import reading, tails
-from nakadi.model.events import Location, Record, Refused, Stored
+from nakadi.model.events import ArchiveLocation, Record, Refused, Stored
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveGone
 from tests.support.aws import (
@@ -239,7 +239,7 @@ class Cut:
     def __init__(self, index) -> None:
         self._index = index
 
-    def note_compacted(self, *_: object) -> None:
+    def set_compacted(self, *_: object) -> None:
         raise Unavailable("the end")
 
     def __getattr__(self, name: str):
@@ -280,7 +280,7 @@ class TestWatching:
 
 
 class Broken:
-    def get(self, location: Location) -> bytes:
+    def get(self, location: ArchiveLocation) -> bytes:
         raise Unavailable(f"no answer for {location.key}")
 
     def close(self) -> None:
@@ -301,4 +301,4 @@ class TestSealing:
 def test_an_archive_object_that_is_gone_says_so(world: World):
     """A missing object is distinguished from a store that does not answer."""
     with pytest.raises(ArchiveGone):
-        world.archive.get(Location("nothing", 0, 1))
+        world.archive.get(ArchiveLocation("nothing", 0, 1))

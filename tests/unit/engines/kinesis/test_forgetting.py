@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from nakadi.engines.common import frames
 from nakadi.engines.kinesis import envelopes, tails
-from nakadi.model.events import Bounds, Record
+from nakadi.model.events import OffsetBounds, Record
 from nakadi.model.outcomes import Unavailable
 from tests.support.kinesis_faults import HURRIED, World
 
@@ -70,7 +70,7 @@ def test_an_idle_partition_goes_on_where_it_was(world: World, log, strict):
     world.index_all()
     world.client.forgets(newest(world), strict=strict)
     reader = world.a_log()
-    assert reader.bounds("t", [0]) == {0: Bounds(0, 5)}
+    assert reader.bounds("t", [0]) == {0: OffsetBounds(0, 5)}
     publish(log, 5)
     world.index_all()
     assert events(reader) == events(world.a_log()) == numbered(*range(6))

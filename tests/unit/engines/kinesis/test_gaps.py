@@ -31,7 +31,7 @@ def name(world: Hours) -> str:
 def publish(world: Hours, name: str, *values: int, partition: int = 0) -> None:
     topic = world.broker.event_types.get(name).timeline.topic
     for value in values:
-        world.broker.logs.of("default").append(topic, {partition: [Record(b"%d" % value)]})
+        world.broker.logs.for_storage("default").append(topic, {partition: [Record(b"%d" % value)]})
 
 
 def follow(world: Hours, name: str, log, after: Position, partition: int = 0) -> list[tuple[Position, int]]:
@@ -129,7 +129,7 @@ def test_publishers_that_know_of_no_new_timeline_lose_nothing(world: Hours, name
     """What is appended to a topic that is continued, or deleted since, is found in the one that continues it."""
     old = world.broker.event_types.get(name).timeline.topic
     lose_some(world, name)
-    log = world.broker.logs.of("default")
+    log = world.broker.logs.for_storage("default")
     log.append(old, {0: [Record(b"10")]})
     log.delete_topic(old)
     world.pass_by(0.1)
@@ -163,7 +163,7 @@ def test_a_switch_that_was_cut_short_goes_on_from_the_new_timeline(world: Hours,
     """A timeline that was announced keeps its place behind all others."""
     event_type = world.broker.event_types.get(name)
     announced = next_timeline(event_type, "default", world.broker.clock.now())
-    world.broker.logs.of("default").create_topic(announced.topic, 1)
+    world.broker.logs.for_storage("default").create_topic(announced.topic, 1)
     world.broker.event_types.replace(event_type, replace(event_type, switching_to=announced))
     lose_some(world, name)
 

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from nakadi.model.events import Record, moment_of
+from nakadi.model.events import Record, datetime_from_microseconds
 from tests.support.kinesis_faults import World
 
 
@@ -32,21 +32,23 @@ def test_the_lag_is_the_age_of_the_oldest_event_that_is_not_indexed(world: World
     for number in range(3):
         log.append("t", {0: [Record(b"%d" % number)]})
     indexer = world.an_indexer()
-    first = moment_of(arrival_of(world, 0) * 1000)
+    first = datetime_from_microseconds(arrival_of(world, 0) * 1000)
     assert indexer.survey().lag(first + timedelta(hours=2)) == timedelta(hours=2)
 
     world.index_all()
     assert indexer.survey().lag(first + timedelta(hours=2)) == timedelta(0)
 
     log.append("t", {0: [Record(b"3")]})
-    fourth = moment_of(arrival_of(world, 3) * 1000)
+    fourth = datetime_from_microseconds(arrival_of(world, 3) * 1000)
     assert indexer.survey().lag(fourth + timedelta(minutes=7)) == timedelta(minutes=7)
 
 
 def test_a_round_of_housekeeping_reads_the_stream_once(world: World, log):
     """A search for gaps measures the lag as well, for the next question; the one after it looks again."""
     log.append("t", {0: [Record(b"0")]})
-    world.clock.move(-(world.clock.now() - moment_of(arrival_of(world, 0) * 1000)).total_seconds() + 60)
+    world.clock.move(
+        -(world.clock.now() - datetime_from_microseconds(arrival_of(world, 0) * 1000)).total_seconds() + 60
+    )
     reads = world.counting("GetRecords")
     assert log.gaps() == ()
     once = reads()
@@ -60,6 +62,6 @@ def test_a_round_of_housekeeping_reads_the_stream_once(world: World, log):
 def test_clocks_that_disagree_make_no_negative_lag(world: World, log):
     """An event that came later than this process says that it is has not waited at all."""
     log.append("t", {0: [Record(b"0")]})
-    arrived = moment_of(arrival_of(world, 0) * 1000)
+    arrived = datetime_from_microseconds(arrival_of(world, 0) * 1000)
 
     assert world.an_indexer().survey().lag(arrived - timedelta(minutes=1)) == timedelta(0)

@@ -3,7 +3,7 @@
 import pytest
 
 from nakadi.engines.kinesis.stream import Shard, ShardTree
-from nakadi.model.events import Mark
+from nakadi.model.events import RecordPosition
 
 # a and b were there from the beginning; a was split, then its second half merged with b, and that was split again.
 SHARDS = [
@@ -44,7 +44,15 @@ def test_leaves_cover_everything_once():
 
 def test_marks_are_in_the_order_of_their_shards():
     """Between shards the lineage decides, within one the sequence number; nothing comes before everything."""
-    marks = [None, Mark("long gone", 99), Mark("a", 8), Mark("a", 12), Mark("d", 3), Mark("e", 1), Mark("f", 0)]
+    marks = [
+        None,
+        RecordPosition("long gone", 99),
+        RecordPosition("a", 8),
+        RecordPosition("a", 12),
+        RecordPosition("d", 3),
+        RecordPosition("e", 1),
+        RecordPosition("f", 0),
+    ]
     backwards = marks[::-1]
     assert sorted(backwards, key=LINEAGE.rank) == marks
 

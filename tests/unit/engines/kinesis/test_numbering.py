@@ -4,14 +4,14 @@ import pytest
 
 from nakadi.engines.kinesis import envelopes, recent_records
 from nakadi.engines.kinesis.recent_records import ABANDONED_AFTER_MS, ArrivedRecord
-from nakadi.model.events import NOTHING_COUNTED, Mark
+from nakadi.model.events import NOTHING_INDEXED, RecordPosition
 
 
 class Log:
     """Records one after the other, and what counting them comes to."""
 
     def __init__(self) -> None:
-        self.state = NOTHING_COUNTED
+        self.state = NOTHING_INDEXED
         self.numbered: list[tuple[int, int, int]] = []
         self._sequence = 0
 
@@ -30,7 +30,7 @@ class Log:
 
     def _met(self, data: bytes, at: int) -> None:
         self._sequence += 1
-        record = ArrivedRecord(Mark("shard", self._sequence), "t/0", at, data)
+        record = ArrivedRecord(RecordPosition("shard", self._sequence), "t/0", at, data)
         self.state, found = recent_records.count(self.state, record, envelopes.opened(data))
         assert self.state.mark == record.mark
         if found is not None:

@@ -14,7 +14,7 @@ from nakadi.engines.kinesis.continuity import ShardTreeCache
 from nakadi.engines.kinesis.reading import StreamReader
 from nakadi.engines.kinesis.tails import LastWritten
 from nakadi.engines.kinesis.topics import Topics
-from nakadi.model.events import Bounds, Record
+from nakadi.model.events import OffsetBounds, Record
 from nakadi.ports.event_log import OffsetUnavailable
 from tests.support.kinesis_faults import HURRIED, World
 from tests.support.patience import PATIENCE
@@ -67,7 +67,7 @@ def test_every_way_leads_to_the_same_events(world: World, log, how, options):
     publish(log, range(5), partition=1)
     reader = world.a_log(options)
     expected = of(range(60 if how == "indexed in part" else 30))
-    assert reader.bounds("t", [0]) == {0: Bounds(0, len(expected))}
+    assert reader.bounds("t", [0]) == {0: OffsetBounds(0, len(expected))}
     for start in (0, 1, 17, 59, len(expected) - 1):
         assert events(reader, start) == expected[start:]
     assert events(reader, partition=1) == of(range(5))
@@ -98,10 +98,10 @@ def test_any_client_that_catches_up_reads_the_stream_once(world: World, log):
 def test_the_index_is_ahead_of_a_reader(world: World, log):
     """A reader that finds more in the index than it has read itself counts nothing twice."""
     reader = world.a_log()
-    assert reader.bounds("t", [0]) == {0: Bounds(0, 0)}
+    assert reader.bounds("t", [0]) == {0: OffsetBounds(0, 0)}
     publish(log, range(3), partition=1)
     world.index_all()
-    assert reader.bounds("t", [1]) == {1: Bounds(0, 6)}
+    assert reader.bounds("t", [1]) == {1: OffsetBounds(0, 6)}
     assert events(reader, partition=1) == of(range(3))
 
 
@@ -111,19 +111,19 @@ def test_a_new_process_begins_where_the_index_ends(world: World, log):
     world.index_all()
     reader = world.a_log()
     calls = world.counting("GetRecords")
-    assert reader.bounds("t", [0, 1]) == {0: Bounds(0, 100), 1: Bounds(0, 0)}
+    assert reader.bounds("t", [0, 1]) == {0: OffsetBounds(0, 100), 1: OffsetBounds(0, 0)}
     assert calls() <= 2
 
 
 def test_bounds_have_whatever_was_acknowledged_before_they_were_asked_for(world: World, log):
     """A tip that was read before the question is no answer to it; partitions share a read. (C13, L36)"""
     reader = world.a_log(replace(HURRIED, shared_for=60))
-    assert reader.bounds("t", [0, 1]) == {0: Bounds(0, 0), 1: Bounds(0, 0)}
+    assert reader.bounds("t", [0, 1]) == {0: OffsetBounds(0, 0), 1: OffsetBounds(0, 0)}
     publish(log, range(3))
     publish(log, range(2), partition=1)
 
     calls = world.counting("GetRecords")
-    assert reader.bounds("t", [0, 1]) == {0: Bounds(0, 6), 1: Bounds(0, 4)}
+    assert reader.bounds("t", [0, 1]) == {0: OffsetBounds(0, 6), 1: OffsetBounds(0, 4)}
     assert calls() <= 1
 
     publish(log, range(3, 5))
@@ -154,7 +154,7 @@ def test_those_who_asked_before_a_read_began_share_it(world: World, log):
     calls = world.counting("GetRecords")
     with ThreadPoolExecutor(8) as threads:
         found = list(threads.map(lambda _: reader.bounds("t", 0, asked_at), range(100)))
-    assert set(found) == {Bounds(0, 6)}
+    assert set(found) == {OffsetBounds(0, 6)}
     assert calls() == 1
 
 
@@ -214,7 +214,7 @@ def test_a_damaged_frame_keeps_its_numbers(world: World, log):
     publish(log, [2])
     assert [event.offset for event in log.read("t", 0, 0).events] == [0, 1, 5, 6]
     assert log.read("t", 0, 2).next_offset == 7
-    assert log.bounds("t", [0]) == {0: Bounds(0, 7)}
+    assert log.bounds("t", [0]) == {0: OffsetBounds(0, 7)}
 
 
 def test_moments_are_found_in_the_index_and_behind_it(world: World, log):
@@ -241,7 +241,7 @@ def test_trimming_is_seen_by_others(world: World, log):
     assert events(reader) == of(range(5))
     log.trim("t", 0, world.clock.now())
     time.sleep(HURRIED.lease)
-    assert reader.bounds("t", [0]) == {0: Bounds(6, 10)}
+    assert reader.bounds("t", [0]) == {0: OffsetBounds(6, 10)}
     with pytest.raises(OffsetUnavailable):
         reader.read("t", 0, 5)
 
@@ -293,12 +293,12 @@ def test_what_the_archive_has_already_is_reported_when_the_tip_is(world: World, 
     publish(log, range(3))
     world.index_all()
     reader = world.a_log(replace(HURRIED, shared_for=3600.0, window_bytes=1))
-    assert reader.bounds("t", [0]) == {0: Bounds(0, 6)}
+    assert reader.bounds("t", [0]) == {0: OffsetBounds(0, 6)}
     publish(log, range(3, 5))
     world.index_all()
     assert events(reader, limit=100) == of(range(3))
     assert reader.read("t", 0, 10).events == ()
-    assert reader.bounds("t", [0]) == {0: Bounds(0, 10)}
+    assert reader.bounds("t", [0]) == {0: OffsetBounds(0, 10)}
     assert events(reader) == of(range(5))
     with pytest.raises(OffsetUnavailable):
         reader.read("t", 0, 11)

@@ -22,7 +22,7 @@ from nakadi.engines.kinesis.stream import GrowingPauses, ShardTree, Stream
 from nakadi.engines.kinesis.tails import LastWritten
 from nakadi.engines.kinesis.topics import Topics
 from nakadi.engines.memory.stores import MemoryLogIndex
-from nakadi.model.events import Progress, Record, Stored
+from nakadi.model.events import Record, ShardProgress, Stored
 from nakadi.ports.clock import SystemClock
 from tests.support.kinesis import made_stream, until_active
 from tests.support.kinesis_local import kinesalite_there, kinesis_local
@@ -220,7 +220,7 @@ class Before:
         self._index = index
         self._progress = dict(index.progress(stream))
 
-    def progress(self, _stream: str) -> Mapping[str, Progress]:
+    def progress(self, _stream: str) -> Mapping[str, ShardProgress]:
         return self._progress
 
     def __getattr__(self, name: str):

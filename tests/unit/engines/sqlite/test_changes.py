@@ -17,7 +17,7 @@ from nakadi.engines.sqlite.coordination import SqliteCoordination
 from nakadi.engines.sqlite.event_log import SqliteLog
 from nakadi.model.event_type import Position
 from nakadi.model.events import Record
-from nakadi.model.subscription import NOTHING_YET, SubscriptionChange
+from nakadi.model.subscription import EMPTY_ASSIGNMENT, SubscriptionChange
 from nakadi.ports.clock import SystemClock
 from tests.support.builders import A_MOMENT
 from tests.support.coordination import a_place, an_assignment
@@ -49,7 +49,7 @@ def test_changes_are_heard_after_a_look_that_failed(tmp_path, caplog, heard):
     changes = FileChangePoller(TracedFile(path, FailingOnce(SELECT_CHANGES_SINCE)), lambda *_: heard.set())
     changes.attend()
     with closing(SqliteCoordination(path)) as there:
-        there.write("s", NOTHING_YET, an_assignment("a"), A_MOMENT, {a_place(): Position(1, -1)})
+        there.write("s", EMPTY_ASSIGNMENT, an_assignment("a"), A_MOMENT, {a_place(): Position(1, -1)})
         assert heard.wait(PATIENCE)
     changes.close()
     assert "Looking for changes of other processes failed" in caplog.text
@@ -75,9 +75,9 @@ def test_processes_of_one_broker_report_changes_to_each_other(tmp_path, monkeypa
         for number in range(2000):
             one._changes.note_own(number, "s", SubscriptionChange.OFFSETS)
         other.watch("s", lambda changed: changed is SubscriptionChange.ASSIGNMENT and heard.set())
-        one.write("other", NOTHING_YET, an_assignment("a"), A_MOMENT, {a_place(): Position(1, -1)})
+        one.write("other", EMPTY_ASSIGNMENT, an_assignment("a"), A_MOMENT, {a_place(): Position(1, -1)})
         assert not heard.is_set()
-        one.write("s", NOTHING_YET, an_assignment("a"), A_MOMENT, {a_place(): Position(1, -1)})
+        one.write("s", EMPTY_ASSIGNMENT, an_assignment("a"), A_MOMENT, {a_place(): Position(1, -1)})
         assert heard.wait(PATIENCE)
 
 
@@ -85,7 +85,7 @@ def test_a_name_too_long_for_a_report_is_found_by_a_look(tmp_path, heard):
     name = "s" * 55
     with reporting(tmp_path / "nakadi.db") as (one, other):
         other.watch(name, lambda _: heard.set())
-        one.write(name, NOTHING_YET, an_assignment("a"), A_MOMENT, {a_place(): Position(1, -1)})
+        one.write(name, EMPTY_ASSIGNMENT, an_assignment("a"), A_MOMENT, {a_place(): Position(1, -1)})
         assert heard.wait(PATIENCE)
 
 

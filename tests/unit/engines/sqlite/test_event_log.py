@@ -20,7 +20,7 @@ from nakadi.engines.sqlite.event_log import SqliteLog
 from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.engines.sqlite.maintenance import Cleaner, PartitionCompaction
 from nakadi.engines.sqlite.writing import LogWriter
-from nakadi.model.events import Bounds, Record
+from nakadi.model.events import OffsetBounds, Record
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import SystemClock
 from nakadi.ports.event_log import UnknownTopic
@@ -64,7 +64,7 @@ class TestWriting:
         log.close()
         again = SqliteLog(path, clock)
         again.append("t", {0: [a_record("c")]})
-        assert again.bounds("t", [0]) == {0: Bounds(2, 3)}
+        assert again.bounds("t", [0]) == {0: OffsetBounds(2, 3)}
         assert text_of(again.read("t", 0, 2).events[0].record) == "c"
         with pytest.raises(Exception, match="sealed"):
             again.append("sealed", {0: [a_record("d")]})
@@ -138,7 +138,7 @@ class TestWriting:
         log.append("t", {0: [a_record("a")]})
         with locked(path):
             assert len(log.read("t", 0, 0).events) == 1
-            assert log.bounds("t", [0]) == {0: Bounds(0, 1)}
+            assert log.bounds("t", [0]) == {0: OffsetBounds(0, 1)}
 
 
 class TestCleaning:

@@ -15,7 +15,7 @@ from nakadi.engines.sqlite.mark import Marker, examine, mark_path
 from nakadi.engines.sqlite.registry import SqliteRegistry
 from nakadi.model.events import Record
 from nakadi.ports.clock import SystemClock
-from nakadi.ports.registry import ABSENT, Put
+from nakadi.ports.registry import ABSENT_REVISION, PutDocument
 from tests.support.until_killed import lines_until_killed
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -33,7 +33,7 @@ class DataFile:
     def register(self, *names):
         for name in names:
             body = {"name": name, "timelines": [{"topic": f"topic-of-{name}"}]}
-            self.registry.write(Put("event-types", name, body, expected=ABSENT))
+            self.registry.write(PutDocument("event-types", name, body, expected=ABSENT_REVISION))
             self.log.create_topic(f"topic-of-{name}", 2)
 
     def publish(self, name, count):

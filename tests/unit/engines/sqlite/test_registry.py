@@ -6,7 +6,7 @@ import pytest
 
 from nakadi.engines.sqlite.registry import LIST_DOCUMENTS, SqliteRegistry
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports.registry import ChangedMeanwhile, Check, Document, Put
+from nakadi.ports.registry import ChangedMeanwhile, CheckRevision, Document, PutDocument
 
 
 @pytest.fixture
@@ -23,8 +23,8 @@ def registry(path):
 
 def test_documents_outlive_the_process(path, registry):
     """What was written is there after a restart, with its revision."""
-    registry.write(Put("thing", "a", {"n": 1}))
-    registry.write(Put("thing", "a", {"n": 2}))
+    registry.write(PutDocument("thing", "a", {"n": 1}))
+    registry.write(PutDocument("thing", "a", {"n": 2}))
     registry.close()
     again = SqliteRegistry(path)
     assert again.get("thing", "a") == Document("a", {"n": 2}, 2)
@@ -33,7 +33,7 @@ def test_documents_outlive_the_process(path, registry):
 
 def test_a_list_is_one_walk_along_the_index(path, registry):
     """Listing a kind neither sorts nor looks at other kinds."""
-    registry.write(Put("thing", "a", {}))
+    registry.write(PutDocument("thing", "a", {}))
     connection = sqlite3.connect(path)
     wanted = {"kind": "thing", "prefix": "a", "after": "", "end": "b", "limit": 10}
     plan = [step[3] for step in connection.execute(f"EXPLAIN QUERY PLAN {LIST_DOCUMENTS}", wanted)]
@@ -45,24 +45,24 @@ def test_a_list_is_one_walk_along_the_index(path, registry):
 def test_what_cannot_be_written_down_changes_nothing(registry):
     """A body that is no JSON is the caller's mistake, and nothing of the write stays behind."""
     with pytest.raises(TypeError):
-        registry.write(Put("thing", "a", {}), Put("thing", "b", {"set": {1, 2}}))
+        registry.write(PutDocument("thing", "a", {}), PutDocument("thing", "b", {"set": {1, 2}}))
     assert list(registry.list("thing")) == []
 
 
 def test_a_file_that_stays_locked_is_reported(path):
     """When another process locks the file for too long, a write is `Unavailable`, and a read does not wait."""
     registry = SqliteRegistry(path, patience=0.05)
-    registry.write(Put("thing", "a", {}))
+    registry.write(PutDocument("thing", "a", {}))
     other = sqlite3.connect(path)
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(Unavailable, match="locked"):
-        registry.write(Put("thing", "b", {}))
+        registry.write(PutDocument("thing", "b", {}))
     assert len(registry.list("thing")) == 1
     other.close()
-    registry.write(Put("thing", "b", {}))
+    registry.write(PutDocument("thing", "b", {}))
     registry.close()
 
 
 def test_a_change_that_was_refused_says_what_it_met():
     """The message of a refusal names the document and the revision that was expected."""
-    assert "thing 'a' is not at revision 7" in str(ChangedMeanwhile(Check("thing", "a", 7)))
+    assert "thing 'a' is not at revision 7" in str(ChangedMeanwhile(CheckRevision("thing", "a", 7)))

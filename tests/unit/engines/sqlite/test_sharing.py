@@ -169,6 +169,6 @@ def test_a_listener_that_fails_does_not_end_the_thread_of_outcomes(path, committ
             called.set()
             raise RuntimeError("a listener's own fault")
 
-        log.append_soon("t", {0: [a_record("x")]}, fails)
+        log.begin_append("t", {0: [a_record("x")]}, fails)
         assert called.wait(PATIENCE)
         assert appended_soon(log, "t", {0: [a_record("y")]}).result(PATIENCE) == {0: Stored()}

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from nakadi.model.outcomes import Conflict
 from nakadi.model.subscription import Reset
-from nakadi.ports.coordination import MOST_PLACES
+from nakadi.ports.coordination import MAX_PARTITIONS_PER_WRITE
 from nakadi.subscriptions.api.assignments import (
     with_entries,
     with_partitions_handed_over,
@@ -120,11 +120,11 @@ def test_large_subscriptions_move_in_several_writes():
     now = an_assignment(*[""] * 250, sessions=[a_session("a"), a_session("b")])
     while (following := with_partitions_shared_anew(now)) != now:
         moved = sum(b.owner != n.owner for b, n in zip(now.entries, following.entries, strict=True))
-        assert moved <= MOST_PLACES
+        assert moved <= MAX_PARTITIONS_PER_WRITE
         now = following
     assert Counter(in_words(now.entries)) == {"a": 125, "b": 125}
     gone = without_sessions(now, {"a"})
-    assert sum(b.owner != n.owner for b, n in zip(now.entries, gone.entries, strict=True)) == MOST_PLACES
+    assert sum(b.owner != n.owner for b, n in zip(now.entries, gone.entries, strict=True)) == MAX_PARTITIONS_PER_WRITE
     while (following := with_partitions_shared_anew(gone)) != gone:
         gone = following
     assert Counter(in_words(gone.entries)) == {"b": 250}

@@ -4,8 +4,8 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 from nakadi.model.event_type import Position
-from nakadi.model.subscription import NOTHING_YET
-from nakadi.ports.coordination import MOST_PLACES
+from nakadi.model.subscription import EMPTY_ASSIGNMENT
+from nakadi.ports.coordination import MAX_PARTITIONS_PER_WRITE
 from nakadi.subscriptions.api.offsets import with_missing_entries
 from tests.support.coordination import a_place, an_assignment, in_words
 from tests.support.patience import PATIENCE
@@ -25,8 +25,12 @@ class TestAdding:
 
     def test_says_when_it_is_complete(self):
         """Only with its last partition is a subscription initialised; then nothing is added any more. (S100, S319)"""
-        first, added = with_missing_entries(NOTHING_YET, positions(150))
-        assert (first.initialised, len(first.entries), len(added)) == (False, MOST_PLACES, MOST_PLACES)
+        first, added = with_missing_entries(EMPTY_ASSIGNMENT, positions(150))
+        assert (first.initialised, len(first.entries), len(added)) == (
+            False,
+            MAX_PARTITIONS_PER_WRITE,
+            MAX_PARTITIONS_PER_WRITE,
+        )
         second, added = with_missing_entries(first, positions(150))
         assert (second.initialised, len(second.entries), len(added)) == (True, 150, 51)
         assert with_missing_entries(second, positions(150)) == (second, {})
@@ -34,7 +38,7 @@ class TestAdding:
     def test_is_in_order(self):
         """Entries are ordered by event type, then by number. (S237)"""
         several = {a_place(number, name): Position(1, 0) for name in ("b", "a") for number in (10, 2, 0)}
-        new, _ = with_missing_entries(NOTHING_YET, several)
+        new, _ = with_missing_entries(EMPTY_ASSIGNMENT, several)
         assert [(each.place.event_type, each.place.partition) for each in new.entries] == [
             ("a", "0"), ("a", "2"), ("a", "10"), ("b", "0"), ("b", "2"), ("b", "10")]  # fmt: skip
 

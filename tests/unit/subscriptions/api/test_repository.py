@@ -9,7 +9,7 @@ from nakadi.engines.memory.stores import MemoryRegistry
 from nakadi.event_types.repository import EventTypes
 from nakadi.model.outcomes import Conflict, NotFound, Unavailable
 from nakadi.model.subscription import Subscription
-from nakadi.ports.registry import ChangedMeanwhile, Check, Put
+from nakadi.ports.registry import ChangedMeanwhile, CheckRevision, PutDocument
 from nakadi.subscriptions.api.repository import (
     BY_EVENT_TYPE_KIND,
     CREATION_MAY_TAKE,
@@ -87,7 +87,7 @@ def test_any_number_of_event_types_can_be_subscribed_to(registered, count):
 )
 def test_changes_stay_together_as_far_as_one_write_can_hold_them(count, parts):
     """What a registry takes at once is one atomic write; of more, the last are written first, and the first last."""
-    changes = [Check("kind", str(number), expected=1) for number in range(count)]
+    changes = [CheckRevision("kind", str(number), expected=1) for number in range(count)]
     written = list(_batches_of_changes(changes))
     assert [len(part) for part in written] == parts
     assert [change for part in reversed(written) for change in part] == changes
@@ -152,7 +152,9 @@ def test_what_has_only_begun_protects_event_types_for_a_while(registered):
 def test_what_began_before_the_clock_was_set_back_protects_nothing(registered):
     """A line without its subscription does not stand against removal for as long as the clock is behind. (S24)"""
     [name] = registered.names(1)
-    registered.registry.write(Put(BY_EVENT_TYPE_KIND, f"{name}/unfinished", {"at": registered.clock.now().isoformat()}))
+    registered.registry.write(
+        PutDocument(BY_EVENT_TYPE_KIND, f"{name}/unfinished", {"at": registered.clock.now().isoformat()})
+    )
     assert not registered.removable(name)
     registered.clock.set_back(3600)
     assert registered.removable(name)

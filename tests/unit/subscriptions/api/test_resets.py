@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from nakadi.model.event_type import Position
 from nakadi.model.outcomes import Conflict, Unavailable
 from nakadi.model.subscription import EndedReset, EventTypePartition, Redrive, Reset
-from nakadi.ports.coordination import MOST_PLACES
+from nakadi.ports.coordination import MAX_PARTITIONS_PER_WRITE
 from nakadi.publishing.system_events import SystemEvents
 from nakadi.subscriptions.api import assignments
 from nakadi.subscriptions.api.assignments import is_being_reset, with_reset_ended
@@ -187,7 +187,7 @@ class TestReset:
         for name in (*names, grown):
             house.api.post(f"/event-types/{name}/events", json=[{}] * 3)
         there = cursors(house.api, subscription)
-        assert len(there) == 104 > MOST_PLACES
+        assert len(there) == 104 > MAX_PARTITIONS_PER_WRITE
         assert reset(house.api, subscription, *(a_cursor(*place, "BEGIN") for place in there)).status_code == 204
         assert house.assignment(subscription).reset is None
 

@@ -94,7 +94,7 @@ class TestLag:
         for _ in range(20):
             publish(house.api, name)
         subscription = house.subscription(name)
-        log = house.broker.logs.of("default")
+        log = house.broker.logs.for_storage("default")
         read = log.read
 
         def failing(topic, partition, *rest, **how):
@@ -112,7 +112,7 @@ class TestLag:
         """Where everything is consumed no event is looked at, and none without a request for it. (S287)"""
         name = house.event_type(events=1)
         subscription = house.subscription(name)
-        log = house.broker.logs.of("default")
+        log = house.broker.logs.for_storage("default")
         log.read = None
         assert house.stats(subscription)["0"]["unconsumed_events"] == 1
         session = house.session(subscription)
@@ -208,7 +208,7 @@ class TestStallWatch:
         name = house.event_type(events=2)
         house.session(house.subscription(name))
         house.subscription(name)
-        monkeypatch.setattr(type(house.broker.logs), "of", lambda *_: pytest.fail("a log was asked for"))
+        monkeypatch.setattr(type(house.broker.logs), "for_storage", lambda *_: pytest.fail("a log was asked for"))
         house.broker.subscription_maintenance.stall_watch.look()
         assert house.broker.subscription_maintenance.stall_watch.stalled == []
 
@@ -224,7 +224,7 @@ class TestOfAWholePage:
         name = house.event_type(events=2)
         for _ in range(5):
             house.session(house.subscription(name))
-        log, asked = house.broker.logs.of("default"), []
+        log, asked = house.broker.logs.for_storage("default"), []
         bounds = log.bounds
         monkeypatch.setattr(log, "bounds", lambda *places: asked.append(places) or bounds(*places))
         found = self.listed(house, event_type=name)["items"]
@@ -236,7 +236,7 @@ class TestOfAWholePage:
         name = house.event_type(events=1)
         for _ in range(5):
             house.session(house.subscription(name))
-        log = house.broker.logs.of("default")
+        log = house.broker.logs.for_storage("default")
         read = log.read
 
         def slowly(*place, **how):

@@ -4,7 +4,7 @@ import orjson
 import pytest
 
 from nakadi.model.events import Record
-from nakadi.model.subscription import Entry
+from nakadi.model.subscription import PartitionAssignment
 from nakadi.subscriptions.api.fields import (
     POLICY_ANNOTATION,
     SEND_COUNT_ANNOTATION,
@@ -25,7 +25,7 @@ EID = "70779f46-950d-4e48-9fca-10c413845e7f"
 
 def failed(fails, search_end=None):
     """Partition 0 is ours, and so many streams failed at it."""
-    return Entry(a_place(0), ME, None, fails, None if search_end is None else at(search_end))
+    return PartitionAssignment(a_place(0), ME, None, fails, None if search_end is None else at(search_end))
 
 
 def a_table(fails, search_end=None, policy=SKIPPING, **limits):
@@ -132,7 +132,7 @@ def test_an_event_is_dropped():
 def test_partitions_of_the_same_number_are_kept_apart():
     """What is known of a partition says nothing about one of another event type: the better behaviour. (S272)"""
     other = a_place(0, event_type="another")
-    table = Table(entries=[failed(3), Entry(other, ME)], policy=SKIPPING)
+    table = Table(entries=[failed(3), PartitionAssignment(other, ME)], policy=SKIPPING)
     assert [each.place for each in table.called()] == [a_place(0)]
 
 

@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from nakadi.model.outcomes import Unusable
-from nakadi.model.subscription import Assignment, Offset
+from nakadi.model.outcomes import UnusableCursor
+from nakadi.model.subscription import Assignment, CommittedOffset
 from nakadi.ports.clock import SystemClock
 from nakadi.subscriptions.stream import driver as driver_module
 from nakadi.subscriptions.stream.actions import (
@@ -41,7 +41,7 @@ class Executor:
     def open(self, opening):
         self.openings += 1
         if self.openings <= self.unusable:
-            raise Unusable("beyond the end")
+            raise UnusableCursor("beyond the end")
         return PartitionStart(self.found, opening.position)
 
     def perform(self, call):
@@ -109,7 +109,7 @@ class Carried:
         self.driver.state_read(
             SharedState(
                 Assignment(initialised=True, entries=(each,), sessions=(a_session(ME), a_session("other"))),
-                {each.place: Offset(at(committed), ME, A_MOMENT)},
+                {each.place: CommittedOffset(at(committed), ME, A_MOMENT)},
             )
         )
 

@@ -7,7 +7,7 @@ import pytest
 from nakadi.engines.memory.stores import MemoryCoordination
 from nakadi.model.event_type import Position
 from nakadi.model.outcomes import Unavailable
-from nakadi.model.subscription import NOTHING_YET
+from nakadi.model.subscription import EMPTY_ASSIGNMENT
 from nakadi.subscriptions.api.assignments import CLOCK_MARGIN, LEASE_DURATION
 from nakadi.subscriptions.stream.leases import LeaseKeeper, renew_and_clean_up
 from nakadi.subscriptions.stream.members import SubscriptionSessions
@@ -48,7 +48,7 @@ def shared(coordination, clock, subscription, *holders):
     new = an_assignment(*[each.id for each in sessions], sessions=sessions)
     offsets = {each.place: Position(1, -1) for each in new.entries}
     members = SubscriptionSessions(coordination, subscription, clock, execute_reset=print)
-    return members, coordination.write(subscription, NOTHING_YET, new, clock.now(), offsets)
+    return members, coordination.write(subscription, EMPTY_ASSIGNMENT, new, clock.now(), offsets)
 
 
 def test_one_look_at_leases_serves_all_subscriptions(host, coordination, clock):

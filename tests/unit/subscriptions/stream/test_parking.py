@@ -3,8 +3,8 @@
 import pytest
 
 from nakadi.model.events import Record
-from nakadi.model.subscription import Entry, Replay
-from nakadi.ports.coordination import MOST_PARKED, MOST_PARKED_BYTES
+from nakadi.model.subscription import PartitionAssignment, Replay
+from nakadi.ports.coordination import MAX_PARKED_BYTES, MAX_PARKED_PER_CALL
 from nakadi.subscriptions.api.fields import RetryPolicy, UnprocessablePolicy
 from nakadi.subscriptions.stream.actions import (
     AutoCommit,
@@ -31,7 +31,7 @@ def events(*keys, start=0):
 def a_table(*parked, replay=None, **limits):
     """Partition 0 is ours, and these keys have parked events."""
     table = Table(
-        entries=[Entry(a_place(0), ME, replay=replay)],
+        entries=[PartitionAssignment(a_place(0), ME, replay=replay)],
         policy=PARKING,
         opening=False,
         **{"batch_limit": 1, "window": 20} | limits,
@@ -101,17 +101,17 @@ def test_a_partition_is_not_handed_over_meanwhile():
 def test_many_are_put_away_in_several_steps():
     """No step is larger than what fits one."""
     table = a_table("a")
-    table.arrive(events(*["a"] * (MOST_PARKED + 1)))
-    assert [len(call.events) for call in table.called()] == [MOST_PARKED, 1]
+    table.arrive(events(*["a"] * (MAX_PARKED_PER_CALL + 1)))
+    assert [len(call.events) for call in table.called()] == [MAX_PARKED_PER_CALL, 1]
     table = a_table("a")
-    large = Record(b"x" * (MOST_PARKED_BYTES // 2 + 1), "a")
+    large = Record(b"x" * (MAX_PARKED_BYTES // 2 + 1), "a")
     table.arrive(a_chunk(large, large, Record(b"{}", "a")).from_offset(0))
     assert [parked(call) for call in table.called()] == [[0], [1, 2]]
 
 
 def test_what_waits_is_looked_at_anew_once_its_key_is_parked():
     """When an event is given up, what was read behind it is read again, for it may have to follow. (S259, S260)"""
-    table = Table(entries=[Entry(a_place(0), ME, fails=3, search_end=at(4))], policy=PARKING, window=20)
+    table = Table(entries=[PartitionAssignment(a_place(0), ME, fails=3, search_end=at(4))], policy=PARKING, window=20)
     table.arrive(events("a", "a", "b"))
     [drop] = table.called()
     assert (drop.event.end, drop.fails, drop.replay) == (at(0), 3, None)
@@ -168,7 +168,7 @@ def test_without_the_policy_nothing_follows():
 def test_a_replay_is_asked_for_and_ended():
     """A partition with a replay is opened with it; when the cursor has come to where it was, the replay is over."""
     replay = Replay("r", at(9), ("a",))
-    table = Table(entries=[Entry(a_place(0), ME, replay=replay)], policy=PARKING, opening=False)
+    table = Table(entries=[PartitionAssignment(a_place(0), ME, replay=replay)], policy=PARKING, opening=False)
     [opening] = table.called()
     assert opening.replay == replay
     table.commit(8)

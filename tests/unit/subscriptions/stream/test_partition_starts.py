@@ -10,7 +10,7 @@ from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.snapshot import Cursors
 from nakadi.model.event_type import Position
 from nakadi.model.events import Record
-from nakadi.model.outcomes import NotFound, Unusable
+from nakadi.model.outcomes import NotFound, UnusableCursor
 from nakadi.subscriptions.stream.admission import KnownEventTypes, PartitionStarts
 from tests.support.builders import a_timeline, an_event_type
 from tests.support.clock import HandMovedClock
@@ -93,7 +93,7 @@ def test_a_stream_does_not_go_on_with_the_successor_of_its_event_type(case):
     """A stream whose event type was deleted is not given the events of another one that has its name. (S299)"""
     case.event_types.remove(case.order)
     case.made("second")
-    with pytest.raises(Unusable, match="was deleted"):
+    with pytest.raises(UnusableCursor, match="was deleted"):
         case.starts.find(a_place(), BEGIN, case.order)
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nakadi.model.subscription import Offset
+from nakadi.model.subscription import CommittedOffset
 from nakadi.subscriptions.stream.actions import ClosePartition, HandOverPartitions, OpenPartition, SessionEnd
 from tests.support.builders import A_MOMENT
 from tests.support.consuming import ME, Table, at
@@ -123,7 +123,7 @@ def test_a_new_partition_is_read_from_its_offset():
     """A partition that was taken over is read from the offset that is stored after it became ours. (S244, S315)"""
     table = Table(0, entries=[entry(1, "other")], opening=False)
     table.called()
-    table.offsets[a_place(1)] = Offset(at(41), "other", A_MOMENT)
+    table.offsets[a_place(1)] = CommittedOffset(at(41), "other", A_MOMENT)
     table.change(entry(1, ME))
     assert table.called() == [OpenPartition(a_place(1), at(41), 2)]
 
@@ -135,7 +135,7 @@ def test_an_offset_of_another_is_not_begun_from():
     table.assignment = type(table.assignment)(
         revision=2, initialised=True, entries=(entry(0, ME), entry(1, ME)), sessions=table.assignment.sessions
     )
-    table.offsets[a_place(1)] = Offset(at(41), "other", A_MOMENT)
+    table.offsets[a_place(1)] = CommittedOffset(at(41), "other", A_MOMENT)
     table.look()
     assert table.called() == []
 

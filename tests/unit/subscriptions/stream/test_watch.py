@@ -8,7 +8,7 @@ import pytest
 
 from nakadi.engines.memory.stores import MemoryCoordination
 from nakadi.model.event_type import Position
-from nakadi.model.subscription import NOTHING_YET, OffsetsCommitted, SubscriptionChange
+from nakadi.model.subscription import EMPTY_ASSIGNMENT, OffsetsCommitted, SubscriptionChange
 from nakadi.subscriptions.stream.members import (
     FULL_READ_SECONDS,
     SharedStateReader,
@@ -48,7 +48,7 @@ def clock():
 def coordination(clock):
     coordination = Silent()
     new = an_assignment("first", "first", sessions=[a_session("first")])
-    coordination.write("s", NOTHING_YET, new, clock.now(), {each.place: Position(1, -1) for each in new.entries})
+    coordination.write("s", EMPTY_ASSIGNMENT, new, clock.now(), {each.place: Position(1, -1) for each in new.entries})
     coordination.assignments_read = 0
     return coordination
 
@@ -110,7 +110,7 @@ def test_a_commit_is_heard_without_a_thread(clock):
     """Listeners get to know what was committed although the only thread that reads is busy."""
     coordination = MemoryCoordination()
     new = an_assignment("first", sessions=[a_session("first")])
-    coordination.write("s", NOTHING_YET, new, clock.now(), {each.place: Position(1, -1) for each in new.entries})
+    coordination.write("s", EMPTY_ASSIGNMENT, new, clock.now(), {each.place: Position(1, -1) for each in new.entries})
 
     async def heard():
         states, busy = asyncio.Queue(), threading.Event()

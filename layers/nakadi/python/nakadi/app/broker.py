@@ -183,7 +183,7 @@ class BrokerServices(EventTypeServices):
     def _remove_orphaned_consumers(self) -> None:
         for storage in self.storages.all():
             try:
-                event_log = self.logs.of(storage.id)
+                event_log = self.logs.for_storage(storage.id)
                 if isinstance(event_log, PushedLog):
                     event_log.remove_orphans()
             except Unavailable:
@@ -217,7 +217,7 @@ class BrokerServices(EventTypeServices):
         lags: list[timedelta] = []
         for storage in self.storages.all():
             try:
-                event_log = self.logs.of(storage.id)
+                event_log = self.logs.for_storage(storage.id)
                 if isinstance(event_log, DelayedIndexLog):
                     lags.append(event_log.index_lag())
             except Unavailable:

@@ -96,7 +96,7 @@ class Core:
     def _open_storage(self, storage: Storage) -> EventLog:
         url = url_of(storage, self.settings.event_log, self.settings.kafka_properties)
         if url == self.settings.event_log:
-            return self.logs.of(DEFAULT_STORAGE_ID)
+            return self.logs.for_storage(DEFAULT_STORAGE_ID)
         return self._around_log(
             open_event_log(
                 url, self.clock, log_dependencies(self.settings, self.registry, self.clock, self.watch, self.metrics)

@@ -21,7 +21,7 @@ from msgspec import Struct, field
 from nakadi.common.caching import ChangeWatch
 from nakadi.common.metrics import Metrics
 from nakadi.common.work import refuse_if_quick
-from nakadi.model.event_type import DEFAULT_STORAGE_ID, Storage, StorageType, is_kafka, is_stream_name
+from nakadi.model.event_type import DEFAULT_STORAGE_ID, Storage, StorageType, is_kafka_configuration, is_stream_name
 from nakadi.model.outcomes import BadSetting, Unavailable
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock
@@ -268,7 +268,7 @@ class StorageLogs:
         self._opening = threading.Lock()
         self._closed = False
 
-    def of(self, storage_id: str) -> EventLog:
+    def for_storage(self, storage_id: str) -> EventLog:
         return self._logs.get(storage_id) or self._open(storage_id)
 
     def close(self) -> None:
@@ -297,7 +297,11 @@ def url_of(storage: Storage, built_in: str, kafka_properties: str = "") -> str:
     Clusters of MSK that take IAM are known by the names and the port of their servers.
     Raises `Unavailable` when this broker has no engine for the storage.
     """
-    if storage.type is StorageType.KAFKA and is_kafka(storage.configuration) and find_spec("confluent_kafka"):
+    if (
+        storage.type is StorageType.KAFKA
+        and is_kafka_configuration(storage.configuration)
+        and find_spec("confluent_kafka")
+    ):
         servers = str(storage.configuration["bootstrap_servers"])
         options = {
             "prefix": storage.configuration.get("topic_prefix", ""),

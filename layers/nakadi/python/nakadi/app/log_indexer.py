@@ -32,7 +32,7 @@ from nakadi.engines.archive.stores import open_archive_if_set
 from nakadi.engines.kinesis.indexing import Indexer, IndexingResult
 from nakadi.engines.kinesis.opening import open_indexer
 from nakadi.engines.kinesis.recent_records import ArrivedRecord
-from nakadi.model.events import Mark
+from nakadi.model.events import RecordPosition
 from nakadi.ports.clock import Clock, SystemClock
 from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
 
@@ -106,7 +106,7 @@ def _by_shard(event: Mapping[str, Any]) -> Mapping[str, list[ArrivedRecord]]:
 def _arrived_record(record: Mapping[str, Any]) -> ArrivedRecord:
     shard = record["eventID"].partition(":")[0]
     content = record["kinesis"]
-    mark = Mark(shard, int(content["sequenceNumber"]))
+    mark = RecordPosition(shard, int(content["sequenceNumber"]))
     at = round(content["approximateArrivalTimestamp"] * 1000)
     return ArrivedRecord(mark, content["partitionKey"], at, b64decode(content["data"]))
 
@@ -170,7 +170,7 @@ class TopicArchiver:
     def _archive(self, timeline: Timeline, waiting: list[datetime]) -> None:
         from nakadi.engines.archive.tiered_log import TieredLog
 
-        event_log = self._broker.logs.of(timeline.storage_id)
+        event_log = self._broker.logs.for_storage(timeline.storage_id)
         if not isinstance(event_log, TieredLog):
             return
         try:

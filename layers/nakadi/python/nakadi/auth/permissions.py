@@ -19,8 +19,8 @@ from nakadi.model.authorization import (
     Resource,
     Subject,
 )
-from nakadi.model.outcomes import MOST_NAMES, Invalid, NotPermitted, TryLater
-from nakadi.ports.registry import ABSENT, ChangedMeanwhile, Put, Registry
+from nakadi.model.outcomes import MAX_NAMES, Invalid, NotPermitted, TryLater
+from nakadi.ports.registry import ABSENT_REVISION, ChangedMeanwhile, PutDocument, Registry
 
 BLOCKED = "Application or event type is blocked"
 
@@ -41,7 +41,7 @@ class Permissions:
         if subject.trusted or resource.authorization is None:
             return True
         return (
-            subject.has_one_of(resource.authorization.granting(operation))
+            subject.has_one_of(resource.authorization.attributes_granting(operation))
             or self._is_administrator_for(operation, subject)
             or (operation is Operation.READ and subject.has_one_of(self._all_data_access))
         )
@@ -96,7 +96,7 @@ def check_no_duplicates(authorization: Authorization) -> None:
     problems = [
         f"authorization property '{operation}' contains duplicated attribute(s): {', '.join(map(str, duplicates))}"
         for operation in (Operation.ADMIN, Operation.READ, Operation.WRITE)
-        if (duplicates := _duplicates(authorization.granting(operation)))
+        if (duplicates := _duplicates(authorization.attributes_granting(operation)))
     ]
     if problems:
         raise Invalid("; ".join(problems))
@@ -147,7 +147,7 @@ class SettingsDocument:
             if changed == body:
                 return
             try:
-                self._registry.write(Put(KIND, self._key, changed, expected=revision))
+                self._registry.write(PutDocument(KIND, self._key, changed, expected=revision))
             except ChangedMeanwhile:
                 continue
             finally:
@@ -157,7 +157,7 @@ class SettingsDocument:
 
     def _stored(self) -> tuple[SettingsBody, int]:
         document = self._registry.get(KIND, self._key)
-        return (document.body, document.revision) if document else ({}, ABSENT)
+        return (document.body, document.revision) if document else ({}, ABSENT_REVISION)
 
 
 # Features -------------------------------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ class Admins:
 
     def include(self, subject: Subject, permission: Operation) -> bool:
         """Whether the subject is an administrator with this permission; while authentication is off everyone is."""
-        return subject.trusted or subject.has_one_of(self.lists().granting(permission))
+        return subject.trusted or subject.has_one_of(self.lists().attributes_granting(permission))
 
     def require(
         self,
@@ -265,6 +265,6 @@ class Blacklist:
 
 
 def _with_names(body: SettingsBody, kind: BlockedKind, names: set[str]) -> SettingsBody:
-    if len(names) > max(MOST_NAMES, len(body.get(kind, ()))):
-        raise Invalid(f"The blacklist has at most {MOST_NAMES} names of one kind")
+    if len(names) > max(MAX_NAMES, len(body.get(kind, ()))):
+        raise Invalid(f"The blacklist has at most {MAX_NAMES} names of one kind")
     return {**body, kind.value: sorted(names)}

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from nakadi.common.work import refuse_if_quick
 from nakadi.model.authorization import Attribute, Subject
-from nakadi.model.outcomes import MOST_CHARACTERS, NotAuthenticated, Unavailable
+from nakadi.model.outcomes import MAX_CHARACTERS, NotAuthenticated, Unavailable
 from nakadi.ports.clock import Clock
 
 MISSING = "Full authentication is required to access this resource"
@@ -100,9 +100,9 @@ class Tokens:
         name = claims.get(self._rules.subject_claim)
         if not isinstance(name, str) or not name:
             raise NotAuthenticated("The token names no subject")
-        if len(name) > MOST_CHARACTERS:
+        if len(name) > MAX_CHARACTERS:
             # The name is stored with every event that the subject publishes.
-            raise NotAuthenticated(f"The token's subject has more than {MOST_CHARACTERS} characters")
+            raise NotAuthenticated(f"The token's subject has more than {MAX_CHARACTERS} characters")
         subject = Subject(
             name=name,
             attributes=frozenset(self._attributes(claims)),

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from nakadi.common.work import is_quick, refuse_if_quick
 from nakadi.ports.clock import Clock
-from nakadi.ports.registry import REMEMBERED, Change, Changes, Registry, bucket_of
+from nakadi.ports.registry import CACHED_KINDS, ChangeCounters, DocumentChange, Registry, change_bucket_of
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -34,7 +34,7 @@ class ChangesLook(Struct, frozen=True):
     of the machine, of which one may be put back and the other stop with the machine. `counted` is what the processes of
     this broker had counted then."""
 
-    changes: Changes
+    changes: ChangeCounters
     began: float
     monotonic: float
     wall: float
@@ -48,7 +48,7 @@ class ChangeWatch:
     need no number to know of their own changes.
     """
 
-    def __init__(self, ask: Callable[[], Changes], clock: Clock, counted: Callable[[], bytes] = bytes) -> None:
+    def __init__(self, ask: Callable[[], ChangeCounters], clock: Clock, counted: Callable[[], bytes] = bytes) -> None:
         self._ask = ask
         self._clock = clock
         self._counted = counted
@@ -154,7 +154,7 @@ class ChangeCountingRegistry:
         self._write = registry.write
         self._counter = counter
 
-    def write(self, *changes: Change) -> None:
+    def write(self, *changes: DocumentChange) -> None:
         try:
             self._write(*changes)
         # After a failure as well: what is not known to be stored may be.
@@ -180,7 +180,7 @@ class Cache(Generic[Key, Value]):
     """
 
     def __init__(self, clock: Clock, seconds: float, watch: ChangeWatch | None = None, kind: str = "") -> None:
-        assert watch is None or kind in REMEMBERED
+        assert watch is None or kind in CACHED_KINDS
         self._clock = clock
         self._seconds = seconds
         self._watch = watch
@@ -232,7 +232,7 @@ class Cache(Generic[Key, Value]):
         if look is None:
             self._entries[key] = _CachedValue(value, 0, None, self._clock.monotonic() + self._seconds)
         else:
-            bucket = bucket_of(self._kind, str(key))
+            bucket = change_bucket_of(self._kind, str(key))
             self._entries[key] = _CachedValue(value, bucket, look.changes.number(bucket), now + LONGEST_KEPT_SECONDS)
 
     def forget(self, key: Key) -> None:

@@ -23,8 +23,8 @@ from nakadi.model.authorization import Subject
 from nakadi.model.event_type import CleanupPolicy, EventType, Timeline
 from nakadi.model.outcomes import Conflict, Invalid
 from nakadi.ports.clock import Clock
-from nakadi.ports.event_log import Adopting, EventLog, EventLogs, SealedTopic, UnknownTopic
-from nakadi.ports.registry import Change
+from nakadi.ports.event_log import EventLog, EventLogs, SealedTopic, TopicAdoptingLog, UnknownTopic
+from nakadi.ports.registry import DocumentChange
 
 MOST_TIMELINES = 100
 
@@ -65,7 +65,9 @@ class Adoption(Struct, frozen=True, kw_only=True):
         self.event_types.retry_if_changed(lambda: self._replace_timelines(announced, adopted, checks))
         self.leftovers.clear(str(announced.switching_to and announced.switching_to.id))
 
-    def _replace_timelines(self, announced: EventType, adopted: tuple[Timeline, ...], checks: Sequence[Change]) -> None:
+    def _replace_timelines(
+        self, announced: EventType, adopted: tuple[Timeline, ...], checks: Sequence[DocumentChange]
+    ) -> None:
         """Put the timelines in place once the topic is sealed, so that no event can come after it was found empty.
 
         The switch that was announced keeps others away until then. If an event came meanwhile, the switch is completed
@@ -89,8 +91,8 @@ class Adoption(Struct, frozen=True, kw_only=True):
         self, event_type: EventType, storage_id: str, drafts: Sequence[AdoptedTimeline]
     ) -> tuple[Timeline, ...]:
         """The timelines, each with what its topic says about it."""
-        log = self.logs.of(storage_id)
-        if not isinstance(log, Adopting):
+        log = self.logs.for_storage(storage_id)
+        if not isinstance(log, TopicAdoptingLog):
             raise Invalid(f"Topics of others cannot be adopted in the storage {storage_id}")
         _check_drafts(drafts)
         self._require_topics_unused({str(each.topic) for each in drafts})
@@ -164,7 +166,7 @@ class Adoption(Struct, frozen=True, kw_only=True):
     def _has_events(self, timeline: Timeline) -> bool:
         ends = timeline.latest_positions
         if ends is None:
-            bounds = self.logs.of(timeline.storage_id).bounds(timeline.topic, range(timeline.partitions))
+            bounds = self.logs.for_storage(timeline.storage_id).bounds(timeline.topic, range(timeline.partitions))
             ends = {number: each.next - 1 for number, each in bounds.items()}
         return any(end >= 0 for end in ends.values())
 

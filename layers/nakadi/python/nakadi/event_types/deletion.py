@@ -30,7 +30,7 @@ from nakadi.model.event_type import CleanupPolicy, EventType, Timeline
 from nakadi.model.outcomes import Fault, NotPermitted
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import EventLogs, UnknownTopic
-from nakadi.ports.registry import Change, ChangedMeanwhile, Registry, Remove
+from nakadi.ports.registry import ChangedMeanwhile, DocumentChange, Registry, RemoveDocument
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Dependents(Protocol):
     def depend_on(self, name: str) -> bool:
         """Whether something depends on the event type."""
 
-    def changes_for_removal(self, event_type: EventType) -> tuple[Change, ...]:
+    def changes_for_removal(self, event_type: EventType) -> tuple[DocumentChange, ...]:
         """Changes and conditions for the write that removes an event type, so that nothing depends on it afterwards.
 
         Raises `Conflict` if something depends on it that may not be removed with it.
@@ -69,7 +69,7 @@ class LazyDependents:
     def depend_on(self, name: str) -> bool:
         return self._dependents().depend_on(name)
 
-    def changes_for_removal(self, event_type: EventType) -> tuple[Change, ...]:
+    def changes_for_removal(self, event_type: EventType) -> tuple[DocumentChange, ...]:
         return self._dependents().changes_for_removal(event_type)
 
     def clean_up(self) -> None:
@@ -98,10 +98,10 @@ class DeletedEventTypes(Struct, frozen=True):
         if note is None:
             return
         for storage_id, topic in note.body["topics"]:
-            self.logs.of(storage_id).delete_topic(topic)
+            self.logs.for_storage(storage_id).delete_topic(topic)
         while schemas := self.registry.list(SCHEMAS_KIND, prefix=f"{event_type_id}/", limit=SCHEMAS_PER_WRITE):
-            self.registry.write(*(Remove(SCHEMAS_KIND, schema.key) for schema in schemas))
-        self.registry.write(Remove(CLEANUP_NOTES_KIND, event_type_id))
+            self.registry.write(*(RemoveDocument(SCHEMAS_KIND, schema.key) for schema in schemas))
+        self.registry.write(RemoveDocument(CLEANUP_NOTES_KIND, event_type_id))
 
 
 class EventTypeDeletion(Struct, frozen=True, kw_only=True):
@@ -243,11 +243,11 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
         """Remove the events that are older than the retention time, unless the event type is only compacted."""
         if event_type.cleanup_policy is not CleanupPolicy.COMPACT:
             before = now - timedelta(milliseconds=event_type.retention_time)
-            self.logs.of(timeline.storage_id).trim(timeline.topic, partition, before)
+            self.logs.for_storage(timeline.storage_id).trim(timeline.topic, partition, before)
 
     def _compact(self, event_type: EventType, timeline: Timeline, partition: int, now: datetime) -> None:
         if event_type.cleanup_policy.compacts:
-            self.logs.of(timeline.storage_id).compact(
+            self.logs.for_storage(timeline.storage_id).compact(
                 timeline.topic, partition, upto=now - COMPACTION_LAG, tombstones_before=now - TOMBSTONE_RETENTION
             )
 

@@ -34,7 +34,7 @@ from nakadi.model.event_type import (
     Version,
 )
 from nakadi.model.events import TopicPartition
-from nakadi.model.outcomes import MOST_ENTRIES, Violation, size_violations
+from nakadi.model.outcomes import MAX_ENTRIES, Violation, size_violations
 from nakadi.openapi.checks import NOT_NULL, body_violations
 from nakadi.ports.clock import Clock
 from nakadi.ports.registry import Document
@@ -404,16 +404,16 @@ _KEY_RULES = tuple(
 
 
 def annotation_violations(annotations: Mapping[str, str | None]) -> Iterator[Violation]:
-    yield from size_violations("annotations", annotations, MOST_ENTRIES)
-    for key, value in islice(annotations.items(), MOST_ENTRIES):
+    yield from size_violations("annotations", annotations, MAX_ENTRIES)
+    for key, value in islice(annotations.items(), MAX_ENTRIES):
         path = f"annotations[{key[:MOST_KEY_CHARACTERS_SHOWN]}]"
         yield from _key_violations(path, key[:MOST_KEY_CHARACTERS_SHOWN])
         yield from size_violations(path, value, MAX_ANNOTATION)
 
 
 def label_violations(labels: Mapping[str, str | None]) -> Iterator[Violation]:
-    yield from size_violations("labels", labels, MOST_ENTRIES)
-    for key, value in islice(labels.items(), MOST_ENTRIES):
+    yield from size_violations("labels", labels, MAX_ENTRIES)
+    for key, value in islice(labels.items(), MAX_ENTRIES):
         path = f"labels[{key[:MOST_KEY_CHARACTERS_SHOWN]}]"
         yield from _key_violations(path, key[:MOST_KEY_CHARACTERS_SHOWN])
         yield from size_violations(path, value, MAX_LABEL)

@@ -26,16 +26,16 @@ from nakadi.model.event_type import EventType, EventTypeDraft, PartitionStrategy
 from nakadi.model.outcomes import (
     Conflict,
     Fault,
+    FeatureSwitchedOff,
     Invalid,
     NotFound,
     Outcome,
-    SwitchedOff,
     TryLater,
     Violations,
 )
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import EventLogs
-from nakadi.ports.registry import Change, ChangedMeanwhile
+from nakadi.ports.registry import ChangedMeanwhile, DocumentChange
 from nakadi.schemas.evolution import next_schema
 
 RESERVED_NAME = "The name is for an event type of the broker"
@@ -60,7 +60,7 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
     def create(self, draft: EventTypeDraft, subject: Subject) -> EventType:
         """Register an event type. When this returns, events can be published and read."""
         if self.features.is_on(Feature.DISABLE_EVENT_TYPE_CREATION):
-            raise SwitchedOff("Event Type creation is disabled")
+            raise FeatureSwitchedOff("Event Type creation is disabled")
         check_fields(draft)
         self.features.require_writable()
         if draft.name in self.reserved and not self.permissions.is_administrator(subject):
@@ -135,7 +135,7 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
         Raises `ChangedMeanwhile` if the storage was changed after it was chosen.
         """
         timeline = event_type.timeline
-        event_log = self.logs.of(timeline.storage_id)
+        event_log = self.logs.for_storage(timeline.storage_id)
         event_log.create_topic(timeline.topic, timeline.partitions)
         try:
             self.event_types.add(event_type, *self._checks_for_storage(timeline.storage_id))
@@ -144,7 +144,7 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
             raise
         return event_type
 
-    def _checks_for_storage(self, storage_id: str) -> tuple[Change, ...]:
+    def _checks_for_storage(self, storage_id: str) -> tuple[DocumentChange, ...]:
         try:
             return self.storages.checks_for(storage_id)
         except NotFound as gone:
@@ -289,7 +289,7 @@ class Repartitioning(Struct, frozen=True, kw_only=True):
             return event_type
         timeline = event_type.timeline
         self.dependents.before_repartitioning(event_type)
-        self.logs.of(timeline.storage_id).add_partitions(timeline.topic, count)
+        self.logs.for_storage(timeline.storage_id).add_partitions(timeline.topic, count)
         return self.event_types.replace(event_type, with_partitions(event_type, count))
 
     def _check_partition_count(self, count: int, event_type: EventType) -> None:

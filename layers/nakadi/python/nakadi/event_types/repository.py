@@ -29,7 +29,14 @@ from nakadi.event_types.documents import (
 from nakadi.model.event_type import EventType, Schema, Timeline
 from nakadi.model.outcomes import Conflict, NotFound, TryLater
 from nakadi.ports.event_log import UnknownTopic
-from nakadi.ports.registry import ABSENT, Change, ChangedMeanwhile, Put, Registry, Remove
+from nakadi.ports.registry import (
+    ABSENT_REVISION,
+    ChangedMeanwhile,
+    DocumentChange,
+    PutDocument,
+    Registry,
+    RemoveDocument,
+)
 
 EVENT_TYPES_KIND = "event-types"
 SCHEMAS_KIND = "schemas"
@@ -107,8 +114,8 @@ class EventTypes:
         """Call `listener(name)` after each change or deletion of an event type by this process."""
         self._listeners.append(listener)
 
-    def add(self, event_type: EventType, *conditions: Change) -> None:
-        put = Put(EVENT_TYPES_KIND, event_type.name, event_type_body(event_type), expected=ABSENT)
+    def add(self, event_type: EventType, *conditions: DocumentChange) -> None:
+        put = PutDocument(EVENT_TYPES_KIND, event_type.name, event_type_body(event_type), expected=ABSENT_REVISION)
         try:
             self._write(event_type.name, put, _schema_put(event_type), *conditions)
         except ChangedMeanwhile as error:
@@ -116,17 +123,17 @@ class EventTypes:
                 raise already_exists(event_type.name) from error
             raise
 
-    def replace(self, old: EventType, new: EventType, *conditions: Change) -> EventType:
+    def replace(self, old: EventType, new: EventType, *conditions: DocumentChange) -> EventType:
         """Store `new` in place of `old`, and return it with its revision. Raises `ChangedMeanwhile`."""
-        put = Put(EVENT_TYPES_KIND, old.name, event_type_body(new), expected=old.revision)
+        put = PutDocument(EVENT_TYPES_KIND, old.name, event_type_body(new), expected=old.revision)
         added = () if new.schema.version == old.schema.version else (_schema_put(new),)
         self._write(old.name, put, *added, *conditions)
         return replace(new, revision=old.revision + 1)
 
-    def remove(self, event_type: EventType, *conditions: Change) -> None:
+    def remove(self, event_type: EventType, *conditions: DocumentChange) -> None:
         """Remove an event type, and note which topics have to be deleted. Raises `ChangedMeanwhile`."""
         timelines = (*event_type.timelines, *([event_type.switching_to] if event_type.switching_to else []))
-        remove = Remove(EVENT_TYPES_KIND, event_type.name, expected=event_type.revision)
+        remove = RemoveDocument(EVENT_TYPES_KIND, event_type.name, expected=event_type.revision)
         self._write(event_type.name, remove, cleanup_note(event_type.id, timelines), *conditions)
 
     def retry_if_changed(self, attempt: Callable[[], Result]) -> Result:
@@ -141,7 +148,7 @@ class EventTypes:
                 continue
         raise TryLater(EVENT_TYPE_BUSY)
 
-    def _write(self, name: str, *changes: Change) -> None:
+    def _write(self, name: str, *changes: DocumentChange) -> None:
         try:
             self._registry.write(*changes)
         finally:
@@ -150,10 +157,10 @@ class EventTypes:
             listener(name)
 
 
-def cleanup_note(key: str, timelines: Iterable[Timeline]) -> Put:
+def cleanup_note(key: str, timelines: Iterable[Timeline]) -> PutDocument:
     """The write that notes the topics of these timelines for deletion. Adopted ones are left to their owner."""
     topics = [[each.storage_id, each.topic] for each in timelines if not each.deleted and not each.adopted]
-    return Put(CLEANUP_NOTES_KIND, key, {"topics": topics})
+    return PutDocument(CLEANUP_NOTES_KIND, key, {"topics": topics})
 
 
 def not_found(name: str) -> NotFound:
@@ -164,11 +171,11 @@ def already_exists(name: str) -> Conflict:
     return Conflict(f"EventType {name} already exists.")
 
 
-def _schema_put(event_type: EventType) -> Put:
+def _schema_put(event_type: EventType) -> PutDocument:
     """The write of the current schema. Versions only increase, so the keys are in the order of creation."""
     version = event_type.schema.version
     key = f"{event_type.id}/{version.major:09d}.{version.minor:09d}.{version.patch:09d}"
-    return Put(SCHEMAS_KIND, key, schema_body(event_type.schema), expected=ABSENT)
+    return PutDocument(SCHEMAS_KIND, key, schema_body(event_type.schema), expected=ABSENT_REVISION)
 
 
 # Topics ---------------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.rules import check_fields_in_schema
 from nakadi.model.authorization import Operation, Subject
 from nakadi.model.event_type import EventType, EventTypeDraft, Schema, SchemaDraft, SchemaType
-from nakadi.model.outcomes import Incompatible, Invalid, Malformed, MalformedFields, NotFound, Violations
+from nakadi.model.outcomes import IncompatibleSchema, Invalid, Malformed, MalformedFields, NotFound, Violations
 from nakadi.openapi.checks import body_violations
 from nakadi.ports.clock import Clock
 from nakadi.schemas.document import effective_schema
@@ -143,7 +143,7 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
             check_schema(draft, event_type)
             try:
                 next_schema(replace(event_type, schema=against), text, event_type.compatibility_mode, self.clock.now())
-            except Incompatible as refusal:
+            except IncompatibleSchema as refusal:
                 return SchemaEvaluation(event_type, against, refusal.detail)
         return SchemaEvaluation(event_type, against, None)
 

@@ -24,14 +24,14 @@ from nakadi.event_types.cursors import (
     timelines_with,
 )
 from nakadi.model.event_type import Cursor, EventType, Position, Timeline
-from nakadi.model.events import Bounds
+from nakadi.model.events import OffsetBounds
 from nakadi.model.outcomes import Invalid, Unavailable
 from nakadi.ports.event_log import EventLogs, UnknownTopic
 
 LOG_DOES_NOT_ANSWER = "Error occurred when fetching partitions offsets"
 DUPLICATE_PARTITIONS = "duplicate partition ids provided in cursors"
 
-EMPTY_PARTITION = Bounds(oldest=0, next=0)
+EMPTY_PARTITION = OffsetBounds(oldest=0, next=0)
 
 
 class Cursors:
@@ -83,7 +83,7 @@ class PartitionSnapshot(Struct):
 
     _event_type: EventType
     _logs: EventLogs
-    _bounds: dict[int, Mapping[int, Bounds]] = field(default_factory=dict)
+    _bounds: dict[int, Mapping[int, OffsetBounds]] = field(default_factory=dict)
 
     # Beginnings and ends
 
@@ -189,7 +189,7 @@ class PartitionSnapshot(Struct):
     def _position_before_time(self, time: datetime, partition: int) -> Position:
         for timeline in timelines_with(self._event_type, partition):
             with log_errors_as_unavailable():
-                log = self._logs.of(timeline.storage_id)
+                log = self._logs.for_storage(timeline.storage_id)
                 position = Position(timeline.order, log.offset_at(timeline.topic, partition, time) - 1)
             end = end_of(timeline, partition)
             if end is None or position.offset < end:
@@ -213,11 +213,11 @@ class PartitionSnapshot(Struct):
 
     # Bounds
 
-    def _bounds_of(self, timeline: Timeline) -> Mapping[int, Bounds]:
+    def _bounds_of(self, timeline: Timeline) -> Mapping[int, OffsetBounds]:
         """The bounds of a timeline's partitions. A partition that was added after the timeline is empty in it."""
         if timeline.order not in self._bounds:
             with log_errors_as_unavailable():
-                log = self._logs.of(timeline.storage_id)
+                log = self._logs.for_storage(timeline.storage_id)
                 found = log.bounds(timeline.topic, range(timeline.partitions))
             added_later = range(timeline.partitions, self._event_type.timeline.partitions)
             self._bounds[timeline.order] = {**found, **dict.fromkeys(added_later, EMPTY_PARTITION)}

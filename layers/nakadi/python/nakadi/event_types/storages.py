@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from nakadi.auth.permissions import Features, SettingsDocument
-from nakadi.model.event_type import DEFAULT_STORAGE_ID, Storage, StorageType, is_kafka, is_stream_name
+from nakadi.model.event_type import DEFAULT_STORAGE_ID, Storage, StorageType, is_kafka_configuration, is_stream_name
 from nakadi.model.outcomes import Conflict, Invalid, NotFound, NotPermitted, TryLater, Unavailable
 from nakadi.openapi.checks import body_violations
-from nakadi.ports.registry import ABSENT, ChangedMeanwhile, Check, Document, Put, Registry
+from nakadi.ports.registry import ABSENT_REVISION, ChangedMeanwhile, CheckRevision, Document, PutDocument, Registry
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,12 @@ class Storages:
         self._check_reachable(storage)
         try:
             self._registry.write(
-                Put(STORAGES_KIND, storage.id, _storage_body(storage), expected=before.revision if before else ABSENT)
+                PutDocument(
+                    STORAGES_KIND,
+                    storage.id,
+                    _storage_body(storage),
+                    expected=before.revision if before else ABSENT_REVISION,
+                )
             )
         except ChangedMeanwhile as error:
             raise _already_exists(storage.id) from error
@@ -123,23 +128,25 @@ class Storages:
             raise NotFound(f"Tried to remove storage that doesn't exist, id: {storage_id}")
         closed = document.revision + 1
         self._registry.write(
-            Put(STORAGES_KIND, storage_id, {**document.body, "closed": True}, expected=document.revision)
+            PutDocument(STORAGES_KIND, storage_id, {**document.body, "closed": True}, expected=document.revision)
         )
         if in_use(storage_id):
-            self._registry.write(Put(STORAGES_KIND, storage_id, {**document.body, "closed": False}, expected=closed))
+            self._registry.write(
+                PutDocument(STORAGES_KIND, storage_id, {**document.body, "closed": False}, expected=closed)
+            )
             raise _still_used(storage_id)
         self._registry.write(
-            Put(STORAGES_KIND, storage_id, {**document.body, "closed": True, "removed": True}, expected=closed)
+            PutDocument(STORAGES_KIND, storage_id, {**document.body, "closed": True, "removed": True}, expected=closed)
         )
 
-    def checks_for(self, storage_id: str) -> tuple[Check, ...]:
+    def checks_for(self, storage_id: str) -> tuple[CheckRevision, ...]:
         """The conditions for a write that begins a timeline in this storage. Raises `NotFound`."""
         if storage_id == DEFAULT_STORAGE_ID:
             return ()
         document = self._document(storage_id)
         if document is None or document.body["closed"]:
             raise NotFound(f"No storage with id {storage_id}")
-        return (Check(STORAGES_KIND, storage_id, document.revision),)
+        return (CheckRevision(STORAGES_KIND, storage_id, document.revision),)
 
     def _check_reachable(self, storage: Storage) -> None:
         if storage.id == DEFAULT_STORAGE_ID:
@@ -183,7 +190,7 @@ def check_storage_fields(storage: Storage) -> None:
         raise Invalid(violations[0].message)
     if storage.type is StorageType.KINESIS and not is_stream_name(storage.configuration.get("stream")):
         raise Invalid('kinesis_configuration needs the name of a stream, as in {"stream": "orders"}')
-    if storage.type is StorageType.KAFKA and not is_kafka(storage.configuration):
+    if storage.type is StorageType.KAFKA and not is_kafka_configuration(storage.configuration):
         raise Invalid(
             "kafka_configuration needs the addresses of servers and may have a topic_prefix, as in "
             '{"bootstrap_servers": "kafka-1:9092,kafka-2:9092", "topic_prefix": "nakadi-"}'

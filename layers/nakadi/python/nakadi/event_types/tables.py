@@ -23,7 +23,7 @@ from nakadi.model.events import TopicPartition
 from nakadi.model.outcomes import Invalid
 from nakadi.ports.clock import Clock
 from nakadi.ports.log_index import LogIndex
-from nakadi.ports.registry import ABSENT, ChangedMeanwhile, Put, Registry
+from nakadi.ports.registry import ABSENT_REVISION, ChangedMeanwhile, PutDocument, Registry
 
 # How tables are partitioned and sorted --------------------------------------------------------------------------------
 
@@ -279,7 +279,9 @@ class TableLags(Struct, frozen=True, kw_only=True):
             since = now - datetime.fromisoformat(document.body["started_at"])
             if since.total_seconds() < max(after_seconds, lag / 4):
                 return False
-        put = Put(STARTS_KIND, job, {"started_at": now.isoformat()}, document.revision if document else ABSENT)
+        put = PutDocument(
+            STARTS_KIND, job, {"started_at": now.isoformat()}, document.revision if document else ABSENT_REVISION
+        )
         try:
             self.registry.write(put)
         except ChangedMeanwhile:

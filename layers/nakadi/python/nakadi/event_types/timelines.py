@@ -23,11 +23,11 @@ from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.storages import Storages
 from nakadi.model.authorization import Operation, Resource, ResourceType, Subject
 from nakadi.model.event_type import CleanupPolicy, EventType, Timeline
-from nakadi.model.events import Continuation, Gap
+from nakadi.model.events import ShardGap, TopicContinuation
 from nakadi.model.outcomes import Conflict, Invalid, NotFound
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import EventLogs, LossReportingLog, UnknownTopic
-from nakadi.ports.registry import Change, ChangedMeanwhile
+from nakadi.ports.registry import ChangedMeanwhile, DocumentChange
 
 # A switch takes less than a second: one that has taken this long was interrupted. So was one that began in the future,
 # before a clock was set back. A process that is still working on it finds that it was finished, and does no harm.
@@ -91,7 +91,7 @@ class Timelines(Struct, frozen=True, kw_only=True):
             self.finish_abandoned(event_type)
             raise Conflict(f"Timeline is already being created for: {name}")
         following = next_timeline(event_type, str(storage_id), self.clock.now())
-        new_log = self.logs.of(following.storage_id)
+        new_log = self.logs.for_storage(following.storage_id)
         new_log.create_topic(following.topic, following.partitions)
         try:
             return self.event_types.replace(event_type, replace(event_type, switching_to=following), *storage_checks)
@@ -99,7 +99,7 @@ class Timelines(Struct, frozen=True, kw_only=True):
             new_log.delete_topic(following.topic)
             raise
 
-    def checks_for_storage(self, storage_id: str | None) -> tuple[Change, ...]:
+    def checks_for_storage(self, storage_id: str | None) -> tuple[DocumentChange, ...]:
         """The conditions for a write that begins a timeline in this storage."""
         try:
             if storage_id is not None:
@@ -122,7 +122,7 @@ class Timelines(Struct, frozen=True, kw_only=True):
 
     def seal(self, timeline: Timeline) -> Mapping[int, int]:
         """Close a topic to publishers, and return the last offset of each partition."""
-        old_log = self.logs.of(timeline.storage_id)
+        old_log = self.logs.for_storage(timeline.storage_id)
         old_log.seal_topic(timeline.topic)
         bounds = old_log.bounds(timeline.topic, range(timeline.partitions))
         return {partition: each.next - 1 for partition, each in bounds.items()}
@@ -153,7 +153,7 @@ def with_completed_switch(event_type: EventType, positions: Mapping[int, int], n
     return replace(event_type, timelines=(*closed, ended, begun), switching_to=None)
 
 
-def with_continuations(event_type: EventType, continuations: Sequence[Continuation], now: datetime) -> EventType:
+def with_continuations(event_type: EventType, continuations: Sequence[TopicContinuation], now: datetime) -> EventType:
     """The event type with a timeline for each topic that continues its current one after a loss of events.
 
     A switch that is in progress will end with the timeline after these.
@@ -216,7 +216,7 @@ class LostEventsRecovery(Struct, kw_only=True):
             )
 
     def _close_gaps_of_storage(self, storage_id: str) -> None:
-        event_log = self.logs.of(storage_id)
+        event_log = self.logs.for_storage(storage_id)
         gaps = event_log.gaps() if isinstance(event_log, LossReportingLog) else ()
         if not gaps or not isinstance(event_log, LossReportingLog):
             return
@@ -230,7 +230,7 @@ class LostEventsRecovery(Struct, kw_only=True):
         event_log.close_gaps(gaps, topics)
 
     def _continue_after_gaps(
-        self, name: str, storage_id: str, event_log: LossReportingLog, gaps: Sequence[Gap]
+        self, name: str, storage_id: str, event_log: LossReportingLog, gaps: Sequence[ShardGap]
     ) -> Sequence[Timeline]:
         def attempt() -> Sequence[Timeline]:
             event_type = self.event_types.find(name)

@@ -19,7 +19,7 @@ from nakadi.http.application import Application
 from nakadi.http.message import Request, Response, Streaming, headers_of
 from nakadi.http.problem import NotAcceptable
 from nakadi.model.authorization import UNAUTHENTICATED, Attribute, Subject
-from nakadi.model.outcomes import NotAuthenticated, SwitchedOff
+from nakadi.model.outcomes import FeatureSwitchedOff, NotAuthenticated
 
 if TYPE_CHECKING:
     from nakadi.auth.tokens import Tokens
@@ -40,7 +40,7 @@ def handle(application: Application, event: Mapping[str, Any], _context: object)
     request = request_of(event)
     answer = application.answer(request)
     if isinstance(answer, Streaming):
-        answer = application.refusal(request, SwitchedOff("Streams of events are not served by this function"))
+        answer = application.refusal(request, FeatureSwitchedOff("Streams of events are not served by this function"))
     assert isinstance(answer, Response)
     proxied = _proxy_response(_packed(request, answer))
     if len(answer.body) > WORTH_MEASURING and (size := len(json.dumps(proxied))) > MOST_ANSWERED:

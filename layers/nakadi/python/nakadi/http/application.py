@@ -37,14 +37,14 @@ from nakadi.http.message import (
 from nakadi.http.problem import MethodNotAllowed, logged_problem, problem_of, token_problem
 from nakadi.model.authorization import UNAUTHENTICATED, Subject
 from nakadi.model.outcomes import (
-    MOST_CHARACTERS,
+    MAX_CHARACTERS,
     NotAuthenticated,
     NotFound,
     NotPermitted,
     Outcome,
     TooLarge,
 )
-from nakadi.ports.event_log import Fates
+from nakadi.ports.event_log import AppendResults
 from nakadi.schemas.strict_json import memory_exceeds
 
 if TYPE_CHECKING:
@@ -389,7 +389,7 @@ class Application:
         route: Route,
         began: float,
         steps: AnswerSteps | None = None,
-        outcome: Fates | Exception | None = None,
+        outcome: AppendResults | Exception | None = None,
     ) -> Answer | Unfinished:
         """Begin with the handler; or go on with its steps, now that an append has had this outcome."""
         token, about = flow_of_this_request.set(request.flow_id), is_about_figures.set(False)
@@ -478,10 +478,10 @@ def _with_readable_body(request: Request, route: Route) -> Request:
 
 def logged_path(request: Request) -> str:
     """The path as it may stand in a log: clients choose its length, and may put secrets into queries."""
-    return request.target.partition("?")[0][:MOST_CHARACTERS]
+    return request.target.partition("?")[0][:MAX_CHARACTERS]
 
 
 def _flow_id_of(request: Request) -> str:
     """The client's, or a new one in the place of none and of one that is refused."""
     sent = request.headers.get("x-flow-id", "")
-    return request.flow_id or (sent if 0 < len(sent) <= MOST_CHARACTERS else new_flow_id())
+    return request.flow_id or (sent if 0 < len(sent) <= MAX_CHARACTERS else new_flow_id())

@@ -36,7 +36,7 @@ from nakadi.http.message import (
 )
 from nakadi.http.problem import TooSlow, logged_problem
 from nakadi.model.outcomes import Outcome, TooLarge, TryLater
-from nakadi.ports.event_log import Fates
+from nakadi.ports.event_log import AppendResults
 
 log = logging.getLogger(__name__)
 
@@ -237,7 +237,7 @@ class Edge:
         self, lane: Lane, request: Request, connection: ClosableConnection | None, work: Work, *, quick: bool
     ) -> Answer:
         """The answer of work that is begun on the loop if that is `quick`, else in a thread. None waits for appends."""
-        outcome: asyncio.Future[Fates | Exception] = asyncio.get_running_loop().create_future()
+        outcome: asyncio.Future[AppendResults | Exception] = asyncio.get_running_loop().create_future()
         begin = partial(self._begin, work, outcome)
         made = await self._quickly_or_in_lane(lane, request, connection, begin, quick=quick)
         if not isinstance(made, Unfinished):
@@ -246,10 +246,10 @@ class Edge:
         # What is stored is counted, whether the client is still there or not.
         return made.finish(fates) if all_stored(fates) else await self._in_a_thread(lane, made.finish, fates)
 
-    def _begin(self, work: Work, outcome: asyncio.Future[Fates | Exception]) -> Answer | Unfinished:
+    def _begin(self, work: Work, outcome: asyncio.Future[AppendResults | Exception]) -> Answer | Unfinished:
         made = work()
         if isinstance(made, Unfinished):
-            made.append.soon(partial(self._mailbox.put, partial(_settle, outcome)))
+            made.append.begin(partial(self._mailbox.put, partial(_settle, outcome)))
         return made
 
     async def _quickly_or_in_lane(

@@ -22,7 +22,7 @@ from nakadi.http.message import Answer, Request, Response, Scope, Unfinished, co
 from nakadi.http.problem import logged_problem
 from nakadi.model.events import Stored
 from nakadi.model.outcomes import TooLarge, TryLater
-from nakadi.ports.event_log import Fates
+from nakadi.ports.event_log import AppendResults
 
 log = logging.getLogger(__name__)
 
@@ -152,11 +152,11 @@ class DirectAnswers:
             work = logged_problem(error, f"Answering {request.method}")
         if isinstance(work, Unfinished):
             go_on = partial(self._go_on, request, work, respond)
-            work.append.soon(partial(self._mailbox.put, go_on))
+            work.append.begin(partial(self._mailbox.put, go_on))
         else:
             self._answer(request, work, respond)
 
-    def _go_on(self, request: Request, work: Unfinished, respond: Respond, outcome: Fates | Exception) -> None:
+    def _go_on(self, request: Request, work: Unfinished, respond: Respond, outcome: AppendResults | Exception) -> None:
         if all_stored(outcome):
             try:
                 answer = work.finish(outcome)
@@ -190,7 +190,7 @@ class DirectAnswers:
         working.add_done_callback(done)
 
 
-def all_stored(outcome: Fates | Exception) -> bool:
+def all_stored(outcome: AppendResults | Exception) -> bool:
     """Whether an append succeeded as a whole. What follows then takes a moment."""
     if isinstance(outcome, Exception):
         return False

@@ -16,8 +16,8 @@ from msgspec import Struct, field
 
 from nakadi.common.work import client_never_gone
 from nakadi.model.authorization import UNAUTHENTICATED, Subject
-from nakadi.model.outcomes import MOST_CHARACTERS, Malformed, TooLarge, TryLater
-from nakadi.ports.event_log import Append, Fates
+from nakadi.model.outcomes import MAX_CHARACTERS, Malformed, TooLarge, TryLater
+from nakadi.ports.event_log import Append, AppendResults
 
 if TYPE_CHECKING:
     # A function that answers without streams starts sooner without it.
@@ -256,7 +256,7 @@ class Streaming(Struct, frozen=True):
 
 Answer = Response | Streaming
 
-AnswerSteps = Generator[Append, Fates, Answer]
+AnswerSteps = Generator[Append, AppendResults, Answer]
 """The steps to an answer: appends that it depends on. After one that was stored as a whole comes the answer."""
 
 
@@ -264,9 +264,9 @@ class Unfinished(Struct, frozen=True):
     """A request whose answer depends on an append that is still to be made; `resume` goes on with its outcome."""
 
     append: Append
-    resume: Callable[[Fates | Exception], Answer | Unfinished]
+    resume: Callable[[AppendResults | Exception], Answer | Unfinished]
 
-    def finish(self, outcome: Fates | Exception) -> Answer:
+    def finish(self, outcome: AppendResults | Exception) -> Answer:
         """Go on to the end, and wait for every further append."""
         return completed(self.resume(outcome))
 
@@ -275,7 +275,7 @@ def completed(work: Answer | Unfinished) -> Answer:
     """The answer of work that has begun, once every append that it needs has been made."""
     while isinstance(work, Unfinished):
         try:
-            outcome: Fates | Exception = work.append.now()
+            outcome: AppendResults | Exception = work.append.run()
         except Exception as error:  # noqa: BLE001  # it is the handler's to judge
             outcome = error
         work = work.resume(outcome)
@@ -351,8 +351,8 @@ def checked_path(request: Request) -> str:
     """The path as it was sent, still escaped. Raises `Malformed` for a flow id or a URL that cannot be accepted."""
     target, path = request.target, request.target.partition("?")[0]
     # It goes into every event of the request, and into every line of the log.
-    if len(request.headers.get("x-flow-id", "")) > MOST_CHARACTERS:
-        raise Malformed(f"X-Flow-Id has more than {MOST_CHARACTERS} characters")
+    if len(request.headers.get("x-flow-id", "")) > MAX_CHARACTERS:
+        raise Malformed(f"X-Flow-Id has more than {MAX_CHARACTERS} characters")
     if SUSPICIOUS.search(path):
         raise Malformed("The request was rejected because its URL is not normal")
     if not target.isascii() or ("%" in target and HALF_AN_ESCAPE.search(target)):

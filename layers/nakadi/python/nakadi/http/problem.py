@@ -47,11 +47,11 @@ STATUS_OF: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (NotAcceptable, HTTPStatus.NOT_ACCEPTABLE),
     (TooSlow, HTTPStatus.REQUEST_TIMEOUT),
     (outcomes.Conflict, HTTPStatus.CONFLICT),
-    (outcomes.Unusable, HTTPStatus.PRECONDITION_FAILED),
+    (outcomes.UnusableCursor, HTTPStatus.PRECONDITION_FAILED),
     (outcomes.TooLarge, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     (UnsupportedMediaType, HTTPStatus.UNSUPPORTED_MEDIA_TYPE),
     (outcomes.Invalid, HTTPStatus.UNPROCESSABLE_ENTITY),
-    (outcomes.SwitchedOff, HTTPStatus.NOT_IMPLEMENTED),
+    (outcomes.FeatureSwitchedOff, HTTPStatus.NOT_IMPLEMENTED),
     (outcomes.TryLater, HTTPStatus.SERVICE_UNAVAILABLE),
     (outcomes.Unavailable, HTTPStatus.SERVICE_UNAVAILABLE),
 )
@@ -143,7 +143,7 @@ def _body(status: HTTPStatus, detail: str, problem_type: str) -> dict[str, Any]:
 
 
 def _reasons(error: Exception) -> list[dict[str, str]]:
-    if not isinstance(error, outcomes.Incompatible):
+    if not isinstance(error, outcomes.IncompatibleSchema):
         return []
     return [{"rule": each.rule, "path": each.path, "explanation": each.explanation} for each in error.reasons]
 

@@ -166,7 +166,7 @@ class Supervisor:
         self._command = command
         self._listening = listening
         self._shared = shared
-        self._appends = AppendService(broker.logs.of(DEFAULT_STORAGE_ID))
+        self._appends = AppendService(broker.logs.for_storage(DEFAULT_STORAGE_ID))
         self._figures = SupervisorFigures(broker.metrics)
         self._coordination = broker.coordination
         self._restarts = restarts

@@ -57,7 +57,7 @@ class Authorization(Struct, frozen=True, kw_only=True):
     readers: tuple[Attribute, ...]
     writers: tuple[Attribute, ...] = ()
 
-    def granting(self, operation: Operation) -> tuple[Attribute, ...]:
+    def attributes_granting(self, operation: Operation) -> tuple[Attribute, ...]:
         match operation:
             case Operation.ADMIN:
                 return self.admins

@@ -38,7 +38,7 @@ class Version(Struct, frozen=True, order=True):
         major, minor, patch = (int(part) for part in text.split("."))
         return cls(major, minor, patch)
 
-    def bumped(self, level: ChangeLevel) -> Version:
+    def bumped_by(self, level: ChangeLevel) -> Version:
         match level:
             case ChangeLevel.MAJOR:
                 return Version(self.major + 1, 0, 0)
@@ -84,11 +84,11 @@ class StorageType(StrEnum):
 DEFAULT_STORAGE_ID = "default"
 
 # The service's own rule; what has another shape could be more than a name in a URL.
-STREAM_NAME = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
+STREAM_NAME_PATTERN = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 
 # Hosts with ports, and what the names of topics may begin with: nothing that would be another part of a URL.
-KAFKA_SERVERS = re.compile(r"[a-zA-Z0-9.-]{1,253}:[0-9]{1,5}(,[a-zA-Z0-9.-]{1,253}:[0-9]{1,5}){0,31}")
-TOPIC_PREFIX = re.compile(r"[a-zA-Z0-9_.-]{0,100}")
+KAFKA_SERVERS_PATTERN = re.compile(r"[a-zA-Z0-9.-]{1,253}:[0-9]{1,5}(,[a-zA-Z0-9.-]{1,253}:[0-9]{1,5}){0,31}")
+TOPIC_PREFIX_PATTERN = re.compile(r"[a-zA-Z0-9_.-]{0,100}")
 
 
 class Storage(Struct, frozen=True, kw_only=True):
@@ -101,18 +101,18 @@ class Storage(Struct, frozen=True, kw_only=True):
 
 
 def is_stream_name(name: object) -> bool:
-    return isinstance(name, str) and STREAM_NAME.fullmatch(name) is not None
+    return isinstance(name, str) and STREAM_NAME_PATTERN.fullmatch(name) is not None
 
 
-def is_kafka(configuration: Mapping[str, Any]) -> bool:
+def is_kafka_configuration(configuration: Mapping[str, Any]) -> bool:
     """Whether a configuration says where a Kafka is, and nothing that would be kept in vain."""
     servers, prefix = configuration.get("bootstrap_servers"), configuration.get("topic_prefix", "")
     return (
         configuration.keys() <= {"bootstrap_servers", "topic_prefix"}
         and isinstance(servers, str)
-        and KAFKA_SERVERS.fullmatch(servers) is not None
+        and KAFKA_SERVERS_PATTERN.fullmatch(servers) is not None
         and isinstance(prefix, str)
-        and TOPIC_PREFIX.fullmatch(prefix) is not None
+        and TOPIC_PREFIX_PATTERN.fullmatch(prefix) is not None
     )
 
 

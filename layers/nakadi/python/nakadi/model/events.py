@@ -19,11 +19,11 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)
 
 
-def microseconds(moment: datetime) -> int:
+def microseconds_since_epoch(moment: datetime) -> int:
     return (moment - EPOCH) // MICROSECOND
 
 
-def moment_of(microseconds: int) -> datetime:
+def datetime_from_microseconds(microseconds: int) -> datetime:
     return EPOCH + microseconds * MICROSECOND
 
 
@@ -96,7 +96,7 @@ class StoredEvent(NamedTuple):
     stored_at: datetime
 
 
-class Lines(NamedTuple):
+class EventTextBlock(NamedTuple):
     """Neighbours that were stored at one time and have nothing but a value: one event a line, without a last break.
 
     `ends` says where each line ends: looking for that takes longer than copying the text.
@@ -107,23 +107,26 @@ class Lines(NamedTuple):
     text: bytes
     ends: Sequence[int]
 
-    def part(self, first: int, last: int) -> bytes:
+    def text_between(self, first: int, last: int) -> bytes:
         """The text of lines from one up to, not including, another."""
         if not first and last == len(self.ends):
             return self.text
         return self.text[self.ends[first - 1] + 1 if first else 0 : self.ends[last - 1]]
 
-    def cut(self, first: int, last: int) -> Lines:
+    def cut(self, first: int, last: int) -> EventTextBlock:
         """These lines from one up to, not including, another."""
         if not first and last == len(self.ends):
             return self
         begin = self.ends[first - 1] + 1 if first else 0
-        return Lines(
-            self.first + first, self.stored_at, self.part(first, last), [end - begin for end in self.ends[first:last]]
+        return EventTextBlock(
+            self.first + first,
+            self.stored_at,
+            self.text_between(first, last),
+            [end - begin for end in self.ends[first:last]],
         )
 
 
-class EventLines(Sequence[StoredEvent]):
+class LazyEvents(Sequence[StoredEvent]):
     """Events that are made only where they are looked at. Those who want nothing but the text take it from `lines`.
 
     A stream sends most events without a look at them, and making them would take longer than everything else.
@@ -131,7 +134,7 @@ class EventLines(Sequence[StoredEvent]):
 
     __slots__ = ("_starts", "lines")
 
-    def __init__(self, lines: Sequence[Lines]) -> None:
+    def __init__(self, lines: Sequence[EventTextBlock]) -> None:
         self.lines = lines
         # The index of the first event of each, and the number of all events.
         self._starts = list(accumulate((len(each.ends) for each in lines), initial=0))
@@ -152,21 +155,21 @@ class EventLines(Sequence[StoredEvent]):
     def __getitem__(self, index: int | slice) -> StoredEvent | Sequence[StoredEvent]:
         if isinstance(index, slice):
             return tuple(self)[index]
-        lines, line = self.find(index)
-        return StoredEvent(lines.first + line, Record(lines.part(line, line + 1)), lines.stored_at)
+        lines, line = self.find_block(index)
+        return StoredEvent(lines.first + line, Record(lines.text_between(line, line + 1)), lines.stored_at)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and tuple(self) == tuple(other)
 
     __hash__ = None  # type: ignore[assignment]  # as other sequences that are compared by what is in them
 
-    def find(self, index: int) -> tuple[Lines, int]:
+    def find_block(self, index: int) -> tuple[EventTextBlock, int]:
         """In which lines an event is, and in which of them."""
         index = range(len(self))[index]
         at = bisect_right(self._starts, index) - 1
         return self.lines[at], index - self._starts[at]
 
-    def cut(self, first: int, last: int) -> Iterator[Lines]:
+    def cut(self, first: int, last: int) -> Iterator[EventTextBlock]:
         """The lines of the events from one up to, not including, another."""
         at = bisect_right(self._starts, first) - 1
         while first < last:
@@ -175,17 +178,17 @@ class EventLines(Sequence[StoredEvent]):
             first = end
             at += 1
 
-    def texts(self, first: int, last: int) -> Iterator[bytes]:
+    def texts_between(self, first: int, last: int) -> Iterator[bytes]:
         """The text of the events from one up to, not including, another, in pieces of neighbours."""
         at = bisect_right(self._starts, first) - 1
         while first < last:
             start, end = self._starts[at], min(self._starts[at + 1], last)
-            yield self.lines[at].part(first - start, end - start)
+            yield self.lines[at].text_between(first - start, end - start)
             first = end
             at += 1
 
 
-class Slice(Struct, frozen=True):
+class EventSlice(Struct, frozen=True):
     """What a read found: events in order, and the offset to read on from.
 
     `next_offset` is past the last event, and also past offsets that compaction has emptied. `at_end` says that nothing
@@ -197,14 +200,14 @@ class Slice(Struct, frozen=True):
     at_end: bool = False
 
 
-class Continuation(Struct, frozen=True):
+class TopicContinuation(Struct, frozen=True):
     """A topic that continues another one, whose partitions ended in front of these offsets."""
 
     topic: str
     ends: Mapping[int, int]
 
 
-class Bounds(Struct, frozen=True):
+class OffsetBounds(Struct, frozen=True):
     """`oldest` is the first offset still there, `next` the one that the next event will get; equal when empty.
 
     Only deleting old events moves `oldest`: after compaction there may be a hole, which reads step over.
@@ -229,13 +232,13 @@ class Refused(Struct, frozen=True):
     reason: str
 
 
-Fate = Stored | Refused
+AppendResult = Stored | Refused
 
 
 # The log index: records of a stream in the order of their numbers, and archived segments ------------------------------
 
 
-class Mark(NamedTuple):
+class RecordPosition(NamedTuple):
     """A record's place in a stream. Sequence numbers of different shards say nothing about each other."""
 
     shard: str
@@ -247,27 +250,27 @@ class UnfinishedAppend(NamedTuple):
 
     append: bytes
     number: int
-    mark: Mark
+    mark: RecordPosition
     arrived: int
 
 
-class Counted(Struct, frozen=True, kw_only=True):
+class IndexingState(Struct, frozen=True, kw_only=True):
     """A partition up to and including the record at `mark`: everything that the offsets behind it depend on."""
 
-    mark: Mark | None = None
+    mark: RecordPosition | None = None
     next: int = 0
     latest: int = 0
-    sealed_at: Mark | None = None
+    sealed_at: RecordPosition | None = None
     parts: tuple[UnfinishedAppend, ...] = ()
 
 
-NOTHING_COUNTED = Counted()
+NOTHING_INDEXED = IndexingState()
 
-ENDED = Mark("", 0)
+SEALED_AT_INDEX_END = RecordPosition("", 0)
 """The seal of a partition that ends where it is indexed: no record has this place."""
 
 
-class Progress(NamedTuple):
+class ShardProgress(NamedTuple):
     """How far a shard is indexed: every record up to `sequence`; 0 is none.
 
     `complete_at` is a time, in milliseconds, up to which none is missing; None where that was never noted. A shard has
@@ -279,17 +282,17 @@ class Progress(NamedTuple):
     complete_at: int | None = None
 
 
-class Gap(Struct, frozen=True):
+class ShardGap(Struct, frozen=True):
     """A shard that has forgotten records before they were indexed, and how far it is indexed."""
 
     shard: str
-    place: Progress
+    place: ShardProgress
 
     def __str__(self) -> str:
         return f"{self.shard}/{self.place.sequence}/{self.place.complete_at}"
 
 
-class Location(NamedTuple):
+class ArchiveLocation(NamedTuple):
     """A range of bytes in an archive object."""
 
     key: str
@@ -297,18 +300,18 @@ class Location(NamedTuple):
     length: int
 
 
-class Segment(Struct, frozen=True, kw_only=True):
+class IndexSegment(Struct, frozen=True, kw_only=True):
     """Neighbouring events: `count` places from `before.next` on, stored between `since` and `until`.
 
     Counting on from `before` through the stream finds them; so does a look at `archived`, when there is one.
     `events` is how many of them are still there, if they were counted when they were written.
     """
 
-    before: Counted
+    before: IndexingState
     count: int
     since: int
     until: int
-    archived: Location | None = None
+    archived: ArchiveLocation | None = None
     events: int | None = None
 
     @property
@@ -320,10 +323,10 @@ class Segment(Struct, frozen=True, kw_only=True):
         return self.before.next + self.count
 
 
-class Head(Struct, frozen=True):
+class IndexHead(Struct, frozen=True):
     """How far a partition is indexed. `revision` grows with every change; 0 is what was never written."""
 
-    counted: Counted = NOTHING_COUNTED
+    counted: IndexingState = NOTHING_INDEXED
     revision: int = 0
 
 

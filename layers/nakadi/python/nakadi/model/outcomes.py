@@ -58,7 +58,7 @@ class Conflict(Outcome):
     """Raised when the thing exists already, is in use, or was changed by another process."""
 
 
-class Unusable(Outcome):
+class UnusableCursor(Outcome):
     """Raised when a stream cannot start at the cursor it was given."""
 
 
@@ -85,7 +85,7 @@ class Violations(Invalid):
         self.violations = violations
 
 
-class Reason(Struct, frozen=True):
+class IncompatibilityReason(Struct, frozen=True):
     """Why a schema change is refused: the rule's name, the place in the schema, and the rule in plain words."""
 
     rule: str
@@ -93,10 +93,10 @@ class Reason(Struct, frozen=True):
     explanation: str
 
 
-class Incompatible(Invalid):
+class IncompatibleSchema(Invalid):
     """Raised when a schema change is not allowed; `detail` is what clients match on, `reasons` what people read."""
 
-    def __init__(self, detail: str, reasons: tuple[Reason, ...]) -> None:
+    def __init__(self, detail: str, reasons: tuple[IncompatibilityReason, ...]) -> None:
         super().__init__(detail)
         self.reasons = reasons
 
@@ -109,7 +109,7 @@ class MalformedFields(Malformed):
         self.violations = tuple(sorted(violations))
 
 
-class SwitchedOff(Outcome):
+class FeatureSwitchedOff(Outcome):
     """Raised when an administrator has switched this operation off."""
 
 
@@ -146,14 +146,14 @@ class BadSetting(Exception):
 
 
 # A name, a path to a field, an offset.
-MOST_CHARACTERS = 1000
+MAX_CHARACTERS = 1000
 # Fields, annotations, labels: what is read with every event, or returned with every event type.
-MOST_ENTRIES = 100
+MAX_ENTRIES = 100
 # Names in a list of their own.
-MOST_NAMES = 10_000
+MAX_NAMES = 10_000
 
 
-def size_violations(path: str, value: Sized | None, most: int = MOST_CHARACTERS) -> Iterator[Violation]:
+def size_violations(path: str, value: Sized | None, most: int = MAX_CHARACTERS) -> Iterator[Violation]:
     """What is to be said of a text or list that is too long; one that is missing is not."""
     if value is not None and len(value) > most:
         yield Violation(path, f"size must be between 0 and {most}")

@@ -94,7 +94,7 @@ class SubscriptionDraft(Struct, frozen=True, kw_only=True):
 # What the streams of a subscription share: who reads what, how far it is committed, who is alive ----------------------
 
 
-class EntryState(StrEnum):
+class PartitionState(StrEnum):
     UNASSIGNED = "unassigned"
     ASSIGNED = "assigned"
     REASSIGNING = "reassigning"
@@ -109,12 +109,12 @@ class Replay(Struct, frozen=True):
     until: Position
     keys: tuple[str, ...] | None = None
 
-    def has(self, parked: Parked) -> bool:
+    def has(self, parked: ParkedEventInfo) -> bool:
         wanted = self.keys is None or parked.key in self.keys
         return wanted and parked.position <= self.until and parked.replay != self.id
 
 
-class Entry(Struct, frozen=True):
+class PartitionAssignment(Struct, frozen=True):
     """A partition's line in the assignment.
 
     `owner` is the session that reads it and alone may commit; `next` the one that gets it once the owner lets go.
@@ -130,10 +130,10 @@ class Entry(Struct, frozen=True):
     replay: Replay | None = None
 
     @property
-    def state(self) -> EntryState:
+    def state(self) -> PartitionState:
         if self.owner is None:
-            return EntryState.UNASSIGNED
-        return EntryState.ASSIGNED if self.next is None else EntryState.REASSIGNING
+            return PartitionState.UNASSIGNED
+        return PartitionState.ASSIGNED if self.next is None else PartitionState.REASSIGNING
 
 
 class Session(Struct, frozen=True, kw_only=True):
@@ -196,23 +196,23 @@ class Assignment(Struct, frozen=True, kw_only=True):
 
     revision: int = 0
     initialised: bool = False
-    entries: tuple[Entry, ...] = ()
+    entries: tuple[PartitionAssignment, ...] = ()
     sessions: tuple[Session, ...] = ()
     reset: Reset | None = None
     ended: EndedReset | None = None
 
-    def entry(self, place: EventTypePartition) -> Entry | None:
+    def entry(self, place: EventTypePartition) -> PartitionAssignment | None:
         return next((each for each in self.entries if each.place == place), None)
 
     def session(self, session_id: str) -> Session | None:
         return next((each for each in self.sessions if each.id == session_id), None)
 
 
-NOTHING_YET = Assignment()
+EMPTY_ASSIGNMENT = Assignment()
 """The assignment of a subscription without streams so far."""
 
 
-class Offset(Struct, frozen=True):
+class CommittedOffset(Struct, frozen=True):
     """Everything up to and with `position` is consumed. `since` is when position or owner last changed."""
 
     position: Position
@@ -220,7 +220,7 @@ class Offset(Struct, frozen=True):
     since: datetime
 
 
-class Parked(Struct, frozen=True, kw_only=True):
+class ParkedEventInfo(Struct, frozen=True, kw_only=True):
     """An event in a subscription's lot; its value is kept beside it.
 
     `fails` is how many streams had failed at it; 0 says that it had to follow another one of its `key`. `replay` is the
@@ -238,7 +238,7 @@ class Parked(Struct, frozen=True, kw_only=True):
 
 
 class ParkedEvent(Struct, frozen=True):
-    parked: Parked
+    parked: ParkedEventInfo
     value: bytes
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
-from nakadi.model.events import Location
+from nakadi.model.events import ArchiveLocation
 
 
 class StoredObject(NamedTuple):
@@ -23,13 +23,13 @@ class ArchiveStore(Protocol):
     def put(self, key: str, content: bytes) -> None:
         """Keep an object. Keeping it again changes nothing."""
 
-    def get(self, location: Location) -> bytes:
+    def get(self, location: ArchiveLocation) -> bytes:
         """A range of an object. Raises `ArchiveGone` when there is no such object."""
 
     def remove(self, keys: Sequence[str]) -> None:
         """Let objects go, also those that are not there."""
 
-    def listed(self, prefix: str) -> Iterator[StoredObject]:
+    def list_objects(self, prefix: str) -> Iterator[StoredObject]:
         """The objects whose keys begin so, in no order, also what is left of one that was never finished.
 
         `prefix` ends with a slash. Of what is put meanwhile, some may be there.

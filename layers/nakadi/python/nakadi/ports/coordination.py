@@ -13,23 +13,23 @@ if TYPE_CHECKING:
     from nakadi.model.subscription import (
         Assignment,
         CommitResult,
+        CommittedOffset,
         EventTypePartition,
-        Offset,
-        Parked,
         ParkedEvent,
+        ParkedEventInfo,
         SubscriptionReport,
     )
 
 
-MOST_PLACES = 99
+MAX_PARTITIONS_PER_WRITE = 99
 """How many partitions one `Coordination.write` may give another owner or position: what fits one atomic step
 everywhere, beside the assignment itself."""
 
 
-MOST_PARKED = 50
+MAX_PARKED_PER_CALL = 50
 
 
-MOST_PARKED_BYTES = 3_000_000
+MAX_PARKED_BYTES = 3_000_000
 """How many events one `Coordination.park` may put away, and how many bytes they may have together; a single event may
 have any size that could be published."""
 
@@ -70,10 +70,11 @@ class Coordination(Protocol):
         is not what is stored any more.
 
         Owners of offsets become what the entries say, and `positions` are set. An entry that `old` does not have must
-        come with its position; none may disappear. At most `MOST_PLACES` partitions get another owner or position.
+        come with its position; none may disappear. At most `MAX_PARTITIONS_PER_WRITE` partitions get another owner or
+        position.
         """
 
-    def offsets(self, subscription: str) -> Mapping[EventTypePartition, Offset]:
+    def offsets(self, subscription: str) -> Mapping[EventTypePartition, CommittedOffset]:
         """The offsets of all entries, each as it is now."""
 
     def commit(
@@ -95,7 +96,7 @@ class Coordination(Protocol):
 
         `NOT_OWNED` if the session does not own the partition, `OUTDATED` if `upto` is not greater than what is stored:
         either leaves everything as it was. Without `upto` the offset stays, and nothing is outdated. Events that are
-        there already are replaced. At most `MOST_PARKED` events with `MOST_PARKED_BYTES`, or a single one.
+        there already are replaced. At most `MAX_PARKED_PER_CALL` events with `MAX_PARKED_BYTES`, or a single one.
         """
 
     def parked(
@@ -105,7 +106,7 @@ class Coordination(Protocol):
         place: EventTypePartition | None = None,
         after: tuple[EventTypePartition, Position] | None = None,
         limit: int = 1000,
-    ) -> Sequence[Parked]:
+    ) -> Sequence[ParkedEventInfo]:
         """What is in the lot, or in the part of it that a partition has, behind this position: the first so many.
 
         They are in the order of event types, partitions (both as texts) and positions.

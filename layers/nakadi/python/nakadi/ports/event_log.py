@@ -8,12 +8,12 @@ from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from nakadi.model.events import Bounds, Continuation, Fate, Gap, Record, Slice
+from nakadi.model.events import AppendResult, EventSlice, OffsetBounds, Record, ShardGap, TopicContinuation
 
-Fates = Mapping[int, Fate]
+AppendResults = Mapping[int, AppendResult]
 """The fate of each partition's part of an append."""
 
-Appended = Callable[[Fates | Exception], None]
+AppendCallback = Callable[[AppendResults | Exception], None]
 """Called with what an append returns, or with what it raises."""
 
 
@@ -53,10 +53,10 @@ class EventLog(Protocol):
     def delete_topic(self, topic: str) -> None:
         """Forget the topic and its events. Doing it again changes nothing."""
 
-    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Fates:
+    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> AppendResults:
         """Store records, and return each partition's fate."""
 
-    def append_soon(self, topic: str, batches: Mapping[int, Sequence[Record]], done: Appended) -> None:
+    def begin_append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: AppendCallback) -> None:
         """Begin an append, and return without waiting for it. Never raises.
 
         `done` is called once, with what `append` would return or raise, from any thread, and perhaps before this
@@ -72,14 +72,14 @@ class EventLog(Protocol):
         limit: int = 1000,
         max_bytes: int = 4_000_000,
         wait: float = 0.0,
-    ) -> Slice:
+    ) -> EventSlice:
         """Events from offset `start` on, tombstones included.
 
         At most `limit` of them and about `max_bytes`, though at least one if there is one; perhaps fewer than there
         are. When there is none, wait for the first up to `wait` seconds; an empty slice says that none came.
         """
 
-    def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
+    def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, OffsetBounds]:
         """Where the partitions begin and end."""
 
     def offset_at(self, topic: str, partition: int, moment: datetime) -> int:
@@ -122,15 +122,15 @@ class DelayedIndexLog(Protocol):
 class LossReportingLog(Protocol):
     """An indexed event log that may forget events before they are counted, and then says so."""
 
-    def gaps(self) -> Sequence[Gap]:
+    def gaps(self) -> Sequence[ShardGap]:
         """Where events were lost before they were counted. Counting goes on behind a gap once it is closed."""
 
-    def continuations(self, topic: str, gaps: Sequence[Gap]) -> Sequence[Continuation]:
+    def continuations(self, topic: str, gaps: Sequence[ShardGap]) -> Sequence[TopicContinuation]:
         """The topics that continue this one, in their order; if it may have lost events in these gaps, the last one
         begins behind them. They take what is appended to any of them. Raises `UnknownTopic`.
         """
 
-    def close_gaps(self, gaps: Sequence[Gap], topics: Mapping[str, Mapping[int, int] | None]) -> None:
+    def close_gaps(self, gaps: Sequence[ShardGap], topics: Mapping[str, Mapping[int, int] | None]) -> None:
         """Have events behind gaps counted again, once all topics are continued that may have lost some.
 
         `topics` are those of all timelines: None for one that is open, and for one that is closed the offset behind
@@ -147,7 +147,7 @@ class PushedLog(Protocol):
 
 
 @runtime_checkable
-class Adopting(Protocol):
+class TopicAdoptingLog(Protocol):
     """An event log that can use topics of other programs as if it had created them."""
 
     def adopt_topic(self, topic: str) -> int:
@@ -164,13 +164,13 @@ class Append(Struct, frozen=True):
     topic: str
     batches: Mapping[int, Sequence[Record]]
 
-    def now(self) -> Fates:
+    def run(self) -> AppendResults:
         return self.log.append(self.topic, self.batches)
 
-    def soon(self, done: Appended) -> None:
-        self.log.append_soon(self.topic, self.batches, done)
+    def begin(self, done: AppendCallback) -> None:
+        self.log.begin_append(self.topic, self.batches, done)
 
 
 class EventLogs(Protocol):
-    def of(self, storage_id: str) -> EventLog:
+    def for_storage(self, storage_id: str) -> EventLog:
         """The event log of a storage. Raises `Unavailable` when this broker cannot open it."""

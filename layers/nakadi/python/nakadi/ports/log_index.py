@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-from nakadi.model.events import Head, Location, Progress, Segment, Topic, TopicPartition
-from nakadi.ports.registry import Changes
+from nakadi.model.events import ArchiveLocation, IndexHead, IndexSegment, ShardProgress, Topic, TopicPartition
+from nakadi.ports.registry import ChangeCounters
 
-TOPICS = "topics"
+TOPICS_KIND = "topics"
 """The kind of topics in `LogIndex.changes`."""
 
 
@@ -53,39 +53,39 @@ class LogIndex(Protocol):
         deleted.
         """
 
-    def changes(self) -> Changes:
+    def changes(self) -> ChangeCounters:
         """Numbers that grow in the same atomic step as a topic is sealed, continued or deleted, as `Registry.changes`
         has them.
 
-        The kind is `TOPICS`, the key the topic's name. Where registry and index share a store, they share the numbers,
-        and either tells those of both.
+        The kind is `TOPICS_KIND`, the key the topic's name. Where registry and index share a store, they share the
+        numbers, and either tells those of both.
         """
 
-    def heads(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, Head]:
+    def heads(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, IndexHead]:
         """How far these partitions are indexed; one that never was has an empty head."""
 
-    def extend(self, topic: str, partition: int, expected: int, head: Head, segment: Segment | None) -> bool:
+    def extend(self, topic: str, partition: int, expected: int, head: IndexHead, segment: IndexSegment | None) -> bool:
         """Move a head on if its revision is still `expected`, and add the segment in between. False: it was not."""
 
-    def segment(self, topic: str, partition: int, offset: int) -> Segment | None:
+    def segment(self, topic: str, partition: int, offset: int) -> IndexSegment | None:
         """The last segment that begins at or before this offset. It may end before it, too."""
 
-    def segments(self, topic: str, partition: int, start: int, limit: int) -> Sequence[Segment]:
+    def segments(self, topic: str, partition: int, start: int, limit: int) -> Sequence[IndexSegment]:
         """The first segments that begin at or after an offset."""
 
-    def replace(self, topic: str, partition: int, segments: Sequence[Segment], end: int) -> None:
+    def replace(self, topic: str, partition: int, segments: Sequence[IndexSegment], end: int) -> None:
         """Have these segments be all that begin between the first of them and `end`.
 
         They must cover what those there are cover. At every moment each offset is covered by the old ones or the new.
         """
 
-    def let_go(self, topic: str, partition: int, oldest: int) -> Sequence[Location]:
+    def drop_before(self, topic: str, partition: int, oldest: int) -> Sequence[ArchiveLocation]:
         """What is before `oldest` is gone; segments wholly before it are dropped. Where their events lay."""
 
-    def note_compacted(self, topic: str, partition: int, before: int) -> None:
+    def set_compacted(self, topic: str, partition: int, before: int) -> None:
         """What is before this offset is to be read from the archive alone."""
 
-    def referred_to(self) -> Collection[str]:
+    def referenced_archive_keys(self) -> Collection[str]:
         """The keys of all archive objects that a segment of a topic lies in. Those that begin to be referred to
         meanwhile may be missing.
         """
@@ -99,10 +99,10 @@ class LogIndex(Protocol):
     def release(self, name: str, owner: str) -> None:
         """Give the name back, so that others can claim it."""
 
-    def progress(self, stream: str) -> Mapping[str, Progress]:
+    def progress(self, stream: str) -> Mapping[str, ShardProgress]:
         """How far each shard is counted, for all its partitions."""
 
-    def note_progress(self, stream: str, shard: str, progress: Progress) -> None:
+    def set_shard_progress(self, stream: str, shard: str, progress: ShardProgress) -> None:
         """The shard is counted so far, unless it is counted further already."""
 
     def close(self) -> None:

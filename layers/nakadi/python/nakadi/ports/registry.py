@@ -8,12 +8,12 @@ from zlib import crc32
 
 from msgspec import Struct, field
 
-BUCKETS = 128
+CHANGE_BUCKETS = 128
 """One change makes what is remembered of this part of all keys be read again. The numbers of all buckets fit the 4 KB
 that DynamoDB reads for one unit."""
 
 
-class Changes(Struct, frozen=True):
+class ChangeCounters(Struct, frozen=True):
     """For each bucket of keys how often something in it changed; buckets that are not mentioned stand at 0."""
 
     numbers: Mapping[int, int] = field(default_factory=dict)
@@ -22,8 +22,8 @@ class Changes(Struct, frozen=True):
         return self.numbers.get(bucket, 0)
 
 
-def bucket_of(kind: str, key: str) -> int:
-    return crc32(f"{kind}/{key}".encode()) % BUCKETS
+def change_bucket_of(kind: str, key: str) -> int:
+    return crc32(f"{kind}/{key}".encode()) % CHANGE_BUCKETS
 
 
 class Document(Struct, frozen=True):
@@ -34,11 +34,11 @@ class Document(Struct, frozen=True):
     revision: int
 
 
-ABSENT = 0
+ABSENT_REVISION = 0
 """The revision of what is not there."""
 
 
-class Put(Struct, frozen=True):
+class PutDocument(Struct, frozen=True):
     """Write a document if its revision is `expected`; None writes whatever is there."""
 
     kind: str
@@ -47,7 +47,7 @@ class Put(Struct, frozen=True):
     expected: int | None = None
 
 
-class Remove(Struct, frozen=True):
+class RemoveDocument(Struct, frozen=True):
     """Remove a document if its revision is `expected`; None removes whatever is there, also nothing."""
 
     kind: str
@@ -55,7 +55,7 @@ class Remove(Struct, frozen=True):
     expected: int | None = None
 
 
-class Check(Struct, frozen=True):
+class CheckRevision(Struct, frozen=True):
     """Write nothing here, and insist that the revision is `expected` while the other changes are made."""
 
     kind: str
@@ -63,22 +63,22 @@ class Check(Struct, frozen=True):
     expected: int
 
 
-Change = Put | Remove | Check
+DocumentChange = PutDocument | RemoveDocument | CheckRevision
 
 
-REMEMBERED = frozenset({"event-types", "settings", "subscriptions"})
+CACHED_KINDS = frozenset({"event-types", "settings", "subscriptions"})
 """Kinds of documents that processes remember for as long as `Registry.changes` tells no change. Documents that change
 often do not belong here: each change of one is counted in a place that all changes share."""
 
 
-ABSENCE_REMEMBERED = frozenset({"settings"})
+ABSENCE_CACHED_KINDS = frozenset({"settings"})
 """Of these kinds, processes also remember that a document is not there."""
 
 
 class ChangedMeanwhile(Exception):
     """Raised by `Registry.write` when a condition does not hold; `change` is the first such change."""
 
-    def __init__(self, change: Change) -> None:
+    def __init__(self, change: DocumentChange) -> None:
         super().__init__(f"{change.kind} {change.key!r} is not at revision {change.expected}")
         self.change = change
 
@@ -102,11 +102,11 @@ class Registry(Protocol):
         Each is as it was at some moment since the list began: of a write that is made meanwhile, some may be seen.
         """
 
-    def write(self, *changes: Change) -> None:
+    def write(self, *changes: DocumentChange) -> None:
         """Make all changes, or none and raise `ChangedMeanwhile`."""
 
-    def changes(self) -> Changes:
-        """Numbers that grow in the same atomic step as documents of the kinds in `REMEMBERED` change.
+    def changes(self) -> ChangeCounters:
+        """Numbers that grow in the same atomic step as documents of the kinds in `CACHED_KINDS` change.
 
         If a document was read after one answer, and a later answer has the same number for it, then the document was
         as it was read when that later answer was asked for. Documents that begin to be are counted where their absence

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from nakadi.model.events import Fate, Refused
+from nakadi.model.events import AppendResult, Refused
 from nakadi.schemas.values import text_of
 
 
@@ -98,7 +98,7 @@ def outcome_of_rejection(events: Sequence[Mapping[str, Any]], rejection: BatchRe
 
 
 def outcome_of_append(
-    read_events: Callable[[], Sequence[Mapping[str, Any]]], partitions: Sequence[int], fates: Mapping[int, Fate]
+    read_events: Callable[[], Sequence[Mapping[str, Any]]], partitions: Sequence[int], fates: Mapping[int, AppendResult]
 ) -> BatchOutcome:
     """The outcome of a batch whose partitions had these fates. Its events are looked at if not all were stored."""
     refused: dict[int, str] = {}

@@ -28,7 +28,7 @@ from nakadi.model.event_type import EventType, PartitionStrategy, SchemaType
 from nakadi.model.events import Record, Refused
 from nakadi.model.outcomes import Fault, NotPermitted, Outcome, TryLater, Unavailable
 from nakadi.ports.clock import Clock
-from nakadi.ports.event_log import Append, EventLogs, Fates, SealedTopic, UnknownTopic
+from nakadi.ports.event_log import Append, AppendResults, EventLogs, SealedTopic, UnknownTopic
 from nakadi.publishing.batch import Batch, BatchLimits, BatchPiece, WorkBudget
 from nakadi.publishing.enrichment import (
     BatchOrigin,
@@ -62,7 +62,7 @@ from nakadi.schemas.validation import Validators
 
 log = logging.getLogger(__name__)
 
-NO_FATES: Fates = {}
+NO_APPEND_RESULTS: AppendResults = {}
 
 _RECORD_FROM_TUPLE: Callable[[tuple[bytes, str | None, Attribute | None, str | None]], Record] = partial(
     tuple.__new__, Record
@@ -72,7 +72,7 @@ _RECORD_FROM_TUPLE: Callable[[tuple[bytes, str | None, Attribute | None, str | N
 TIMELINE_POLL_SECONDS = 0.05
 
 
-PublishingTask = Generator[Append, Fates, BatchOutcome]
+PublishingTask = Generator[Append, AppendResults, BatchOutcome]
 """Publishing as a generator: each append that it yields has to be made, and its fates sent or its exception thrown."""
 
 
@@ -186,10 +186,10 @@ class Publisher(Struct, frozen=True, kw_only=True):
         while True:
             try:
                 partitions, by_partition = prepare(event_type, sent, sender)
-                timeline, fates = event_type.timeline, NO_FATES
+                timeline, fates = event_type.timeline, NO_APPEND_RESULTS
                 if by_partition:
                     try:
-                        fates = yield Append(self.logs.of(timeline.storage_id), timeline.topic, by_partition)
+                        fates = yield Append(self.logs.for_storage(timeline.storage_id), timeline.topic, by_partition)
                     except Unavailable:
                         log.warning("Append to %s failed, outcome unknown", timeline.topic, exc_info=True)
                         fates = dict.fromkeys(by_partition, Refused("internal error"))
@@ -347,13 +347,13 @@ def _group_by_partition(partitions: Sequence[int], records: Iterable[Record]) ->
 Result = TypeVar("Result")
 
 
-def run_appends(task: Generator[Append, Fates, Result]) -> Result:
+def run_appends(task: Generator[Append, AppendResults, Result]) -> Result:
     """Run a generator to its result: make each append that it yields, and wait for it."""
     try:
         append = next(task)
         while True:
             try:
-                fates = append.now()
+                fates = append.run()
             except Exception as error:  # noqa: BLE001  # the task knows what it means
                 append = task.throw(error)
             else:

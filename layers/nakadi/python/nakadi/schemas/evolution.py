@@ -8,7 +8,7 @@ from datetime import datetime
 from msgspec import Struct
 
 from nakadi.model.event_type import ChangeLevel, CompatibilityMode, EventType, Schema
-from nakadi.model.outcomes import Incompatible, Invalid, Reason
+from nakadi.model.outcomes import IncompatibilityReason, IncompatibleSchema, Invalid
 from nakadi.schemas.diff import ChangeKind, SchemaChange, differences
 from nakadi.schemas.strict_json import parse
 from nakadi.schemas.values import Exhausted, first_that_fit
@@ -54,7 +54,7 @@ _MESSAGES: Mapping[ChangeKind, str] = {
 def next_schema(current: EventType, text: str, mode: CompatibilityMode, now: datetime) -> Schema:
     """The event type's schema after `text` was submitted with `mode`: the same one, or one with a new version.
 
-    `text` has passed `submission.checked`. Raises `Incompatible` if the mode so far does not allow the changes.
+    `text` has passed `submission.checked`. Raises `IncompatibleSchema` if the mode so far does not allow the changes.
     """
     if text == current.schema.text:
         return current.schema
@@ -63,7 +63,7 @@ def next_schema(current: EventType, text: str, mode: CompatibilityMode, now: dat
     refused = [each for each in changes if step.forbids(each.kind)]
     if refused:
         raise _incompatible(refused, step)
-    version = current.schema.version.bumped(step.level(changes))
+    version = current.schema.version.bumped_by(step.level(changes))
     return Schema(type=current.schema.type, text=text, version=version, created_at=now)
 
 
@@ -112,10 +112,10 @@ class _ModeChange(Struct, frozen=True):
         return f"mode `{self.before}`"
 
 
-def _incompatible(refused: Iterable[SchemaChange], step: _ModeChange) -> Incompatible:
+def _incompatible(refused: Iterable[SchemaChange], step: _ModeChange) -> IncompatibleSchema:
     shown = tuple(first_that_fit(refused, lambda change: change.path.text))
     listed = ", ".join(f"{each.path.text}: {_MESSAGES[each.kind]}" for each in shown)
-    return Incompatible(f"Invalid schema: {listed}", tuple(reason_against(each, str(step)) for each in shown))
+    return IncompatibleSchema(f"Invalid schema: {listed}", tuple(reason_against(each, str(step)) for each in shown))
 
 
 # Reasons --------------------------------------------------------------------------------------------------------------
@@ -220,14 +220,14 @@ _REASON_TEXTS: Mapping[ChangeKind, _ReasonTexts] = {
 _ANYTHING_ELSE = _ReasonTexts("{The} changed", "Consumers may rely on it as it was", "Keep it as it was")
 
 
-def reason_against(change: SchemaChange, forbidden_by: str) -> Reason:
+def reason_against(change: SchemaChange, forbidden_by: str) -> IncompatibilityReason:
     """Why a change is refused; `forbidden_by` names what forbids it, such as a mode."""
     words = _REASON_TEXTS.get(change.kind, _ANYTHING_ELSE)
     name = change.path.step
     the = f"schema at {change.path.text}" if name else "root of the schema"
     places = {"the": f"the {the}", "The": f"The {the}", "name": name, "path": change.path.text}
     changed = words.change.format_map(places)
-    return Reason(
+    return IncompatibilityReason(
         change.kind.value,
         change.path.text,
         f"{changed}. {words.harm}, so {forbidden_by} does not allow it. {words.advice}.",

@@ -10,7 +10,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from nakadi.model.event_type import Position
-from nakadi.model.events import EventLines, Record, Slice
+from nakadi.model.events import EventSlice, LazyEvents, Record
 
 MayRead = Callable[[Record], bool]
 
@@ -25,7 +25,7 @@ class EventChunk:
     the text of plain events: that is sent as it was stored, cut where batches end.
     """
 
-    def __init__(self, order: int, start: int, found: Slice) -> None:
+    def __init__(self, order: int, start: int, found: EventSlice) -> None:
         self.order = order
         self.start = start
         self.next = found.next_offset
@@ -33,7 +33,7 @@ class EventChunk:
         self.at_end = found.at_end
         self.events = found.events
         # The same events where the log gave their text, else None.
-        self.lines = found.events if isinstance(found.events, EventLines) else None
+        self.lines = found.events if isinstance(found.events, LazyEvents) else None
         if self.lines is not None:
             self.size = sum(len(each.text) + 1 - len(each.ends) for each in self.lines.lines)
             self.plain = True
@@ -64,7 +64,7 @@ class EventChunk:
     def offset_of(self, index: int) -> int:
         if self.lines is None:
             return self.events[index].offset
-        lines, line = self.lines.find(index)
+        lines, line = self.lines.find_block(index)
         return lines.first + line
 
     def texts(self, first: int, last: int) -> tuple[Sequence[bytes], int]:
@@ -72,7 +72,7 @@ class EventChunk:
         breaks these are."""
         if self.lines is None:
             return self.values[first:last], 0
-        texts = list(self.lines.texts(first, last))
+        texts = list(self.lines.texts_between(first, last))
         return texts, last - first - len(texts)
 
     def serialised(self, first: int, last: int, serialise: Callable[[], bytes]) -> bytes:
@@ -114,7 +114,7 @@ class EventRun:
     def stored_at(self, index: int) -> datetime:
         """When the event at an index was stored, counted from the run's first one; -1 is its last."""
         chunk, at = self.chunk, (self.first if index >= 0 else self.last) + index
-        return chunk.events[at].stored_at if chunk.lines is None else chunk.lines.find(at)[0].stored_at
+        return chunk.events[at].stored_at if chunk.lines is None else chunk.lines.find_block(at)[0].stored_at
 
     @property
     def values(self) -> Sequence[bytes]:

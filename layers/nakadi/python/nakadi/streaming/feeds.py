@@ -22,7 +22,7 @@ from nakadi.event_types.cursors import CursorError, CursorErrorKind, offset_digi
 from nakadi.event_types.snapshot import Cursors
 from nakadi.model.event_type import EventType, Position, Timeline
 from nakadi.model.events import TopicPartition
-from nakadi.model.outcomes import Unavailable, Unusable
+from nakadi.model.outcomes import Unavailable, UnusableCursor
 from nakadi.ports.event_log import EventLog, EventLogs, OffsetUnavailable, UnknownTopic
 from nakadi.streaming.chunks import EventChunk, EventRun
 
@@ -292,7 +292,7 @@ class Feeds:
 
     async def _watch(self, storage_id: str) -> _WatchedLog:
         loop = asyncio.get_running_loop()
-        event_log = await loop.run_in_executor(self._opening, self._logs.of, storage_id)
+        event_log = await loop.run_in_executor(self._opening, self._logs.for_storage, storage_id)
         # Another stream may have been here while this one waited: one watch is enough.
         if storage_id not in self._watched:
             self._watched[storage_id] = _WatchedLog(event_log, loop)
@@ -396,7 +396,7 @@ class PartitionReader:
         try:
             timeline, offset = self._cursors.next_event(self._event_type, position, self.partition)
         except CursorError as error:
-            raise Unusable(str(error)) from error
+            raise UnusableCursor(str(error)) from error
         self.leave()
         self._position = Position(timeline.order, offset - 1)
         self._timeline = timeline
@@ -414,7 +414,7 @@ class PartitionReader:
             self.lost = False
 
     def take(self) -> EventRun | None:
-        """The next events at hand, None when there are none yet. Raises `Unusable` when they are not there any more."""
+        """The next events at hand, None when there are none yet. Raises `UnusableCursor` when they are gone."""
         if self.lost or self._follower is None:
             return None
         try:
@@ -437,8 +437,8 @@ class PartitionReader:
             return self._position
         return Position(self._position.timeline, self._follower.offset - 1)
 
-    def _unavailable_error(self) -> Unusable:
+    def _unavailable_error(self) -> UnusableCursor:
         name = self._event_type.name
-        return Unusable(
+        return UnusableCursor(
             str(CursorError(CursorErrorKind.UNAVAILABLE, self.partition, offset_digits(self._position_reached()), name))
         )

@@ -16,7 +16,7 @@ from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.snapshot import Cursors
 from nakadi.model.authorization import Subject
 from nakadi.model.event_type import EventType, Position
-from nakadi.model.outcomes import Unusable
+from nakadi.model.outcomes import UnusableCursor
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import EventLogs
 from nakadi.streaming.access import ReadAccess, StreamAccessMonitor
@@ -125,4 +125,4 @@ class EventStreams:
         try:
             return self._cursors.starts(event_type, parse_cursors_header(cursors_header))
         except CursorError as error:
-            raise Unusable(str(error)) from error
+            raise UnusableCursor(str(error)) from error

@@ -16,7 +16,15 @@ from msgspec import Struct
 from nakadi.common.metrics import Metrics
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.objects import MemberPacker
-from nakadi.model.events import Bounds, Counted, Head, Location, Segment, microseconds, moment_of
+from nakadi.model.events import (
+    ArchiveLocation,
+    IndexHead,
+    IndexingState,
+    IndexSegment,
+    OffsetBounds,
+    datetime_from_microseconds,
+    microseconds_since_epoch,
+)
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.event_log import EventLog, OffsetUnavailable, UnknownTopic
 from nakadi.ports.log_index import LogIndex
@@ -92,23 +100,23 @@ class PackedMember(Struct, frozen=True):
     partition: int
     revision: int
     content: bytes
-    before: Counted
+    before: IndexingState
     end: int
     events: int
     since: int
     until: int
 
     @property
-    def head(self) -> Head:
-        return Head(Counted(next=self.end, latest=self.until))
+    def head(self) -> IndexHead:
+        return IndexHead(IndexingState(next=self.end, latest=self.until))
 
-    def segment(self, key: str, start: int) -> Segment:
-        return Segment(
+    def segment(self, key: str, start: int) -> IndexSegment:
+        return IndexSegment(
             before=self.before,
             count=self.end - self.before.next,
             since=self.since,
             until=self.until,
-            archived=Location(key, start, len(self.content)),
+            archived=ArchiveLocation(key, start, len(self.content)),
             events=self.events,
         )
 
@@ -166,7 +174,7 @@ class Archiver:
             raise
 
     def _read_and_pack(
-        self, topic: str, behind: dict[int, tuple[Head, Bounds]], pause: Callable[[], None]
+        self, topic: str, behind: dict[int, tuple[IndexHead, OffsetBounds]], pause: Callable[[], None]
     ) -> Sequence[PackedMember]:
         found: list[PackedMember] = []
         size = 0
@@ -180,17 +188,17 @@ class Archiver:
                 counted, revision, size = packed.head.counted, revision + 1, size + bytes_packed
         return found
 
-    def _skip_removed_events(self, topic: str, partition: int, head: Head, bounds: Bounds) -> Counted:
+    def _skip_removed_events(self, topic: str, partition: int, head: IndexHead, bounds: OffsetBounds) -> IndexingState:
         """Where to continue. What the hot half removed before it was archived had passed its retention, and what was
         archived before that is older still.
         """
         if bounds.oldest <= head.counted.next:
             return head.counted
-        self._index.let_go(topic, partition, bounds.oldest)
-        return Counted(next=bounds.oldest, latest=head.counted.latest)
+        self._index.drop_before(topic, partition, bounds.oldest)
+        return IndexingState(next=bounds.oldest, latest=head.counted.latest)
 
     def _pack_member(
-        self, topic: str, partition: int, revision: int, before: Counted, end: int, pause: Callable[[], None]
+        self, topic: str, partition: int, revision: int, before: IndexingState, end: int, pause: Callable[[], None]
     ) -> tuple[PackedMember | None, int]:
         packer = MemberPacker(topic, partition, self._directory.event_type_of(topic))
         offset, events, size = before.next, 0, 0
@@ -203,8 +211,8 @@ class Archiver:
             if not piece.events:
                 break
             packer.add(piece.events)
-            until = microseconds(piece.events[-1].stored_at)
-            since = since if events else microseconds(piece.events[0].stored_at)
+            until = microseconds_since_epoch(piece.events[-1].stored_at)
+            since = since if events else microseconds_since_epoch(piece.events[0].stored_at)
             events += len(piece.events)
             size += sum([len(event.record.value or b"") for event in piece.events])
             offset = piece.next_offset
@@ -215,7 +223,10 @@ class Archiver:
 
     def _store_and_index(self, topic: str, packed: Sequence[PackedMember]) -> None:
         key = objects.new_log_key(
-            self._namespace, self._directory.event_type_of(topic), topic, moment_of(min(each.since for each in packed))
+            self._namespace,
+            self._directory.event_type_of(topic),
+            topic,
+            datetime_from_microseconds(min(each.since for each in packed)),
         )
         self._store.put(key, b"".join([each.content for each in packed]))
         start = 0
@@ -241,7 +252,7 @@ def trim_hot_log(hot: EventLog, index: LogIndex, topic: str, partition: int, bef
 
     The last archived events stay: nothing that is not archived is older than they are, which is what makes this safe.
     """
-    latest = moment_of(index.heads([(topic, partition)])[topic, partition].counted.latest)
+    latest = datetime_from_microseconds(index.heads([(topic, partition)])[topic, partition].counted.latest)
     limit = latest if before is None else min(before, latest)
     if hot.offset_at(topic, partition, limit) > hot.bounds(topic, [partition])[partition].oldest:
         hot.trim(topic, partition, limit)

@@ -17,7 +17,14 @@ from nakadi.engines.archive.maintenance import (
     store_replacement,
 )
 from nakadi.engines.archive.objects import MemberPacker, archived_segments
-from nakadi.model.events import Bounds, Segment, StoredEvent, TopicPartition, microseconds, moment_of
+from nakadi.model.events import (
+    IndexSegment,
+    OffsetBounds,
+    StoredEvent,
+    TopicPartition,
+    datetime_from_microseconds,
+    microseconds_since_epoch,
+)
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import EventLog
@@ -44,7 +51,7 @@ class CompactionRule(Struct, frozen=True, kw_only=True):
         return self.newest[key] == event.offset and not self._is_expired_tombstone(event)
 
     def _is_expired_tombstone(self, event: StoredEvent) -> bool:
-        return event.record.value is None and microseconds(event.stored_at) < self.tombstones_before
+        return event.record.value is None and microseconds_since_epoch(event.stored_at) < self.tombstones_before
 
 
 # Rewriting ------------------------------------------------------------------------------------------------------------
@@ -72,14 +79,14 @@ class ArchiveRewriter:
             }
             rule = CompactionRule(oldest=oldest, end=end, last=last, newest=newest, tombstones_before=tombstones_before)
             tombstone_at = self._rewrite(topic, partition, segments, rule, renew_claim)
-            self._index.note_compacted(topic, partition, end)
+            self._index.set_compacted(topic, partition, end)
         return tombstone_at
 
     def _rewrite(
         self,
         topic: str,
         partition: int,
-        segments: Sequence[Segment],
+        segments: Sequence[IndexSegment],
         rule: CompactionRule,
         renew_claim: Callable[[], None],
     ) -> int | None:
@@ -94,8 +101,8 @@ class ArchiveRewriter:
         return min(tombstones, default=None)
 
     def _rewrite_group(
-        self, topic: str, partition: int, group: Sequence[Segment], keeps: EventFilter, tombstones: list[int]
-    ) -> Segment:
+        self, topic: str, partition: int, group: Sequence[IndexSegment], keeps: EventFilter, tombstones: list[int]
+    ) -> IndexSegment:
         """These segments as one, in an object of its own; a single one of which everything stays is left as it is."""
         packer = MemberPacker(topic, partition, self._directory.event_type_of(topic))
         events_read = kept = 0
@@ -103,7 +110,7 @@ class ArchiveRewriter:
             events = reading.read_segment(self._store, topic, partition, each)
             staying = [event for event in events if keeps(event)]
             tombstones += [
-                microseconds(event.stored_at)
+                microseconds_since_epoch(event.stored_at)
                 for event in staying
                 if event.record.value is None and event.record.key is not None
             ]
@@ -114,14 +121,14 @@ class ArchiveRewriter:
             return group[0]
         return store_replacement(group, packer.finish(), kept, self._store, topic, partition)
 
-    def _read_events(self, topic: str, partition: int, segments: Sequence[Segment]) -> Iterator[StoredEvent]:
+    def _read_events(self, topic: str, partition: int, segments: Sequence[IndexSegment]) -> Iterator[StoredEvent]:
         for each in segments:
             yield from reading.read_segment(self._store, topic, partition, each)
 
 
-def _group_small_segments(segments: Iterable[Segment]) -> Iterator[Sequence[Segment]]:
+def _group_small_segments(segments: Iterable[IndexSegment]) -> Iterator[Sequence[IndexSegment]]:
     """Neighbours that are small enough to be one segment."""
-    group: list[Segment] = []
+    group: list[IndexSegment] = []
     for segment in segments:
         together = [*group, segment]
         events = sum(each.count if each.events is None else each.events for each in together)
@@ -161,18 +168,18 @@ class ArchiveCompaction:
         self._tombstones: dict[TopicPartition, int | None] = {}
 
     def run(
-        self, topic: str, partition: int, bounds: Bounds, end: int, *, upto: datetime, tombstones_before: datetime
+        self, topic: str, partition: int, bounds: OffsetBounds, end: int, *, upto: datetime, tombstones_before: datetime
     ) -> None:
         if end > bounds.oldest:
             # Also when nothing is archived yet: an archiver that has begun may have read what is removed from the hot
             # half, and not the tombstone behind it. Once all is archived here, what it writes does not count.
             known = self._index.topic(topic)
             compacted = known.compacted.get(partition, 0) if known else 0
-            old = microseconds(tombstones_before)
+            old = microseconds_since_epoch(tombstones_before)
             due = self._is_due(topic, partition, compacted, end, old)
             if not (due and self._rewrite_archive(topic, partition, bounds.oldest, end, old)):
                 tombstones_before = min(
-                    tombstones_before, moment_of(self._compacted_until(topic, partition, compacted))
+                    tombstones_before, datetime_from_microseconds(self._compacted_until(topic, partition, compacted))
                 )
         self._hot.compact(topic, partition, upto=upto, tombstones_before=tombstones_before)
 
@@ -209,7 +216,7 @@ class ArchiveCompaction:
         segment = self._index.segment(topic, partition, compacted)
         if segment is None or segment.end <= compacted:
             return False
-        return moment_of(segment.since) < self._clock.now() - LONGEST_COMPACTION_INTERVAL
+        return datetime_from_microseconds(segment.since) < self._clock.now() - LONGEST_COMPACTION_INTERVAL
 
     def _compacted_until(self, topic: str, partition: int, compacted: int) -> int:
         """Everything that was stored before is compacted in the cold half, too; in microseconds."""

@@ -19,7 +19,7 @@ from nakadi.common.work import attempted
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.objects import MemberPacker
 from nakadi.engines.archive.reading import SegmentCache, read_segment
-from nakadi.model.events import Location, Segment, StoredEvent
+from nakadi.model.events import ArchiveLocation, IndexSegment, StoredEvent
 from nakadi.ports.archive_store import ArchiveStore, StoredObject
 from nakadi.ports.log_index import LogIndex
 
@@ -55,8 +55,8 @@ class ArchiveSweep(Struct, frozen=True):
         """Remove every object that was written before, and has no reference."""
         found = self._written_before(older_than, self._namespaces())
         # The references after the objects: what began to be referred to in between is seen.
-        referred_to = self.index.referred_to()
-        unused = [each for each in found if each.key not in referred_to]
+        referenced_archive_keys = self.index.referenced_archive_keys()
+        unused = [each for each in found if each.key not in referenced_archive_keys]
         gone: list[StoredObject] = []
         for start in range(0, len(unused), KEYS_PER_REMOVAL):
             some = unused[start : start + KEYS_PER_REMOVAL]
@@ -72,7 +72,7 @@ class ArchiveSweep(Struct, frozen=True):
     def _namespaces(self) -> Collection[str]:
         if self.namespaces is not None:
             return self.namespaces
-        return {objects.namespace_of_key(key) for key in self.index.referred_to()}
+        return {objects.namespace_of_key(key) for key in self.index.referenced_archive_keys()}
 
     def _written_before(self, moment: datetime, namespaces: Collection[str]) -> list[StoredObject]:
         return [
@@ -84,7 +84,7 @@ class ArchiveSweep(Struct, frozen=True):
 
     def _list_objects(self, namespace: str) -> Iterator[StoredObject]:
         for folder in (objects.LOG_FOLDER, objects.REWRITTEN_FOLDER):
-            yield from self.store.listed(f"{folder}{namespace}/")
+            yield from self.store.list_objects(f"{folder}{namespace}/")
 
 
 # Merging --------------------------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ class SegmentMerger(Struct, frozen=True, kw_only=True):
             return len(segments) - 1
 
     def _read_events(
-        self, topic: str, partition: int, group: Sequence[Segment]
+        self, topic: str, partition: int, group: Sequence[IndexSegment]
     ) -> Generator[Sequence[StoredEvent], None, None]:
         if not self.read_concurrently:
             yield from (read_segment(self.store, topic, partition, segment) for segment in group)
@@ -195,7 +195,7 @@ class SegmentMerger(Struct, frozen=True, kw_only=True):
             with closing(found):
                 yield from (events for _, events in found)
 
-    def _list_segments(self, topic: str, partition: int, first: int, end: int) -> Iterator[Segment]:
+    def _list_segments(self, topic: str, partition: int, first: int, end: int) -> Iterator[IndexSegment]:
         """All segments that begin there, also those that another one covers."""
         while found := self.index.segments(topic, partition, first, SEGMENTS_PER_PAGE):
             for segment in found:
@@ -204,9 +204,9 @@ class SegmentMerger(Struct, frozen=True, kw_only=True):
                 yield segment
             first = found[-1].first + 1
 
-    def _mergeable_groups(self, segments: Iterable[Segment]) -> Iterator[Sequence[Segment]]:
+    def _mergeable_groups(self, segments: Iterable[IndexSegment]) -> Iterator[Sequence[IndexSegment]]:
         """Neighbours that are small enough to be one segment, and old enough to go together."""
-        group: list[Segment] = []
+        group: list[IndexSegment] = []
         events = size = 0
         for segment in segments:
             small = segment.archived is not None and segment.archived.length <= self.small
@@ -227,7 +227,7 @@ class SegmentMerger(Struct, frozen=True, kw_only=True):
         if group:
             yield group
 
-    def _store_merged(self, topic: str, partition: int, group: Sequence[Segment]) -> Segment:
+    def _store_merged(self, topic: str, partition: int, group: Sequence[IndexSegment]) -> IndexSegment:
         packer = MemberPacker(topic, partition, self.event_type_of(topic))
         kept = 0
         with closing(self._read_events(topic, partition, group)) as found:
@@ -238,23 +238,23 @@ class SegmentMerger(Struct, frozen=True, kw_only=True):
 
 
 def store_replacement(
-    group: Sequence[Segment], content: bytes, events: int, store: ArchiveStore, topic: str, partition: int
-) -> Segment:
+    group: Sequence[IndexSegment], content: bytes, events: int, store: ArchiveStore, topic: str, partition: int
+) -> IndexSegment:
     """Store what is left of neighbours as an object of its own, and give the one segment that may replace them."""
     assert group[0].archived is not None
     key = objects.new_rewritten_key(group[0].archived.key, topic, partition, group[0].first)
     store.put(key, content)
-    return Segment(
+    return IndexSegment(
         before=group[0].before,
         count=group[-1].end - group[0].first,
         since=group[0].since,
         until=group[-1].until,
-        archived=Location(key, 0, len(content)),
+        archived=ArchiveLocation(key, 0, len(content)),
         events=events,
     )
 
 
-def _are_adjacent(segments: Sequence[Segment]) -> bool:
+def _are_adjacent(segments: Sequence[IndexSegment]) -> bool:
     archived = all(each.archived for each in segments)
     return archived and all(one.end == other.first for one, other in itertools.pairwise(segments))
 
@@ -271,10 +271,10 @@ class BlockCache:
         self._bytes = 0
         self.put = store.put
         self.remove = store.remove
-        self.listed = store.listed
+        self.list_objects = store.list_objects
         self.close = store.close
 
-    def get(self, location: Location) -> bytes:
+    def get(self, location: ArchiveLocation) -> bytes:
         number, start = divmod(location.start, BLOCK_BYTES)
         end = start + location.length
         if end > BLOCK_BYTES:
@@ -287,7 +287,7 @@ class BlockCache:
             if block is not None:
                 self._blocks.move_to_end((key, number))
                 return block
-        block = self._store.get(Location(key, number * BLOCK_BYTES, BLOCK_BYTES))
+        block = self._store.get(ArchiveLocation(key, number * BLOCK_BYTES, BLOCK_BYTES))
         with self._lock:
             if (key, number) not in self._blocks:
                 self._blocks[key, number] = block

@@ -17,7 +17,7 @@ import msgspec
 import orjson
 
 from nakadi.model.authorization import Attribute
-from nakadi.model.events import EventLines, Lines, Record, Segment, StoredEvent
+from nakadi.model.events import EventTextBlock, IndexSegment, LazyEvents, Record, StoredEvent
 from nakadi.ports.log_index import LogIndex
 
 # Gzip -----------------------------------------------------------------------------------------------------------------
@@ -156,20 +156,20 @@ def join_events(parts: Sequence[Sequence[StoredEvent]]) -> Sequence[StoredEvent]
     """Events that follow each other, as text where all of them are."""
     if len(parts) == 1:
         return parts[0]
-    texts = [each for each in parts if isinstance(each, EventLines)]
+    texts = [each for each in parts if isinstance(each, LazyEvents)]
     if len(texts) < len(parts):
         return tuple(chain.from_iterable(parts))
-    return EventLines([lines for each in texts for lines in each.lines])
+    return LazyEvents([lines for each in texts for lines in each.lines])
 
 
-def _parse_plain_lines(text: bytes, topic: str, partition: int) -> EventLines | None:
+def _parse_plain_lines(text: bytes, topic: str, partition: int) -> LazyEvents | None:
     """The events of lines that are as they are written here, without a key and the like: what most members have.
 
     None when there are others. No event is made here: most of them are sent as the text that they are. Neighbours that
     were stored at one time make one text; their lines begin alike, so that only the first of them has to be understood.
     """
     head, pattern = _line_start(topic, partition), _plain_line_pattern(topic, partition)
-    found: list[Lines] = []
+    found: list[EventTextBlock] = []
     place = following = 0
     while place < len(text):
         begin = pattern.match(text, place)
@@ -191,9 +191,9 @@ def _parse_plain_lines(text: bytes, topic: str, partition: int) -> EventLines | 
             if not text.startswith(beginning, place):
                 break
             place += len(beginning)
-        found.append(Lines(first, _parse_time(begin[3]), *_join_lines(values)))
+        found.append(EventTextBlock(first, _parse_time(begin[3]), *_join_lines(values)))
         following = offset
-    return EventLines(found)
+    return LazyEvents(found)
 
 
 def _join_lines(values: Sequence[bytes]) -> tuple[bytes, list[int]]:
@@ -303,7 +303,7 @@ MOST_FOLLOWING_SEGMENTS = 100
 """Segments that are asked for with one that may not have enough."""
 
 
-def archived_segments(index: LogIndex, topic: str, partition: int, start: int = 0) -> Iterator[Segment]:
+def archived_segments(index: LogIndex, topic: str, partition: int, start: int = 0) -> Iterator[IndexSegment]:
     """The segments that hold anything from an offset on, in their order."""
     segment = index.segment(topic, partition, start)
     following = start
@@ -316,8 +316,8 @@ def archived_segments(index: LogIndex, topic: str, partition: int, start: int = 
 
 
 def segments_for_read(
-    index: LogIndex, segment: Segment, topic: str, partition: int, start: int, limit: int
-) -> Sequence[Segment]:
+    index: LogIndex, segment: IndexSegment, topic: str, partition: int, start: int, limit: int
+) -> Sequence[IndexSegment]:
     """A segment, and if it has fewer events from `start` on than are asked for, some of those behind it: as many as
     have enough, if they are like this one."""
     missing = limit - count_events_from(segment, start)
@@ -327,7 +327,7 @@ def segments_for_read(
     return [segment, *index.segments(topic, partition, segment.end, wanted)]
 
 
-def count_events_from(segment: Segment, start: int) -> int:
+def count_events_from(segment: IndexSegment, start: int) -> int:
     """How many events of a segment lie behind an offset; at most, where compaction has left holes."""
     behind = segment.end - max(start, segment.first)
     return behind if segment.events is None else min(behind, segment.events)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from nakadi.common.metrics import Metrics
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.objects import count_events_from, first_segment_since, segments_for_read
-from nakadi.model.events import EventLines, Lines, Location, Segment, Slice, StoredEvent
+from nakadi.model.events import ArchiveLocation, EventSlice, EventTextBlock, IndexSegment, LazyEvents, StoredEvent
 from nakadi.ports.archive_store import ArchiveGone, ArchiveStore
 from nakadi.ports.log_index import LogIndex
 
@@ -61,14 +61,14 @@ class SegmentCache:
         self._metrics = metrics or Metrics()
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
-        self._members: OrderedDict[Location, Events] = OrderedDict()
+        self._members: OrderedDict[ArchiveLocation, Events] = OrderedDict()
         self._bytes = 0
-        self._ahead: dict[Location, Future[Events]] = {}
+        self._ahead: dict[ArchiveLocation, Future[Events]] = {}
         self._sequential_reads: OrderedDict[tuple[str, int, int], SequentialRead] = OrderedDict()
         self._readers: ThreadPoolExecutor | None = None
         self._closed = False
 
-    def read_segment(self, topic: str, partition: int, segment: Segment) -> Events:
+    def read_segment(self, topic: str, partition: int, segment: IndexSegment) -> Events:
         """The events of a segment that is archived. Raises `UnreadableSegment`."""
         location = _archived_location(segment)
         known, ahead = self._cached_or_pending(location)
@@ -82,8 +82,8 @@ class SegmentCache:
         return known
 
     def read_in_order(
-        self, topic: str, partition: int, segments: Iterable[Segment], start: int, limit: int, max_bytes: int
-    ) -> Generator[tuple[Segment, Events], None, None]:
+        self, topic: str, partition: int, segments: Iterable[IndexSegment], start: int, limit: int, max_bytes: int
+    ) -> Generator[tuple[IndexSegment, Events], None, None]:
         """The events of these segments, one after the other in their order, while those that follow are read.
 
         No more is asked for at once than what a reader is likely to need for so many events, or bytes, from `start` on.
@@ -91,7 +91,7 @@ class SegmentCache:
         `UnreadableSegment` where a segment is that cannot be read.
         """
         behind = iter(segments)
-        waiting: deque[tuple[Segment, Future[Events] | None]] = deque()
+        waiting: deque[tuple[IndexSegment, Future[Events] | None]] = deque()
         following = next(behind, None)
         events = size = 0
         try:
@@ -114,7 +114,7 @@ class SegmentCache:
 
     @staticmethod
     def _fits_read_ahead(
-        waiting: Sequence[tuple[Segment, object]], following: Segment, more_events: bool, more_bytes: bool
+        waiting: Sequence[tuple[IndexSegment, object]], following: IndexSegment, more_events: bool, more_bytes: bool
     ) -> bool:
         if not waiting:
             return True
@@ -122,7 +122,7 @@ class SegmentCache:
         fits = len(waiting) < MOST_READ_AHEAD and asked + _archived_location(following).length <= READ_AHEAD_BYTES
         return fits and more_events and more_bytes
 
-    def read_ahead(self, topic: str, partition: int, segments: Iterable[Segment]) -> int:
+    def read_ahead(self, topic: str, partition: int, segments: Iterable[IndexSegment]) -> int:
         """Read as many of these ahead as fit, since they will be needed soon. Returns where the last of them ends."""
         end = size = 0
         for segment in segments:
@@ -153,14 +153,14 @@ class SegmentCache:
         if readers is not None:
             readers.shutdown(cancel_futures=True)
 
-    def _cached_or_pending(self, location: Location) -> tuple[Events | None, Future[Events] | None]:
+    def _cached_or_pending(self, location: ArchiveLocation) -> tuple[Events | None, Future[Events] | None]:
         with self._lock:
             known = self._members.get(location)
             if known is not None:
                 self._members.move_to_end(location)
             return known, self._ahead.get(location)
 
-    def _begin_read(self, topic: str, partition: int, segment: Segment) -> Future[Events] | None:
+    def _begin_read(self, topic: str, partition: int, segment: IndexSegment) -> Future[Events] | None:
         """The read of a segment, begun unless it is under way; None if its events are known, or after closing."""
         location = _archived_location(segment)
         with self._lock:
@@ -175,7 +175,7 @@ class SegmentCache:
         begun.add_done_callback(self._removal_when_done(location))
         return begun
 
-    def _removal_when_done(self, location: Location) -> Callable[[Future[Events]], None]:
+    def _removal_when_done(self, location: ArchiveLocation) -> Callable[[Future[Events]], None]:
         def when_done(future: Future[Events]) -> None:
             with self._lock:
                 if self._ahead.get(location) is future:
@@ -183,13 +183,13 @@ class SegmentCache:
 
         return when_done
 
-    def _await_result(self, topic: str, partition: int, segment: Segment, future: Future[Events] | None) -> Events:
+    def _await_result(self, topic: str, partition: int, segment: IndexSegment, future: Future[Events] | None) -> Events:
         if future is not None:
             with suppress(CancelledError):
                 return future.result()
         return self.read_segment(topic, partition, segment)
 
-    def _read_segment(self, location: Location, topic: str, partition: int, segment: Segment) -> Events:
+    def _read_segment(self, location: ArchiveLocation, topic: str, partition: int, segment: IndexSegment) -> Events:
         self._metrics.cache_misses.add(1, "archive")
         try:
             events = read_segment(self._store, topic, partition, segment)
@@ -199,7 +199,7 @@ class SegmentCache:
         self._add_to_cache(location, events)
         return events
 
-    def _add_to_cache(self, location: Location, events: Events) -> None:
+    def _add_to_cache(self, location: ArchiveLocation, events: Events) -> None:
         with self._lock:
             if location not in self._members:
                 self._members[location] = events
@@ -209,12 +209,12 @@ class SegmentCache:
                 self._bytes -= gone.length
 
 
-def _archived_location(segment: Segment) -> Location:
+def _archived_location(segment: IndexSegment) -> ArchiveLocation:
     assert segment.archived is not None
     return segment.archived
 
 
-def read_segment(store: ArchiveStore, topic: str, partition: int, segment: Segment) -> Sequence[StoredEvent]:
+def read_segment(store: ArchiveStore, topic: str, partition: int, segment: IndexSegment) -> Sequence[StoredEvent]:
     """The events of a segment as they are in the store, where they must be as they were written."""
     location = segment.archived
     assert location is not None
@@ -228,14 +228,14 @@ def read_segment(store: ArchiveStore, topic: str, partition: int, segment: Segme
     return events
 
 
-def _check_contents(events: Sequence[StoredEvent], segment: Segment) -> None:
+def _check_contents(events: Sequence[StoredEvent], segment: IndexSegment) -> None:
     if events and not segment.first <= events[0].offset <= events[-1].offset < segment.end:
         raise objects.BadArchive(f"it has offsets {events[0].offset} to {events[-1].offset}")
     if segment.events is not None and len(events) != segment.events:
         raise objects.BadArchive(f"it has {len(events)} events of {segment.events}")
 
 
-def _log_unreadable(topic: str, partition: int, segment: Segment, why: str) -> UnreadableSegment:
+def _log_unreadable(topic: str, partition: int, segment: IndexSegment, why: str) -> UnreadableSegment:
     assert segment.archived is not None
     message = (
         f"Offsets {segment.first} to {segment.end - 1} of {topic}/{partition} cannot be read:"
@@ -253,7 +253,7 @@ class ArchiveReader:
         self._index = index
         self._segment_cache = segment_cache
 
-    def slice(self, topic: str, partition: int, start: int, limit: int, max_bytes: int) -> Slice | None:
+    def slice(self, topic: str, partition: int, start: int, limit: int, max_bytes: int) -> EventSlice | None:
         """Events from an offset on, as many as are asked for or as the segments looked at have; perhaps none, where
         compaction left none. None when nothing was ever archived there. Raises `UnreadableSegment`.
         """
@@ -270,8 +270,8 @@ class ArchiveReader:
             return self.read_from_segment(newer, topic, partition, start, limit, max_bytes)
 
     def read_from_segment(
-        self, segment: Segment, topic: str, partition: int, start: int, limit: int, max_bytes: int
-    ) -> Slice:
+        self, segment: IndexSegment, topic: str, partition: int, start: int, limit: int, max_bytes: int
+    ) -> EventSlice:
         """The same, from an offset in a segment that is archived and at hand."""
         segments = list(_connected_segments(segments_for_read(self._index, segment, topic, partition, start, limit)))
         sequential = self._segment_cache.take_sequential_read(topic, partition, start)
@@ -299,10 +299,15 @@ class ArchiveReader:
                     break
                 following = each.end
         self._read_ahead(topic, partition, segments, following, sequential)
-        return Slice(objects.join_events(parts), following)
+        return EventSlice(objects.join_events(parts), following)
 
     def _read_ahead(
-        self, topic: str, partition: int, segments: Sequence[Segment], following: int, sequential: SequentialRead | None
+        self,
+        topic: str,
+        partition: int,
+        segments: Sequence[IndexSegment],
+        following: int,
+        sequential: SequentialRead | None,
     ) -> None:
         """Have read what a reader will ask for next, if it came back for what follows.
 
@@ -340,7 +345,7 @@ class ArchiveReader:
         self._segment_cache.close()
 
 
-def _connected_segments(segments: Sequence[Segment]) -> Iterator[Segment]:
+def _connected_segments(segments: Sequence[IndexSegment]) -> Iterator[IndexSegment]:
     """Segments follow each other without a gap; what an index says otherwise must not be stepped over."""
     end = segments[0].first
     for segment in segments:
@@ -353,7 +358,7 @@ def _connected_segments(segments: Sequence[Segment]) -> Iterator[Segment]:
 def _fit_events(events: Events, begin: int, limit: int, max_bytes: int, *, some: bool) -> tuple[Events, int]:
     """The events from an index on that fit, at least one if there must be some, and their bytes."""
     end = min(len(events), begin + max(limit, 1 if some else 0))
-    if isinstance(events, EventLines):
+    if isinstance(events, LazyEvents):
         return _fit_lines(events.cut(begin, end), max_bytes, some=some)
     total = 0
     for index in range(begin, end):
@@ -364,9 +369,9 @@ def _fit_events(events: Events, begin: int, limit: int, max_bytes: int, *, some:
     return events[begin:end], total
 
 
-def _fit_lines(texts: Iterable[Lines], max_bytes: int, *, some: bool) -> tuple[EventLines, int]:
+def _fit_lines(texts: Iterable[EventTextBlock], max_bytes: int, *, some: bool) -> tuple[LazyEvents, int]:
     """The same, of events that are lines of text: their bytes are known without a look at each."""
-    taken: list[Lines] = []
+    taken: list[EventTextBlock] = []
     total = 0
     for lines in texts:
         # So many of them end before the text gets too long; the breaks between them do not count.
@@ -378,7 +383,7 @@ def _fit_lines(texts: Iterable[Lines], max_bytes: int, *, some: bool) -> tuple[E
             total += lines.ends[fitting - 1] - (fitting - 1)
         if fitting < len(lines.ends):
             break
-    return EventLines(taken), total
+    return LazyEvents(taken), total
 
 
 def _event_offset(event: StoredEvent) -> int:

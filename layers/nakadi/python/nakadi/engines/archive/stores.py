@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from urllib.parse import parse_qs, unquote, urlsplit
 from uuid import uuid4
 
-from nakadi.model.events import Location
+from nakadi.model.events import ArchiveLocation
 from nakadi.model.outcomes import BadSetting, Unavailable
 from nakadi.ports.archive_store import ArchiveGone, ArchiveStore, StoredObject
 
@@ -54,7 +54,7 @@ class MemoryStore:
             self._objects[key] = content
             self._times[key] = datetime.now(UTC)
 
-    def get(self, location: Location) -> bytes:
+    def get(self, location: ArchiveLocation) -> bytes:
         with self._check_open():
             content = self._objects.get(location.key)
         if content is None:
@@ -66,7 +66,7 @@ class MemoryStore:
             for key in keys:
                 self._objects.pop(key, None)
 
-    def listed(self, prefix: str) -> Iterator[StoredObject]:
+    def list_objects(self, prefix: str) -> Iterator[StoredObject]:
         with self._check_open():
             found = [StoredObject(key, len(content), self._times[key]) for key, content in self._objects.items()]
         yield from (each for each in found if each.key.startswith(prefix))
@@ -111,7 +111,7 @@ class FolderStore:
                 raise
             _make_durable(path.parent)
 
-    def get(self, location: Location) -> bytes:
+    def get(self, location: ArchiveLocation) -> bytes:
         with self._check_open():
             try:
                 with (self._folder / location.key).open("rb") as file:
@@ -127,7 +127,7 @@ class FolderStore:
                 path.unlink(missing_ok=True)
                 self._remove_empty(path.parent)
 
-    def listed(self, prefix: str) -> Iterator[StoredObject]:
+    def list_objects(self, prefix: str) -> Iterator[StoredObject]:
         with self._check_open():
             pass
         for folder, _, names in os.walk(self._folder / prefix):
@@ -193,7 +193,7 @@ class S3Store:
             )
         )
 
-    def get(self, location: Location) -> bytes:
+    def get(self, location: ArchiveLocation) -> bytes:
         from botocore.exceptions import ClientError  # noqa: PLC0415  # only who uses S3 has it
 
         last = location.start + location.length - 1
@@ -210,7 +210,7 @@ class S3Store:
 
         return self._call_s3(fetch, location.key)
 
-    def listed(self, prefix: str) -> Iterator[StoredObject]:
+    def list_objects(self, prefix: str) -> Iterator[StoredObject]:
         token: dict[str, str] = {}
         while True:
             wanted = {"Bucket": self._bucket, "Prefix": self._prefix + prefix, "MaxKeys": KEYS_PER_PAGE}

@@ -25,11 +25,19 @@ from nakadi.engines.archive.archiver import ArchivePolicy, Archiver, TopicOwners
 from nakadi.engines.archive.compaction import ArchiveCompaction
 from nakadi.engines.archive.maintenance import ArchiveSweep, PartitionBusy, SegmentMerger
 from nakadi.engines.archive.reading import ArchiveReader, SegmentCache, UnreadableSegment
-from nakadi.model.events import Bounds, Fate, Record, Slice, Topic, TopicPartition, microseconds
+from nakadi.model.events import (
+    AppendResult,
+    EventSlice,
+    OffsetBounds,
+    Record,
+    Topic,
+    TopicPartition,
+    microseconds_since_epoch,
+)
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock
-from nakadi.ports.event_log import Appended, EventLog, Fates, OffsetUnavailable, UnknownTopic
+from nakadi.ports.event_log import AppendCallback, AppendResults, EventLog, OffsetUnavailable, UnknownTopic
 from nakadi.ports.log_index import LogIndex
 
 log = logging.getLogger(__name__)
@@ -79,18 +87,18 @@ class TieredLog:
 
     # Events in
 
-    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, Fate]:
+    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
         fates = self._hot.append(topic, batches)
         self._worker.note_appended(topic, batches)
         return fates
 
-    def append_soon(self, topic: str, batches: Mapping[int, Sequence[Record]], done: Appended) -> None:
-        def note_and_pass_on(outcome: Fates | Exception) -> None:
+    def begin_append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: AppendCallback) -> None:
+        def note_and_pass_on(outcome: AppendResults | Exception) -> None:
             if not isinstance(outcome, Exception):
                 self._worker.note_appended(topic, batches)
             done(outcome)
 
-        self._hot.append_soon(topic, batches, note_and_pass_on)
+        self._hot.begin_append(topic, batches, note_and_pass_on)
 
     # Events out
 
@@ -103,7 +111,7 @@ class TieredLog:
         limit: int = 1000,
         max_bytes: int = 4_000_000,
         wait: float = 0.0,
-    ) -> Slice:
+    ) -> EventSlice:
         offset = start
         while True:
             found = None
@@ -119,14 +127,15 @@ class TieredLog:
             raise OffsetUnavailable(f"{start} is neither in the archive nor behind it")
         return found
 
-    def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
+    def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, OffsetBounds]:
         # The hot half first: it removes nothing that the index, read later, does not have.
         hot = self._hot.bounds(topic, partitions)
         known = self._index.topic(topic)
         if known is None:
             return hot
         return {
-            number: Bounds(self._oldest_offset(known, topic, number, each), each.next) for number, each in hot.items()
+            number: OffsetBounds(self._oldest_offset(known, topic, number, each), each.next)
+            for number, each in hot.items()
         }
 
     def offset_at(self, topic: str, partition: int, moment: datetime) -> int:
@@ -136,7 +145,7 @@ class TieredLog:
         if known is None:
             return found
         oldest = self._oldest_offset(known, topic, partition, hot)
-        at = microseconds(moment)
+        at = microseconds_since_epoch(moment)
         if oldest >= hot.oldest or self._archived_until(topic, partition) < at:
             return found
         cold = _unavailable_if_unreadable(
@@ -156,7 +165,7 @@ class TieredLog:
         # can only read what was kept. The other way round, it could archive in between what is trimmed here.
         known = self._index.topic(topic)
         if known is not None and offset > known.oldest.get(partition, 0):
-            self._index.let_go(topic, partition, offset)
+            self._index.drop_before(topic, partition, offset)
 
     def compact(self, topic: str, partition: int, *, upto: datetime, tombstones_before: datetime) -> None:
         bounds = self.bounds(topic, [partition])[partition]
@@ -192,7 +201,7 @@ class TieredLog:
 
     def _read_hot(
         self, topic: str, partition: int, start: int, limit: int, max_bytes: int, wait: float
-    ) -> Slice | None:
+    ) -> EventSlice | None:
         """What the hot half has; what the archive has, if the hot half has removed it; else None."""
         try:
             return self._hot.read(topic, partition, start, limit=limit, max_bytes=max_bytes, wait=wait)
@@ -203,7 +212,7 @@ class TieredLog:
                 raise
             return self._read_archive(topic, partition, start, limit, max_bytes)
 
-    def _read_archive(self, topic: str, partition: int, start: int, limit: int, max_bytes: int) -> Slice | None:
+    def _read_archive(self, topic: str, partition: int, start: int, limit: int, max_bytes: int) -> EventSlice | None:
         if self._closed:
             raise Unavailable("The event log is closed.")
         known = self._index.topic(topic)
@@ -214,7 +223,7 @@ class TieredLog:
             return None
         return _unavailable_if_unreadable(lambda: self._archive.slice(topic, partition, start, limit, max_bytes))
 
-    def _oldest_offset(self, known: Topic, topic: str, partition: int, hot: Bounds) -> int:
+    def _oldest_offset(self, known: Topic, topic: str, partition: int, hot: OffsetBounds) -> int:
         """The oldest offset that either half has. The archive has nothing to offer if it ends before the hot half
         begins: then it was switched off for so long that what it has is of no more use.
         """

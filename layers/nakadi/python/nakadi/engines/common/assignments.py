@@ -13,12 +13,12 @@ from nakadi.model.event_type import Position
 from nakadi.model.subscription import (
     Assignment,
     CommitResult,
+    CommittedOffset,
     EndedReset,
-    Entry,
     EventTypePartition,
-    Offset,
     OffsetsCommitted,
     ParkedEvent,
+    PartitionAssignment,
     Redrive,
     Replay,
     Reset,
@@ -26,7 +26,7 @@ from nakadi.model.subscription import (
     Session,
     SetOffsets,
 )
-from nakadi.ports.coordination import MOST_PARKED, MOST_PARKED_BYTES, MOST_PLACES
+from nakadi.ports.coordination import MAX_PARKED_BYTES, MAX_PARKED_PER_CALL, MAX_PARTITIONS_PER_WRITE
 
 # Assignments as text --------------------------------------------------------------------------------------------------
 
@@ -116,7 +116,7 @@ def _reset_task_from_body(body: Mapping[str, Any]) -> ResetTask:
     )
 
 
-def _entry_row(entry: Entry) -> Sequence[Any]:
+def _entry_row(entry: PartitionAssignment) -> Sequence[Any]:
     end = entry.search_end
     search_end = None if end is None else [end.timeline, end.offset]
     row = [entry.place.event_type, entry.place.partition, entry.owner, entry.next, entry.fails, search_end]
@@ -127,11 +127,11 @@ def _replay_row(replay: Replay) -> Sequence[Any]:
     return [replay.id, replay.until.timeline, replay.until.offset, replay.keys]
 
 
-def _entry_from_row(row: Sequence[Any]) -> Entry:
+def _entry_from_row(row: Sequence[Any]) -> PartitionAssignment:
     event_type, partition, owner, following, fails, search_end, *rest = row
     end = None if search_end is None else Position(*search_end)
     replay = _replay_from_row(rest[0]) if rest else None
-    return Entry(EventTypePartition(event_type, partition), owner, following, fails, end, replay)
+    return PartitionAssignment(EventTypePartition(event_type, partition), owner, following, fails, end, replay)
 
 
 def _replay_from_row(row: Sequence[Any]) -> Replay:
@@ -181,12 +181,12 @@ def owners_after_change(
     if after.keys() - before.keys() - positions.keys():
         raise ValueError("a new entry without a position")
     touched = {place: owner for place, owner in after.items() if place in positions or before[place] != owner}
-    if len(touched) > MOST_PLACES:
-        raise ValueError(f"{len(touched)} partitions in one write, {MOST_PLACES} are the most")
+    if len(touched) > MAX_PARTITIONS_PER_WRITE:
+        raise ValueError(f"{len(touched)} partitions in one write, {MAX_PARTITIONS_PER_WRITE} are the most")
     return touched
 
 
-def commit_result(offset: Offset | None, session: str, position: Position) -> CommitResult:
+def commit_result(offset: CommittedOffset | None, session: str, position: Position) -> CommitResult:
     """What becomes of a commit where this is stored."""
     if offset is None or offset.owner != session:
         return CommitResult.NOT_OWNED
@@ -201,11 +201,13 @@ def committed_offsets(
     return OffsetsCommitted(session, tuple(moved)) if moved else None
 
 
-def offset_after_change(old: Offset | None, owner: str | None, position: Position | None, now: datetime) -> Offset:
+def offset_after_change(
+    old: CommittedOffset | None, owner: str | None, position: Position | None, now: datetime
+) -> CommittedOffset:
     """The offset after a write gave it this owner, and perhaps this position."""
     at = position if position is not None else old.position if old is not None else None
     assert at is not None, "a new entry has a position"
-    return Offset(at, owner, now)
+    return CommittedOffset(at, owner, now)
 
 
 def partition_to_park_in(events: Sequence[ParkedEvent]) -> EventTypePartition:
@@ -216,12 +218,12 @@ def partition_to_park_in(events: Sequence[ParkedEvent]) -> EventTypePartition:
     if len({each.parked.position for each in events}) < len(events):
         raise ValueError("two events at one position")
     size = sum(len(each.value) for each in events)
-    if len(events) > MOST_PARKED or (size > MOST_PARKED_BYTES and len(events) > 1):
+    if len(events) > MAX_PARKED_PER_CALL or (size > MAX_PARKED_BYTES and len(events) > 1):
         raise ValueError(f"{len(events)} events with {size} bytes are too many for one step")
     return places.pop()
 
 
-def parking_result(offset: Offset | None, session: str, upto: Position | None) -> CommitResult:
+def parking_result(offset: CommittedOffset | None, session: str, upto: Position | None) -> CommitResult:
     """What becomes of events to be parked where this is stored."""
     if upto is None and offset is not None and offset.owner == session:
         return CommitResult.COMMITTED

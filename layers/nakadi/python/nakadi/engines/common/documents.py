@@ -11,17 +11,25 @@ from typing import Any
 import orjson
 from msgspec.structs import replace
 
-from nakadi.model.events import Counted, Location, Mark, Progress, Segment, Topic, UnfinishedAppend
+from nakadi.model.events import (
+    ArchiveLocation,
+    IndexingState,
+    IndexSegment,
+    RecordPosition,
+    ShardProgress,
+    Topic,
+    UnfinishedAppend,
+)
 from nakadi.ports.registry import (
-    ABSENCE_REMEMBERED,
-    ABSENT,
-    REMEMBERED,
-    Change,
+    ABSENCE_CACHED_KINDS,
+    ABSENT_REVISION,
+    CACHED_KINDS,
     ChangedMeanwhile,
-    Check,
+    CheckRevision,
     Document,
-    Put,
-    bucket_of,
+    DocumentChange,
+    PutDocument,
+    change_bucket_of,
 )
 
 MOST_CHANGES = 99
@@ -44,29 +52,32 @@ def documents_from_json(array: bytes | str) -> Sequence[Document]:
     return [Document(key, body, revision) for key, revision, body in orjson.loads(array)]
 
 
-def check_changes_of_one_write(changes: Sequence[Change]) -> None:
+def check_changes_of_one_write(changes: Sequence[DocumentChange]) -> None:
     if len(changes) > MOST_CHANGES:
         raise ValueError(f"{len(changes)} changes in one write, {MOST_CHANGES} are the most")
     if len({(change.kind, change.key) for change in changes}) < len(changes):
         raise ValueError("two changes of one document in one write")
 
 
-def document_after_change(change: Change, revision: int) -> Document | None:
-    """The document that a `Put` makes of one at this revision, None for other changes; raises `ChangedMeanwhile`."""
+def document_after_change(change: DocumentChange, revision: int) -> Document | None:
+    """The document that a `PutDocument` makes of one at this revision, None for other changes.
+
+    Raises `ChangedMeanwhile`.
+    """
     if change.expected not in (None, revision):
         raise ChangedMeanwhile(change)
-    return Document(change.key, change.body, revision + 1) if isinstance(change, Put) else None
+    return Document(change.key, change.body, revision + 1) if isinstance(change, PutDocument) else None
 
 
-def buckets_to_count(changes: Sequence[Change]) -> Collection[int]:
+def buckets_to_count(changes: Sequence[DocumentChange]) -> Collection[int]:
     """Where changes are counted of what processes remember; in order, so that writers meet in one order."""
-    return sorted({bucket_of(change.kind, change.key) for change in changes if _is_counted(change)})
+    return sorted({change_bucket_of(change.kind, change.key) for change in changes if _is_counted(change)})
 
 
-def _is_counted(change: Change) -> bool:
-    if isinstance(change, Check) or change.kind not in REMEMBERED:
+def _is_counted(change: DocumentChange) -> bool:
+    if isinstance(change, CheckRevision) or change.kind not in CACHED_KINDS:
         return False
-    return change.expected != ABSENT or change.kind in ABSENCE_REMEMBERED
+    return change.expected != ABSENT_REVISION or change.kind in ABSENCE_CACHED_KINDS
 
 
 # Log indexes ----------------------------------------------------------------------------------------------------------
@@ -84,18 +95,18 @@ def latest_plausible_expiry(now: float, seconds: float) -> float:
     return now + max(seconds, 0) + CLOCK_DIFFERENCE_SECONDS
 
 
-def shard_progress_text(progress: Progress) -> str:
+def shard_progress_text(progress: ShardProgress) -> str:
     """As long as every other, so that later progress is the greater text."""
     return f"{progress.sequence:0{SEQUENCE_DIGITS}d} {progress.ended:d} {progress.complete_at or 0:020d}"
 
 
-def shard_progress_from_text(body: str) -> Progress:
+def shard_progress_from_text(body: str) -> ShardProgress:
     """Bodies of earlier versions have the sequence number alone, and are less than those of the same number."""
     sequence, *more = body.split()
     if not more:
-        return Progress(int(sequence))
+        return ShardProgress(int(sequence))
     ended, complete_at = map(int, more)
-    return Progress(int(sequence), bool(ended), complete_at or None)
+    return ShardProgress(int(sequence), bool(ended), complete_at or None)
 
 
 def following_topic(name: str, known: Topic, behind: Sequence[str]) -> Topic:
@@ -148,15 +159,15 @@ def topic_from_json(body: str) -> Topic:
     )
 
 
-def counted_json(counted: Counted) -> str:
+def counted_json(counted: IndexingState) -> str:
     return _json_text(_counted_document(counted))
 
 
-def counted_from_json(body: str) -> Counted:
+def counted_from_json(body: str) -> IndexingState:
     return _counted_from_document(orjson.loads(body))
 
 
-def segment_json(segment: Segment) -> str:
+def segment_json(segment: IndexSegment) -> str:
     return _json_text(
         {
             "before": _counted_document(segment.before),
@@ -169,22 +180,22 @@ def segment_json(segment: Segment) -> str:
     )
 
 
-def segment_from_json(body: str) -> Segment:
+def segment_from_json(body: str) -> IndexSegment:
     return segment_from_document(orjson.loads(body))
 
 
-def segment_from_document(found: Mapping[str, Any]) -> Segment:
-    return Segment(
+def segment_from_document(found: Mapping[str, Any]) -> IndexSegment:
+    return IndexSegment(
         before=_counted_from_document(found["before"]),
         count=found["count"],
         since=found["since"],
         until=found["until"],
-        archived=Location(*found["archived"]) if found["archived"] else None,
+        archived=ArchiveLocation(*found["archived"]) if found["archived"] else None,
         events=found.get("events"),
     )
 
 
-def _counted_document(counted: Counted) -> Mapping[str, Any]:
+def _counted_document(counted: IndexingState) -> Mapping[str, Any]:
     return {
         "mark": _mark_document(counted.mark),
         "next": counted.next,
@@ -194,12 +205,12 @@ def _counted_document(counted: Counted) -> Mapping[str, Any]:
     }
 
 
-def _counted_from_document(found: Mapping[str, Any]) -> Counted:
+def _counted_from_document(found: Mapping[str, Any]) -> IndexingState:
     parts = [
-        UnfinishedAppend(bytes.fromhex(append), number, Mark(mark[0], int(mark[1])), arrived)
+        UnfinishedAppend(bytes.fromhex(append), number, RecordPosition(mark[0], int(mark[1])), arrived)
         for append, number, mark, arrived in found["parts"]
     ]
-    return Counted(
+    return IndexingState(
         mark=_mark_from_document(found["mark"]),
         next=found["next"],
         latest=found["latest"],
@@ -208,12 +219,12 @@ def _counted_from_document(found: Mapping[str, Any]) -> Counted:
     )
 
 
-def _mark_document(mark: Mark | None) -> list[str] | None:
+def _mark_document(mark: RecordPosition | None) -> list[str] | None:
     return None if mark is None else [mark.shard, str(mark.sequence)]
 
 
-def _mark_from_document(found: list[str] | None) -> Mark | None:
-    return None if found is None else Mark(found[0], int(found[1]))
+def _mark_from_document(found: list[str] | None) -> RecordPosition | None:
+    return None if found is None else RecordPosition(found[0], int(found[1]))
 
 
 def _json_text(document: Any) -> str:

@@ -20,9 +20,9 @@ from functools import partial
 from msgspec import Struct
 
 from nakadi.engines.common.listeners import append_at_once
-from nakadi.model.events import Bounds, Fate, Record, Refused, Slice
+from nakadi.model.events import AppendResult, EventSlice, OffsetBounds, Record, Refused
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports.event_log import Adopting, Appended, EventLog, UnknownTopic
+from nakadi.ports.event_log import AppendCallback, EventLog, TopicAdoptingLog, UnknownTopic
 
 INTERNAL_ERROR = "internal error"
 TIMED_OUT = "timed out"
@@ -153,17 +153,17 @@ class FaultyLog:
         self._log = log
         self._faults = faults
 
-    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, Fate]:
+    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
         return self._append(topic, batches, self._orders_for(topic, batches))
 
-    def append_soon(self, topic: str, batches: Mapping[int, Sequence[Record]], done: Appended) -> None:
+    def begin_append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: AppendCallback) -> None:
         orders = self._orders_for(topic, batches)
         if orders or self._faults.are_stopped:
             # They may let it wait, and the log behind is asked in between: on a thread of its own, for they are few.
             append = partial(self._append, topic, batches, orders)
             threading.Thread(target=append_at_once, args=(append, done), name="nakadi-faulty-append").start()
         else:
-            self._log.append_soon(topic, batches, done)
+            self._log.begin_append(topic, batches, done)
 
     def _orders_for(self, topic: str, partitions: Collection[int]) -> Mapping[int, _FaultOrder]:
         if self._faults.are_stopped:
@@ -174,7 +174,7 @@ class FaultyLog:
 
     def _append(
         self, topic: str, batches: Mapping[int, Sequence[Record]], orders: Mapping[int, _FaultOrder]
-    ) -> Mapping[int, Fate]:
+    ) -> Mapping[int, AppendResult]:
         self._faults.require_running()
         if any(order.kind is _FaultKind.THROTTLE for order in orders.values()):
             raise Unavailable("The event log was throttled on purpose.")
@@ -194,7 +194,7 @@ class FaultyLog:
         limit: int = 1000,
         max_bytes: int = 4_000_000,
         wait: float = 0.0,
-    ) -> Slice:
+    ) -> EventSlice:
         self._faults.require_running()
         if self._faults.take_fault_for(topic, partition, _FaultKind.THROTTLE_READS):
             raise Unavailable("The event log was throttled on purpose.")
@@ -215,14 +215,14 @@ class FaultyLog:
 
     def adopt_topic(self, topic: str) -> int:
         log = self._log_unless_stopped()
-        if not isinstance(log, Adopting):
+        if not isinstance(log, TopicAdoptingLog):
             raise UnknownTopic(topic)  # no other program writes into this log
         return log.adopt_topic(topic)
 
     def delete_topic(self, topic: str) -> None:
         self._log_unless_stopped().delete_topic(topic)
 
-    def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
+    def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, OffsetBounds]:
         return self._log_unless_stopped().bounds(topic, partitions)
 
     def offset_at(self, topic: str, partition: int, moment: datetime) -> int:
@@ -244,9 +244,9 @@ class FaultyLog:
         self._faults.require_running()
         return self._log
 
-    def _with_repeated_events(self, found: Slice, topic: str, partition: int, start: int) -> Slice:
+    def _with_repeated_events(self, found: EventSlice, topic: str, partition: int, start: int) -> EventSlice:
         oldest = self._log.bounds(topic, [partition])[partition].oldest
         first = max(start, oldest)
         earlier = self._log.read(topic, partition, first, limit=found.events[0].offset - first or 1).events
         again = tuple(event for event in earlier if event.offset < found.events[0].offset)
-        return Slice((*again, *found.events), found.next_offset)
+        return EventSlice((*again, *found.events), found.next_offset)

@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 
-from nakadi.model.events import Record, Slice
+from nakadi.model.events import EventSlice, Record
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import SubscriptionReport
-from nakadi.ports.event_log import Appended, Fates
+from nakadi.ports.event_log import AppendCallback, AppendResults
 
 # Events ---------------------------------------------------------------------------------------------------------------
 
@@ -49,7 +49,7 @@ class PartitionListeners:
                 # An error of one listener must not affect the other listeners or the publisher.
                 _log.exception("a listener failed")
 
-    def wait_for_events(self, topic: str, partition: int, look: Callable[[], Slice], wait: float) -> Slice:
+    def wait_for_events(self, topic: str, partition: int, look: Callable[[], EventSlice], wait: float) -> EventSlice:
         """What `look` finds, once it finds something or so many seconds have passed."""
         found = look()
         if found.events or wait <= 0:
@@ -198,10 +198,10 @@ class ChangePoller(ABC):
 Batches = Mapping[int, Sequence[Record]]
 
 
-def append_at_once(append: Callable[[], Fates], done: Appended) -> None:
+def append_at_once(append: Callable[[], AppendResults], done: AppendCallback) -> None:
     """Make an append, and call `done` with what it returns or raises."""
     try:
-        outcome: Fates | Exception = append()
+        outcome: AppendResults | Exception = append()
     except Exception as error:  # noqa: BLE001  # it is for the one who is called
         outcome = error
     done(outcome)
@@ -210,14 +210,14 @@ def append_at_once(append: Callable[[], Fates], done: Appended) -> None:
 class AppendThreads:
     """Threads for appends that wait, started when they are first needed."""
 
-    def __init__(self, append: Callable[[str, Batches], Fates], threads: int = 64) -> None:
+    def __init__(self, append: Callable[[str, Batches], AppendResults], threads: int = 64) -> None:
         self._append = append
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="nakadi-append")
 
-    def append_soon(self, topic: str, batches: Batches, done: Appended) -> None:
+    def begin_append(self, topic: str, batches: Batches, done: AppendCallback) -> None:
         self.call(partial(self._append, topic, batches), done)
 
-    def call(self, append: Callable[[], Fates], done: Appended) -> None:
+    def call(self, append: Callable[[], AppendResults], done: AppendCallback) -> None:
         try:
             self._threads.submit(append_at_once, append, done)
         except RuntimeError:

@@ -55,16 +55,16 @@ from nakadi.engines.dynamodb.coordination_table import (
 )
 from nakadi.model.authorization import Attribute
 from nakadi.model.event_type import Position
-from nakadi.model.events import microseconds, moment_of
+from nakadi.model.events import datetime_from_microseconds, microseconds_since_epoch
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import (
-    NOTHING_YET,
+    EMPTY_ASSIGNMENT,
     Assignment,
     CommitResult,
+    CommittedOffset,
     EventTypePartition,
-    Offset,
-    Parked,
     ParkedEvent,
+    ParkedEventInfo,
     SubscriptionChange,
     SubscriptionReport,
 )
@@ -95,7 +95,7 @@ class DynamoDbCoordination:
 
     def assignment(self, subscription: str) -> Assignment:
         found = self._table.find(place_of(subscription), ASSIGNMENT)
-        return NOTHING_YET if found is None else assignment_of(found)
+        return EMPTY_ASSIGNMENT if found is None else assignment_of(found)
 
     def write(
         self, subscription: str, old: Assignment, new: Assignment, now: datetime, positions: Positions | None = None
@@ -129,7 +129,7 @@ class DynamoDbCoordination:
 
     # Offsets
 
-    def offsets(self, subscription: str) -> Mapping[EventTypePartition, Offset]:
+    def offsets(self, subscription: str) -> Mapping[EventTypePartition, CommittedOffset]:
         found = self._table.list_items(place_of(subscription), Item.item.startswith(OFFSET))
         return {place_in(each.item): offset_of(each) for each in found}
 
@@ -163,7 +163,7 @@ class DynamoDbCoordination:
     ) -> tuple[CommitResult, bool]:
         """What became of it, and whether it is news that this partition moves."""
         item = self._table.items(place_of(subscription), offset_item(place))
-        since, token = microseconds(now), uuid4().hex[:12]
+        since, token = microseconds_since_epoch(now), uuid4().hex[:12]
 
         def attempt(in_doubt: bool) -> CommitResult | None:
             try:
@@ -222,7 +222,7 @@ class DynamoDbCoordination:
         place: EventTypePartition | None = None,
         after: tuple[EventTypePartition, Position] | None = None,
         limit: int = 1000,
-    ) -> Sequence[Parked]:
+    ) -> Sequence[ParkedEventInfo]:
         return self._lot.listed(subscription, place, after, limit)
 
     def parked_value(self, subscription: str, place: EventTypePartition, position: Position) -> bytes | None:
@@ -252,7 +252,7 @@ class DynamoDbCoordination:
         self._table.remove(LEASES, [holder])
 
     def leases(self) -> Mapping[str, datetime]:
-        return {each.item: moment_of(int(each.until)) for each in self._table.list_items(LEASES)}
+        return {each.item: datetime_from_microseconds(int(each.until)) for each in self._table.list_items(LEASES)}
 
     # News
 
@@ -321,7 +321,7 @@ class ParkedEventItems:
             if upto is None:
                 transaction.condition_check(self._table.items, *offset, condition=Item.owner == session)
             else:
-                actions = moved_to(upto, microseconds(now))
+                actions = moved_to(upto, microseconds_since_epoch(now))
                 transaction.update(self._table.items(*offset), actions, may_move(session, upto))
             for each in added:
                 transaction.save(each)
@@ -341,7 +341,7 @@ class ParkedEventItems:
         place: EventTypePartition | None,
         after: tuple[EventTypePartition, Position] | None,
         limit: int,
-    ) -> Sequence[Parked]:
+    ) -> Sequence[ParkedEventInfo]:
         within = "" if place is None else _key(place)
         behind = "" if after is None else _key(*after) + LAST
         low, high = max(within, behind), within + LAST
@@ -422,22 +422,22 @@ def _key_of_piece(item: str) -> str:
     return item.rsplit("#", 2)[0]
 
 
-def _body(parked: Parked) -> str:
+def _body(parked: ParkedEventInfo) -> str:
     owner = None if parked.owner is None else [parked.owner.data_type, parked.owner.value]
-    moments = [microseconds(parked.stored_at), microseconds(parked.parked_at)]
+    moments = [microseconds_since_epoch(parked.stored_at), microseconds_since_epoch(parked.parked_at)]
     return orjson.dumps([parked.key, parked.fails, *moments, parked.replay, owner]).decode()
 
 
-def _parked_event_of(item: CoordinationItem) -> Parked:
+def _parked_event_of(item: CoordinationItem) -> ParkedEventInfo:
     event_type, partition, timeline, offset = item.item.rsplit("#", 3)
     key, fails, stored_at, parked_at, replay, owner = orjson.loads(item.body)
-    return Parked(
+    return ParkedEventInfo(
         place=EventTypePartition(event_type, partition),
         position=Position(int(timeline), int(offset)),
         key=key,
         fails=fails,
-        stored_at=moment_of(stored_at),
-        parked_at=moment_of(parked_at),
+        stored_at=datetime_from_microseconds(stored_at),
+        parked_at=datetime_from_microseconds(parked_at),
         replay=replay,
         owner=None if owner is None else Attribute(*owner),
     )

@@ -39,9 +39,9 @@ from nakadi.engines.dynamodb.client import (
     transaction_of,
 )
 from nakadi.model.event_type import Position
-from nakadi.model.events import microseconds, moment_of
+from nakadi.model.events import datetime_from_microseconds, microseconds_since_epoch
 from nakadi.model.outcomes import Invalid, Unavailable
-from nakadi.model.subscription import Assignment, EventTypePartition, Offset, SubscriptionChange
+from nakadi.model.subscription import Assignment, CommittedOffset, EventTypePartition, SubscriptionChange
 
 # Items ----------------------------------------------------------------------------------------------------------------
 
@@ -131,12 +131,18 @@ def assignment_of(item: CoordinationItem) -> Assignment:
     return assignment_from_text(text, int(item.revision))
 
 
-def offset_of(item: CoordinationItem) -> Offset:
-    return Offset(Position(int(item.timeline), int(item.position)), item.owner, moment_of(int(item.since)))
+def offset_of(item: CoordinationItem) -> CommittedOffset:
+    return CommittedOffset(
+        Position(int(item.timeline), int(item.position)), item.owner, datetime_from_microseconds(int(item.since))
+    )
 
 
 def lease(until: datetime, asked: int) -> Mapping[str, Any]:
-    return {"until": microseconds(until), "asked": asked, "expires": int(until.timestamp()) + LEASE_KEPT_SECONDS}
+    return {
+        "until": microseconds_since_epoch(until),
+        "asked": asked,
+        "expires": int(until.timestamp()) + LEASE_KEPT_SECONDS,
+    }
 
 
 def may_move(session: str, position: Position) -> Condition:
@@ -160,7 +166,7 @@ def moved_to(position: Position, since: int) -> list[Action]:
 
 def moving(owner: str | None, position: Position | None, now: datetime) -> list[Action]:
     """What a write does to an offset: a new owner, or none, and perhaps a new position."""
-    item, since = CoordinationItem, microseconds(now)
+    item, since = CoordinationItem, microseconds_since_epoch(now)
     moved = [item.since.set(since)]
     if position is not None:
         moved += [item.timeline.set(position.timeline), item.position.set(position.offset)]

@@ -45,11 +45,11 @@ from nakadi.engines.dynamodb.client import (
     transaction_of,
 )
 from nakadi.engines.dynamodb.registry import DocumentItem, add_count, changes_in
-from nakadi.model.events import Head, Location, Progress, Segment, Topic, TopicPartition
+from nakadi.model.events import ArchiveLocation, IndexHead, IndexSegment, ShardProgress, Topic, TopicPartition
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import UnknownTopic
-from nakadi.ports.log_index import TOPICS
-from nakadi.ports.registry import Changes, bucket_of
+from nakadi.ports.log_index import TOPICS_KIND
+from nakadi.ports.registry import ChangeCounters, change_bucket_of
 
 # Items ----------------------------------------------------------------------------------------------------------------
 
@@ -171,7 +171,7 @@ class DynamoDbLogIndex:
         # They say where segments are, so they are removed last.
         self._remove_items(topic_place(topic), heads)
 
-    def let_go(self, topic: str, partition: int, oldest: int) -> Sequence[Location]:
+    def drop_before(self, topic: str, partition: int, oldest: int) -> Sequence[ArchiveLocation]:
         known = self._change(topic, lambda known: _with_oldest(known, partition, oldest))
         place = segments_place(topic, partition)
         before = LogIndexItem.item < segment_item(known.oldest[partition])
@@ -180,25 +180,25 @@ class DynamoDbLogIndex:
         self._remove_items(place, [segment_item(segment.first) for segment in gone])
         return [segment.archived for segment in gone if segment.archived]
 
-    def note_compacted(self, topic: str, partition: int, before: int) -> None:
+    def set_compacted(self, topic: str, partition: int, before: int) -> None:
         def noted(known: Topic) -> Topic:
             grown = max(before, known.compacted.get(partition, 0))
             return replace(known, compacted={**known.compacted, partition: grown})
 
         self._change(topic, noted)
 
-    def changes(self) -> Changes:
+    def changes(self) -> ChangeCounters:
         return self._attempt(lambda _: changes_in(self._numbers_connection, self._documents))
 
     # Partitions
 
-    def heads(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, Head]:
+    def heads(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, IndexHead]:
         keys = [(topic_place(topic), head_item_key(partition)) for topic, partition in places]
         found = self._attempt(lambda _: list(self._items.batch_get(keys, consistent_read=True)))
-        known = {(each.place, each.item): Head(counted_from_json(each.body), int(each.revision)) for each in found}
-        return {place: known.get(key, Head()) for place, key in zip(places, keys, strict=True)}
+        known = {(each.place, each.item): IndexHead(counted_from_json(each.body), int(each.revision)) for each in found}
+        return {place: known.get(key, IndexHead()) for place, key in zip(places, keys, strict=True)}
 
-    def extend(self, topic: str, partition: int, expected: int, head: Head, segment: Segment | None) -> bool:
+    def extend(self, topic: str, partition: int, expected: int, head: IndexHead, segment: IndexSegment | None) -> bool:
         body = counted_json(head.counted)
         item = self._items(topic_place(topic), head_item_key(partition), body=body, revision=expected + 1)
         unchanged = LogIndexItem.revision == expected if expected else LogIndexItem.place.does_not_exist()
@@ -211,18 +211,18 @@ class DynamoDbLogIndex:
 
         return self._transact(add)
 
-    def segment(self, topic: str, partition: int, offset: int) -> Segment | None:
+    def segment(self, topic: str, partition: int, offset: int) -> IndexSegment | None:
         upto = LogIndexItem.item <= segment_item(offset)
         found = self._list_items(segments_place(topic, partition), upto, last_first=True, limit=1)
         return next((segment_from_json(each.body) for each in found), None)
 
-    def segments(self, topic: str, partition: int, start: int, limit: int) -> Sequence[Segment]:
+    def segments(self, topic: str, partition: int, start: int, limit: int) -> Sequence[IndexSegment]:
         found = self._list_items(
             segments_place(topic, partition), LogIndexItem.item >= segment_item(start), limit=limit
         )
         return [segment_from_json(each.body) for each in found]
 
-    def replace(self, topic: str, partition: int, segments: Sequence[Segment], end: int) -> None:
+    def replace(self, topic: str, partition: int, segments: Sequence[IndexSegment], end: int) -> None:
         """The new ones first, the greatest last offset first: at no moment does one end before the next begins."""
         place = segments_place(topic, partition)
         within = LogIndexItem.item.between(segment_item(segments[0].first), segment_item(end - 1))
@@ -231,7 +231,7 @@ class DynamoDbLogIndex:
             self._written(self._segment(topic, partition, segment), None)
         self._remove_items(place, sorted(old - {segment_item(segment.first) for segment in segments}))
 
-    def referred_to(self) -> Collection[str]:
+    def referenced_archive_keys(self) -> Collection[str]:
         topics = set(self.topics())
         found: set[str] = set()
         for each in self._scan(LogIndexItem.place.startswith(SEGMENTS)):
@@ -258,10 +258,10 @@ class DynamoDbLogIndex:
 
         self._attempt(attempt)
 
-    def progress(self, stream: str) -> Mapping[str, Progress]:
+    def progress(self, stream: str) -> Mapping[str, ShardProgress]:
         return {each.item: shard_progress_from_text(each.body) for each in self._list_items(stream_place(stream))}
 
-    def note_progress(self, stream: str, shard: str, progress: Progress) -> None:
+    def set_shard_progress(self, stream: str, shard: str, progress: ShardProgress) -> None:
         body = shard_progress_text(progress)
         behind = LogIndexItem.place.does_not_exist() | (LogIndexItem.body < body)
         self._written(self._items(stream_place(stream), shard, body=body), behind)
@@ -317,7 +317,7 @@ class DynamoDbLogIndex:
             self._remove_items(topic_place(topic), [TOPIC])
             topic = known.continues
 
-    def _segment(self, topic: str, partition: int, segment: Segment) -> LogIndexItem:
+    def _segment(self, topic: str, partition: int, segment: IndexSegment) -> LogIndexItem:
         place, item = segments_place(topic, partition), segment_item(segment.first)
         return self._items(place, item, body=segment_json(segment))
 
@@ -351,7 +351,7 @@ class DynamoDbLogIndex:
 
         def add_both(transaction: TransactWrite) -> None:
             add(transaction)
-            add_count(transaction, self._documents, [bucket_of(TOPICS, topic)])
+            add_count(transaction, self._documents, [change_bucket_of(TOPICS_KIND, topic)])
 
         return self._transact(add_both, TURNS)
 

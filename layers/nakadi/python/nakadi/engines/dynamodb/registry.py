@@ -30,7 +30,16 @@ from nakadi.engines.dynamodb.client import (
     reasons_of,
 )
 from nakadi.model.outcomes import Invalid, Unavailable
-from nakadi.ports.registry import ABSENT, Change, ChangedMeanwhile, Changes, Check, Document, Put, Remove
+from nakadi.ports.registry import (
+    ABSENT_REVISION,
+    ChangeCounters,
+    ChangedMeanwhile,
+    CheckRevision,
+    Document,
+    DocumentChange,
+    PutDocument,
+    RemoveDocument,
+)
 
 # Items ----------------------------------------------------------------------------------------------------------------
 
@@ -56,7 +65,7 @@ class DocumentItem(Model):
     written_by = UnicodeAttribute()
 
 
-def contents_of(put: Put) -> dict[str, Any]:
+def contents_of(put: PutDocument) -> dict[str, Any]:
     """The attributes that hold a body. Raises `Invalid` for what no item can hold."""
     if not can_be_a_key(put.key):
         raise Invalid(f"{put.kind} cannot be kept under so long a name")
@@ -84,11 +93,11 @@ def can_be_a_key(key: str) -> bool:
 PREFIX = "n"
 
 
-def changes_in(connection: Connection, items: type[DocumentItem]) -> Changes:
+def changes_in(connection: Connection, items: type[DocumentItem]) -> ChangeCounters:
     found = connection.get_item(
         items.Meta.table_name, CHANGE_COUNTS_KIND, CHANGE_COUNTS_KIND, consistent_read=True
     ).get("Item", {})
-    return Changes({int(name[1:]): int(value["N"]) for name, value in found.items() if name.startswith(PREFIX)})
+    return ChangeCounters({int(name[1:]): int(value["N"]) for name, value in found.items() if name.startswith(PREFIX)})
 
 
 def add_count(transaction: TransactWrite, items: type[DocumentItem], buckets: Collection[int]) -> None:
@@ -127,19 +136,19 @@ class DynamoDbRegistry:
         )
         return [document_of(item) for item in self._each(results)]
 
-    def write(self, *changes: Change) -> None:
+    def write(self, *changes: DocumentChange) -> None:
         check_changes_of_one_write(changes)
         self._see_that_it_is_open()
         counted = buckets_to_count(changes)
         match changes:
             case []:
                 pass
-            case [Put(expected=int()) as put] if not counted:
+            case [PutDocument(expected=int()) as put] if not counted:
                 self._put(put)
             case _:
                 self._transact(changes, counted)
 
-    def changes(self) -> Changes:
+    def changes(self) -> ChangeCounters:
         self._see_that_it_is_open()
         return self._attempts.at(lambda _: changes_in(self._connection, self._items))
 
@@ -168,7 +177,7 @@ class DynamoDbRegistry:
         while (item := self._attempts.at(lambda _: next(results, None))) is not None:
             yield item
 
-    def _put(self, put: Put) -> None:
+    def _put(self, put: PutDocument) -> None:
         """A single conditional change costs half as much as a transaction of one."""
         token = uuid4().hex
         item = self._item(put, token)
@@ -185,13 +194,13 @@ class DynamoDbRegistry:
 
         self._attempts.at(attempt)
 
-    def _see_that_it_was_ours(self, put: Put, token: str) -> None:
+    def _see_that_it_was_ours(self, put: PutDocument, token: str) -> None:
         """An earlier attempt may have written, and another process after it: then the outcome cannot be known."""
         item = self._find_item(put.kind, put.key)
         if item is None or item.written_by != token:
             raise Unavailable(f"It is not known whether {put.key} was written")
 
-    def _transact(self, changes: Sequence[Change], counted: Collection[int]) -> None:
+    def _transact(self, changes: Sequence[DocumentChange], counted: Collection[int]) -> None:
         """DynamoDB knows a transaction by its token for ten minutes, and does not make it a second time.
 
         Changes are counted in the same step: were it another one, a writer that dies in between would leave others with
@@ -216,19 +225,19 @@ class DynamoDbRegistry:
 
         self._attempts.at(attempt, TURNS if counted else ())
 
-    def _add(self, transaction: TransactWrite, change: Change, token: str) -> None:
+    def _add(self, transaction: TransactWrite, change: DocumentChange, token: str) -> None:
         match change:
-            case Check():
+            case CheckRevision():
                 transaction.condition_check(self._items, change.kind, change.key, condition=_condition(change))
-            case Remove():
+            case RemoveDocument():
                 transaction.delete(self._items(change.kind, change.key), _condition(change))
-            case Put(expected=None):
+            case PutDocument(expected=None):
                 actions = _writing_whatever_is_there(change, token)
                 transaction.update(self._items(change.kind, change.key), actions=actions)
-            case Put():
+            case PutDocument():
                 transaction.save(self._item(change, token), _condition(change))
 
-    def _item(self, put: Put, token: str) -> DocumentItem:
+    def _item(self, put: PutDocument, token: str) -> DocumentItem:
         assert put.expected is not None
         contents = contents_of(put)
         return self._items(put.kind, put.key, revision=put.expected + 1, written_by=token, **contents)
@@ -241,25 +250,29 @@ def _range(prefix: str, after: str) -> Condition | None:
     return DocumentItem.key > after if after else None
 
 
-def _condition(change: Change) -> Condition | None:
+def _condition(change: DocumentChange) -> Condition | None:
     if change.expected is None:
         return None
-    return DocumentItem.key.does_not_exist() if change.expected == ABSENT else DocumentItem.revision == change.expected
+    return (
+        DocumentItem.key.does_not_exist()
+        if change.expected == ABSENT_REVISION
+        else DocumentItem.revision == change.expected
+    )
 
 
-def _place_in_a_transaction(change: Change) -> int:
+def _place_in_a_transaction(change: DocumentChange) -> int:
     match change:
-        case Check():
+        case CheckRevision():
             return 0
-        case Remove():
+        case RemoveDocument():
             return 1
-        case Put(expected=None):
+        case PutDocument(expected=None):
             return 3
-        case Put():
+        case PutDocument():
             return 2
 
 
-def _changes_that_failed(sent: Sequence[Change], error: TransactWriteError) -> list[Change]:
+def _changes_that_failed(sent: Sequence[DocumentChange], error: TransactWriteError) -> list[DocumentChange]:
     # Behind the reasons for changes there may be one for their count, which has no condition.
     return [
         change
@@ -268,7 +281,7 @@ def _changes_that_failed(sent: Sequence[Change], error: TransactWriteError) -> l
     ]
 
 
-def _writing_whatever_is_there(put: Put, token: str) -> list[Action]:
+def _writing_whatever_is_there(put: PutDocument, token: str) -> list[Action]:
     """One more than the revision that it has; one, if it is not there."""
     contents = contents_of(put)
     return [

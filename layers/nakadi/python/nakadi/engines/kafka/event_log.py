@@ -15,10 +15,10 @@ from nakadi.engines.kafka.cluster import Cluster, compaction_settings, is_refuse
 from nakadi.engines.kafka.reading import CatchUpReader, TailReader
 from nakadi.engines.kafka.records import SEAL_MARKER
 from nakadi.engines.kafka.writing import RecordWriter, WriteOutcome
-from nakadi.model.events import Bounds, Fate, Record, Refused, Slice, Stored, TopicPartition
+from nakadi.model.events import AppendResult, EventSlice, OffsetBounds, Record, Refused, Stored, TopicPartition
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import Clock
-from nakadi.ports.event_log import Appended, OffsetUnavailable, SealedTopic, UnknownTopic
+from nakadi.ports.event_log import AppendCallback, OffsetUnavailable, SealedTopic, UnknownTopic
 
 TAIL_WAIT_SECONDS = 0.3
 """Seconds within which the tail shows what the cluster has. After that a reader looks for itself."""
@@ -97,14 +97,14 @@ class KafkaLog:
 
     # Events in
 
-    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, Fate]:
+    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
         cluster = self._cluster_unless_closed()
         cluster.check_partitions(topic, batches)
         if cluster.is_known_to_be_sealed(topic):
             raise SealedTopic(topic)
         return self._conclude_append(topic, batches, self._writer.write(topic, batches))
 
-    def append_soon(self, topic: str, batches: Mapping[int, Sequence[Record]], done: Appended) -> None:
+    def begin_append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: AppendCallback) -> None:
         """Without a thread for it, unless the cluster has to be asked for something before or afterwards."""
         if (
             not self._closed
@@ -113,10 +113,14 @@ class KafkaLog:
         ):
             self._writer.write_soon(topic, batches, partial(self._complete_append, topic, batches, done))
         else:
-            self._append_threads.append_soon(topic, batches, done)
+            self._append_threads.begin_append(topic, batches, done)
 
     def _complete_append(
-        self, topic: str, batches: Mapping[int, Sequence[Record]], done: Appended, outcomes: Mapping[int, WriteOutcome]
+        self,
+        topic: str,
+        batches: Mapping[int, Sequence[Record]],
+        done: AppendCallback,
+        outcomes: Mapping[int, WriteOutcome],
     ) -> None:
         fates = partial(self._conclude_append, topic, batches, outcomes)
         if all(outcome is None for outcome in outcomes.values()):
@@ -126,7 +130,7 @@ class KafkaLog:
 
     def _conclude_append(
         self, topic: str, batches: Mapping[int, Sequence[Record]], outcomes: Mapping[int, WriteOutcome]
-    ) -> Mapping[int, Fate]:
+    ) -> Mapping[int, AppendResult]:
         failures = [outcome for outcome in outcomes.values() if outcome is not None]
         if failures:
             self._handle_failures(topic, failures, everything=len(failures) == len(batches))
@@ -157,7 +161,7 @@ class KafkaLog:
         limit: int = 1000,
         max_bytes: int = 4_000_000,
         wait: float = 0.0,
-    ) -> Slice:
+    ) -> EventSlice:
         cluster = self._cluster_unless_closed()
         cluster.check_partitions(topic, [partition])
         topic_partition = (topic, partition)
@@ -168,7 +172,7 @@ class KafkaLog:
         except UnknownTopic as error:
             raise cluster.confirm_unknown_topic(topic, error) from error
 
-    def _read_once(self, topic_partition: TopicPartition, start: int, limit: int, max_bytes: int) -> Slice:
+    def _read_once(self, topic_partition: TopicPartition, start: int, limit: int, max_bytes: int) -> EventSlice:
         found = self._tail.slice(topic_partition, start, limit, max_bytes)
         if found is not None and found.events:
             return found
@@ -181,7 +185,7 @@ class KafkaLog:
             raise OffsetUnavailable(f"{start} is not between {oldest} and {end}")
         if start == end:
             self._tail.follow(topic_partition, end)
-            return Slice((), end)
+            return EventSlice((), end)
         self._tail.wait_for_event(topic_partition, start, TAIL_WAIT_SECONDS)
         found = self._tail.slice(topic_partition, start, limit, max_bytes)
         if found is not None and found.events:
@@ -190,7 +194,7 @@ class KafkaLog:
 
     def _read_from_cluster(
         self, topic_partition: TopicPartition, start: int, limit: int, max_bytes: int, end: int
-    ) -> Slice:
+    ) -> EventSlice:
         try:
             return self._catch_up.read(topic_partition, start, limit, max_bytes, end)
         except OffsetUnavailable as error:
@@ -200,10 +204,10 @@ class KafkaLog:
                 raise Unavailable(f"Kafka: {topic_partition[0]}: a server does not find the offset {start}") from error
             raise
 
-    def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
+    def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, OffsetBounds]:
         cluster = self._cluster_unless_closed()
         cluster.check_partitions(topic, partitions)
-        return {number: Bounds(*found) for number, found in cluster.bounds(topic, partitions).items()}
+        return {number: OffsetBounds(*found) for number, found in cluster.bounds(topic, partitions).items()}
 
     def offset_at(self, topic: str, partition: int, moment: datetime) -> int:
         cluster = self._cluster_unless_closed()
@@ -269,5 +273,5 @@ class KafkaLog:
         return self._cluster
 
 
-def _as_fate(outcome: WriteOutcome) -> Fate:
+def _as_fate(outcome: WriteOutcome) -> AppendResult:
     return Stored() if outcome is None else Refused(REFUSAL_REASONS.get(outcome.code(), "internal error"))

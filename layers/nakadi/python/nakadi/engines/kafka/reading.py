@@ -22,7 +22,7 @@ from msgspec import Struct, field
 
 from nakadi.engines.kafka.client import Address, as_port_error, new_consumer, translate_errors
 from nakadi.engines.kafka.records import SEAL_MARKER, event_from_message
-from nakadi.model.events import Slice, StoredEvent, TopicPartition
+from nakadi.model.events import EventSlice, StoredEvent, TopicPartition
 from nakadi.model.outcomes import Unavailable
 
 WINDOW_BYTES = 4_000_000
@@ -76,7 +76,7 @@ class _EventWindow(Struct):
         self.start_offset = self.events[dropped].offset if dropped < len(self.events) else self.end
         del self.events[:dropped]
 
-    def slice(self, start: int, limit: int, max_bytes: int) -> Slice:
+    def slice(self, start: int, limit: int, max_bytes: int) -> EventSlice:
         first = bisect_left(self.events, start, key=_event_offset)
         return _slice_to_fit(self.events[first : first + max(limit, 1)], max_bytes, self.end)
 
@@ -95,7 +95,7 @@ class TailReader:
         self._thread: threading.Thread | None = None
         self._closed = False
 
-    def slice(self, partition: TopicPartition, start: int, limit: int, max_bytes: int) -> Slice | None:
+    def slice(self, partition: TopicPartition, start: int, limit: int, max_bytes: int) -> EventSlice | None:
         """Events in memory; None when the window does not begin in front of them or has none of them yet."""
         with self._arrived:
             window = self._windows.get(partition)
@@ -273,7 +273,7 @@ class CatchUpReader:
                 if each.partition is not None and each.partition[0] == topic and number in (None, each.partition[1]):
                     each.partition = None
 
-    def read(self, partition: TopicPartition, start: int, limit: int, max_bytes: int, end: int) -> Slice:
+    def read(self, partition: TopicPartition, start: int, limit: int, max_bytes: int, end: int) -> EventSlice:
         """Events from `start` on, of which there is at least one in front of `end`, or else a hole."""
         with self._borrow_reader(partition, start) as reader, translate_errors(partition[0]):
             if (reader.partition, reader.position) != (partition, start):
@@ -363,7 +363,7 @@ class CatchUpReader:
         )
 
 
-def _slice_to_fit(events: Sequence[StoredEvent], max_bytes: int, end: int) -> Slice:
+def _slice_to_fit(events: Sequence[StoredEvent], max_bytes: int, end: int) -> EventSlice:
     """The first events, as many as fit; when there is none, an empty slice that leads to `end`."""
     total = 0
     for count, event in enumerate(events):
@@ -371,7 +371,7 @@ def _slice_to_fit(events: Sequence[StoredEvent], max_bytes: int, end: int) -> Sl
         if total > max_bytes and count:
             events = events[:count]
             break
-    return Slice(tuple(events), events[-1].offset + 1 if events else end)
+    return EventSlice(tuple(events), events[-1].offset + 1 if events else end)
 
 
 def _event_offset(event: StoredEvent) -> int:

@@ -28,7 +28,7 @@ from nakadi.engines.kinesis.stream import (
     ShardTree,
     Stream,
 )
-from nakadi.model.events import Mark, Progress
+from nakadi.model.events import RecordPosition, ShardProgress
 from nakadi.model.outcomes import Unavailable
 
 GIVE_UP_AFTER = 10.0
@@ -70,7 +70,7 @@ class ShardTreeCache:
         lineage = self.current
         return lineage if shard in lineage else self.refreshed()
 
-    def placing(self, mark: Mark | None) -> ShardTree:
+    def placing(self, mark: RecordPosition | None) -> ShardTree:
         """A shard tree that places a record among others, even if it came from a new shard."""
         lineage = self.current
         if mark is None or mark.shard in lineage or mark.shard in self._forgotten:
@@ -81,7 +81,7 @@ class ShardTreeCache:
             self._forgotten.add(mark.shard)
         return lineage
 
-    def rank(self, mark: Mark | None) -> tuple[int, int]:
+    def rank(self, mark: RecordPosition | None) -> tuple[int, int]:
         return self.placing(mark).rank(mark)
 
     def refreshed(self) -> ShardTree:
@@ -138,7 +138,7 @@ class ShardCursor:
         if self.sequence is None:
             return self._stream.from_beginning(self.shard)
         try:
-            mark = Mark(self.shard, self.sequence)
+            mark = RecordPosition(self.shard, self.sequence)
             return self._stream.at(mark) if self._including else self._stream.behind(mark)
         except SequenceUnavailable:
             # The stream keeps nothing so old any more: what it has lies behind it.
@@ -153,15 +153,15 @@ class ShardCursor:
 class UnbrokenCursor(ShardCursor):
     """A cursor that raises `GapFound` instead of reading on behind one, and then stays where it is."""
 
-    def __init__(self, ancestry: ShardTreeCache, shard: str, place: Progress) -> None:
+    def __init__(self, ancestry: ShardTreeCache, shard: str, place: ShardProgress) -> None:
         super().__init__(ancestry.stream, shard, place.sequence or None)
         self._ancestry = ancestry
         self.complete_at = place.complete_at
         self._read_behind = place
 
     @property
-    def place(self) -> Progress:
-        return Progress(self.sequence or 0, self.ended, self.complete_at)
+    def place(self) -> ShardProgress:
+        return ShardProgress(self.sequence or 0, self.ended, self.complete_at)
 
     def read(self, patience: GrowingPauses, limit: int = 10_000) -> RecordPage:
         self._read_behind = self.place
@@ -193,7 +193,7 @@ class UnbrokenCursor(ShardCursor):
         confirm(self._ancestry, self.shard, self._read_behind, patience)
 
 
-def confirm(ancestry: ShardTreeCache, shard: str, place: Progress, patience: GrowingPauses) -> None:
+def confirm(ancestry: ShardTreeCache, shard: str, place: ShardProgress, patience: GrowingPauses) -> None:
     """Raise `GapFound` when something behind a place was forgotten, `Unavailable` when that is not known yet.
 
     To be asked after reading on: what is complete now was complete when it was read.
@@ -208,7 +208,7 @@ def confirm(ancestry: ShardTreeCache, shard: str, place: Progress, patience: Gro
     raise GapFound(shard)
 
 
-def place_in(progress: Mapping[str, Progress], lineage: ShardTree, shard: str) -> Progress:
+def place_in(progress: Mapping[str, ShardProgress], lineage: ShardTree, shard: str) -> ShardProgress:
     """How far a shard is indexed. One of which nothing is noted was complete when those were that it came from."""
     if shard in progress:
         return progress[shard]
@@ -219,10 +219,10 @@ def place_in(progress: Mapping[str, Progress], lineage: ShardTree, shard: str) -
         elif progress:
             # It came and went, and nothing was noted of it.
             moments.append(LONG_AGO)
-    return Progress(0, complete_at=min((moment for moment in moments if moment is not None), default=None))
+    return ShardProgress(0, complete_at=min((moment for moment in moments if moment is not None), default=None))
 
 
-def unfinished(progress: Mapping[str, Progress], lineage: ShardTree, shards: Sequence[str]) -> list[str]:
+def unfinished(progress: Mapping[str, ShardProgress], lineage: ShardTree, shards: Sequence[str]) -> list[str]:
     """Of these shards those that are gone from the stream, and were not indexed to their ends."""
     return [
         shard
@@ -234,7 +234,7 @@ def unfinished(progress: Mapping[str, Progress], lineage: ShardTree, shards: Seq
     ]
 
 
-def _is_there(ancestry: ShardTreeCache, shard: str, place: Progress, patience: GrowingPauses) -> bool:
+def _is_there(ancestry: ShardTreeCache, shard: str, place: ShardProgress, patience: GrowingPauses) -> bool:
     try:
         if place.sequence:
             first = _first(ShardCursor(ancestry.stream, shard, place.sequence, including=True), patience)

@@ -38,22 +38,22 @@ from nakadi.engines.kinesis.stream import GrowingPauses, OutgoingRecord, RecordF
 from nakadi.engines.kinesis.tails import LastWritten
 from nakadi.engines.kinesis.topics import KnownTopic, Topics
 from nakadi.model.events import (
-    Bounds,
-    Continuation,
-    Fate,
-    Gap,
-    Head,
-    Mark,
+    AppendResult,
+    EventSlice,
+    IndexHead,
+    OffsetBounds,
     Record,
+    RecordPosition,
     Refused,
-    Slice,
+    ShardGap,
     Stored,
-    microseconds,
+    TopicContinuation,
+    microseconds_since_epoch,
 )
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock
-from nakadi.ports.event_log import Appended, SealedTopic, UnknownTopic
+from nakadi.ports.event_log import AppendCallback, SealedTopic, UnknownTopic
 from nakadi.ports.log_index import LogIndex
 
 RECORD_BYTES = 1_048_576
@@ -74,14 +74,14 @@ class _Queue(Struct):
     """What is left to be sent to one partition, in its order."""
 
     records: list[OutgoingRecord]
-    fate: Mark | Refused | None = None
+    fate: RecordPosition | Refused | None = None
     sent: int = 0
 
     @property
     def following(self) -> OutgoingRecord:
         return self.records[self.sent]
 
-    def stored(self, mark: Mark) -> None:
+    def stored(self, mark: RecordPosition) -> None:
         self.sent += 1
         if self.sent == len(self.records):
             self.fate = mark
@@ -93,12 +93,14 @@ class RecordWriter:
         self._record_bytes = record_bytes
         self._give_up_after = give_up_after
 
-    def append(self, topic: str, batches: Mapping[int, Sequence[Record]], now: int) -> Mapping[int, Mark | Refused]:
+    def append(
+        self, topic: str, batches: Mapping[int, Sequence[Record]], now: int
+    ) -> Mapping[int, RecordPosition | Refused]:
         """Each partition's fate: where its last record lies, or why it is not known to be stored."""
         queues = {number: _Queue(self._records(topic, number, batch, now)) for number, batch in batches.items()}
         return self._send(queues)
 
-    def seal(self, topic: str, partitions: Sequence[int], now: int) -> Mapping[int, Mark | Refused]:
+    def seal(self, topic: str, partitions: Sequence[int], now: int) -> Mapping[int, RecordPosition | Refused]:
         data = envelopes.seal(now)
         return self._send({number: _Queue([_outgoing(topic, number, data)]) for number in partitions})
 
@@ -111,7 +113,7 @@ class RecordWriter:
             pieces = envelopes.parts(len(batch), now, frame, os.urandom(8), most)
         return [_outgoing(topic, partition, piece) for piece in pieces]
 
-    def _send(self, queues: Mapping[int, _Queue]) -> Mapping[int, Mark | Refused]:
+    def _send(self, queues: Mapping[int, _Queue]) -> Mapping[int, RecordPosition | Refused]:
         patience = GrowingPauses(self._give_up_after)
         while waiting := [queue for queue in queues.values() if queue.fate is None]:
             held_back = [self._put(call) for call in _calls(waiting)]
@@ -138,8 +140,8 @@ class RecordWriter:
         return any(isinstance(fate, RecordFailure) and fate.undone for fate in fates)
 
 
-def _learn(queue: _Queue, fate: Mark | RecordFailure) -> None:
-    if isinstance(fate, Mark):
+def _learn(queue: _Queue, fate: RecordPosition | RecordFailure) -> None:
+    if isinstance(fate, RecordPosition):
         queue.stored(fate)
     elif not fate.undone:
         log.warning("A record is not known to be stored: %s", fate.reason)
@@ -247,7 +249,7 @@ class KinesisLog:
             known = self._index.topic(each)
             if known is not None and known.continues is not None:
                 for number in range(known.partitions, partitions):
-                    self._index.extend(each, number, 0, Head(), None)
+                    self._index.extend(each, number, 0, IndexHead(), None)
             self._index.grow_topic(each, partitions)
             self._topics.forget(each)
 
@@ -290,24 +292,24 @@ class KinesisLog:
 
     # Events in
 
-    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, Fate]:
+    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
         self._refuse_if_closed()
         topic, known = self._open_for(topic, batches)
         fates = dict(
             self._writer.append(topic, {number: batch for number, batch in batches.items() if batch}, self._now())
         )
         for fate in fates.values():
-            if isinstance(fate, Mark):
+            if isinstance(fate, RecordPosition):
                 self._reader.acknowledged(fate)
         if not self._topics.holds(known):
             fates = self._confirm(topic, fates)
         for number, fate in fates.items():
-            if isinstance(fate, Mark):
+            if isinstance(fate, RecordPosition):
                 self._announcements.announce(topic, number)
         return {number: _without_mark(fates.get(number)) for number in batches}
 
-    def append_soon(self, topic: str, batches: Mapping[int, Sequence[Record]], done: Appended) -> None:
-        self._append_threads.append_soon(topic, batches, done)
+    def begin_append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: AppendCallback) -> None:
+        self._append_threads.begin_append(topic, batches, done)
 
     def _open_for(self, topic: str, partitions: Mapping[int, object]) -> tuple[str, KnownTopic]:
         asked = topic
@@ -323,18 +325,20 @@ class KinesisLog:
             raise SealedTopic(topic)
         return topic, known
 
-    def _confirm(self, topic: str, fates: Mapping[int, Mark | Refused]) -> dict[int, Mark | Refused]:
+    def _confirm(
+        self, topic: str, fates: Mapping[int, RecordPosition | Refused]
+    ) -> dict[int, RecordPosition | Refused]:
         """The fates, when a seal may have come in front of the records: then the log itself tells which was first."""
         self._topics.fresh(topic)
         topic, known = self._topics.current(topic)
         if not known.topic.sealed:
             return dict(fates)
         confirmed = {number: self._in_front_of_seal(topic, number, fate) for number, fate in fates.items()}
-        if confirmed and not any(isinstance(fate, Mark) for fate in confirmed.values()):
+        if confirmed and not any(isinstance(fate, RecordPosition) for fate in confirmed.values()):
             raise SealedTopic(topic)
         return confirmed
 
-    def _in_front_of_seal(self, topic: str, partition: int, fate: Mark | Refused) -> Mark | Refused:
+    def _in_front_of_seal(self, topic: str, partition: int, fate: RecordPosition | Refused) -> RecordPosition | Refused:
         if isinstance(fate, Refused):
             return fate
         sealed_at = self._reader.state(topic, partition, time.monotonic()).sealed_at
@@ -353,8 +357,8 @@ class KinesisLog:
         limit: int = 1000,
         max_bytes: int = 4_000_000,
         wait: float = 0.0,
-    ) -> Slice:
-        def look() -> Slice:
+    ) -> EventSlice:
+        def look() -> EventSlice:
             self._refuse_if_closed()
             return self._reader.look(topic, partition, start, limit, max_bytes)
 
@@ -364,7 +368,7 @@ class KinesisLog:
         with self._watcher.watching():
             return self._announcements.wait_for_events(topic, partition, look, wait)
 
-    def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
+    def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, OffsetBounds]:
         self._refuse_if_closed()
         self._topics.known(topic)
         # One moment for all partitions: those in the same shard are answered by the same read.
@@ -373,7 +377,7 @@ class KinesisLog:
 
     def offset_at(self, topic: str, partition: int, moment: datetime) -> int:
         self._refuse_if_closed()
-        return self._reader.offset_at(topic, partition, microseconds(moment))
+        return self._reader.offset_at(topic, partition, microseconds_since_epoch(moment))
 
     def watch(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
         self._watcher.wanted()
@@ -393,15 +397,17 @@ class KinesisLog:
 
     def trim(self, topic: str, partition: int, before: datetime) -> None:
         self._refuse_if_closed()
-        oldest = self._reader.offset_at(topic, partition, microseconds(before))
+        oldest = self._reader.offset_at(topic, partition, microseconds_since_epoch(before))
         if oldest > self._topics.known(topic).topic.oldest.get(partition, 0):
-            gone = self._index.let_go(topic, partition, oldest)
+            gone = self._index.drop_before(topic, partition, oldest)
             self._topics.forget(topic)
             self._compactor().removed(gone)
 
     def compact(self, topic: str, partition: int, *, upto: datetime, tombstones_before: datetime) -> None:
         self._refuse_if_closed()
-        self._compactor().compact(topic, partition, microseconds(upto), microseconds(tombstones_before))
+        self._compactor().compact(
+            topic, partition, microseconds_since_epoch(upto), microseconds_since_epoch(tombstones_before)
+        )
 
     def index_lag(self) -> timedelta:
         """That of the search for gaps which came before in the same round, if there was one: looking costs reads."""
@@ -414,7 +420,7 @@ class KinesisLog:
         if self._fan_out is not None:
             self._fan_out.remove_orphans(self._clock.now())
 
-    def gaps(self) -> Sequence[Gap]:
+    def gaps(self) -> Sequence[ShardGap]:
         self._refuse_if_closed()
         self._lag_of_round = None
         backlog = self._indexer.survey()
@@ -422,13 +428,13 @@ class KinesisLog:
             self._lag_of_round = backlog.lag(self._clock.now())
         return backlog.gaps
 
-    def continuations(self, topic: str, gaps: Sequence[Gap]) -> Sequence[Continuation]:
+    def continuations(self, topic: str, gaps: Sequence[ShardGap]) -> Sequence[TopicContinuation]:
         self._refuse_if_closed()
         found = self._gap_closer.continuations(topic, gaps)
         self._topics.forget(topic)
         return found
 
-    def close_gaps(self, gaps: Sequence[Gap], topics: Mapping[str, Mapping[int, int] | None]) -> None:
+    def close_gaps(self, gaps: Sequence[ShardGap], topics: Mapping[str, Mapping[int, int] | None]) -> None:
         self._refuse_if_closed()
         self._gap_closer.close(gaps, topics)
 
@@ -459,12 +465,12 @@ class KinesisLog:
         )
 
     def _now(self) -> int:
-        return microseconds(self._clock.now())
+        return microseconds_since_epoch(self._clock.now())
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
             raise Unavailable("The event log is closed.")
 
 
-def _without_mark(fate: Mark | Refused | None) -> Fate:
+def _without_mark(fate: RecordPosition | Refused | None) -> AppendResult:
     return fate if isinstance(fate, Refused) else Stored()

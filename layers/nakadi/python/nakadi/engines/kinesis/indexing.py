@@ -38,7 +38,18 @@ from nakadi.engines.kinesis.envelopes import GAP_KEY, place_of, shared
 from nakadi.engines.kinesis.recent_records import ArrivedRecord, Frame, RecordCounter, events_of
 from nakadi.engines.kinesis.scanning import Scanner
 from nakadi.engines.kinesis.stream import GrowingPauses, Stream
-from nakadi.model.events import ENDED, Gap, Head, Location, Mark, Progress, Segment, StoredEvent, Topic, TopicPartition
+from nakadi.model.events import (
+    SEALED_AT_INDEX_END,
+    ArchiveLocation,
+    IndexHead,
+    IndexSegment,
+    RecordPosition,
+    ShardGap,
+    ShardProgress,
+    StoredEvent,
+    Topic,
+    TopicPartition,
+)
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.log_index import LogIndex
@@ -67,7 +78,7 @@ class IndexingBacklog(Struct, frozen=True):
     """What waits to be indexed: when the oldest of it arrived, in milliseconds, and where some of it is gone."""
 
     oldest_waiting: int | None
-    gaps: tuple[Gap, ...]
+    gaps: tuple[ShardGap, ...]
 
     def lag(self, now: datetime) -> timedelta:
         """How long ago the oldest record arrived that is not indexed yet; nothing when none waits."""
@@ -79,7 +90,7 @@ class IndexingBacklog(Struct, frozen=True):
 class CountedBatch(Struct, frozen=True):
     """A partition's part of a batch, counted on from a head."""
 
-    head: Head
+    head: IndexHead
     counter: RecordCounter
     frames: list[Frame]
 
@@ -117,7 +128,7 @@ class Indexer:
         """Look at what waits in all shards, and note of those where nothing does that nothing is missing."""
         lineage = self._ancestry.refreshed()
         progress = dict(self._index.progress(self._stream.name))
-        gaps = [Gap(shard, progress[shard]) for shard in unfinished(progress, lineage, list(progress))]
+        gaps = [ShardGap(shard, progress[shard]) for shard in unfinished(progress, lineage, list(progress))]
         waiting = [gap.place.complete_at for gap in gaps]
         for shard in lineage:
             place = place_in(progress, lineage, shard)
@@ -127,7 +138,7 @@ class Indexer:
             try:
                 first = _first_waiting(cursor)
             except GapFound:
-                gaps.append(Gap(shard, place))
+                gaps.append(ShardGap(shard, place))
                 waiting.append(place.complete_at)
             except GapUncertain:
                 waiting.append(place.complete_at)
@@ -137,7 +148,7 @@ class Indexer:
                     if noted.ended and not noted.sequence and not _all_ended(progress, lineage.origins(shard)):
                         # Those that came from this one are indexed as soon as it has ended: so what it came from first.
                         noted = noted._replace(ended=False)
-                    self._index.note_progress(self._stream.name, shard, noted)
+                    self._index.set_shard_progress(self._stream.name, shard, noted)
                     progress[shard] = noted
                     continue
                 waiting.append(first.at)
@@ -145,7 +156,7 @@ class Indexer:
                     # What came before the first look of all is taken to be complete.
                     complete_at = first.at if place.complete_at is None else place.complete_at
                     noted = place._replace(complete_at=complete_at)
-                    self._index.note_progress(self._stream.name, shard, noted)
+                    self._index.set_shard_progress(self._stream.name, shard, noted)
         return IndexingBacklog(min((moment for moment in waiting if moment is not None), default=None), tuple(gaps))
 
     def index_behind_gap(self, shard: str, records: Sequence[ArrivedRecord]) -> None:
@@ -168,10 +179,10 @@ class Indexer:
             if page.at_tip:
                 break
         if cursor.ended:
-            self._index.note_progress(self._stream.name, shard, cursor.place)
+            self._index.set_shard_progress(self._stream.name, shard, cursor.place)
         return outcome
 
-    def _place(self, shard: str) -> Progress:
+    def _place(self, shard: str) -> ShardProgress:
         return place_in(self._index.progress(self._stream.name), self._ancestry.knowing(shard), shard)
 
     def _missing(self, cursor: UnbrokenCursor, new: Sequence[ArrivedRecord]) -> Iterator[Sequence[ArrivedRecord]]:
@@ -204,7 +215,7 @@ class Indexer:
             if page.at_tip and (cursor.sequence or 0) < last:
                 raise Unavailable(f"{cursor.shard} does not show the record {last} yet")
 
-    def _index_parents(self, shard: str, place: Progress) -> None:
+    def _index_parents(self, shard: str, place: ShardProgress) -> None:
         """A shard's first records follow the last ones of those it came from."""
         if place.sequence:
             return
@@ -246,7 +257,7 @@ class Indexer:
         if waiting:
             raise Unavailable(f"Others index {len(waiting)} partitions of {shard} at the same time")
         last = records[-1]
-        self._index.note_progress(self._stream.name, shard, Progress(last.mark.sequence, complete_at=last.at))
+        self._index.set_shard_progress(self._stream.name, shard, ShardProgress(last.mark.sequence, complete_at=last.at))
 
     def _counting_topic(self, name: str) -> tuple[str, Topic] | None:
         """The topic that counts the records of this one: itself, or the last one that continues it."""
@@ -268,7 +279,7 @@ class Indexer:
         def extend(place: TopicPartition) -> bool:
             counting = countings[place]
             segment = _segment(counting, locations.get(place))
-            return self._index.extend(*place, counting.head.revision, Head(counting.counter.state), segment)
+            return self._index.extend(*place, counting.head.revision, IndexHead(counting.counter.state), segment)
 
         left: dict[TopicPartition, list[ArrivedRecord]] = {}
         for (place, counting), done in zip(countings.items(), _answers(extend, list(countings)), strict=True):
@@ -279,8 +290,8 @@ class Indexer:
                 left[place] = list(batches[place])
         return left
 
-    def _counted(self, place: TopicPartition, head: Head, records: Sequence[ArrivedRecord]) -> CountedBatch:
-        if head.counted.sealed_at == ENDED or (place[0] != shared(place[0]) and not head.revision):
+    def _counted(self, place: TopicPartition, head: IndexHead, records: Sequence[ArrivedRecord]) -> CountedBatch:
+        if head.counted.sealed_at == SEALED_AT_INDEX_END or (place[0] != shared(place[0]) and not head.revision):
             raise Unavailable(f"{place[0]}/{place[1]} is ended, and is about to be continued in another topic")
         self._ancestry.knowing(records[0].mark.shard)
         # Another process may have counted on in a shard that is newer than this process knows of.
@@ -292,7 +303,7 @@ class Indexer:
 
     def _archived(
         self, shard: str, countings: Mapping[TopicPartition, CountedBatch], outcome: IndexingResult
-    ) -> Mapping[TopicPartition, Location]:
+    ) -> Mapping[TopicPartition, ArchiveLocation]:
         """One object with a member for each partition. Its name tells its content: nothing is ever overwritten."""
         if self._archive is None:
             return {}
@@ -309,7 +320,7 @@ class Indexer:
         digest = hashlib.sha256(content).hexdigest()[:16]
         key = f"log/{self._stream.name}/{shard}/{last:056d}-{digest}.json.gz"
         self._archive.put(key, bytes(content))
-        return {place: Location(key, start, length) for place, (start, length) in ranges.items()}
+        return {place: ArchiveLocation(key, start, length) for place, (start, length) in ranges.items()}
 
     def _events(self, counting: CountedBatch, outcome: IndexingResult) -> Iterator[StoredEvent]:
         """The events of a partition. A damaged frame has spent its numbers, and its bytes are kept for people."""
@@ -319,7 +330,7 @@ class Indexer:
                 self._set_aside(counting.counter.state.mark, frame.content, outcome)
             yield from found
 
-    def _set_aside(self, mark: Mark, content: bytes, outcome: IndexingResult) -> None:
+    def _set_aside(self, mark: RecordPosition, content: bytes, outcome: IndexingResult) -> None:
         key = f"set-aside/{self._stream.name}/{mark.shard}/{mark.sequence}-{hashlib.sha256(content).hexdigest()[:16]}"
         outcome.set_aside.append(key)
         log.error("What cannot be read is set aside as %s", key)
@@ -334,7 +345,7 @@ def _answers(ask: Callable[[Asked], Answer], questions: Sequence[Asked]) -> Iter
         return list(threads.map(ask, questions))
 
 
-def _all_ended(progress: Mapping[str, Progress], shards: Iterable[str]) -> bool:
+def _all_ended(progress: Mapping[str, ShardProgress], shards: Iterable[str]) -> bool:
     return all(shard in progress and progress[shard].ended for shard in shards)
 
 
@@ -351,12 +362,12 @@ def _first_waiting(cursor: UnbrokenCursor) -> ArrivedRecord | None:
     return None
 
 
-def _segment(counting: CountedBatch, location: Location | None) -> Segment | None:
+def _segment(counting: CountedBatch, location: ArchiveLocation | None) -> IndexSegment | None:
     found = counting.with_events
     if not found:
         return None
     before = counting.head.counted
-    return Segment(
+    return IndexSegment(
         before=before,
         count=counting.counter.state.next - before.next,
         since=found[0].stored_at,

@@ -44,7 +44,18 @@ from nakadi.engines.kinesis.recent_records import ArrivedRecord, RecordCounter
 from nakadi.engines.kinesis.scanning import Scanner
 from nakadi.engines.kinesis.stream import GrowingPauses, NoSuchShard, OutgoingRecord, ShardTree
 from nakadi.engines.kinesis.topics import Topics
-from nakadi.model.events import ENDED, Continuation, Counted, Gap, Head, Location, Mark, Progress, Segment, StoredEvent
+from nakadi.model.events import (
+    SEALED_AT_INDEX_END,
+    ArchiveLocation,
+    IndexHead,
+    IndexingState,
+    IndexSegment,
+    RecordPosition,
+    ShardGap,
+    ShardProgress,
+    StoredEvent,
+    TopicContinuation,
+)
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.event_log import UnknownTopic
@@ -65,7 +76,7 @@ class RemainingRecords(Struct, frozen=True):
     """What a shard has from its first record on, and the place in front of that."""
 
     records: Sequence[ArrivedRecord]
-    start: Mark
+    start: RecordPosition
     read_at: int
     ended: bool
 
@@ -76,12 +87,12 @@ class GapCloser(Struct, frozen=True, kw_only=True):
     ancestry: ShardTreeCache
     indexer: Indexer
 
-    def continuations(self, topic: str, gaps: Sequence[Gap]) -> Sequence[Continuation]:
+    def continuations(self, topic: str, gaps: Sequence[ShardGap]) -> Sequence[TopicContinuation]:
         """The topics that continue this one, the first one first, and where each before them ended.
 
         When it has partitions in shards with these gaps, there is one that begins behind all of them.
         """
-        found: list[Continuation] = []
+        found: list[TopicContinuation] = []
         while True:
             known = self.index.topic(topic)
             if known is None:
@@ -95,9 +106,9 @@ class GapCloser(Struct, frozen=True, kw_only=True):
                 heads = self.index.heads([(topic, partition) for partition in range(known.partitions)])
                 ends = {partition: head.counted.next for (_, partition), head in heads.items()}
                 topic = known.continued_in
-                found.append(Continuation(topic, ends))
+                found.append(TopicContinuation(topic, ends))
 
-    def close(self, gaps: Sequence[Gap], topics: Mapping[str, Mapping[int, int] | None]) -> None:
+    def close(self, gaps: Sequence[ShardGap], topics: Mapping[str, Mapping[int, int] | None]) -> None:
         """Have all processes count on behind these gaps.
 
         `topics` are those of all timelines: each with the ends of its partitions, or None for one that is open.
@@ -112,7 +123,7 @@ class GapCloser(Struct, frozen=True, kw_only=True):
         finally:
             self.index.release(f"gaps/{stream}", owner)
 
-    def _close(self, gaps: Sequence[Gap], topics: Mapping[str, Mapping[int, int] | None]) -> None:
+    def _close(self, gaps: Sequence[ShardGap], topics: Mapping[str, Mapping[int, int] | None]) -> None:
         for gap in gaps:
             # A note for people. And what cannot be kept now must be known before any partition begins.
             if self.archive is not None:
@@ -135,7 +146,7 @@ class GapCloser(Struct, frozen=True, kw_only=True):
         partition: int,
         continues: str | None,
         ends: Mapping[int, int] | None,
-        survivors: Mapping[Gap, RemainingRecords],
+        survivors: Mapping[ShardGap, RemainingRecords],
     ) -> None:
         """Have a partition go on behind the last gap that concerns it."""
         key = hash_key(partition_key(topic, partition))
@@ -147,12 +158,12 @@ class GapCloser(Struct, frozen=True, kw_only=True):
             else:
                 self._leave_out(topic, partition, ends.get(partition, 0), survivors[gap], gap)
 
-    def _note(self, gap: Gap, progress: Progress) -> None:
-        self.index.note_progress(self.ancestry.stream.name, gap.shard, progress)
+    def _note(self, gap: ShardGap, progress: ShardProgress) -> None:
+        self.index.set_shard_progress(self.ancestry.stream.name, gap.shard, progress)
 
     # Ending
 
-    def _continue(self, topic: str, gaps: Sequence[Gap]) -> None:
+    def _continue(self, topic: str, gaps: Sequence[ShardGap]) -> None:
         name = following(topic)
         done = 0
         while (known := self.index.topic(topic)) is not None and (
@@ -164,27 +175,27 @@ class GapCloser(Struct, frozen=True, kw_only=True):
             for partition in range(done, known.partitions):
                 ended = self._end_partition(topic, partition)
                 if partition not in touched:
-                    self.index.extend(name, partition, 0, Head(replace(ended, next=0)), None)
+                    self.index.extend(name, partition, 0, IndexHead(replace(ended, next=0)), None)
             done = known.partitions
             self.index.continue_topic(topic, name, [str(gap) for gap in gaps])
 
-    def _end_partition(self, topic: str, partition: int) -> Counted:
+    def _end_partition(self, topic: str, partition: int) -> IndexingState:
         """End a partition where it is indexed; return how it was counted up to there."""
         for _ in range(ATTEMPTS):
             head = self.index.heads([(topic, partition)])[topic, partition]
-            if head.counted.sealed_at == ENDED:
+            if head.counted.sealed_at == SEALED_AT_INDEX_END:
                 return replace(head.counted, sealed_at=None)
             # One that was sealed counts nothing behind its seal as it is.
             if head.counted.sealed_at is not None:
                 return head.counted
-            ended = Head(replace(head.counted, sealed_at=ENDED))
+            ended = IndexHead(replace(head.counted, sealed_at=SEALED_AT_INDEX_END))
             if self.index.extend(topic, partition, head.revision, ended, None):
                 return head.counted
         raise Unavailable(f"Others index {topic}/{partition} at the same time")
 
     # Beginning
 
-    def _begin(self, topic: str, partition: int, start: Mark, continues: str | None, gap: Gap) -> None:
+    def _begin(self, topic: str, partition: int, start: RecordPosition, continues: str | None, gap: ShardGap) -> None:
         """Have an open partition begin behind a gap, if it does not yet."""
         head = self.index.heads([(topic, partition)])[topic, partition]
         counted = head.counted
@@ -200,15 +211,15 @@ class GapCloser(Struct, frozen=True, kw_only=True):
             raise Unavailable(f"{gap.shard} has forgotten more events since {topic}/{partition} has begun")
         begun = counted if head.revision else self._beginning_of(continues, partition)
         begun = replace(begun, mark=start, parts=())
-        if not self.index.extend(topic, partition, head.revision, Head(begun), None):
+        if not self.index.extend(topic, partition, head.revision, IndexHead(begun), None):
             raise Unavailable(f"Others index {topic}/{partition} at the same time")
 
-    def _beginning_of(self, topic: str, partition: int) -> Counted:
+    def _beginning_of(self, topic: str, partition: int) -> IndexingState:
         """How a partition begins that continues this one."""
         ended = self.index.heads([(topic, partition)])[topic, partition].counted
-        return replace(ended, next=0, sealed_at=None if ended.sealed_at == ENDED else ended.sealed_at)
+        return replace(ended, next=0, sealed_at=None if ended.sealed_at == SEALED_AT_INDEX_END else ended.sealed_at)
 
-    def _leave_out(self, topic: str, partition: int, end: int, survivors: RemainingRecords, gap: Gap) -> None:
+    def _leave_out(self, topic: str, partition: int, end: int, survivors: RemainingRecords, gap: ShardGap) -> None:
         """Have a closed partition, which is not indexed to its end, go on with what is still there of it."""
         for _ in range(ATTEMPTS):
             head = self.index.heads([(topic, partition)])[topic, partition]
@@ -228,49 +239,49 @@ class GapCloser(Struct, frozen=True, kw_only=True):
                 parts=(),
             )
             hole = self._hole(topic, partition, before, following_offset, latest)
-            if self.index.extend(topic, partition, head.revision, Head(behind), hole):
+            if self.index.extend(topic, partition, head.revision, IndexHead(behind), hole):
                 log.error("Events %s to %s of %s/%s are lost", before.next, following_offset - 1, topic, partition)
                 return
         raise Unavailable(f"Others index {topic}/{partition} at the same time")
 
     def _count_left(self, key: str, survivors: RemainingRecords) -> int:
         """How many events of a sealed partition are still there."""
-        counter = RecordCounter(Counted(mark=survivors.start), {})
+        counter = RecordCounter(IndexingState(mark=survivors.start), {})
         for record in survivors.records:
             if record.key == key:
                 counter.met(record)
         last = survivors.records[-1] if survivors.records else None
-        place = Counted(mark=last.mark if last else survivors.start)
+        place = IndexingState(mark=last.mark if last else survivors.start)
         for record in Scanner(self.ancestry.stream, self.ancestry).records(key, place):
             counter.met(record)
         if last is not None:
-            behind = Progress(last.mark.sequence, complete_at=last.at)
+            behind = ShardProgress(last.mark.sequence, complete_at=last.at)
             confirm(self.ancestry, last.mark.shard, behind, GrowingPauses(GIVE_UP_AFTER))
         return counter.state.next
 
-    def _hole(self, topic: str, partition: int, before: Counted, end: int, stored_at: int) -> Segment | None:
+    def _hole(self, topic: str, partition: int, before: IndexingState, end: int, stored_at: int) -> IndexSegment | None:
         """A segment without events, which readers step over as they do over what compaction removed."""
         if end == before.next or self.archive is None:
             return None
         content = objects.pack_member(topic, partition, [])
         key = f"log/{self.ancestry.stream.name}/{topic}/{partition}/{before.next:018d}-lost.json.gz"
         self.archive.put(key, content)
-        return Segment(
+        return IndexSegment(
             before=before,
             count=end - before.next,
             since=stored_at,
             until=stored_at,
-            archived=Location(key, 0, len(content)),
+            archived=ArchiveLocation(key, 0, len(content)),
             events=0,
         )
 
     # Shards
 
-    def _survivors(self, gap: Gap) -> RemainingRecords:
+    def _survivors(self, gap: ShardGap) -> RemainingRecords:
         shard = gap.shard
         lineage = self.ancestry.refreshed()
         read_at = int(time.time() * 1000)
-        nothing = RemainingRecords((), Mark(shard, END_OF_SHARD), read_at, ended=True)
+        nothing = RemainingRecords((), RecordPosition(shard, END_OF_SHARD), read_at, ended=True)
         if shard not in lineage:
             return nothing
         patience = GrowingPauses(GIVE_UP_AFTER)
@@ -281,7 +292,7 @@ class GapCloser(Struct, frozen=True, kw_only=True):
             except NoSuchShard:
                 return nothing
             if records:
-                start = Mark(shard, records[0].mark.sequence - 1)
+                start = RecordPosition(shard, records[0].mark.sequence - 1)
                 return RemainingRecords(records, start, read_at, ended=False)
             if cursor.ended:
                 return nothing
@@ -292,7 +303,7 @@ class GapCloser(Struct, frozen=True, kw_only=True):
                 raise Unavailable(f"{shard} does not show a record that was stored")
             patience.pause()
 
-    def _partitions_touched(self, gap: Gap, topic: str, partitions: int) -> list[int]:
+    def _partitions_touched(self, gap: ShardGap, topic: str, partitions: int) -> list[int]:
         """The partitions that had, or have, records in the shard."""
         touches = _in_shard(self.ancestry.current, gap.shard)
         return [number for number in range(partitions) if touches(hash_key(partition_key(topic, number)))]
@@ -347,7 +358,7 @@ class Compactor(Struct, frozen=True, kw_only=True):
             self._index_up_to(topic, partition, end)
             self._rewrite(topic, partition, self._rule(topic, partition, oldest, end, tombstones_before), make_sure)
 
-    def removed(self, locations: Sequence[Location]) -> None:
+    def removed(self, locations: Sequence[ArchiveLocation]) -> None:
         """Nothing refers to these any more."""
         keys = [location.key for location in locations if location.key.startswith(FOLDER)]
         if keys and self.archive is not None:
@@ -379,18 +390,20 @@ class Compactor(Struct, frozen=True, kw_only=True):
             self.index.replace(topic, partition, written, end)
         elif not self._was_cut_short(topic, partition, there):
             return
-        self.index.note_compacted(topic, partition, end)
+        self.index.set_compacted(topic, partition, end)
         self.topics.forget(topic)
         kept = {segment.archived for segment in written}
         self.removed([each.archived for each in there if each.archived and each.archived not in kept])
 
-    def _was_cut_short(self, topic: str, partition: int, there: Sequence[Segment]) -> bool:
+    def _was_cut_short(self, topic: str, partition: int, there: Sequence[IndexSegment]) -> bool:
         """Whether compacted segments were written without being noted."""
         compacted = [each.end for each in there if each.archived and each.archived.key.startswith(FOLDER)]
         noted = self.topics.fresh(topic).topic.compacted.get(partition, 0)
         return max(compacted, default=0) > noted
 
-    def _rewrite_group(self, topic: str, partition: int, group: Sequence[Segment], rule: CompactionRule) -> Segment:
+    def _rewrite_group(
+        self, topic: str, partition: int, group: Sequence[IndexSegment], rule: CompactionRule
+    ) -> IndexSegment:
         """These segments as one, in an object of its own; a single one of which everything stays is left as it is."""
         events = list(self._read_events(topic, partition, max(group[0].first, rule.oldest), group[-1].end))
         kept = [event for event in events if rule.keeps(event)]
@@ -404,10 +417,10 @@ class Compactor(Struct, frozen=True, kw_only=True):
             group[0],
             count=group[-1].end - group[0].first,
             until=group[-1].until,
-            archived=Location(key, 0, len(content)),
+            archived=ArchiveLocation(key, 0, len(content)),
         )
 
-    def _segments(self, topic: str, partition: int, start: int, end: int) -> Iterator[Segment]:
+    def _segments(self, topic: str, partition: int, start: int, end: int) -> Iterator[IndexSegment]:
         """The segments that hold anything from one offset to another."""
         segment = self.index.segment(topic, partition, start)
         following = start
@@ -432,9 +445,9 @@ class Compactor(Struct, frozen=True, kw_only=True):
             place = max(piece.next_offset, place + 1)
 
 
-def _groups(segments: Sequence[Segment]) -> Iterator[Sequence[Segment]]:
+def _groups(segments: Sequence[IndexSegment]) -> Iterator[Sequence[IndexSegment]]:
     """Neighbours that are small enough to be one segment."""
-    group: list[Segment] = []
+    group: list[IndexSegment] = []
     for segment in segments:
         events = sum(each.count for each in [*group, segment])
         size = sum(each.archived.length for each in [*group, segment] if each.archived)

@@ -24,7 +24,17 @@ from nakadi.engines.kinesis.scanning import CountingStart, Scanner
 from nakadi.engines.kinesis.stream import GrowingPauses
 from nakadi.engines.kinesis.tails import LastWritten, ShardPositionLost, ShardTails
 from nakadi.engines.kinesis.topics import Topics
-from nakadi.model.events import ENDED, Bounds, Counted, Mark, Segment, Slice, Topic, TopicPartition, microseconds
+from nakadi.model.events import (
+    SEALED_AT_INDEX_END,
+    EventSlice,
+    IndexingState,
+    IndexSegment,
+    OffsetBounds,
+    RecordPosition,
+    Topic,
+    TopicPartition,
+    microseconds_since_epoch,
+)
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveGone
 from nakadi.ports.event_log import OffsetUnavailable
@@ -59,7 +69,7 @@ class StreamReader:
         self._archive = ArchiveReader(index, segment_cache) if segment_cache else None
         self._stream = stream
         self._continued: dict[str, str] = {}
-        self._ends: dict[TopicPartition, Counted] = {}
+        self._ends: dict[TopicPartition, IndexingState] = {}
         self._announce = announce
         self._shared_for = shared_for
         self._trails = RecentRecords(window_bytes)
@@ -68,7 +78,7 @@ class StreamReader:
 
     # The tip
 
-    def state(self, topic: str, partition: int, since: float | None = None) -> Counted:
+    def state(self, topic: str, partition: int, since: float | None = None) -> IndexingState:
         """A partition, counted to its tip as it was at `since`; without it, as it was a little while ago."""
         if self._topics.known(topic).topic.continued_in is not None:
             return self._end_of(topic, partition)
@@ -81,11 +91,11 @@ class StreamReader:
             self.tails.know(hash_key(key), since)
         return self._counted_state(key, topic, partition)
 
-    def bounds(self, topic: str, partition: int, since: float) -> Bounds:
+    def bounds(self, topic: str, partition: int, since: float) -> OffsetBounds:
         """What there is to be read, with everything that was acknowledged before `since`."""
         found = self._topics.with_partition(topic, partition)
         following = self.state(topic, partition, since).next
-        return Bounds(min(found.oldest.get(partition, 0), following), following)
+        return OffsetBounds(min(found.oldest.get(partition, 0), following), following)
 
     def _receive(self, records: list[ArrivedRecord], rank: Rank) -> None:
         for key in self._trails.arrived(records, rank):
@@ -95,35 +105,35 @@ class StreamReader:
                 if place[0] in self._continued:
                     self._announce(self._continued[place[0]], place[1])
 
-    def _end_of(self, topic: str, partition: int) -> Counted:
+    def _end_of(self, topic: str, partition: int) -> IndexingState:
         """Where a partition of a topic ends that is continued in another."""
         if (topic, partition) not in self._ends:
             self._ends[topic, partition] = self._head(topic, partition)
         return self._ends[topic, partition]
 
-    def _head(self, topic: str, partition: int) -> Counted:
+    def _head(self, topic: str, partition: int) -> IndexingState:
         head = self._index.heads([(topic, partition)])[topic, partition]
         if not head.revision and self._topics.known(topic).topic.continues is not None:
             raise Unavailable(f"It is not noted yet where {topic}/{partition} begins")
         return head.counted
 
-    def _counted_state(self, key: str, topic: str, partition: int) -> Counted:
+    def _counted_state(self, key: str, topic: str, partition: int) -> IndexingState:
         while (state := self._trails.state(key, topic)) is None:
             start = self._head(topic, partition)
-            if start.sealed_at == ENDED:
+            if start.sealed_at == SEALED_AT_INDEX_END:
                 return start
             if not self._count_from(key, topic, start):
                 behind = self._unbroken(key, lambda: self._behind_what_is_lost(key, topic, partition))
                 self._count_from(key, topic, behind)
         return state
 
-    def _behind_what_is_lost(self, key: str, topic: str, partition: int) -> Counted:
+    def _behind_what_is_lost(self, key: str, topic: str, partition: int) -> IndexingState:
         """The partition counted up to the last record that is remembered no more."""
         lost = self._trails.lost(key)
         assert lost is not None
         return self._scanner.state_behind(key, self._head(topic, partition), lost)
 
-    def _count_from(self, key: str, topic: str, start: Counted) -> bool:
+    def _count_from(self, key: str, topic: str, start: IndexingState) -> bool:
         parts = self._scanner.parts(start)
         return self._trails.count_from(key, topic, start, parts, self._ancestry.placing(start.mark).rank)
 
@@ -146,7 +156,7 @@ class StreamReader:
 
     # Events
 
-    def look(self, topic: str, partition: int, start: int, limit: int, max_bytes: int) -> Slice:
+    def look(self, topic: str, partition: int, start: int, limit: int, max_bytes: int) -> EventSlice:
         found = self._topics.with_partition(topic, partition)
         state = self._trails.state(partition_key(topic, partition), topic)
         if found.continued_in is not None or state is None or start >= state.next:
@@ -154,7 +164,7 @@ class StreamReader:
         if start > state.next:
             # Another process may have learned of more a moment ago.
             state = self.state(topic, partition, time.monotonic())
-        if start > state.next and state.sealed_at == ENDED:
+        if start > state.next and state.sealed_at == SEALED_AT_INDEX_END:
             # Its number was given out before the topic ended in front of it, and is found in the timeline that follows.
             raise Unavailable(f"{topic}/{partition} ends at {state.next}, and is continued in another timeline")
         oldest = found.oldest.get(partition, 0)
@@ -166,7 +176,7 @@ class StreamReader:
             if piece.events:
                 return piece
             place = piece.next_offset
-        return Slice((), place)
+        return EventSlice((), place)
 
     def offset_at(self, topic: str, partition: int, stored_at: int) -> int:
         found = self._topics.with_partition(topic, partition)
@@ -180,12 +190,14 @@ class StreamReader:
         while place < state.next:
             piece = self.look(topic, partition, place, SEARCHED_AT_ONCE, MANY_BYTES)
             for event in piece.events:
-                if microseconds(event.stored_at) >= stored_at:
+                if microseconds_since_epoch(event.stored_at) >= stored_at:
                     return event.offset
             place = piece.next_offset
         return state.next
 
-    def _slice_from(self, found: Topic, topic: str, partition: int, start: int, limit: int, max_bytes: int) -> Slice:
+    def _slice_from(
+        self, found: Topic, topic: str, partition: int, start: int, limit: int, max_bytes: int
+    ) -> EventSlice:
         key = partition_key(topic, partition)
         compacted = start < found.compacted.get(partition, 0)
         if not compacted:
@@ -216,7 +228,7 @@ class StreamReader:
         _, known = self._known_before(topic, partition, start)
         return self._scanner.frames(key, known, start, self._trails.first(key, topic), max_bytes)
 
-    def _known_before(self, topic: str, partition: int, start: int) -> tuple[Segment | None, CountingStart]:
+    def _known_before(self, topic: str, partition: int, start: int) -> tuple[IndexSegment | None, CountingStart]:
         """The segment that holds an offset, if there is one, and where counting towards the offset begins."""
         segment = self._segment_with(topic, partition, start)
         if segment is not None:
@@ -230,13 +242,13 @@ class StreamReader:
             raise Unavailable(f"The index lacks offset {start} of {topic}/{partition}")
         return segment, CountingStart(segment.before, segment.since)
 
-    def _segment_with(self, topic: str, partition: int, offset: int) -> Segment | None:
+    def _segment_with(self, topic: str, partition: int, offset: int) -> IndexSegment | None:
         found = self._index.segment(topic, partition, offset)
         return found if found is not None and offset < found.end else None
 
     def _from_archive(
-        self, segment: Segment, topic: str, partition: int, start: int, limit: int, max_bytes: int
-    ) -> Slice | None:
+        self, segment: IndexSegment, topic: str, partition: int, start: int, limit: int, max_bytes: int
+    ) -> EventSlice | None:
         """What is behind an offset in its segment and those that follow. None when the object is not there any more."""
         assert self._archive is not None
         try:
@@ -281,7 +293,7 @@ class LastingReader:
         self._ours = LastWritten()
         self._reader = begin(self._ours)
 
-    def acknowledged(self, mark: Mark) -> None:
+    def acknowledged(self, mark: RecordPosition) -> None:
         """Note a record that this process knows: no later answer may be older."""
         self._ours.note(mark)
 
@@ -294,13 +306,13 @@ class LastingReader:
             lambda reader: reader.tails.follow(shard, fan_out, lambda: ended() or self._reader is not reader)
         )
 
-    def state(self, topic: str, partition: int, since: float | None = None) -> Counted:
+    def state(self, topic: str, partition: int, since: float | None = None) -> IndexingState:
         return self._awake(lambda reader: reader.state(topic, partition, since))
 
-    def bounds(self, topic: str, partition: int, since: float) -> Bounds:
+    def bounds(self, topic: str, partition: int, since: float) -> OffsetBounds:
         return self._awake(lambda reader: reader.bounds(topic, partition, since))
 
-    def look(self, topic: str, partition: int, start: int, limit: int, max_bytes: int) -> Slice:
+    def look(self, topic: str, partition: int, start: int, limit: int, max_bytes: int) -> EventSlice:
         return self._awake(lambda reader: reader.look(topic, partition, start, limit, max_bytes))
 
     def offset_at(self, topic: str, partition: int, stored_at: int) -> int:

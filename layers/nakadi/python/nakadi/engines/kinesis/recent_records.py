@@ -16,7 +16,14 @@ from msgspec.structs import replace
 from nakadi.engines.common import frames
 from nakadi.engines.kinesis import envelopes
 from nakadi.engines.kinesis.envelopes import Envelope
-from nakadi.model.events import Counted, Mark, Slice, StoredEvent, UnfinishedAppend, moment_of
+from nakadi.model.events import (
+    EventSlice,
+    IndexingState,
+    RecordPosition,
+    StoredEvent,
+    UnfinishedAppend,
+    datetime_from_microseconds,
+)
 
 # Numbering ------------------------------------------------------------------------------------------------------------
 
@@ -28,7 +35,7 @@ ABANDONED_AFTER_MS = 60_000
 class ArrivedRecord(NamedTuple):
     """A record as the stream has it; `at` is when it arrived there, in milliseconds."""
 
-    mark: Mark
+    mark: RecordPosition
     key: str
     at: int
     data: bytes
@@ -40,10 +47,12 @@ class NumberedFrame(NamedTuple):
     first: int
     events: int
     stored_at: int
-    marks: tuple[Mark, ...]
+    marks: tuple[RecordPosition, ...]
 
 
-def count(state: Counted, record: ArrivedRecord, envelope: Envelope | None) -> tuple[Counted, NumberedFrame | None]:
+def count(
+    state: IndexingState, record: ArrivedRecord, envelope: Envelope | None
+) -> tuple[IndexingState, NumberedFrame | None]:
     """The partition with this record, which follows all it has counted, and the frame that it completes, if any."""
     if envelope is None or state.sealed_at is not None:
         return replace(state, mark=record.mark), None
@@ -56,8 +65,8 @@ def count(state: Counted, record: ArrivedRecord, envelope: Envelope | None) -> t
 
 
 def _with_part(
-    state: Counted, record: ArrivedRecord, envelope: Envelope, parts: tuple[UnfinishedAppend, ...]
-) -> tuple[Counted, NumberedFrame | None]:
+    state: IndexingState, record: ArrivedRecord, envelope: Envelope, parts: tuple[UnfinishedAppend, ...]
+) -> tuple[IndexingState, NumberedFrame | None]:
     mine = [part for part in parts if part.append == envelope.append]
     others = tuple(part for part in parts if part.append != envelope.append)
     if envelope.part != len(mine):
@@ -69,14 +78,14 @@ def _with_part(
 
 
 def _number(
-    state: Counted,
+    state: IndexingState,
     record: ArrivedRecord,
     envelope: Envelope,
     parts: tuple[UnfinishedAppend, ...],
-    marks: tuple[Mark, ...],
-) -> tuple[Counted, NumberedFrame]:
+    marks: tuple[RecordPosition, ...],
+) -> tuple[IndexingState, NumberedFrame]:
     latest = max(state.latest, envelope.stored_at)
-    counted = Counted(mark=record.mark, next=state.next + envelope.events, latest=latest, parts=parts)
+    counted = IndexingState(mark=record.mark, next=state.next + envelope.events, latest=latest, parts=parts)
     return counted, NumberedFrame(state.next, envelope.events, latest, marks)
 
 
@@ -90,7 +99,7 @@ def _still_expected(parts: tuple[UnfinishedAppend, ...], now: int) -> tuple[Unfi
 OVERHEAD = 250
 """Bytes that a record takes beside its own."""
 
-Rank = Callable[[Mark | None], tuple[int, int]]
+Rank = Callable[[RecordPosition | None], tuple[int, int]]
 
 
 class Frame(NamedTuple):
@@ -113,7 +122,7 @@ class Frame(NamedTuple):
 class RecordCounter:
     """Counts one partition's records and puts the frames together that came in parts."""
 
-    def __init__(self, start: Counted, parts: Mapping[Mark, bytes]) -> None:
+    def __init__(self, start: IndexingState, parts: Mapping[RecordPosition, bytes]) -> None:
         self.state = start
         self._parts = dict(parts)
 
@@ -144,7 +153,7 @@ class PartitionRecords(Struct):
     frames: list[Frame] = field(default_factory=list)
     dropped: int = 0
     counter: RecordCounter | None = None
-    lost: Mark | None = None
+    lost: RecordPosition | None = None
     topic: str = ""
 
     def counter_for(self, topic: str) -> RecordCounter | None:
@@ -178,19 +187,21 @@ class RecentRecords:
             self._forget_oldest()
         return changed
 
-    def state(self, key: str, topic: str) -> Counted | None:
+    def state(self, key: str, topic: str) -> IndexingState | None:
         """How far a partition is counted; None when it is not."""
         with self._lock:
             trail = self._trails.get(key)
             counter = trail.counter_for(topic) if trail else None
             return counter.state if counter else None
 
-    def lost(self, key: str) -> Mark | None:
+    def lost(self, key: str) -> RecordPosition | None:
         with self._lock:
             trail = self._trails.get(key)
             return trail.lost if trail else None
 
-    def count_from(self, key: str, topic: str, start: Counted, parts: Mapping[Mark, bytes], rank: Rank) -> bool:
+    def count_from(
+        self, key: str, topic: str, start: IndexingState, parts: Mapping[RecordPosition, bytes], rank: Rank
+    ) -> bool:
         """Count a partition from a known place. False when records behind that place are no longer here."""
         with self._lock:
             trail = self._trails.setdefault(key, PartitionRecords())
@@ -294,12 +305,12 @@ def events_of(frame: Frame, start: int = 0) -> list[StoredEvent]:
     except Exception:  # bytes that are not ours can fail anywhere, and must not stop the shard
         log.warning("The frame at offset %s cannot be read", frame.first, exc_info=True)
         return []
-    moment = moment_of(frame.stored_at)
+    moment = datetime_from_microseconds(frame.stored_at)
     places = enumerate(records[: frame.events], frame.first)
     return [StoredEvent(offset, record, moment) for offset, record in places if record is not None and offset >= start]
 
 
-def slice_of(found: Iterable[Frame], start: int, limit: int, max_bytes: int) -> Slice:
+def slice_of(found: Iterable[Frame], start: int, limit: int, max_bytes: int) -> EventSlice:
     """As many events of these frames as fit, at least one if there is one."""
     events: list[StoredEvent] = []
     following = start
@@ -311,19 +322,19 @@ def slice_of(found: Iterable[Frame], start: int, limit: int, max_bytes: int) -> 
     return cut(events, following, limit, max_bytes)
 
 
-def before(end: int, found: Slice) -> Slice:
+def before(end: int, found: EventSlice) -> EventSlice:
     """What of a slice is before an offset. The archive may have more already than a reader has heard of."""
     if found.next_offset <= end:
         return found
-    return Slice(tuple(event for event in found.events if event.offset < end), end)
+    return EventSlice(tuple(event for event in found.events if event.offset < end), end)
 
 
-def cut(events: Sequence[StoredEvent], following: int, limit: int, max_bytes: int) -> Slice:
+def cut(events: Sequence[StoredEvent], following: int, limit: int, max_bytes: int) -> EventSlice:
     """The first of these events that fit; `following` is behind all of them."""
     fitting = _fitting(events[: max(limit, 1)], max_bytes)
     if fitting < len(events):
         following = events[fitting - 1].offset + 1
-    return Slice(tuple(events[:fitting]), following)
+    return EventSlice(tuple(events[:fitting]), following)
 
 
 def _fitting(events: Sequence[StoredEvent], max_bytes: int) -> int:

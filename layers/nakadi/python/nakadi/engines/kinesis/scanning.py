@@ -14,7 +14,7 @@ from nakadi.engines.kinesis.continuity import GIVE_UP_AFTER, ShardCursor, ShardT
 from nakadi.engines.kinesis.envelopes import hash_key, opened
 from nakadi.engines.kinesis.recent_records import ArrivedRecord, Frame, RecordCounter
 from nakadi.engines.kinesis.stream import GrowingPauses, Stream
-from nakadi.model.events import Counted, Mark, TopicPartition
+from nakadi.model.events import IndexingState, RecordPosition, TopicPartition
 from nakadi.model.outcomes import Unavailable
 
 MOST_REMEMBERED = 1000
@@ -27,25 +27,25 @@ REMEMBERED_FOR = 3600.0
 class CountingStart(NamedTuple):
     """Where counting begins, and when the first events behind it were stored, where that is known."""
 
-    state: Counted
+    state: IndexingState
     since: int | None = None
 
 
-NOTHING: tuple[float, Counted | None] = (float("-inf"), None)
+NOTHING: tuple[float, IndexingState | None] = (float("-inf"), None)
 
 
 class ScanCache(Struct):
     """Where scans ended, so that the next one goes on there."""
 
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _states: OrderedDict[TopicPartition, tuple[float, Counted]] = field(default_factory=OrderedDict)
+    _states: OrderedDict[TopicPartition, tuple[float, IndexingState]] = field(default_factory=OrderedDict)
 
-    def at(self, key: str, offset: int) -> Counted | None:
+    def at(self, key: str, offset: int) -> IndexingState | None:
         with self._lock:
             noted_at, state = self._states.get((key, offset), NOTHING)
             return state if abs(time.time() - noted_at) < REMEMBERED_FOR else None
 
-    def note(self, key: str, state: Counted) -> None:
+    def note(self, key: str, state: IndexingState) -> None:
         with self._lock:
             self._states[key, state.next] = (time.time(), state)
             self._states.move_to_end((key, state.next))
@@ -59,7 +59,7 @@ class Scanner:
         self._ancestry = ancestry
         self._remembered = ScanCache()
 
-    def parts(self, state: Counted) -> Mapping[Mark, bytes]:
+    def parts(self, state: IndexingState) -> Mapping[RecordPosition, bytes]:
         """The records of appends that were not complete at this state: the bytes of their frames' parts.
 
         Those of an append that was given up long ago may be missing: nothing will complete it.
@@ -82,7 +82,7 @@ class Scanner:
                 return found
         raise Unavailable(f"The stream ends before offset {end} of {key}")
 
-    def _count_from(self, key: str, start: CountingStart) -> Iterator[tuple[Counted, ArrivedRecord, Frame]]:
+    def _count_from(self, key: str, start: CountingStart) -> Iterator[tuple[IndexingState, ArrivedRecord, Frame]]:
         """Counting on would give events the wrong numbers when the stream has forgotten some."""
         counter = RecordCounter(start.state, self.parts(start.state))
         expected = start.since
@@ -93,7 +93,7 @@ class Scanner:
             expected = None if frame.events else expected
             yield counter.state, record, frame
 
-    def state_behind(self, key: str, start: Counted, last: Mark) -> Counted:
+    def state_behind(self, key: str, start: IndexingState, last: RecordPosition) -> IndexingState:
         """The partition counted on up to a record that is known to be there."""
         counter = RecordCounter(start, self.parts(start))
         goal = self._ancestry.rank(last)
@@ -105,12 +105,12 @@ class Scanner:
                 return counter.state
         return counter.state
 
-    def _remember(self, key: str, state: Counted, last: ArrivedRecord) -> None:
+    def _remember(self, key: str, state: IndexingState, last: ArrivedRecord) -> None:
         """What comes next must not be forgotten by the stream while it is remembered here."""
         if time.time() - last.at / 1000 < YOUNG:
             self._remembered.note(key, state)
 
-    def records(self, key: str, start: Counted) -> Iterator[ArrivedRecord]:
+    def records(self, key: str, start: IndexingState) -> Iterator[ArrivedRecord]:
         """The partition's records behind a state, to the end of what is there now."""
         patience = GrowingPauses(GIVE_UP_AFTER)
         began_in = start.mark.shard if start.mark else None
@@ -125,7 +125,7 @@ class Scanner:
                 if page.at_tip and shard == chain[-1]:
                     break
 
-    def _fetch(self, mark: Mark) -> bytes | None:
+    def _fetch(self, mark: RecordPosition) -> bytes | None:
         """One record's part of a frame; None when the stream has forgotten it."""
         if mark.shard not in self._ancestry.placing(mark):
             return None

@@ -23,7 +23,7 @@ from botocore.parsers import ResponseParserError
 from msgspec import Struct
 
 from nakadi.engines.kinesis.recent_records import ArrivedRecord
-from nakadi.model.events import Mark
+from nakadi.model.events import RecordPosition
 from nakadi.model.outcomes import Unavailable
 
 # Shards ---------------------------------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ class ShardTree:
         parents = {parent for shard in self._shards.values() for parent in shard.parents}
         return [shard for shard in self._shards if shard not in parents]
 
-    def rank(self, mark: Mark | None) -> tuple[int, int]:
+    def rank(self, mark: RecordPosition | None) -> tuple[int, int]:
         """By this, two records of one partition are in their order. Nothing at all comes before every record."""
         return (LONG_GONE, -1) if mark is None else (self._depths.get(mark.shard, LONG_GONE), mark.sequence)
 
@@ -198,12 +198,12 @@ class Stream:
     def from_beginning(self, shard: str) -> str:
         return self._iterator(shard, ShardIteratorType="TRIM_HORIZON")
 
-    def behind(self, mark: Mark) -> str:
+    def behind(self, mark: RecordPosition) -> str:
         return self._iterator(
             mark.shard, ShardIteratorType="AFTER_SEQUENCE_NUMBER", StartingSequenceNumber=str(mark.sequence)
         )
 
-    def at(self, mark: Mark) -> str:
+    def at(self, mark: RecordPosition) -> str:
         return self._iterator(
             mark.shard, ShardIteratorType="AT_SEQUENCE_NUMBER", StartingSequenceNumber=str(mark.sequence)
         )
@@ -223,7 +223,7 @@ class Stream:
         records = [arrived(shard, each) for each in _member(answer, "Records")]
         return RecordPage(records, following, at_tip=following is None or answer.get("MillisBehindLatest", 0) == 0)
 
-    def put(self, records: Sequence[OutgoingRecord]) -> list[Mark | RecordFailure]:
+    def put(self, records: Sequence[OutgoingRecord]) -> list[RecordPosition | RecordFailure]:
         """What became of each record."""
         entries = [
             {"Data": record.data, "PartitionKey": record.key, "ExplicitHashKey": str(record.hash_key)}
@@ -365,7 +365,7 @@ def _shard(described: dict[str, Any]) -> Shard:
 
 
 def arrived(shard: str, record: dict[str, Any]) -> ArrivedRecord:
-    mark = Mark(shard, int(record["SequenceNumber"]))
+    mark = RecordPosition(shard, int(record["SequenceNumber"]))
     return ArrivedRecord(
         mark, record["PartitionKey"], milliseconds(record["ApproximateArrivalTimestamp"]), record["Data"]
     )
@@ -375,8 +375,8 @@ def milliseconds(moment: datetime) -> int:
     return round(moment.timestamp() * 1000)
 
 
-def _fate(entry: dict[str, Any]) -> Mark | RecordFailure:
+def _fate(entry: dict[str, Any]) -> RecordPosition | RecordFailure:
     if "SequenceNumber" in entry and not entry.get("ErrorCode"):
-        return Mark(entry["ShardId"], int(entry["SequenceNumber"]))
+        return RecordPosition(entry["ShardId"], int(entry["SequenceNumber"]))
     code = entry.get("ErrorCode", "")
     return RecordFailure(f"{code}: {entry.get('ErrorMessage', '')}", undone=code in THROTTLING)

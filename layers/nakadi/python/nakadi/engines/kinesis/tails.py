@@ -22,7 +22,7 @@ from nakadi.engines.kinesis.continuity import (
 from nakadi.engines.kinesis.fan_out import FanOut
 from nakadi.engines.kinesis.recent_records import ArrivedRecord, Rank
 from nakadi.engines.kinesis.stream import GrowingPauses, NoSuchShard, RecordPage, ShardTree, Stream
-from nakadi.model.events import Mark, Progress
+from nakadi.model.events import RecordPosition, ShardProgress
 from nakadi.model.outcomes import Unavailable
 
 Receive = Callable[[list[ArrivedRecord], Rank], None]
@@ -118,7 +118,7 @@ class LastWritten:
         self._lock = threading.Lock()
         self._last: dict[str, int] = {}
 
-    def note(self, mark: Mark) -> None:
+    def note(self, mark: RecordPosition) -> None:
         with self._lock:
             self._last[mark.shard] = max(self._last.get(mark.shard, mark.sequence), mark.sequence)
 
@@ -141,7 +141,7 @@ class ShardTails:
         self,
         stream: Stream,
         ancestry: ShardTreeCache,
-        progress: Callable[[], Mapping[str, Progress]],
+        progress: Callable[[], Mapping[str, ShardProgress]],
         receive: Receive,
         ours: LastWritten,
     ) -> None:
@@ -222,7 +222,7 @@ class ShardTails:
         """Whether a shard is read, or one that it came from, however many splits and merges ago."""
         return shard in self._tails or any(self._follows(lineage, parent) for parent in lineage.parents(shard))
 
-    def _begin_tail(self, shard: str, progress: Mapping[str, Progress]) -> ShardTail:
+    def _begin_tail(self, shard: str, progress: Mapping[str, ShardProgress]) -> ShardTail:
         """A reader that begins where its parents' readers end, or else where the index ends."""
         if shard not in self._tails:
             now = time.time()

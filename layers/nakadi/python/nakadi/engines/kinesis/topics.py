@@ -21,8 +21,8 @@ from msgspec.structs import replace
 from nakadi.common.caching import ChangeWatch
 from nakadi.model.events import Topic
 from nakadi.ports.event_log import UnknownTopic
-from nakadi.ports.log_index import TOPICS, LogIndex
-from nakadi.ports.registry import bucket_of
+from nakadi.ports.log_index import TOPICS_KIND, LogIndex
+from nakadi.ports.registry import change_bucket_of
 
 MOST_KNOWN = 10_000
 
@@ -63,7 +63,7 @@ class Topics:
         if known is not None and self.holds(known):
             return known
         look = self._watch.look(self._lease)
-        if known is not None and known.number == look.changes.number(bucket_of(TOPICS, topic)):
+        if known is not None and known.number == look.changes.number(change_bucket_of(TOPICS_KIND, topic)):
             renewed = replace(known, monotonic=look.monotonic, wall=look.wall)
             # The machine may have stood still since that look, and the clock that the look goes by with it.
             if self.holds(renewed):
@@ -73,7 +73,7 @@ class Topics:
     def fresh(self, topic: str) -> KnownTopic:
         """The topic as it is now. Raises `UnknownTopic`."""
         look = self._watch.latest
-        number = look.changes.number(bucket_of(TOPICS, topic)) if look is not None else None
+        number = look.changes.number(change_bucket_of(TOPICS_KIND, topic)) if look is not None else None
         monotonic, wall = time.monotonic(), time.time()
         found = self._index.topic(topic)
         if found is None:

@@ -12,10 +12,10 @@ from operator import attrgetter
 from msgspec import Struct, field
 
 from nakadi.engines.common.listeners import PartitionListeners, append_at_once
-from nakadi.model.events import Bounds, Fate, Record, Slice, Stored, StoredEvent
+from nakadi.model.events import AppendResult, EventSlice, OffsetBounds, Record, Stored, StoredEvent
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import Clock
-from nakadi.ports.event_log import Appended, OffsetUnavailable, SealedTopic, UnknownTopic
+from nakadi.ports.event_log import AppendCallback, OffsetUnavailable, SealedTopic, UnknownTopic
 
 _OFFSET = attrgetter("offset")
 _STORED_AT = attrgetter("stored_at")
@@ -38,14 +38,14 @@ class _PartitionEvents(Struct):
     def stored_before(self, moment: datetime) -> list[StoredEvent]:
         return self.events[: bisect_left(self.events, moment, key=_STORED_AT)]
 
-    def slice(self, start: int, limit: int, max_bytes: int) -> Slice:
+    def slice(self, start: int, limit: int, max_bytes: int) -> EventSlice:
         if not self.oldest <= start <= self.next:
             raise OffsetUnavailable(f"{start} is not between {self.oldest} and {self.next}")
         index = bisect_left(self.events, start, key=_OFFSET)
         found = self.events[index : index + max(limit, 1)]
         found = found[: _count_that_fits(found, max_bytes)]
         following = found[-1].offset + 1 if found else self.next
-        return Slice(tuple(found), following, following == self.next)
+        return EventSlice(tuple(found), following, following == self.next)
 
     def offset_at(self, moment: datetime) -> int:
         index = len(self.stored_before(moment))
@@ -114,7 +114,7 @@ class MemoryLog:
             self._check_open()
             self._topics.pop(topic, None)
 
-    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, Fate]:
+    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
         with self._lock:
             found = self._topics.get(topic)
             if found is None or found.sealed or self._closed:
@@ -131,7 +131,7 @@ class MemoryLog:
             self._announcements.announce(topic, number)
         return dict.fromkeys(batches, Stored())
 
-    def append_soon(self, topic: str, batches: Mapping[int, Sequence[Record]], done: Appended) -> None:
+    def begin_append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: AppendCallback) -> None:
         append_at_once(partial(self.append, topic, batches), done)
 
     def read(
@@ -143,18 +143,18 @@ class MemoryLog:
         limit: int = 1000,
         max_bytes: int = 4_000_000,
         wait: float = 0.0,
-    ) -> Slice:
-        def look() -> Slice:
+    ) -> EventSlice:
+        def look() -> EventSlice:
             with self._lock:
                 return self._partition(topic, partition).slice(start, limit, max_bytes)
 
         return self._announcements.wait_for_events(topic, partition, look, wait)
 
-    def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
+    def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, OffsetBounds]:
         with self._lock:
             self._topic(topic)
             found = {number: self._partition(topic, number) for number in partitions}
-            return {number: Bounds(partition.oldest, partition.next) for number, partition in found.items()}
+            return {number: OffsetBounds(partition.oldest, partition.next) for number, partition in found.items()}
 
     def offset_at(self, topic: str, partition: int, moment: datetime) -> int:
         with self._lock:

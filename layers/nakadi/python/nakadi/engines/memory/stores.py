@@ -40,23 +40,30 @@ from nakadi.engines.common.documents import (
 )
 from nakadi.engines.common.listeners import SubscriptionListeners
 from nakadi.model.event_type import Position
-from nakadi.model.events import Head, Location, Progress, Segment, Topic, TopicPartition
+from nakadi.model.events import ArchiveLocation, IndexHead, IndexSegment, ShardProgress, Topic, TopicPartition
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import (
-    NOTHING_YET,
+    EMPTY_ASSIGNMENT,
     Assignment,
     CommitResult,
+    CommittedOffset,
     EventTypePartition,
-    Offset,
-    Parked,
     ParkedEvent,
+    ParkedEventInfo,
     SubscriptionChange,
     SubscriptionReport,
 )
 from nakadi.ports.coordination import AssignmentChanged
 from nakadi.ports.event_log import UnknownTopic
-from nakadi.ports.log_index import TOPICS
-from nakadi.ports.registry import ABSENT, Change, Changes, Document, Remove, bucket_of
+from nakadi.ports.log_index import TOPICS_KIND
+from nakadi.ports.registry import (
+    ABSENT_REVISION,
+    ChangeCounters,
+    Document,
+    DocumentChange,
+    RemoveDocument,
+    change_bucket_of,
+)
 
 # Registry -------------------------------------------------------------------------------------------------------------
 
@@ -68,7 +75,7 @@ class _DocumentsOfKind(Struct):
     keys: list[str] = field(default_factory=list)
 
     def revision(self, key: str) -> int:
-        return self.entries[key][0] if key in self.entries else ABSENT
+        return self.entries[key][0] if key in self.entries else ABSENT_REVISION
 
     def put(self, key: str, revision: int, entry: bytes) -> None:
         if key not in self.entries:
@@ -104,7 +111,7 @@ class MemoryRegistry:
             found = [kept.entries[key][1] for key in islice(kept.keys_from(prefix, after), limit)]
         return [document_from_json(entry) for entry in found]
 
-    def write(self, *changes: Change) -> None:
+    def write(self, *changes: DocumentChange) -> None:
         check_changes_of_one_write(changes)
         with self._while_open() as kinds:
             outcomes = [document_after_change(change, kinds[change.kind].revision(change.key)) for change in changes]
@@ -112,13 +119,13 @@ class MemoryRegistry:
             for change, document, entry in zip(changes, outcomes, entries, strict=True):
                 if document is not None:
                     kinds[change.kind].put(change.key, document.revision, entry)
-                elif isinstance(change, Remove):
+                elif isinstance(change, RemoveDocument):
                     kinds[change.kind].remove(change.key)
             self._numbers.update(buckets_to_count(changes))
 
-    def changes(self) -> Changes:
+    def changes(self) -> ChangeCounters:
         with self._while_open():
-            return Changes(dict(self._numbers))
+            return ChangeCounters(dict(self._numbers))
 
     def close(self) -> None:
         with self._lock:
@@ -136,8 +143,8 @@ class MemoryRegistry:
 
 
 class _PartitionIndex(Struct):
-    head: Head = field(default_factory=Head)
-    segments: list[Segment] = field(default_factory=list)
+    head: IndexHead = field(default_factory=IndexHead)
+    segments: list[IndexSegment] = field(default_factory=list)
 
 
 class MemoryLogIndex:
@@ -145,7 +152,7 @@ class MemoryLogIndex:
         self._lock = threading.Lock()
         self._topics: dict[str, Topic] = {}
         self._partitions: dict[TopicPartition, _PartitionIndex] = {}
-        self._progress: dict[tuple[str, str], Progress] = {}
+        self._progress: dict[tuple[str, str], ShardProgress] = {}
         self._claims: dict[str, tuple[str, float]] = {}
         self._numbers: Counter[int] = Counter()
         self._identity = uuid4().hex[:16]
@@ -175,7 +182,7 @@ class MemoryLogIndex:
     def seal_topic(self, topic: str) -> None:
         with self._while_open():
             self._topics[topic] = replace(self._known_topic(topic), sealed=True)
-            self._numbers[bucket_of(TOPICS, topic)] += 1
+            self._numbers[change_bucket_of(TOPICS_KIND, topic)] += 1
 
     def continue_topic(self, topic: str, following: str, behind: Sequence[str]) -> None:
         with self._while_open():
@@ -183,7 +190,7 @@ class MemoryLogIndex:
             there = self._topics.setdefault(following, following_topic(topic, known, behind))
             self._topics[topic] = replace(known, continued_in=following)
             self._topics[following] = with_changes_of_continued_topic(known, there)
-            self._numbers[bucket_of(TOPICS, topic)] += 1
+            self._numbers[change_bucket_of(TOPICS_KIND, topic)] += 1
 
     def delete_topic(self, topic: str) -> None:
         with self._while_open():
@@ -192,19 +199,19 @@ class MemoryLogIndex:
                 self._topics[topic] = signpost_of_deleted_topic(gone)
             elif gone is not None:
                 self._remove_signposts(gone.continues)
-            self._numbers[bucket_of(TOPICS, topic)] += 1
+            self._numbers[change_bucket_of(TOPICS_KIND, topic)] += 1
             for place in [place for place in self._partitions if place[0] == topic]:
                 del self._partitions[place]
 
-    def changes(self) -> Changes:
+    def changes(self) -> ChangeCounters:
         with self._while_open():
-            return Changes(dict(self._numbers))
+            return ChangeCounters(dict(self._numbers))
 
-    def heads(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, Head]:
+    def heads(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, IndexHead]:
         with self._while_open():
             return {place: self._partition_at(place).head for place in places}
 
-    def extend(self, topic: str, partition: int, expected: int, head: Head, segment: Segment | None) -> bool:
+    def extend(self, topic: str, partition: int, expected: int, head: IndexHead, segment: IndexSegment | None) -> bool:
         with self._while_open():
             there = self._partitions.setdefault((topic, partition), _PartitionIndex())
             if there.head.revision != expected:
@@ -214,25 +221,25 @@ class MemoryLogIndex:
                 there.segments.append(segment)
             return True
 
-    def segment(self, topic: str, partition: int, offset: int) -> Segment | None:
+    def segment(self, topic: str, partition: int, offset: int) -> IndexSegment | None:
         with self._while_open():
             segments = self._partition_at((topic, partition)).segments
             at = bisect_right(segments, offset, key=_first_offset)
             return segments[at - 1] if at else None
 
-    def segments(self, topic: str, partition: int, start: int, limit: int) -> Sequence[Segment]:
+    def segments(self, topic: str, partition: int, start: int, limit: int) -> Sequence[IndexSegment]:
         with self._while_open():
             segments = self._partition_at((topic, partition)).segments
             at = bisect_left(segments, start, key=_first_offset)
             return segments[at : at + limit]
 
-    def replace(self, topic: str, partition: int, segments: Sequence[Segment], end: int) -> None:
+    def replace(self, topic: str, partition: int, segments: Sequence[IndexSegment], end: int) -> None:
         with self._while_open():
             there = self._partition_at((topic, partition)).segments
             first = bisect_left(there, segments[0].first, key=_first_offset)
             there[first : bisect_left(there, end, key=_first_offset)] = segments
 
-    def let_go(self, topic: str, partition: int, oldest: int) -> Sequence[Location]:
+    def drop_before(self, topic: str, partition: int, oldest: int) -> Sequence[ArchiveLocation]:
         with self._while_open():
             known = self._known_topic(topic)
             grown = max(oldest, known.oldest.get(partition, 0))
@@ -242,13 +249,13 @@ class MemoryLogIndex:
             del there[: len(gone)]
             return [segment.archived for segment in gone if segment.archived]
 
-    def note_compacted(self, topic: str, partition: int, before: int) -> None:
+    def set_compacted(self, topic: str, partition: int, before: int) -> None:
         with self._while_open():
             known = self._known_topic(topic)
             grown = max(before, known.compacted.get(partition, 0))
             self._topics[topic] = replace(known, compacted={**known.compacted, partition: grown})
 
-    def referred_to(self) -> Collection[str]:
+    def referenced_archive_keys(self) -> Collection[str]:
         with self._while_open():
             there = [
                 segment
@@ -272,11 +279,11 @@ class MemoryLogIndex:
             if self._claims.get(name, ("", 0.0))[0] == owner:
                 del self._claims[name]
 
-    def progress(self, stream: str) -> Mapping[str, Progress]:
+    def progress(self, stream: str) -> Mapping[str, ShardProgress]:
         with self._while_open():
             return {shard: progress for (of, shard), progress in self._progress.items() if of == stream}
 
-    def note_progress(self, stream: str, shard: str, progress: Progress) -> None:
+    def set_shard_progress(self, stream: str, shard: str, progress: ShardProgress) -> None:
         with self._while_open():
             known = self._progress.get((stream, shard), progress)
             self._progress[stream, shard] = max(progress, known, key=shard_progress_text)
@@ -305,7 +312,7 @@ class MemoryLogIndex:
         return self._partitions.get(place) or _PartitionIndex()
 
 
-def _first_offset(segment: Segment) -> int:
+def _first_offset(segment: IndexSegment) -> int:
     return segment.first
 
 
@@ -313,8 +320,8 @@ def _first_offset(segment: Segment) -> int:
 
 
 class _SubscriptionState(Struct):
-    assignment: Assignment = NOTHING_YET
-    offsets: dict[EventTypePartition, Offset] = field(default_factory=dict)
+    assignment: Assignment = EMPTY_ASSIGNMENT
+    offsets: dict[EventTypePartition, CommittedOffset] = field(default_factory=dict)
     lot: dict[tuple[EventTypePartition, Position], ParkedEvent] = field(default_factory=dict)
 
 
@@ -349,7 +356,7 @@ class MemoryCoordination:
         self._listeners.notify_listeners(subscription, SubscriptionChange.ASSIGNMENT)
         return stored
 
-    def offsets(self, subscription: str) -> Mapping[EventTypePartition, Offset]:
+    def offsets(self, subscription: str) -> Mapping[EventTypePartition, CommittedOffset]:
         with self._while_open():
             return dict(self._state_of(subscription).offsets)
 
@@ -393,7 +400,7 @@ class MemoryCoordination:
         place: EventTypePartition | None = None,
         after: tuple[EventTypePartition, Position] | None = None,
         limit: int = 1000,
-    ) -> Sequence[Parked]:
+    ) -> Sequence[ParkedEventInfo]:
         with self._while_open():
             lot = self._state_of(subscription).lot
             wanted = sorted(

@@ -27,16 +27,16 @@ from nakadi.engines.sqlite.changes import ALONE, ChangePipes, FileChangePoller
 from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.model.authorization import Attribute
 from nakadi.model.event_type import Position
-from nakadi.model.events import microseconds, moment_of
+from nakadi.model.events import datetime_from_microseconds, microseconds_since_epoch
 from nakadi.model.subscription import (
-    NOTHING_YET,
+    EMPTY_ASSIGNMENT,
     Assignment,
     CommitResult,
+    CommittedOffset,
     EventTypePartition,
-    Offset,
     OffsetsCommitted,
-    Parked,
     ParkedEvent,
+    ParkedEventInfo,
     SubscriptionChange,
     SubscriptionReport,
 )
@@ -176,7 +176,7 @@ class SqliteCoordination:
         self._report(self._turns.run(work), subscription, SubscriptionChange.ASSIGNMENT)
         return stored
 
-    def offsets(self, subscription: str) -> Mapping[EventTypePartition, Offset]:
+    def offsets(self, subscription: str) -> Mapping[EventTypePartition, CommittedOffset]:
         with self._file.lent() as connection:
             rows = connection.execute(SELECT_OFFSETS, (subscription,)).fetchall()
         return {EventTypePartition(*row[:2]): _offset_from_row(row) for row in rows}
@@ -217,7 +217,7 @@ class SqliteCoordination:
                 return found, None
             put_parked_events(connection, subscription, events)
             if upto is not None:
-                _put_offset(connection, subscription, place, Offset(upto, session, now))
+                _put_offset(connection, subscription, place, CommittedOffset(upto, session, now))
             return found, self._changes.note(connection, subscription, SubscriptionChange.OFFSETS)
 
         found, number = self._turns.run(work)
@@ -232,7 +232,7 @@ class SqliteCoordination:
         place: EventTypePartition | None = None,
         after: tuple[EventTypePartition, Position] | None = None,
         limit: int = 1000,
-    ) -> Sequence[Parked]:
+    ) -> Sequence[ParkedEventInfo]:
         with self._file.lent() as connection:
             return list_parked_events(connection, subscription, place, after, limit)
 
@@ -254,8 +254,10 @@ class SqliteCoordination:
 
     def renew(self, holder: str, until: datetime) -> None:
         def work(connection: sqlite3.Connection) -> None:
-            connection.execute("DELETE FROM leases WHERE until < ?", (microseconds(until - EXPIRED_LEASES_KEPT),))
-            connection.execute(RENEW_LEASE, (holder, microseconds(until)))
+            connection.execute(
+                "DELETE FROM leases WHERE until < ?", (microseconds_since_epoch(until - EXPIRED_LEASES_KEPT),)
+            )
+            connection.execute(RENEW_LEASE, (holder, microseconds_since_epoch(until)))
 
         self._turns.run(work)
 
@@ -265,7 +267,7 @@ class SqliteCoordination:
     def leases(self) -> Mapping[str, datetime]:
         with self._file.lent() as connection:
             rows = connection.execute("SELECT holder, until FROM leases").fetchall()
-        return {holder: moment_of(until) for holder, until in rows}
+        return {holder: datetime_from_microseconds(until) for holder, until in rows}
 
     def watch(self, subscription: str, changed: Callable[[SubscriptionReport], None]) -> Callable[[], None]:
         self._changes.attend()
@@ -289,20 +291,24 @@ class SqliteCoordination:
 
 def _read_assignment(connection: sqlite3.Connection, subscription: str) -> Assignment:
     found = connection.execute(SELECT_ASSIGNMENT, (subscription,)).fetchone()
-    return NOTHING_YET if found is None else assignment_from_text(*found)
+    return EMPTY_ASSIGNMENT if found is None else assignment_from_text(*found)
 
 
-def _read_offset(connection: sqlite3.Connection, subscription: str, place: EventTypePartition) -> Offset | None:
+def _read_offset(
+    connection: sqlite3.Connection, subscription: str, place: EventTypePartition
+) -> CommittedOffset | None:
     row = connection.execute(SELECT_OFFSET, (subscription, place.event_type, place.partition)).fetchone()
     return None if row is None else _offset_from_row(row)
 
 
-def _offset_from_row(row: tuple[str, str, int, int, str | None, int]) -> Offset:
+def _offset_from_row(row: tuple[str, str, int, int, str | None, int]) -> CommittedOffset:
     _, _, timeline, position, owner, since = row
-    return Offset(Position(timeline, position), owner, moment_of(since))
+    return CommittedOffset(Position(timeline, position), owner, datetime_from_microseconds(since))
 
 
-def _put_offset(connection: sqlite3.Connection, subscription: str, place: EventTypePartition, offset: Offset) -> None:
+def _put_offset(
+    connection: sqlite3.Connection, subscription: str, place: EventTypePartition, offset: CommittedOffset
+) -> None:
     at = offset.position
     connection.execute(
         PUT_OFFSET,
@@ -313,7 +319,7 @@ def _put_offset(connection: sqlite3.Connection, subscription: str, place: EventT
             at.timeline,
             at.offset,
             offset.owner,
-            microseconds(offset.since),
+            microseconds_since_epoch(offset.since),
         ),
     )
 
@@ -326,7 +332,7 @@ def _commit_partition(
     position: Position,
     now: datetime,
 ) -> CommitResult:
-    at = (position.timeline, position.offset, microseconds(now))
+    at = (position.timeline, position.offset, microseconds_since_epoch(now))
     written = connection.execute(COMMIT_OFFSET, (*at, subscription, place.event_type, place.partition, session))
     if written.rowcount:
         return CommitResult.COMMITTED
@@ -376,7 +382,7 @@ def list_parked_events(
     place: EventTypePartition | None,
     after: AfterParkedEvent | None,
     limit: int,
-) -> Sequence[Parked]:
+) -> Sequence[ParkedEventInfo]:
     begin = (
         BEFORE_ALL_PARKED_EVENTS
         if after is None
@@ -414,23 +420,23 @@ def _key_of_position(subscription: str, place: EventTypePartition, position: Pos
     return subscription, place.event_type, place.partition, position.timeline, position.offset
 
 
-def _parked_event_row(parked: Parked) -> tuple[object, ...]:
+def _parked_event_row(parked: ParkedEventInfo) -> tuple[object, ...]:
     owner = (None, None) if parked.owner is None else (parked.owner.data_type, parked.owner.value)
-    moments = (microseconds(parked.stored_at), microseconds(parked.parked_at))
+    moments = (microseconds_since_epoch(parked.stored_at), microseconds_since_epoch(parked.parked_at))
     return parked.key, parked.fails, *moments, parked.replay, *owner
 
 
 def _parked_event_from_row(
     row: tuple[str, str, int, int, str, int, int, int, str | None, str | None, str | None],
-) -> Parked:
+) -> ParkedEventInfo:
     event_type, partition, timeline, position, key, fails, stored_at, parked_at, replay, owner_type, owner_value = row
-    return Parked(
+    return ParkedEventInfo(
         place=EventTypePartition(event_type, partition),
         position=Position(timeline, position),
         key=key,
         fails=fails,
-        stored_at=moment_of(stored_at),
-        parked_at=moment_of(parked_at),
+        stored_at=datetime_from_microseconds(stored_at),
+        parked_at=datetime_from_microseconds(parked_at),
         replay=replay,
         owner=None if owner_type is None or owner_value is None else Attribute(owner_type, owner_value),
     )

@@ -22,9 +22,9 @@ from nakadi.engines.sqlite.file import WRITE_PATIENCE_SECONDS, SqliteFile
 from nakadi.engines.sqlite.maintenance import Cleaner, PartitionCompaction
 from nakadi.engines.sqlite.reading import bounds_of, offset_at, slice_of
 from nakadi.engines.sqlite.writing import CommittedAppend, LogWriter, SqliteWriter
-from nakadi.model.events import Bounds, Fate, Record, Slice, Stored, microseconds
+from nakadi.model.events import AppendResult, EventSlice, OffsetBounds, Record, Stored, microseconds_since_epoch
 from nakadi.ports.clock import Clock
-from nakadi.ports.event_log import Appended, OffsetUnavailable, UnknownTopic
+from nakadi.ports.event_log import AppendCallback, OffsetUnavailable, UnknownTopic
 
 STORED_FATE = Stored()
 
@@ -86,7 +86,7 @@ class SqliteLog:
     def delete_topic(self, topic: str) -> None:
         self._cleaner.delete(topic)
 
-    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, Fate]:
+    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
         waiting: SimpleQueue[Exception | None] = SimpleQueue()
         self._writer.append(topic, batches, waiting.put)
         error = waiting.get()
@@ -94,7 +94,7 @@ class SqliteLog:
             raise error
         return dict.fromkeys(batches, STORED_FATE)
 
-    def append_soon(self, topic: str, batches: Mapping[int, Sequence[Record]], done: Appended) -> None:
+    def begin_append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: AppendCallback) -> None:
         def pass_on(error: Exception | None) -> None:
             done(dict.fromkeys(batches, STORED_FATE) if error is None else error)
 
@@ -112,8 +112,8 @@ class SqliteLog:
         limit: int = 1000,
         max_bytes: int = 4_000_000,
         wait: float = 0.0,
-    ) -> Slice:
-        def look() -> Slice:
+    ) -> EventSlice:
+        def look() -> EventSlice:
             with self._file.lent() as connection:
                 return slice_of(connection, topic, partition, start, limit, max_bytes)
 
@@ -126,7 +126,7 @@ class SqliteLog:
         finally:
             self._appends_by_others.leave()
 
-    def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
+    def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, OffsetBounds]:
         with self._file.lent() as connection:
             return bounds_of(connection, topic, partitions)
 
@@ -146,7 +146,9 @@ class SqliteLog:
     def compact(self, topic: str, partition: int, *, upto: datetime, tombstones_before: datetime) -> None:
         with self._file.lent() as connection:
             end = offset_at(connection, topic, partition, upto)
-        PartitionCompaction(self._file, self._cleaner, topic, partition).run(end, microseconds(tombstones_before))
+        PartitionCompaction(self._file, self._cleaner, topic, partition).run(
+            end, microseconds_since_epoch(tombstones_before)
+        )
 
     def watch(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
         self._appends_by_others.attend()

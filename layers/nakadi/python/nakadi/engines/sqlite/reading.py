@@ -14,15 +14,15 @@ from msgspec import Struct
 
 from nakadi.engines.common import frames
 from nakadi.model.events import (
-    Bounds,
-    EventLines,
-    Lines,
+    EventSlice,
+    EventTextBlock,
+    LazyEvents,
+    OffsetBounds,
     Record,
     RecordLines,
-    Slice,
     StoredEvent,
-    microseconds,
-    moment_of,
+    datetime_from_microseconds,
+    microseconds_since_epoch,
 )
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
@@ -189,7 +189,7 @@ SEARCH_OFFSET_AT_TIME = """
 
 def slice_of(
     connection: sqlite3.Connection, topic: str, partition: int, start: int, limit: int, max_bytes: int
-) -> Slice:
+) -> EventSlice:
     limit = max(limit, 1)
     place = start
     while True:
@@ -202,13 +202,13 @@ def slice_of(
         elif rows:
             place = rows[-1].end
         if events or place >= end:
-            return Slice(events, place, place >= end)
+            return EventSlice(events, place, place >= end)
 
 
-def bounds_of(connection: sqlite3.Connection, topic: str, partitions: Sequence[int]) -> Mapping[int, Bounds]:
+def bounds_of(connection: sqlite3.Connection, topic: str, partitions: Sequence[int]) -> Mapping[int, OffsetBounds]:
     wanted = {"topic": topic, "partitions": orjson.dumps(list(partitions)).decode()}
     (found,) = connection.execute(SELECT_BOUNDS, wanted).fetchone()
-    bounds = {number: Bounds(oldest, following or 0) for number, oldest, following in orjson.loads(found)}
+    bounds = {number: OffsetBounds(oldest, following or 0) for number, oldest, following in orjson.loads(found)}
     missing = [number for number in partitions if number not in bounds]
     if missing or not (bounds or is_known_topic(connection, topic)):
         raise UnknownTopic(f"{topic} is unknown, or has no partition {missing}")
@@ -216,7 +216,7 @@ def bounds_of(connection: sqlite3.Connection, topic: str, partitions: Sequence[i
 
 
 def offset_at(connection: sqlite3.Connection, topic: str, partition: int, moment: datetime) -> int:
-    wanted = {"topic": topic, "partition": partition, "moment": microseconds(moment)}
+    wanted = {"topic": topic, "partition": partition, "moment": microseconds_since_epoch(moment)}
     found = connection.execute(SEARCH_OFFSET_AT_TIME, wanted).fetchone()
     if found is None:
         raise UnknownTopic(f"{topic} is unknown, or has no partition {partition}")
@@ -276,20 +276,22 @@ def keys_and_tombstones_of_row(row: FrameRow) -> list[tuple[str | None, bool] | 
 def _events_of(rows: Sequence[FrameRow], start: int, limit: int) -> Sequence[StoredEvent]:
     """The first events of these rows from an offset on."""
     if not any(row.frame and frames.has_notes(row.frame) for row in rows):
-        return EventLines(list(_lines_of(rows, start, limit)))
+        return LazyEvents(list(_lines_of(rows, start, limit)))
     events: list[StoredEvent] = []
     for row in rows:
         events += _events_of_row(row, start, limit - len(events))
     return tuple(events[:limit])
 
 
-def _lines_of(rows: Sequence[FrameRow], start: int, wanted: int) -> Iterator[Lines]:
+def _lines_of(rows: Sequence[FrameRow], start: int, wanted: int) -> Iterator[EventTextBlock]:
     """The first lines of rows of plain events from an offset on."""
     for row in rows:
         if not row.frame or wanted <= 0:
             continue
         try:
-            lines = Lines(row.first, moment_of(row.stored_at), *frames.lines_and_ends(row.frame))
+            lines = EventTextBlock(
+                row.first, datetime_from_microseconds(row.stored_at), *frames.lines_and_ends(row.frame)
+            )
         except frames.BadFrame as error:
             raise _damage_error(row, error) from error
         first = max(start - row.first, 0)
@@ -304,7 +306,7 @@ def _events_of_row(row: FrameRow, start: int, wanted: int) -> list[StoredEvent]:
     skipped = max(start - row.first, 0)
     has_gaps = row.frame and frames.has_notes(row.frame)
     records = records_of_row(row, slice(skipped, None if has_gaps else skipped + max(wanted, 0)))
-    moment = moment_of(row.stored_at)
+    moment = datetime_from_microseconds(row.stored_at)
     events = map(StoredEvent._make, zip(count(row.first + skipped), records, repeat(moment), strict=False))
     return [event for event in events if event.record is not None] if has_gaps else list(events)
 

@@ -35,10 +35,17 @@ from nakadi.engines.common.documents import (
     with_changes_of_continued_topic,
 )
 from nakadi.engines.sqlite.file import WRITE_PATIENCE_SECONDS, SqliteFile
-from nakadi.model.events import Head, Location, Progress, Segment, Topic, TopicPartition
+from nakadi.model.events import ArchiveLocation, IndexHead, IndexSegment, ShardProgress, Topic, TopicPartition
 from nakadi.ports.event_log import UnknownTopic
-from nakadi.ports.log_index import TOPICS
-from nakadi.ports.registry import ABSENT, Change, Changes, Document, Remove, bucket_of
+from nakadi.ports.log_index import TOPICS_KIND
+from nakadi.ports.registry import (
+    ABSENT_REVISION,
+    ChangeCounters,
+    Document,
+    DocumentChange,
+    RemoveDocument,
+    change_bucket_of,
+)
 
 # One row, however many documents there are: SQLite's binding lets other threads run at every row.
 LIST_DOCUMENTS = """
@@ -84,14 +91,14 @@ class SqliteRegistry:
             (found,) = connection.execute(LIST_DOCUMENTS, wanted).fetchone()
         return documents_from_json(found)
 
-    def write(self, *changes: Change) -> None:
+    def write(self, *changes: DocumentChange) -> None:
         check_changes_of_one_write(changes)
         with self._file.writing() as connection:
             for change in changes:
                 _apply_change(connection, change)
             count_changes(connection, buckets_to_count(changes))
 
-    def changes(self) -> Changes:
+    def changes(self) -> ChangeCounters:
         with self._file.lent() as connection:
             return change_counts(connection)
 
@@ -99,13 +106,13 @@ class SqliteRegistry:
         self._file.close()
 
 
-def _apply_change(connection: sqlite3.Connection, change: Change) -> None:
+def _apply_change(connection: sqlite3.Connection, change: DocumentChange) -> None:
     place = (change.kind, change.key)
     found = connection.execute("SELECT revision FROM documents WHERE kind = ? AND key = ?", place).fetchone()
-    document = document_after_change(change, found[0] if found else ABSENT)
+    document = document_after_change(change, found[0] if found else ABSENT_REVISION)
     if document is not None:
         connection.execute(PUT_DOCUMENT, (*place, document.revision, document_json(document).decode()))
-    elif isinstance(change, Remove):
+    elif isinstance(change, RemoveDocument):
         connection.execute("DELETE FROM documents WHERE kind = ? AND key = ?", place)
 
 
@@ -113,9 +120,9 @@ def count_changes(connection: sqlite3.Connection, buckets: Collection[int]) -> N
     connection.executemany(COUNT_CHANGE, [(CHANGE_COUNTS_KIND, str(bucket)) for bucket in buckets])
 
 
-def change_counts(connection: sqlite3.Connection) -> Changes:
+def change_counts(connection: sqlite3.Connection) -> ChangeCounters:
     (found,) = connection.execute(SELECT_CHANGE_COUNTS, (CHANGE_COUNTS_KIND,)).fetchone()
-    return Changes({int(bucket): number for bucket, number in orjson.loads(found).items()})
+    return ChangeCounters({int(bucket): number for bucket, number in orjson.loads(found).items()})
 
 
 def _first_text_after_prefix(prefix: str) -> str | None:
@@ -195,7 +202,7 @@ class SqliteLogIndex:
         self._change_topic(topic, lambda known: replace(known, partitions=max(known.partitions, partitions)))
 
     def seal_topic(self, topic: str) -> None:
-        self._change_topic(topic, lambda known: replace(known, sealed=True), [bucket_of(TOPICS, topic)])
+        self._change_topic(topic, lambda known: replace(known, sealed=True), [change_bucket_of(TOPICS_KIND, topic)])
 
     def continue_topic(self, topic: str, following: str, behind: Sequence[str]) -> None:
         with self._file.writing() as connection:
@@ -205,11 +212,11 @@ class SqliteLogIndex:
             there = _read_topic(connection, following) or following_topic(topic, known, behind)
             _put_topic(connection, topic, replace(known, continued_in=following))
             _put_topic(connection, following, with_changes_of_continued_topic(known, there))
-            count_changes(connection, [bucket_of(TOPICS, topic)])
+            count_changes(connection, [change_bucket_of(TOPICS_KIND, topic)])
 
     def delete_topic(self, topic: str) -> None:
         with self._file.writing() as connection:
-            count_changes(connection, [bucket_of(TOPICS, topic)])
+            count_changes(connection, [change_bucket_of(TOPICS_KIND, topic)])
             gone = _read_topic(connection, topic)
             connection.execute("DELETE FROM log_index_topics WHERE topic = ?", (topic,))
             if gone is not None and gone.continued_in and _read_topic(connection, gone.continued_in):
@@ -219,7 +226,7 @@ class SqliteLogIndex:
             connection.execute("DELETE FROM log_index_heads WHERE topic = ?", (topic,))
             connection.execute("DELETE FROM log_index_segments WHERE topic = ?", (topic,))
 
-    def let_go(self, topic: str, partition: int, oldest: int) -> Sequence[Location]:
+    def drop_before(self, topic: str, partition: int, oldest: int) -> Sequence[ArchiveLocation]:
         known = self._change_topic(topic, lambda known: _with_oldest(known, partition, oldest))
         lowest = known.oldest[partition]
         (found,) = self._query_row(SELECT_SEGMENTS_BEFORE, (topic, partition, lowest))
@@ -231,24 +238,24 @@ class SqliteLogIndex:
             )
         return [segment.archived for segment in gone if segment.archived]
 
-    def note_compacted(self, topic: str, partition: int, before: int) -> None:
+    def set_compacted(self, topic: str, partition: int, before: int) -> None:
         def noted(known: Topic) -> Topic:
             grown = max(before, known.compacted.get(partition, 0))
             return replace(known, compacted={**known.compacted, partition: grown})
 
         self._change_topic(topic, noted)
 
-    def changes(self) -> Changes:
+    def changes(self) -> ChangeCounters:
         with self._file.lent() as connection:
             return change_counts(connection)
 
     # Partitions
 
-    def heads(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, Head]:
+    def heads(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, IndexHead]:
         with self._file.lent() as connection:
             return {place: _read_head(connection, *place) for place in places}
 
-    def extend(self, topic: str, partition: int, expected: int, head: Head, segment: Segment | None) -> bool:
+    def extend(self, topic: str, partition: int, expected: int, head: IndexHead, segment: IndexSegment | None) -> bool:
         with self._file.writing() as connection:
             if _read_head(connection, topic, partition).revision != expected:
                 return False
@@ -260,7 +267,7 @@ class SqliteLogIndex:
                 _put_segments(connection, topic, partition, [segment])
             return True
 
-    def segment(self, topic: str, partition: int, offset: int) -> Segment | None:
+    def segment(self, topic: str, partition: int, offset: int) -> IndexSegment | None:
         found = self._query_row_or_none(
             "SELECT body FROM log_index_segments WHERE topic = ? AND partition = ? AND first <= ?"
             " ORDER BY first DESC LIMIT 1",
@@ -268,11 +275,11 @@ class SqliteLogIndex:
         )
         return segment_from_json(found[0]) if found else None
 
-    def segments(self, topic: str, partition: int, start: int, limit: int) -> Sequence[Segment]:
+    def segments(self, topic: str, partition: int, start: int, limit: int) -> Sequence[IndexSegment]:
         (found,) = self._query_row(SELECT_SEGMENTS, (topic, partition, start, limit))
         return _segments_from_json(found)
 
-    def replace(self, topic: str, partition: int, segments: Sequence[Segment], end: int) -> None:
+    def replace(self, topic: str, partition: int, segments: Sequence[IndexSegment], end: int) -> None:
         with self._file.writing() as connection:
             connection.execute(
                 "DELETE FROM log_index_segments WHERE topic = ? AND partition = ? AND first >= ? AND first < ?",
@@ -280,7 +287,7 @@ class SqliteLogIndex:
             )
             _put_segments(connection, topic, partition, segments)
 
-    def referred_to(self) -> Collection[str]:
+    def referenced_archive_keys(self) -> Collection[str]:
         (found,) = self._query_row(SELECT_REFERENCED_OBJECTS)
         return frozenset(_texts_from_json(found))
 
@@ -300,12 +307,12 @@ class SqliteLogIndex:
         with self._file.writing() as connection:
             connection.execute("DELETE FROM log_index_claims WHERE name = ? AND owner = ?", (name, owner))
 
-    def progress(self, stream: str) -> Mapping[str, Progress]:
+    def progress(self, stream: str) -> Mapping[str, ShardProgress]:
         with self._file.lent() as connection:
             found = connection.execute("SELECT shard, sequence FROM log_index_progress WHERE stream = ?", (stream,))
             return {shard: shard_progress_from_text(body) for shard, body in found.fetchall()}
 
-    def note_progress(self, stream: str, shard: str, progress: Progress) -> None:
+    def set_shard_progress(self, stream: str, shard: str, progress: ShardProgress) -> None:
         with self._file.writing() as connection:
             connection.execute(PUT_SHARD_PROGRESS, (stream, shard, shard_progress_text(progress)))
 
@@ -350,12 +357,12 @@ def _remove_signposts(connection: sqlite3.Connection, topic: str | None) -> None
         topic = known.continues
 
 
-def _read_head(connection: sqlite3.Connection, topic: str, partition: int) -> Head:
+def _read_head(connection: sqlite3.Connection, topic: str, partition: int) -> IndexHead:
     found = connection.execute(SELECT_HEAD, (topic, partition)).fetchone()
-    return Head(counted_from_json(found[0]), found[1]) if found else Head()
+    return IndexHead(counted_from_json(found[0]), found[1]) if found else IndexHead()
 
 
-def _put_segments(connection: sqlite3.Connection, topic: str, partition: int, segments: Sequence[Segment]) -> None:
+def _put_segments(connection: sqlite3.Connection, topic: str, partition: int, segments: Sequence[IndexSegment]) -> None:
     connection.executemany(
         PUT_SEGMENT,
         [
@@ -369,7 +376,7 @@ def _with_oldest(known: Topic, partition: int, oldest: int) -> Topic:
     return replace(known, oldest={**known.oldest, partition: max(oldest, known.oldest.get(partition, 0))})
 
 
-def _segments_from_json(text: str) -> list[Segment]:
+def _segments_from_json(text: str) -> list[IndexSegment]:
     return [segment_from_document(found) for found in orjson.loads(text)]
 
 

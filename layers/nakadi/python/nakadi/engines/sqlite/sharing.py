@@ -30,7 +30,7 @@ from nakadi.engines.sqlite.reading import Chunk, PreparedRecords
 from nakadi.engines.sqlite.writing import MOST_WAITING_APPENDS, MOST_WAITING_BYTES, AppendDone, chunked
 from nakadi.model.events import Record, Stored, TopicPartition
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports.event_log import EventLog, Fates, SealedTopic, UnknownTopic
+from nakadi.ports.event_log import AppendResults, EventLog, SealedTopic, UnknownTopic
 
 log = logging.getLogger(__name__)
 
@@ -349,7 +349,7 @@ class _WorkerConnection(asyncio.Protocol):
         self.is_watching = False
         # Filled by the threads of the log: partitions that grew, and outcomes.
         self.news: deque[TopicPartition] = deque()
-        self._outcomes: deque[tuple[int, Fates | Exception]] = deque()
+        self._outcomes: deque[tuple[int, AppendResults | Exception]] = deque()
         self._log = event_log
         self._schedule_sending = wake
         self._watch = watch
@@ -374,7 +374,7 @@ class _WorkerConnection(asyncio.Protocol):
             request = _REQUESTS.decode(message)
             if isinstance(request, _AppendRequest):
                 batches = {partition: PreparedRecords(chunks) for partition, chunks in request.batches.items()}
-                self._log.append_soon(request.topic, batches, partial(self._finish, request.number))
+                self._log.begin_append(request.topic, batches, partial(self._finish, request.number))
             else:
                 # First the place that reports are put into, then the watch, and then the answer that relies on both.
                 self.is_watching = True
@@ -406,7 +406,7 @@ class _WorkerConnection(asyncio.Protocol):
         grown, self._grown = list(self._grown), {}
         self._write(_AppendOutcomes(grown, stored, failed))
 
-    def _finish(self, number: int, outcome: Fates | Exception) -> None:
+    def _finish(self, number: int, outcome: AppendResults | Exception) -> None:
         # Called in threads of the log. First what is to be sent, then the request to send it.
         self._outcomes.append((number, outcome))
         self._schedule_sending()
@@ -417,7 +417,7 @@ class _WorkerConnection(asyncio.Protocol):
             self._transport.write(with_length(message))
 
 
-def _failure_message(outcome: Fates | Exception) -> tuple[int, str] | None:
+def _failure_message(outcome: AppendResults | Exception) -> tuple[int, str] | None:
     """The kind and the text of a failure; None of an append that is stored."""
     if isinstance(outcome, Exception):
         kind = next((index for index, each in enumerate(FAILURE_TYPES) if isinstance(outcome, each)), 0)

@@ -23,7 +23,7 @@ from nakadi.common.metrics import Metrics
 from nakadi.engines.common import frames
 from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.engines.sqlite.reading import LARGEST_RECORDS_TO_JOIN, ROW_HEAD, Chunk, PreparedRecords, chunks_of, merged
-from nakadi.model.events import Record, RecordLines, TopicPartition, microseconds
+from nakadi.model.events import Record, RecordLines, TopicPartition, microseconds_since_epoch
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import SealedTopic, UnknownTopic
@@ -231,7 +231,9 @@ class LogWriter:
     def _commit_appends(self, appends: Sequence[_PendingAppend]) -> None:
         began = time.perf_counter()
         try:
-            refusals, arrivals = _store_appends(self._file, self._ends, appends, microseconds(self._clock.now()))
+            refusals, arrivals = _store_appends(
+                self._file, self._ends, appends, microseconds_since_epoch(self._clock.now())
+            )
         except Exception as error:  # noqa: BLE001  # it is for those who wait
             # They were moved on for rows that are not in the file after all.
             self._ends.forget()

@@ -16,7 +16,7 @@ from nakadi.http.message import Request, Response, empty_response, json_response
 from nakadi.http.views import admins_view, blacklist_view, features_view, storage_view
 from nakadi.model.authorization import BlockedKind, Feature, Operation
 from nakadi.model.event_type import Storage, StorageType
-from nakadi.model.outcomes import MOST_CHARACTERS, Invalid, MalformedFields
+from nakadi.model.outcomes import MAX_CHARACTERS, Invalid, MalformedFields
 from nakadi.openapi.checks import body_violations
 
 
@@ -59,8 +59,8 @@ class _SettingsHandlers(Struct, frozen=True):
         kind = _blocked_kind(request)
         self.admins.require(request.subject, Operation.WRITE)
         name = request.path_parameters["name"]
-        if len(name) > MOST_CHARACTERS:
-            raise Invalid(f"A name on the blacklist has at most {MOST_CHARACTERS} characters")
+        if len(name) > MAX_CHARACTERS:
+            raise Invalid(f"A name on the blacklist has at most {MAX_CHARACTERS} characters")
         self.blacklist.block(kind, name)
         return empty_response(204)
 

@@ -10,8 +10,8 @@ Sessions join and leave, partitions change owners; nothing of it is stored here.
 reads it, gets the next one here, and writes it only over the one that was read; if another process was faster, it
 starts again. So two processes never give one partition to two sessions.
 
-One write moves `MOST_PLACES` partitions at most; what does not fit is moved by the next `with_partitions_shared_anew`,
-which has to be called until it returns what it was given.
+One write moves `MAX_PARTITIONS_PER_WRITE` partitions at most; what does not fit is moved by the next
+`with_partitions_shared_anew`, which has to be called until it returns what it was given.
 """
 
 from __future__ import annotations
@@ -25,9 +25,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nakadi.model.outcomes import Conflict
-from nakadi.model.subscription import Assignment, EndedReset, Entry, EventTypePartition, Session, SetOffsets
+from nakadi.model.subscription import (
+    Assignment,
+    EndedReset,
+    EventTypePartition,
+    PartitionAssignment,
+    Session,
+    SetOffsets,
+)
 from nakadi.ports.clock import Clock
-from nakadi.ports.coordination import MOST_PLACES, Coordination
+from nakadi.ports.coordination import MAX_PARTITIONS_PER_WRITE, Coordination
 
 LEASE_DURATION = timedelta(seconds=10)
 """How long a process may be silent. It renews three times as often, and stops sending when it could not."""
@@ -133,7 +140,7 @@ def with_partitions_handed_over(
     )
 
 
-def with_entries(assignment: Assignment, changes: Iterable[Entry]) -> Assignment:
+def with_entries(assignment: Assignment, changes: Iterable[PartitionAssignment]) -> Assignment:
     """With these entries in the places of those that were there."""
     return replace(assignment, entries=_with_changed_entries(assignment.entries, changes))
 
@@ -172,21 +179,25 @@ def _check_unclaimed(sessions: Iterable[Session], requested: Iterable[EventTypeP
         )
 
 
-def _entry_without_sessions(entry: Entry, gone: Collection[str]) -> Entry:
+def _entry_without_sessions(entry: PartitionAssignment, gone: Collection[str]) -> PartitionAssignment:
     following = None if entry.next in gone else entry.next
     if entry.owner in gone:
         return replace(entry, owner=following, next=None)
     return replace(entry, next=following)
 
 
-def _with_changed_entries(entries: Iterable[Entry], changes: Iterable[Entry]) -> tuple[Entry, ...]:
+def _with_changed_entries(
+    entries: Iterable[PartitionAssignment], changes: Iterable[PartitionAssignment]
+) -> tuple[PartitionAssignment, ...]:
     new = {each.place: each for each in changes}
     return tuple(new.get(each.place, each) for each in entries)
 
 
-def _limited_to_one_write(old: Iterable[Entry], new: Iterable[Entry]) -> tuple[Entry, ...]:
+def _limited_to_one_write(
+    old: Iterable[PartitionAssignment], new: Iterable[PartitionAssignment]
+) -> tuple[PartitionAssignment, ...]:
     """The new entries, but the old ones once so many owners have changed as one write may change."""
-    room, kept = MOST_PLACES, []
+    room, kept = MAX_PARTITIONS_PER_WRITE, []
     for before, after in zip(old, new, strict=True):
         room -= before.owner != after.owner
         kept.append(after if room >= 0 else before)
@@ -196,10 +207,12 @@ def _limited_to_one_write(old: Iterable[Entry], new: Iterable[Entry]) -> tuple[E
 # Fair shares ----------------------------------------------------------------------------------------------------------
 
 
-NO_CHANGED_ENTRIES: tuple[Entry, ...] = ()
+NO_CHANGED_ENTRIES: tuple[PartitionAssignment, ...] = ()
 
 
-def changes_to_rebalance(sessions: Sequence[Session], entries: Sequence[Entry]) -> tuple[Entry, ...]:
+def changes_to_rebalance(
+    sessions: Sequence[Session], entries: Sequence[PartitionAssignment]
+) -> tuple[PartitionAssignment, ...]:
     """The entries that have to change so that every session has a fair share; none if that cannot be had.
 
     It cannot be had if a partition is requested that does not exist or is requested twice, or if the sessions that
@@ -220,7 +233,7 @@ def changes_to_rebalance(sessions: Sequence[Session], entries: Sequence[Entry]) 
     return tuple(entry for entry in moved if entry != before[entry.place])
 
 
-def entry_moved_to(entry: Entry, session: str, live: Collection[str]) -> Entry:
+def entry_moved_to(entry: PartitionAssignment, session: str, live: Collection[str]) -> PartitionAssignment:
     """The entry on its way to a session: at once if it has no live owner."""
     if entry.owner is None or entry.owner == session or entry.owner not in live:
         return replace(entry, owner=session, next=None)
@@ -228,8 +241,8 @@ def entry_moved_to(entry: Entry, session: str, live: Collection[str]) -> Entry:
 
 
 def entries_given_to_next(
-    entries: Iterable[Entry], session: str, places: Collection[EventTypePartition]
-) -> tuple[Entry, ...]:
+    entries: Iterable[PartitionAssignment], session: str, places: Collection[EventTypePartition]
+) -> tuple[PartitionAssignment, ...]:
     """The entries that change when a session hands over partitions that others wait for."""
     return tuple(
         replace(entry, owner=entry.next, next=None)
@@ -239,7 +252,7 @@ def entries_given_to_next(
 
 
 def _sessions_by_requested_partition(
-    sessions: Iterable[Session], entries: Iterable[Entry]
+    sessions: Iterable[Session], entries: Iterable[PartitionAssignment]
 ) -> Mapping[EventTypePartition, str] | None:
     """Partition -> session that asked for it by name; None if they cannot all have what they asked for."""
     there = {entry.place for entry in entries}
@@ -252,11 +265,11 @@ def _sessions_by_requested_partition(
     return claimed
 
 
-def _moves_for_fair_share(sharing: Sequence[str], entries: Sequence[Entry]) -> list[Entry]:
+def _moves_for_fair_share(sharing: Sequence[str], entries: Sequence[PartitionAssignment]) -> list[PartitionAssignment]:
     """The moves that give every session a fair share of these entries."""
     quota = _partitions_per_session(sharing, len(entries))
-    held: dict[str, list[Entry]] = {session: [] for session in sharing}
-    pool: deque[Entry] = deque()
+    held: dict[str, list[PartitionAssignment]] = {session: [] for session in sharing}
+    pool: deque[PartitionAssignment] = deque()
     for entry in entries:
         (held[entry.next or entry.owner or ""] if _belongs_to_sharing_sessions(entry, held) else pool).append(entry)
     for session in sharing:
@@ -273,12 +286,12 @@ def _partitions_per_session(sharing: Sequence[str], count: int) -> Mapping[str, 
     return {session: share + (index < left_over) for index, session in enumerate(sharing)}
 
 
-def _belongs_to_sharing_sessions(entry: Entry, sharing: Collection[str]) -> bool:
+def _belongs_to_sharing_sessions(entry: PartitionAssignment, sharing: Collection[str]) -> bool:
     """Whether all sessions that the entry names are among those that share."""
     return entry.owner in sharing and (entry.next is None or entry.next in sharing)
 
 
-def _entries_above_quota(entries: Sequence[Entry], quota: int) -> Sequence[Entry]:
+def _entries_above_quota(entries: Sequence[PartitionAssignment], quota: int) -> Sequence[PartitionAssignment]:
     """What a session has too much: first what it would only get later, then the last."""
     coming = [entry for entry in entries if entry.next is not None]
     present = [entry for entry in entries if entry.next is None]

@@ -14,7 +14,7 @@ from msgspec.structs import asdict
 from nakadi.auth import permissions
 from nakadi.event_types.documents import annotation_violations, label_violations
 from nakadi.model.outcomes import Violation, Violations
-from nakadi.model.subscription import Entry, SubscriptionDraft
+from nakadi.model.subscription import PartitionAssignment, SubscriptionDraft
 from nakadi.openapi.checks import body_violations
 
 SEND_COUNT_ANNOTATION = "nakadi.zalando.org/subscription-max-event-send-count"
@@ -97,7 +97,7 @@ def policy_of(annotations: Mapping[str, str | None]) -> RetryPolicy | None:
     return RetryPolicy(UnprocessablePolicy(kind), int(fails)) if kind and fails else None
 
 
-def failed_partitions_text(entries: Iterable[Entry]) -> str:
+def failed_partitions_text(entries: Iterable[PartitionAssignment]) -> str:
     """The partitions that consumers fail at, in the words that clients are used to; nothing if there are none."""
     troubled = [entry for entry in entries if entry.fails or entry.search_end is not None]
     told = ", ".join(

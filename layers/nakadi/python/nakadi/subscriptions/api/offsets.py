@@ -28,8 +28,8 @@ from nakadi.model.event_type import Cursor, EventType, Position
 from nakadi.model.outcomes import Conflict, Fault, StillRunning, TryLater
 from nakadi.model.subscription import (
     Assignment,
-    Entry,
     EventTypePartition,
+    PartitionAssignment,
     ReadFrom,
     Redrive,
     Reset,
@@ -38,7 +38,7 @@ from nakadi.model.subscription import (
     Subscription,
 )
 from nakadi.ports.clock import Clock
-from nakadi.ports.coordination import MOST_PLACES, AssignmentChanged, Coordination
+from nakadi.ports.coordination import MAX_PARTITIONS_PER_WRITE, AssignmentChanged, Coordination
 from nakadi.subscriptions.api import assignments
 from nakadi.subscriptions.api.assignments import CLOCK_MARGIN, LeaseWatch, sessions_without_lease
 
@@ -147,8 +147,8 @@ def with_missing_entries(assignment: Assignment, positions: Positions) -> tuple[
     """
     there = {entry.place for entry in assignment.entries}
     missing = sorted((place for place in positions if place not in there), key=_by_event_type_and_number)
-    added: Sequence[EventTypePartition] = missing[:MOST_PLACES]
-    entries = (*assignment.entries, *(Entry(place) for place in added))
+    added: Sequence[EventTypePartition] = missing[:MAX_PARTITIONS_PER_WRITE]
+    entries = (*assignment.entries, *(PartitionAssignment(place) for place in added))
     complete = len(added) == len(missing)
     new = replace(assignment, entries=entries, initialised=assignment.initialised or complete)
     return new, {place: positions[place] for place in added}
@@ -169,7 +169,7 @@ def _has_entries_for(assignment: Assignment, positions: Positions) -> bool:
 # Resets ---------------------------------------------------------------------------------------------------------------
 
 
-PartitionChanges = Mapping[EventTypePartition, tuple[Entry | None, Position]]
+PartitionChanges = Mapping[EventTypePartition, tuple[PartitionAssignment | None, Position]]
 """Partition -> its new position, and its new entry if that is not the old one without a reader."""
 
 IN_PROGRESS = "Cursors reset is already in progress for provided subscription"
@@ -262,7 +262,7 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
         does no harm: while the reset stands, no session can move what was already written."""
         rest = sorted(changes)
         while True:
-            part, rest = rest[:MOST_PLACES], rest[MOST_PLACES:]
+            part, rest = rest[:MAX_PARTITIONS_PER_WRITE], rest[MAX_PARTITIONS_PER_WRITE:]
             if not self._write_part(
                 subscription_id, reset, {place: changes[place] for place in part}, is_last=not rest
             ):

@@ -22,7 +22,15 @@ from nakadi.event_types.repository import EventTypes
 from nakadi.model.authorization import Authorization, Feature, Operation, Resource, ResourceType, Subject
 from nakadi.model.event_type import Position
 from nakadi.model.outcomes import Conflict, NotFound
-from nakadi.model.subscription import Entry, EventTypePartition, Offset, Parked, Redrive, Replay, Subscription
+from nakadi.model.subscription import (
+    CommittedOffset,
+    EventTypePartition,
+    ParkedEventInfo,
+    PartitionAssignment,
+    Redrive,
+    Replay,
+    Subscription,
+)
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import AssignmentChanged, Coordination
 from nakadi.subscriptions.api.cursors import CONSUMER_BLOCKED
@@ -30,7 +38,7 @@ from nakadi.subscriptions.api.offsets import Resets
 from nakadi.subscriptions.api.repository import Subscriptions
 
 PlaceOfEvents = EventTypePartition
-Offsets = Mapping[PlaceOfEvents, Offset]
+Offsets = Mapping[PlaceOfEvents, CommittedOffset]
 
 MOST_KEYS_REDRIVEN_AT_ONCE = 50
 """So many keys a partition may have in its entry; who wants more at once can have all."""
@@ -52,7 +60,7 @@ class ParkedEventFilter(Struct, frozen=True, kw_only=True):
     partition: str | None = None
     key: str | None = None
 
-    def has(self, parked: Parked) -> bool:
+    def has(self, parked: ParkedEventInfo) -> bool:
         return (
             self.event_type in (None, parked.place.event_type)
             and self.partition in (None, parked.place.partition)
@@ -63,7 +71,7 @@ class ParkedEventFilter(Struct, frozen=True, kw_only=True):
 class ParkedEventStatus(Struct, frozen=True):
     """A parked event; `again` says that it is being sent once more."""
 
-    parked: Parked
+    parked: ParkedEventInfo
     again: bool
 
     @property
@@ -128,7 +136,7 @@ class ParkedEvents(Struct, frozen=True, kw_only=True):
         if any(True for _ in ParkedEventStore(self.coordination, subscription_id).events()):
             self.resets.fulfil(subscription_id, Redrive())
 
-    def find(self, subscription_id: str, parked_id: str) -> Parked | None:
+    def find(self, subscription_id: str, parked_id: str) -> ParkedEventInfo | None:
         meant = parse_parked_event_id(parked_id)
         if meant is None:
             return None
@@ -153,13 +161,13 @@ class ParkedEvents(Struct, frozen=True, kw_only=True):
             self.permissions.require(operation, subscription.resource, subject)
         return subscription
 
-    def _get_parked_event(self, subscription_id: str, parked_id: str) -> Parked:
+    def _get_parked_event(self, subscription_id: str, parked_id: str) -> ParkedEventInfo:
         found = self.find(subscription_id, parked_id)
         if found is None:
             raise _parked_event_not_found(parked_id)
         return found
 
-    def _entries(self, subscription_id: str) -> Mapping[PlaceOfEvents, Entry]:
+    def _entries(self, subscription_id: str) -> Mapping[PlaceOfEvents, PartitionAssignment]:
         return {each.place: each for each in self.coordination.assignment(subscription_id).entries}
 
     def _notify_streams(self, subscription_id: str) -> None:
@@ -177,13 +185,15 @@ class RedrivePlanner(Struct, frozen=True, kw_only=True):
     coordination: Coordination
     event_types: EventTypes
 
-    def replays(self, subscription_id: str, redrive: Redrive) -> Mapping[PlaceOfEvents, tuple[Entry, Position]]:
+    def replays(
+        self, subscription_id: str, redrive: Redrive
+    ) -> Mapping[PlaceOfEvents, tuple[PartitionAssignment, Position]]:
         """Where the cursors go, and entries with the replay from there on. What is parked
         for no reason any more is removed. Raises `Conflict` if events cannot be sent.
         """
         offsets = self.coordination.offsets(subscription_id)
         assignment = self.coordination.assignment(subscription_id)
-        changed: list[tuple[Entry, Position, Sequence[Parked]]] = []
+        changed: list[tuple[PartitionAssignment, Position, Sequence[ParkedEventInfo]]] = []
         for place, events in groupby(
             ParkedEventStore(self.coordination, subscription_id).events(), key=lambda each: each.place
         ):
@@ -194,14 +204,16 @@ class RedrivePlanner(Struct, frozen=True, kw_only=True):
         self._check_timelines([each for *_, events in changed for each in events])
         return {entry.place: (entry, position) for entry, position, _ in changed}
 
-    def _remove_obsolete(self, subscription_id: str, entry: Entry, parked: list[Parked], offsets: Offsets) -> None:
+    def _remove_obsolete(
+        self, subscription_id: str, entry: PartitionAssignment, parked: list[ParkedEventInfo], offsets: Offsets
+    ) -> None:
         """What was sent once more and consumed since then goes; so does what the log will give once more."""
         reached = offsets[entry.place].position
         gone = [each for each in parked if is_parking_obsolete(each, entry, reached)]
         self.coordination.unpark(subscription_id, entry.place, [each.position for each in gone])
         parked[:] = [each for each in parked if each not in gone]
 
-    def _check_timelines(self, events: Iterable[Parked]) -> None:
+    def _check_timelines(self, events: Iterable[ParkedEventInfo]) -> None:
         """A stream's commits have to name places that there still are."""
         for name, group in groupby(events, key=lambda each: each.place.event_type):
             event_type = self.event_types.get(name)
@@ -213,7 +225,7 @@ class RedrivePlanner(Struct, frozen=True, kw_only=True):
                     )
 
 
-def is_parking_obsolete(parked: Parked, entry: Entry, reached: Position) -> bool:
+def is_parking_obsolete(parked: ParkedEventInfo, entry: PartitionAssignment, reached: Position) -> bool:
     """Whether an event need not be parked any more, where the cursor is at `reached` and no stream is open."""
     if entry.replay is not None and entry.replay.has(parked):
         return parked.position <= reached
@@ -222,8 +234,8 @@ def is_parking_obsolete(parked: Parked, entry: Entry, reached: Position) -> bool
 
 
 def _planned_replay(
-    entry: Entry, parked: Sequence[Parked], reached: Position, redrive: Redrive
-) -> Iterator[tuple[Entry, Position, Sequence[Parked]]]:
+    entry: PartitionAssignment, parked: Sequence[ParkedEventInfo], reached: Position, redrive: Redrive
+) -> Iterator[tuple[PartitionAssignment, Position, Sequence[ParkedEventInfo]]]:
     """The entry of a partition with what is to be sent once more, where its cursor goes, and these events."""
     chosen = {each.key for each in parked if _is_selected(each, redrive)}
     if not chosen:
@@ -244,11 +256,11 @@ def _planned_replay(
     yield replace(entry, replay=replay), position, events
 
 
-def _is_selected(parked: Parked, redrive: Redrive) -> bool:
+def _is_selected(parked: ParkedEventInfo, redrive: Redrive) -> bool:
     return redrive.of is None or redrive.of == (parked.place, parked.key)
 
 
-def parked_event_id(parked: Parked) -> str:
+def parked_event_id(parked: ParkedEventInfo) -> str:
     return f"{parked.place.event_type}:{parked.place.partition}:{parked.position}"
 
 
@@ -264,7 +276,9 @@ def parse_parked_event_id(parked_id: str) -> tuple[PlaceOfEvents, Position] | No
     return PlaceOfEvents(found["event_type"], found["partition"]), position
 
 
-def _parked_event_status(parked: Parked, entries: Mapping[PlaceOfEvents, Entry]) -> ParkedEventStatus:
+def _parked_event_status(
+    parked: ParkedEventInfo, entries: Mapping[PlaceOfEvents, PartitionAssignment]
+) -> ParkedEventStatus:
     entry = entries.get(parked.place)
     return ParkedEventStatus(parked, entry is not None and entry.replay is not None and entry.replay.has(parked))
 
@@ -287,7 +301,7 @@ class ParkedEventStore(Struct, frozen=True):
 
     def events(
         self, place: EventTypePartition | None = None, after: tuple[EventTypePartition, Position] | None = None
-    ) -> Iterator[Parked]:
+    ) -> Iterator[ParkedEventInfo]:
         """What is parked, or what of it is of a partition, in order."""
         while page := self.coordination.parked(self.subscription, place=place, after=after, limit=PAGE_SIZE):
             yield from page
@@ -304,6 +318,6 @@ def parking_key(key: str | None, position: Position) -> str:
     return f"@{position}" if key is None else key
 
 
-def event_key(parked: Parked) -> str | None:
+def event_key(parked: ParkedEventInfo) -> str | None:
     """The other way round."""
     return None if parked.key == f"@{parked.position}" else parked.key

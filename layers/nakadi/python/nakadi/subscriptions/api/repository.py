@@ -32,7 +32,16 @@ from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Conflict, Malformed, NotFound
 from nakadi.model.subscription import ReadFrom, Subscription, SubscriptionCursor
 from nakadi.ports.clock import Clock
-from nakadi.ports.registry import ABSENT, Change, ChangedMeanwhile, Check, Document, Put, Registry, Remove
+from nakadi.ports.registry import (
+    ABSENT_REVISION,
+    ChangedMeanwhile,
+    CheckRevision,
+    Document,
+    DocumentChange,
+    PutDocument,
+    Registry,
+    RemoveDocument,
+)
 
 SUBSCRIPTIONS_KIND = "subscriptions"
 KEYS_KIND = "subscription-keys"
@@ -108,10 +117,12 @@ class Subscriptions:
 
         Raises `Conflict` if there is one of the same key meanwhile, `ChangedMeanwhile` if an event type changed.
         """
-        key = Put(KEYS_KIND, _key_of_subscription(subscription), {"id": subscription.id}, expected=ABSENT)
-        changes: list[Change] = [
+        key = PutDocument(
+            KEYS_KIND, _key_of_subscription(subscription), {"id": subscription.id}, expected=ABSENT_REVISION
+        )
+        changes: list[DocumentChange] = [
             key,
-            Put(SUBSCRIPTIONS_KIND, subscription.id, subscription_body(subscription), expected=ABSENT),
+            PutDocument(SUBSCRIPTIONS_KIND, subscription.id, subscription_body(subscription), expected=ABSENT_REVISION),
         ]
         changes += (change for each in event_types for change in self._changes_to_subscribe(subscription, each))
         try:
@@ -121,7 +132,7 @@ class Subscriptions:
             if len(changes) > MOST_CHANGES:
                 self._write_in_batches(
                     [
-                        Remove(BY_EVENT_TYPE_KIND, _event_type_index_key(each.name, subscription.id))
+                        RemoveDocument(BY_EVENT_TYPE_KIND, _event_type_index_key(each.name, subscription.id))
                         for each in event_types
                     ]
                 )
@@ -130,19 +141,19 @@ class Subscriptions:
             raise
         return replace(subscription, revision=1)
 
-    def _changes_to_subscribe(self, subscription: Subscription, event_type: EventType) -> Sequence[Change]:
+    def _changes_to_subscribe(self, subscription: Subscription, event_type: EventType) -> Sequence[DocumentChange]:
         """The event type still exists, its deletion would notice, and the subscription can be found by it."""
         began = {"at": self._clock.now().isoformat()}
         return (
-            Check(EVENT_TYPES, event_type.name, expected=event_type.revision),
-            Put(MARKS_KIND, event_type.id, {}),
-            Put(BY_EVENT_TYPE_KIND, _event_type_index_key(event_type.name, subscription.id), began),
+            CheckRevision(EVENT_TYPES, event_type.name, expected=event_type.revision),
+            PutDocument(MARKS_KIND, event_type.id, {}),
+            PutDocument(BY_EVENT_TYPE_KIND, _event_type_index_key(event_type.name, subscription.id), began),
         )
 
     def replace(self, old: Subscription, new: Subscription) -> Subscription:
         """Store `new` if `old` was not changed meanwhile, else raise `ChangedMeanwhile`."""
         try:
-            self._registry.write(Put(SUBSCRIPTIONS_KIND, old.id, subscription_body(new), expected=old.revision))
+            self._registry.write(PutDocument(SUBSCRIPTIONS_KIND, old.id, subscription_body(new), expected=old.revision))
         finally:
             self._cache.forget(old.id)
         return replace(new, revision=old.revision + 1)
@@ -156,13 +167,15 @@ class Subscriptions:
 
     # Event types that are about to go
 
-    def mark(self, event_type: EventType) -> Change:
+    def mark(self, event_type: EventType) -> DocumentChange:
         """The change that makes a write fail if a subscription to the event type has begun since.
 
         To be asked for before looking at its subscriptions.
         """
         document = self._registry.get(MARKS_KIND, event_type.id)
-        return Remove(MARKS_KIND, event_type.id, expected=ABSENT if document is None else document.revision)
+        return RemoveDocument(
+            MARKS_KIND, event_type.id, expected=ABSENT_REVISION if document is None else document.revision
+        )
 
     def is_being_subscribed(self, event_type: str) -> bool:
         """Whether a subscription to it may be about to come into being, of which there is only a line yet."""
@@ -180,28 +193,28 @@ class Subscriptions:
         return [note.key for note in self._registry.list(DELETED_KIND)]
 
     def forget_deleted(self, subscription_id: str) -> None:
-        self._registry.write(Remove(DELETED_KIND, subscription_id))
+        self._registry.write(RemoveDocument(DELETED_KIND, subscription_id))
         self._cache.forget(subscription_id)
 
-    def _write_in_batches(self, changes: Sequence[Change]) -> None:
+    def _write_in_batches(self, changes: Sequence[DocumentChange]) -> None:
         for start in range(0, len(changes), MOST_CHANGES):
             self._registry.write(*changes[start : start + MOST_CHANGES])
 
 
-def changes_to_remove(subscription: Subscription) -> tuple[Change, ...]:
+def changes_to_remove(subscription: Subscription) -> tuple[DocumentChange, ...]:
     """The changes that remove a subscription and note what is left of it; the most important ones come first."""
     return (
-        Remove(SUBSCRIPTIONS_KIND, subscription.id, expected=subscription.revision),
-        Remove(KEYS_KIND, _key_of_subscription(subscription)),
-        Put(DELETED_KIND, subscription.id, {}),
+        RemoveDocument(SUBSCRIPTIONS_KIND, subscription.id, expected=subscription.revision),
+        RemoveDocument(KEYS_KIND, _key_of_subscription(subscription)),
+        PutDocument(DELETED_KIND, subscription.id, {}),
         *(
-            Remove(BY_EVENT_TYPE_KIND, _event_type_index_key(each, subscription.id))
+            RemoveDocument(BY_EVENT_TYPE_KIND, _event_type_index_key(each, subscription.id))
             for each in subscription.event_types
         ),
     )
 
 
-def _batches_of_changes(changes: Sequence[Change]) -> Iterator[Sequence[Change]]:
+def _batches_of_changes(changes: Sequence[DocumentChange]) -> Iterator[Sequence[DocumentChange]]:
     """The changes in writes, the first ones last; three by three from the end they stay together."""
     while len(changes) > MOST_CHANGES:
         yield changes[-MOST_CHANGES:]

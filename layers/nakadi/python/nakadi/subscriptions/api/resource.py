@@ -32,7 +32,7 @@ from nakadi.model.subscription import (
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import Coordination
 from nakadi.ports.event_log import EventLogs
-from nakadi.ports.registry import Change, ChangedMeanwhile
+from nakadi.ports.registry import ChangedMeanwhile, DocumentChange
 from nakadi.subscriptions.api.fields import check_fields
 from nakadi.subscriptions.api.offsets import OffsetInitialisation, Resets
 from nakadi.subscriptions.api.repository import SubscriptionIds, Subscriptions, changes_to_remove, key_of
@@ -300,7 +300,7 @@ class SubscribedEventTypes(Struct, frozen=True, kw_only=True):
     def depend_on(self, name: str) -> bool:
         return bool(self.subscriptions.of_event_type(name))
 
-    def changes_for_removal(self, event_type: EventType) -> tuple[Change, ...]:
+    def changes_for_removal(self, event_type: EventType) -> tuple[DocumentChange, ...]:
         """What the removal of an event type has to do and to insist on besides; raises `Conflict` if subscriptions
         stand against it."""
         if event_type.name == self.attachment.name and self.attachment.is_attached():
@@ -420,7 +420,7 @@ class RedriveAttachment(Struct, frozen=True, kw_only=True):
         number = int(partition)
         while True:
             timeline, offset = self.cursors.next_event(event_type, position, partition)
-            event_log = self.logs.of(timeline.storage_id)
+            event_log = self.logs.for_storage(timeline.storage_id)
             bounds = event_log.bounds(timeline.topic, [number])[number]
             offset = max(offset, bounds.oldest)
             while offset < bounds.next:

@@ -21,7 +21,15 @@ from nakadi.event_types.snapshot import Cursors
 from nakadi.model.authorization import Operation, Subject
 from nakadi.model.event_type import EventType, Position
 from nakadi.model.outcomes import Invalid, Unavailable
-from nakadi.model.subscription import Assignment, Entry, EntryState, EventTypePartition, Offset, Session, Subscription
+from nakadi.model.subscription import (
+    Assignment,
+    CommittedOffset,
+    EventTypePartition,
+    PartitionAssignment,
+    PartitionState,
+    Session,
+    Subscription,
+)
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import Coordination
 from nakadi.ports.event_log import EventLogs, OffsetUnavailable, UnknownTopic
@@ -42,7 +50,7 @@ class PartitionStats(Struct, frozen=True, kw_only=True):
     """
 
     partition: str
-    state: EntryState = EntryState.UNASSIGNED
+    state: PartitionState = PartitionState.UNASSIGNED
     stream_id: str = ""
     assignment_type: Literal["direct", "auto"] | None = None
     unconsumed: int | None = None
@@ -57,9 +65,9 @@ Stats = Mapping[str, Sequence[PartitionStats]]
 class _AssignmentSnapshot(Struct, frozen=True):
     """What the streams of a subscription share, as it was read together."""
 
-    entries: Mapping[EventTypePartition, Entry]
+    entries: Mapping[EventTypePartition, PartitionAssignment]
     sessions: Mapping[str, Session]
-    offsets: Mapping[EventTypePartition, Offset]
+    offsets: Mapping[EventTypePartition, CommittedOffset]
 
     def owner(self, place: EventTypePartition) -> Session | None:
         """The live session that reads a partition."""
@@ -209,7 +217,7 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
         number = int(partition)
         while True:
             timeline, offset = self.cursors.next_event(event_type, position, partition)
-            event_log = self.logs.of(timeline.storage_id)
+            event_log = self.logs.for_storage(timeline.storage_id)
             oldest = event_log.bounds(timeline.topic, [number])[number].oldest
             found = event_log.read(timeline.topic, number, max(offset, oldest), limit=1, max_bytes=1)
             end = cursors.end_of(timeline, number)

@@ -9,7 +9,7 @@ from enum import Enum
 from msgspec import Struct, field
 
 from nakadi.model.event_type import Position
-from nakadi.model.subscription import Assignment, EventTypePartition, Offset, Replay
+from nakadi.model.subscription import Assignment, CommittedOffset, EventTypePartition, Replay
 from nakadi.streaming.chunks import EventRun
 from nakadi.subscriptions.stream.partition_progress import IsDeliverable, MeasureDistance
 
@@ -157,7 +157,7 @@ class SharedState(Struct, frozen=True):
     """
 
     assignment: Assignment
-    offsets: Mapping[EventTypePartition, Offset]
+    offsets: Mapping[EventTypePartition, CommittedOffset]
     resetting: bool = False
 
 

@@ -17,8 +17,8 @@ from nakadi.event_types.snapshot import Cursors, PartitionSnapshot
 from nakadi.model.authorization import Operation, Subject
 from nakadi.model.event_type import EventType, Position
 from nakadi.model.events import Record
-from nakadi.model.outcomes import Invalid, NotFound, TryLater, Unusable
-from nakadi.model.subscription import EventTypePartition, Parked, Subscription
+from nakadi.model.outcomes import Invalid, NotFound, TryLater, UnusableCursor
+from nakadi.model.subscription import EventTypePartition, ParkedEventInfo, Subscription
 from nakadi.ports.clock import Clock
 from nakadi.streaming.access import ReadAccess
 from nakadi.subscriptions.api.offsets import OffsetInitialisation
@@ -131,7 +131,7 @@ SNAPSHOT_KEPT_SECONDS = 1.0
 class PlannedReplay(Struct, frozen=True):
     """Parked `events` are sent again; all others up to `until` are consumed, and reading goes on behind `onward`."""
 
-    events: tuple[Parked, ...]
+    events: tuple[ParkedEventInfo, ...]
     until: Position
     onward: Position
 
@@ -190,7 +190,7 @@ class PartitionStarts:
         self._views: Cache[tuple[str, int], tuple[EventType, PartitionSnapshot]] = Cache(clock, SNAPSHOT_KEPT_SECONDS)
 
     def find(self, place: EventTypePartition, stored: Position, known: EventType | None = None) -> PartitionStart:
-        """Where reading begins behind what is committed. Raises `Unusable` if there is no such position.
+        """Where reading begins behind what is committed. Raises `UnusableCursor` if there is no such position.
 
         `known` is the event type as the caller knows it; without it, it is looked up.
         """
@@ -200,14 +200,14 @@ class PartitionStarts:
             return self._start_in_snapshot(
                 *self._views.get(key, lambda: self._read_snapshot(event_type)), place, stored
             )
-        except Unusable:
+        except UnusableCursor:
             self._views.forget(key)  # events may have come since
         return self._start_in_snapshot(*self._views.get(key, lambda: self._read_snapshot(event_type)), place, stored)
 
     def _read_snapshot(self, known: EventType) -> tuple[EventType, PartitionSnapshot]:
         current = self._event_types.get(known.name)
         if current.id != known.id:
-            raise Unusable(f"The event type {known.name} was deleted, and another one has its name")
+            raise UnusableCursor(f"The event type {known.name} was deleted, and another one has its name")
         return current, self._cursors.at(current)
 
     @staticmethod
@@ -219,7 +219,7 @@ class PartitionStarts:
         try:
             view.check_readable(place.partition, start)
         except CursorError as error:
-            raise Unusable(str(error)) from error
+            raise UnusableCursor(str(error)) from error
         return PartitionStart(event_type, start, distance(event_type, place, stored, start))
 
 

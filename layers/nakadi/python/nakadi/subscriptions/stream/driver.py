@@ -19,7 +19,7 @@ import orjson
 from msgspec.structs import replace
 
 from nakadi.model.event_type import EventType
-from nakadi.model.outcomes import Outcome, Unavailable, Unusable
+from nakadi.model.outcomes import Outcome, Unavailable, UnusableCursor
 from nakadi.model.subscription import EventTypePartition
 from nakadi.ports.clock import Clock
 from nakadi.streaming.chunks import joined_json
@@ -282,7 +282,7 @@ class SubscriptionDriver(StreamDriver):
                 return await asyncio.get_running_loop().run_in_executor(threads, self._perform_once, call)
             except Unavailable as error:
                 log.warning("A call of the stream %s failed, tried again in %s s: %s", self._session.id, pause, error)
-            except Unusable:
+            except UnusableCursor:
                 if self._clock.monotonic() >= wanted_by:
                     raise
             await asyncio.sleep(pause)

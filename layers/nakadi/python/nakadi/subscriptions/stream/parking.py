@@ -18,11 +18,11 @@ from itertools import groupby
 from msgspec import Struct
 
 from nakadi.model.event_type import EventType, Position
-from nakadi.model.events import Record, Slice, StoredEvent
+from nakadi.model.events import EventSlice, Record, StoredEvent
 from nakadi.model.outcomes import Unavailable
-from nakadi.model.subscription import CommitResult, EventTypePartition, Parked, ParkedEvent, Replay
+from nakadi.model.subscription import CommitResult, EventTypePartition, ParkedEvent, ParkedEventInfo, Replay
 from nakadi.ports.clock import Clock
-from nakadi.ports.coordination import MOST_PARKED, MOST_PARKED_BYTES
+from nakadi.ports.coordination import MAX_PARKED_BYTES, MAX_PARKED_PER_CALL
 from nakadi.streaming.chunks import EventChunk, EventRun
 from nakadi.streaming.driver import EventSource
 from nakadi.subscriptions.api.parked_events import ParkedEventStore, event_key, parking_key
@@ -61,11 +61,11 @@ class ParkingService(Struct, frozen=True):
             return frozenset()
         return frozenset(each.key for each in self.store.events(place) if replay is None or not replay.has(each))
 
-    def again(self, place: EventTypePartition, replay: Replay, behind: Position) -> tuple[Parked, ...]:
+    def again(self, place: EventTypePartition, replay: Replay, behind: Position) -> tuple[ParkedEventInfo, ...]:
         """The events of a replay that were not consumed yet."""
         return tuple(each for each in self.store.events(place, after=(place, behind)) if replay.has(each))
 
-    def value(self, parked: Parked) -> bytes | None:
+    def value(self, parked: ParkedEventInfo) -> bytes | None:
         return self.store.coordination.parked_value(self.store.subscription, parked.place, parked.position)
 
     def park(self, session: str, call: ParkEvents) -> CommitResult:
@@ -87,7 +87,7 @@ class ParkingService(Struct, frozen=True):
         now = self.clock.now()
         parked = [
             ParkedEvent(
-                Parked(
+                ParkedEventInfo(
                     place=place,
                     position=each.end,
                     key=parking_key(each.chunk.records[each.first].key, each.end),
@@ -111,7 +111,7 @@ def _parking_steps(runs: Iterable[EventRun]) -> Iterator[list[EventRun]]:
     for run in runs:
         for index in range(run.first, run.last):
             event = EventRun(run.chunk, index, index + 1)
-            if step and (len(step) == MOST_PARKED or size + event.size > MOST_PARKED_BYTES):
+            if step and (len(step) == MAX_PARKED_PER_CALL or size + event.size > MAX_PARKED_BYTES):
                 yield step
                 step, size = [], 0
             step.append(event)
@@ -132,7 +132,7 @@ TRY_AGAIN_SECONDS = 1.0
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-FetchParked = Callable[[Parked], bytes | None]
+FetchParked = Callable[[ParkedEventInfo], bytes | None]
 
 
 class ReplaySource:
@@ -140,7 +140,7 @@ class ReplaySource:
 
     def __init__(
         self,
-        parked: Sequence[Parked],
+        parked: Sequence[ParkedEventInfo],
         behind: Position,
         until: Position,
         fetch: FetchParked,
@@ -200,19 +200,21 @@ class ReplaySource:
         self._onward.leave()
 
 
-def runs_of(events: Sequence[tuple[Parked, bytes]]) -> Iterator[EventRun]:
+def runs_of(events: Sequence[tuple[ParkedEventInfo, bytes]]) -> Iterator[EventRun]:
     """Parked events as they were in the log, timeline by timeline."""
     for order, group in groupby(events, key=lambda each: each[0].position.timeline):
         stored = tuple(
             StoredEvent(each.position.offset, Record(value, event_key(each), each.owner), each.stored_at)
             for each, value in group
         )
-        yield EventChunk(order, stored[0].offset, Slice(stored, stored[-1].offset + 1)).from_offset(stored[0].offset)
+        yield EventChunk(order, stored[0].offset, EventSlice(stored, stored[-1].offset + 1)).from_offset(
+            stored[0].offset
+        )
 
 
 def empty_run_up_to(position: Position) -> EventRun:
     """A run without events to send, up to a position."""
     nothing = StoredEvent(position.offset, Record(None), EPOCH)
-    return EventChunk(position.timeline, position.offset, Slice((nothing,), position.offset + 1)).from_offset(
+    return EventChunk(position.timeline, position.offset, EventSlice((nothing,), position.offset + 1)).from_offset(
         position.offset
     )

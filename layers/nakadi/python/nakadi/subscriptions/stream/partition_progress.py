@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from nakadi.model.event_type import Position
 from nakadi.model.events import Record
-from nakadi.model.subscription import Entry, EventTypePartition, Replay
+from nakadi.model.subscription import EventTypePartition, PartitionAssignment, Replay
 from nakadi.streaming.chunks import EventRun
 
 IsDeliverable = Callable[[EventTypePartition, Record], bool]
@@ -77,7 +77,13 @@ class PartitionProgress:
     )
 
     def __init__(
-        self, entry: Entry, stored: Position, now: float, *, counts: bool, totals: SessionTotals | None = None
+        self,
+        entry: PartitionAssignment,
+        stored: Position,
+        now: float,
+        *,
+        counts: bool,
+        totals: SessionTotals | None = None,
     ) -> None:
         self.totals = totals or SessionTotals()
         self.place = entry.place

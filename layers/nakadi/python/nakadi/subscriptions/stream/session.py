@@ -15,7 +15,7 @@ from math import inf
 from operator import attrgetter
 
 from nakadi.model.event_type import Position
-from nakadi.model.subscription import Assignment, Entry, EventTypePartition
+from nakadi.model.subscription import Assignment, EventTypePartition, PartitionAssignment
 from nakadi.streaming.chunks import EventRun
 from nakadi.subscriptions.api.fields import RetryPolicy, failed_partitions_text
 from nakadi.subscriptions.stream.actions import (
@@ -217,7 +217,7 @@ class SubscriptionSession:
 
     # The assignment
 
-    def _update_partition(self, entry: Entry, stored: Position, now: float) -> Iterator[SessionAction]:
+    def _update_partition(self, entry: PartitionAssignment, stored: Position, now: float) -> Iterator[SessionAction]:
         """The session owns a partition, which is committed up to `stored`."""
         partition = self._partitions.get(entry.place)
         if partition is None or stored < partition.stored:
