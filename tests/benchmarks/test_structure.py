@@ -17,8 +17,7 @@ from nakadi.model.events import EventSlice, Record, StoredEvent
 from nakadi.ports.clock import SystemClock
 from nakadi.streaming.chunks import EventChunk
 from nakadi.streaming.driver import batch_line
-from nakadi.streaming.parameters import StreamLimits
-from nakadi.streaming.session import LowLevelSession
+from nakadi.streaming.session import LowLevelSession, StreamLimits
 from tests.support.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]

@@ -7,8 +7,8 @@ import pytest
 from nakadi.common.metrics import Metrics
 from nakadi.http.application import Application
 from nakadi.http.message import Request
-from nakadi.http.readiness import Readiness
 from nakadi.http.routes import monitoring
+from nakadi.http.routes.monitoring import Readiness
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.outcomes import TryLater, Unavailable
 from nakadi.ports.clock import SystemClock

@@ -5,7 +5,7 @@ import pytest
 from nakadi.event_types.cursors import CursorError
 from nakadi.model.event_type import Cursor
 from nakadi.model.outcomes import Malformed
-from nakadi.streaming.parameters import parse_cursors_header
+from nakadi.streaming.session import parse_cursors_header
 
 ONE = Cursor("0", "001-0001-000000000000000012")
 

@@ -16,8 +16,7 @@ from nakadi.ports.event_log import OffsetUnavailable
 from nakadi.streaming import driver as driver_module
 from nakadi.streaming.driver import EventStreamFormat, JsonStreamFormat, LowLevelDriver
 from nakadi.streaming.feeds import Feeds, PartitionReader
-from nakadi.streaming.parameters import StreamLimits
-from nakadi.streaming.session import LowLevelSession, StreamEnd
+from nakadi.streaming.session import LowLevelSession, StreamEnd, StreamLimits
 from tests.support.builders import a_timeline, an_event_type
 from tests.support.patience import PATIENCE
 from tests.support.streaming import KeptOutlet, SeenLog

@@ -5,8 +5,7 @@ import pytest
 
 from nakadi.model.event_type import Position
 from nakadi.streaming.driver import EventStreamFormat, JsonStreamFormat
-from nakadi.streaming.parameters import parse_cursors_header
-from nakadi.streaming.session import SendEvents, SendStreamKeepAlive
+from nakadi.streaming.session import SendEvents, SendStreamKeepAlive, parse_cursors_header
 from tests.support.chunks import a_chunk, some_events
 
 STARTS = {"0": Position(1, -1), "1": Position(2, 6)}

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from nakadi.model.outcomes import Invalid
-from nakadi.streaming.parameters import StreamLimits, StreamParameters, limits_of
+from nakadi.streaming.session import StreamLimits, StreamParameters, limits_of
 
 
 def smallest(shortest: int, longest: int) -> int:

@@ -6,7 +6,6 @@ from nakadi.model.event_type import Position
 from nakadi.model.events import Record
 from nakadi.model.outcomes import NotPermitted
 from nakadi.streaming import session as session_module
-from nakadi.streaming.parameters import StreamLimits
 from nakadi.streaming.session import (
     LowLevelSession,
     SendEvents,
@@ -14,6 +13,7 @@ from nakadi.streaming.session import (
     SendStreamKeepAlive,
     StreamAction,
     StreamEnd,
+    StreamLimits,
 )
 from tests.support.chunks import a_chunk, some_events, values
 

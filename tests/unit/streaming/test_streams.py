@@ -24,7 +24,7 @@ from nakadi.model.outcomes import NotFound, NotPermitted, Unavailable
 from nakadi.ports.clock import SystemClock
 from nakadi.streaming.access import ReadAccess
 from nakadi.streaming.driver import JsonStreamFormat, LowLevelDriver
-from nakadi.streaming.parameters import StreamParameters
+from nakadi.streaming.session import StreamParameters
 from nakadi.streaming.streams import EventStreams
 from tests.support.builders import an_event_type
 from tests.support.patience import PATIENCE, until_on_the_loop

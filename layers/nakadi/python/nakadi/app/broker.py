@@ -23,7 +23,6 @@ from nakadi.auth.permissions import KIND
 from nakadi.common.caching import ChangeCounter, ChangeCountingRegistry, ChangeWatch, ChangeWatchOfSeveralProcesses
 from nakadi.common.metrics import Metrics
 from nakadi.http.application import Answered, Application
-from nakadi.http.readiness import Readiness
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import Clock, SystemClock
 from nakadi.ports.coordination import Coordination
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from nakadi.event_types.snapshot import Cursors
     from nakadi.event_types.tables import TableLags
     from nakadi.event_types.timelines import LostEventsRecovery
+    from nakadi.http.routes.monitoring import Readiness
     from nakadi.model.event_type import EventType
     from nakadi.publishing.outcome import BatchOutcome
     from nakadi.publishing.publisher import Publisher
@@ -386,6 +386,8 @@ class BrokerServices(EventTypeServices):
 
     @cached_property
     def readiness(self) -> Readiness:
+        from nakadi.http.routes.monitoring import Readiness
+
         return Readiness(lambda: self.registry.get(KIND, "features"), self.clock)
 
     @cached_property

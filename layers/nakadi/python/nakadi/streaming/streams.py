@@ -22,8 +22,14 @@ from nakadi.ports.event_log import EventLogs
 from nakadi.streaming.access import ReadAccess, StreamAccessMonitor
 from nakadi.streaming.driver import DescribeProblem, LowLevelDriver, StreamFormat, StreamOutlet
 from nakadi.streaming.feeds import Feeds, PartitionReader
-from nakadi.streaming.parameters import PickSeconds, StreamLimits, StreamParameters, limits_of, parse_cursors_header
-from nakadi.streaming.session import LowLevelSession
+from nakadi.streaming.session import (
+    LowLevelSession,
+    PickSeconds,
+    StreamLimits,
+    StreamParameters,
+    limits_of,
+    parse_cursors_header,
+)
 
 
 class AcceptedStream(Struct, frozen=True, kw_only=True):

@@ -87,7 +87,7 @@ class _Queue(Struct):
             self.fate = mark
 
 
-class RecordWriter:
+class StreamWriter:
     def __init__(self, stream: Stream, record_bytes: int = RECORD_BYTES, give_up_after: float = GIVE_UP_AFTER) -> None:
         self._stream = stream
         self._record_bytes = record_bytes
@@ -211,7 +211,7 @@ class KinesisLog:
         self._announcements = PartitionListeners()
         self._append_threads = AppendThreads(self.append)
         self._topics = Topics(index, options.lease, watch or ChangeWatch(index.changes, clock))
-        self._writer = RecordWriter(stream, options.record_bytes, options.give_up_after)
+        self._writer = StreamWriter(stream, options.record_bytes, options.give_up_after)
         self._ancestry = ShardTreeCache(stream)
         self._segment_cache = SegmentCache(archive, metrics=metrics) if archive else None
         self._options = options

@@ -19,8 +19,7 @@ from nakadi.model.subscription import EventTypePartition
 from nakadi.openapi.checks import body_violations
 from nakadi.publishing.system_events import StreamKpis
 from nakadi.streaming.driver import EventStreamFormat, JsonStreamFormat, StreamFormat
-from nakadi.streaming.parameters import StreamParameters
-from nakadi.streaming.session import SendEvents, SendStreamKeepAlive
+from nakadi.streaming.session import SendEvents, SendStreamKeepAlive, StreamParameters
 from nakadi.streaming.streams import AcceptedStream, EventStreams
 from nakadi.subscriptions.stream.actions import SendBatch, SessionLine
 from nakadi.subscriptions.stream.batches import SubscriptionStreamParameters

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from nakadi.model.outcomes import Invalid
 from nakadi.model.subscription import EventTypePartition
-from nakadi.streaming.parameters import (
+from nakadi.streaming.session import (
     DEFAULT_FLUSH_SECONDS,
     DEFAULT_SECONDS,
     LONGEST_SECONDS,

@@ -28,7 +28,7 @@ from nakadi.ports.event_log import EventLogs
 from nakadi.streaming.access import ReadAccess, StreamAccessMonitor
 from nakadi.streaming.driver import EventSource, StreamOutlet
 from nakadi.streaming.feeds import Feeds, PartitionReader
-from nakadi.streaming.parameters import PickSeconds
+from nakadi.streaming.session import PickSeconds
 from nakadi.streaming.streams import count_stream
 from nakadi.subscriptions.api.fields import policy_of
 from nakadi.subscriptions.api.parked_events import ParkedEventStore
