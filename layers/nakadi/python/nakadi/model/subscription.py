@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from enum import StrEnum
+from functools import cached_property
 
 from msgspec import Struct, field
 
@@ -43,7 +44,7 @@ class SubscriptionCursor(Struct, frozen=True):
         return EventTypePartition(self.event_type, self.partition)
 
 
-class Subscription(Struct, frozen=True, kw_only=True):
+class Subscription(Struct, frozen=True, kw_only=True, dict=True):
     """A subscription as it is registered.
 
     `event_types` are sorted and without duplicates: together with application and group they are what makes it this
@@ -63,7 +64,7 @@ class Subscription(Struct, frozen=True, kw_only=True):
     updated_at: datetime
     revision: int = 0
 
-    @property
+    @cached_property
     def resource(self) -> Resource:
         return Resource(ResourceType.SUBSCRIPTION, self.id, self.authorization)
 
@@ -101,7 +102,7 @@ class PartitionState(StrEnum):
 
 
 class Replay(Struct, frozen=True):
-    """Parked events of a partition are sent once more, out of the lot: those up to `until` that have one of these keys
+    """Parked events of a partition are sent once more: those up to `until` that have one of these keys
     and were not parked again since; None stands for every key. Everything else up to there is consumed or parked.
     """
 
@@ -221,7 +222,7 @@ class CommittedOffset(Struct, frozen=True):
 
 
 class ParkedEventInfo(Struct, frozen=True, kw_only=True):
-    """An event in a subscription's lot; its value is kept beside it.
+    """An event that is parked for a subscription; its value is kept beside this.
 
     `fails` is how many streams had failed at it; 0 says that it had to follow another one of its `key`. `replay` is the
     one during which it was parked. `owner` is who may read this single event.

@@ -92,7 +92,7 @@ class Coordination(Protocol):
         now: datetime,
         upto: Position | None = None,
     ) -> CommitResult:
-        """Put events of one partition into the lot and move its offset to `upto`, all in one atomic step.
+        """Park events of one partition and move its offset to `upto`, all in one atomic step.
 
         `NOT_OWNED` if the session does not own the partition, `OUTDATED` if `upto` is not greater than what is stored:
         either leaves everything as it was. Without `upto` the offset stays, and nothing is outdated. Events that are
@@ -107,16 +107,16 @@ class Coordination(Protocol):
         after: tuple[EventTypePartition, Position] | None = None,
         limit: int = 1000,
     ) -> Sequence[ParkedEventInfo]:
-        """What is in the lot, or in the part of it that a partition has, behind this position: the first so many.
+        """The parked events, or those of a partition, behind this position: the first so many.
 
         They are in the order of event types, partitions (both as texts) and positions.
         """
 
     def parked_value(self, subscription: str, place: EventTypePartition, position: Position) -> bytes | None:
-        """A parked event as it was published; None if it is not in the lot."""
+        """A parked event as it was published; None if it is not parked any more."""
 
     def unpark(self, subscription: str, place: EventTypePartition, positions: Collection[Position]) -> None:
-        """Take events out of the lot, however many. Doing it again changes nothing."""
+        """Remove parked events, however many. Doing it again changes nothing."""
 
     def forget(self, subscription: str) -> None:
         """Remove everything there is of a subscription. Doing it again changes nothing."""

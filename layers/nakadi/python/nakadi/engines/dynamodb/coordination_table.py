@@ -64,8 +64,8 @@ LEASE_KEPT_SECONDS = 24 * 3600
 
 
 class CoordinationItem(Model):
-    """Beside each other in the place of a subscription its assignment and its offsets; in places of their own its lot
-    and large values in it, by position; the leases, by holder; and the news, by time.
+    """Beside each other in the place of a subscription its assignment and its offsets; in places of their own its
+    parked events and their large values, by position; the leases, by holder; and the news, by time.
     """
 
     Meta = meta_of(COORDINATION)  # every engine has a model with the full name of its own table
