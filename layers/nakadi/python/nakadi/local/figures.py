@@ -199,6 +199,7 @@ class WorkerFigures:
                 self._changed.notify_all()
 
     def _send(self, message: Struct) -> None:
+        # Threads that ask at the same time would mix their messages.
         with self._sending:
             self._connection.sendall(with_length(message))
 
@@ -219,6 +220,8 @@ class SupervisorFigures:
         transport, _ = await loop.create_unix_connection(lambda: worker, sock=connection)
         self._workers.append(worker)
         await worker.gone.wait()
+        # Without an await from here on: who adds up the counts finds this worker either among the living or in the sum
+        # of those that ended, and never in both or in neither.
         transport.close()
         self._workers.remove(worker)
         kept = [each for each in (self._ended, worker.latest) if each is not None]
@@ -233,6 +236,7 @@ class SupervisorFigures:
             _, late = await asyncio.wait(asked, timeout=ANSWER_SECONDS)
             for each in late:
                 each.cancel()
+        # Whoever has ended during the wait is in `_ended` by now, which is why this is looked at only here.
         own = snapshot_of(self._metrics)
         latest = [own, self._ended, *(each.latest for each in self._workers)]
         return [each for each in latest if each is not None]

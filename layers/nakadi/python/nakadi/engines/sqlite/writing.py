@@ -166,12 +166,14 @@ class LogWriter:
         self._ends = PartitionEnds()
         self._waiting_bytes = 0
         self._closing = False
+        # Read in other threads without the lock: each is one step, and a moment later it would be another value anyway.
         metrics.log_appends_waiting.follow(lambda: {(): len(self._appends)})
         metrics.log_bytes_waiting.follow(lambda: {(): self._waiting_bytes})
         self._thread = threading.Thread(target=self._write_until_closed, name="event-log-writer", daemon=True)
         self._thread.start()
 
     def append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: AppendDone) -> None:
+        # Its chunks are made in this thread and without the lock, so that others append meanwhile.
         append = _PendingAppend(topic, batches, done)
         with self._changed:
             # Under the lock of the writer's last look: nothing gets into the queue once the writer has found it empty.
@@ -207,6 +209,8 @@ class LogWriter:
                 self._commit_appends(appends)
             for step in steps:
                 step.take(self._file)
+                # A step may have changed the ends through the very connection that appends, which its version does not
+                # show: that is for changes through others.
                 self._ends.forget()
             # Not kept while nothing comes: a large batch would stay in memory until the next one.
             del turns, appends, steps
@@ -299,6 +303,8 @@ def _store_appends(
     with file.lent_to_write() as connection:
         ends = known.remembered(connection, places)
         if ends is not None:
+            # In one statement, which looks at the version when it has the turn to write: so what was remembered is
+            # either still true or nothing is stored.
             if _are_inserted(file, connection, _rows_of(appends, ends, now), known.version):
                 return refusals, _arrivals(places, ends)
             # They have been moved on, though nothing is stored.

@@ -225,10 +225,12 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
             try:
                 return self.coordination.write(subscription_id, old, new, self.clock.now())
             except AssignmentChanged:
+                # The store wrote nothing, because another process was faster: decided anew on what that one wrote.
                 continue
         raise TryLater(SUBSCRIPTION_BUSY)
 
     def _remove_dead_sessions(self, subscription_id: str) -> Assignment:
+        # The sessions before the leases: each had a lease when it joined, so none that is new is taken for dead.
         found = self.coordination.assignment(subscription_id)
         gone = sessions_without_lease(found.sessions, self.leases.living()) if found.sessions else frozenset()
         return self.change(subscription_id, lambda old: assignments.without_sessions(old, gone)) if gone else found
@@ -246,12 +248,14 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
         try:
             self.coordination.write(subscription_id, found, replace(found, reset=reset), now)
         except AssignmentChanged:
+            # Perhaps by another process that claimed it. If by something else, the next who looks tries again.
             return self.coordination.assignment(subscription_id)
         try:
             self._write_reset(subscription_id, reset, self.replays(subscription_id, task))
         except Conflict as error:
             return self.end(subscription_id, reset.id, error.detail)
         except BaseException:
+            # The claim keeps all others from it, so it is given up at once, if the store still answers.
             with suppress(Fault, TryLater):
                 self.end(subscription_id, reset.id, assignments.RESET_TIMED_OUT)
             raise

@@ -53,7 +53,11 @@ HandleUnprocessable = Callable[[GiveUpOnEvent], None]
 
 
 class SessionCallExecutor:
-    """Carries out the calls of one session. Without `parking` no event can be parked."""
+    """Carries out the calls of one session. Without `parking` no event can be parked.
+
+    It works in threads, and one call at a time. Of the session, which belongs to the loop, it reads nothing but the id;
+    what it finds is a fact, which the driver has the session take on the loop.
+    """
 
     def __init__(
         self,
@@ -100,6 +104,8 @@ class SessionCallExecutor:
         session = self._session
         match call:
             case HandOverPartitions(places, positions):
+                # In this order: a commit is refused as soon as the partition is another session's. If the second step
+                # fails, both are repeated, and what is committed already stays as it is.
                 self._members.commit(session.id, positions)
                 revision = self._members.hand_over(session.id, places).revision
                 self._metrics.partitions_handed_over.add(len(places))
@@ -127,6 +133,8 @@ class SessionCallExecutor:
             if self._parking.park_failed(self._session.id, call) is not CommitResult.NOT_OWNED:
                 self._metrics.events_parked.add(1, "failed")
             return
+        # Published and then committed: a process that dies in between leaves an event that is published twice, and none
+        # that is lost. Parking above does both in one write.
         self._unprocessable(call)
         self._members.commit(self._session.id, {call.place: call.event.end})
 
