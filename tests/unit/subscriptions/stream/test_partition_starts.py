@@ -30,7 +30,7 @@ class Case:
         self.starts = PartitionStarts(self.event_types, Cursors(self), self.clock)
         self.order = self.made("first")
 
-    def of(self, _storage_id):
+    def for_storage(self, _storage_id):
         self.looks += 1
         return self.log
 
