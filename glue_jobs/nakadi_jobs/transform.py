@@ -196,7 +196,8 @@ def within(ranges: Iterable[tuple[int, int, int, int]]) -> str:
 def rows(events: DataFrame, columns: Struct) -> DataFrame:
     """The rows of the table: places, payload, and the text where it is needed.
 
-    Where columns hold all that an event can have, that is not looked at for each of them.
+    Where columns hold all that an event can have, that is not looked at for each of them. Times are those of UTC, which
+    a session of the jobs has: for a Z, Spark would compile a regular expression each time.
     """
     line = _line(columns)
     misfit = F.col("misfit")
@@ -211,7 +212,7 @@ def rows(events: DataFrame, columns: Struct) -> DataFrame:
         "nakadi_timeline": F.col("timeline"),
         "nakadi_partition": F.col("partition"),
         "nakadi_offset": F.col("offset"),
-        "nakadi_time": F.coalesce("line.time", F.expr(_of_head(_TIME))).cast("timestamp"),
+        "nakadi_time": F.expr(f"cast(trim(trailing 'Z' from coalesce(line.time, {_of_head(_TIME)})) as timestamp)"),
         "nakadi_key": F.col("line.key"),
         "nakadi_owner": F.when(F.col("line.owner").isNotNull(), owner),
         "nakadi_directed_to": F.col("line.directed_to"),
