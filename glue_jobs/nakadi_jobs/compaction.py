@@ -27,6 +27,7 @@ from nakadi_jobs.archive_ranges import NOTHING_READ, ArchiveRange, Progress, aga
 from nakadi_jobs.columns import Struct
 from nakadi_jobs.command import Workplace
 from nakadi_jobs.event_type_tables import (
+    EXPIRED_BEFORE,
     all_tables,
     columns_of_all_versions,
     events_table,
@@ -356,7 +357,7 @@ def _renew_with_retries(work: Workplace, event_type: EventType, events: Table, l
         if known == there:
             return
         try:
-            _renew(event_type, events, latest, _gained(known, there))
+            _renew(event_type, events, latest, known, there)
         except ChangedMeanwhile:
             continue
         latest.set(PROGRESS, there.written())
@@ -365,15 +366,13 @@ def _renew_with_retries(work: Workplace, event_type: EventType, events: Table, l
     raise ChangedMeanwhile(f"table {latest.name}: changed by other runs during {ATTEMPTS} attempts")
 
 
-def _renew(event_type: EventType, events: Table, latest: Table, news: Sequence[tuple[str, int, int, int]]) -> None:
+def _renew(event_type: EventType, events: Table, latest: Table, known: Progress, there: Progress) -> None:
     """Merge the newest event of each key that has news.
 
     What is new in the first table may be older than what is known of its key: it filled a gap, or comes from another
     partition. So all events of these keys count that are at least as new, also a deletion, which leaves no row.
     """
-    orders = {timeline.topic: timeline.order for timeline in event_type.timelines}
-    ranges = [(orders[topic], partition, first, end) for topic, partition, first, end in news if topic in orders]
-    new = events.rows().where(transform.within(ranges))
+    new = events.rows().where(_news(event_type, known, there, events.properties().get(EXPIRED_BEFORE)))
     oldest = new.agg(F.min("nakadi_timeline"), F.min(F.expr("unix_micros(nakadi_time)"))).first()
     if oldest is None or oldest[0] is None:
         return
@@ -412,11 +411,25 @@ def merge_statement(table: str, newest: str, *, has_operations: bool) -> str:
     """
 
 
-def _gained(known: Progress, there: Progress) -> Sequence[tuple[str, int, int, int]]:
-    """Return the ranges of offsets that the first table has gained since the second was brought up to date."""
-    gained = [(*place, known.following.get(place, 0), end) for place, end in there.following.items()]
-    filled = [(*place, *gap) for place, gaps in known.gaps.items() for gap in gaps]
-    return [each for each in (*gained, *filled) if each[2] < each[3]]
+def _news(event_type: EventType, known: Progress, there: Progress, expired_before: str | None) -> str:
+    """Return the condition for rows that the first table has gained since the second was brought up to date.
+
+    What is in a gap, and older than what was removed for its age, is no news: newer events of its key were perhaps
+    removed, and a deletion among them. What follows has nothing newer behind it that could be gone.
+    """
+    orders = {timeline.topic: timeline.order for timeline in event_type.timelines}
+    following = {place: (known.following.get(place, 0), end) for place, end in there.following.items()}
+    gained = [(orders[place[0]], place[1], *found) for place, found in following.items() if place[0] in orders]
+    filled = [
+        (orders[topic], partition, *gap)
+        for (topic, partition), gaps in known.gaps.items()
+        for gap in gaps
+        if topic in orders
+    ]
+    condition = f"({transform.within(filled)})"
+    if expired_before:
+        condition += f" and nakadi_time >= timestamp '{expired_before}'"
+    return f"{transform.within(each for each in gained if each[2] < each[3])} or ({condition})"
 
 
 # Housekeeping

@@ -23,6 +23,9 @@ from nakadi_jobs.transform import ORDER, PLACES
 EVENT_TYPE = "nakadi.event-type"
 EVENT_TYPE_ID = "nakadi.event-type-id"
 
+EXPIRED_BEFORE = "nakadi.expired-before"
+"""Of a table of all events: events from before this moment were removed, because they were too old."""
+
 LATEST = "__latest"
 """How the table ends that has the newest event of each key. No event type's own table has two underscores together."""
 

@@ -35,7 +35,7 @@ from nakadi_jobs import command, leftovers
 from nakadi_jobs.archive_ranges import NOTHING_READ, ArchiveRange, unread_parts
 from nakadi_jobs.command import BadArguments, Workplace, local_folder
 from nakadi_jobs.erasure import ENVELOPE, How, Rewriter, Rewritten, Unreadable, Wanted, by_place, search
-from nakadi_jobs.event_type_tables import EVENT_TYPE, EVENT_TYPE_ID, LATEST, all_tables, tables_of
+from nakadi_jobs.event_type_tables import EVENT_TYPE, EVENT_TYPE_ID, EXPIRED_BEFORE, LATEST, all_tables, tables_of
 from nakadi_jobs.reports import in_a_line
 from nakadi_jobs.tables import BRANCH_STAYS, ChangedMeanwhile, Table
 from nakadi_jobs.transform import ORDER, PLACES
@@ -129,6 +129,8 @@ def _expire(work: Workplace, table: Table, event_type: EventType | None, now: da
     before = f"nakadi_time < TIMESTAMP '{now - keep:%Y-%m-%d %H:%M:%S}'"
     count = table.rows().where(before).count()
     if count:
+        # First: with a mark too many nothing is lost, without one what was deleted would come back to `__latest`.
+        table.set(EXPIRED_BEFORE, (now - keep).isoformat())
         _change_table(table, lambda path: f"DELETE FROM {path} WHERE {before}")  # noqa: S608  # values are dates and numbers of this job
         work.report.info(event_type.name, f"{count} events older than {keep} are gone from {table.name}")
 

@@ -6,6 +6,7 @@ from importlib.resources import files
 
 import duckdb
 
+from nakadi.event_types.rules import RETENTION_ANNOTATION
 from nakadi.model.event_type import Category, CleanupPolicy
 from nakadi_jobs import compaction
 from nakadi_jobs.event_type_tables import events_table
@@ -40,6 +41,27 @@ def test_an_older_event_that_comes_later_brings_nothing_back(jobs, data):
     assert jobs.compacted("--read-damaged").code == 0
 
     assert jobs.rows(LATEST, "nakadi_key", "name") == [("c", "C"), ("b", "B 2"), ("e", "E")]
+
+
+def test_what_is_too_old_brings_nothing_back(jobs, data):
+    """An event that fills a gap after the deletion of its key was removed for its age does not come; what follows in a
+    partition comes however old it is, and what is there stays."""
+    customers = data.event_type("customer.changed", annotations={RETENTION_ANNOTATION: "7 days"}, **COMPACTED)
+    at = datetime.now(UTC) - timedelta(days=20)
+    damaged = data.archived(customers, named("A", "B"), keys=["a", "b"], at=at)
+    whole = data.path(damaged).read_bytes()
+    data.path(damaged).write_bytes(b"x" * damaged.archived.length)
+    data.archived(customers, named(None, "C"), keys=["a", "c"], at=at + timedelta(days=1))
+    assert jobs.compacted().code == 3
+    assert jobs.let_go().code == 0
+    assert jobs.rows("customer_changed") == []
+
+    data.path(damaged).write_bytes(whole)
+    data.archived(customers, named("D"), keys=["d"], at=at + timedelta(days=2))
+    assert jobs.compacted("--read-damaged").code == 0
+
+    assert jobs.rows("customer_changed", "name") == [("A",), ("B",), ("D",)]
+    assert jobs.rows(LATEST, "nakadi_key", "name") == [("c", "C"), ("d", "D")]
 
 
 def test_a_change_writes_what_it_changes(jobs, data, tables, monkeypatch):
