@@ -9,7 +9,7 @@ import pytest
 from nakadi.engines.archive.stores import FolderStore
 from nakadi.event_types.tables import MATERIALIZE_ANNOTATION
 from nakadi.model.event_type import Category, CleanupPolicy, PartitionStrategy
-from nakadi_jobs import compaction
+from nakadi_jobs import compaction, reading
 from nakadi_jobs.event_type_tables import events_table
 from nakadi_jobs.tables import ChangedMeanwhile
 from tests.support.jobs import ORDERS, STORED_AT, order
@@ -191,6 +191,31 @@ def test_objects_with_many_event_types_are_read_once(jobs, data, monkeypatch):
     assert jobs.compacted("--read-damaged").code == 0
     assert [len(jobs.rows(f"type_{name}")) for name in "abc"] == [8, 7, 6]
     assert jobs.spark_jobs(jobs.compacted) == 0
+
+
+def test_many_objects_are_copied_by_tasks_of_spark(jobs, data, tables, monkeypatch):
+    """The driver reads none of them: tasks do, each event is in its table once, damage is reported, and copies go."""
+    monkeypatch.setattr(reading, "WORTH_TASKS", (2, 2**40))
+    event_types = [data.event_type(f"type.{name}", schema={}) for name in "abc"]
+    for number in range(5):
+        together = data.archived_together([(each, [order(number), order(number)]) for each in event_types])
+    path = data.path(together[2])
+    path.write_bytes(path.read_bytes()[:-3])
+
+    def get(_, place):
+        raise AssertionError(f"the driver reads {place.key}")
+
+    monkeypatch.setattr(FolderStore, "get", get)
+
+    told = jobs.compacted()
+
+    assert told.code == 3
+    assert "type.c: partition 0 of timeline 1, offsets 8-9 are missing" in told.told
+    for name, offsets in (("a", 10), ("b", 10), ("c", 8)):
+        rows = jobs.rows(f"type_{name}", "nakadi_offset", "get_json_object(nakadi_event, '$.order_number')")
+        assert rows == [(offset, f"o-{offset // 2}") for offset in range(offsets)]
+    topics = {each.timeline.topic for each in event_types}
+    assert not topics & {each.parent.name for each in tables.rglob("*.json.gz")}
 
 
 def test_bad_input_is_reported_and_the_rest_done(jobs, data):
