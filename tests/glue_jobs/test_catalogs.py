@@ -2,8 +2,9 @@
 
 import pytest
 
-from nakadi_jobs import retention
-from nakadi_jobs.session import BadCatalog, catalog_of
+from nakadi_jobs.event_type_tables import events_table
+from nakadi_jobs.leftovers import folder_in
+from nakadi_jobs.session import BadCatalog, catalog_of, open_spark
 from tests.support.jobs import order
 from tests.support.rest_catalog import rest_catalog
 
@@ -14,7 +15,7 @@ BUCKET = "arn:aws:s3tables:eu-central-1:123456789012:bucket/nakadi-test"
 def test_tables_in_a_rest_catalog(jobs, data, tables, tmp_path):
     """Every job keeps its tables in a catalog that is asked over HTTP, with a token that is in no argument."""
     warehouse = tables / "rest"
-    orders = data.event_type("order.placed")
+    orders = data.event_type("order.placed", retention_time=3_600_000)
     data.archived(orders, [order(number) for number in range(5)])
     secret = tmp_path / "catalog.properties"
     secret.write_text("# for the jobs\ntoken = secret\n\n")
@@ -25,14 +26,14 @@ def test_tables_in_a_rest_catalog(jobs, data, tables, tmp_path):
         assert jobs.compacted(*places).code == 1
         told = jobs.compacted(*known)
         assert (told.code, "5 events into order_placed" in told.told) == (0, True)
-        data.archived(orders, [order(5)])
-        assert "1 events into order_placed" in jobs.compacted(*known).told
         assert "nothing new" in jobs.compacted(*known).told
-        erased = jobs.run(
-            retention.main, *known, "--do", "erase", "--event-type", "order.placed", "--path", "order_number",
-            "--value", "o-5",
-        )  # fmt: skip
-        assert (erased.code, "verified" in erased.told) == (0, True), erased.told
+        told = jobs.let_go(*known)
+        assert (told.code, "5 events older than 1:00:00 are gone from order_placed" in told.told) == (0, True)
+        spark = open_spark("look", str(warehouse), "rest", properties={"uri": url, "token": "secret"})
+        table = events_table(spark, jobs.database, orders)
+        # An erasure looks through this folder.
+        assert folder_in(warehouse.as_uri(), table.location()) == f"{jobs.database}/order_placed"
+        assert table.rows().count() == 0
 
     assert ("POST", f"/v1/namespaces/{jobs.database}/tables/order_placed") in catalog.asked
     assert (warehouse / jobs.database / "order_placed").is_dir()
