@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from nakadi.http.application import Application, Route
-from nakadi.http.message import Outlet, Request, Response, Streaming, empty_response, json_response
-from nakadi.http.server import Server, listen, new_event_loop
+from nakadi.http.message import Outlet, Request, Response, StreamingResponse, empty_response, json_response
+from nakadi.http.server import Server, new_event_loop, open_listening_socket
 from nakadi.model.authorization import UNAUTHENTICATED
 
 EVENT = b'{"metadata":{"eid":"4b2c0d2c-1111-4222-8333-444444444444","occurred_at":"2026-01-01T00:00:00Z"},"v":"%b"}'
@@ -52,7 +52,7 @@ def an_application(streams: Streams) -> Application:
     return Application(
         [
             Route(method="POST", template="/events", handler=lambda _: empty_response(), operation="publish"),
-            Route(method="GET", template="/idle", handler=lambda _: Streaming(streams.idle), operation="s"),
+            Route(method="GET", template="/idle", handler=lambda _: StreamingResponse(streams.idle), operation="s"),
             Route(method="GET", template="/used", handler=used, operation="used"),
         ],
         lambda _: UNAUTHENTICATED,
@@ -141,7 +141,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--streams", type=int, default=2000, help="how many idle streams; mind the limit of open files")
     options = parser.parse_args()
-    with listen("127.0.0.1", 0) as listening:
+    with open_listening_socket("127.0.0.1", 0) as listening:
         server = multiprocessing.get_context("fork").Process(target=serve, args=(listening,), daemon=True)
         server.start()
         port = listening.getsockname()[1]

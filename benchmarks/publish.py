@@ -32,7 +32,7 @@ from nakadi.app.settings import Settings
 from nakadi.common.metrics import Metrics
 from nakadi.http.application import Application, Route, no_authentication
 from nakadi.http.message import Request, Response, empty_response
-from nakadi.http.server import Server, listen, new_event_loop, tune_interpreter
+from nakadi.http.server import Server, new_event_loop, open_listening_socket, tune_interpreter
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.events import AppendResult, Record, Stored
 from nakadi.publishing.outcome import BatchStatus
@@ -272,7 +272,7 @@ class Running:
 
 @contextmanager
 def a_server(target: Callable[[socket.socket, str], None], folder: str) -> Iterator[Running]:
-    with listen("127.0.0.1", 0) as listening:
+    with open_listening_socket("127.0.0.1", 0) as listening:
         process = multiprocessing.get_context("fork").Process(target=target, args=(listening, folder), daemon=True)
         process.start()
         port = listening.getsockname()[1]

@@ -46,7 +46,7 @@ def serve(engine: str, ready: Any, stop: Any) -> None:
     from nakadi.app.broker import open_broker  # noqa: PLC0415  # the load generators do without
     from nakadi.app.settings import Settings  # noqa: PLC0415
     from nakadi.http.application import Application, Route, no_authentication  # noqa: PLC0415
-    from nakadi.http.message import Outlet, Request, Response, Streaming  # noqa: PLC0415
+    from nakadi.http.message import Outlet, Request, Response, StreamingResponse  # noqa: PLC0415
     from nakadi.http.server import tune_interpreter  # noqa: PLC0415
     from nakadi.local.broker import Serving  # noqa: PLC0415
     from nakadi.model.events import Record  # noqa: PLC0415
@@ -54,7 +54,7 @@ def serve(engine: str, ready: Any, stop: Any) -> None:
     raise_file_limit()
     made: dict[int, list[bytes]] = {}
 
-    def floor(request: Request) -> Streaming:
+    def floor(request: Request) -> StreamingResponse:
         events = request.integer("events", 0) or 0
         if events not in made:
             made[events] = [batch_line(last) for last in range(BATCH - 1, events, BATCH)]
@@ -63,7 +63,7 @@ def serve(engine: str, ready: Any, stop: Any) -> None:
             for piece in made[events]:
                 await outlet.write(piece)
 
-        return Streaming(written, {"content-type": "application/x-json-stream"})
+        return StreamingResponse(written, {"content-type": "application/x-json-stream"})
 
     with tempfile.TemporaryDirectory() as folder:
         url = "memory:" if engine == "memory" else f"sqlite:///{folder}/nakadi.db"

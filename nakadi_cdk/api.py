@@ -22,7 +22,7 @@ from constructs import Construct
 from nakadi.app.broker import open_broker
 from nakadi.app.routes import STREAMED, routes_of
 from nakadi.app.settings import Settings
-from nakadi.http.application import PUBLIC
+from nakadi.http.application import PUBLIC_PATH_PATTERN
 from nakadi.openapi import gateway_document
 from nakadi_cdk.console import Console, ConsoleSource
 from nakadi_cdk.gateway_responses import asleep, gateway_responses
@@ -225,7 +225,7 @@ class Api(Construct):
             **operation,
             "parameters": parameters,
             "responses": responses,
-            "security": [] if PUBLIC.fullmatch(path) else [{AUTHORIZER: []}],
+            "security": [] if PUBLIC_PATH_PATTERN.fullmatch(path) else [{AUTHORIZER: []}],
             "x-amazon-apigateway-integration": integration,
         }
 

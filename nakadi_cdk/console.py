@@ -15,16 +15,16 @@ from aws_cdk import aws_iam as iam
 from aws_cdk import aws_s3_assets as s3_assets
 from constructs import Construct
 
-from nakadi.http.console import PREFIX, ConsoleFiles
+from nakadi.http.console import CONSOLE_PREFIX, ConsoleFiles
 from nakadi.http.message import Request, Response
 from nakadi_cdk.context import BadContext
 from nakadi_cdk.pages import METHODS, POLICY, UNFRAMED, UNKNOWN_METHOD, Operation, let_read, mock, stored
 
 # A gateway may take a path that ends with a slash for the same as one without it; what the page refers to would then be
 # looked for in the wrong folder.
-INDEX = f"{PREFIX}/index.html"
-CONFIG = f"{PREFIX}/config.json"
-NOTHING_THERE = f"{PREFIX}/{{proxy+}}"
+INDEX = f"{CONSOLE_PREFIX}/index.html"
+CONFIG = f"{CONSOLE_PREFIX}/config.json"
+NOTHING_THERE = f"{CONSOLE_PREFIX}/{{proxy+}}"
 
 # They say when a file was built here, and would make every build another deployment.
 OF_A_FILE = frozenset({"etag", "last-modified"})
@@ -64,20 +64,23 @@ class Console(Construct):
 
     def paths(self) -> Iterator[tuple[str, Mapping[str, Operation]]]:
         """Each path with its operations by their methods; `any` are the methods that it does not have."""
-        yield PREFIX, self._operations(PREFIX, {method: self._redirect(method) for method in ("get", "head")})
+        yield (
+            CONSOLE_PREFIX,
+            self._operations(CONSOLE_PREFIX, {method: self._redirect(method) for method in ("get", "head")}),
+        )
         yield INDEX, self._operations(INDEX, {method: self._page(method) for method in ("get", "head")})
         yield CONFIG, self._operations(CONFIG, {})
         for file in sorted(self._folder.glob("assets/*")):
-            path = f"{PREFIX}/assets/{file.name}"
+            path = f"{CONSOLE_PREFIX}/assets/{file.name}"
             if self._answer(path, "get").status == 200:
                 yield path, self._operations(path, self._asset(path, file))
-        yield NOTHING_THERE, {"any": _in_the_api(self._answer(f"{PREFIX}/nothing", "get"))}
+        yield NOTHING_THERE, {"any": _in_the_api(self._answer(f"{CONSOLE_PREFIX}/nothing", "get"))}
 
     def _operations(self, path: str, special: Mapping[str, Operation]) -> Mapping[str, Operation]:
         return {method: special.get(method) or _in_the_api(self._answer(path, method)) for method in (*METHODS, "any")}
 
     def _redirect(self, method: str) -> Operation:
-        answer = self._answer(PREFIX, method)
+        answer = self._answer(CONSOLE_PREFIX, method)
         return _in_the_api(answer, location=f"{self._path_prefix}{INDEX}")
 
     def _page(self, method: str) -> Operation:

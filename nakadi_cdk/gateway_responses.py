@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from nakadi.http.message import PROBLEM_JSON
-from nakadi.http.problem import RETRY_AFTER, problem_body, token_problem
+from nakadi.http.problem import RETRY_AFTER_SECONDS, problem_body, token_problem
 from nakadi.model.outcomes import NotAuthenticated
 
 NOT_AUTHENTICATED = "Full authentication is required to access this resource"
@@ -109,7 +109,7 @@ def _token_responses() -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 def _problem(status: HTTPStatus, detail: str) -> Mapping[str, Any]:
     body = orjson.dumps(problem_body(status, detail)).decode().replace(f'"{SAID}"', SAID)
-    retry = {"retry-after": RETRY_AFTER} if status in WORTH_ANOTHER_TRY else {}
+    retry = {"retry-after": RETRY_AFTER_SECONDS} if status in WORTH_ANOTHER_TRY else {}
     return _response(status.value, body, {"content-type": PROBLEM_JSON, **retry})
 
 

@@ -21,7 +21,7 @@ from constructs import Construct
 from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
 from nakadi.http.message import PROBLEM_JSON, Request, Response
-from nakadi.http.problem import RETRY_AFTER, problem_body
+from nakadi.http.problem import RETRY_AFTER_SECONDS, problem_body
 from nakadi_cdk.gateway_responses import SAID_OF_BODIES
 
 AREA = "monitoring"
@@ -127,7 +127,7 @@ def mock(answer: Response, template_head: str = "") -> Operation:
 
 def stored(answer: Response, kept: s3_assets.Asset, method: str, role: iam.Role) -> Operation:
     """An operation whose answer is an object of S3."""
-    headers, unavailable = _headers(answer), {"content-type": PROBLEM_JSON, "retry-after": RETRY_AFTER}
+    headers, unavailable = _headers(answer), {"content-type": PROBLEM_JSON, "retry-after": RETRY_AFTER_SECONDS}
     problem = orjson.dumps(
         problem_body(HTTPStatus.SERVICE_UNAVAILABLE, "The page cannot be fetched at the moment")
     ).decode()

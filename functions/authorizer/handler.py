@@ -10,7 +10,7 @@ from nakadi.app.settings import Settings
 
 # Imported here, and not by the first invocation: processor time is plentiful until then.
 from nakadi.auth.tokens import Tokens
-from nakadi.http.apigateway import Unauthorized, decision
+from nakadi.http.apigateway import Unauthorized, authorizer_decision
 from nakadi.ports.clock import SystemClock
 
 
@@ -19,7 +19,7 @@ def opened(counts: FunctionMetrics) -> Handle:
 
     def decide(event: Mapping[str, Any], _context: object) -> dict[str, Any]:
         try:
-            return decision(asked, event)
+            return authorizer_decision(asked, event)
         except Unauthorized:
             counts.one("Refusals")
             raise

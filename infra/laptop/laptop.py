@@ -27,7 +27,7 @@ from infra.laptop.processes import PACKAGES, end_with_the_starter, ended, python
 from infra.laptop.schedule import Schedule
 from infra.laptop.synthesis import synthesized
 from infra.laptop.templates import Deployment
-from nakadi.http.server import listen, new_event_loop
+from nakadi.http.server import new_event_loop, open_listening_socket
 
 PATIENCE = 60.0
 
@@ -205,7 +205,7 @@ class Serving:
     """The gateway, served by a thread of this process."""
 
     def __init__(self, gateway: Gateway, port: int) -> None:
-        listening = listen("127.0.0.1", port)
+        listening = open_listening_socket("127.0.0.1", port)
         self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         config = uvicorn.Config(
             gateway, lifespan="off", ws="none", log_config=None, server_header=False, timeout_graceful_shutdown=10

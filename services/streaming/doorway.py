@@ -11,8 +11,8 @@ from typing import TextIO
 from msgspec.structs import replace
 
 from nakadi.common.metrics import Metrics
-from nakadi.http.application import Admitted, Application, Lane
-from nakadi.http.message import Answer, Request, Unfinished
+from nakadi.http.application import AdmittedRequest, Application, Lane
+from nakadi.http.message import Answer, Request, UnfinishedAnswer
 from nakadi.model.outcomes import Outcome
 
 NAMESPACE = "Nakadi"
@@ -32,13 +32,13 @@ class Doorway:
     def is_quick(self, method: str, target: str) -> bool:
         return self._application.is_quick(method, target)
 
-    def start(self, request: Request) -> Answer | Unfinished:
+    def start(self, request: Request) -> Answer | UnfinishedAnswer:
         return self._application.start(self._as_sent(request))
 
-    def admit(self, request: Request) -> Admitted | Answer:
+    def admit(self, request: Request) -> AdmittedRequest | Answer:
         return self._application.admit(self._as_sent(request))
 
-    def begin(self, admitted: Admitted, body: bytes) -> Answer | Unfinished:
+    def begin(self, admitted: AdmittedRequest, body: bytes) -> Answer | UnfinishedAnswer:
         return self._application.begin(admitted, body)
 
     def lane(self, request: Request) -> Lane:

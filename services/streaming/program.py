@@ -18,8 +18,8 @@ from nakadi.app.broker import open_broker
 from nakadi.app.routes import DIRECT, STREAMED
 from nakadi.app.settings import Settings
 from nakadi.app.shutdown import ShutdownDeadline, SignalHandler, serve_until_signalled
-from nakadi.http.asgi import Limits
-from nakadi.http.server import Server, listen, new_event_loop, tune_interpreter
+from nakadi.http.asgi import RequestLimits
+from nakadi.http.server import Server, new_event_loop, open_listening_socket, tune_interpreter
 from nakadi.model.outcomes import BadSetting, Unavailable
 from services.streaming.certificate import tls
 from services.streaming.doorway import Doorway, tell
@@ -67,7 +67,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
     settings = Settings.from_env(environ)
     with (
         ShutdownDeadline(options.grace_seconds) as grace,
-        listen(options.host, options.port) as listening,
+        open_listening_socket(options.host, options.port) as listening,
         contextlib.closing(open_broker(settings)) as broker,
         asyncio.Runner(loop_factory=new_event_loop) as runner,
     ):
@@ -82,7 +82,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
             # What is left is for closing what the streams had open.
             grace_seconds=max(0.8 * options.grace_seconds, options.grace_seconds - CLOSING_SECONDS),
             keep_alive_seconds=options.keep_alive_seconds,
-            limits=Limits(memory=settings.max_request_memory_bytes),
+            limits=RequestLimits(memory=settings.max_request_memory_bytes),
             metrics=broker.metrics,
         )
         greeting = f"Streaming on port {listening.getsockname()[1]}"

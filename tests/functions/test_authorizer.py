@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from nakadi.http.apigateway import subject_of
+from nakadi.http.apigateway import subject_from_context
 from nakadi.model.authorization import Attribute
 from tests.support.functions import recorded
 
@@ -35,7 +35,7 @@ def test_a_good_token_opens_the_whole_api(ask):
 def test_functions_behind_learn_the_subject(ask, issuer):
     """Name, attributes, scopes and realm survive the way through the gateway."""
     context = ask(issuer.token("bob", scope="uid other", teams=["a", "b"], realm="/employees"))["context"]
-    subject = subject_of(context)
+    subject = subject_from_context(context)
 
     assert all(isinstance(value, str) for value in context.values())
     assert (subject.name, subject.scopes, subject.realm) == ("bob", {"uid", "other"}, "/employees")

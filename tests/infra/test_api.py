@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from nakadi.http.application import PUBLIC
+from nakadi.http.application import PUBLIC_PATH_PATTERN
 from nakadi.openapi import document, gateway_document, operations
 from nakadi_cdk.api import ANY, Unserved, who_answers
 from nakadi_cdk.gateway_responses import SAID
@@ -90,14 +90,14 @@ def test_whether_a_stream_could_be_opened_is_asked_of_the_service(paths):
 def test_what_is_not_described_is_answered_all_the_same(paths):
     """Unknown paths, and methods that a path does not have, are Problems of the broker's own."""
     for path, item in paths.items():
-        public = PUBLIC.fullmatch(path) and path != "/ready"
+        public = PUBLIC_PATH_PATTERN.fullmatch(path) and path != "/ready"
         assert item[ANY]["x-amazon-apigateway-integration"]["type"] == ("mock" if public else "aws_proxy"), path
 
 
 def test_public_pages_take_no_function(paths):
     """What needs no token invokes no function, whatever the method, but for readiness, which only a function knows."""
     for path, item in paths.items():
-        if PUBLIC.fullmatch(path) and path != "/ready":
+        if PUBLIC_PATH_PATTERN.fullmatch(path) and path != "/ready":
             kinds = {each["x-amazon-apigateway-integration"]["type"] for each in item.values()}
             assert kinds <= ({"http_proxy", "mock"} if path == "/health/streams" else {"aws", "mock"}), path
 
@@ -146,7 +146,7 @@ def test_everything_but_the_public_needs_a_token(api):
     """The authorizer stands before every operation that is not public, which is all below /health. (R42)"""
     for path, item in api["Body"]["paths"].items():
         for each in item.values():
-            assert each["security"] == ([] if PUBLIC.fullmatch(path) else [{"token": []}]), path
+            assert each["security"] == ([] if PUBLIC_PATH_PATTERN.fullmatch(path) else [{"token": []}]), path
     public = {path for path, item in api["Body"]["paths"].items() if not item[ANY]["security"]}
     assert public == {"/health", "/health/{proxy+}", "/ready", "/docs", "/openapi.json", "/health/streams"}
     scheme = api["Body"]["components"]["securitySchemes"]["token"]

@@ -3,12 +3,12 @@
 import asyncio
 
 from nakadi.http.application import Application, Route
-from nakadi.http.asgi import Limits, asgi_application
-from nakadi.http.message import Streaming
+from nakadi.http.asgi import RequestLimits, asgi_application
+from nakadi.http.message import StreamingResponse
 from nakadi.model.authorization import UNAUTHENTICATED
 from tests.support.patience import PATIENCE
 
-NO_HEAD_START = Limits(head_start_seconds=0)
+NO_HEAD_START = RequestLimits(head_start_seconds=0)
 
 
 def a_scope(method="GET", target="/x", headers=(), **more):
@@ -89,7 +89,7 @@ def asked_of(application, scope, client):
     """What a client sees of one request to an application of its own."""
 
     async def run():
-        edge = asgi_application(application, threads=2, limits=Limits(head_start_seconds=0, linger_seconds=0))
+        edge = asgi_application(application, threads=2, limits=RequestLimits(head_start_seconds=0, linger_seconds=0))
         async with asyncio.timeout(PATIENCE):
             await edge(scope, client.receive, client.send)
         edge.close()
@@ -99,4 +99,4 @@ def asked_of(application, scope, client):
 
 
 def streaming(serve):
-    return lambda _request: Streaming(serve, {"content-type": "application/x-json-stream"})
+    return lambda _request: StreamingResponse(serve, {"content-type": "application/x-json-stream"})

@@ -6,7 +6,7 @@ import pytest
 
 from infra.laptop.api import INTEGRATION, Api, Asked, NotMocked, allows, target_of
 from infra.laptop.templates import Template
-from nakadi.http.apigateway import request_of
+from nakadi.http.apigateway import request_from_event
 
 FUNCTION = "arn:aws:apigateway:eu-central-1:lambda:path/2015-03-31/functions/{}/invocations"
 ANY = "x-amazon-apigateway-any-method"
@@ -140,7 +140,7 @@ def test_bodies_are_text_or_binary_as_the_api_says(api, api_of):
     assert api.event(sent, found, None)["body"] == "\N{REPLACEMENT CHARACTER}"
     binary = api_of(BinaryMediaTypes=["*/*"]).event(sent, found, None)
     assert binary["isBase64Encoded"] is True
-    assert request_of(binary).body == b"\xff"
+    assert request_from_event(binary).body == b"\xff"
 
 
 def test_the_authorizer_of_an_operation(api):

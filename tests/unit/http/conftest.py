@@ -3,7 +3,7 @@
 import pytest
 
 from nakadi.http.application import Application, Route
-from nakadi.http.message import Streaming
+from nakadi.http.message import StreamingResponse
 from nakadi.local.broker import Serving
 from nakadi.model.authorization import UNAUTHENTICATED
 from tests.support.http_server import Slow, Streams, echo
@@ -24,7 +24,7 @@ def slow():
 @pytest.fixture
 def serving(streams, slow):
     def stream(name, serve):
-        return Route(method="GET", template=f"/{name}", handler=lambda _: Streaming(serve), operation=name)
+        return Route(method="GET", template=f"/{name}", handler=lambda _: StreamingResponse(serve), operation=name)
 
     echoes = [
         Route(method=method, template="/echo", handler=echo, operation=method, any_body=True)

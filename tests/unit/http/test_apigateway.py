@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from nakadi.http.apigateway import context_of, handle, request_of, subject_of
+from nakadi.http.apigateway import authorizer_context_of, handle_gateway_event, request_from_event, subject_from_context
 from nakadi.http.application import Application, Route
-from nakadi.http.message import Response, Streaming, json_response
+from nakadi.http.message import Response, StreamingResponse, json_response
 from nakadi.model.authorization import UNAUTHENTICATED, Attribute, Subject
 
 EVENTS = Path(__file__).parents[3] / "events" / "apigateway"
@@ -35,7 +35,7 @@ APPLICATION = Application(
         Route(
             method="GET",
             template="/event-types/{name}/events",
-            handler=lambda _: Streaming(nothing),
+            handler=lambda _: StreamingResponse(nothing),
             operation="stream",
         ),
         Route(method="GET", template="/event-types", handler=lambda _: json_response([]), operation="list"),
@@ -58,7 +58,7 @@ APPLICATION = Application(
 
 
 def answered(event):
-    answer = handle(APPLICATION, event, None)
+    answer = handle_gateway_event(APPLICATION, event, None)
     assert set(answer) == {"statusCode", "multiValueHeaders", "body", "isBase64Encoded"}
     json.dumps(answer)
     return answer
@@ -91,7 +91,7 @@ def test_a_packed_body_arrives_unpacked():
 
 def test_queries_keep_every_value():
     """A parameter that comes several times keeps its values, blank ones and odd characters included."""
-    request = request_of(recorded("list_subscriptions_by_event_types"))
+    request = request_from_event(recorded("list_subscriptions_by_event_types"))
 
     assert request.query == {
         "event_type": ("shop.order-placed", "shop.order-paid"),
@@ -105,7 +105,7 @@ def test_queries_keep_every_value():
 
 def test_headers_in_several_spellings_are_one():
     """Headers come in any case; those with one name are joined."""
-    headers = request_of(recorded("read_event_type_without_token")).headers
+    headers = request_from_event(recorded("read_event_type_without_token")).headers
 
     assert headers["accept"] == "application/json, text/html"
     assert headers["user-agent"] == "curl/8.10.1"
@@ -160,7 +160,7 @@ def test_a_long_answer_is_packed_for_who_wants_it():
 
 def test_an_answer_is_not_packed_for_a_request_without_accept():
     """The gateway would hand it on as the text of its base64: Go's client, for one, sends no such header."""
-    answer = handle(APPLICATION, asking_for("/long", accept=None, packed=True), None)
+    answer = handle_gateway_event(APPLICATION, asking_for("/long", accept=None, packed=True), None)
 
     assert not answer["isBase64Encoded"]
     assert "content-encoding" not in answer["multiValueHeaders"]
@@ -169,9 +169,9 @@ def test_an_answer_is_not_packed_for_a_request_without_accept():
 
 def test_an_answer_that_lambda_would_refuse_is_a_problem_that_says_what_to_do():
     """Beyond six megabytes nothing is handed on; packed, the same answer is small enough."""
-    refused = handle(APPLICATION, asking_for("/huge", accept="*/*", packed=False), None)
+    refused = handle_gateway_event(APPLICATION, asking_for("/huge", accept="*/*", packed=False), None)
     problem = json.loads(refused["body"])
-    packed = handle(APPLICATION, asking_for("/huge", accept="*/*", packed=True), None)
+    packed = handle_gateway_event(APPLICATION, asking_for("/huge", accept="*/*", packed=True), None)
 
     assert (refused["statusCode"], problem["status"]) == (406, 406)
     assert "Accept-Encoding: gzip" in problem["detail"]
@@ -216,6 +216,6 @@ def test_a_subject_survives_the_way_from_the_authorizer():
         realm="/employees",
     )
 
-    assert all(isinstance(value, str) for value in context_of(subject).values())
-    assert subject_of(context_of(subject)) == subject
-    assert subject_of({"principalId": "x"}) == UNAUTHENTICATED
+    assert all(isinstance(value, str) for value in authorizer_context_of(subject).values())
+    assert subject_from_context(authorizer_context_of(subject)) == subject
+    assert subject_from_context({"principalId": "x"}) == UNAUTHENTICATED

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from nakadi.http.application import Application, Route
-from nakadi.http.message import Request, Response, Streaming, json_response
+from nakadi.http.message import Request, Response, StreamingResponse, json_response
 from nakadi.model.authorization import Subject
 from nakadi.model.outcomes import Conflict, NotAuthenticated, NotFound, NotPermitted, TooLarge
 
@@ -38,7 +38,7 @@ ROUTES = [
     Route(
         method="GET",
         template="/stream",
-        handler=lambda _: Streaming(nothing, {"content-type": "application/x-json-stream"}),
+        handler=lambda _: StreamingResponse(nothing, {"content-type": "application/x-json-stream"}),
         operation="stream",
     ),
 ]
@@ -191,7 +191,7 @@ def test_head_of_a_stream_opens_none():
 
     assert isinstance(answer, Response)
     assert answer.headers["content-type"] == "application/x-json-stream"
-    assert isinstance(ask("GET", "/stream"), Streaming)
+    assert isinstance(ask("GET", "/stream"), StreamingResponse)
 
 
 @pytest.mark.parametrize("target", ["/things", "/things/", "/things/?limit=20"])
@@ -228,7 +228,12 @@ def test_a_path_in_the_log_is_cut(caplog):
 def test_a_body_is_as_long_as_its_route_reads():
     """A body that is longer than the route reads is 413, as it was sent or unpacked."""
     small = Route(
-        method="POST", template="/x", handler=lambda _: json_response({}), operation="x", any_body=True, most_body=99
+        method="POST",
+        template="/x",
+        handler=lambda _: json_response({}),
+        operation="x",
+        any_body=True,
+        max_body_bytes=99,
     )
     application = Application([small], authenticate)
 
@@ -241,7 +246,12 @@ def test_a_body_is_as_long_as_its_route_reads():
 def test_a_body_has_as_many_values_as_its_route_reads():
     """A body whose values would take more memory than the route has for them is not parsed; texts are one value."""
     small = Route(
-        method="POST", template="/x", handler=lambda _: json_response({}), operation="x", any_body=True, most_parsed=900
+        method="POST",
+        template="/x",
+        handler=lambda _: json_response({}),
+        operation="x",
+        any_body=True,
+        max_parsed_bytes=900,
     )
     application = Application([small], authenticate)
 

@@ -8,8 +8,8 @@ import pytest
 
 from nakadi.common.metrics import Metrics
 from nakadi.http.application import Application, Route
-from nakadi.http.asgi import Limits, asgi_application
-from nakadi.http.message import Response, Streaming, empty_response, json_response, request_of
+from nakadi.http.asgi import RequestLimits, asgi_application
+from nakadi.http.message import Response, StreamingResponse, empty_response, json_response, request_of
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.outcomes import NotAuthenticated
 from tests.support.asgi import NO_HEAD_START, Client, a_scope, an_application, answered, asked_of
@@ -62,7 +62,10 @@ def test_bodies_arrive_whole():
 def test_a_body_that_is_too_long_is_refused(headers, pieces):
     """A body beyond the bound, as announced or as it arrives, is 413, and the connection is given up."""
     client = answered(
-        lambda _: pytest.fail("it was handled"), a_scope("POST", headers=headers), Client(*pieces), Limits(max_body=10)
+        lambda _: pytest.fail("it was handled"),
+        a_scope("POST", headers=headers),
+        Client(*pieces),
+        RequestLimits(max_body=10),
     )
 
     assert (client.status, client.headers["connection"], client.complete) == (413, "close", True)
@@ -77,7 +80,7 @@ def test_a_refused_client_that_goes_on_and_on_is_not_read_for_ever():
             await asyncio.sleep(0.01)
             return {"type": "http.request", "body": b"x" * 100, "more_body": True}
 
-    client = answered(lambda _: None, a_scope("POST"), Endless(), Limits(max_body=10, linger_seconds=0.1))
+    client = answered(lambda _: None, a_scope("POST"), Endless(), RequestLimits(max_body=10, linger_seconds=0.1))
 
     assert (client.status, client.complete) == (413, True)
 
@@ -89,7 +92,7 @@ def test_a_body_that_does_not_come_is_given_up():
         async def receive(self):
             await asyncio.sleep(60)
 
-    limits = Limits(body_seconds=0.05, linger_seconds=0.05)
+    limits = RequestLimits(body_seconds=0.05, linger_seconds=0.05)
     client = answered(lambda _: pytest.fail("it was handled"), a_scope("POST"), Slow(), limits)
 
     assert client.status == 408
@@ -201,7 +204,7 @@ PACKED = [("content-encoding", "gzip")]
 )
 def test_a_request_takes_its_memory_as_it_needs_it(handler, headers, pieces, status):
     """What a body takes as it was sent, unpacked and worked on is counted together."""
-    client = answered(handler, a_scope("POST", headers=headers), Client(*pieces), Limits(memory=1_000))
+    client = answered(handler, a_scope("POST", headers=headers), Client(*pieces), RequestLimits(memory=1_000))
 
     assert client.status == status
 
@@ -211,7 +214,7 @@ def test_memory_that_others_have_is_503():
 
     async def run():
         edge = asgi_application(
-            an_application(taking(0), "POST"), threads=2, limits=Limits(memory=1_000, linger_seconds=0)
+            an_application(taking(0), "POST"), threads=2, limits=RequestLimits(memory=1_000, linger_seconds=0)
         )
         waiting = Client(b"x" * 900, b"x")
         arrived, go_on = asyncio.Event(), asyncio.Event()
@@ -249,7 +252,7 @@ async def serving_nothing(_outlet):
 
 WAYS_OUT = {
     "an answer": (taking(10), Client(b"x" * 500), {}),
-    "a stream": (lambda _: Streaming(serving_nothing), Client(b"x" * 500), {}),
+    "a stream": (lambda _: StreamingResponse(serving_nothing), Client(b"x" * 500), {}),
     "a bug": (failing, Client(b"x" * 500), {}),
     "too much": (taking(10_000), Client(b"x" * 500), {}),
     "too long": (taking(0), Client(b"x" * 500, b"x" * 400), {"max_body": 600}),
@@ -264,7 +267,9 @@ def test_memory_is_given_back_whatever_happens(way):
     handler, client, options = WAYS_OUT[way]
 
     async def run():
-        limits = Limits(memory=1_000, linger_seconds=0, head_start_seconds=0, max_body=options.get("max_body", 1_000))
+        limits = RequestLimits(
+            memory=1_000, linger_seconds=0, head_start_seconds=0, max_body=options.get("max_body", 1_000)
+        )
         metrics = Metrics()
         edge = asgi_application(an_application(handler, "POST"), threads=2, limits=limits, metrics=metrics)
         await edge(a_scope("POST", headers=options.get("headers", [])), client.receive, client.send)
@@ -284,7 +289,7 @@ def test_an_open_stream_keeps_no_memory():
         async def serve(_outlet):
             seen.append(metrics.request_memory.rows())
 
-        return Streaming(serve)
+        return StreamingResponse(serve)
 
     async def run():
         edge = asgi_application(an_application(handler, "POST"), threads=2, limits=NO_HEAD_START, metrics=metrics)

@@ -9,8 +9,8 @@ import zlib
 import pytest
 
 from nakadi.http.application import Application, Lane, Route
-from nakadi.http.asgi import Limits, asgi_application
-from nakadi.http.message import ClientGone, Response, Streaming, empty_response, request_of
+from nakadi.http.asgi import RequestLimits, asgi_application
+from nakadi.http.message import ClientGone, Response, StreamingResponse, empty_response, request_of
 from nakadi.model.authorization import UNAUTHENTICATED
 from tests.support.asgi import NO_HEAD_START, Client, a_scope, an_application, answered, streaming
 from tests.support.patience import PATIENCE, effort
@@ -89,7 +89,7 @@ def test_every_answer_of_a_path_that_waits_for_nothing_is_immediate(method, targ
 def test_a_lane_has_a_limited_number_of_requests_that_wait():
     """What comes beyond it is 503 and may come again in a moment."""
     client = with_a_stuck_registry(
-        lambda edge: asked(edge, "/registry"), Limits(waiting=1, head_start_seconds=0), requests=2
+        lambda edge: asked(edge, "/registry"), RequestLimits(waiting=1, head_start_seconds=0), requests=2
     )
 
     assert (client.status, client.headers["retry-after"]) == (503, "1")
@@ -200,8 +200,8 @@ def test_the_first_batch_keeps_its_distance_from_the_headers():
         times.append(asyncio.get_running_loop().time() - began)
 
     by_requests = ("user-agent", "python-requests/2.32.3")
-    never = Limits(head_start_seconds=10 * PATIENCE)
-    answered(streaming(serve), a_scope(headers=[by_requests]), limits=Limits(head_start_seconds=0.05))
+    never = RequestLimits(head_start_seconds=10 * PATIENCE)
+    answered(streaming(serve), a_scope(headers=[by_requests]), limits=RequestLimits(head_start_seconds=0.05))
     answered(streaming(serve), a_scope(headers=[by_requests, ("accept-encoding", "gzip")]), limits=never)
     answered(streaming(serve), a_scope(headers=[("user-agent", "Go-http-client/1.1")]), limits=never)
     answered(streaming(serve), limits=never)
@@ -250,7 +250,7 @@ def test_a_client_that_takes_nothing_is_given_up():
         await outlet.write(b"x")
 
     client, connection = Stuck(), Connection()
-    limits = Limits(stalled_seconds=0.05, head_start_seconds=0)
+    limits = RequestLimits(stalled_seconds=0.05, head_start_seconds=0)
     answered(streaming(serve), a_scope(state={"connection": connection}), client, limits)
 
     assert connection.did == "abort"
@@ -282,7 +282,7 @@ def test_a_write_that_is_given_up_cuts_the_connection():
                 await outlet.write(b"x")
 
     client, connection = Stuck(), Connection()
-    answered(streaming(serve), a_scope(state={"connection": connection}), client, Limits(head_start_seconds=0))
+    answered(streaming(serve), a_scope(state={"connection": connection}), client, RequestLimits(head_start_seconds=0))
 
     assert connection.did == "abort"
 
@@ -339,7 +339,7 @@ def test_a_stream_for_a_client_that_has_gone_is_given_up():
 
     given_up = []
     client = Client()
-    stream = Streaming(nothing, given_up=lambda: given_up.append(True))
+    stream = StreamingResponse(nothing, given_up=lambda: given_up.append(True))
     answered(lambda _: stream, a_scope(state={"connection": Connection()}), client)
     assert given_up == [True]
 

@@ -15,7 +15,7 @@ from nakadi.common.work import refuse_if_quick
 from nakadi.engines.memory.stores import MemoryRegistry
 from nakadi.http import direct
 from nakadi.http.application import Application, Lane, Route
-from nakadi.http.direct import LoopWork, Mailbox, written_response
+from nakadi.http.direct import LoopMailbox, LoopWorkQueue, response_bytes
 from nakadi.http.message import Response, empty_response, json_response
 from nakadi.local.broker import Serving
 from nakadi.model.authorization import UNAUTHENTICATED
@@ -278,10 +278,10 @@ def test_no_publication_asks_the_registry_on_the_loop(monkeypatch):
 
 def test_a_round_of_the_loop_is_short_however_much_is_waiting(monkeypatch):
     """Between two pieces of work that take long the loop does what else there is."""
-    monkeypatch.setattr(direct, "ROUND_SECONDS", 0.0)
+    monkeypatch.setattr(direct, "LOOP_WORK_SECONDS", 0.0)
 
     async def run():
-        work, seen = LoopWork(), []
+        work, seen = LoopWorkQueue(), []
         for number in range(3):
             work.put(lambda number=number: seen.append(number))
         rounds = 0
@@ -299,7 +299,7 @@ def test_everything_in_a_mailbox_is_delivered_once(caplog):
     """Threads put in what they have at any time; a delivery that fails stops no other."""
 
     async def run():
-        mailbox, delivered = Mailbox(), Counter()
+        mailbox, delivered = LoopMailbox(), Counter()
 
         def deliver(value):
             delivered[value] += 1
@@ -326,9 +326,9 @@ def test_everything_in_a_mailbox_is_delivered_once(caplog):
 
 def test_an_answer_is_written_with_its_length():
     """The bytes are those of HTTP/1.1, and a header cannot begin another line."""
-    written = written_response(Response(207, {"a": "b"}, b"[]"), b"date: now\r\n", keep_alive=False)
+    written = response_bytes(Response(207, {"a": "b"}, b"[]"), b"date: now\r\n", keep_alive=False)
     assert written == (
         b"HTTP/1.1 207 Multi-Status\r\ndate: now\r\ncontent-length: 2\r\na: b\r\nconnection: close\r\n\r\n[]"
     )
     with pytest.raises(AssertionError):
-        written_response(Response(200, {"a": "b\r\nc: d"}), b"", keep_alive=True)
+        response_bytes(Response(200, {"a": "b\r\nc: d"}), b"", keep_alive=True)

@@ -5,13 +5,13 @@ import threading
 import pytest
 
 from nakadi.http import message
-from nakadi.http.message import UNLIMITED, Memory
+from nakadi.http.message import UNLIMITED_SHARE, RequestMemory
 from nakadi.model.outcomes import TooLarge, TryLater
 
 
 def test_shares_have_a_limit_together():
     """What is beyond the limit is refused for now, and possible once another share was closed."""
-    all_together = Memory(100)
+    all_together = RequestMemory(100)
     one, other = all_together.share(), all_together.share()
     one.take(60)
     other.take(40)
@@ -26,7 +26,7 @@ def test_shares_have_a_limit_together():
 
 def test_a_share_beyond_the_limit_is_too_large():
     """What would not fit even if nothing else were there is refused for good."""
-    share = Memory(100).share()
+    share = RequestMemory(100).share()
     share.take(60)
     with pytest.raises(TooLarge):
         share.take(41)
@@ -36,7 +36,7 @@ def test_a_share_beyond_the_limit_is_too_large():
 
 def test_a_closed_share_takes_nothing():
     """A thread that goes on after its request was given up does not take what would not be given back."""
-    all_together = Memory(100)
+    all_together = RequestMemory(100)
     share = all_together.share()
     share.take(60)
     share.close()
@@ -48,7 +48,7 @@ def test_a_closed_share_takes_nothing():
 
 def test_nothing_is_lost_between_threads():
     """Shares of many threads add up, and nothing is left of them."""
-    all_together = Memory(1_000_000)
+    all_together = RequestMemory(1_000_000)
 
     def work():
         for _ in range(200):
@@ -68,10 +68,10 @@ def test_nothing_is_lost_between_threads():
 
 def test_requests_that_no_one_counts_have_no_limit():
     """Without a limit, taking has no effect."""
-    UNLIMITED.take(1 << 60)
-    UNLIMITED.close()
+    UNLIMITED_SHARE.take(1 << 60)
+    UNLIMITED_SHARE.close()
 
-    assert UNLIMITED.taken == 0
+    assert UNLIMITED_SHARE.taken == 0
 
 
 def test_memory_is_returned_where_the_system_can(monkeypatch):

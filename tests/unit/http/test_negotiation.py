@@ -6,8 +6,8 @@ from hypothesis import strategies as some
 from msgspec.structs import replace
 
 from nakadi.http.application import Application, Route, no_authentication
-from nakadi.http.message import Request, Response, Streaming, empty_response, json_response
-from nakadi.http.negotiation import adapted, json_name
+from nakadi.http.message import Request, Response, StreamingResponse, empty_response, json_response
+from nakadi.http.negotiation import adapt_problem_type, json_type_for
 from nakadi.http.problem import problem_of
 from nakadi.model.outcomes import NotFound
 from tests.support.patience import effort
@@ -131,7 +131,7 @@ async def no_events(_outlet):
     [
         empty_response(201, {"warning": "299"}),
         empty_response(204),
-        Streaming(no_events, {"content-type": "application/x-json-stream"}),
+        StreamingResponse(no_events, {"content-type": "application/x-json-stream"}),
         Response(200, {"content-type": "text/plain"}, b"OK"),
         json_response([{"publishing_status": "failed"}], 422),
         problem_of(NotFound("no")),
@@ -182,7 +182,7 @@ def test_no_accept_header_does_harm(accept):
 @pytest.mark.parametrize("header", ['"' * 60_000, '"\\' * 30_000, "a/b;" * 15_000, "a/b," * 15_000, 'x="' * 20_000])
 def test_long_accept_headers_are_read_in_one_pass(header):
     """A header as long as a head may be costs work in proportion to its length. (R12)"""
-    part, whole = (effort(lambda text=text: json_name(text)) for text in (header[: len(header) // 32], header))
+    part, whole = (effort(lambda text=text: json_type_for(text)) for text in (header[: len(header) // 32], header))
     assert whole < 32 * 6 * part + 100  # if every quotation were looked for anew, it would be 1024 times as much
 
 
@@ -240,4 +240,6 @@ def test_bodies_without_a_meaning_are_passed_over(method):
 )
 def test_problems_are_sent_whatever_is_accepted(accept, content_type):
     """Negotiation never turns an error into something else; only the old media type, if preferred, is used. (R25)"""
-    assert adapted(a_request(accept=accept), problem_of(NotFound("no"))).headers["content-type"] == content_type
+    assert (
+        adapt_problem_type(a_request(accept=accept), problem_of(NotFound("no"))).headers["content-type"] == content_type
+    )

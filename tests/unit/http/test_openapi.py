@@ -17,7 +17,7 @@ from openapi_spec_validator import validate as validate_document
 
 from nakadi import openapi
 from nakadi.app.settings import Settings
-from nakadi.http.application import PUBLIC, Scopes, ScopeTable
+from nakadi.http.application import PUBLIC_PATH_PATTERN, OAuthScopes, ScopeTable
 from nakadi.http.docs_page import markup, scopes
 from nakadi.model.authorization import BlockedKind, Feature
 from nakadi.model.event_type import (
@@ -216,7 +216,7 @@ def test_figures_in_the_text_are_those_of_the_settings() -> None:
 def test_scopes_are_those_that_are_asked_for(operation: openapi.ApiOperation) -> None:
     """An operation names the scope that its route asks for, and none if it is public. (R42, R46)"""
     table = ScopeTable(
-        Scopes(
+        OAuthScopes(
             uid="uid",
             config_write="nakadi.config.write",
             event_type_write="nakadi.event_type.write",
@@ -225,7 +225,7 @@ def test_scopes_are_those_that_are_asked_for(operation: openapi.ApiOperation) ->
         )
     )
     path = re.sub(r"\{.*?\}", "x", operation.path)
-    asked = [] if PUBLIC.fullmatch(path) else [table.needed(operation.method, path)]
+    asked = [] if PUBLIC_PATH_PATTERN.fullmatch(path) else [table.needed_scope(operation.method, path)]
     assert scopes(operation) == asked
 
 

@@ -25,7 +25,7 @@ def body_of(response):
         (outcomes.NotFound("x"), 404, "Not Found"),
         (problem.MethodNotAllowed("PUT", "GET"), 405, "Method Not Allowed"),
         (problem.NotAcceptable("x"), 406, "Not Acceptable"),
-        (problem.TooSlow("x"), 408, "Request Timeout"),
+        (problem.RequestTooSlow("x"), 408, "Request Timeout"),
         (outcomes.Conflict("x"), 409, "Conflict"),
         (outcomes.UnusableCursor("x"), 412, "Precondition Failed"),
         (outcomes.TooLarge("x"), 413, "Request Entity Too Large"),
@@ -143,7 +143,7 @@ def test_a_fault_may_have_words_for_clients():
 @pytest.mark.parametrize("error", [RuntimeError("hunter2"), outcomes.Unavailable("hunter2")])
 def test_the_log_has_the_cause_beside_the_ticket(error, caplog):
     """A fault stands in the log with the Problem that it was answered with."""
-    response = problem.logged_problem(error, "GET /x")
+    response = problem.log_problem(error, "GET /x")
 
     [record] = caplog.records
     assert body_of(response)["detail"] in record.getMessage()
@@ -152,7 +152,7 @@ def test_the_log_has_the_cause_beside_the_ticket(error, caplog):
 
 def test_an_outcome_is_not_logged(caplog):
     """An answer that was meant for the client is nothing for operators."""
-    problem.logged_problem(outcomes.TryLater("x"), "GET /x")
+    problem.log_problem(outcomes.TryLater("x"), "GET /x")
 
     assert caplog.records == []
 

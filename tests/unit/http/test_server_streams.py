@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from nakadi.http.application import Application, Route
-from nakadi.http.asgi import Limits
-from nakadi.http.message import Streaming
+from nakadi.http.asgi import RequestLimits
+from nakadi.http.message import StreamingResponse
 from nakadi.local.broker import Serving
 from nakadi.model.authorization import UNAUTHENTICATED
 from tests.support.patience import PATIENCE, until
@@ -36,9 +36,11 @@ def test_a_client_that_reads_the_socket_itself_loses_nothing(streams):
     Its library has read ahead whatever came with the headers, so nothing may; and it takes the closing of the
     connection for the end, since it does not know the last chunk.
     """
-    three = Route(method="GET", template="/three", handler=lambda _: Streaming(streams.three), operation="three")
+    three = Route(
+        method="GET", template="/three", handler=lambda _: StreamingResponse(streams.three), operation="three"
+    )
     # On a busy machine the library may need much longer than a tenth of a second to read the headers.
-    patient = Limits(head_start_seconds=2.0)
+    patient = RequestLimits(head_start_seconds=2.0)
     with Serving(Application([three], lambda _: UNAUTHENTICATED), limits=patient) as serving:
         address = urlsplit(serving.url)
         library = http.client.HTTPConnection(address.hostname, address.port, timeout=PATIENCE)
@@ -189,7 +191,7 @@ def test_requests_in_progress_are_answered_when_the_server_stops(serving, slow):
 
 def test_who_does_not_end_is_cut_off(streams):
     """A stream that does not heed the call to end is cut off after the grace time."""
-    route = Route(method="GET", template="/idle", handler=lambda _: Streaming(streams.idle), operation="idle")
+    route = Route(method="GET", template="/idle", handler=lambda _: StreamingResponse(streams.idle), operation="idle")
     serving = Serving(Application([route], lambda _: UNAUTHENTICATED), grace_seconds=0.1)
     with Wire(serving.url) as wire:
         wire.send("GET /idle HTTP/1.1").head()

@@ -6,16 +6,16 @@ import logging
 import pytest
 
 from nakadi.app.logs import JsonFormatter, TextFormatter, without_secrets
-from nakadi.http.application import flow_of_this_request
+from nakadi.http.application import current_flow_id
 
 TOKEN = "eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJhbm4ifQ.c2lnbmF0dXJl-_x"
 
 
 @pytest.fixture
 def flow():
-    token = flow_of_this_request.set("flow-1")
+    token = current_flow_id.set("flow-1")
     yield
-    flow_of_this_request.reset(token)
+    current_flow_id.reset(token)
 
 
 def record(message, *arguments, exc_info=None):

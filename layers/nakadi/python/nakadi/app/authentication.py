@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nakadi.app.settings import Settings
-from nakadi.http.application import Scopes, ScopeTable, gateway_authentication, no_authentication, token_authentication
+from nakadi.http.application import (
+    OAuthScopes,
+    ScopeTable,
+    gateway_authentication,
+    no_authentication,
+    token_authentication,
+)
 from nakadi.model.outcomes import BadSetting
 
 if TYPE_CHECKING:
@@ -45,7 +51,7 @@ def tokens(settings: Settings, clock: Clock) -> Tokens:
 
 
 def _scope_table(settings: Settings) -> ScopeTable:
-    scopes = Scopes(
+    scopes = OAuthScopes(
         uid=settings.scope_uid,
         config_write=settings.scope_config_write,
         event_type_write=settings.scope_event_type_write,

@@ -22,7 +22,7 @@ from nakadi.app.settings import Settings
 from nakadi.auth.permissions import KIND
 from nakadi.common.caching import ChangeCounter, ChangeCountingRegistry, ChangeWatch, ChangeWatchOfSeveralProcesses
 from nakadi.common.metrics import Metrics
-from nakadi.http.application import Answered, Application
+from nakadi.http.application import Application, ReportAnswer
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import Clock, SystemClock
 from nakadi.ports.coordination import Coordination
@@ -394,7 +394,7 @@ class BrokerServices(EventTypeServices):
     def application(self) -> Application:
         return self.application_of(*AREAS)
 
-    def application_of(self, *areas: str, answered: Answered | None = None, tells: bool = True) -> Application:
+    def application_of(self, *areas: str, answered: ReportAnswer | None = None, tells: bool = True) -> Application:
         """An application with the routes of these areas. `answered` is called with its answers; `tells`
         says that there are figures of its requests."""
         from nakadi.http.figures import RequestFigures

@@ -19,7 +19,7 @@ from aws_lambda_powertools.logging.formatter import LambdaPowertoolsFormatter
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
 from nakadi.app.logs import without_secrets
-from nakadi.http.application import flow_of_this_request
+from nakadi.http.application import current_flow_id
 
 # Logs and metrics -----------------------------------------------------------------------------------------------------
 
@@ -49,7 +49,7 @@ class RedactingLogFormatter(LambdaPowertoolsFormatter):
 def _add_flow_id(record: logging.LogRecord) -> bool:
     """Every line bears the flow id of its request, and no line a token."""
     record.msg, record.args = without_secrets(record.getMessage()), None
-    flow_id = flow_of_this_request.get()
+    flow_id = current_flow_id.get()
     if flow_id:
         record.flow_id = flow_id
     return True
@@ -69,7 +69,7 @@ class FunctionMetrics:
         metrics.add_metric("Duration", MetricUnit.Milliseconds, round(seconds * 1000, 3))
         metrics.add_metadata("operation", operation)
         metrics.add_metadata("status", status)
-        metrics.add_metadata("flow_id", flow_of_this_request.get())
+        metrics.add_metadata("flow_id", current_flow_id.get())
         metrics.flush_metrics()
 
     def one(self, name: str) -> None:
@@ -109,8 +109,8 @@ class LambdaFunction:
                 self._handle = self._with_log_context(self._open(FunctionMetrics(self.name)))
             return self._handle
 
-    def _with_log_context(self, handle: Handle) -> Handle:
-        logged: Handle = logger().inject_lambda_context(handle)
+    def _with_log_context(self, handle_gateway_event: Handle) -> Handle:
+        logged: Handle = logger().inject_lambda_context(handle_gateway_event)
         return logged
 
 
@@ -127,7 +127,7 @@ def http_function(name: str, *areas: str, tells: bool = True) -> LambdaFunction:
     from nakadi.app.broker import open_broker
     from nakadi.app.engines import load_engines_on_aws
     from nakadi.app.settings import Settings
-    from nakadi.http.apigateway import handle
+    from nakadi.http.apigateway import handle_gateway_event
     from nakadi.openapi.checks import prepare
 
     load_engines_on_aws()
@@ -141,7 +141,7 @@ def http_function(name: str, *areas: str, tells: bool = True) -> LambdaFunction:
         application = broker.application_of(*areas, answered=counts.answered, tells=tells)
 
         def answer(event: Mapping[str, Any], context: object) -> dict[str, Any]:
-            answered = handle(application, event, context)
+            answered = handle_gateway_event(application, event, context)
             if tells:
                 broker.figures.flush_if_due()
             return answered

@@ -8,7 +8,7 @@ import re
 import sys
 from datetime import UTC, datetime
 
-from nakadi.http.application import flow_of_this_request
+from nakadi.http.application import current_flow_id
 
 # Secrets --------------------------------------------------------------------------------------------------------------
 
@@ -42,7 +42,7 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line, newline, trace = without_secrets(super().format(record)).partition("\n")
-        flow_id = flow_of_this_request.get()
+        flow_id = current_flow_id.get()
         return line + (f"  [{flow_id}]" if flow_id else "") + newline + trace
 
 
@@ -53,7 +53,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname,
             "logger": record.name,
             "message": without_secrets(record.getMessage()),
-            "flow_id": flow_of_this_request.get(),
+            "flow_id": current_flow_id.get(),
             "exception": without_secrets(self.formatException(record.exc_info)) if record.exc_info else "",
         }
         return json.dumps({name: value for name, value in fields.items() if value})

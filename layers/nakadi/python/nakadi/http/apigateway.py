@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote, urlencode
 
 from nakadi.http import negotiation
 from nakadi.http.application import Application
-from nakadi.http.message import Request, Response, Streaming, headers_of
+from nakadi.http.message import Request, Response, StreamingResponse, headers_of
 from nakadi.http.problem import NotAcceptable
 from nakadi.model.authorization import UNAUTHENTICATED, Attribute, Subject
 from nakadi.model.outcomes import FeatureSwitchedOff, NotAuthenticated
@@ -27,30 +27,30 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # What Lambda hands on of an answer, written as JSON; one below the other figure cannot grow so large.
-MOST_ANSWERED = 6_291_556
-WORTH_MEASURING = 1_000_000
-TOO_MUCH = (
+MAX_ANSWER_BYTES = 6_291_556
+MIN_BYTES_TO_MEASURE = 1_000_000
+ANSWER_TOO_LARGE = (
     "The answer would have {size} bytes, and {most} can be sent. Ask for it packed, with the headers Accept and "
     "Accept-Encoding: gzip, or for less at once, with limit where it is known"
 )
 
 
-def handle(application: Application, event: Mapping[str, Any], _context: object) -> dict[str, Any]:
+def handle_gateway_event(application: Application, event: Mapping[str, Any], _context: object) -> dict[str, Any]:
     """Answer an invocation; the two arguments behind the first are those of a Lambda handler."""
-    request = request_of(event)
+    request = request_from_event(event)
     answer = application.answer(request)
-    if isinstance(answer, Streaming):
+    if isinstance(answer, StreamingResponse):
         answer = application.refusal(request, FeatureSwitchedOff("Streams of events are not served by this function"))
     assert isinstance(answer, Response)
-    proxied = _proxy_response(_packed(request, answer))
-    if len(answer.body) > WORTH_MEASURING and (size := len(json.dumps(proxied))) > MOST_ANSWERED:
-        refusal = application.refusal(request, NotAcceptable(TOO_MUCH.format(size=size, most=MOST_ANSWERED)))
+    proxied = _proxy_response(_pack_response(request, answer))
+    if len(answer.body) > MIN_BYTES_TO_MEASURE and (size := len(json.dumps(proxied))) > MAX_ANSWER_BYTES:
+        refusal = application.refusal(request, NotAcceptable(ANSWER_TOO_LARGE.format(size=size, most=MAX_ANSWER_BYTES)))
         assert isinstance(refusal, Response)
         return _proxy_response(refusal)
     return proxied
 
 
-def request_of(event: Mapping[str, Any]) -> Request:
+def request_from_event(event: Mapping[str, Any]) -> Request:
     """The request as the client sent it. The name of the stage is no part of it, and a missing member is empty."""
     # The gateway escapes paths differently from one kind of endpoint to the other; what is escaped already stays.
     raw_path = quote(event["path"], safe="/%:@!$&'()*+,;=~")
@@ -63,11 +63,11 @@ def request_of(event: Mapping[str, Any]) -> Request:
         query={name: tuple(values) for name, values in query.items()},
         headers=headers_of(_header_pairs(event)),
         body=base64.b64decode(body) if event.get("isBase64Encoded") else body.encode(),
-        subject=subject_of((event.get("requestContext") or {}).get("authorizer") or {}),
+        subject=subject_from_context((event.get("requestContext") or {}).get("authorizer") or {}),
     )
 
 
-def context_of(subject: Subject) -> dict[str, str]:
+def authorizer_context_of(subject: Subject) -> dict[str, str]:
     """A subject as an authorizer hands it to the integration: texts, for nothing else survives."""
     attributes = sorted((each.data_type, each.value) for each in subject.attributes)
     return {
@@ -78,7 +78,7 @@ def context_of(subject: Subject) -> dict[str, str]:
     }
 
 
-def subject_of(context: Mapping[str, Any]) -> Subject:
+def subject_from_context(context: Mapping[str, Any]) -> Subject:
     """The subject that the authorizer found. Without an authorizer it is unauthenticated."""
     if "subject" not in context:
         return UNAUTHENTICATED
@@ -96,13 +96,13 @@ def _header_pairs(event: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield name, value
 
 
-def _packed(request: Request, answer: Response) -> Response:
-    return negotiation.packed(request, answer) if request.headers.get("accept") else answer
+def _pack_response(request: Request, answer: Response) -> Response:
+    return negotiation.pack_body(request, answer) if request.headers.get("accept") else answer
 
 
 def _proxy_response(response: Response) -> dict[str, Any]:
     bodiless = response.status in (204, 304)
-    text, is_base64 = _as_text(b"" if bodiless else response.body)
+    text, is_base64 = _text_or_base64(b"" if bodiless else response.body)
     return {
         "statusCode": response.status,
         "multiValueHeaders": {name: [value] for name, value in response.headers.items()},
@@ -111,7 +111,7 @@ def _proxy_response(response: Response) -> dict[str, Any]:
     }
 
 
-def _as_text(body: bytes) -> tuple[str, bool]:
+def _text_or_base64(body: bytes) -> tuple[str, bool]:
     try:
         return body.decode(), False
     except UnicodeDecodeError:
@@ -128,21 +128,21 @@ class Unauthorized(Exception):
         super().__init__("Unauthorized")
 
 
-def decision(tokens: Tokens, event: Mapping[str, Any]) -> dict[str, Any]:
+def authorizer_decision(tokens: Tokens, event: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        return policy_of(tokens.subject(event.get("authorizationToken")), event["methodArn"])
+        return policy_allowing(tokens.subject(event.get("authorizationToken")), event["methodArn"])
     except NotAuthenticated as error:
         # One log line instead of the traceback that Lambda writes for every exception.
         log.info("Refused: %s", error.detail)
         raise Unauthorized from None
 
 
-def policy_of(subject: Subject, method_arn: str) -> dict[str, Any]:
+def policy_allowing(subject: Subject, method_arn: str) -> dict[str, Any]:
     """The whole API is open to the subject; what it may do is decided behind, where the request is understood."""
     api, stage, *_ = method_arn.split("/")
     statement = {"Action": "execute-api:Invoke", "Effect": "Allow", "Resource": f"{api}/{stage}/*"}
     return {
         "principalId": subject.name,
         "policyDocument": {"Version": "2012-10-17", "Statement": [statement]},
-        "context": context_of(subject),
+        "context": authorizer_context_of(subject),
     }

@@ -28,13 +28,13 @@ from nakadi.http.message import (
     AnswerSteps,
     Request,
     Response,
-    Streaming,
-    Unfinished,
-    checked_path,
-    completed,
-    is_about_figures,
+    StreamingResponse,
+    UnfinishedAnswer,
+    check_path,
+    complete_answer,
+    is_about_kpis,
 )
-from nakadi.http.problem import MethodNotAllowed, logged_problem, problem_of, token_problem
+from nakadi.http.problem import MethodNotAllowed, log_problem, problem_of, token_problem
 from nakadi.model.authorization import UNAUTHENTICATED, Subject
 from nakadi.model.outcomes import (
     MAX_CHARACTERS,
@@ -56,12 +56,12 @@ if TYPE_CHECKING:
 Handler = Callable[[Request], Answer]
 
 # What a schema may have in any spelling, or thousands of cursors; and that in memory, once it is parsed.
-MOST_BODY = 2 * 1024 * 1024
-MOST_PARSED = 8 * 1024 * 1024
+MAX_BODY_BYTES = 2 * 1024 * 1024
+MAX_PARSED_BYTES = 8 * 1024 * 1024
 
 # Clients choose paths: neither many nor long ones may fill the memory.
-KNOWN_PATHS = 2000
-LONGEST_KNOWN_PATH = 300
+MAX_CACHED_PATHS = 2000
+MAX_CACHED_PATH_LENGTH = 300
 
 
 class Lane(StrEnum):
@@ -87,8 +87,9 @@ class Route(Struct, frozen=True, kw_only=True):
 
     A handler that is `quick` may be begun on an event loop: before it waits, it raises `NeedsThread`, and it can be
     begun anew then. `any_body` reads a body of every content type; otherwise it must be JSON. `any_accept` sends JSON
-    also to clients that do not accept it; otherwise these get 406 instead of a success with a body. `most_body` is how
-    many bytes a body may have, as it is sent and unpacked, and `most_parsed` how many its values may take in memory.
+    also to clients that do not accept it; otherwise these get 406 instead of a success with a body. `max_body_bytes` is
+    how many bytes a body may have, as it is sent and unpacked, and `max_parsed_bytes` how many its values may take in
+    memory.
     """
 
     method: str
@@ -99,8 +100,8 @@ class Route(Struct, frozen=True, kw_only=True):
     lane: Lane = Lane.REGISTRY
     quick: bool = False
     any_accept: bool = False
-    most_body: int = MOST_BODY
-    most_parsed: int | None = MOST_PARSED
+    max_body_bytes: int = MAX_BODY_BYTES
+    max_parsed_bytes: int | None = MAX_PARSED_BYTES
 
 
 class _RouteNode(Struct):
@@ -114,7 +115,7 @@ class Router:
     def __init__(self, routes: Iterable[Route]) -> None:
         self.routes = tuple(routes)
         self._root = _RouteNode()
-        self._remembered = lru_cache(KNOWN_PATHS)(self._search)
+        self._cached_search = lru_cache(MAX_CACHED_PATHS)(self._search_node)
         for route in self.routes:
             self._add(route)
 
@@ -132,19 +133,19 @@ class Router:
 
     def find(self, method: str, raw_path: str) -> tuple[Route, Mapping[str, str]]:
         """The route and its path parameters. `HEAD` goes where `GET` goes."""
-        found = self._match(raw_path)
+        found = self._find_node(raw_path)
         if found is None:
             raise NotFound(f"There is nothing at {unquote(raw_path)}")
         node, values = found
         entry = node.routes.get("GET" if method == "HEAD" else method)
         if entry is None:
-            raise MethodNotAllowed(method, _allowed(node))
+            raise MethodNotAllowed(method, _allowed_methods(node))
         route, names = entry
         return route, dict(zip(names, values, strict=True))
 
     def lane(self, method: str, raw_path: str) -> Lane:
         """The lane of a request, also of one that no route is for."""
-        found = self._match(raw_path)
+        found = self._find_node(raw_path)
         if found is None:
             return Lane.REGISTRY
         node, _ = found
@@ -154,22 +155,22 @@ class Router:
 
     def is_quick(self, method: str, target: str) -> bool:
         """Whether the handler of a request may be begun on an event loop."""
-        found = self._match(target.partition("?")[0])
+        found = self._find_node(target.partition("?")[0])
         entry = found and found[0].routes.get(method)
         return bool(entry and entry[0].quick)
 
-    def allowed(self, raw_path: str) -> str:
+    def allowed_methods(self, raw_path: str) -> str:
         """The methods of a path, as the `Allow` header lists them."""
-        found = self._match(raw_path)
+        found = self._find_node(raw_path)
         if found is None:
             raise NotFound(f"There is nothing at {unquote(raw_path)}")
-        return _allowed(found[0])
+        return _allowed_methods(found[0])
 
-    def _match(self, raw_path: str) -> tuple[_RouteNode, tuple[str, ...]] | None:
+    def _find_node(self, raw_path: str) -> tuple[_RouteNode, tuple[str, ...]] | None:
         """What a path leads to. Most requests ask for what others have asked for before, and each asks twice."""
-        return self._remembered(raw_path) if len(raw_path) <= LONGEST_KNOWN_PATH else self._search(raw_path)
+        return self._cached_search(raw_path) if len(raw_path) <= MAX_CACHED_PATH_LENGTH else self._search_node(raw_path)
 
-    def _search(self, raw_path: str) -> tuple[_RouteNode, tuple[str, ...]] | None:
+    def _search_node(self, raw_path: str) -> tuple[_RouteNode, tuple[str, ...]] | None:
         """The node with routes that a path leads to, and the values of its parameters.
 
         One slash at the end means nothing. A word goes before a parameter, unless it leads nowhere: then the parameter,
@@ -191,7 +192,7 @@ class Router:
         return None
 
 
-def _allowed(node: _RouteNode) -> str:
+def _allowed_methods(node: _RouteNode) -> str:
     implied = ("HEAD", "OPTIONS") if "GET" in node.routes else ("OPTIONS",)
     return ", ".join((*node.routes, *implied))
 
@@ -200,12 +201,12 @@ def _allowed(node: _RouteNode) -> str:
 
 
 # What anyone may look at: whether the broker is alive and at work, and how to speak to it.
-PUBLIC = re.compile(r"/(health(/.*)?|ready|openapi\.json|docs)/?")
+PUBLIC_PATH_PATTERN = re.compile(r"/(health(/.*)?|ready|openapi\.json|docs)/?")
 
-READING = r"/event-types/[^/]+/(partitions|events|cursor-distances|shifted-cursors|cursors-lag)(/.*)?"
+READING_PATH_PATTERN = r"/event-types/[^/]+/(partitions|events|cursor-distances|shifted-cursors|cursors-lag)(/.*)?"
 
 
-class Scopes(Struct, frozen=True, kw_only=True):
+class OAuthScopes(Struct, frozen=True, kw_only=True):
     uid: str
     config_write: str
     event_type_write: str
@@ -216,7 +217,7 @@ class Scopes(Struct, frozen=True, kw_only=True):
 class ScopeTable:
     """Method and path -> scope, first match wins."""
 
-    def __init__(self, scopes: Scopes) -> None:
+    def __init__(self, scopes: OAuthScopes) -> None:
         read, write = scopes.event_stream_read, scopes.event_stream_write
         self._otherwise = scopes.uid
         self._by_method: dict[str, list[tuple[re.Pattern[str], str]]] = {}
@@ -224,7 +225,7 @@ class ScopeTable:
         for methods, path, scope in (
             ("POST", r"/event-types/[^/]+/events(/.*)?", write),
             ("GET HEAD POST", r"/subscriptions(/.*)?", read),
-            ("GET HEAD", READING, read),
+            ("GET HEAD", READING_PATH_PATTERN, read),
             ("DELETE", r"/subscriptions/[^/]+(/.*)?", read),
             ("POST", r"/event-types/[^/]+/(shifted-cursors|cursors-lag|cursor-distances)", read),
             ("DELETE", r"/event-types/[^/]+(/.*)?", scopes.config_write),
@@ -233,7 +234,7 @@ class ScopeTable:
             for method in methods.split():
                 self._by_method.setdefault(method, []).append((re.compile(path), scope))
 
-    def needed(self, method: str, path: str) -> str:
+    def needed_scope(self, method: str, path: str) -> str:
         path = path.rstrip("/") or "/"
         for pattern, scope in self._by_method.get(method, ()):
             if pattern.fullmatch(path):
@@ -248,7 +249,7 @@ def no_authentication(_: Request) -> Subject:
 
 def token_authentication(tokens: Tokens, table: ScopeTable, realms: tuple[str, ...]) -> Callable[[Request], Subject]:
     """Authentication by bearer token, with the scope that the operation needs and one of the realms, if any are set."""
-    return _authentication(lambda request: tokens.subject(request.headers.get("authorization")), table, realms)
+    return _make_authentication(lambda request: tokens.subject(request.headers.get("authorization")), table, realms)
 
 
 def gateway_authentication(table: ScopeTable, realms: tuple[str, ...]) -> Callable[[Request], Subject]:
@@ -259,19 +260,19 @@ def gateway_authentication(table: ScopeTable, realms: tuple[str, ...]) -> Callab
             raise NotAuthenticated("Full authentication is required to access this resource")
         return request.subject
 
-    return _authentication(subject_of, table, realms)
+    return _make_authentication(subject_of, table, realms)
 
 
-def _authentication(
+def _make_authentication(
     subject_of: Callable[[Request], Subject], table: ScopeTable, realms: tuple[str, ...]
 ) -> Callable[[Request], Subject]:
     def authenticate(request: Request) -> Subject:
-        if PUBLIC.fullmatch(request.path):
+        if PUBLIC_PATH_PATTERN.fullmatch(request.path):
             return UNAUTHENTICATED
         subject = subject_of(request)
         if realms and subject.realm not in realms:
             raise NotPermitted("Insufficient realms for this resource")
-        scope = table.needed(request.method, request.path)
+        scope = table.needed_scope(request.method, request.path)
         if scope and scope not in subject.scopes:
             raise NotPermitted("Insufficient scope for this resource")
         return subject
@@ -284,17 +285,17 @@ def _authentication(
 
 access_log = logging.getLogger("nakadi.access")
 
-flow_of_this_request: ContextVar[str] = ContextVar("flow_id", default="")
+current_flow_id: ContextVar[str] = ContextVar("flow_id", default="")
 """The flow id of the request that is being answered, for log lines."""
 
 Authenticate = Callable[[Request], Subject]
-Answered = Callable[[str, int, float, int, int], None]
+ReportAnswer = Callable[[str, int, float, int, int], None]
 """Called with every answer: the operation, its status, the seconds that it took, and the bytes of both bodies."""
 
-Refused = Callable[[int], None]
+ReportRefusal = Callable[[int], None]
 """Called with the status of every request that is refused before its operation is known, or its body read."""
 
-Observe = Callable[[Request, Answer, float], Answer]
+ObserveAnswer = Callable[[Request, Answer, float], Answer]
 """Called with a request, its answer, and when it began; what it returns is sent."""
 
 
@@ -306,7 +307,7 @@ def discard_refusal(_status: int) -> None:
     pass
 
 
-class Admitted(Struct, frozen=True):
+class AdmittedRequest(Struct, frozen=True):
     """A request whose head is in order: its sender may make it, and there is a route for it."""
 
     request: Request
@@ -324,9 +325,9 @@ class Application:
         self,
         routes: Iterable[Route],
         authenticate: Authenticate,
-        answered: Answered = discard_answer,
-        observe: Observe | None = None,
-        refused: Refused = discard_refusal,
+        answered: ReportAnswer = discard_answer,
+        observe: ObserveAnswer | None = None,
+        refused: ReportRefusal = discard_refusal,
     ) -> None:
         self.router = Router(routes)
         self.is_quick = self.router.is_quick
@@ -338,66 +339,66 @@ class Application:
     def answer(self, request: Request) -> Answer:
         """Answer a request as it came from the wire."""
         work = self.start(request)
-        return completed(work) if isinstance(work, Unfinished) else work
+        return complete_answer(work) if isinstance(work, UnfinishedAnswer) else work
 
-    def start(self, request: Request) -> Answer | Unfinished:
+    def start(self, request: Request) -> Answer | UnfinishedAnswer:
         """Begin to answer a request as it came from the wire, up to the first append."""
         admitted = self.admit(request)
-        if not isinstance(admitted, Admitted):
+        if not isinstance(admitted, AdmittedRequest):
             return admitted
-        return self._carry_on(admitted.request, admitted.route, time.perf_counter())
+        return self._run_handler(admitted.request, admitted.route, time.perf_counter())
 
-    def admit(self, request: Request) -> Admitted | Answer:
+    def admit(self, request: Request) -> AdmittedRequest | Answer:
         """Look at the head of a request, whether its body has been read or not: it goes on, or this is its answer."""
         began = time.perf_counter()
         flow_id = _flow_id_of(request)
-        token = flow_of_this_request.set(flow_id)
+        token = current_flow_id.set(flow_id)
         try:
             answer: Answer
             try:
-                path = checked_path(request)
+                path = check_path(request)
                 try:
                     subject = self._authenticate(request)
                 except (NotAuthenticated, NotPermitted) as refusal:
                     answer = token_problem(refusal)
                 else:
                     if "content-encoding" in request.headers:
-                        negotiation.check(request)
+                        negotiation.check_content_encoding(request)
                     if request.method != "OPTIONS":
                         route, parameters = self.router.find(request.method, path)
                         known = replace(request, flow_id=flow_id, subject=subject, path_parameters=parameters)
-                        return Admitted(known, route)
-                    answer = Response(200, {"allow": self.router.allowed(path)})
+                        return AdmittedRequest(known, route)
+                    answer = Response(200, {"allow": self.router.allowed_methods(path)})
             except Exception as error:  # noqa: BLE001  # a client always gets a Problem
-                answer = _problem(request, error)
+                answer = _problem_answer(request, error)
             self._refused(answer.status)
-            return self._finished(replace(request, flow_id=flow_id), answer, began)
+            return self._finish_answer(replace(request, flow_id=flow_id), answer, began)
         finally:
-            flow_of_this_request.reset(token)
+            current_flow_id.reset(token)
 
-    def begin(self, admitted: Admitted, body: bytes) -> Answer | Unfinished:
+    def begin(self, admitted: AdmittedRequest, body: bytes) -> Answer | UnfinishedAnswer:
         """Begin to answer an admitted request, once its body has been read."""
         began, route, request = time.perf_counter(), admitted.route, admitted.request
         if body is not request.body:
             request = replace(request, body=body)
 
-        return self._carry_on(request, route, began)
+        return self._run_handler(request, route, began)
 
-    def _carry_on(
+    def _run_handler(
         self,
         request: Request,
         route: Route,
         began: float,
         steps: AnswerSteps | None = None,
         outcome: AppendResults | Exception | None = None,
-    ) -> Answer | Unfinished:
+    ) -> Answer | UnfinishedAnswer:
         """Begin with the handler; or go on with its steps, now that an append has had this outcome."""
-        token, about = flow_of_this_request.set(request.flow_id), is_about_figures.set(False)
+        token, about = current_flow_id.set(request.flow_id), is_about_kpis.set(False)
         try:
             answer: Answer
             try:
                 made = steps or route.handler(_with_readable_body(request, route))
-                if isinstance(made, Response | Streaming):
+                if isinstance(made, Response | StreamingResponse):
                     answer = made
                 else:
                     try:
@@ -405,19 +406,19 @@ class Application:
                             append = made.throw(outcome)
                         else:
                             append = next(made) if outcome is None else made.send(outcome)
-                        return Unfinished(append, partial(self._carry_on, request, route, began, made))
+                        return UnfinishedAnswer(append, partial(self._run_handler, request, route, began, made))
                     except StopIteration as end:
                         answer = end.value
                 if not route.any_accept and answer.status < 400 and answer.headers.get("content-type") == JSON:
-                    answer = negotiation.negotiated(request, answer)
+                    answer = negotiation.negotiate_type(request, answer)
             except Exception as error:  # noqa: BLE001  # the last line of defence, counted with the operation
-                answer = _problem(request, error)
+                answer = _problem_answer(request, error)
             sent = len(answer.body) if isinstance(answer, Response) else 0
             self._answered(route.operation, answer.status, time.perf_counter() - began, len(request.body), sent)
-            return self._finished(request, answer, began)
+            return self._finish_answer(request, answer, began)
         finally:
-            flow_of_this_request.reset(token)
-            is_about_figures.reset(about)
+            current_flow_id.reset(token)
+            is_about_kpis.reset(about)
 
     def lane(self, request: Request) -> Lane:
         """Which threads should answer a request."""
@@ -426,18 +427,18 @@ class Application:
     def refusal(self, request: Request, outcome: Outcome) -> Answer:
         """Answer a request that an edge could not read to its end."""
         began, request = time.perf_counter(), replace(request, flow_id=_flow_id_of(request))
-        token = flow_of_this_request.set(request.flow_id)
+        token = current_flow_id.set(request.flow_id)
         try:
-            answer = negotiation.adapted(request, problem_of(outcome))
+            answer = negotiation.adapt_problem_type(request, problem_of(outcome))
             self._refused(answer.status)
-            return self._finished(request, answer, began)
+            return self._finish_answer(request, answer, began)
         finally:
-            flow_of_this_request.reset(token)
+            current_flow_id.reset(token)
 
-    def _finished(self, request: Request, answer: Answer, began: float) -> Answer:
+    def _finish_answer(self, request: Request, answer: Answer, began: float) -> Answer:
         """The answer with the headers that every answer has. It is shown to the observer, and logged."""
         headers = {**answer.headers, "x-flow-id": request.flow_id}
-        if isinstance(answer, Streaming):
+        if isinstance(answer, StreamingResponse):
             headers["span_ctx"] = "{}"
             answer = Response(answer.status, headers) if request.method == "HEAD" else replace(answer, headers=headers)
         else:
@@ -454,8 +455,8 @@ class Application:
         return answer
 
 
-def _problem(request: Request, error: Exception) -> Response:
-    return negotiation.adapted(request, logged_problem(error, f"{request.method} {logged_path(request)}"))
+def _problem_answer(request: Request, error: Exception) -> Response:
+    return negotiation.adapt_problem_type(request, log_problem(error, f"{request.method} {logged_path(request)}"))
 
 
 def new_flow_id() -> str:
@@ -465,11 +466,11 @@ def new_flow_id() -> str:
 
 def _with_readable_body(request: Request, route: Route) -> Request:
     """The request with its body as the route reads it: unpacked, no larger than it may be, and of the right type."""
-    if len(request.body) > route.most_body:
-        raise TooLarge(f"The body is longer than {route.most_body} bytes")
+    if len(request.body) > route.max_body_bytes:
+        raise TooLarge(f"The body is longer than {route.max_body_bytes} bytes")
     if "content-encoding" in request.headers:
-        request = negotiation.unpacked(request, route.most_body)
-    if route.most_parsed is not None and request.body and memory_exceeds(request.body, route.most_parsed):
+        request = negotiation.unpack_body(request, route.max_body_bytes)
+    if route.max_parsed_bytes is not None and request.body and memory_exceeds(request.body, route.max_parsed_bytes):
         raise TooLarge("The body has too many values within it")
     if request.body and not route.any_body and request.headers.get("content-type") != JSON:
         negotiation.check_content_type(request)

@@ -1,4 +1,4 @@
-"""The edge to ASGI: scope and messages become our Request, our Response or Streaming becomes messages."""
+"""The edge to ASGI: scope and messages become our Request, our Response or StreamingResponse becomes messages."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from msgspec.structs import replace
 from nakadi.common.metrics import Metrics
 from nakadi.common.work import NeedsThread, run_quickly
 from nakadi.http import negotiation
-from nakadi.http.application import Admitted, Lane, flow_of_this_request, logged_path
-from nakadi.http.direct import MOST_QUICK_BODY, PACKED_IN_A_THREAD, DirectAnswers, Mailbox, all_stored
+from nakadi.http.application import AdmittedRequest, Lane, current_flow_id, logged_path
+from nakadi.http.direct import MAX_QUICK_BODY_BYTES, THREAD_PACKING_BYTES, DirectAnswers, LoopMailbox, all_stored
 from nakadi.http.message import (
-    WORTH_RETURNING,
+    MIN_BYTES_TO_TRIM,
     Answer,
+    AsgiScope,
     ClientGone,
     ClosableConnection,
-    Memory,
     Request,
+    RequestMemory,
     Response,
-    Scope,
-    Streaming,
-    Unfinished,
-    completed,
+    StreamingResponse,
+    UnfinishedAnswer,
+    complete_answer,
     connection_of,
     request_of,
     trim_memory,
 )
-from nakadi.http.problem import TooSlow, logged_problem
+from nakadi.http.problem import RequestTooSlow, log_problem
 from nakadi.model.outcomes import Outcome, TooLarge, TryLater
 from nakadi.ports.event_log import AppendResults
 
@@ -42,18 +42,18 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-Work = Callable[[], Answer | Unfinished]
+Work = Callable[[], Answer | UnfinishedAnswer]
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
 
-class Limits(Struct, frozen=True, kw_only=True):
+class RequestLimits(Struct, frozen=True, kw_only=True):
     """What a client may take of our memory and patience."""
 
     # Packed or not: a body that is not packed is bounded by the same figure as one that was.
-    max_body: int = negotiation.MAX_UNPACKED
+    max_body: int = negotiation.MAX_UNPACKED_BYTES
     # What all bodies in work may take together, as sent, unpacked and parsed.
     memory: int = 1024 * 1024 * 1024
     # For the whole body: the largest one at a megabyte a second, and with a margin.
@@ -68,7 +68,7 @@ class Limits(Struct, frozen=True, kw_only=True):
     waiting: int = 1000
 
 
-class Answering(Protocol):
+class AnsweringApp(Protocol):
     """An application, or what stands in front of one."""
 
     def lane(self, request: Request) -> Lane:
@@ -77,57 +77,57 @@ class Answering(Protocol):
     def is_quick(self, method: str, target: str) -> bool:
         """Whether a request may be begun on the event loop, where it raises `NeedsThread` before it waits."""
 
-    def start(self, request: Request) -> Answer | Unfinished:
+    def start(self, request: Request) -> Answer | UnfinishedAnswer:
         """Begin to answer a request as it came from the wire."""
 
-    def admit(self, request: Request) -> Admitted | Answer:
+    def admit(self, request: Request) -> AdmittedRequest | Answer:
         """Look at the head of a request: it goes on, or this is its answer."""
 
-    def begin(self, admitted: Admitted, body: bytes) -> Answer | Unfinished:
+    def begin(self, admitted: AdmittedRequest, body: bytes) -> Answer | UnfinishedAnswer:
         """Begin to answer an admitted request, once its body has been read."""
 
     def refusal(self, request: Request, outcome: Outcome) -> Answer:
         """Answer a request that could not be read to its end."""
 
 
-class Disconnected(Exception):
+class ClientDisconnected(Exception):
     """Raised when the client has gone before its request was complete."""
 
 
 def asgi_application(
-    application: Answering, *, threads: int, limits: Limits | None = None, metrics: Metrics | None = None
-) -> Edge:
+    application: AnsweringApp, *, threads: int, limits: RequestLimits | None = None, metrics: Metrics | None = None
+) -> AsgiApplication:
     """The application for an ASGI server. `threads` is how many batches are worked on at once, and commits wait.
 
     Each other lane has half as many, but for monitoring, which has two.
     """
-    return Edge(application, threads, limits or Limits(), metrics or Metrics())
+    return AsgiApplication(application, threads, limits or RequestLimits(), metrics or Metrics())
 
 
-class Edge:
-    def __init__(self, application: Answering, threads: int, limits: Limits, metrics: Metrics) -> None:
+class AsgiApplication:
+    def __init__(self, application: AnsweringApp, threads: int, limits: RequestLimits, metrics: Metrics) -> None:
         self._application = application
         self._threads = {
-            Lane.EVENTS: _Threads(Lane.EVENTS, threads),
-            Lane.STREAMS: _Threads(Lane.STREAMS, (threads + 1) // 2),
-            Lane.REGISTRY: _Threads(Lane.REGISTRY, (threads + 1) // 2),
-            Lane.MONITORING: _Threads(Lane.MONITORING, 2),
+            Lane.EVENTS: _LaneThreads(Lane.EVENTS, threads),
+            Lane.STREAMS: _LaneThreads(Lane.STREAMS, (threads + 1) // 2),
+            Lane.REGISTRY: _LaneThreads(Lane.REGISTRY, (threads + 1) // 2),
+            Lane.MONITORING: _LaneThreads(Lane.MONITORING, 2),
         }
         self._limits = limits
-        self._memory = Memory(limits.memory)
+        self._memory = RequestMemory(limits.memory)
         metrics.request_memory.follow(lambda: {(): self._memory.taken})
         metrics.requests_waiting.follow(lambda: {(lane,): each.waiting for lane, each in self._threads.items()})
         self._is_draining = False
-        self._outlets: set[_AsgiOutlet] = set()
+        self._outlets: set[_StreamOutlet] = set()
 
     @cached_property
-    def direct(self) -> DirectAnswers:
+    def direct_answers(self) -> DirectAnswers:
         """The way of small requests that have arrived as a whole. Must be asked for on the loop."""
-        return DirectAnswers(self._application, self._new_request, self._in_a_thread, self._mailbox)
+        return DirectAnswers(self._application, self._new_request, self._run_in_thread, self._mailbox)
 
     @cached_property
-    def _mailbox(self) -> Mailbox:
-        return Mailbox()
+    def _mailbox(self) -> LoopMailbox:
+        return LoopMailbox()
 
     def drain(self) -> None:
         """Signal open streams, and later ones, that the process is about to end. Must be called on the loop."""
@@ -162,50 +162,50 @@ class Edge:
         """Answer with a Problem also if an answer cannot be sent as it is; servers would answer in their own way."""
         begun = False
 
-        async def sending(message: Message) -> None:
+        async def tracked_send(message: Message) -> None:
             nonlocal begun
             await send(message)
             begun = True
 
         try:
-            await self._http(scope, receive, sending)
+            await self._handle_http(scope, receive, tracked_send)
         except Exception as error:
-            problem = logged_problem(error, f"Answering {scope['method']}")
+            problem = log_problem(error, f"Answering {scope['method']}")
             if begun:
                 raise
-            await _respond(problem, send)
+            await _send_response(problem, send)
 
-    async def _http(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def _handle_http(self, scope: Message, receive: Receive, send: Send) -> None:
         request = self._new_request(scope)
         share = request.memory
         lane = self._application.lane(request)
         try:
-            answer = await self._answer_to(request, lane, scope, receive, send)
+            answer = await self._compute_answer(request, lane, scope, receive, send)
         finally:
             share.close()
         if answer is None:
             pass
-        elif isinstance(answer, Streaming):
-            await self._stream(request, answer, scope, receive, send)
+        elif isinstance(answer, StreamingResponse):
+            await self._answer_with_stream(request, answer, scope, receive, send)
         else:
             # Packing a long list takes as long as many a request: not on the loop either.
-            packing = len(answer.body) > PACKED_IN_A_THREAD and request.method != "HEAD"
-            pack = negotiation.packed
-            packed = await self._in_a_thread(lane, pack, request, answer) if packing else pack(request, answer)
-            await _respond(packed, send)
-        if share.taken > WORTH_RETURNING:
-            await self._in_a_thread(lane, trim_memory)
+            packing = len(answer.body) > THREAD_PACKING_BYTES and request.method != "HEAD"
+            pack = negotiation.pack_body
+            packed = await self._run_in_thread(lane, pack, request, answer) if packing else pack(request, answer)
+            await _send_response(packed, send)
+        if share.taken > MIN_BYTES_TO_TRIM:
+            await self._run_in_thread(lane, trim_memory)
 
-    async def _answer_to(
+    async def _compute_answer(
         self, request: Request, lane: Lane, scope: Message, receive: Receive, send: Send
     ) -> Answer | None:
         """The answer; None if the request was refused before it was read to its end, or if its client has gone."""
         connection = connection_of(scope)
         try:
             if not request.may_have_body() or (connection is not None and connection.whole):
-                body = await self._body(request, self._limits.max_body, receive)
+                body = await self._read_body(request, self._limits.max_body, receive)
                 if lane is Lane.IMMEDIATE and not body:
-                    return completed(self._application.start(request))
+                    return complete_answer(self._application.start(request))
                 work, quick = partial(self._application.start, replace(request, body=body)), False
             else:
                 # Nothing of the body is read for a client that is refused by its head.
@@ -214,91 +214,92 @@ class Edge:
                 admitted = (
                     admit()
                     if immediate
-                    else await self._quickly_or_in_lane(lane, request, connection, admit, quick=True)
+                    else await self._run_quickly_or_in_lane(lane, request, connection, admit, quick=True)
                 )
-                if not isinstance(admitted, Admitted):
-                    await self._refuse(admitted, receive, send)
+                if not isinstance(admitted, AdmittedRequest):
+                    await self._send_refusal(admitted, receive, send)
                     return None
-                body = await self._body(request, min(admitted.route.most_body, self._limits.max_body), receive)
+                most = min(admitted.route.max_body_bytes, self._limits.max_body)
+                body = await self._read_body(request, most, receive)
                 work = partial(self._application.begin, admitted, body)
-                quick = len(body) <= MOST_QUICK_BODY and "content-encoding" not in request.headers
-            return await self._completed(lane, request, connection, work, quick=quick)
-        except Disconnected:
+                quick = len(body) <= MAX_QUICK_BODY_BYTES and "content-encoding" not in request.headers
+            return await self._complete_answer(lane, request, connection, work, quick=quick)
+        except ClientDisconnected:
             return None
-        except (TooLarge, TooSlow, TryLater) as refusal:
-            await self._refuse(self._application.refusal(request, refusal), receive, send)
+        except (TooLarge, RequestTooSlow, TryLater) as refusal:
+            await self._send_refusal(self._application.refusal(request, refusal), receive, send)
             return None
 
-    def _new_request(self, scope: Scope, body: bytes = b"") -> Request:
+    def _new_request(self, scope: AsgiScope, body: bytes = b"") -> Request:
         """A request with a share of the memory, which has to be closed."""
         return request_of(scope, body, self._memory.share(), lambda: self._is_draining)
 
-    async def _completed(
+    async def _complete_answer(
         self, lane: Lane, request: Request, connection: ClosableConnection | None, work: Work, *, quick: bool
     ) -> Answer:
         """The answer of work that is begun on the loop if that is `quick`, else in a thread. None waits for appends."""
         outcome: asyncio.Future[AppendResults | Exception] = asyncio.get_running_loop().create_future()
-        begin = partial(self._begin, work, outcome)
-        made = await self._quickly_or_in_lane(lane, request, connection, begin, quick=quick)
-        if not isinstance(made, Unfinished):
+        begin = partial(self._begin_work, work, outcome)
+        made = await self._run_quickly_or_in_lane(lane, request, connection, begin, quick=quick)
+        if not isinstance(made, UnfinishedAnswer):
             return made
         fates = await outcome
         # What is stored is counted, whether the client is still there or not.
-        return made.finish(fates) if all_stored(fates) else await self._in_a_thread(lane, made.finish, fates)
+        return made.finish(fates) if all_stored(fates) else await self._run_in_thread(lane, made.finish, fates)
 
-    def _begin(self, work: Work, outcome: asyncio.Future[AppendResults | Exception]) -> Answer | Unfinished:
+    def _begin_work(self, work: Work, end: asyncio.Future[AppendResults | Exception]) -> Answer | UnfinishedAnswer:
         made = work()
-        if isinstance(made, Unfinished):
-            made.append.begin(partial(self._mailbox.put, partial(_settle, outcome)))
+        if isinstance(made, UnfinishedAnswer):
+            made.append.begin(partial(self._mailbox.put, partial(_set_result_once, end)))
         return made
 
-    async def _quickly_or_in_lane(
+    async def _run_quickly_or_in_lane(
         self, lane: Lane, request: Request, connection: ClosableConnection | None, work: Callable[[], T], *, quick: bool
     ) -> T | Answer:
         if quick and self._application.is_quick(request.method, request.target):
             taken = request.memory.taken
             done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-            self.direct.loop_work.put(partial(_do_quickly, work, done))
+            self.direct_answers.loop_work.put(partial(_complete_quickly, work, done))
             try:
                 return await done
-            except _Slow:
-                request.memory.give_back_beyond(taken)
-        return await self._in_lane(lane, request, connection, work)
+            except _NeedsThreadError:
+                request.memory.give_back_to(taken)
+        return await self._run_in_lane(lane, request, connection, work)
 
-    async def _in_lane(
+    async def _run_in_lane(
         self, lane: Lane, request: Request, connection: ClosableConnection | None, work: Callable[[], T]
     ) -> T | Answer:
         """Work in a thread, unless too many wait for one, or the client has gone while its request did."""
-        if self._threads_of(lane).waiting >= self._limits.waiting:
+        if self._threads_of_lane(lane).waiting >= self._limits.waiting:
             return self._application.refusal(request, TryLater("Too many requests are waiting, please repeat request"))
 
-        def unless_disconnected() -> T:
+        def work_unless_disconnected() -> T:
             if connection is not None and connection.lost:
-                raise Disconnected
+                raise ClientDisconnected
             return work()
 
-        return await self._in_a_thread(lane, unless_disconnected)
+        return await self._run_in_thread(lane, work_unless_disconnected)
 
-    def _threads_of(self, lane: Lane) -> _Threads:
+    def _threads_of_lane(self, lane: Lane) -> _LaneThreads:
         return self._threads[Lane.REGISTRY if lane is Lane.IMMEDIATE else lane]
 
-    def _in_a_thread(self, lane: Lane, work: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
-        return asyncio.get_running_loop().run_in_executor(self._threads_of(lane), work, *arguments)
+    def _run_in_thread(self, lane: Lane, work: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
+        return asyncio.get_running_loop().run_in_executor(self._threads_of_lane(lane), work, *arguments)
 
-    async def _body(self, request: Request, most: int, receive: Receive) -> bytes:
+    async def _read_body(self, request: Request, most: int, receive: Receive) -> bytes:
         announced = request.headers.get("content-length", "")
         if announced.isdecimal() and int(announced) > most:
             raise TooLarge(f"The body is longer than {most} bytes")
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._limits.body_seconds
-        message = await _next(receive, deadline - loop.time())
+        message = await _receive_in_time(receive, deadline - loop.time())
         request.memory.take(len(message.get("body", b"")))
         if not message.get("more_body"):
             whole: bytes = message.get("body", b"")
             return whole
         gathered = bytearray(message.get("body", b""))
         while message.get("more_body"):
-            message = await _next(receive, deadline - loop.time())
+            message = await _receive_in_time(receive, deadline - loop.time())
             # Taken as it arrives: what is only announced must not keep memory from others.
             request.memory.take(len(message.get("body", b"")))
             gathered += message.get("body", b"")
@@ -306,41 +307,43 @@ class Edge:
                 raise TooLarge(f"The body is longer than {most} bytes")
         return bytes(gathered)
 
-    async def _refuse(self, answer: Answer, receive: Receive, send: Send) -> None:
+    async def _send_refusal(self, answer: Answer, receive: Receive, send: Send) -> None:
         """Send the whole answer at once; then take in what still comes for a moment, and close."""
         assert isinstance(answer, Response)
-        await send(_start(answer.status, {**answer.headers, "connection": "close"}, len(answer.body)))
+        await send(_start_message(answer.status, {**answer.headers, "connection": "close"}, len(answer.body)))
         await send({"type": "http.response.body", "body": answer.body, "more_body": True})
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._limits.linger_seconds
         try:
-            while (await _next(receive, deadline - loop.time())).get("more_body"):
+            while (await _receive_in_time(receive, deadline - loop.time())).get("more_body"):
                 pass
-        except (TooSlow, Disconnected):
+        except (RequestTooSlow, ClientDisconnected):
             pass
         await send({"type": "http.response.body"})
 
-    async def _stream(self, request: Request, answer: Streaming, scope: Message, receive: Receive, send: Send) -> None:
+    async def _answer_with_stream(
+        self, request: Request, answer: StreamingResponse, scope: Message, receive: Receive, send: Send
+    ) -> None:
         connection = connection_of(scope)
         if connection is not None and connection.half_closed:
             # It may be gone altogether, without any sign of it: closing looks the same as closing one half.
             connection.abort()
-            await self._in_a_thread(Lane.STREAMS, answer.given_up)
+            await self._run_in_thread(Lane.STREAMS, answer.given_up)
             return
         packer = (
             negotiation.StreamPacker() if negotiation.wants_gzip(request.headers.get("accept-encoding", "")) else None
         )
         packing = {"content-encoding": "gzip"} if packer else {}
-        await send(_start(answer.status, {**answer.headers, **packing, "vary": "Accept-Encoding"}, None))
+        await send(_start_message(answer.status, {**answer.headers, **packing, "vary": "Accept-Encoding"}, None))
         # An empty chunk makes servers write the headers that they would otherwise keep for the first batch.
         await send({"type": "http.response.body", "body": b"", "more_body": True})
-        head_start = self._limits.head_start_seconds if negotiation.may_read_the_socket(request.headers) else 0.0
-        outlet = _AsgiOutlet(send, packer, self._limits.stalled_seconds, head_start)
+        head_start = self._limits.head_start_seconds if negotiation.may_read_socket_directly(request.headers) else 0.0
+        outlet = _StreamOutlet(send, packer, self._limits.stalled_seconds, head_start)
         self._outlets.add(outlet)
         if self._is_draining:
             outlet.drain()
         watching = asyncio.create_task(_watch_for_disconnect(receive, outlet))
-        flow_of_this_request.set(answer.headers.get("x-flow-id", ""))
+        current_flow_id.set(answer.headers.get("x-flow-id", ""))
         if await self._serve_stream(request, answer, outlet):
             # Some clients wait for the connection to close, since they do not know the last chunk for what it is.
             # Others send their next request on it at once, which must not run into its end.
@@ -354,7 +357,7 @@ class Edge:
         if hang_up:
             hang_up()
 
-    async def _serve_stream(self, request: Request, answer: Streaming, outlet: _AsgiOutlet) -> bool:
+    async def _serve_stream(self, request: Request, answer: StreamingResponse, outlet: _StreamOutlet) -> bool:
         """Whether the stream came to its own end."""
         try:
             await answer.serve(outlet)
@@ -370,27 +373,27 @@ class Edge:
         return True
 
 
-class _Slow(Exception):
+class _NeedsThreadError(Exception):
     """Raised in the place of `NeedsThread`, which is no `Exception`, as those of futures have to be."""
 
 
-def _do_quickly(work: Callable[[], T], done: asyncio.Future[T]) -> None:
+def _complete_quickly(work: Callable[[], T], done: asyncio.Future[T]) -> None:
     if done.done():
         return  # it was cancelled, since the server ends
     try:
         done.set_result(run_quickly(work))
     except NeedsThread:
-        done.set_exception(_Slow())
+        done.set_exception(_NeedsThreadError())
     except Exception as error:  # noqa: BLE001  # it is raised by the one who waits
         done.set_exception(error)
 
 
-def _settle(future: asyncio.Future[T], result: T) -> None:
+def _set_result_once(future: asyncio.Future[T], result: T) -> None:
     if not future.done():
         future.set_result(result)
 
 
-class _Threads(ThreadPoolExecutor):
+class _LaneThreads(ThreadPoolExecutor):
     """The threads of a lane."""
 
     def __init__(self, lane: Lane, number: int) -> None:
@@ -402,7 +405,7 @@ class _Threads(ThreadPoolExecutor):
         return self._work_queue.qsize()
 
 
-class _AsgiOutlet:
+class _StreamOutlet:
     """The way to a client. Thousands of them wait at once, so what they wait for are futures, not tasks."""
 
     def __init__(
@@ -418,15 +421,15 @@ class _AsgiOutlet:
         self._cut_off = False
 
     async def write(self, chunk: bytes) -> None:
-        await self._head_start()
+        await self._await_head_start()
         if self._gone.done():
             raise ClientGone
-        packed = await self._packed(chunk)
+        packed = await self._pack(chunk)
         try:
             async with asyncio.timeout(self._stalled_seconds):
                 await self._send({"type": "http.response.body", "body": packed, "more_body": True})
         except (TimeoutError, OSError) as error:
-            self.lost()
+            self.mark_gone()
             raise ClientGone from error
         except asyncio.CancelledError:
             # What was cut off cannot be gone on with, and waiting for room for a last chunk could take for ever.
@@ -439,58 +442,58 @@ class _AsgiOutlet:
     def draining(self) -> asyncio.Future[None]:
         return self._draining
 
-    def lost(self) -> None:
-        _settle(self._gone, None)
+    def mark_gone(self) -> None:
+        _set_result_once(self._gone, None)
 
     def drain(self) -> None:
-        _settle(self._draining, None)
+        _set_result_once(self._draining, None)
 
     async def end(self) -> None:
         if self._cut_off:
             raise ClientGone
-        await self._head_start()
+        await self._await_head_start()
         if not self._gone.done():
             await self._send({"type": "http.response.body", "body": self._packer.end() if self._packer else b""})
 
-    async def _head_start(self) -> None:
+    async def _await_head_start(self) -> None:
         remaining = self._not_before and self._not_before - asyncio.get_running_loop().time()
         if remaining > 0:
             await asyncio.sleep(remaining)
         self._not_before = 0.0
 
-    async def _packed(self, chunk: bytes) -> bytes:
+    async def _pack(self, chunk: bytes) -> bytes:
         if self._packer is None:
             return chunk
-        if len(chunk) > PACKED_IN_A_THREAD:
+        if len(chunk) > THREAD_PACKING_BYTES:
             return await asyncio.to_thread(self._packer.pack, chunk)
         return self._packer.pack(chunk)
 
 
-async def _watch_for_disconnect(receive: Receive, outlet: _AsgiOutlet) -> None:
+async def _watch_for_disconnect(receive: Receive, outlet: _StreamOutlet) -> None:
     """Only `receive` shows that a client has left while nothing is being sent to it."""
     while (await receive())["type"] != "http.disconnect":
         pass
-    outlet.lost()
+    outlet.mark_gone()
 
 
-async def _next(receive: Receive, seconds: float) -> Message:
+async def _receive_in_time(receive: Receive, seconds: float) -> Message:
     try:
         async with asyncio.timeout(seconds):
             message = await receive()
     except TimeoutError:
-        raise TooSlow("The body did not arrive in time") from None
+        raise RequestTooSlow("The body did not arrive in time") from None
     if message["type"] == "http.disconnect":
-        raise Disconnected
+        raise ClientDisconnected
     return message
 
 
-async def _respond(response: Response, send: Send) -> None:
+async def _send_response(response: Response, send: Send) -> None:
     bodiless = response.status in (204, 304)
-    await send(_start(response.status, response.headers, None if bodiless else len(response.body)))
+    await send(_start_message(response.status, response.headers, None if bodiless else len(response.body)))
     await send({"type": "http.response.body", "body": b"" if bodiless else response.body})
 
 
-def _start(status: int, headers: Mapping[str, str], length: int | None) -> Message:
+def _start_message(status: int, headers: Mapping[str, str], length: int | None) -> Message:
     measured = {} if length is None else {"content-length": str(length)}
     pairs = ({**measured, **headers}).items()
     raw = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in pairs]

@@ -18,7 +18,7 @@ import orjson
 
 from nakadi.auth.permissions import authorization_body
 from nakadi.event_types.documents import attributes_from_drafts
-from nakadi.http.message import Request, fits, integer_of
+from nakadi.http.message import Request, fits_bits, parse_integer
 from nakadi.model.authorization import Attribute, AttributeDraft, Authorization, AuthorizationDraft
 from nakadi.model.event_type import (
     Audience,
@@ -208,10 +208,10 @@ def _as_integer(value: Any, bits: int, at: str) -> int | None:
         raise cannot_read(value, "a number", at)
     if isinstance(value, float) and not isfinite(value):  # 1e999, read by the parser that passes over what follows
         raise cannot_read(value, "a number", at)
-    number = integer_of(value.strip()) if isinstance(value, str) else int(value)
+    number = parse_integer(value.strip()) if isinstance(value, str) else int(value)
     if number is None:
         raise cannot_read(value, "a number", at)
-    if not fits(number, bits):
+    if not fits_bits(number, bits):
         raise Malformed(f"JSON parse error: {number} does not fit {bits} bits{_place(at)}")
     return number
 

@@ -20,31 +20,31 @@ from msgspec import Struct
 
 from nakadi.http.application import new_flow_id
 from nakadi.http.direct import DirectAnswers
-from nakadi.http.exchange import Application, Exchange
+from nakadi.http.exchange import AsgiCallable, Exchange
 from nakadi.http.message import PROBLEM_JSON
 from nakadi.http.problem import problem_body
 
 # Room for the cursors of thousands of partitions in a header; with the request line and the empty line at the end.
-MAX_HEAD = 256 * 1024
+MAX_HEAD_BYTES = 256 * 1024
 # Each header costs memory beyond its bytes.
 MAX_HEADERS = 1000
 # For the head of a request, once its first byte or the connection is there.
 HEAD_SECONDS = 20.0
 # Behind a stream, a client that has nothing more to ask may be waiting for the connection to close.
-AFTER_STREAM_SECONDS = 1.5
+CLOSE_AFTER_STREAM_SECONDS = 1.5
 # A client that is still sending would lose the refusal if the connection were closed under it.
 LINGER_SECONDS = 2.0
 # Of a body that nothing has read yet, no more is taken from the socket than this.
-MOST_UNREAD = 64 * 1024
+MAX_UNREAD_BYTES = 64 * 1024
 
-HOST = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]*")
-REQUEST_LINE = re.compile(rb"(?:\r\n)*[!#$%&'*+.^_`|~0-9A-Za-z-]+ [^ \r\n]+ HTTP/1\.[01]\r?\n")
+HOST_PATTERN = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=%:\[\]-]*")
+REQUEST_LINE_PATTERN = re.compile(rb"(?:\r\n)*[!#$%&'*+.^_`|~0-9A-Za-z-]+ [^ \r\n]+ HTTP/1\.[01]\r?\n")
 
 
 class ServerState:
     """What all connections of a server share. `date` is a header, `ended` is called when one has ended."""
 
-    def __init__(self, application: Application, keep_alive_seconds: float, ended: Callable[[], None]) -> None:
+    def __init__(self, application: AsgiCallable, keep_alive_seconds: float, ended: Callable[[], None]) -> None:
         self.application = application
         self.keep_alive_seconds = keep_alive_seconds
         self.ended = ended
@@ -54,22 +54,28 @@ class ServerState:
         self.is_closing = False
 
 
-class Refusal(Struct, frozen=True):
+class RequestRefusal(Struct, frozen=True):
     """Why a request is not acceptable, whatever it asks for."""
 
     status: HTTPStatus
     detail: str
 
 
-HEAD_TOO_LARGE = Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"The headers exceed {MAX_HEAD} bytes")
-TOO_MANY_HEADERS = Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"There are more than {MAX_HEADERS} headers")
-TOO_MUCH_BETWEEN_CHUNKS = Refusal(HTTPStatus.BAD_REQUEST, f"More than {MAX_HEAD} bytes stand between two chunks")
-UNREADABLE = Refusal(HTTPStatus.BAD_REQUEST, "The request is not HTTP/1.1 as it should be")
-UNKNOWN_VERSION = Refusal(HTTPStatus.BAD_REQUEST, "The request is neither HTTP/1.1 nor HTTP/1.0")
-BAD_HOST = Refusal(HTTPStatus.BAD_REQUEST, "The request does not have exactly one valid Host header")
-UNEXPECTED_CHUNKS = Refusal(HTTPStatus.BAD_REQUEST, "HTTP/1.0 has no Transfer-Encoding")
-UNKNOWN_METHOD = Refusal(HTTPStatus.NOT_IMPLEMENTED, "The request method is not known")
-NO_PROXY = Refusal(HTTPStatus.NOT_IMPLEMENTED, "The broker is not a proxy")
+HEAD_TOO_LARGE = RequestRefusal(
+    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"The headers exceed {MAX_HEAD_BYTES} bytes"
+)
+TOO_MANY_HEADERS = RequestRefusal(
+    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"There are more than {MAX_HEADERS} headers"
+)
+TOO_MUCH_BETWEEN_CHUNKS = RequestRefusal(
+    HTTPStatus.BAD_REQUEST, f"More than {MAX_HEAD_BYTES} bytes stand between two chunks"
+)
+UNREADABLE_REQUEST = RequestRefusal(HTTPStatus.BAD_REQUEST, "The request is not HTTP/1.1 as it should be")
+UNKNOWN_VERSION = RequestRefusal(HTTPStatus.BAD_REQUEST, "The request is neither HTTP/1.1 nor HTTP/1.0")
+BAD_HOST = RequestRefusal(HTTPStatus.BAD_REQUEST, "The request does not have exactly one valid Host header")
+UNEXPECTED_CHUNKS = RequestRefusal(HTTPStatus.BAD_REQUEST, "HTTP/1.0 has no Transfer-Encoding")
+UNKNOWN_METHOD = RequestRefusal(HTTPStatus.NOT_IMPLEMENTED, "The request method is not known")
+NOT_A_PROXY = RequestRefusal(HTTPStatus.NOT_IMPLEMENTED, "The broker is not a proxy")
 
 
 class _ParsingStopped(Exception):
@@ -116,7 +122,7 @@ class Connection(asyncio.Protocol):
         self._unfinished = 0
         self._resuming = False
         self._refused = False
-        self._refusal: Refusal | None = None
+        self._refusal: RequestRefusal | None = None
         self._is_reading_paused = False
         self._drained: asyncio.Event | None = None
         # When the connection is closed, if ever. One timer is enough: it looks again when that was put off.
@@ -134,7 +140,7 @@ class Connection(asyncio.Protocol):
             # It was accepted just before the server stopped to listen, and nothing was read from it yet.
             transport.close()
             return
-        self._await_head()
+        self._start_head_timeout()
 
     def connection_lost(self, _: Exception | None) -> None:
         self.lost = True
@@ -169,26 +175,26 @@ class Connection(asyncio.Protocol):
             self._drained.set()
             self._drained = None
         if self._current is None:
-            self._go_on()
+            self._serve_next()
 
     def data_received(self, data: bytes) -> None:
         rest = memoryview(data)
         while rest and not self._refused:
             # No more than the head may still have, so that its limit is exact.
-            rest = rest[self._feed(rest[: MAX_HEAD - self._unfinished]) :]
+            rest = rest[self._feed_parser(rest[: MAX_HEAD_BYTES - self._unfinished]) :]
         if self._current is None and self._drained is None and self._waiting:
             self._start_next()
         newest = self._newest
-        if newest is not None and newest.more_body and len(newest.body) > MOST_UNREAD:
+        if newest is not None and newest.more_body and len(newest.body) > MAX_UNREAD_BYTES:
             self._pause_reading()
         if self._refused:
             return
         if self._in_head or not (self._current or self._waiting):
-            self._await_head()
+            self._start_head_timeout()
         else:
             self._deadline = None
 
-    def _feed(self, data: memoryview) -> int:
+    def _feed_parser(self, data: memoryview) -> int:
         """Give these bytes to the parser, and return how many of them it took."""
         before, begun = self._ends_seen, self._begun
         newest = self._newest
@@ -196,11 +202,11 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            self._read_on_without_upgrade()
+            self._parse_without_upgrade()
             self._unfinished = 0
             return int(upgrade.args[0])
         except httptools.HttpParserError as error:
-            self._refuse(self._refusal or _unreadable_refusal(error, data))
+            self._refuse(self._refusal or _refusal_of_unreadable(error, data))
             return len(data)
         if self._ends_seen == before:
             self._unfinished += len(data)
@@ -208,8 +214,8 @@ class Connection(asyncio.Protocol):
             # A head that begins in the middle of these bytes, behind another request, is counted from the next ones on.
             begun_here = between_requests and self._begun == begun + 1 and self._in_head
             self._unfinished = len(data) if begun_here else 0
-        if self._unfinished >= MAX_HEAD:
-            self._refuse(TOO_MUCH_BETWEEN_CHUNKS if self._in_body() else HEAD_TOO_LARGE)
+        if self._unfinished >= MAX_HEAD_BYTES:
+            self._refuse(TOO_MUCH_BETWEEN_CHUNKS if self._is_in_body() else HEAD_TOO_LARGE)
         return len(data)
 
     # Called by the parser.
@@ -232,7 +238,7 @@ class Connection(asyncio.Protocol):
         if self._resuming or not self._in_head:
             return
         if len(self._headers) >= MAX_HEADERS:
-            self._stop_the_parser(TOO_MANY_HEADERS)
+            self._stop_parsing(TOO_MANY_HEADERS)
         name = name.lower()
         if name == b"expect" and value.lower() == b"100-continue":
             self._awaits_go_ahead = True
@@ -244,7 +250,7 @@ class Connection(asyncio.Protocol):
         method, version = self._parser.get_method(), self._parser.get_http_version()
         refusal = _head_refusal(method, version, self._headers)
         if refusal is not None:
-            self._stop_the_parser(refusal)
+            self._stop_parsing(refusal)
         self._in_head = self._is_head_awaited = False
         self._ends_seen += 1
         path, query = _split_url(self._url)
@@ -289,7 +295,7 @@ class Connection(asyncio.Protocol):
     def close_soon(self) -> None:
         """Close unless the client asks for something else on it in a moment."""
         if self._current is None and not self._is_head_awaited:
-            self._close_in(AFTER_STREAM_SECONDS)
+            self._close_in(CLOSE_AFTER_STREAM_SECONDS)
 
     def shut_down(self) -> None:
         """Close once everything is answered that was asked."""
@@ -310,7 +316,7 @@ class Connection(asyncio.Protocol):
         if not self.transport.is_closing():
             self.transport.write(data)
 
-    async def drained(self) -> None:
+    async def wait_until_drained(self) -> None:
         """Return when the client has read most of what was written."""
         if self._drained is not None:
             await self._drained.wait()
@@ -325,16 +331,16 @@ class Connection(asyncio.Protocol):
             self._is_reading_paused = True
             self.transport.pause_reading()
 
-    def go_on_behind(self, exchange: Exchange) -> None:
+    def go_on_after(self, exchange: Exchange) -> None:
         """Go on with the next request, now that this one is answered."""
         if not exchange.keep_alive:
             self.transport.close()
         if not self.transport.is_closing():
             self._current = None
             if self._drained is None:
-                self._go_on()
+                self._serve_next()
 
-    def _go_on(self) -> None:
+    def _serve_next(self) -> None:
         if self._is_reading_paused:
             self.resume_reading()
         if self._waiting:
@@ -358,12 +364,12 @@ class Connection(asyncio.Protocol):
         self._state.tasks.add(task)
         task.add_done_callback(self._state.tasks.discard)
 
-    def _stop_the_parser(self, refusal: Refusal) -> None:
+    def _stop_parsing(self, refusal: RequestRefusal) -> None:
         """Refuse the request whose head is being read. The parser passes on that there was an exception, not which."""
         self._refusal = refusal
         raise _ParsingStopped
 
-    def _read_on_without_upgrade(self) -> None:
+    def _parse_without_upgrade(self) -> None:
         """Give the rest of the message to a fresh parser, which sees the headers of the body and not the upgrade."""
         about_the_body = (b"content-length", b"transfer-encoding")
         headers = [b"%b: %b\r\n" % (name, value) for name, value in self._headers if name in about_the_body]
@@ -372,12 +378,12 @@ class Connection(asyncio.Protocol):
         self._parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n" % b"".join(headers))
         self._resuming = False
 
-    def _refuse(self, refusal: Refusal) -> None:
+    def _refuse(self, refusal: RequestRefusal) -> None:
         """Answer what has been read so far, the last of it by a Problem, and read no further."""
         self._refused = True
         self._deadline = None
         last = self._newest
-        if self._in_body() and last is not self._current and (self._current or len(self._waiting) > 1):
+        if self._is_in_body() and last is not self._current and (self._current or len(self._waiting) > 1):
             # The request that is refused waits behind others, and must not be answered before them.
             self._waiting.pop()
             last = self._waiting[-1] if self._waiting else self._current
@@ -388,10 +394,10 @@ class Connection(asyncio.Protocol):
         else:
             last.keep_alive = False
 
-    def _send_problem(self, refusal: Refusal) -> None:
+    def _send_problem(self, refusal: RequestRefusal) -> None:
         if self.transport.is_closing():
             return
-        if self._newest is not None and self._in_body():
+        if self._newest is not None and self._is_in_body():
             self._newest.disconnect()
         body = orjson.dumps(problem_body(refusal.status, refusal.detail))
         head = (
@@ -402,12 +408,12 @@ class Connection(asyncio.Protocol):
         self.transport.write_eof()
         self._close_in(LINGER_SECONDS)
 
-    def _in_body(self) -> bool:
+    def _is_in_body(self) -> bool:
         return self._newest is not None and self._newest.in_body
 
     # When it is closed.
 
-    def _await_head(self) -> None:
+    def _start_head_timeout(self) -> None:
         """Bound the time for a head, from its first byte or from when the connection was there."""
         if not self._is_head_awaited:
             self._is_head_awaited = True
@@ -416,9 +422,9 @@ class Connection(asyncio.Protocol):
     def _close_in(self, seconds: float) -> None:
         self._deadline = deadline = self._loop.time() + seconds
         if self._timer is None or self._timer.when() > deadline:
-            self._look_at(deadline)
+            self._set_timer(deadline)
 
-    def _look_at(self, deadline: float) -> None:
+    def _set_timer(self, deadline: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_at(deadline, self._close_if_due)
@@ -428,7 +434,7 @@ class Connection(asyncio.Protocol):
         if self._deadline is None or self.transport.is_closing():
             return
         if self._deadline > self._loop.time():
-            self._look_at(self._deadline)
+            self._set_timer(self._deadline)
         else:
             self.transport.close()
 
@@ -444,26 +450,26 @@ def _split_url(url: bytes) -> tuple[bytes, bytes]:
     return parsed.path, parsed.query or b""
 
 
-def _head_refusal(method: bytes, version: str, headers: Sequence[tuple[bytes, bytes]]) -> Refusal | None:
+def _head_refusal(method: bytes, version: str, headers: Sequence[tuple[bytes, bytes]]) -> RequestRefusal | None:
     """What of a head could make two readers see two different requests, or is none of ours."""
     if version not in ("1.0", "1.1"):
         return UNKNOWN_VERSION
     hosts, in_chunks = 0, False
     for name, value in headers:
         if name == b"host":
-            hosts += 1 if HOST.fullmatch(value) else 2
+            hosts += 1 if HOST_PATTERN.fullmatch(value) else 2
         elif name == b"transfer-encoding":
             in_chunks = True
     if hosts > 1 or (version == "1.1" and not hosts):
         return BAD_HOST
     if version == "1.0" and in_chunks:
         return UNEXPECTED_CHUNKS
-    return NO_PROXY if method == b"CONNECT" else None
+    return NOT_A_PROXY if method == b"CONNECT" else None
 
 
-def _unreadable_refusal(error: httptools.HttpParserError, data: memoryview) -> Refusal:
+def _refusal_of_unreadable(error: httptools.HttpParserError, data: memoryview) -> RequestRefusal:
     unknown = isinstance(error, httptools.HttpParserInvalidMethodError)
-    return UNKNOWN_METHOD if unknown and REQUEST_LINE.match(data) else UNREADABLE
+    return UNKNOWN_METHOD if unknown and REQUEST_LINE_PATTERN.match(data) else UNREADABLE_REQUEST
 
 
 def _detect_dead_peers(transport: asyncio.Transport) -> None:

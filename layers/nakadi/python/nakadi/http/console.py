@@ -13,17 +13,17 @@ from email.utils import formatdate
 from pathlib import Path
 from stat import S_ISREG
 
-from nakadi.http.application import Admitted, Lane
-from nakadi.http.asgi import Answering
-from nakadi.http.message import Answer, Request, Response, Unfinished
+from nakadi.http.application import AdmittedRequest, Lane
+from nakadi.http.asgi import AnsweringApp
+from nakadi.http.message import Answer, Request, Response, UnfinishedAnswer
 from nakadi.model.outcomes import Outcome
 
-PREFIX = "/console"
+CONSOLE_PREFIX = "/console"
 
-PACKAGED = Path(__file__).parent / "console_built"
+PACKAGED_FOLDER = Path(__file__).parent / "console_built"
 """The built files of a wheel; a checkout has none here."""
 
-NOT_BUILT = """\
+NOT_BUILT_PAGE = """\
 <!doctype html>
 <html lang="en">
 <meta charset="utf-8">
@@ -37,17 +37,17 @@ start the broker with <code>make run</code>, or with <code>NAKADI_CONSOLE</code>
 
 # Nothing that is not ours is loaded, nothing inline is run, and no other page can put the console into a frame. The
 # issuer of tokens is the only other server that is called.
-POLICY = (
+SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'{issuer}; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
 )
-HEADERS = {
+SECURITY_HEADERS = {
     "cross-origin-opener-policy": "same-origin",
     "referrer-policy": "no-referrer",
     "x-content-type-options": "nosniff",
 }
 
-TYPES = {
+CONTENT_TYPES = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -58,19 +58,19 @@ TYPES = {
 SERVED = frozenset({".css", ".html", ".js", ".svg"})
 
 # The names of assets have a hash of their content in them, so that they never change.
-FOREVER = {"cache-control": "public, max-age=31536000, immutable"}
-ASKED_EACH_TIME = {"cache-control": "no-cache"}
+CACHE_FOREVER = {"cache-control": "public, max-age=31536000, immutable"}
+REVALIDATE_EACH_TIME = {"cache-control": "no-cache"}
 
 # It goes into a header, so that only what can be a URL is taken.
-URL = re.compile(r"https?://[A-Za-z0-9.:\[\]-]+(/[A-Za-z0-9._~/%-]*)?")
+CONSOLE_URL_PATTERN = re.compile(r"https?://[A-Za-z0-9.:\[\]-]+(/[A-Za-z0-9._~/%-]*)?")
 
-ASSET = re.compile(r"/assets/([A-Za-z0-9_-][A-Za-z0-9._-]*)")
+ASSET_PATTERN = re.compile(r"/assets/([A-Za-z0-9_-][A-Za-z0-9._-]*)")
 
 
-class Console:
+class ApplicationWithConsole:
     """Answers what is below `/console` from a folder, and passes every other request on to the application."""
 
-    def __init__(self, application: Answering, files: ConsoleFiles) -> None:
+    def __init__(self, application: AnsweringApp, files: ConsoleFiles) -> None:
         self._application = application
         self._files = files
 
@@ -81,13 +81,13 @@ class Console:
     def is_quick(self, method: str, target: str) -> bool:
         return self._application.is_quick(method, target)
 
-    def start(self, request: Request) -> Answer | Unfinished:
+    def start(self, request: Request) -> Answer | UnfinishedAnswer:
         return self._files.answer(request) if is_for_console(request) else self._application.start(request)
 
-    def admit(self, request: Request) -> Admitted | Answer:
+    def admit(self, request: Request) -> AdmittedRequest | Answer:
         return self._files.answer(request) if is_for_console(request) else self._application.admit(request)
 
-    def begin(self, admitted: Admitted, body: bytes) -> Answer | Unfinished:
+    def begin(self, admitted: AdmittedRequest, body: bytes) -> Answer | UnfinishedAnswer:
         return self._application.begin(admitted, body)
 
     def refusal(self, request: Request, outcome: Outcome) -> Answer:
@@ -103,32 +103,32 @@ class ConsoleFiles:
         self._folder = Path(folder) if folder else None
         self._sign_in = dict(sign_in or {})
         issuer = f" {_origin(self._sign_in)}" if self._sign_in else ""
-        self._headers = {**HEADERS, "content-security-policy": POLICY.format(issuer=issuer)}
+        self._headers = {**SECURITY_HEADERS, "content-security-policy": SECURITY_POLICY.format(issuer=issuer)}
 
     def answer(self, request: Request) -> Response:
-        found = self._found(request)
+        found = self._find_file(request)
         if request.method == "HEAD":
             length = {"content-length": str(len(found.body))}
             return Response(found.status, {**found.headers, **length})
         return found
 
-    def _found(self, request: Request) -> Response:
+    def _find_file(self, request: Request) -> Response:
         if request.method not in ("GET", "HEAD"):
-            return self._own(405, ".txt", "The console can only be looked at.\n", {"allow": "GET, HEAD"})
-        path = request.target.partition("?")[0].removeprefix(PREFIX)
+            return self._console_response(405, ".txt", "The console can only be looked at.\n", {"allow": "GET, HEAD"})
+        path = request.target.partition("?")[0].removeprefix(CONSOLE_PREFIX)
         if not path:
             # The page names its assets relative to a folder, so that it works behind any prefix of a proxy.
-            return Response(308, {**self._headers, **ASKED_EACH_TIME, "location": "console/"})
+            return Response(308, {**self._headers, **REVALIDATE_EACH_TIME, "location": "console/"})
         if path in ("/", "/index.html"):
-            page = self._file("index.html", request, ASKED_EACH_TIME)
-            return page or self._own(404, ".html", NOT_BUILT)
+            page = self._file_response("index.html", request, REVALIDATE_EACH_TIME)
+            return page or self._console_response(404, ".html", NOT_BUILT_PAGE)
         if path == "/config.json":
-            return self._own(200, ".json", json.dumps({"sign_in": self._sign_in or None}))
-        asset = ASSET.fullmatch(path)
-        file = self._file(f"assets/{asset[1]}", request, FOREVER) if asset else None
-        return file or self._own(404, ".txt", "There is no such file in the console.\n")
+            return self._console_response(200, ".json", json.dumps({"sign_in": self._sign_in or None}))
+        asset = ASSET_PATTERN.fullmatch(path)
+        file = self._file_response(f"assets/{asset[1]}", request, CACHE_FOREVER) if asset else None
+        return file or self._console_response(404, ".txt", "There is no such file in the console.\n")
 
-    def _file(self, name: str, request: Request, caching: dict[str, str]) -> Response | None:
+    def _file_response(self, name: str, request: Request, caching: dict[str, str]) -> Response | None:
         """A file of the folder; None if there is none, or none of a kind that the console has."""
         if self._folder is None or Path(name).suffix not in SERVED:
             return None
@@ -142,19 +142,21 @@ class ConsoleFiles:
             return None
         tag = f'"{known.st_mtime_ns:x}-{known.st_size:x}"'
         modified = {"etag": tag, "last-modified": formatdate(known.st_mtime, usegmt=True)}
-        headers = {**self._headers, **caching, **modified, "content-type": TYPES[path.suffix]}
+        headers = {**self._headers, **caching, **modified, "content-type": CONTENT_TYPES[path.suffix]}
         if tag in request.headers.get("if-none-match", ""):
             return Response(304, headers)
         return Response(200, headers, content)
 
-    def _own(self, status: int, kind: str, text: str, headers: Mapping[str, str] | None = None) -> Response:
-        own = {**self._headers, **ASKED_EACH_TIME, "content-type": TYPES[kind], **(headers or {})}
+    def _console_response(
+        self, status: int, kind: str, text: str, headers: Mapping[str, str] | None = None
+    ) -> Response:
+        own = {**self._headers, **REVALIDATE_EACH_TIME, "content-type": CONTENT_TYPES[kind], **(headers or {})}
         return Response(status, own, text.encode())
 
 
 def is_for_console(request: Request) -> bool:
     path = request.target.partition("?")[0]
-    return path == PREFIX or path.startswith(f"{PREFIX}/")
+    return path == CONSOLE_PREFIX or path.startswith(f"{CONSOLE_PREFIX}/")
 
 
 def _origin(sign_in: Mapping[str, str]) -> str:
@@ -163,6 +165,6 @@ def _origin(sign_in: Mapping[str, str]) -> str:
     if not wanted <= sign_in.keys() <= wanted | {"scope"}:
         raise ValueError("it has authorize, token and client, and may have scope")
     for name in ("authorize", "token"):
-        if not URL.fullmatch(sign_in[name]):
+        if not CONSOLE_URL_PATTERN.fullmatch(sign_in[name]):
             raise ValueError(f"{name} is no URL")
     return "/".join(sign_in["token"].split("/")[:3])

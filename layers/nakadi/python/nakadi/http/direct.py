@@ -18,8 +18,8 @@ from typing import Any, Protocol, TypeVar
 from nakadi.common.work import NeedsThread, run_quickly
 from nakadi.http import negotiation
 from nakadi.http.application import Lane
-from nakadi.http.message import Answer, Request, Response, Scope, Unfinished, connection_of
-from nakadi.http.problem import logged_problem
+from nakadi.http.message import Answer, AsgiScope, Request, Response, UnfinishedAnswer, connection_of
+from nakadi.http.problem import log_problem
 from nakadi.model.events import Stored
 from nakadi.model.outcomes import TooLarge, TryLater
 from nakadi.ports.event_log import AppendResults
@@ -27,33 +27,33 @@ from nakadi.ports.event_log import AppendResults
 log = logging.getLogger(__name__)
 
 # What is done at once with a body of this size takes a few milliseconds at worst.
-MOST_QUICK_BODY = 128 * 1024
+MAX_QUICK_BODY_BYTES = 128 * 1024
 # Packing more than this at once would hold up all other requests on the event loop.
-PACKED_IN_A_THREAD = 32 * 1024
+THREAD_PACKING_BYTES = 32 * 1024
 # How long a round of the event loop goes on with requests that wait for it.
-ROUND_SECONDS = 0.004
+LOOP_WORK_SECONDS = 0.004
 
 T = TypeVar("T")
-Respond = Callable[[Response], None]
+SendResponse = Callable[[Response], None]
 
 
-class Quick(Protocol):
+class QuickApplication(Protocol):
     """An application, as far as it is asked here."""
 
     def is_quick(self, method: str, target: str) -> bool:
         """Whether a request may be begun on the event loop."""
 
-    def start(self, request: Request) -> Answer | Unfinished:
+    def start(self, request: Request) -> Answer | UnfinishedAnswer:
         """Begin to answer a request; raises `NeedsThread`."""
 
 
-class InThread(Protocol):
+class RunInThread(Protocol):
     """Runs work in a thread of a lane."""
 
     def __call__(self, lane: Lane, work: Callable[[], Response], /) -> asyncio.Future[Response]: ...
 
 
-class Mailbox:
+class LoopMailbox:
     """Brings what other threads have to say to the event loop. What comes at the same time wakes it once."""
 
     def __init__(self) -> None:
@@ -69,11 +69,11 @@ class Mailbox:
         if not self._is_awake:
             self._is_awake = True
             try:
-                self._loop.call_soon_threadsafe(self._deliver)
+                self._loop.call_soon_threadsafe(self._deliver_all)
             except RuntimeError:
                 log.warning("An append has ended after the event loop", exc_info=True)
 
-    def _deliver(self) -> None:
+    def _deliver_all(self) -> None:
         self._is_awake = False
         while self._waiting:
             deliver, value = self._waiting.popleft()
@@ -83,7 +83,7 @@ class Mailbox:
                 log.exception("Going on with a request after its append failed")
 
 
-class LoopWork:
+class LoopWorkQueue:
     """Work on the event loop, a few milliseconds at a time. In between the loop reads, accepts and answers others.
 
     A loop accepts one connection in each of its rounds. So a round must be short, however many requests are waiting.
@@ -98,10 +98,10 @@ class LoopWork:
         self._waiting.append(work)
         if not self._is_due:
             self._is_due = True
-            self._loop.call_soon(self._run)
+            self._loop.call_soon(self._run_for_a_moment)
 
-    def _run(self) -> None:
-        end = time.perf_counter() + ROUND_SECONDS
+    def _run_for_a_moment(self) -> None:
+        end = time.perf_counter() + LOOP_WORK_SECONDS
         while self._waiting:
             work = self._waiting.popleft()
             try:
@@ -112,30 +112,36 @@ class LoopWork:
                 break
         self._is_due = bool(self._waiting)
         if self._is_due:
-            self._loop.call_soon(self._run)
+            self._loop.call_soon(self._run_for_a_moment)
 
 
 class DirectAnswers:
     """`new_request` makes a request of a scope and a body, with a share of the memory that has to be closed."""
 
     def __init__(
-        self, application: Quick, new_request: Callable[[Scope, bytes], Request], in_thread: InThread, mailbox: Mailbox
+        self,
+        application: QuickApplication,
+        new_request: Callable[[AsgiScope, bytes], Request],
+        in_thread: RunInThread,
+        mailbox: LoopMailbox,
     ) -> None:
         self._application = application
         self._new_request = new_request
         self._in_thread = in_thread
         self._mailbox = mailbox
-        self.loop_work = LoopWork()
+        self.loop_work = LoopWorkQueue()
 
-    def take(self, scope: Scope, body: bytes, respond: Respond, otherwise: Callable[[], None]) -> None:
+    def take(self, scope: AsgiScope, body: bytes, respond: SendResponse, otherwise: Callable[[], None]) -> None:
         """Answer a whole request by `respond`, or call `otherwise` if that takes longer than a moment."""
         path = scope["raw_path"].decode("latin-1")
-        if len(body) <= MOST_QUICK_BODY and self._application.is_quick(scope["method"], path):
-            self.loop_work.put(partial(self._begin, scope, body, respond, otherwise))
+        if len(body) <= MAX_QUICK_BODY_BYTES and self._application.is_quick(scope["method"], path):
+            self.loop_work.put(partial(self._begin_answer, scope, body, respond, otherwise))
         else:
             otherwise()
 
-    def _begin(self, scope: Scope, body: bytes, respond: Respond, otherwise: Callable[[], None]) -> None:
+    def _begin_answer(
+        self, scope: AsgiScope, body: bytes, respond: SendResponse, otherwise: Callable[[], None]
+    ) -> None:
         request = self._new_request(scope, body)
         connection = connection_of(scope)
         if "content-encoding" in request.headers or (connection is not None and connection.lost):
@@ -149,33 +155,35 @@ class DirectAnswers:
             otherwise()
             return
         except Exception as error:  # noqa: BLE001  # a client always gets a Problem
-            work = logged_problem(error, f"Answering {request.method}")
-        if isinstance(work, Unfinished):
-            go_on = partial(self._go_on, request, work, respond)
+            work = log_problem(error, f"Answering {request.method}")
+        if isinstance(work, UnfinishedAnswer):
+            go_on = partial(self._finish_after_append, request, work, respond)
             work.append.begin(partial(self._mailbox.put, go_on))
         else:
-            self._answer(request, work, respond)
+            self._send_answer(request, work, respond)
 
-    def _go_on(self, request: Request, work: Unfinished, respond: Respond, outcome: AppendResults | Exception) -> None:
+    def _finish_after_append(
+        self, request: Request, work: UnfinishedAnswer, respond: SendResponse, outcome: AppendResults | Exception
+    ) -> None:
         if all_stored(outcome):
             try:
                 answer = work.finish(outcome)
             except Exception as error:  # noqa: BLE001  # a client always gets a Problem
-                answer = logged_problem(error, f"Answering {request.method}")
-            self._answer(request, answer, respond)
+                answer = log_problem(error, f"Answering {request.method}")
+            self._send_answer(request, answer, respond)
         else:
             # What follows now may wait, for another timeline say, or be a long answer.
-            self._from_thread(request, lambda: _response(work.finish(outcome)), respond)
+            self._answer_from_thread(request, lambda: _whole_response(work.finish(outcome)), respond)
 
-    def _answer(self, request: Request, response: Answer, respond: Respond) -> None:
+    def _send_answer(self, request: Request, response: Answer, respond: SendResponse) -> None:
         assert isinstance(response, Response), "handlers that stream are not quick"
-        if len(response.body) > PACKED_IN_A_THREAD:
-            self._from_thread(request, lambda: response, respond)
+        if len(response.body) > THREAD_PACKING_BYTES:
+            self._answer_from_thread(request, lambda: response, respond)
             return
         request.memory.close()
-        respond(negotiation.packed(request, response) if response.body else response)
+        respond(negotiation.pack_body(request, response) if response.body else response)
 
-    def _from_thread(self, request: Request, work: Callable[[], Response], respond: Respond) -> None:
+    def _answer_from_thread(self, request: Request, work: Callable[[], Response], respond: SendResponse) -> None:
         def done(future: asyncio.Future[Response]) -> None:
             request.memory.close()
             if future.cancelled():
@@ -183,10 +191,10 @@ class DirectAnswers:
             try:
                 response = future.result()
             except Exception as error:  # noqa: BLE001  # a client always gets a Problem
-                response = logged_problem(error, f"Answering {request.method}")
+                response = log_problem(error, f"Answering {request.method}")
             respond(response)
 
-        working = self._in_thread(Lane.EVENTS, lambda: negotiation.packed(request, work()))
+        working = self._in_thread(Lane.EVENTS, lambda: negotiation.pack_body(request, work()))
         working.add_done_callback(done)
 
 
@@ -200,12 +208,12 @@ def all_stored(outcome: AppendResults | Exception) -> bool:
     return True
 
 
-def _response(answer: Answer) -> Response:
+def _whole_response(answer: Answer) -> Response:
     assert isinstance(answer, Response), "handlers that stream are not quick"
     return answer
 
 
-def written_response(response: Response, date: bytes, *, keep_alive: bool) -> bytes:
+def response_bytes(response: Response, date: bytes, *, keep_alive: bool) -> bytes:
     """The bytes of a whole answer, with the header that has the date in front of its own."""
     lines = [f"{name}: {value}\r\n" for name, value in response.headers.items()]
     if not keep_alive:

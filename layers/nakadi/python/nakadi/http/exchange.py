@@ -9,18 +9,18 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from nakadi.http.asgi import Message, Receive, Send
-from nakadi.http.direct import status_line, written_response
+from nakadi.http.direct import response_bytes, status_line
 from nakadi.http.message import Response
 
 log = logging.getLogger(__name__)
 
-Application = Callable[[Message, Receive, Send], Awaitable[None]]
+AsgiCallable = Callable[[Message, Receive, Send], Awaitable[None]]
 """An application of ASGI."""
 
-CONTROL_CHARACTER = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+CONTROL_CHARACTER_PATTERN = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 
 
-class Dated(Protocol):
+class DateHeaderSource(Protocol):
     """What knows the time."""
 
     date: bytes
@@ -33,7 +33,7 @@ class ExchangeConnection(Protocol):
     def write(self, data: bytes) -> None:
         """Write, or do nothing if the connection is being closed."""
 
-    async def drained(self) -> None:
+    async def wait_until_drained(self) -> None:
         """Return when the client has read most of what was written."""
 
     def resume_reading(self) -> None:
@@ -42,7 +42,7 @@ class ExchangeConnection(Protocol):
     def close(self) -> None:
         """Close when everything is written."""
 
-    def go_on_behind(self, exchange: Exchange) -> None:
+    def go_on_after(self, exchange: Exchange) -> None:
         """Go on with the next request, now that this one is answered."""
 
 
@@ -58,7 +58,7 @@ class Exchange:
         self,
         connection: ExchangeConnection,
         scope: Message,
-        dated: Dated,
+        dated: DateHeaderSource,
         *,
         is_http_1_0: bool,
         keep_alive: bool,
@@ -108,7 +108,7 @@ class Exchange:
         if self._changed is not None:
             self._changed.set()
 
-    async def run(self, application: Application) -> None:
+    async def run(self, application: AsgiCallable) -> None:
         try:
             await application(self.scope, self.receive, self.send)
         except Exception:
@@ -133,7 +133,7 @@ class Exchange:
 
     async def send(self, message: Message) -> None:
         if not self.disconnected:
-            await self._connection.drained()
+            await self._connection.wait_until_drained()
         if self.disconnected:
             return
         if not self.response_started:
@@ -147,7 +147,7 @@ class Exchange:
         closes = False
         for each, value in headers:
             name = each.lower()
-            if CONTROL_CHARACTER.search(value):
+            if CONTROL_CHARACTER_PATTERN.search(value):
                 raise ValueError(f"a header that cannot be sent: {name!r}")
             if name == b"content-length":
                 length = int(value)
@@ -186,11 +186,11 @@ class Exchange:
             self.response_complete = True
             if self._changed is not None:
                 self._changed.set()
-            self._connection.go_on_behind(self)
+            self._connection.go_on_after(self)
 
     def respond(self, response: Response) -> None:
         """Send a whole answer. The client may have gone since it asked."""
         if not self.disconnected:
             self.response_started = self.response_complete = True
-            self._connection.write(written_response(response, self._dated.date, keep_alive=self.keep_alive))
-            self._connection.go_on_behind(self)
+            self._connection.write(response_bytes(response, self._dated.date, keep_alive=self.keep_alive))
+            self._connection.go_on_after(self)

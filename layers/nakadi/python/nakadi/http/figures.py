@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from nakadi.event_types.system_event_types import ACCESS_LOG, KPI_EVENT_TYPES
-from nakadi.http.message import Answer, Outlet, Request, Streaming, is_about_figures
+from nakadi.http.message import Answer, Outlet, Request, StreamingResponse, is_about_kpis
 
 if TYPE_CHECKING:
     import asyncio
@@ -27,10 +27,10 @@ class RequestFigures:
 
     def __call__(self, request: Request, answer: Answer, began: float) -> Answer:
         # A reader of figures makes requests, and would never come to their end if each of these were a figure again.
-        is_about_them = is_about_figures.get() or request.path_parameters.get("name") in KPI_EVENT_TYPES
+        is_about_them = is_about_kpis.get() or request.path_parameters.get("name") in KPI_EVENT_TYPES
         if is_about_them or request.path.startswith(UNCOUNTED):
             return answer
-        if not isinstance(answer, Streaming):
+        if not isinstance(answer, StreamingResponse):
             if self._figures.is_collecting(ACCESS_LOG):
                 self._record(request, answer.status, began, len(answer.body))
             return answer

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 # What a request has to have taken so that giving memory back to the system is worth a few milliseconds.
-WORTH_RETURNING = 4 * 1024 * 1024
+MIN_BYTES_TO_TRIM = 4 * 1024 * 1024
 
 
-class Memory:
+class RequestMemory:
     """How much memory requests may take, and have taken. Threads share it."""
 
     def __init__(self, limit: int) -> None:
@@ -42,9 +42,9 @@ class Memory:
     def taken(self) -> int:
         return self._taken
 
-    def share(self) -> Share:
+    def share(self) -> MemoryShare:
         """The part of a new request; it has to be closed."""
-        return Share(self)
+        return MemoryShare(self)
 
     def take(self, size: int, share: int) -> None:
         """Take more for a request that has a share of so many bytes; raises `TooLarge` or `TryLater`."""
@@ -60,10 +60,10 @@ class Memory:
             self._taken -= size
 
 
-class Share:
-    """What one request has taken. Without a `Memory` there is no limit."""
+class MemoryShare:
+    """What one request has taken. Without a `RequestMemory` there is no limit."""
 
-    def __init__(self, memory: Memory | None = None) -> None:
+    def __init__(self, memory: RequestMemory | None = None) -> None:
         self._memory = memory
         # An edge closes it while a thread may still be at work for a request that was given up.
         self._lock = threading.Lock()
@@ -79,7 +79,7 @@ class Share:
                 self._memory.take(size, self.taken)
                 self.taken += size
 
-    def give_back_beyond(self, taken: int) -> None:
+    def give_back_to(self, taken: int) -> None:
         """Give back what was taken since this much was, for work that is begun anew."""
         with self._lock:
             if self._memory is not None and not self._closed:
@@ -94,7 +94,7 @@ class Share:
             self._closed = True
 
 
-UNLIMITED = Share()
+UNLIMITED_SHARE = MemoryShare()
 """The share of requests whose memory has no limit."""
 
 
@@ -117,7 +117,7 @@ def _malloc_trim() -> Callable[[int], int] | None:
 # Requests and responses -----------------------------------------------------------------------------------------------
 
 
-is_about_figures: ContextVar[bool] = ContextVar("is_about_figures", default=False)
+is_about_kpis: ContextVar[bool] = ContextVar("is_about_kpis", default=False)
 """Set by handlers that find that the request being answered reads figures (KPIs) by way of a subscription."""
 
 JSON = "application/json"
@@ -143,7 +143,7 @@ class Request(Struct, frozen=True, kw_only=True):
     flow_id: str = ""
     path_parameters: Mapping[str, str] = field(default_factory=dict)
     gone: Callable[[], bool] = client_never_gone
-    memory: Share = UNLIMITED
+    memory: MemoryShare = UNLIMITED_SHARE
 
     def may_have_body(self) -> bool:
         """Not every version of HTTP announces one."""
@@ -160,8 +160,8 @@ class Request(Struct, frozen=True, kw_only=True):
         text = (self.parameter(name) or "").strip()
         if not text:
             return default
-        number = integer_of(text)
-        if number is None or not fits(number, bits):
+        number = parse_integer(text)
+        if number is None or not fits_bits(number, bits):
             raise Malformed(f"Failed to convert value '{text}' of parameter '{name}' to a number of {bits} bits")
         return number
 
@@ -177,22 +177,24 @@ class Request(Struct, frozen=True, kw_only=True):
         raise Malformed(f"Failed to convert value '{text}' of parameter '{name}' to true or false")
 
 
-def integer_of(text: str) -> int | None:
+def parse_integer(text: str) -> int | None:
     """A whole number in digits, None if the text is none; Python would also read `1_000` and other scripts' digits."""
     return int(text) if re.fullmatch(r"[+-]?[0-9]{1,20}", text) else None
 
 
-def fits(number: int, bits: int) -> bool:
+def fits_bits(number: int, bits: int) -> bool:
     """Whether a signed integer of so many bits can hold the number."""
     return -(1 << (bits - 1)) <= number < 1 << (bits - 1)
 
 
 def headers_of(pairs: Iterable[tuple[str, str]]) -> Mapping[str, str]:
     """Headers as requests have them: names in lower case, values of one name joined by commas."""
-    return {name: ", ".join(values) for name, values in grouped((name.lower(), value) for name, value in pairs).items()}
+    return {
+        name: ", ".join(values) for name, values in group_values((name.lower(), value) for name, value in pairs).items()
+    }
 
 
-def grouped(pairs: Iterable[tuple[str, str]]) -> Mapping[str, list[str]]:
+def group_values(pairs: Iterable[tuple[str, str]]) -> Mapping[str, list[str]]:
     """The values of each name, in their order."""
     collected: dict[str, list[str]] = {}
     for name, value in pairs:
@@ -240,7 +242,7 @@ class ClientGone(ConnectionError):
     """Raised by a write to a client that is no longer there."""
 
 
-class Streaming(Struct, frozen=True):
+class StreamingResponse(Struct, frozen=True):
     """A response whose body is made while it is sent: headers go out at once, then `serve` writes until it returns.
 
     `serve` is never called for a `HEAD`, nor for a client that has already gone; for the latter `given_up` is, in a
@@ -254,26 +256,26 @@ class Streaming(Struct, frozen=True):
     given_up: Callable[[], None] = lambda: None
 
 
-Answer = Response | Streaming
+Answer = Response | StreamingResponse
 
 AnswerSteps = Generator[Append, AppendResults, Answer]
 """The steps to an answer: appends that it depends on. After one that was stored as a whole comes the answer."""
 
 
-class Unfinished(Struct, frozen=True):
+class UnfinishedAnswer(Struct, frozen=True):
     """A request whose answer depends on an append that is still to be made; `resume` goes on with its outcome."""
 
     append: Append
-    resume: Callable[[AppendResults | Exception], Answer | Unfinished]
+    resume: Callable[[AppendResults | Exception], Answer | UnfinishedAnswer]
 
     def finish(self, outcome: AppendResults | Exception) -> Answer:
         """Go on to the end, and wait for every further append."""
-        return completed(self.resume(outcome))
+        return complete_answer(self.resume(outcome))
 
 
-def completed(work: Answer | Unfinished) -> Answer:
+def complete_answer(work: Answer | UnfinishedAnswer) -> Answer:
     """The answer of work that has begun, once every append that it needs has been made."""
-    while isinstance(work, Unfinished):
+    while isinstance(work, UnfinishedAnswer):
         try:
             outcome: AppendResults | Exception = work.append.run()
         except Exception as error:  # noqa: BLE001  # it is the handler's to judge
@@ -285,9 +287,9 @@ def completed(work: Answer | Unfinished) -> Answer:
 # Requests of servers that speak ASGI ----------------------------------------------------------------------------------
 
 
-Scope = Mapping[str, Any]
+AsgiScope = Mapping[str, Any]
 
-WHOLE_URL = re.compile(r"^https?://[^/?]*", re.IGNORECASE)
+SCHEME_AND_HOST = re.compile(r"^https?://[^/?]*", re.IGNORECASE)
 
 
 class ClosableConnection(Protocol):
@@ -306,12 +308,15 @@ class ClosableConnection(Protocol):
 
 
 def request_of(
-    scope: Scope, body: bytes = b"", memory: Share = UNLIMITED, is_draining: Callable[[], bool] = client_never_gone
+    scope: AsgiScope,
+    body: bytes = b"",
+    memory: MemoryShare = UNLIMITED_SHARE,
+    is_draining: Callable[[], bool] = client_never_gone,
 ) -> Request:
     """The request. What is wrong with its URL is for the application to say."""
     raw_path = scope["raw_path"].decode("latin-1")
     if not raw_path.startswith("/"):
-        raw_path = WHOLE_URL.sub("", raw_path) or "/"
+        raw_path = SCHEME_AND_HOST.sub("", raw_path) or "/"
     query = scope["query_string"].decode("latin-1")
     pairs = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in scope["headers"]]
     headers: Mapping[str, str] = dict(pairs)
@@ -320,7 +325,7 @@ def request_of(
         method=scope["method"],
         path=unquote(raw_path) if "%" in raw_path else raw_path,
         target=f"{raw_path}?{query}" if query else raw_path,
-        query=query_of(query) if query else {},
+        query=parse_query(query) if query else {},
         headers=headers if len(headers) == len(pairs) else headers_of(pairs),
         body=body,
         # Long work should be given up: who asked may be gone, or will have to ask another process.
@@ -330,11 +335,11 @@ def request_of(
     )
 
 
-def query_of(query: str) -> Mapping[str, tuple[str, ...]]:
-    return {name: tuple(values) for name, values in grouped(parse_qsl(query, keep_blank_values=True)).items()}
+def parse_query(query: str) -> Mapping[str, tuple[str, ...]]:
+    return {name: tuple(values) for name, values in group_values(parse_qsl(query, keep_blank_values=True)).items()}
 
 
-def connection_of(scope: Scope) -> ClosableConnection | None:
+def connection_of(scope: AsgiScope) -> ClosableConnection | None:
     found: ClosableConnection | None = scope.get("state", {}).get("connection")
     return found
 
@@ -343,19 +348,19 @@ def connection_of(scope: Scope) -> ClosableConnection | None:
 
 
 # Slashes, backslashes, semicolons and control characters that could make two readers see two different paths.
-SUSPICIOUS = re.compile(r"//|;|\\|%2f|%5c|%3b|%0[0-9a-f]|%1[0-9a-f]|%25|/\.{1,2}(/|$)|%2e", re.IGNORECASE)
-HALF_AN_ESCAPE = re.compile(r"%(?![0-9a-f]{2})", re.IGNORECASE)
+SUSPICIOUS_PATH = re.compile(r"//|;|\\|%2f|%5c|%3b|%0[0-9a-f]|%1[0-9a-f]|%25|/\.{1,2}(/|$)|%2e", re.IGNORECASE)
+INCOMPLETE_ESCAPE = re.compile(r"%(?![0-9a-f]{2})", re.IGNORECASE)
 
 
-def checked_path(request: Request) -> str:
+def check_path(request: Request) -> str:
     """The path as it was sent, still escaped. Raises `Malformed` for a flow id or a URL that cannot be accepted."""
     target, path = request.target, request.target.partition("?")[0]
     # It goes into every event of the request, and into every line of the log.
     if len(request.headers.get("x-flow-id", "")) > MAX_CHARACTERS:
         raise Malformed(f"X-Flow-Id has more than {MAX_CHARACTERS} characters")
-    if SUSPICIOUS.search(path):
+    if SUSPICIOUS_PATH.search(path):
         raise Malformed("The request was rejected because its URL is not normal")
-    if not target.isascii() or ("%" in target and HALF_AN_ESCAPE.search(target)):
+    if not target.isascii() or ("%" in target and INCOMPLETE_ESCAPE.search(target)):
         raise Malformed(
             "The request was rejected because its URL has characters that are not escaped as they should be"
         )

@@ -11,23 +11,25 @@ import zstandard
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nakadi.http.message import JSON, Answer, Request, Response, Share
+from nakadi.http.message import JSON, Answer, MemoryShare, Request, Response
 from nakadi.http.problem import NotAcceptable, UnsupportedMediaType
 from nakadi.model.outcomes import Malformed, TooLarge
 
 OLD_PROBLEM_JSON = "application/x.problem+json"
 
-WORD = r"[a-z0-9!#$%&'*+.^_`|~-]+"
-JSON_TYPE = re.compile(rf"application/(json|{WORD}\+json)", re.IGNORECASE | re.ASCII)
-PARAMETER = re.compile(rf"({WORD})\s*=\s*({WORD}|\"([\x20!#-\[\]-~]|\\[\x20-~])*+\")", re.IGNORECASE | re.ASCII)
-QUALITY = re.compile(r"0?\.\d+|[01]\.?|0\.\d*|1\.0*")
+WORD_PATTERN = r"[a-z0-9!#$%&'*+.^_`|~-]+"
+JSON_TYPE_PATTERN = re.compile(rf"application/(json|{WORD_PATTERN}\+json)", re.IGNORECASE | re.ASCII)
+PARAMETER_PATTERN = re.compile(
+    rf"({WORD_PATTERN})\s*=\s*({WORD_PATTERN}|\"([\x20!#-\[\]-~]|\\[\x20-~])*+\")", re.IGNORECASE | re.ASCII
+)
+QUALITY_PATTERN = re.compile(r"0?\.\d+|[01]\.?|0\.\d*|1\.0*")
 
 # The ranges that JSON lies in, the most exact one first.
-RANGES_OF_JSON = (JSON, "application/*+json", "application/*", "*/*", "*")
+JSON_MEDIA_RANGES = (JSON, "application/*+json", "application/*", "*/*", "*")
 
 # What stands between commas or semicolons. A quotation that does not end goes on to the end of the header, so that
 # every character is looked at once.
-BETWEEN = {mark: re.compile(rf'(?:[^{mark}"]++|"(?:[^"\\]++|\\.)*+"?)++', re.DOTALL) for mark in ",;"}
+TEXT_BETWEEN_SEPARATORS = {mark: re.compile(rf'(?:[^{mark}"]++|"(?:[^"\\]++|\\.)*+"?)++', re.DOTALL) for mark in ",;"}
 
 
 class _MediaRange(Struct, frozen=True):
@@ -42,81 +44,83 @@ class _MediaRange(Struct, frozen=True):
 def check_content_type(request: Request) -> None:
     """Raise `UnsupportedMediaType` for a body that is not JSON by its name, of a method whose bodies mean something."""
     content_type = request.headers.get("content-type", "")
-    if request.method in ("POST", "PUT", "PATCH") and not JSON_TYPE.fullmatch(content_type.partition(";")[0].strip()):
+    if request.method in ("POST", "PUT", "PATCH") and not JSON_TYPE_PATTERN.fullmatch(
+        content_type.partition(";")[0].strip()
+    ):
         raise UnsupportedMediaType(f"Content type '{content_type}' not supported")
 
 
-def negotiated(request: Request, answer: Answer) -> Answer:
+def negotiate_type(request: Request, answer: Answer) -> Answer:
     """An answer in JSON, under the name that the client asks for. Raises `NotAcceptable` if it accepts none.
 
     Only the body of a success is negotiated. By then the work is done, so a client that is refused may have changed
     something; refusing it before would refuse those as well whose success has no body to read.
     """
-    name = json_name(request.headers.get("accept", ""))
+    name = json_type_for(request.headers.get("accept", ""))
     if name is None:
         raise NotAcceptable("Could not find acceptable representation")
     return answer if name == JSON else replace(answer, headers={**answer.headers, "content-type": name})
 
 
-def adapted(request: Request, problem: Response) -> Response:
+def adapt_problem_type(request: Request, problem: Response) -> Response:
     """The Problem under its older name if the client prefers that; otherwise as it is."""
-    name = json_name(request.headers.get("accept", ""))
+    name = json_type_for(request.headers.get("accept", ""))
     if name is not None and name.partition(";")[0] == OLD_PROBLEM_JSON:
         return replace(problem, headers={**problem.headers, "content-type": OLD_PROBLEM_JSON})
     return problem
 
 
-def json_name(accept: str) -> str | None:
+def json_type_for(accept: str) -> str | None:
     """The media type under which an `Accept` header wants JSON, None if it wants none; an empty one has no wishes."""
     if accept.strip() in ("", "*/*", JSON):
         return JSON
-    ranges = _ranges(accept)
+    ranges = _parse_accept(accept)
     quality_of_json = _quality_of_json({each.media: each.quality for each in ranges})
     for each in ranges:
-        if each.media in RANGES_OF_JSON[1:] and quality_of_json:
+        if each.media in JSON_MEDIA_RANGES[1:] and quality_of_json:
             return JSON
-        if each.quality and JSON_TYPE.fullmatch(each.media) and each.charset in ("", "utf-8", "utf8"):
+        if each.quality and JSON_TYPE_PATTERN.fullmatch(each.media) and each.charset in ("", "utf-8", "utf8"):
             return each.media + each.parameters
     return None
 
 
-def preferred(accept: str, *names: str) -> str | None:
+def preferred_type(accept: str, *names: str) -> str | None:
     """Which of these media types an `Accept` header names and likes best, or names first; None if it names none."""
-    return next((each.media for each in _ranges(accept) if each.quality and each.media in names), None)
+    return next((each.media for each in _parse_accept(accept) if each.quality and each.media in names), None)
 
 
-def text_of_metrics(accept: str) -> str | None:
+def metrics_type_for(accept: str) -> str | None:
     """Which text format of Prometheus an `Accept` header likes best; None if it prefers JSON or names none.
 
     Clients that are no Prometheus name `text/plain` without a version, and have always got JSON.
     """
-    for each in _ranges(accept):
+    for each in _parse_accept(accept):
         versioned = each.media == "text/plain" and ";version=" in each.parameters
         if each.quality and (versioned or each.media == "application/openmetrics-text"):
             return each.media
-        if each.quality and (each.media in RANGES_OF_JSON or JSON_TYPE.fullmatch(each.media)):
+        if each.quality and (each.media in JSON_MEDIA_RANGES or JSON_TYPE_PATTERN.fullmatch(each.media)):
             return None
     return None
 
 
 def _quality_of_json(qualities: Mapping[str, float]) -> float:
     """What names JSON more exactly decides: `application/json;q=0, */*` is for everything but JSON."""
-    return next((qualities[media] for media in RANGES_OF_JSON if media in qualities), 0.0)
+    return next((qualities[media] for media in JSON_MEDIA_RANGES if media in qualities), 0.0)
 
 
-def _ranges(accept: str) -> list[_MediaRange]:
+def _parse_accept(accept: str) -> list[_MediaRange]:
     """The ranges of the header, the best first."""
-    return sorted(_readable(accept), key=lambda each: -each.quality)
+    return sorted(_readable_ranges(accept), key=lambda each: -each.quality)
 
 
-def _readable(accept: str) -> Iterator[_MediaRange]:
+def _readable_ranges(accept: str) -> Iterator[_MediaRange]:
     """The ranges of the header that can be read; the others count as if they were not there."""
-    for text in BETWEEN[","].findall(accept):
-        media, *rest = [each.strip() for each in BETWEEN[";"].findall(text)] or [""]
-        read = [PARAMETER.fullmatch(each) for each in rest if "=" in each]
+    for text in TEXT_BETWEEN_SEPARATORS[","].findall(accept):
+        media, *rest = [each.strip() for each in TEXT_BETWEEN_SEPARATORS[";"].findall(text)] or [""]
+        read = [PARAMETER_PATTERN.fullmatch(each) for each in rest if "=" in each]
         parameters = [(each[1].lower(), each[2]) for each in read if each]
         values = dict(parameters)
-        if len(parameters) == len(read) and QUALITY.fullmatch(values.get("q", "1")):
+        if len(parameters) == len(read) and QUALITY_PATTERN.fullmatch(values.get("q", "1")):
             yield _MediaRange(
                 media=media.lower(),
                 quality=float(values.get("q", "1")),
@@ -129,56 +133,56 @@ def _readable(accept: str) -> Iterator[_MediaRange]:
 
 
 # An honest batch of events stays far below; a bomb does not get further.
-MAX_UNPACKED = 64 * 1024 * 1024
+MAX_UNPACKED_BYTES = 64 * 1024 * 1024
 # What one step of unpacking makes in memory at most, for gzip; it may be 32 times that for zstd, whose packed bytes are
 # therefore taken in small slices.
-PIECE = 256 * 1024
+UNPACKED_PIECE_BYTES = 256 * 1024
 GZIP_SLICE = 16 * 1024
 ZSTD_SLICE = 256
 # Every member of a gzip body costs a fresh state; parallel packers make one per 64 KB or more.
 MAX_MEMBERS = 10_000
 # Below this, packing makes the reply slower and hardly shorter than the packets that carry it.
-MIN_PACKED = 1024
+MIN_PACKED_BYTES = 1024
 # Packs nearly as well as higher levels, in a third of their time.
-LEVEL = 4
+GZIP_LEVEL = 4
 
 
-def check(request: Request) -> None:
+def check_content_encoding(request: Request) -> None:
     """Raise `NotAcceptable` for a method whose bodies are never packed."""
     if "content-encoding" in request.headers and request.method != "POST":
         raise NotAcceptable(f"{request.method} method doesn't support gzip content encoding")
 
 
-def unpacked(request: Request, most: int | None = None) -> Request:
+def unpack_body(request: Request, most: int | None = None) -> Request:
     """The request with its body as it was before the client packed it, of so many bytes at most."""
-    most = MAX_UNPACKED if most is None else most
+    most = MAX_UNPACKED_BYTES if most is None else most
     encoding = request.headers.get("content-encoding", "").lower()
     if "gzip" in encoding:
-        return replace(request, body=_bounded(_gunzip(request.body), most, request.memory))
+        return replace(request, body=_join_bounded(_gunzip(request.body), most, request.memory))
     if "zstd" in encoding:
-        return replace(request, body=_bounded(_unzstd(request.body), most, request.memory))
+        return replace(request, body=_join_bounded(_unzstd(request.body), most, request.memory))
     return request
 
 
-def packed(request: Request, response: Response) -> Response:
+def pack_body(request: Request, response: Response) -> Response:
     """The response as the client of this request may best have it: packed with gzip, or as it is."""
-    if request.method not in ("GET", "POST") or len(response.body) < MIN_PACKED:
+    if request.method not in ("GET", "POST") or len(response.body) < MIN_PACKED_BYTES:
         return response
     headers = {**response.headers, "vary": "Accept-Encoding"}
     if not wants_gzip(request.headers.get("accept-encoding", "")):
         return replace(response, headers=headers)
-    body = gzip.compress(response.body, LEVEL, mtime=0)
+    body = gzip.compress(response.body, GZIP_LEVEL, mtime=0)
     return replace(response, headers={**headers, "content-encoding": "gzip"}, body=body)
 
 
 def wants_gzip(accept_encoding: str) -> bool:
     """Whether an `Accept-Encoding` header prefers gzip to no packing at all."""
-    weights = dict(_weight(each) for each in accept_encoding.lower().split(",") if each.strip())
+    weights = dict(_parse_weight(each) for each in accept_encoding.lower().split(",") if each.strip())
     gzip_weight = weights.get("gzip", weights.get("x-gzip", weights.get("*", 0.0)))
     return gzip_weight > 0 and gzip_weight >= weights.get("identity", 0.0)
 
 
-def may_read_the_socket(headers: Mapping[str, str]) -> bool:
+def may_read_socket_directly(headers: Mapping[str, str]) -> bool:
     """Whether a client may read a stream from the socket, beside its HTTP library, which has read it until then.
 
     pynakadi does so on sockets of requests: it loses what the library read together with the headers. Clients that ask
@@ -195,7 +199,7 @@ class StreamPacker:
     """
 
     def __init__(self) -> None:
-        self._packer = zlib.compressobj(LEVEL, wbits=16 + 12, memLevel=5)
+        self._packer = zlib.compressobj(GZIP_LEVEL, wbits=16 + 12, memLevel=5)
 
     def pack(self, chunk: bytes) -> bytes:
         return self._packer.compress(chunk) + self._packer.flush(zlib.Z_SYNC_FLUSH)
@@ -204,13 +208,13 @@ class StreamPacker:
         return self._packer.flush()
 
 
-def _weight(part: str) -> tuple[str, float]:
+def _parse_weight(part: str) -> tuple[str, float]:
     coding, _, parameters = part.partition(";")
     found = re.search(r"(?:^|;)\s*q\s*=\s*([01](?:\.\d*)?|\.\d+)\s*(?:;|$)", parameters)
     return coding.strip(), float(found[1]) if found else 1.0
 
 
-def _bounded(pieces: Iterator[bytes], most: int, memory: Share) -> bytes:
+def _join_bounded(pieces: Iterator[bytes], most: int, memory: MemoryShare) -> bytes:
     whole = bytearray()
     for piece in pieces:
         memory.take(len(piece))
@@ -223,14 +227,14 @@ def _bounded(pieces: Iterator[bytes], most: int, memory: Share) -> bytes:
 def _gunzip(packed_body: bytes) -> Iterator[bytes]:
     if packed_body[:2] != b"\x1f\x8b":
         raise Malformed("Not in GZIP format")
-    return _members(packed_body, GZIP_SLICE, _GzipMember)
+    return _unpack_members(packed_body, GZIP_SLICE, _GzipMember)
 
 
 def _unzstd(packed_body: bytes) -> Iterator[bytes]:
-    return _members(packed_body, ZSTD_SLICE, _ZstdMember)
+    return _unpack_members(packed_body, ZSTD_SLICE, _ZstdMember)
 
 
-def _members(
+def _unpack_members(
     packed_body: bytes, slice_size: int, new_member: Callable[[], _GzipMember | _ZstdMember]
 ) -> Iterator[bytes]:
     """Unpack members that follow each other; the body has to end where the last of them does."""
@@ -267,7 +271,7 @@ class _GzipMember:
 
     def unpack(self, part: bytes) -> Iterator[bytes]:
         while part and not self._unpacker.eof:
-            yield self._unpacker.decompress(part, PIECE)
+            yield self._unpacker.decompress(part, UNPACKED_PIECE_BYTES)
             part = self._unpacker.unconsumed_tail
 
 

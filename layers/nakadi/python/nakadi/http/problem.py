@@ -33,19 +33,19 @@ class UnsupportedMediaType(outcomes.Outcome):
     """Raised when the body comes in a form that this path does not read."""
 
 
-class TooSlow(outcomes.Outcome):
+class RequestTooSlow(outcomes.Outcome):
     """Raised when a client takes too long to send what it announced."""
 
 
 # First match wins, so that a family's special members stand before it.
-STATUS_OF: tuple[tuple[type[Exception], HTTPStatus], ...] = (
+STATUS_BY_OUTCOME: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (outcomes.Malformed, HTTPStatus.BAD_REQUEST),
     (outcomes.NotAuthenticated, HTTPStatus.UNAUTHORIZED),
     (outcomes.NotPermitted, HTTPStatus.FORBIDDEN),
     (outcomes.NotFound, HTTPStatus.NOT_FOUND),
     (MethodNotAllowed, HTTPStatus.METHOD_NOT_ALLOWED),
     (NotAcceptable, HTTPStatus.NOT_ACCEPTABLE),
-    (TooSlow, HTTPStatus.REQUEST_TIMEOUT),
+    (RequestTooSlow, HTTPStatus.REQUEST_TIMEOUT),
     (outcomes.Conflict, HTTPStatus.CONFLICT),
     (outcomes.UnusableCursor, HTTPStatus.PRECONDITION_FAILED),
     (outcomes.TooLarge, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
@@ -57,16 +57,16 @@ STATUS_OF: tuple[tuple[type[Exception], HTTPStatus], ...] = (
 )
 
 # Something was changed between a read and a write. A repeated request reads it as it is now.
-RACES = (AssignmentChanged, ChangedMeanwhile, SealedTopic, UnknownTopic)
-RACE_LOST = "This was changed by others meanwhile, please repeat request"
+LOST_RACES = (AssignmentChanged, ChangedMeanwhile, SealedTopic, UnknownTopic)
+LOST_RACE_DETAIL = "This was changed by others meanwhile, please repeat request"
 
 # What went wrong inside is for operators: they find it in the log, by the ticket that clients are given.
-NO_ANSWER = "A part of the broker does not answer at the moment, please repeat request"
+NO_ANSWER_DETAIL = "A part of the broker does not answer at the moment, please repeat request"
 
 # How long a client may sensibly wait before it tries again, in seconds.
-RETRY_AFTER = "1"
+RETRY_AFTER_SECONDS = "1"
 
-CONSTRAINT_VIOLATION = "https://zalando.github.io/problem/constraint-violation"
+CONSTRAINT_VIOLATION_TYPE = "https://zalando.github.io/problem/constraint-violation"
 
 
 def problem_of(error: Exception) -> Response:
@@ -75,22 +75,26 @@ def problem_of(error: Exception) -> Response:
     Of a fault it shows nothing but what was written for clients.
     """
     if isinstance(error, outcomes.MalformedFields):
-        return _constraint_violations(error)
-    if isinstance(error, RACES):
-        return problem_of(outcomes.TryLater(RACE_LOST))
-    status = next((status for kind, status in STATUS_OF if isinstance(error, kind)), None)
+        return _constraint_violations_problem(error)
+    if isinstance(error, LOST_RACES):
+        return problem_of(outcomes.TryLater(LOST_RACE_DETAIL))
+    status = next((status for kind, status in STATUS_BY_OUTCOME if isinstance(error, kind)), None)
     if status is None:
-        return _problem(
-            HTTPStatus.INTERNAL_SERVER_ERROR, f"An internal error happened. Please report it. ({_ticket()})"
+        return _problem_response(
+            HTTPStatus.INTERNAL_SERVER_ERROR, f"An internal error happened. Please report it. ({_new_ticket()})"
         )
     if isinstance(error, outcomes.Unavailable):
-        return _problem(status, error.public or f"{NO_ANSWER} ({_ticket()})", headers=_headers(error, status))
+        return _problem_response(
+            status, error.public or f"{NO_ANSWER_DETAIL} ({_new_ticket()})", headers=_problem_headers(error, status)
+        )
     if isinstance(error, outcomes.Violations):
-        return _violations(error, status)
-    return _problem(status, str(error), headers=_headers(error, status), reasons=_reasons(error))
+        return _violations_problem(error, status)
+    return _problem_response(
+        status, str(error), headers=_problem_headers(error, status), reasons=_incompatibility_reasons(error)
+    )
 
 
-def logged_problem(error: Exception, during: str) -> Response:
+def log_problem(error: Exception, during: str) -> Response:
     """The Problem that answers an error. A fault goes into the log with it, so that its ticket leads to the cause."""
     problem = problem_of(error)
     if problem.status >= 500 and not isinstance(error, outcomes.Outcome):
@@ -101,25 +105,25 @@ def logged_problem(error: Exception, during: str) -> Response:
 def token_problem(error: outcomes.NotAuthenticated | outcomes.NotPermitted) -> Response:
     """What the token layer answers; clients know it by its own type and as plain JSON."""
     status = HTTPStatus.UNAUTHORIZED if isinstance(error, outcomes.NotAuthenticated) else HTTPStatus.FORBIDDEN
-    body = _body(status, error.detail, problem_type=f"https://httpstatus.es/{status.value}")
+    body = _problem_members(status, error.detail, problem_type=f"https://httpstatus.es/{status.value}")
     headers = {"www-authenticate": "Bearer"} if status is HTTPStatus.UNAUTHORIZED else {}
     return Response(status.value, {"content-type": JSON, **headers}, json_text(body))
 
 
-def _violations(error: outcomes.Violations, status: HTTPStatus) -> Response:
+def _violations_problem(error: outcomes.Violations, status: HTTPStatus) -> Response:
     """Its members come in an order of their own, by which clients know it."""
     plain = problem_body(status, error.detail)
     body = {name: plain[name] for name in ("type", "status", "detail", "title")}
     return Response(status.value, {"content-type": PROBLEM_JSON}, json_text(body))
 
 
-def _constraint_violations(error: outcomes.MalformedFields) -> Response:
+def _constraint_violations_problem(error: outcomes.MalformedFields) -> Response:
     listed = [{"field": each.path, "message": each.message} for each in error.violations]
-    body = {"violations": listed, "type": CONSTRAINT_VIOLATION, "status": 400, "title": "Constraint Violation"}
+    body = {"violations": listed, "type": CONSTRAINT_VIOLATION_TYPE, "status": 400, "title": "Constraint Violation"}
     return Response(400, {"content-type": PROBLEM_JSON}, json_text(body))
 
 
-def _problem(
+def _problem_response(
     status: HTTPStatus,
     detail: str,
     *,
@@ -134,30 +138,30 @@ def _problem(
 
 def problem_body(status: HTTPStatus, detail: str) -> dict[str, Any]:
     """A plain Problem's members, for those who write the response themselves."""
-    return _body(status, detail, problem_type=f"http://httpstatus.es/{status.value}")
+    return _problem_members(status, detail, problem_type=f"http://httpstatus.es/{status.value}")
 
 
-def _body(status: HTTPStatus, detail: str, problem_type: str) -> dict[str, Any]:
+def _problem_members(status: HTTPStatus, detail: str, problem_type: str) -> dict[str, Any]:
     body: dict[str, Any] = {"type": problem_type, "title": status.phrase, "status": status.value}
     return body | {"detail": detail} if detail else body
 
 
-def _reasons(error: Exception) -> list[dict[str, str]]:
+def _incompatibility_reasons(error: Exception) -> list[dict[str, str]]:
     if not isinstance(error, outcomes.IncompatibleSchema):
         return []
     return [{"rule": each.rule, "path": each.path, "explanation": each.explanation} for each in error.reasons]
 
 
-def _headers(error: Exception, status: HTTPStatus) -> dict[str, str]:
+def _problem_headers(error: Exception, status: HTTPStatus) -> dict[str, str]:
     if isinstance(error, MethodNotAllowed):
         return {"allow": error.allowed}
     if isinstance(error, UnsupportedMediaType):
         return {"accept": f"{JSON}, application/*+json"}
     if status is HTTPStatus.SERVICE_UNAVAILABLE:
-        return {"retry-after": RETRY_AFTER}
+        return {"retry-after": RETRY_AFTER_SECONDS}
     return {}
 
 
-def _ticket() -> str:
+def _new_ticket() -> str:
     alphabet = string.ascii_letters + string.digits
     return "ETI" + "".join(secrets.choice(alphabet) for _ in range(24))

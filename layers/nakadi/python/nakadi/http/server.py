@@ -15,7 +15,7 @@ from email.utils import formatdate
 from typing import Protocol
 
 from nakadi.common.metrics import Metrics
-from nakadi.http.asgi import Answering, Edge, Limits, asgi_application
+from nakadi.http.asgi import AnsweringApp, AsgiApplication, RequestLimits, asgi_application
 from nakadi.http.connection import Connection, ServerState
 
 # Longer than load balancers keep an idle connection, so that the server never closes it under a request.
@@ -45,7 +45,7 @@ def tune_interpreter() -> None:
     gc.set_threshold(50_000, 20, 100)
 
 
-def listen(host: str, port: int) -> socket.socket:
+def open_listening_socket(host: str, port: int) -> socket.socket:
     """A socket that accepts connections from now on; port 0 takes a free one."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family, backlog=BACKLOG)
@@ -69,15 +69,15 @@ class Server:
 
     def __init__(
         self,
-        application: Answering,
+        application: AnsweringApp,
         *,
         threads: int = 64,
         grace_seconds: float = 10.0,
         keep_alive_seconds: int = KEEP_ALIVE_SECONDS,
-        limits: Limits | None = None,
+        limits: RequestLimits | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        self._edge: Edge = asgi_application(application, threads=threads, limits=limits, metrics=metrics)
+        self._edge: AsgiApplication = asgi_application(application, threads=threads, limits=limits, metrics=metrics)
         self._grace_seconds = grace_seconds
         self._state = ServerState(self._edge, keep_alive_seconds, self._connection_ended)
         self._all_gone = asyncio.Event()
@@ -93,10 +93,10 @@ class Server:
         listener: asyncio.Server | ConnectionSource
         if isinstance(listening, socket.socket):
             loop = asyncio.get_running_loop()
-            listener = await loop.create_server(self._connection, sock=listening, backlog=BACKLOG, ssl=ssl_context)
+            listener = await loop.create_server(self._new_connection, sock=listening, backlog=BACKLOG, ssl=ssl_context)
         else:
             self._note_end = listening.ended
-            listening.begin(self._connection)
+            listening.begin(self._new_connection)
             listener = listening
         dating = asyncio.create_task(self._update_date())
         try:
@@ -105,8 +105,8 @@ class Server:
             dating.cancel()
             await self._shut_down(listener)
 
-    def _connection(self) -> Connection:
-        return Connection(self._state, self._edge.direct)
+    def _new_connection(self) -> Connection:
+        return Connection(self._state, self._edge.direct_answers)
 
     def _connection_ended(self) -> None:
         self._note_end()
@@ -127,15 +127,15 @@ class Server:
         for connection in tuple(self._state.connections):
             connection.shut_down()
         # 3. All may finish.
-        await self._until_all_are_gone()
+        await self._wait_for_connections()
         # 4. The others are cut off, and the work for them ends.
         for connection in tuple(self._state.connections):
             connection.abort()
-        await self._until_all_is_done()
+        await self._wait_for_tasks()
         # 5. The threads end once they have nothing more to do.
         self._edge.close()
 
-    async def _until_all_are_gone(self) -> None:
+    async def _wait_for_connections(self) -> None:
         self._all_gone.clear()
         if not self._state.connections:
             return
@@ -145,7 +145,7 @@ class Server:
         except TimeoutError:
             pass
 
-    async def _until_all_is_done(self) -> None:
+    async def _wait_for_tasks(self) -> None:
         if not self._state.tasks:
             return
         _, late = await asyncio.wait(self._state.tasks, timeout=1)

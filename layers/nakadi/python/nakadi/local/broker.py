@@ -14,9 +14,9 @@ from nakadi.app.settings import Settings
 from nakadi.app.shutdown import at_work
 from nakadi.common.metrics import Metrics
 from nakadi.engines.common.faults import Faults, FaultyLog
-from nakadi.http.asgi import Answering, Limits
-from nakadi.http.console import PACKAGED, Console, ConsoleFiles
-from nakadi.http.server import Server, listen, new_event_loop
+from nakadi.http.asgi import AnsweringApp, RequestLimits
+from nakadi.http.console import PACKAGED_FOLDER, ApplicationWithConsole, ConsoleFiles
+from nakadi.http.server import Server, new_event_loop, open_listening_socket
 from nakadi.model.outcomes import BadSetting
 
 # Server thread --------------------------------------------------------------------------------------------------------
@@ -33,16 +33,16 @@ class Serving:
 
     def __init__(
         self,
-        application: Answering,
+        application: AnsweringApp,
         *,
         host: str = "127.0.0.1",
         port: int = 0,
         grace_seconds: float = 2.0,
-        limits: Limits | None = None,
+        limits: RequestLimits | None = None,
         metrics: Metrics | None = None,
     ) -> None:
         self._grace_seconds = grace_seconds
-        self._listening = listen(host, port)
+        self._listening = open_listening_socket(host, port)
         self.port: int = self._listening.getsockname()[1]
         self.url = url_of(host, self.port)
         self._loop = new_event_loop()
@@ -70,18 +70,18 @@ class Serving:
         self.close()
 
     def _serve(
-        self, application: Answering, grace_seconds: float, limits: Limits | None, metrics: Metrics | None
+        self, application: AnsweringApp, grace_seconds: float, limits: RequestLimits | None, metrics: Metrics | None
     ) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             server = Server(application, grace_seconds=grace_seconds, limits=limits, metrics=metrics)
             runner.run(server.serve(self._listening, self._stopping))
 
 
-def console_of(application: Answering, settings: Settings) -> Console:
+def console_of(application: AnsweringApp, settings: Settings) -> ApplicationWithConsole:
     """The application with the console in front of it, a wheel's own if no other is named. Raises `BadSetting`."""
-    folder = settings.console or (str(PACKAGED) if PACKAGED.is_dir() else "")
+    folder = settings.console or (str(PACKAGED_FOLDER) if PACKAGED_FOLDER.is_dir() else "")
     try:
-        return Console(application, ConsoleFiles(folder, dict(settings.console_sign_in)))
+        return ApplicationWithConsole(application, ConsoleFiles(folder, dict(settings.console_sign_in)))
     except ValueError as error:
         raise BadSetting(f"NAKADI_CONSOLE_SIGN_IN cannot be used: {error}") from error
 
@@ -144,7 +144,7 @@ class Broker:
         self._inside = open_broker(Settings(**settings), around_log=lambda log: FaultyLog(log, self.faults))
         try:
             self._inside.prepare()
-            limits = Limits(memory=self._inside.settings.max_request_memory_bytes)
+            limits = RequestLimits(memory=self._inside.settings.max_request_memory_bytes)
             application = console_of(self._inside.application, self._inside.settings)
             self._serving = Serving(application, host=host, port=port, limits=limits, metrics=self._inside.metrics)
         except (OSError, BadSetting):

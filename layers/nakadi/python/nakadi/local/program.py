@@ -20,8 +20,8 @@ from nakadi.app.settings import Settings
 from nakadi.app.shutdown import ShutdownDeadline, SignalHandler, serve_until_signalled
 from nakadi.engines.sqlite.file import SCHEME, BadDataFile, path_in
 from nakadi.engines.sqlite.mark import Marker, examine
-from nakadi.http.asgi import Limits
-from nakadi.http.server import Server, listen, new_event_loop, tune_interpreter
+from nakadi.http.asgi import RequestLimits
+from nakadi.http.server import Server, new_event_loop, open_listening_socket, tune_interpreter
 from nakadi.local.broker import Housekeeper, console_of, url_of
 from nakadi.local.supervisor import check_workers, supervise, worker_command
 from nakadi.local.worker import CLIENTS_SECONDS, add_logging_options, logging_options
@@ -106,7 +106,7 @@ def _serve(
         server = Server(
             console_of(broker.application, settings),
             grace_seconds=CLIENTS_SECONDS,
-            limits=Limits(memory=settings.max_request_memory_bytes),
+            limits=RequestLimits(memory=settings.max_request_memory_bytes),
             metrics=broker.metrics,
         )
         tune_interpreter()
@@ -156,7 +156,7 @@ def _listening(host: str, port: int) -> socket.socket:
     if not 0 <= port <= 65535:
         raise BadSetting(f"There is no port {port}: they go from 0 to 65535.")
     try:
-        return listen(host, port)
+        return open_listening_socket(host, port)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise BadSetting(f"Port {port} is in use: stop who has it, or choose another with --port.") from error

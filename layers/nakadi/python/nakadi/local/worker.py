@@ -26,7 +26,7 @@ from nakadi.common.caching import ChangeCounter
 from nakadi.engines.sqlite.changes import ChangePipes
 from nakadi.engines.sqlite.coordination import SqliteCoordination
 from nakadi.engines.sqlite.file import BadDataFile, path_in
-from nakadi.http.asgi import Limits
+from nakadi.http.asgi import RequestLimits
 from nakadi.http.server import Server, new_event_loop, tune_interpreter
 from nakadi.local.broker import console_of
 from nakadi.local.figures import WorkerFigures
@@ -193,7 +193,7 @@ def _run(options: argparse.Namespace, signals: SignalHandler) -> None:
         server = Server(
             console_of(broker.application, settings),
             grace_seconds=CLIENTS_SECONDS,
-            limits=Limits(memory=settings.max_request_memory_bytes // settings.workers),
+            limits=RequestLimits(memory=settings.max_request_memory_bytes // settings.workers),
             metrics=broker.metrics,
         )
         tune_interpreter()

@@ -19,7 +19,7 @@ from nakadi.common.metrics import Counter, Distribution, Histogram, Labels, Metr
 from nakadi.http import docs_page
 from nakadi.http.application import Lane, Route
 from nakadi.http.message import JSON, Request, Response, json_response
-from nakadi.http.negotiation import text_of_metrics
+from nakadi.http.negotiation import metrics_type_for
 from nakadi.model.outcomes import TryLater
 from nakadi.ports.clock import Clock
 
@@ -65,7 +65,7 @@ class _MonitoringHandlers(Struct, dict=True, frozen=True):
         return Response(200, {"content-type": "text/plain"}, b"OK")
 
     def metrics_now(self, request: Request) -> Response:
-        media = text_of_metrics(request.headers.get("accept", ""))
+        media = metrics_type_for(request.headers.get("accept", ""))
         if media is not None and self._text is not None:
             text, media_type = self._text(media)
             return Response(200, {"content-type": media_type, **NOT_KEPT}, text)

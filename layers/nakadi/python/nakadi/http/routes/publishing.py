@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 from nakadi.auth.permissions import Permissions
 from nakadi.http.application import Lane, Route
 from nakadi.http.message import JSON, Request, Response, json_response
-from nakadi.http.negotiation import MAX_UNPACKED
+from nakadi.http.negotiation import MAX_UNPACKED_BYTES
 from nakadi.http.problem import UnsupportedMediaType
 from nakadi.model.outcomes import Fault, Invalid, Malformed, Outcome
 from nakadi.ports.event_log import Append, AppendResults
@@ -39,8 +39,8 @@ def routes(publisher: Publisher, permissions: Permissions, figures: KpiCollector
             quick=True,
             any_body=True,
             any_accept=True,
-            most_body=MAX_UNPACKED,
-            most_parsed=None,
+            max_body_bytes=MAX_UNPACKED_BYTES,
+            max_parsed_bytes=None,
         ),
         Route(
             method="POST",
@@ -51,8 +51,8 @@ def routes(publisher: Publisher, permissions: Permissions, figures: KpiCollector
             quick=True,
             any_body=True,
             any_accept=True,
-            most_body=MAX_UNPACKED,
-            most_parsed=None,
+            max_body_bytes=MAX_UNPACKED_BYTES,
+            max_parsed_bytes=None,
         ),
     ]
 

@@ -11,9 +11,9 @@ from msgspec import Struct
 from nakadi.event_types.system_event_types import KPI_EVENT_TYPES
 from nakadi.http.application import Lane, Route
 from nakadi.http.bodies import Members, object_body
-from nakadi.http.message import ClientGone, Outlet, Request, Response, Streaming, empty_response, is_about_figures
-from nakadi.http.negotiation import preferred
-from nakadi.http.problem import logged_problem
+from nakadi.http.message import ClientGone, Outlet, Request, Response, StreamingResponse, empty_response, is_about_kpis
+from nakadi.http.negotiation import preferred_type
+from nakadi.http.problem import log_problem
 from nakadi.model.outcomes import Violations
 from nakadi.model.subscription import EventTypePartition
 from nakadi.openapi.checks import body_violations
@@ -57,7 +57,7 @@ class _EventTypeStreamHandlers(Struct, frozen=True):
     streams: EventStreams
     figures_of: NewFigures
 
-    def stream_events(self, request: Request) -> Streaming:
+    def stream_events(self, request: Request) -> StreamingResponse:
         asked = StreamParameters(**{each: request.integer(each) for each in StreamParameters.__struct_fields__})
         server_sent = wants_server_sent_events(request)
         opening = self.streams.open(
@@ -74,12 +74,12 @@ class _EventTypeStreamHandlers(Struct, frozen=True):
             finally:
                 figures.report()
 
-        return Streaming(serve, _headers(form.content_type))
+        return StreamingResponse(serve, _headers(form.content_type))
 
     async def _serve(self, opening: AcceptedStream, lines: StreamFormat, outlet: Outlet) -> None:
         try:
             await self.streams.serve(
-                opening, lines, outlet, lambda error: logged_problem(error, "A stream of events").body
+                opening, lines, outlet, lambda error: log_problem(error, "A stream of events").body
             )
         except ClientGone:
             return
@@ -109,7 +109,7 @@ class _CountedLines:
 
 def wants_server_sent_events(request: Request) -> bool:
     """Browsers name this type and no other when they open an event source; generated clients name all there are."""
-    return preferred(request.headers.get("accept", ""), EVENT_STREAM, JSON_STREAM) == EVENT_STREAM
+    return preferred_type(request.headers.get("accept", ""), EVENT_STREAM, JSON_STREAM) == EVENT_STREAM
 
 
 def _cursors(request: Request, server_sent: bool) -> str | None:
@@ -158,14 +158,14 @@ class _SubscriptionStreamHandlers(Struct, frozen=True):
     streams: SubscriptionStreams
     figures_of: NewSubscriptionFigures
 
-    def stream(self, request: Request) -> Streaming | Response:
+    def stream(self, request: Request) -> StreamingResponse | Response:
         return self._streaming(request, _asked(request.integer))
 
-    def stream_with_body(self, request: Request) -> Streaming | Response:
+    def stream_with_body(self, request: Request) -> StreamingResponse | Response:
         body = object_body(request)
         return self._streaming(request, _asked(body.integer, _partitions(body)))
 
-    def _streaming(self, request: Request, asked: SubscriptionStreamParameters) -> Streaming | Response:
+    def _streaming(self, request: Request, asked: SubscriptionStreamParameters) -> StreamingResponse | Response:
         subscription_id = request.path_parameters["subscription_id"]
         form: Callable[[], SubscriptionFormat] = (
             EventSubscriptionFormat if wants_server_sent_events(request) else JsonSubscriptionFormat
@@ -176,7 +176,7 @@ class _SubscriptionStreamHandlers(Struct, frozen=True):
         opening = self.streams.open(subscription_id, asked, request.subject)
 
         if not KPI_EVENT_TYPES.isdisjoint(opening.subscription.event_types):
-            is_about_figures.set(True)
+            is_about_kpis.set(True)
 
         async def serve(outlet: Outlet) -> None:
             figures = self.figures_of(request, subscription_id)
@@ -185,7 +185,9 @@ class _SubscriptionStreamHandlers(Struct, frozen=True):
             finally:
                 figures.report()
 
-        return Streaming(serve, _subscription_headers(form, opening.id), given_up=lambda: self._give_up(opening))
+        return StreamingResponse(
+            serve, _subscription_headers(form, opening.id), given_up=lambda: self._give_up(opening)
+        )
 
     def _give_up(self, opening: JoinedStream) -> None:
         self.streams.abandon(opening)

@@ -14,7 +14,7 @@ from nakadi.auth.permissions import Features, Permissions
 from nakadi.event_types.system_event_types import KPI_EVENT_TYPES
 from nakadi.http.application import Lane, Route
 from nakadi.http.bodies import Members, attribute_parameter, json_body, object_body, subscription_draft
-from nakadi.http.message import Request, Response, empty_response, is_about_figures, json_response
+from nakadi.http.message import Request, Response, empty_response, is_about_kpis, json_response
 from nakadi.http.views import View, committed_view, results_view, stats_view, subscription_view, timestamp
 from nakadi.model.authorization import Feature, Operation
 from nakadi.model.outcomes import Malformed, Violations
@@ -145,7 +145,7 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
             raise Malformed(f"Required request header '{STREAM_ID}' is not present")
         verdicts = self.cursors.commit(subscription_id, stream_id, cursors, request.subject)
         if not KPI_EVENT_TYPES.isdisjoint(map(_EVENT_TYPE, cursors)):
-            is_about_figures.set(True)
+            is_about_kpis.set(True)
         if verdicts.count(CommitResult.COMMITTED) == len(verdicts):
             return Response(204)
         return json_response(results_view(items, verdicts))
