@@ -6,7 +6,7 @@ from importlib.resources import files
 
 import duckdb
 
-from nakadi.event_types.rules import RETENTION_ANNOTATION
+from nakadi.event_types.tables import RETENTION_ANNOTATION
 from nakadi.model.event_type import Category, CleanupPolicy
 from nakadi_jobs import compaction
 from nakadi_jobs.event_type_tables import events_table
