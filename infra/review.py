@@ -45,7 +45,7 @@ SERVING = (
         "X-Ray's two actions to send traces, and those for an interface in a network, know no resources",
     ),
     NotFollowed(
-        "Functions", "IAM5[Resource::{archive}/*]", "Objects of the archive have names that nobody knows before"
+        "Functions", "IAM5[Resource::{archive}/*]", "Objects of the archive have names that are not known before"
     ),
     NotFollowed("Functions", "L1", "The layer of dependencies is built and tested for this version of Python"),
     NotFollowed("Api/Rest", "APIG2", "The broker validates requests, and explains what is wrong in its own words"),
@@ -84,10 +84,10 @@ MSK = (
 # Where the stage is awake.
 STREAMING = (
     NotFollowed(
-        "Streaming", "IAM5[Resource::{archive}/*]", "Objects of the archive have names that nobody knows before"
+        "Streaming", "IAM5[Resource::{archive}/*]", "Objects of the archive have names that are not known before"
     ),
     NotFollowed("Streaming", "IAM5[Resource::*]", "ecr:GetAuthorizationToken knows no resources"),
-    NotFollowed("Streaming/Cluster", "ECS4", "It costs more than it tells: streams and CPU are told without it"),
+    NotFollowed("Streaming/Cluster", "ECS4", "It costs more than it shows: streams and CPU have metrics without it"),
     NotFollowed("Streaming/Task", "ECS2", "No variable is a secret: they are names of places, limits and public URLs"),
     NotFollowed("Streaming/Balancer", "ELB2", "Every request came through the gateway, and is in its access log"),
 )
@@ -113,14 +113,14 @@ CANARY = (
 
 # Where shards are pushed to consumers.
 FAN_OUT = tuple(
-    NotFollowed(place, "IAM5[Resource::{consumers}]", "Each task registers a consumer whose name nobody knows before")
+    NotFollowed(place, "IAM5[Resource::{consumers}]", "Each task registers a consumer whose name is not known before")
     for place in ("Functions", "Streaming")
 )
 
 
 ANALYTICS = (
     NotFollowed(
-        "Analytics", "IAM5[Resource::{archive}/*]", "Objects of the archive have names that nobody knows before"
+        "Analytics", "IAM5[Resource::{archive}/*]", "Objects of the archive have names that are not known before"
     ),
     NotFollowed("Analytics", "IAM5[Resource::{tables}/*]", "Tables have files that nobody knows before"),
     NotFollowed("Analytics", "IAM5[Resource::{logs}/*]", "Glue makes its own log groups, below a name that is fixed"),

@@ -100,7 +100,7 @@ def jobs(data: Data, *, context: Context) -> tuple[Job, ...]:
         _table_job(context),
         Job(
             name="retention",
-            what="Lets go of what is past its time",
+            what="Removes what is past its retention time",
             schedule="cron(30 2 * * ? *)",
             # An erasure is not refused because events expire at that time: the two keep out of each other's way.
             at_once=5,

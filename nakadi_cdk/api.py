@@ -35,8 +35,8 @@ STAGE = "api"
 STREAMS = "streaming"
 GATEWAY = "gateway"
 
-# What nobody describes is answered too: unknown paths by a Problem, HEAD, and a method that a path does not have. Below
-# /health nobody is asked for a token.
+# What is not described is answered too: unknown paths by a Problem, HEAD, and a method that a path does not have. Below
+# /health no token is needed.
 ANY = "x-amazon-apigateway-any-method"
 EVERYTHING_ELSE = {"/": "admin", "/{proxy+}": "admin"}
 
@@ -142,7 +142,7 @@ class Api(Construct):
         events.Rule(
             self,
             "EveryWeek",
-            description="Keeps the way to the streaming service open where nobody streams",
+            description="Keeps the way to the streaming service open where there are no streams",
             schedule=events.Schedule.rate(Duration.days(7)),
             targets=[target],
         )

@@ -94,11 +94,11 @@ class Context:
     direct_certificate_arn: str = ""
     console: bool = False  # of the files that are built, with NAKADI_CONSOLE_SIGN_IN
 
-    # Who may ask. The defaults let nobody in, for no token has this issuer.
+    # Who may ask. The defaults let no one in, for no token has this issuer.
     auth_issuer: str = "https://issuer.invalid"
     auth_jwks: str = ""  # the issuer's usual place, if nothing is said
     auth_audience: str = ""
-    default_admin: str = ""  # nobody, if nothing is said
+    default_admin: str = ""  # no one, if nothing is said
     authorizer_cache_seconds: int = 60
 
     # Where events are kept, and for how long.

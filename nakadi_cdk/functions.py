@@ -24,7 +24,7 @@ from nakadi_cdk.permissions import PERMISSIONS, TOPIC_ARCHIVER
 PYTHON = lambda_.Runtime.PYTHON_3_13
 ARCHITECTURE = lambda_.Architecture.ARM_64
 
-# What a function's metrics are told under.
+# The namespace of a function's metrics.
 NAMESPACE_VARIABLE = "POWERTOOLS_METRICS_NAMESPACE"
 
 # What a layer with OpenTelemetry is started by. Application Signals would need permissions, and cost as much as traces.
@@ -217,7 +217,7 @@ class Functions(Construct):
         )
 
     def _index_the_log(self, indexer: lambda_.Function, every: Duration) -> sqs.Queue:
-        """What cannot be indexed after all attempts is told to a queue, as shard and sequence numbers."""
+        """What cannot be indexed after all attempts is reported to a queue, as shard and sequence numbers."""
         set_aside = sqs.Queue(
             self,
             "SetAside",
@@ -233,8 +233,8 @@ class Functions(Construct):
                 event_source_arn=stream.arn,
                 function_name=indexer.function_name,
                 starting_position="TRIM_HORIZON",
-                # A batch costs the index some writes for each partition, however many events are in it. Nobody waits:
-                # readers count by themselves what is not indexed yet.
+                # A batch costs the index some writes for each partition, however many events are in it. No request
+                # waits: readers count by themselves what is not indexed yet.
                 batch_size=10_000,
                 maximum_batching_window_in_seconds=every.to_seconds(),
                 # Several at once for a shard would count its partitions side by side.

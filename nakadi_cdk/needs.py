@@ -45,7 +45,7 @@ DELETABLE = ("deletable_subscription_owning_application", "deletable_subscriptio
 
 BATCHES = ("max_batch_events", "max_batch_steps", "max_event_bytes")
 
-# What the event types of the broker's own are like; each may be made by whoever needs it first.
+# What the event types of the broker's own are like; each is made by the process that needs it first.
 OWN = (
     "dead_letter_queue",
     "dead_letter_redrive",

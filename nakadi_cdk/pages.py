@@ -48,7 +48,7 @@ Operation = Mapping[str, Any]
 
 
 class Pages(Construct):
-    """Small answers are told by the gateway itself, and large ones are objects of S3 that it fetches."""
+    """Small answers come from the gateway itself, and large ones are objects of S3 that it fetches."""
 
     def __init__(self, scope: Construct, name: str, *, host: str = "") -> None:
         super().__init__(scope, name)
@@ -72,7 +72,7 @@ class Pages(Construct):
         return mock(Response(HTTPStatus.NOT_FOUND.value, {"content-type": PROBLEM_JSON}, problem))
 
     def _request(self, path: str, method: str) -> Request:
-        # What is told of a method that is not known here has its name in it, which the gateway knows.
+        # The answer to a method that is not known here has its name in it, which the gateway knows.
         name = UNKNOWN_METHOD if method == "any" else method.upper()
         return Request(method=name, path=path, target=path, headers={"host": self._host, "x-forwarded-proto": "https"})
 

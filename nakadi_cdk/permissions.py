@@ -25,7 +25,7 @@ ALTER = (
 CHANGE = (*LOOK_UP, *ALTER)
 SCAN = (*LOOK_UP, "dynamodb:Scan")
 READ = ("kinesis:GetRecords", "kinesis:GetShardIterator", "kinesis:ListShards")
-WRITE = (*READ, "kinesis:PutRecords")  # whoever writes looks whether a seal came in between
+WRITE = (*READ, "kinesis:PutRecords")  # a writer looks whether a seal came in between
 FOLLOW = (*READ, "kinesis:DescribeStream", "kinesis:DescribeStreamSummary")  # what an event source mapping asks for
 
 FETCH = ("s3:GetObject",)

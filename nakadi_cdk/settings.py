@@ -1,4 +1,4 @@
-"""What functions and the streaming service are told: for each the settings that it reads, and no others."""
+"""The settings of functions and the streaming service: for each those that it reads, and no others."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class Streaming(Construct):
             cluster=self.cluster,
             task_definition=task,
             security_groups=security_groups,
-            # An address of its own is the way out where there is no other. Nobody gets in by it.
+            # An address of its own is the way out where there is no other. No connection comes in by it.
             assign_public_ip=self._network.public_addresses,
             vpc_subnets=self._network.subnets,
             min_healthy_percent=100,

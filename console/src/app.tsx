@@ -32,7 +32,7 @@ export function App({ refused }: { refused: string }) {
   }, []);
   useEffect(slashFocusesSearch, []);
 
-  // Readers of the screen are where the new page begins; whoever follows a link to a filter stays where they are.
+  // Readers of the screen are where the new page begins; a link to a filter leaves them where they are.
   const first = useRef(true);
   useEffect(() => {
     document.title = [...path].reverse().concat("Nakadi").join(" · ");

@@ -54,7 +54,7 @@ def opened(counts: FunctionMetrics) -> Handle:
         before = sum(failures().values())
         lag = broker.keep_house()
         table_lag = keep_tables(broker)
-        # A metric is paid for as soon as it is told, so that there is nothing is told by silence.
+        # A metric is paid for as soon as it is sent, so no metric is sent where there is nothing to report.
         for name, count in (
             ("FailedChores", sum(failures().values()) - before),
             ("StalledSubscriptions", len(broker.subscription_maintenance.stall_watch.stalled)),

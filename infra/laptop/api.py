@@ -317,7 +317,7 @@ def _objects(template: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _where(assembly: Path, told: str) -> Path:
-    """A file that was not copied is told by where it was made, which an assembly may have been moved away from."""
+    """A file that was not copied is named by where it was made, which an assembly may have been moved away from."""
     made = assembly / told
     return made if made.exists() else assembly / made.parent.name / made.name
 

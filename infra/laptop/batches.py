@@ -52,7 +52,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """The batches to go on with, in order, and those records that nobody will try again."""
+    """The batches to go on with, in order, and those records that will not be tried again."""
 
     batches: tuple[Batch, ...] = ()
     set_aside: Batch | None = None

@@ -1,7 +1,7 @@
 """Lambda on a laptop: each function in processes of its own, with the environment that its template gives it.
 
 As in Lambda, a process serves one invocation at a time and is kept for the next one; when all are busy another one is
-started, up to a few. There is no asking again after an error here: that is for whoever invokes.
+started, up to a few. There is no asking again after an error here: that is for the caller.
 """
 
 from __future__ import annotations
@@ -202,7 +202,7 @@ class _Worker:
 
 
 def _reserved(described: Described) -> Mapping[str, str]:
-    """What Lambda tells every function, and what the template tells this one. There is nobody to send traces to."""
+    """What Lambda tells every function, and what the template tells this one. There is no service for traces."""
     return {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": f"{described.folder}:{LAYER}",

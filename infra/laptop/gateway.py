@@ -219,7 +219,7 @@ class Gateway:
     # Streams
 
     async def _pass_through(self, asked: Asked, operation: Operation, receive: Receive, send: Send) -> None:
-        """Every byte as soon as it comes; when one side leaves, the other one is told."""
+        """Every byte as soon as it comes; when one side leaves, the other connection is closed."""
         headers = [
             *((name, value) for name, value in asked.headers if name not in OF_A_CONNECTION),
             ("x-forwarded-for", asked.address),
@@ -298,7 +298,7 @@ async def _body(receive: Receive) -> bytes:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise Gone
-        # Too much is read to its end nevertheless: whoever sends it listens only then.
+        # Too much is read to its end nevertheless: its sender listens only then.
         if len(whole) <= MOST_BYTES:
             whole += message.get("body", b"")
         more = message.get("more_body", False)

@@ -143,7 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--data", type=Path, default=Path("data"))
     options, others = parser.parse_known_args(arguments)
     with _servers(options.data) as servers:
-        broker = subprocess.Popen(  # noqa: S603  # the arguments are of whoever starts this
+        broker = subprocess.Popen(  # noqa: S603  # the arguments are those of the person who starts this
             [sys.executable, "-m", "nakadi.local", "--data", str(options.data), *others],
             env={**os.environ, "NAKADI_EVENT_LOG": f"kafka://{servers}"},
         )

@@ -60,7 +60,7 @@ def wait_until_it_answers(address: str, process: subprocess.Popen[bytes]) -> Non
 
 
 def free_port() -> int:
-    """A port that nobody listens on, and that no connection is given meanwhile: theirs are above 32768."""
+    """A port without a listener, and that no connection is given meanwhile: theirs are above 32768."""
     while True:
         port = 10_000 + secrets.randbelow(20_000)
         with socket.socket() as taken, suppress(OSError):

@@ -29,7 +29,7 @@ class Bucket:
         return self._level >= amount
 
     def take(self, amount: float) -> None:
-        """Also what is not there: whoever comes later waits for it."""
+        """May become negative: later requests wait for it."""
         self._level -= amount
 
 

@@ -254,7 +254,7 @@ def _iso(seconds: float) -> str:
 
 
 def sending(sqs: Any) -> Tell:
-    """A queue by its ARN is told in JSON."""
+    """A queue is configured by its ARN, in JSON."""
 
     def tell(destination: str, what: Mapping[str, Any]) -> None:
         name = destination.rpartition(":")[2]

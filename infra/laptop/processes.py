@@ -1,4 +1,4 @@
-"""Processes of the laptop: each ends with whoever started it."""
+"""Processes of the laptop: each ends with the process that started it."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def python(
 
 
 def started(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-    """A process. Ctrl-C is for whoever started it, and ends it in its own time."""
-    process: subprocess.Popen[bytes] = subprocess.Popen(  # noqa: S603  # nobody else says what is started
+    """A process. Ctrl-C is for the process that started it, which ends it in its own time."""
+    process: subprocess.Popen[bytes] = subprocess.Popen(  # noqa: S603  # only our own code says what is started
         command, start_new_session=True, **options
     )
     _STARTED.add(process)

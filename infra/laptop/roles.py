@@ -19,10 +19,10 @@ from infra.laptop.templates import ACCOUNT, REGION
 
 Statement = Mapping[str, Any]
 
-# The key of whoever deploys, and looks after the deployment: it may do everything.
+# The key of the person who deploys and operates: it may do everything.
 OWNER = "laptop"
 
-# Whoever signs a request says who asks, and what for: `Credential=key/20261121/eu-central-1/dynamodb/aws4_request`.
+# A signed request says who asks, and what for: `Credential=key/20261121/eu-central-1/dynamodb/aws4_request`.
 SIGNED = re.compile(r"Credential=([^/]+)/[0-9]+/([^/]+)/([^/]+)/aws4_request")
 
 TABLE_KEYS = ("kind", "place")
@@ -235,7 +235,7 @@ def deleted_together(request: Request) -> list[str]:
 
 
 def bucket_of_missing(request: Request) -> Permission | None:
-    """What S3 wants of whoever is to be told that an object is missing. To others it says that they may not."""
+    """What S3 wants of a caller to say that an object is missing. Others get an answer that they may not."""
     wanted = [each for each in needed(request) if each.action == "s3:GetObject"]
     return Permission("s3:ListBucket", wanted[0].resource.partition("/")[0]) if wanted else None
 

@@ -16,7 +16,7 @@ PSEUDO = {"AWS::Region": REGION, "AWS::AccountId": ACCOUNT, "AWS::Partition": "a
 
 
 class Template:
-    """References are followed to what `made` and `exports` know; the rest are told as `<name>` and `<name.attribute>`.
+    """References are followed to what `made` and `exports` know; the rest are shown as `<name>` and `<name.attribute>`.
 
     What is on a laptop only in part, such as a load balancer, is known by that.
     """

@@ -1,4 +1,4 @@
-"""What lies between the server and the application here: a gateway's prefix; and what CloudWatch is told."""
+"""What lies between the server and the application here: a gateway's prefix; and what CloudWatch gets."""
 
 from __future__ import annotations
 

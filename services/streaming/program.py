@@ -58,7 +58,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--direct", action="store_true", help="serve publishing and subscriptions too, for clients without a gateway"
     )
     parser.add_argument("--tls", action="store_true", help="with a certificate that is made now, and signed by itself")
-    parser.add_argument("--name", default="streaming", help="what its metrics are told under")
+    parser.add_argument("--name", default="streaming", help="the name under which its metrics are sent")
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
     return parser.parse_args(arguments)
 

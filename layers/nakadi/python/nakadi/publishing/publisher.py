@@ -180,7 +180,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
         try:
             event_type = self.event_types.cached(name)
         except (Outcome, Fault):
-            sent.read()  # a body that cannot be read is what clients are told of first
+            sent.read()  # a body that cannot be read is reported first
             raise
         deadline = self.clock.monotonic() + self.max_wait
         while True:

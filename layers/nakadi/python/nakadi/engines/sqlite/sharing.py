@@ -216,7 +216,7 @@ class RemoteWriter:
             self._ended = self._ended or "The process that commits events has ended."
             # Set in the same step: nothing can be added to what waits, behind this look, and then wait for ever.
             left = list(self._waiting)
-        # An append that is told of the end before it was sent is not sent either, for the connection is broken.
+        # An append that learns of the end before it was sent is not sent either, for the connection is broken.
         broken = Unavailable("The process that commits events ended before it answered: not known to be stored.")
         self._finish_appends([(number, broken) for number in left])
         self._watching.set()
