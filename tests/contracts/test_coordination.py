@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from nakadi.model.event_type import Position
+from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import (
     EMPTY_ASSIGNMENT,
     Assignment,
@@ -35,12 +36,13 @@ from tests.support.coordination import (
     at,
     begun,
     commit,
+    committed_soon,
     entries,
     in_words,
     places,
     position,
 )
-from tests.support.patience import in_threads
+from tests.support.patience import PATIENCE, in_threads
 
 
 class TestAssignment:
@@ -308,6 +310,55 @@ class TestCommit:
         assert position(coordination) == at(len(numbers) - 1)
 
 
+class TestCommitSoon:
+    def test_does_what_a_commit_does(self, coordination: Coordination):
+        """Without waiting: the outcome comes later, of each partition, and what is committed then is there."""
+        begun(coordination, "a", "b", "a")
+        commit(coordination, "a", 5, partition=2)
+        outcome = committed_soon(coordination, "a", {a_place(n): at(3) for n in range(4)})
+        assert outcome.result(PATIENCE) == {
+            a_place(0): CommitResult.COMMITTED,
+            a_place(1): CommitResult.NOT_OWNED,
+            a_place(2): CommitResult.OUTDATED,
+            a_place(3): CommitResult.NOT_OWNED,
+        }
+        assert [position(coordination, n) for n in range(3)] == [at(3), at(-1), at(5)]
+
+    def test_is_reported_before_its_outcome(self, coordination: Coordination):
+        """Whoever is told that a commit is made may rely on it that the streams have been told."""
+        begun(coordination, "a")
+        heard: list[SubscriptionReport] = []
+        end = coordination.watch(SUBSCRIPTION, heard.append)
+        outcome = committed_soon(coordination, "a", {a_place(): at(3)})
+        outcome.add_done_callback(lambda _: heard.append(SubscriptionChange.ASSIGNMENT))
+        outcome.result(PATIENCE)
+        end()
+        first = heard.pop(0)
+        assert first in (SubscriptionChange.OFFSETS, OffsetsCommitted("a", ((a_place(), at(3)),)))
+
+    def test_many_at_once_are_judged_one_after_the_other(self, coordination: Coordination):
+        """Of many commits of several partitions each number is committed once or outdated, and the greatest stays."""
+        begun(coordination, *["a"] * 20)
+        outcomes = [
+            committed_soon(coordination, "a", {a_place(number % 20): at(number), a_place(7): at(number)})
+            for number in range(200)
+        ]
+        found = [result for each in outcomes for result in each.result(PATIENCE).values()]
+        assert set(found) <= {CommitResult.COMMITTED, CommitResult.OUTDATED}
+        expected = [at(180 + each) for each in range(20)]
+        expected[7] = at(199)
+        assert [position(coordination, each) for each in range(20)] == expected
+
+    def test_what_was_begun_is_made_before_closing(self, coordination: Coordination):
+        """Each gets its outcome, also if it was still waiting for its turn."""
+        begun(coordination, "a")
+        outcomes = [committed_soon(coordination, "a", {a_place(): at(number)}) for number in range(50)]
+        coordination.close()
+        for each in outcomes:
+            error = each.exception(PATIENCE)
+            assert error is None or isinstance(error, Unavailable)
+
+
 def park(coordination, session: str, *events, upto: int | None = None) -> CommitResult:
     return coordination.park(SUBSCRIPTION, session, events, LATER, None if upto is None else at(upto))
 
@@ -373,6 +424,7 @@ class TestClose:
             "write": lambda: begun(coordination, ""),
             "offsets": lambda: coordination.offsets(SUBSCRIPTION),
             "commit": lambda: commit(coordination, "a", 1),
+            "begin_commit": lambda: committed_soon(coordination, "a", {a_place(): at(1)}).result(PATIENCE),
             "park": lambda: park(coordination, "a", a_parked_event(1)),
             "parked": lambda: coordination.parked(SUBSCRIPTION),
             "parked_value": lambda: coordination.parked_value(SUBSCRIPTION, a_place(), at(1)),

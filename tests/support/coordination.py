@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
 from datetime import timedelta
 from typing import Any
 
@@ -17,7 +18,7 @@ from nakadi.model.subscription import (
     PartitionAssignment,
     Session,
 )
-from nakadi.ports.coordination import Coordination
+from nakadi.ports.coordination import CommitResults, Coordination
 from tests.support.builders import A_MOMENT
 
 LATER = A_MOMENT + timedelta(seconds=1)
@@ -93,6 +94,22 @@ def commit(
 ) -> CommitResult:
     place = a_place(partition)
     return coordination.commit(SUBSCRIPTION, session, {place: at(offset, timeline)}, LATER)[place]
+
+
+def committed_soon(
+    coordination: Coordination, session: str, positions: Mapping[EventTypePartition, Position]
+) -> Future[CommitResults]:
+    """The outcome of a commit that is not waited for; a second one would be an error."""
+    outcome: Future[CommitResults] = Future()
+
+    def done(found: CommitResults | Exception) -> None:
+        if isinstance(found, Exception):
+            outcome.set_exception(found)
+        else:
+            outcome.set_result(found)
+
+    coordination.begin_commit(SUBSCRIPTION, session, positions, LATER, done)
+    return outcome
 
 
 def position(coordination: Coordination, partition: int = 0) -> Position:

@@ -73,7 +73,7 @@ def test_processes_of_one_broker_report_changes_to_each_other(tmp_path, monkeypa
     monkeypatch.setattr(FileChangePoller, "_look_once", lambda *_: -1)
     with reporting(tmp_path / "nakadi.db") as (one, other):
         for number in range(2000):
-            one._changes.note_own(number, "s", SubscriptionChange.OFFSETS)
+            one._changes.note_own([number], "s", SubscriptionChange.OFFSETS)
         other.watch("s", lambda changed: changed is SubscriptionChange.ASSIGNMENT and heard.set())
         one.write("other", EMPTY_ASSIGNMENT, an_assignment("a"), A_MOMENT, {a_place(): Position(1, -1)})
         assert not heard.is_set()

@@ -1,18 +1,34 @@
-"""What a commit of the event log asks of SQLite, and what the writer remembers from one to the next."""
+"""What commits of events and of cursors ask of SQLite, and what the writer remembers from one to the next."""
 
 import sqlite3
 from contextlib import closing
+from itertools import groupby
 
 import pytest
 
 from nakadi.engines.sqlite import writing
+from nakadi.engines.sqlite.coordination import SqliteCoordination
 from nakadi.engines.sqlite.event_log import SqliteLog
 from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.model.events import Record
 from nakadi.model.outcomes import Unavailable
+from nakadi.model.subscription import EMPTY_ASSIGNMENT, CommitResult, OffsetsCommitted
 from nakadi.ports.event_log import SealedTopic, UnknownTopic
+from tests.support.builders import A_MOMENT
 from tests.support.clock import HandMovedClock
+from tests.support.coordination import (
+    LATER,
+    SUBSCRIPTION,
+    a_place,
+    an_assignment,
+    at,
+    begun,
+    commit,
+    committed_soon,
+    position,
+)
 from tests.support.engines import a_record, everything, text_of
+from tests.support.patience import PATIENCE
 
 
 @pytest.fixture
@@ -134,3 +150,96 @@ def test_a_record_that_no_frame_can_hold_is_refused_alone(log):
         log.append("t", {0: [Record(b"1\n2")]})
     log.append("t", {0: [a_record("a")]})
     assert texts(log) == ["a"]
+
+
+# Commits of cursors ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def coordination(path):
+    with closing(SqliteCoordination(path)) as coordination:
+        begun(coordination, *["a"] * 20)
+        yield coordination
+
+
+@pytest.fixture
+def commit_statements(monkeypatch, statements):
+    """The statements of all connections that write, those that commits have to themselves included."""
+    opened = SqliteFile.open_writer
+
+    def traced(file):
+        connection = opened(file)
+        connection.set_trace_callback(lambda text: statements.append(text.strip()))
+        return connection
+
+    monkeypatch.setattr(SqliteFile, "open_writer", traced)
+    return statements
+
+
+def kinds_of(statements):
+    """The first words of statements. One that returns rows is traced for each of them anew."""
+    return [text.split()[0] for text, _ in groupby(statements) if not text.startswith("--")]
+
+
+def test_a_commit_of_cursors_is_one_statement(coordination, commit_statements):
+    """It moves offsets and notes that, for one partition and for sixteen; what it does not move is looked at again."""
+    commit(coordination, "a", 0)
+    one = ["WITH"]
+    transaction = ["BEGIN", "UPDATE", "SELECT", "COMMIT"]
+    for partitions, offset, expected in ((1, 1, one), (16, 2, one), (1, 2, [*one, *transaction])):
+        commit_statements.clear()
+        coordination.commit(SUBSCRIPTION, "a", {a_place(n): at(offset) for n in range(partitions)}, LATER)
+        assert kinds_of(commit_statements) == expected
+
+
+def test_commits_that_wait_together_are_one_statement(coordination, commit_statements):
+    """Those of one partition are judged one after the other, in the order in which they came."""
+    commit(coordination, "a", 0)
+    commit_statements.clear()
+    with coordination._changing._turn:
+        outcomes = [committed_soon(coordination, "a", {a_place(number): at(1)}) for number in range(16)]
+        outcomes += [committed_soon(coordination, "a", {a_place(0): at(offset)}) for offset in (2, 3)]
+    results = [*map(dict, (each.result(PATIENCE) for each in outcomes))]
+    assert {result for each in results for result in each.values()} == {CommitResult.COMMITTED}
+    assert kinds_of(commit_statements) == ["WITH"] * 3
+
+
+def test_a_full_disk_fails_the_commits_that_it_is_asked_for(coordination, path):
+    """Nothing of them is there, and the next commit is as if they had not been."""
+    commit(coordination, "a", 0)
+    with closing(sqlite3.connect(path)) as other:
+        other.execute(
+            """CREATE TRIGGER small_disk BEFORE UPDATE ON offsets WHEN NEW.position > 1000
+            BEGIN SELECT RAISE(ABORT, 'database or disk is full'); END"""
+        )
+    outcome = committed_soon(coordination, "a", {a_place(0): at(1), a_place(1): at(1001)})
+    with pytest.raises(Unavailable, match="full"):
+        outcome.result(PATIENCE)
+    assert [position(coordination, each) for each in (0, 1)] == [at(0), at(-1)]
+    assert commit(coordination, "a", 1) is CommitResult.COMMITTED
+
+
+def test_commits_of_this_process_are_no_news_to_it(coordination):
+    """Listeners hear of each of them once, with its positions, however many were made together."""
+    heard = []
+    end = coordination.watch(SUBSCRIPTION, heard.append)
+    with coordination._changing._turn:
+        outcomes = [committed_soon(coordination, "a", {a_place(number): at(1)}) for number in range(5)]
+    for each in outcomes:
+        each.result(PATIENCE)
+    with coordination._file.lent() as connection:
+        coordination._changes._look_once(connection, -1)
+    end()
+    assert heard == [OffsetsCommitted("a", ((a_place(number), at(1)),)) for number in range(5)]
+
+
+def test_news_of_deleted_subscriptions_are_forgotten_in_time(coordination, path):
+    """Once a hundred thousand changes have come since; those of others stay."""
+    coordination.write("gone", EMPTY_ASSIGNMENT, an_assignment("a"), A_MOMENT, {a_place(): at(-1)})
+    coordination.forget("gone")
+    commit(coordination, "a", 1)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("INSERT INTO coordination_news VALUES ('busy', 'offsets', 200000)")
+        coordination.renew("holder", LATER)
+        names = {name for (name,) in other.execute("SELECT subscription FROM coordination_news")}
+    assert names == {SUBSCRIPTION, "busy"}

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from enum import StrEnum
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from msgspec import Struct, field
@@ -44,7 +44,6 @@ from nakadi.model.outcomes import (
     Outcome,
     TooLarge,
 )
-from nakadi.ports.event_log import AppendResults
 from nakadi.schemas.strict_json import memory_exceeds
 
 if TYPE_CHECKING:
@@ -342,7 +341,7 @@ class Application:
         return complete_answer(work) if isinstance(work, UnfinishedAnswer) else work
 
     def start(self, request: Request) -> Answer | UnfinishedAnswer:
-        """Begin to answer a request as it came from the wire, up to the first append."""
+        """Begin to answer a request as it came from the wire, up to the first write."""
         admitted = self.admit(request)
         if not isinstance(admitted, AdmittedRequest):
             return admitted
@@ -390,9 +389,9 @@ class Application:
         route: Route,
         began: float,
         steps: AnswerSteps | None = None,
-        outcome: AppendResults | Exception | None = None,
+        outcome: Any = None,
     ) -> Answer | UnfinishedAnswer:
-        """Begin with the handler; or go on with its steps, now that an append has had this outcome."""
+        """Begin with the handler; or go on with its steps, now that a write has had this outcome."""
         token, about = current_flow_id.set(request.flow_id), is_about_kpis.set(False)
         try:
             answer: Answer
@@ -403,10 +402,10 @@ class Application:
                 else:
                     try:
                         if isinstance(outcome, Exception):
-                            append = made.throw(outcome)
+                            write = made.throw(outcome)
                         else:
-                            append = next(made) if outcome is None else made.send(outcome)
-                        return UnfinishedAnswer(append, partial(self._run_handler, request, route, began, made))
+                            write = next(made) if outcome is None else made.send(outcome)
+                        return UnfinishedAnswer(write, partial(self._run_handler, request, route, began, made))
                     except StopIteration as end:
                         answer = end.value
                 if not route.any_accept and answer.status < 400 and answer.headers.get("content-type") == JSON:

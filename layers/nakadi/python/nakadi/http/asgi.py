@@ -17,7 +17,7 @@ from nakadi.common.metrics import Metrics
 from nakadi.common.work import NeedsThread, run_quickly
 from nakadi.http import negotiation
 from nakadi.http.application import AdmittedRequest, Lane, current_flow_id, logged_path
-from nakadi.http.direct import MAX_QUICK_BODY_BYTES, THREAD_PACKING_BYTES, DirectAnswers, LoopMailbox, all_stored
+from nakadi.http.direct import MAX_QUICK_BODY_BYTES, THREAD_PACKING_BYTES, DirectAnswers, LoopMailbox
 from nakadi.http.message import (
     MIN_BYTES_TO_TRIM,
     Answer,
@@ -36,7 +36,6 @@ from nakadi.http.message import (
 )
 from nakadi.http.problem import RequestTooSlow, log_problem
 from nakadi.model.outcomes import Outcome, TooLarge, TryLater
-from nakadi.ports.event_log import AppendResults
 
 log = logging.getLogger(__name__)
 
@@ -237,20 +236,22 @@ class AsgiApplication:
     async def _complete_answer(
         self, lane: Lane, request: Request, connection: ClosableConnection | None, work: Work, *, quick: bool
     ) -> Answer:
-        """The answer of work that is begun on the loop if that is `quick`, else in a thread. None waits for appends."""
-        outcome: asyncio.Future[AppendResults | Exception] = asyncio.get_running_loop().create_future()
+        """The answer of work that is begun on the loop if that is `quick`, else in a thread. None waits for writes."""
+        outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         begin = partial(self._begin_work, work, outcome)
         made = await self._run_quickly_or_in_lane(lane, request, connection, begin, quick=quick)
         if not isinstance(made, UnfinishedAnswer):
             return made
-        fates = await outcome
+        found = await outcome
         # What is stored is counted, whether the client is still there or not.
-        return made.finish(fates) if all_stored(fates) else await self._run_in_thread(lane, made.finish, fates)
+        if made.is_quick_to_finish(found):
+            return made.finish(found)
+        return await self._run_in_thread(lane, made.finish, found)
 
-    def _begin_work(self, work: Work, end: asyncio.Future[AppendResults | Exception]) -> Answer | UnfinishedAnswer:
+    def _begin_work(self, work: Work, end: asyncio.Future[Any]) -> Answer | UnfinishedAnswer:
         made = work()
         if isinstance(made, UnfinishedAnswer):
-            made.append.begin(partial(self._mailbox.put, partial(_set_result_once, end)))
+            made.write.begin(partial(self._mailbox.put, partial(_set_result_once, end)))
         return made
 
     async def _run_quickly_or_in_lane(

@@ -1,7 +1,7 @@
 """Small requests with quick handlers: answered on the event loop, without a task, a thread or messages of ASGI.
 
-Nothing waits for an append here. Its outcome comes from another thread, and the request goes on where it was. What
-turns out to need more than a moment is not done: then the server takes the usual way, from the beginning.
+Nothing waits for an append or a commit here. Its outcome comes from another thread, and the request goes on where it
+was. What turns out to need more than a moment is not done: then the server takes the usual way, from the beginning.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ from nakadi.http import negotiation
 from nakadi.http.application import Lane
 from nakadi.http.message import Answer, AsgiScope, Request, Response, UnfinishedAnswer, connection_of
 from nakadi.http.problem import log_problem
-from nakadi.model.events import Stored
 from nakadi.model.outcomes import TooLarge, TryLater
-from nakadi.ports.event_log import AppendResults
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +69,7 @@ class LoopMailbox:
             try:
                 self._loop.call_soon_threadsafe(self._deliver_all)
             except RuntimeError:
-                log.warning("An append has ended after the event loop", exc_info=True)
+                log.warning("A write has ended after the event loop", exc_info=True)
 
     def _deliver_all(self) -> None:
         self._is_awake = False
@@ -80,7 +78,7 @@ class LoopMailbox:
             try:
                 deliver(value)
             except Exception:
-                log.exception("Going on with a request after its append failed")
+                log.exception("Going on with a request after its write failed")
 
 
 class LoopWorkQueue:
@@ -157,15 +155,15 @@ class DirectAnswers:
         except Exception as error:  # noqa: BLE001  # a client always gets a Problem
             work = log_problem(error, f"Answering {request.method}")
         if isinstance(work, UnfinishedAnswer):
-            go_on = partial(self._finish_after_append, request, work, respond)
-            work.append.begin(partial(self._mailbox.put, go_on))
+            go_on = partial(self._finish_after_write, request, work, respond)
+            work.write.begin(partial(self._mailbox.put, go_on))
         else:
             self._send_answer(request, work, respond)
 
-    def _finish_after_append(
-        self, request: Request, work: UnfinishedAnswer, respond: SendResponse, outcome: AppendResults | Exception
+    def _finish_after_write(
+        self, request: Request, work: UnfinishedAnswer, respond: SendResponse, outcome: Any
     ) -> None:
-        if all_stored(outcome):
+        if work.is_quick_to_finish(outcome):
             try:
                 answer = work.finish(outcome)
             except Exception as error:  # noqa: BLE001  # a client always gets a Problem
@@ -196,16 +194,6 @@ class DirectAnswers:
 
         working = self._in_thread(Lane.EVENTS, lambda: negotiation.pack_body(request, work()))
         working.add_done_callback(done)
-
-
-def all_stored(outcome: AppendResults | Exception) -> bool:
-    """Whether an append succeeded as a whole. What follows then takes a moment."""
-    if isinstance(outcome, Exception):
-        return False
-    for fate in outcome.values():  # noqa: SIM110  # `all` would need a generator for what is mostly one partition
-        if type(fate) is not Stored:
-            return False
-    return True
 
 
 def _whole_response(answer: Answer) -> Response:

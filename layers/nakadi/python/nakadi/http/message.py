@@ -17,7 +17,6 @@ from msgspec import Struct, field
 from nakadi.common.work import client_never_gone
 from nakadi.model.authorization import UNAUTHENTICATED, Subject
 from nakadi.model.outcomes import MAX_CHARACTERS, Malformed, TooLarge, TryLater
-from nakadi.ports.event_log import Append, AppendResults
 
 if TYPE_CHECKING:
     # A function that answers without streams starts sooner without it.
@@ -258,26 +257,44 @@ class StreamingResponse(Struct, frozen=True):
 
 Answer = Response | StreamingResponse
 
-AnswerSteps = Generator[Append, AppendResults, Answer]
-"""The steps to an answer: appends that it depends on. After one that was stored as a whole comes the answer."""
+
+class DurableWrite(Protocol):
+    """A write that an answer depends on: an append of events, or a commit of cursors."""
+
+    def run(self) -> Any:
+        """Make it, and return its outcome."""
+
+    def begin(self, done: Callable[[Any], None]) -> None:
+        """Begin it. `done` is called with its outcome or its exception, from any thread. Never raises."""
+
+    def is_success(self, outcome: Any) -> bool:
+        """Whether it is done as a whole, so that what follows takes a moment, and waits for nothing."""
+
+
+AnswerSteps = Generator[DurableWrite, Any, Answer]
+"""The steps to an answer: writes that it depends on. After one that succeeded comes the answer."""
 
 
 class UnfinishedAnswer(Struct, frozen=True):
-    """A request whose answer depends on an append that is still to be made; `resume` goes on with its outcome."""
+    """A request whose answer depends on a write that is still to be made; `resume` goes on with its outcome."""
 
-    append: Append
-    resume: Callable[[AppendResults | Exception], Answer | UnfinishedAnswer]
+    write: DurableWrite
+    resume: Callable[[Any], Answer | UnfinishedAnswer]
 
-    def finish(self, outcome: AppendResults | Exception) -> Answer:
-        """Go on to the end, and wait for every further append."""
+    def is_quick_to_finish(self, outcome: Any) -> bool:
+        """Whether going on takes a moment, now that the write had this outcome."""
+        return not isinstance(outcome, Exception) and self.write.is_success(outcome)
+
+    def finish(self, outcome: Any) -> Answer:
+        """Go on to the end, and wait for every further write."""
         return complete_answer(self.resume(outcome))
 
 
 def complete_answer(work: Answer | UnfinishedAnswer) -> Answer:
-    """The answer of work that has begun, once every append that it needs has been made."""
+    """The answer of work that has begun, once every write that it needs has been made."""
     while isinstance(work, UnfinishedAnswer):
         try:
-            outcome: AppendResults | Exception = work.append.run()
+            outcome = work.write.run()
         except Exception as error:  # noqa: BLE001  # it is the handler's to judge
             outcome = error
         work = work.resume(outcome)

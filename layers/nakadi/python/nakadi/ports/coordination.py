@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Protocol
 
+from msgspec import Struct
+
 from nakadi.model.event_type import Position
 
 if TYPE_CHECKING:
@@ -19,6 +21,13 @@ if TYPE_CHECKING:
         ParkedEventInfo,
         SubscriptionReport,
     )
+
+
+CommitResults = Mapping["EventTypePartition", "CommitResult"]
+"""What became of each partition of a commit."""
+
+CommitCallback = Callable[[CommitResults | Exception], None]
+"""Called with what a commit returns, or with what it raises."""
 
 
 MAX_PARTITIONS_PER_WRITE = 99
@@ -79,9 +88,23 @@ class Coordination(Protocol):
 
     def commit(
         self, subscription: str, session: str, positions: Mapping[EventTypePartition, Position], now: datetime
-    ) -> Mapping[EventTypePartition, CommitResult]:
+    ) -> CommitResults:
         """Move offsets forward, each for itself: `COMMITTED` if the session owns the partition and the position is
         greater than what is stored, `OUTDATED` if it owns it and the position is not, `NOT_OWNED` if it does not.
+        """
+
+    def begin_commit(
+        self,
+        subscription: str,
+        session: str,
+        positions: Mapping[EventTypePartition, Position],
+        now: datetime,
+        done: CommitCallback,
+    ) -> None:
+        """Begin a commit, and return without waiting for it. Never raises.
+
+        `done` is called once, with what `commit` would return or raise, from any thread, and perhaps before this
+        returns. It must return quickly.
         """
 
     def park(
@@ -139,3 +162,23 @@ class Coordination(Protocol):
 
     def close(self) -> None:
         """Give everything back. Further calls raise `Unavailable`."""
+
+
+class CommitRequest(Struct, frozen=True):
+    """A commit that is to be made, at once or soon."""
+
+    coordination: Coordination
+    subscription: str
+    session: str
+    positions: Mapping[EventTypePartition, Position]
+    moment: datetime
+
+    def run(self) -> CommitResults:
+        return self.coordination.commit(self.subscription, self.session, self.positions, self.moment)
+
+    def begin(self, done: CommitCallback) -> None:
+        self.coordination.begin_commit(self.subscription, self.session, self.positions, self.moment, done)
+
+    def is_success(self, outcome: CommitResults) -> bool:
+        """Whether nothing more has to be found out about what became of it."""
+        return "not_owned" not in outcome.values()

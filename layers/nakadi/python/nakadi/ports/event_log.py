@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from nakadi.model.events import AppendResult, EventSlice, OffsetBounds, Record, ShardGap, TopicContinuation
+from nakadi.model.events import AppendResult, EventSlice, OffsetBounds, Record, ShardGap, Stored, TopicContinuation
 
 AppendResults = Mapping[int, AppendResult]
 """The fate of each partition's part of an append."""
@@ -169,6 +169,13 @@ class Append(Struct, frozen=True):
 
     def begin(self, done: AppendCallback) -> None:
         self.log.begin_append(self.topic, self.batches, done)
+
+    def is_success(self, outcome: AppendResults) -> bool:
+        """Whether everything is stored."""
+        for fate in outcome.values():  # noqa: SIM110  # `all` would need a generator for what is mostly one partition
+            if type(fate) is not Stored:
+                return False
+        return True
 
 
 class EventLogs(Protocol):

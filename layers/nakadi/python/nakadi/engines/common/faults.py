@@ -19,7 +19,7 @@ from functools import partial
 
 from msgspec import Struct
 
-from nakadi.engines.common.listeners import append_at_once
+from nakadi.engines.common.listeners import call_at_once
 from nakadi.model.events import AppendResult, EventSlice, OffsetBounds, Record, Refused
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import AppendCallback, EventLog, TopicAdoptingLog, UnknownTopic
@@ -161,7 +161,7 @@ class FaultyLog:
         if orders or self._faults.are_stopped:
             # They may let it wait, and the log behind is asked in between: on a thread of its own, for they are few.
             append = partial(self._append, topic, batches, orders)
-            threading.Thread(target=append_at_once, args=(append, done), name="nakadi-faulty-append").start()
+            threading.Thread(target=call_at_once, args=(append, done), name="nakadi-faulty-append").start()
         else:
             self._log.begin_append(topic, batches, done)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
+from typing import TypeVar
 
 from nakadi.model.events import EventSlice, Record
 from nakadi.model.outcomes import Unavailable
@@ -192,38 +193,44 @@ class ChangePoller(ABC):
         """Poll while `_wanted` is set, until `_closed` is."""
 
 
-# Appends that nothing waits for, in logs whose own appends take no time, or wait for a service ------------------------
+# Appends and commits that nothing waits for, in stores where they take no time, or wait for a service -----------------
 
 
+T = TypeVar("T")
 Batches = Mapping[int, Sequence[Record]]
 
 
-def append_at_once(append: Callable[[], AppendResults], done: AppendCallback) -> None:
-    """Make an append, and call `done` with what it returns or raises."""
+def call_at_once(work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
+    """Do work, and call `done` with what it returns or raises."""
     try:
-        outcome: AppendResults | Exception = append()
+        outcome: T | Exception = work()
     except Exception as error:  # noqa: BLE001  # it is for the one who is called
         outcome = error
     done(outcome)
 
 
-class AppendThreads:
-    """Threads for appends that wait, started when they are first needed."""
+class CallThreads:
+    """Threads for work that waits, started when they are first needed."""
 
-    def __init__(self, append: Callable[[str, Batches], AppendResults], threads: int = 64) -> None:
-        self._append = append
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix="nakadi-append")
+    def __init__(self, name: str, threads: int = 64) -> None:
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
 
-    def begin_append(self, topic: str, batches: Batches, done: AppendCallback) -> None:
-        self.call(partial(self._append, topic, batches), done)
-
-    def call(self, append: Callable[[], AppendResults], done: AppendCallback) -> None:
+    def call(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
         try:
-            self._threads.submit(append_at_once, append, done)
+            self._threads.submit(call_at_once, work, done)
         except RuntimeError:
-            # The threads are closed, and so is the log, which says so itself.
-            append_at_once(append, done)
+            # The threads are closed, and so is the store, which says so itself.
+            call_at_once(work, done)
 
     def close(self) -> None:
         """Let what was begun come to its end, and end the threads."""
         self._threads.shutdown()
+
+
+class AppendThreads(CallThreads):
+    def __init__(self, append: Callable[[str, Batches], AppendResults], threads: int = 64) -> None:
+        super().__init__("nakadi-append", threads)
+        self._append = append
+
+    def begin_append(self, topic: str, batches: Batches, done: AppendCallback) -> None:
+        self.call(partial(self._append, topic, batches), done)

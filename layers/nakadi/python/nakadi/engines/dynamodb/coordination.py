@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 from uuid import uuid4
 
@@ -32,7 +32,7 @@ from nakadi.engines.common.assignments import (
     partition_to_park_in,
     with_next_revision,
 )
-from nakadi.engines.common.listeners import SubscriptionListeners, callable_once
+from nakadi.engines.common.listeners import CallThreads, SubscriptionListeners, callable_once
 from nakadi.engines.dynamodb import coordination_table
 from nakadi.engines.dynamodb.client import RetriedCalls, TableAddress, condition_failed
 from nakadi.engines.dynamodb.coordination_table import (
@@ -68,7 +68,7 @@ from nakadi.model.subscription import (
     SubscriptionChange,
     SubscriptionReport,
 )
-from nakadi.ports.coordination import AssignmentChanged
+from nakadi.ports.coordination import AssignmentChanged, CommitCallback, CommitResults
 
 Item = CoordinationItem
 
@@ -133,9 +133,7 @@ class DynamoDbCoordination:
         found = self._table.list_items(place_of(subscription), Item.item.startswith(OFFSET))
         return {place_in(each.item): offset_of(each) for each in found}
 
-    def commit(
-        self, subscription: str, session: str, positions: Positions, now: datetime
-    ) -> Mapping[EventTypePartition, CommitResult]:
+    def commit(self, subscription: str, session: str, positions: Positions, now: datetime) -> CommitResults:
         """Each partition is an update of its own: a transaction would cost twice as much, and be all or nothing."""
         self._table.check_open()
 
@@ -157,6 +155,11 @@ class DynamoDbCoordination:
         if failed:
             raise failed[0]
         return {place: found for place, (found, _) in zip(positions, made, strict=True)}
+
+    def begin_commit(
+        self, subscription: str, session: str, positions: Positions, now: datetime, done: CommitCallback
+    ) -> None:
+        self._commit_threads.call(partial(self.commit, subscription, session, positions, now), done)
 
     def _commit(
         self, subscription: str, session: str, place: EventTypePartition, position: Position, now: datetime
@@ -283,6 +286,8 @@ class DynamoDbCoordination:
     def close(self) -> None:
         self._table.refuse()
         self._changes.close()
+        if "_commit_threads" in vars(self):
+            self._commit_threads.close()
         if "_threads" in vars(self):
             self._threads.shutdown()
         self._table.close()
@@ -290,6 +295,10 @@ class DynamoDbCoordination:
     @cached_property
     def _threads(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(THREADS, "coordination-commits")
+
+    @cached_property
+    def _commit_threads(self) -> CallThreads:
+        return CallThreads("coordination-commit")
 
 
 # Parked events --------------------------------------------------------------------------------------------------------

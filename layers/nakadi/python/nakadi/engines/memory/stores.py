@@ -38,7 +38,7 @@ from nakadi.engines.common.documents import (
     signpost_of_deleted_topic,
     with_changes_of_continued_topic,
 )
-from nakadi.engines.common.listeners import SubscriptionListeners
+from nakadi.engines.common.listeners import SubscriptionListeners, call_at_once
 from nakadi.model.event_type import Position
 from nakadi.model.events import ArchiveLocation, IndexHead, IndexSegment, ShardProgress, Topic, TopicPartition
 from nakadi.model.outcomes import Unavailable
@@ -53,7 +53,7 @@ from nakadi.model.subscription import (
     SubscriptionChange,
     SubscriptionReport,
 )
-from nakadi.ports.coordination import AssignmentChanged
+from nakadi.ports.coordination import AssignmentChanged, CommitCallback, CommitResults
 from nakadi.ports.event_log import UnknownTopic
 from nakadi.ports.log_index import TOPICS_KIND
 from nakadi.ports.registry import (
@@ -360,9 +360,7 @@ class MemoryCoordination:
         with self._while_open():
             return dict(self._state_of(subscription).offsets)
 
-    def commit(
-        self, subscription: str, session: str, positions: Positions, now: datetime
-    ) -> Mapping[EventTypePartition, CommitResult]:
+    def commit(self, subscription: str, session: str, positions: Positions, now: datetime) -> CommitResults:
         with self._while_open():
             offsets = self._state_of(subscription).offsets
             verdicts = {place: commit_result(offsets.get(place), session, at) for place, at in positions.items()}
@@ -372,6 +370,11 @@ class MemoryCoordination:
         if committed := committed_offsets(session, positions, verdicts):
             self._listeners.notify_listeners(subscription, committed)
         return verdicts
+
+    def begin_commit(
+        self, subscription: str, session: str, positions: Positions, now: datetime, done: CommitCallback
+    ) -> None:
+        call_at_once(lambda: self.commit(subscription, session, positions, now), done)
 
     def park(
         self,

@@ -98,13 +98,22 @@ NOTE_COORDINATION_CHANGE = f"""
     RETURNING number
 """  # noqa: S608  # nothing but the constant above
 
+# For a connection that changes offsets by commits alone. Those are then noted within the same statement.
+NOTE_EACH_COMMIT = f"""
+    CREATE TEMP TRIGGER note_each_commit BEFORE UPDATE ON main.offsets BEGIN
+        INSERT INTO coordination_news (subscription, changed, number)
+        VALUES (new.subscription, '{SubscriptionChange.OFFSETS.value}', ({SELECT_NEWEST_CHANGE_NUMBER}) + 1)
+        ON CONFLICT (subscription, changed) DO UPDATE SET number = excluded.number;
+    END
+"""  # noqa: S608  # nothing but constants
+
 SELECT_CHANGES_SINCE = "SELECT subscription, changed, number FROM coordination_news WHERE number > ? ORDER BY number"
 
-# Rows of deleted subscriptions, after all processes had the time to read them.
-DELETE_OLD_CHANGES = """
+DELETE_OLD_CHANGES = f"""
     DELETE FROM coordination_news
-    WHERE number < ? - 100000 AND subscription NOT IN (SELECT subscription FROM assignments)
-"""
+    WHERE number < ({SELECT_NEWEST_CHANGE_NUMBER}) - 100000
+        AND subscription NOT IN (SELECT subscription FROM assignments)
+"""  # noqa: S608  # nothing but the constant above
 
 
 REPORT = struct.Struct("<QB55p")
@@ -177,16 +186,19 @@ class FileChangePoller(ChangePoller):
     def note(self, connection: sqlite3.Connection, subscription: str, changed: SubscriptionChange) -> int:
         """Leave the news in the file; its number."""
         (number,) = connection.execute(NOTE_COORDINATION_CHANGE, (subscription, changed.value)).fetchone()
-        if number % 10_000 == 0:
-            connection.execute(DELETE_OLD_CHANGES, (number,))
         return int(number)
 
-    def note_own(self, number: int, subscription: str, changed: SubscriptionChange) -> None:
-        """A change by this process is stored. Others are told here, and the listeners of this process by the caller."""
+    def forget_old(self, connection: sqlite3.Connection) -> None:
+        """Remove the news of subscriptions that are deleted, once all processes have had the time to read them."""
+        connection.execute(DELETE_OLD_CHANGES)
+
+    def note_own(self, numbers: Sequence[int], subscription: str, changed: SubscriptionChange) -> None:
+        """Changes by this process are stored. Others are told here, and listeners of this process by the caller."""
         with self._lock:
             if self._watchers:
-                self._known.add(number)
-        self._pipes.report(number, subscription, changed)
+                self._known.update(numbers)
+        # Of all changes of one kind only the last has its number left in the file.
+        self._pipes.report(max(numbers), subscription, changed)
 
     def _begin(self) -> None:
         # What was reported before the look is no news, and what is reported from now on is kept.

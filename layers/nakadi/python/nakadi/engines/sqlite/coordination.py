@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
-import threading
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
 
 from nakadi.engines.common.assignments import (
     Positions,
     assignment_from_text,
     assignment_text,
-    commit_result,
     committed_offsets,
     offset_after_change,
     owners_after_change,
@@ -22,9 +19,16 @@ from nakadi.engines.common.assignments import (
     partition_to_park_in,
     with_next_revision,
 )
-from nakadi.engines.common.listeners import SubscriptionListeners, callable_once
+from nakadi.engines.common.listeners import SubscriptionListeners, call_at_once, callable_once
 from nakadi.engines.sqlite.changes import ALONE, ChangePipes, FileChangePoller
 from nakadi.engines.sqlite.file import SqliteFile
+from nakadi.engines.sqlite.shared_transactions import (
+    SELECT_OFFSET,
+    SELECT_OFFSETS,
+    Commit,
+    SharedTransactions,
+    offset_from_row,
+)
 from nakadi.model.authorization import Attribute
 from nakadi.model.event_type import Position
 from nakadi.model.events import datetime_from_microseconds, microseconds_since_epoch
@@ -34,83 +38,12 @@ from nakadi.model.subscription import (
     CommitResult,
     CommittedOffset,
     EventTypePartition,
-    OffsetsCommitted,
     ParkedEvent,
     ParkedEventInfo,
     SubscriptionChange,
     SubscriptionReport,
 )
-from nakadi.ports.coordination import AssignmentChanged
-
-# Shared transactions --------------------------------------------------------------------------------------------------
-
-
-T = TypeVar("T")
-Work = Callable[[sqlite3.Connection], T]
-
-MOST_SHARING_A_COMMIT = 500
-
-
-class _Transaction(Generic[T]):
-    """A piece of work, which raises before it has changed anything, or not at all."""
-
-    def __init__(self, work: Work[T]) -> None:
-        self._work = work
-        self._result: T | None = None
-        self._error: BaseException | None = None
-        self.done = False
-
-    def take(self, connection: sqlite3.Connection) -> None:
-        try:
-            self._result = self._work(connection)
-        except sqlite3.Error:
-            # It may have ended the transaction, with what the pieces before have changed: all of them fail.
-            raise
-        except Exception as error:  # noqa: BLE001  # it is raised in the waiting thread
-            self._error = error
-
-    def failed(self, error: BaseException) -> None:
-        self._error = error
-
-    def outcome(self) -> T:
-        if self._error is not None:
-            raise self._error
-        return cast(T, self._result)
-
-
-class SharedTransactions:
-    def __init__(self, file: SqliteFile) -> None:
-        self._file = file
-        self._waiting: deque[_Transaction[Any]] = deque()
-        self._lock = threading.Lock()
-
-    def run(self, work: Work[T]) -> T:
-        """Have work done in a transaction, perhaps together with that of others, and return when it is durable."""
-        turn = _Transaction(work)
-        # Before the lock is asked for: whoever holds it now may do this piece as well. A deque needs no lock for that.
-        self._waiting.append(turn)
-        with self._lock:
-            # The thread that gets the lock does all that is queued; the others find theirs done. It may have to go on:
-            # what was queued before it comes first, and only so much fits one transaction.
-            while not turn.done:
-                self._run_in_one_transaction(
-                    [self._waiting.popleft() for _ in range(min(len(self._waiting), MOST_SHARING_A_COMMIT))]
-                )
-        return turn.outcome()
-
-    def _run_in_one_transaction(self, turns: Sequence[_Transaction[Any]]) -> None:
-        try:
-            with self._file.writing() as connection:
-                for turn in turns:
-                    turn.take(connection)
-        except BaseException as error:  # noqa: BLE001  # it is raised by those who wait
-            for turn in turns:
-                turn.failed(error)
-        finally:
-            # Last, when each has its outcome: a thread that sees it may go on at once.
-            for turn in turns:
-                turn.done = True
-
+from nakadi.ports.coordination import AssignmentChanged, CommitCallback, CommitResults
 
 # Coordination ---------------------------------------------------------------------------------------------------------
 
@@ -124,21 +57,11 @@ PUT_ASSIGNMENT = """
     ON CONFLICT (subscription) DO UPDATE SET revision = ?2, body = ?3
 """
 
-SELECT_OFFSETS = "SELECT event_type, partition, timeline, position, owner, since FROM offsets WHERE subscription = ?"
-
-SELECT_OFFSET = SELECT_OFFSETS + " AND event_type = ? AND partition = ?"
-
 PUT_OFFSET = """
     INSERT INTO offsets (subscription, event_type, partition, timeline, position, owner, since)
     VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
     ON CONFLICT (subscription, event_type, partition)
     DO UPDATE SET timeline = ?4, position = ?5, owner = ?6, since = ?7
-"""
-
-# Only forward, and only by the owner: nothing is read unless it does not fit.
-COMMIT_OFFSET = """
-    UPDATE offsets SET timeline = ?1, position = ?2, since = ?3
-    WHERE subscription = ?4 AND event_type = ?5 AND partition = ?6 AND owner = ?7 AND (timeline, position) < (?1, ?2)
 """
 
 RENEW_LEASE = "INSERT INTO leases (holder, until) VALUES (?1, ?2) ON CONFLICT (holder) DO UPDATE SET until = ?2"
@@ -149,9 +72,9 @@ class SqliteCoordination:
 
     def __init__(self, path: Path, pipes: ChangePipes = ALONE) -> None:
         self._file = SqliteFile(path)
-        self._turns = SharedTransactions(self._file)
         self._listeners = SubscriptionListeners()
         self._changes = FileChangePoller(self._file, self._listeners.notify_listeners, pipes)
+        self._changing = SharedTransactions(self._file, self._changes)
 
     def assignment(self, subscription: str) -> Assignment:
         with self._file.lent() as connection:
@@ -173,33 +96,37 @@ class SqliteCoordination:
                 _put_offset(connection, subscription, place, offset_after_change(before, owner, at.get(place), now))
             return self._changes.note(connection, subscription, SubscriptionChange.ASSIGNMENT)
 
-        self._report(self._turns.run(work), subscription, SubscriptionChange.ASSIGNMENT)
+        self._report(self._changing.run(work), subscription, SubscriptionChange.ASSIGNMENT)
         return stored
 
     def offsets(self, subscription: str) -> Mapping[EventTypePartition, CommittedOffset]:
         with self._file.lent() as connection:
             rows = connection.execute(SELECT_OFFSETS, (subscription,)).fetchall()
-        return {EventTypePartition(*row[:2]): _offset_from_row(row) for row in rows}
+        return {EventTypePartition(*row[:2]): offset_from_row(row) for row in rows}
 
-    def commit(
-        self, subscription: str, session: str, positions: Positions, now: datetime
-    ) -> Mapping[EventTypePartition, CommitResult]:
-        def work(
-            connection: sqlite3.Connection,
-        ) -> tuple[Mapping[EventTypePartition, CommitResult], OffsetsCommitted | None, int]:
-            verdicts = {
-                place: _commit_partition(connection, subscription, session, place, position, now)
-                for place, position in positions.items()
-            }
-            committed = committed_offsets(session, positions, verdicts)
-            noted = self._changes.note(connection, subscription, SubscriptionChange.OFFSETS) if committed else 0
-            return verdicts, committed, noted
+    def commit(self, subscription: str, session: str, positions: Positions, now: datetime) -> CommitResults:
+        commit = Commit(subscription, session, positions, now)
+        self._changing.make(commit)
+        return self._reported(commit)
 
-        verdicts, committed, number = self._turns.run(work)
+    def begin_commit(
+        self, subscription: str, session: str, positions: Positions, now: datetime, done: CommitCallback
+    ) -> None:
+        def finished(commit: Commit) -> None:
+            call_at_once(partial(self._reported, commit), done)
+
+        try:
+            self._changing.begin(Commit(subscription, session, positions, now, finished))
+        except Exception as error:  # noqa: BLE001  # it is for the one who is called
+            done(error)
+
+    def _reported(self, commit: Commit) -> CommitResults:
+        results = commit.outcome()
+        committed = committed_offsets(commit.session, commit.positions, results)
         if committed is not None:
-            self._changes.note_own(number, subscription, SubscriptionChange.OFFSETS)
-            self._listeners.notify_listeners(subscription, committed)
-        return verdicts
+            self._changes.note_own(commit.numbers, commit.subscription, SubscriptionChange.OFFSETS)
+            self._listeners.notify_listeners(commit.subscription, committed)
+        return results
 
     def park(
         self,
@@ -220,7 +147,7 @@ class SqliteCoordination:
                 _put_offset(connection, subscription, place, CommittedOffset(upto, session, now))
             return found, self._changes.note(connection, subscription, SubscriptionChange.OFFSETS)
 
-        found, number = self._turns.run(work)
+        found, number = self._changing.run(work)
         if number is not None:
             self._report(number, subscription, SubscriptionChange.OFFSETS)
         return found
@@ -241,7 +168,7 @@ class SqliteCoordination:
             return parked_event_value(connection, subscription, place, position)
 
     def unpark(self, subscription: str, place: EventTypePartition, positions: Collection[Position]) -> None:
-        self._turns.run(lambda connection: remove_parked_events(connection, subscription, place, positions))
+        self._changing.run(lambda connection: remove_parked_events(connection, subscription, place, positions))
 
     def forget(self, subscription: str) -> None:
         def work(connection: sqlite3.Connection) -> int:
@@ -250,7 +177,7 @@ class SqliteCoordination:
             remove_all_parked_events(connection, subscription)
             return self._changes.note(connection, subscription, SubscriptionChange.ASSIGNMENT)
 
-        self._report(self._turns.run(work), subscription, SubscriptionChange.ASSIGNMENT)
+        self._report(self._changing.run(work), subscription, SubscriptionChange.ASSIGNMENT)
 
     def renew(self, holder: str, until: datetime) -> None:
         def work(connection: sqlite3.Connection) -> None:
@@ -258,11 +185,12 @@ class SqliteCoordination:
                 "DELETE FROM leases WHERE until < ?", (microseconds_since_epoch(until - EXPIRED_LEASES_KEPT),)
             )
             connection.execute(RENEW_LEASE, (holder, microseconds_since_epoch(until)))
+            self._changes.forget_old(connection)
 
-        self._turns.run(work)
+        self._changing.run(work)
 
     def release(self, holder: str) -> None:
-        self._turns.run(lambda connection: connection.execute("DELETE FROM leases WHERE holder = ?", (holder,)))
+        self._changing.run(lambda connection: connection.execute("DELETE FROM leases WHERE holder = ?", (holder,)))
 
     def leases(self) -> Mapping[str, datetime]:
         with self._file.lent() as connection:
@@ -280,12 +208,13 @@ class SqliteCoordination:
         return callable_once(end_both)
 
     def close(self) -> None:
+        self._changing.close()
         self._changes.close()
         self._file.close()
 
     def _report(self, number: int, subscription: str, changed: SubscriptionChange) -> None:
         """Report a change that is stored, first to the other processes, whose listeners need longer."""
-        self._changes.note_own(number, subscription, changed)
+        self._changes.note_own([number], subscription, changed)
         self._listeners.notify_listeners(subscription, changed)
 
 
@@ -298,12 +227,7 @@ def _read_offset(
     connection: sqlite3.Connection, subscription: str, place: EventTypePartition
 ) -> CommittedOffset | None:
     row = connection.execute(SELECT_OFFSET, (subscription, place.event_type, place.partition)).fetchone()
-    return None if row is None else _offset_from_row(row)
-
-
-def _offset_from_row(row: tuple[str, str, int, int, str | None, int]) -> CommittedOffset:
-    _, _, timeline, position, owner, since = row
-    return CommittedOffset(Position(timeline, position), owner, datetime_from_microseconds(since))
+    return None if row is None else offset_from_row(row)
 
 
 def _put_offset(
@@ -322,21 +246,6 @@ def _put_offset(
             microseconds_since_epoch(offset.since),
         ),
     )
-
-
-def _commit_partition(
-    connection: sqlite3.Connection,
-    subscription: str,
-    session: str,
-    place: EventTypePartition,
-    position: Position,
-    now: datetime,
-) -> CommitResult:
-    at = (position.timeline, position.offset, microseconds_since_epoch(now))
-    written = connection.execute(COMMIT_OFFSET, (*at, subscription, place.event_type, place.partition, session))
-    if written.rowcount:
-        return CommitResult.COMMITTED
-    return commit_result(_read_offset(connection, subscription, place), session, position)
 
 
 # Parked events --------------------------------------------------------------------------------------------------------

@@ -169,7 +169,7 @@ class SqliteFile:
     @contextmanager
     def lent(self) -> Iterator[sqlite3.Connection]:
         """A connection to read with, for this thread alone; errors of SQLite become `Unavailable`."""
-        with self._explain_errors(), self._readers.lent() as connection:
+        with self.explained_errors(), self._readers.lent() as connection:
             yield connection
 
     @contextmanager
@@ -181,12 +181,18 @@ class SqliteFile:
     @contextmanager
     def lent_to_write(self) -> Iterator[sqlite3.Connection]:
         """A connection for `execute_in_turn`, and for `transaction`."""
-        with self._explain_errors(), self._writers.lent() as connection:
+        with self.explained_errors(), self._writers.lent() as connection:
             yield connection
 
-    def execute_in_turn(self, connection: sqlite3.Connection, statement: str, values: Sequence[Value]) -> int:
-        """Execute a statement that is a transaction by itself, and return how many rows it changed."""
-        return _execute_in_turn(connection, statement, values, self._patience).rowcount
+    def open_writer(self) -> sqlite3.Connection:
+        """A connection as `lent_to_write` lends them, for as long as the caller likes, who has to close it."""
+        return _connect(self._path, timeout=0)
+
+    def execute_in_turn(
+        self, connection: sqlite3.Connection, statement: str, values: Sequence[Value]
+    ) -> sqlite3.Cursor:
+        """Execute a statement that is a transaction by itself; one that returns rows ends when all are fetched."""
+        return _execute_in_turn(connection, statement, values, self._patience)
 
     @contextmanager
     def transaction(self, connection: sqlite3.Connection) -> Iterator[None]:
@@ -204,7 +210,8 @@ class SqliteFile:
         self._writers.close()
 
     @contextmanager
-    def _explain_errors(self) -> Iterator[None]:
+    def explained_errors(self) -> Iterator[None]:
+        """Errors of SQLite become `Unavailable` here."""
         try:
             yield
         except sqlite3.Error as error:

@@ -352,7 +352,7 @@ def _are_inserted(file: SqliteFile, connection: sqlite3.Connection, rows: Sequen
     first, rest = rows[:ROWS_IN_AN_INSERT], rows[ROWS_IN_AN_INSERT:]
     statement, values = _insertion(len(first), at_version=True), [*_flat(first), version]
     if not rest:
-        return file.execute_in_turn(connection, statement, values) > 0
+        return file.execute_in_turn(connection, statement, values).rowcount > 0
     with file.transaction(connection):
         if not connection.execute(statement, values).rowcount:
             return False

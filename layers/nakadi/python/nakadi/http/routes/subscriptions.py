@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 from urllib.parse import urlencode
@@ -20,6 +20,7 @@ from nakadi.model.authorization import Feature, Operation
 from nakadi.model.outcomes import Malformed, Violations
 from nakadi.model.subscription import CommitResult, SubscriptionCursor
 from nakadi.openapi.checks import body_violations, conforms
+from nakadi.ports.coordination import CommitRequest, CommitResults
 from nakadi.subscriptions.api.cursors import SubscriptionCursors
 from nakadi.subscriptions.api.parked_events import (
     ParkedEventFilter,
@@ -84,6 +85,7 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
                 handler=self.commit,
                 operation="commit_subscription_cursors",
                 lane=Lane.EVENTS,
+                quick=True,
             ),
             Route(method="PATCH", template=cursors, handler=self.reset, operation="reset_subscription_cursors"),
             Route(method="GET", template=f"{one}/stats", handler=self.get_stats, operation="get_subscription_stats"),
@@ -138,12 +140,12 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
     def get_cursors(self, request: Request) -> Response:
         return json_response(committed_view(self.cursors.committed(_id(request), request.subject)))
 
-    def commit(self, request: Request) -> Response:
+    def commit(self, request: Request) -> Generator[CommitRequest, CommitResults, Response]:
         subscription_id, (items, cursors) = request.path_parameters["subscription_id"], _cursors(request, COMMITTED)
         stream_id = request.headers.get(STREAM_ID.lower())
         if stream_id is None:
             raise Malformed(f"Required request header '{STREAM_ID}' is not present")
-        verdicts = self.cursors.commit(subscription_id, stream_id, cursors, request.subject)
+        verdicts = yield from self.cursors.commit(subscription_id, stream_id, cursors, request.subject)
         if not KPI_EVENT_TYPES.isdisjoint(map(_EVENT_TYPE, cursors)):
             is_about_kpis.set(True)
         if verdicts.count(CommitResult.COMMITTED) == len(verdicts):

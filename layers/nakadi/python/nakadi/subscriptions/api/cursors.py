@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 
 from msgspec import Struct, field
 
 from nakadi.auth.permissions import Permissions
 from nakadi.common.metrics import Metrics
+from nakadi.common.work import refuse_if_quick
 from nakadi.event_types.cursors import CursorError, CursorErrorKind, newest_position, offset_digits, timeline_of
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.snapshot import Cursors
@@ -17,7 +18,7 @@ from nakadi.model.event_type import Cursor, EventType, Position
 from nakadi.model.outcomes import Invalid, NotFound
 from nakadi.model.subscription import CommitResult, EventTypePartition, Subscription, SubscriptionCursor
 from nakadi.ports.clock import Clock
-from nakadi.ports.coordination import Coordination
+from nakadi.ports.coordination import CommitRequest, CommitResults, Coordination
 from nakadi.subscriptions.api.offsets import OffsetInitialisation, Resets
 from nakadi.subscriptions.api.repository import Subscriptions, subscription_not_found
 
@@ -28,6 +29,10 @@ _DECIMAL_NUMBER = re.compile(r"[0-9]+", re.ASCII)
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 
 OFFSET_BEFORE_FIRST_EVENT = -1
+
+
+CommitSteps = Generator[CommitRequest, CommitResults, Sequence[CommitResult]]
+"""Committing as steps: what is yielded has to be committed, and to be answered by its results or its exception."""
 
 
 class _ResolvedCursor(Struct, frozen=True):
@@ -60,10 +65,10 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
 
     def commit(
         self, subscription_id: str, stream_id: str, cursors: Sequence[SubscriptionCursor], subject: Subject
-    ) -> Sequence[CommitResult]:
+    ) -> CommitSteps:
         """Commit for a stream: for each cursor, in the order in which they came, whether it moved its partition."""
         try:
-            verdicts = self._commit(subscription_id, stream_id, cursors, subject)
+            verdicts = yield from self._commit(subscription_id, stream_id, cursors, subject)
         except Exception:
             self.metrics.cursors_committed.add(len(cursors), "refused")
             raise
@@ -73,7 +78,7 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
 
     def _commit(
         self, subscription_id: str, stream_id: str, cursors: Sequence[SubscriptionCursor], subject: Subject
-    ) -> Sequence[CommitResult]:
+    ) -> CommitSteps:
         resolved = [self._resolved_from_cache(each) for each in cursors]
         if not resolved:
             raise Invalid(CURSORS_EMPTY)
@@ -83,22 +88,22 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
         if not _UUID.fullmatch(stream_id):
             raise Invalid(f"Stream id has to be valid UUID, but `{stream_id} was provided")
         if len(resolved) == 1:
-            return self._commit_one(subscription_id, stream_id, resolved[0])
-        return self._commit_several(subscription_id, stream_id, resolved)
+            return (yield from self._commit_one(subscription_id, stream_id, resolved[0]))
+        return (yield from self._commit_several(subscription_id, stream_id, resolved))
 
-    def _commit_one(self, subscription_id: str, stream_id: str, meant: _ResolvedCursor) -> Sequence[CommitResult]:
+    def _commit_one(self, subscription_id: str, stream_id: str, meant: _ResolvedCursor) -> CommitSteps:
         """Most commits have one cursor: one conditional write, and nothing is read unless it fails. Two commits of one
         partition at the same time do no harm: the write compares, and an offset never moves back."""
         positions = {meant.place: _storable_position(meant.position)}
-        verdict = self.coordination.commit(subscription_id, stream_id, positions, self.clock.now())[meant.place]
+        found = yield CommitRequest(self.coordination, subscription_id, stream_id, positions, self.clock.now())
+        verdict = found[meant.place]
         if verdict is CommitResult.NOT_OWNED:
             raise self._reason_of_refusal(subscription_id, stream_id, [meant])
         return [verdict]
 
-    def _commit_several(
-        self, subscription_id: str, stream_id: str, meant: Sequence[_ResolvedCursor]
-    ) -> Sequence[CommitResult]:
+    def _commit_several(self, subscription_id: str, stream_id: str, meant: Sequence[_ResolvedCursor]) -> CommitSteps:
         """All partitions are read before the first is written."""
+        refuse_if_quick()
         offsets = self.coordination.offsets(subscription_id)
         if any(each.place not in offsets or offsets[each.place].owner != stream_id for each in meant):
             raise self._reason_of_refusal(subscription_id, stream_id, meant)
@@ -106,7 +111,7 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
         judged, greatest = commit_results_in_order(
             [(each.place, _storable_position(each.position)) for each in meant], before
         )
-        written = self.coordination.commit(subscription_id, stream_id, greatest, self.clock.now())
+        written = yield CommitRequest(self.coordination, subscription_id, stream_id, greatest, self.clock.now())
         if CommitResult.NOT_OWNED in written.values():
             raise self._reason_of_refusal(subscription_id, stream_id, meant)
         # What another request committed meanwhile makes the rest of its partition outdated.

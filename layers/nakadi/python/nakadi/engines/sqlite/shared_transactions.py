@@ -1,0 +1,328 @@
+"""Changes of a SQLite file that are made together when they come together, as commits of cursors do.
+
+What changes the file waits in one queue, in the order in which it came. A thread that waits for its own change may make
+the changes of others with it; for those that nothing waits for a thread of its own does that. Commits that come one
+after the other are one statement, which is a transaction by itself: each further statement would give the interpreter
+away and wait for it again, and each transaction waits for the disk.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import cache
+from queue import SimpleQueue
+from typing import Generic, TypeVar, cast
+
+from nakadi.engines.common.assignments import Positions, commit_result
+from nakadi.engines.sqlite.changes import NOTE_EACH_COMMIT, FileChangePoller
+from nakadi.engines.sqlite.file import SqliteFile, Value, roll_back
+from nakadi.model.event_type import Position
+from nakadi.model.events import datetime_from_microseconds, microseconds_since_epoch
+from nakadi.model.outcomes import Unavailable
+from nakadi.model.subscription import CommitResult, CommittedOffset, EventTypePartition, SubscriptionChange
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Work = Callable[[sqlite3.Connection], T]
+
+MOST_SHARING_A_TRANSACTION = 500
+MOST_ROWS_OF_A_STATEMENT = 16
+"""SQLite keeps a statement prepared for each number of rows, so there must not be many of them."""
+
+SELECT_OFFSETS = "SELECT event_type, partition, timeline, position, owner, since FROM offsets WHERE subscription = ?"
+
+SELECT_OFFSET = SELECT_OFFSETS + " AND event_type = ? AND partition = ?"
+
+# Only forward, and only by the owner: nothing is read unless it does not fit.
+COMMIT_OFFSET = """
+    UPDATE offsets SET timeline = ?1, position = ?2, since = ?3
+    WHERE subscription = ?4 AND event_type = ?5 AND partition = ?6 AND owner = ?7 AND (timeline, position) < (?1, ?2)
+"""
+
+
+class Change:
+    """Something that waits for its turn to change the file."""
+
+    def __init__(self) -> None:
+        self.is_made = False
+        self._error: BaseException | None = None
+
+    def fail(self, error: BaseException) -> None:
+        self._error = error
+
+    def finish(self) -> None:
+        """Called once the change is made, or has failed, by the thread that did it, without any lock."""
+
+
+class Transaction(Change, Generic[T]):
+    """A piece of work, which raises before it has changed anything, or not at all."""
+
+    def __init__(self, work: Work[T]) -> None:
+        super().__init__()
+        self._work = work
+        self._result: T | None = None
+
+    def make(self, connection: sqlite3.Connection) -> None:
+        try:
+            self._result = self._work(connection)
+        except sqlite3.Error:
+            # It may have ended the transaction, with what the pieces before have changed: all of them fail.
+            raise
+        except Exception as error:  # noqa: BLE001  # it is raised in the waiting thread
+            self._error = error
+
+    def outcome(self) -> T:
+        if self._error is not None:
+            raise self._error
+        return cast(T, self._result)
+
+
+Row = tuple[str, str, str]
+
+
+class Commit(Change):
+    """Positions that a session commits. `finished` is called with it, if nothing waits for it.
+
+    `numbers` are those of its changes in the order of all changes of subscriptions.
+    """
+
+    def __init__(
+        self,
+        subscription: str,
+        session: str,
+        positions: Positions,
+        now: datetime,
+        finished: Callable[[Commit], None] | None = None,
+    ) -> None:
+        super().__init__()
+        self.subscription = subscription
+        self.session = session
+        self.positions = positions
+        self.numbers: list[int] = []
+        self._since = microseconds_since_epoch(now)
+        self._finished = finished
+        self._verdicts: dict[EventTypePartition, CommitResult] = {}
+        self._left = {(subscription, place.event_type, place.partition): place for place in positions}
+
+    @property
+    def left(self) -> Mapping[Row, EventTypePartition]:
+        """The partitions that are still to be judged, by what they have in the table."""
+        return self._left
+
+    def values(self) -> list[Value]:
+        """The values of its partitions, row by row, as the statement that commits several has them."""
+        values: list[Value] = []
+        for row, place in self._left.items():
+            at = self.positions[place]
+            values += (*row, self.session, at.timeline, at.offset, self._since)
+        return values
+
+    def moved(self, row: Row, number: int) -> None:
+        self._verdicts[self._left.pop(row)] = CommitResult.COMMITTED
+        self.numbers.append(number)
+
+    def make_rest(self, connection: sqlite3.Connection, changes: FileChangePoller) -> None:
+        """Judge the partitions that are left one by one, within a transaction: none of them may have changed since."""
+        moved = False
+        for row, place in self._left.items():
+            at = self.positions[place]
+            self._verdicts[place] = found = _commit_partition(connection, row, self.session, at, self._since)
+            moved |= found is CommitResult.COMMITTED
+        if moved:
+            self.numbers.append(changes.note(connection, self.subscription, SubscriptionChange.OFFSETS))
+
+    def finish(self) -> None:
+        if self._finished is not None:
+            self._finished(self)
+
+    def outcome(self) -> Mapping[EventTypePartition, CommitResult]:
+        if self._error is not None:
+            raise self._error
+        return {place: self._verdicts[place] for place in self.positions}
+
+
+class SharedTransactions:
+    """`changes` notes in the file what is committed."""
+
+    def __init__(self, file: SqliteFile, changes: FileChangePoller) -> None:
+        self._file = file
+        self._changes = changes
+        # A deque needs no lock. Whoever has `_turn` makes what waits.
+        self._waiting: deque[Change] = deque()
+        self._turn = threading.Lock()
+        # The connection on which commits note what they change, once there were some.
+        self._connection: sqlite3.Connection | None = None
+        self._beginning = threading.Lock()
+        self._closed = self._is_over = False
+        self._thread: threading.Thread | None = None
+        self._wishes: SimpleQueue[None] = SimpleQueue()
+        self._is_awake = False
+
+    def run(self, work: Work[T]) -> T:
+        """Have work done in a transaction, perhaps together with that of others, and return when it is durable."""
+        transaction = Transaction(work)
+        self.make(transaction)
+        return transaction.outcome()
+
+    def make(self, change: Change) -> None:
+        """Return when a change is durable, or has failed."""
+        # Before the lock is asked for: whoever holds it now may make this change as well.
+        self._waiting.append(change)
+        # The thread that gets the lock makes all that is queued; the others find theirs made. It may have to go on:
+        # what was queued before it comes first, and only so much is made at once.
+        while not change.is_made:
+            self._make_next(change)
+
+    def begin(self, change: Change) -> None:
+        """Begin a change, and return without waiting for it; its `finish` is called in another thread."""
+        with self._beginning:
+            # Under the lock of `close`: what is queued before the thread is told to end is still made.
+            if self._closed:
+                raise Unavailable("The coordination is closed.")
+            self._waiting.append(change)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._make_until_closed, name="coordination-writer", daemon=True)
+                self._thread.start()
+        # The flag is put back before the queue is looked at: whoever finds it set has queued what will still be made.
+        if not self._is_awake:
+            self._is_awake = True
+            self._wishes.put(None)
+
+    def close(self) -> None:
+        """Make what waits, then stop."""
+        with self._beginning:
+            self._closed = True
+        if self._thread is not None:
+            self._wishes.put(None)
+            self._thread.join()
+        with self._turn:
+            self._is_over = True
+            if self._connection is not None:
+                self._connection.close()
+
+    def _make_until_closed(self) -> None:
+        while True:
+            self._wishes.get()
+            self._is_awake = False
+            # Before the queue: when this is set, everything that will ever come is in there.
+            closed = self._closed
+            while self._waiting:
+                self._make_next()
+            if closed:
+                return
+
+    def _make_next(self, wanted: Change | None = None) -> None:
+        """Make the changes that wait first and can be made together, unless what is wanted has been made by now."""
+        with self._turn:
+            if not self._waiting or (wanted is not None and wanted.is_made):
+                return
+            changes = self._first_of_one_kind()
+            try:
+                if isinstance(changes[0], Commit):
+                    self._commit(cast(Sequence[Commit], changes))
+                else:
+                    self._transact(cast(Sequence[Transaction[object]], changes))
+            except BaseException as error:  # noqa: BLE001  # it is raised by those who wait
+                for change in changes:
+                    change.fail(error)
+            finally:
+                # Last, when each has its outcome: a thread that sees it may go on at once.
+                for change in changes:
+                    change.is_made = True
+        # Without the lock: those who are called may want to change something as well.
+        for change in changes:
+            try:
+                change.finish()
+            except Exception:
+                # It must not end the thread that all others wait for.
+                log.exception("Passing on the outcome of a change of subscriptions failed")
+
+    def _first_of_one_kind(self) -> list[Change]:
+        waiting = self._waiting
+        changes = [waiting.popleft()]
+        first = changes[0]
+        if not isinstance(first, Commit):
+            while len(changes) < MOST_SHARING_A_TRANSACTION and waiting and not isinstance(waiting[0], Commit):
+                changes.append(waiting.popleft())
+            return changes
+        rows = set(first.left)
+        while waiting and isinstance(following := waiting[0], Commit):
+            # Two commits of one partition are judged one after the other.
+            if len(rows) + len(following.left) > MOST_ROWS_OF_A_STATEMENT or not rows.isdisjoint(following.left):
+                break
+            rows.update(following.left)
+            changes.append(waiting.popleft())
+        return changes
+
+    def _transact(self, transactions: Sequence[Transaction[object]]) -> None:
+        with self._file.writing() as connection:
+            for each in transactions:
+                each.make(connection)
+
+    def _commit(self, commits: Sequence[Commit]) -> None:
+        if sum(len(each.left) for each in commits) <= MOST_ROWS_OF_A_STATEMENT:
+            self._commit_at_once(commits)
+        rest = [each for each in commits if each.left]
+        if rest:
+            try:
+                with self._file.writing() as connection:
+                    for each in rest:
+                        each.make_rest(connection, self._changes)
+            except BaseException as error:  # noqa: BLE001  # it is for these: the others are committed
+                for each in rest:
+                    each.fail(error)
+
+    def _commit_at_once(self, commits: Sequence[Commit]) -> None:
+        by_row = {row: each for each in commits for row in each.left}
+        values = [value for each in commits for value in each.values()]
+        if self._is_over:
+            raise Unavailable("The coordination is closed.")
+        with self._file.explained_errors():
+            if self._connection is None:
+                self._connection = self._file.open_writer()
+                self._connection.execute(NOTE_EACH_COMMIT).close()
+            try:
+                statement = _commit_statement(len(by_row))
+                found = self._file.execute_in_turn(self._connection, statement, values).fetchall()
+            except BaseException:
+                roll_back(self._connection)
+                raise
+        for *row, number in found:
+            by_row[tuple(row)].moved(tuple(row), number)
+
+
+@cache
+def _commit_statement(rows: int) -> str:
+    """A statement that commits so many partitions, and returns those that it has moved, each with its number."""
+    values = ", ".join(["(?, ?, ?, ?, ?, ?, ?)"] * rows)
+    return f"""
+        WITH wanted (subscription, event_type, partition, owner, timeline, position, since) AS (VALUES {values})
+        UPDATE offsets SET timeline = wanted.timeline, position = wanted.position, since = wanted.since FROM wanted
+        WHERE offsets.subscription = wanted.subscription AND offsets.event_type = wanted.event_type
+            AND offsets.partition = wanted.partition AND offsets.owner = wanted.owner
+            AND (offsets.timeline, offsets.position) < (wanted.timeline, wanted.position)
+        RETURNING subscription, event_type, partition, (
+            SELECT number FROM coordination_news AS news
+            WHERE news.subscription = offsets.subscription AND news.changed = '{SubscriptionChange.OFFSETS.value}')
+    """  # noqa: S608  # question marks, and a constant
+
+
+def _commit_partition(
+    connection: sqlite3.Connection, row: Row, session: str, position: Position, since: int
+) -> CommitResult:
+    written = connection.execute(COMMIT_OFFSET, (position.timeline, position.offset, since, *row, session))
+    if written.rowcount:
+        return CommitResult.COMMITTED
+    found = connection.execute(SELECT_OFFSET, row).fetchone()
+    return commit_result(None if found is None else offset_from_row(found), session, position)
+
+
+def offset_from_row(row: tuple[str, str, int, int, str | None, int]) -> CommittedOffset:
+    _, _, timeline, position, owner, since = row
+    return CommittedOffset(Position(timeline, position), owner, datetime_from_microseconds(since))
