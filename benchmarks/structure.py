@@ -233,8 +233,9 @@ EVENT_TYPE = {
 }
 
 
-def walks() -> dict[str, Counted]:
-    """Publish one event; publish one and wait until a stream of a subscription has it; commit its cursor."""
+def walks() -> dict[str, Counted]:  # noqa: PLR0915  # one after the other, on one broker
+    """Publish one event; publish one and wait until a stream of a subscription has it; commit its cursor. Publications
+    and commits are counted over HTTP as well."""
     steps = Steps()
     from nakadi.app.broker import open_broker  # noqa: PLC0415  # its threads are to be counted from their start
     from nakadi.app.settings import Settings  # noqa: PLC0415
@@ -284,11 +285,22 @@ def walks() -> dict[str, Counted]:
         def commit() -> None:
             ask(f"{path}/cursors", {"items": [cursors.pop(0)]}, **{"x-nakadi-streamid": stream_id})
 
+        def commit_over(connection: socket.socket) -> None:
+            content = json.dumps({"items": [cursors.pop(0)]}).encode()
+            head = f"POST {path}/cursors HTTP/1.1\r\nHost: x\r\nX-Nakadi-StreamId: {stream_id}\r\n"
+            ask_over(connection, head, content)
+
         deliver()
         commit()
         # First the ones and then the others: what a commit leads to in other threads is no part of a delivery.
-        delivered = [steps.of(deliver, everywhere=True) for _ in range(REPEATS)]
-        committed = least(without_figures, lambda: steps.of(commit), len(cursors))
+        delivered = [steps.of(deliver, everywhere=True) for _ in range(2 * REPEATS)]
+        committed = least(without_figures, lambda: steps.of(commit), REPEATS)
+        with socket.create_connection(("127.0.0.1", serving.port)) as connection:
+            commit_over(connection)
+            # What it leads to in the stream is counted with it.
+            commit_served = least(
+                without_figures, lambda: steps.of(lambda: commit_over(connection), everywhere=True), len(cursors)
+            )
     published = least(without_figures, lambda: steps.of(publish))
     with Serving(broker.application) as serving, socket.create_connection(("127.0.0.1", serving.port)) as connection:
         # The first ones are looked at in threads, where everything is read that the loop finds remembered later.
@@ -302,6 +314,7 @@ def walks() -> dict[str, Counted]:
         "publish over HTTP": served,
         "publish to delivered": min(delivered, key=_figures_of),
         "commit": committed,
+        "commit over HTTP": commit_served,
     }
 
 
@@ -319,12 +332,15 @@ def least(prepare: Callable[[], None], count: Callable[[], Counted], number: int
 
 
 def publish_over(connection: socket.socket) -> None:
-    """Publish one event by a request of one piece, and wait for the answer."""
-    body = b'[{"n":1}]'
-    head = b"POST /event-types/walk/events HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-    connection.sendall(b"%bContent-Length: %d\r\n\r\n%b" % (head, len(body), body))
+    ask_over(connection, "POST /event-types/walk/events HTTP/1.1\r\nHost: x\r\n", b'[{"n":1}]')
+
+
+def ask_over(connection: socket.socket, head: str, body: bytes) -> None:
+    """Send a request in one piece, and wait for the answer."""
+    head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    connection.sendall(head.encode() + body)
     answer = connection.recv(65536)
-    assert answer.startswith(b"HTTP/1.1 200"), answer
+    assert answer.startswith(b"HTTP/1.1 20"), answer
 
 
 # The program ---------------------------------------------------------------------------------------------------------

@@ -77,8 +77,9 @@ class Exchange:
         self._dated = dated
         self._awaits_go_ahead = awaits_go_ahead
         self._is_received = False
-        # Set for the one who waits in `receive`, if there is one.
-        self._changed: asyncio.Event | None = None
+        # Done for the one who waits in `receive`, if there is one: every open stream does. An event would take several
+        # times as much memory.
+        self._changed: asyncio.Future[None] | None = None
         self._is_chunked = False
         # Bytes of the answer that are still to be sent, None if they were not announced.
         self._left: int | None = 0
@@ -95,18 +96,19 @@ class Exchange:
             if not isinstance(self.body, bytearray):
                 self.body = bytearray(self.body)
             self.body += piece
-        if self._changed is not None:
-            self._changed.set()
+        self._wake()
 
     def end_body(self) -> None:
         self.more_body = False
-        if self._changed is not None:
-            self._changed.set()
+        self._wake()
 
     def disconnect(self) -> None:
         self.disconnected = not self.response_complete
-        if self._changed is not None:
-            self._changed.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._changed is not None and not self._changed.done():
+            self._changed.set_result(None)
 
     async def run(self, application: AsgiCallable) -> None:
         try:
@@ -124,8 +126,8 @@ class Exchange:
         if not self.disconnected and not self.response_complete:
             self._connection.resume_reading()
             if not self.body and (self.more_body or self._is_received):
-                self._changed = asyncio.Event()
-                await self._changed.wait()
+                self._changed = asyncio.get_running_loop().create_future()
+                await self._changed
         if self.disconnected or self.response_complete:
             return {"type": "http.disconnect"}
         body, self.body, self._is_received = bytes(self.body), b"", not self.more_body
@@ -184,8 +186,7 @@ class Exchange:
             raise ValueError("an answer that is not as long as it says")
         if not more:
             self.response_complete = True
-            if self._changed is not None:
-                self._changed.set()
+            self._wake()
             self._connection.go_on_after(self)
 
     def respond(self, response: Response) -> None:

@@ -68,7 +68,18 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
     ) -> CommitSteps:
         """Commit for a stream: for each cursor, in the order in which they came, whether it moved its partition."""
         try:
-            verdicts = yield from self._commit(subscription_id, stream_id, cursors, subject)
+            meant = self._checked(subscription_id, stream_id, cursors, subject)
+            if len(meant) > 1:
+                verdicts = yield from self._commit_several(subscription_id, stream_id, meant)
+            else:
+                # Most commits have one cursor: one conditional write, and nothing is read unless it fails. Two commits
+                # of one partition at the same time do no harm: the write compares, and an offset never moves back.
+                place, positions = meant[0].place, {meant[0].place: _storable_position(meant[0].position)}
+                written = yield CommitRequest(
+                    self.coordination, subscription_id, stream_id, positions, self.clock.now()
+                )
+                self._require_owned(written, subscription_id, stream_id, meant)
+                verdicts = [written[place]]
         except Exception:
             self.metrics.cursors_committed.add(len(cursors), "refused")
             raise
@@ -76,9 +87,9 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
             self.metrics.cursors_committed.add(1, verdict.name.lower())
         return verdicts
 
-    def _commit(
+    def _checked(
         self, subscription_id: str, stream_id: str, cursors: Sequence[SubscriptionCursor], subject: Subject
-    ) -> CommitSteps:
+    ) -> Sequence[_ResolvedCursor]:
         resolved = [self._resolved_from_cache(each) for each in cursors]
         if not resolved:
             raise Invalid(CURSORS_EMPTY)
@@ -87,19 +98,7 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
             _check_partition_and_timeline(each)
         if not _UUID.fullmatch(stream_id):
             raise Invalid(f"Stream id has to be valid UUID, but `{stream_id} was provided")
-        if len(resolved) == 1:
-            return (yield from self._commit_one(subscription_id, stream_id, resolved[0]))
-        return (yield from self._commit_several(subscription_id, stream_id, resolved))
-
-    def _commit_one(self, subscription_id: str, stream_id: str, meant: _ResolvedCursor) -> CommitSteps:
-        """Most commits have one cursor: one conditional write, and nothing is read unless it fails. Two commits of one
-        partition at the same time do no harm: the write compares, and an offset never moves back."""
-        positions = {meant.place: _storable_position(meant.position)}
-        found = yield CommitRequest(self.coordination, subscription_id, stream_id, positions, self.clock.now())
-        verdict = found[meant.place]
-        if verdict is CommitResult.NOT_OWNED:
-            raise self._reason_of_refusal(subscription_id, stream_id, [meant])
-        return [verdict]
+        return resolved
 
     def _commit_several(self, subscription_id: str, stream_id: str, meant: Sequence[_ResolvedCursor]) -> CommitSteps:
         """All partitions are read before the first is written."""
@@ -112,13 +111,18 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
             [(each.place, _storable_position(each.position)) for each in meant], before
         )
         written = yield CommitRequest(self.coordination, subscription_id, stream_id, greatest, self.clock.now())
-        if CommitResult.NOT_OWNED in written.values():
-            raise self._reason_of_refusal(subscription_id, stream_id, meant)
+        self._require_owned(written, subscription_id, stream_id, meant)
         # What another request committed meanwhile makes the rest of its partition outdated.
         return [
             verdict if written.get(each.place, verdict) is CommitResult.COMMITTED else CommitResult.OUTDATED
             for each, verdict in zip(meant, judged, strict=True)
         ]
+
+    def _require_owned(
+        self, written: CommitResults, subscription_id: str, stream_id: str, meant: Sequence[_ResolvedCursor]
+    ) -> None:
+        if CommitResult.NOT_OWNED in written.values():
+            raise self._reason_of_refusal(subscription_id, stream_id, meant)
 
     def _reason_of_refusal(self, subscription_id: str, stream_id: str, meant: Sequence[_ResolvedCursor]) -> Invalid:
         """Why a stream may not commit these: the first reason there is."""

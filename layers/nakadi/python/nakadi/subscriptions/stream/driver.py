@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from typing import NamedTuple, Protocol
@@ -152,7 +151,7 @@ class SubscriptionDriver(StreamDriver):
         self._open_source = open_source
         self._known = known
         self._open: dict[EventTypePartition, EventSource] = {}
-        self._calls: deque[SessionCall] = deque()
+        self._calls: list[SessionCall] = []
         self._calling: asyncio.Task[None] | None = None
         self._connected = True
         # While the driver waits for the client or a source: what cuts the waiting short.
@@ -263,7 +262,7 @@ class SubscriptionDriver(StreamDriver):
     async def _perform_calls(self) -> None:
         # One after the other, in the order of the actions: a partition is handed over behind its last commit.
         while self._calls:
-            call = self._calls.popleft()
+            call = self._calls.pop(0)
             try:
                 self.add_fact(await self._perform_with_retries(call))
             except Exception as error:  # whatever it is, the stream must not go on as if it had worked

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from enum import Enum, auto
 from functools import partial
 from itertools import groupby
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
@@ -19,6 +20,21 @@ from nakadi.streaming.chunks import EventRun
 IsDeliverable = Callable[[EventTypePartition, Record], bool]
 MeasureDistance = Callable[[EventTypePartition, Position, Position], int]
 """How many events lie behind the first position, up to and including the second."""
+
+
+Item = TypeVar("Item")
+
+_EMPTY: deque[Any] = deque()
+"""Stands for every queue with nothing in it, and is never added to. A deque takes 760 bytes, and a stream in which
+nothing happens has four for each of its partitions."""
+
+
+def _with(queue: deque[Item], item: Item) -> deque[Item]:
+    """A queue with one thing more at its end."""
+    if queue is _EMPTY:
+        return deque((item,))
+    queue.append(item)
+    return queue
 
 
 class Disposition(Enum):
@@ -107,7 +123,7 @@ class PartitionProgress:
         self.handing_over = False
         # Where the event is that is being dropped or parked as the policy says.
         self.dropping: Position | None = None
-        self.runs: deque[EventRun] = deque()
+        self.runs: deque[EventRun] = _EMPTY
         self.count = 0
         self.size = 0
         self.window_end: datetime | None = None
@@ -115,11 +131,11 @@ class PartitionProgress:
         # The assignment's revision when the parked keys were read.
         self.keys_read_at = 0
         # Events that are being parked: where they begin, and their keys.
-        self._parking: deque[tuple[Position, frozenset[str]]] = deque()
+        self._parking: deque[tuple[Position, frozenset[str]]] = _EMPTY
         # Batches that were sent and are not committed: where each ends, and when its first event was stored.
-        self._unsure: deque[tuple[Position, datetime]] = deque()
+        self._unsure: deque[tuple[Position, datetime]] = _EMPTY
         # Events that are not for this client: behind which event they follow, and where they end.
-        self._skipped: deque[tuple[Position, Position]] = deque()
+        self._skipped: deque[tuple[Position, Position]] = _EMPTY
 
     @property
     def sendable(self) -> bool:
@@ -183,7 +199,7 @@ class PartitionProgress:
         ):
             end = part.end
             if disposition is Disposition.SEND:
-                self.runs.append(part)
+                self.runs = _with(self.runs, part)
                 self.count += part.count
                 self.size += part.size
             else:
@@ -209,7 +225,7 @@ class PartitionProgress:
         self.totals.buffered_bytes += self.size - before
         self.window_end = None
         self.sent = taken[-1].end
-        self._unsure.append((self.sent, taken[0].stored_at(0)))
+        self._unsure = _with(self._unsure, (self.sent, taken[0].stored_at(0)))
         self.keep_alives = 0
         self._count_outstanding(measure)
         return tuple(taken)
@@ -235,7 +251,7 @@ class PartitionProgress:
     def begin_parking(self, events: Sequence[EventRun]) -> None:
         """Send nothing before these are parked."""
         keys = frozenset(key for each in events if (key := each.chunk.records[each.first].key) is not None)
-        self._parking.append((events[0].end, keys))
+        self._parking = _with(self._parking, (events[0].end, keys))
 
     def end_parking(self) -> None:
         """The events for which parking began first are parked."""
@@ -243,7 +259,7 @@ class PartitionProgress:
 
     def set_parked_keys(self, keys: frozenset[str]) -> None:
         """These keys were parked before what is being parked now."""
-        self.parked = keys.union(*(being_parked for _, being_parked in self._parking))
+        self.parked = keys.union(*(being_parked for _, being_parked in self._parking)) if self._parking else keys
 
     # Commits
 
@@ -295,7 +311,7 @@ class PartitionProgress:
         after = self.runs[-1].end if self.runs else self.sent
         if self._skipped and self._skipped[-1][0] >= after:
             after, _ = self._skipped.pop()
-        self._skipped.append((after, end))
+        self._skipped = _with(self._skipped, (after, end))
 
     def _remove_run_from_size(self, run: EventRun) -> None:
         self.count -= run.count
