@@ -27,7 +27,7 @@ def test_tables_in_a_rest_catalog(jobs, data, tables, tmp_path):
         told = jobs.compacted(*known)
         assert (told.code, "5 events into order_placed" in told.told) == (0, True)
         assert "nothing new" in jobs.compacted(*known).told
-        told = jobs.let_go(*known)
+        told = jobs.drop_before(*known)
         assert (told.code, "5 events older than 1:00:00 are gone from order_placed" in told.told) == (0, True)
         spark = open_spark("look", str(warehouse), "rest", properties={"uri": url, "token": "secret"})
         table = events_table(spark, jobs.database, orders)

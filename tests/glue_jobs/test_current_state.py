@@ -53,7 +53,7 @@ def test_what_is_too_old_brings_nothing_back(jobs, data):
     data.path(damaged).write_bytes(b"x" * damaged.archived.length)
     data.archived(customers, named(None, "C"), keys=["a", "c"], at=at + timedelta(days=1))
     assert jobs.compacted().code == 3
-    assert jobs.let_go().code == 0
+    assert jobs.drop_before().code == 0
     assert jobs.rows("customer_changed") == []
 
     data.path(damaged).write_bytes(whole)
