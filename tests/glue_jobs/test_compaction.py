@@ -19,14 +19,15 @@ def test_events_become_rows(jobs, data):
     """Each event is a row, with its place and its properties as columns; a second run adds only what is new."""
     orders = data.event_type("order.placed", partitions=2)
     data.archived(orders, [order(number) for number in range(5)])
-    data.archived(orders, [order(9)], partition=1)
+    data.archived(orders, [order(9)], partition=1, at=STORED_AT + timedelta(microseconds=123456))
 
     first = jobs.compacted()
 
     assert (first.code, "6 events into order_placed" in first.told) == (0, True)
     assert jobs.rows("order_placed") == [*((0, offset) for offset in range(5)), (1, 0)]
-    wanted = ("order_number", "total", "customer.id", "items[0].sku", "nakadi_event", "date(nakadi_time)")
-    assert jobs.rows("order_placed", *wanted)[-1] == ("o-9", 2.25, "c-2", "s-9", None, STORED_AT.date())
+    wanted = ("order_number", "total", "customer.id", "items[0].sku", "nakadi_event", "string(nakadi_time)")
+    stored_at = "2026-11-20 10:00:00.123456"
+    assert jobs.rows("order_placed", *wanted)[-1] == ("o-9", 2.25, "c-2", "s-9", None, stored_at)
 
     data.archived(orders, [order(5)])
     second = jobs.compacted()
