@@ -27,7 +27,7 @@ from nakadi.engines.archive.objects import new_compressor
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.common import frames
 from nakadi.engines.kinesis.continuity import ShardTreeCache
-from nakadi.engines.kinesis.envelopes import opened
+from nakadi.engines.kinesis.envelopes import parse_envelope
 from nakadi.engines.kinesis.event_log import KinesisLog
 from nakadi.engines.kinesis.indexing import Indexer
 from nakadi.engines.kinesis.recent_records import ArrivedRecord
@@ -215,7 +215,7 @@ def floor_of(records: Sequence[dict[str, Any]]) -> float:
     """Seconds of CPU for what cannot be spared: unpacking every record, and packing the lines again."""
     began = time.process_time()
     for batch in batches(records):
-        frames_of_all = [opened(record.data) for record in batch]
+        frames_of_all = [parse_envelope(record.data) for record in batch]
         lines = [record.value for each in frames_of_all if each for record in frames.decode(each.frame) if record]
         packer = new_compressor()
         packer.compress(b"\n".join([line or b"" for line in lines]))

@@ -22,8 +22,8 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from nakadi.engines.kinesis.event_log import KinesisLog
-from nakadi.engines.kinesis.fan_out import Consumer, Consumers, FanOut
-from nakadi.engines.kinesis.stream import RecordPage, Stream, arrived
+from nakadi.engines.kinesis.fan_out import FanOut, StreamConsumer, StreamConsumers
+from nakadi.engines.kinesis.stream import RecordPage, Stream, parse_record
 from nakadi.engines.memory.stores import MemoryLogIndex
 from nakadi.model.events import Record
 from nakadi.model.outcomes import Unavailable
@@ -85,25 +85,25 @@ class Shard:
         """Several share it."""
 
 
-class Pushing(Consumers):
+class Pushing(StreamConsumers):
     def __init__(self, shard: Shard) -> None:
         super().__init__(shard, "events")
         self._shard = shard
 
-    def register(self, name: str) -> Consumer:
-        return Consumer(name, name, active=True, created=datetime.now(UTC))
+    def register(self, name: str) -> StreamConsumer:
+        return StreamConsumer(name, name, active=True, created=datetime.now(UTC))
 
     def deregister(self, arn: str) -> None:
         """Nothing is kept of it."""
 
-    def pushed(self, _arn: str, shard: str, sequence: int | None) -> Iterator[RecordPage]:
+    def subscribe(self, _arn: str, shard: str, sequence: int | None) -> Iterator[RecordPage]:
         place = sequence or 0
         while True:
             found = self._shard.behind(place, 1.0)
             if found:
                 time.sleep(PUSHED_AFTER)
             place += len(found)
-            yield RecordPage([arrived(shard, each) for each in found], "more", at_tip=True)
+            yield RecordPage([parse_record(shard, each) for each in found], "more", at_tip=True)
 
 
 class Follower:

@@ -15,7 +15,7 @@ from nakadi.engines.archive import objects
 from nakadi.engines.archive.stores import open_archive
 from nakadi.engines.kinesis import envelopes
 from nakadi.engines.kinesis.indexing import IndexingResult
-from nakadi.engines.kinesis.stream import milliseconds
+from nakadi.engines.kinesis.stream import to_milliseconds
 from nakadi.model.events import Record
 from nakadi.ports.clock import SystemClock
 from tests.support.aws import REGION, broken_before, no_answer_after, no_answer_before
@@ -98,7 +98,7 @@ def as_lambda_has_it(stream: str, shard: str, record: dict) -> dict:
             "partitionKey": record["PartitionKey"],
             "sequenceNumber": record["SequenceNumber"],
             "data": base64.b64encode(record["Data"]).decode(),
-            "approximateArrivalTimestamp": milliseconds(record["ApproximateArrivalTimestamp"]) / 1000,
+            "approximateArrivalTimestamp": to_milliseconds(record["ApproximateArrivalTimestamp"]) / 1000,
         },
     }
 
@@ -163,8 +163,8 @@ def test_batches_at_the_same_time_count_once(functions, shards):
 POISON = [
     pytest.param(b"what is this?", f"{TOPIC}/0", id="no record of ours"),
     pytest.param(b"", f"{TOPIC}/0", id="nothing"),
-    pytest.param(envelopes.whole(1, 0, b"nf\x01\x00"), "no place", id="no partition"),
-    pytest.param(envelopes.whole(1, 0, b"nf\x01\x00"), "unknown/0", id="an unknown topic"),
+    pytest.param(envelopes.pack_frame(1, 0, b"nf\x01\x00"), "no place", id="no partition"),
+    pytest.param(envelopes.pack_frame(1, 0, b"nf\x01\x00"), "unknown/0", id="an unknown topic"),
 ]
 
 
@@ -187,7 +187,7 @@ def test_what_is_not_ours_does_not_stop_the_shard(functions, shards, data, key):
 def test_what_cannot_be_read_is_set_aside_and_reported(functions, shards, capsys):
     """A damaged frame keeps its numbers for all readers; its bytes are set aside, and a metric counts it."""
     shards.publish(3)
-    shards.put(envelopes.whole(5, 0, b"nf\x01\x02 not what it was"))
+    shards.put(envelopes.pack_frame(5, 0, b"nf\x01\x02 not what it was"))
     shards.put(b"what is this?")
     shards.publish(3)
     capsys.readouterr()

@@ -10,7 +10,7 @@ from aws_cdk.assertions import Template
 
 from infra.stack import DataStack
 from nakadi.engines.kinesis import fan_out, opening
-from nakadi.engines.kinesis.fan_out import Consumers, FanOut
+from nakadi.engines.kinesis.fan_out import FanOut, StreamConsumers
 from nakadi_cdk.context import Context
 from nakadi_cdk.data import Data
 from nakadi_cdk.functions import reserved
@@ -297,18 +297,18 @@ def test_roles_may_do_what_fan_out_asks_for(large, monkeypatch):
     """Tasks may make every call that is made for a consumer, and housekeeping those that remove one, of this stage."""
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(fan_out, "LOOK_AGAIN_AFTER", 0.0)
+    monkeypatch.setattr(fan_out, "STATUS_CHECK_INTERVAL", 0.0)
     with pushing(None) as kinesis:
         kinesis.pushes = False
-        task = FanOut(Consumers(opening.client({}, 10.0), "nakadi-test"), "nakadi-test")
+        task = FanOut(StreamConsumers(opening.new_client({}, 10.0), "nakadi-test"), "nakadi-test")
         for _ in range(2):
-            assert not list(task.pages("s", None))
+            assert not list(task.receive_pages("s", None))
         task.close()
         of_task = set(kinesis.calls)
         killed = kinesis.answer("RegisterStreamConsumer", {"StreamARN": "arn", "ConsumerName": "nakadi-test-killed"})
         kinesis.registered_at(datetime(2026, 1, 1, tzinfo=UTC))
         kinesis.calls.clear()
-        house = FanOut(Consumers(opening.client({}, 10.0), "nakadi-test"), "nakadi-test")
+        house = FanOut(StreamConsumers(opening.new_client({}, 10.0), "nakadi-test"), "nakadi-test")
         house.remove_orphans(datetime(2026, 1, 2, tzinfo=UTC))
         house.close()
         assert killed["Consumer"]["ConsumerARN"] not in kinesis.consumers

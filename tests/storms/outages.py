@@ -16,7 +16,7 @@ from unittest.mock import patch
 from uuid import UUID
 
 from nakadi.engines.common import frames
-from nakadi.engines.kinesis.envelopes import WHOLE, opened
+from nakadi.engines.kinesis.envelopes import WHOLE_FRAME, parse_envelope
 from nakadi.engines.kinesis.event_log import KinesisLog
 from nakadi.engines.kinesis.recent_records import ArrivedRecord
 from nakadi.event_types import cursors
@@ -364,8 +364,9 @@ class Outages:
 
     def _note_forgotten(self, shard: str, record: Kept) -> None:
         indexed = self._plain_index.progress("live").get(shard)
-        envelope = opened(record.data)
-        if envelope is not None and envelope.kind == WHOLE and (not indexed or indexed.sequence < record.sequence):
+        envelope = parse_envelope(record.data)
+        is_whole = envelope is not None and envelope.kind == WHOLE_FRAME
+        if is_whole and (not indexed or indexed.sequence < record.sequence):
             self._forgotten |= {int(each.value or b"") for each in frames.decode(envelope.frame) if each is not None}
 
 

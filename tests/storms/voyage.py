@@ -253,7 +253,7 @@ class Voyage:
             stream = self._a_stream()
             [shard] = stream.shards()
             self._shard = shard.id
-            return stream.page(shard.id, stream.from_beginning(shard.id)).records
+            return stream.read_page(shard.id, stream.iterator_from_start(shard.id)).records
         finally:
             self.weather.badness = badness
 
@@ -294,7 +294,7 @@ def at_sea(seed: int) -> Iterator[Voyage]:
             world.made_tables("sea")
             s3 = session().create_client("s3", REGION)
             s3.create_bucket(Bucket="archive", CreateBucketConfiguration={"LocationConstraint": REGION})
-            client = Refusing(opening.client({"region": REGION}), weather)
+            client = Refusing(opening.new_client({"region": REGION}), weather)
             yield Voyage(seed, weather, client, made_stream(client, shards=1))
 
 

@@ -85,7 +85,7 @@ class World:
 
     def __init__(self, faults: Aws) -> None:
         self.faults = faults
-        self.client = Client(opening.client({"region": REGION}))
+        self.client = Client(opening.new_client({"region": REGION}))
         self.name = made_stream(self.client, shards=1)
         self.index = kept_open(MemoryLogIndex())
         self.archive = kept_open(MemoryStore())

@@ -25,30 +25,30 @@ def stream():
 
 
 @pytest.fixture
-def ancestry(stream):
+def shard_trees(stream):
     return ShardTreeCache(stream)
 
 
-def test_a_new_shard_is_looked_for_once(stream, ancestry):
+def test_a_new_shard_is_looked_for_once(stream, shard_trees):
     """A record of a shard that is not known yet has the shards listed again, and those after it have not."""
-    assert "old" in ancestry.current
+    assert "old" in shard_trees.current
     stream.listed = [Shard("new", 0, 99, ("old",)), Shard("old", 0, 99, closed=True)]
     for sequence in range(5):
-        assert "new" in ancestry.placing(RecordPosition("new", sequence))
+        assert "new" in shard_trees.tree_ranking(RecordPosition("new", sequence))
     assert stream.times == 2
 
 
-def test_a_forgotten_shard_is_looked_for_once(stream, ancestry):
+def test_a_forgotten_shard_is_looked_for_once(stream, shard_trees):
     """A record of a shard that the stream has forgotten has the shards listed once, however many there are of it."""
     for sequence in range(5):
-        lineage = ancestry.placing(RecordPosition("forgotten", sequence))
-        assert "forgotten" not in lineage
-        assert lineage is ancestry.current
+        shard_tree = shard_trees.tree_ranking(RecordPosition("forgotten", sequence))
+        assert "forgotten" not in shard_tree
+        assert shard_tree is shard_trees.current
     assert stream.times == 2
 
 
-def test_each_forgotten_shard_is_looked_for(stream, ancestry):
+def test_each_forgotten_shard_is_looked_for(stream, shard_trees):
     """That one shard was forgotten says nothing of another."""
     for shard in ("one", "two", "one", "two"):
-        ancestry.placing(RecordPosition(shard, 1))
+        shard_trees.tree_ranking(RecordPosition(shard, 1))
     assert stream.times == 3

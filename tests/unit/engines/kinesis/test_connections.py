@@ -69,7 +69,7 @@ def service(monkeypatch):
 
 @pytest.fixture
 def opened(service):
-    with closing(Stream(opening.client({"region": "eu-central-1", "endpoint": service.url}), "orders")) as made:
+    with closing(Stream(opening.new_client({"region": "eu-central-1", "endpoint": service.url}), "orders")) as made:
         yield made
 
 

@@ -13,9 +13,9 @@ NOW = 1_795_262_400_123_456
 def test_the_layout_is_frozen():
     """What was written years ago is counted as it was then: these very bytes."""
     now = "4052a319c8600600"
-    assert envelopes.whole(3, NOW, b"frame").hex() == f"6e6b010003000000{now}" + b"frame".hex()
-    assert envelopes.seal(NOW).hex() == f"6e6b030000000000{now}"
-    assert [each.hex() for each in envelopes.parts(3, NOW, b"frame", b"12345678", 31)] == [
+    assert envelopes.pack_frame(3, NOW, b"frame").hex() == f"6e6b010003000000{now}" + b"frame".hex()
+    assert envelopes.pack_seal(NOW).hex() == f"6e6b030000000000{now}"
+    assert [each.hex() for each in envelopes.pack_parts(3, NOW, b"frame", b"12345678", 31)] == [
         f"6e6b020003000000{now}" + b"12345678".hex() + "00000200" + b"fra".hex(),
         f"6e6b020003000000{now}" + b"12345678".hex() + "01000200" + b"me".hex(),
     ]
@@ -24,8 +24,8 @@ def test_the_layout_is_frozen():
 @given(st.binary(max_size=200), st.integers(30, 60))
 def test_a_frame_in_parts_comes_back_whole(frame, most):
     """The parts of a frame are no longer than asked, and put together they are the frame."""
-    pieces = envelopes.parts(2, NOW, frame or b"x", b"12345678", most)
-    found = [envelopes.opened(piece) for piece in pieces]
+    pieces = envelopes.pack_parts(2, NOW, frame or b"x", b"12345678", most)
+    found = [envelopes.parse_envelope(piece) for piece in pieces]
     assert all(len(piece) <= most for piece in pieces)
     assert b"".join(each.frame for each in found) == (frame or b"x")
     assert [(each.part, each.parts, each.events) for each in found] == [
@@ -35,24 +35,26 @@ def test_a_frame_in_parts_comes_back_whole(frame, most):
 
 def test_a_whole_frame_comes_back():
     """A record says how many events it holds, and when they were stored."""
-    assert envelopes.opened(envelopes.whole(3, NOW, b"frame")) == Envelope(envelopes.WHOLE, 3, NOW, b"frame")
+    assert envelopes.parse_envelope(envelopes.pack_frame(3, NOW, b"frame")) == Envelope(
+        envelopes.WHOLE_FRAME, 3, NOW, b"frame"
+    )
 
 
 @pytest.mark.parametrize("data", [b"", b"n", b"nk", b"nk\x01" + bytes(12), b"xx" + bytes(30), b"nk\x09" + bytes(30)])
 def test_what_does_not_begin_like_a_record_is_none(data):
     """Bytes of others are recognised, however short."""
-    assert envelopes.opened(data) is None
+    assert envelopes.parse_envelope(data) is None
 
 
 @given(st.binary(max_size=64))
 def test_no_bytes_do_harm(data):
     """Whatever others put into the stream can be looked at."""
     for each in (data, b"nk" + data, b"nk\x02\x00" + data):
-        found = envelopes.opened(each)
+        found = envelopes.parse_envelope(each)
         assert found is None or found.kind in envelopes.KINDS
 
 
 def test_a_frame_that_is_too_long_is_refused():
     """There is an end to how many records an append can be."""
     with pytest.raises(ValueError, match="too long"):
-        envelopes.parts(1, NOW, bytes(envelopes.MOST_PARTS + 1), b"12345678", envelopes.LONGEST_HEAD + 1)
+        envelopes.pack_parts(1, NOW, bytes(envelopes.MOST_PARTS + 1), b"12345678", envelopes.LONGEST_HEADER + 1)

@@ -29,9 +29,9 @@ HURRIED = "lease=0.05&poll=0.02&reads_per_second=10000"
 
 @pytest.fixture
 def kinesis(world: World, monkeypatch) -> Iterator[PushingKinesis]:
-    monkeypatch.setattr(fan_out, "LOOK_AGAIN_AFTER", 0.01)
-    monkeypatch.setattr(fan_out, "REGISTER_AGAIN_AFTER", 0.02)
-    monkeypatch.setattr(fan_out, "SUBSCRIBE_AGAIN_AFTER", 0.02)
+    monkeypatch.setattr(fan_out, "STATUS_CHECK_INTERVAL", 0.01)
+    monkeypatch.setattr(fan_out, "REGISTRATION_RETRY_INTERVAL", 0.02)
+    monkeypatch.setattr(fan_out, "SUBSCRIPTION_RETRY_INTERVAL", 0.02)
     world.index.create_topic("t", 1)
     with pushing(world.client) as made:
         made.replaceable_after = 0.0
@@ -64,7 +64,7 @@ class Following:
 @contextmanager
 def following(world: World, more: str = "") -> Iterator[Following]:
     url = f"kinesis://{world.name}?region={REGION}&fan_out=mine&shared_for=60&{HURRIED}{more}"
-    log = opening.open_at(url, world.clock, world.index, None)
+    log = opening.open_kinesis_log(url, world.clock, world.index, None)
     made = Following(log)
     try:
         yield made
@@ -86,13 +86,13 @@ def publish(world: World, count: int = 1) -> None:
 def test_what_is_pushed_is_not_asked_for(world, kinesis, monkeypatch):
     """While a shard is pushed, a watching process reads nothing of what all readers of the shard share."""
     asked: list[str] = []
-    page = Stream.page
+    page = Stream.read_page
 
     def counted(stream: Stream, shard: str, iterator: str, limit: int = 10_000) -> RecordPage:
         asked.append(shard)
         return page(stream, shard, iterator, limit)
 
-    monkeypatch.setattr(Stream, "page", counted)
+    monkeypatch.setattr(Stream, "read_page", counted)
     with following(world) as process:
         until(lambda: kinesis.streaming)
         asked.clear()
@@ -172,7 +172,7 @@ def test_a_consumer_goes_with_its_process(world, kinesis):
 def test_a_process_that_no_one_watches_has_no_consumer(world, kinesis):
     """A process that only answers questions costs no consumer, though its URL names one."""
     url = f"kinesis://{world.name}?region={REGION}&fan_out=mine&{HURRIED}"
-    log = opening.open_at(url, world.clock, world.index, None)
+    log = opening.open_kinesis_log(url, world.clock, world.index, None)
     publish(world)
     assert log.bounds("t", [0])[0].next == 1
     assert len(log.read("t", 0, 0).events) == 1
@@ -182,7 +182,7 @@ def test_a_process_that_no_one_watches_has_no_consumer(world, kinesis):
 
 def test_a_consumer_is_replaced_before_it_is_old(world, kinesis, monkeypatch):
     """After some hours a new consumer takes over, and the old one goes."""
-    monkeypatch.setattr(fan_out, "RENEWED_AFTER", 0.1)
+    monkeypatch.setattr(fan_out, "CONSUMER_LIFETIME", 0.1)
     kinesis.lasts = 0.05
     with following(world) as process:
         until(lambda: kinesis.calls["RegisterStreamConsumer"] >= 3)
@@ -208,15 +208,15 @@ def test_orphans_are_removed_by_age(world, kinesis):
     for name in ("mine-killed", "mine-other", "somebody-else"):
         kinesis.answer("RegisterStreamConsumer", {"StreamARN": f"arn:stream/{world.name}", "ConsumerName": name})
     url = f"kinesis://{world.name}?region={REGION}&fan_out=mine&{HURRIED}"
-    log = opening.open_at(url, world.clock, world.index, None)
+    log = opening.open_kinesis_log(url, world.clock, world.index, None)
 
     def left(age: float) -> set[str]:
         kinesis.registered_at(world.clock.now() - timedelta(seconds=age))
         log.remove_orphans()
         return {each["ConsumerName"] for each in kinesis.consumers.values()}
 
-    assert left(fan_out.ORPHANED_AFTER - 60) == {"mine-killed", "mine-other", "somebody-else"}
-    assert left(fan_out.ORPHANED_AFTER + 60) == {"somebody-else"}
+    assert left(fan_out.ORPHAN_AGE - 60) == {"mine-killed", "mine-other", "somebody-else"}
+    assert left(fan_out.ORPHAN_AGE + 60) == {"somebody-else"}
     log.close()
 
 
@@ -230,9 +230,9 @@ def test_a_shard_that_ends_is_followed_by_its_children():
         with pushing(client) as kinesis:
             kinesis.active_at_once = True
             url = f"kinesis://{stream}?region={REGION}&endpoint={endpoint}&fan_out=mine&{HURRIED}"
-            log = opening.open_at(url, SystemClock(), index, kept_open(MemoryStore()))
+            log = opening.open_kinesis_log(url, SystemClock(), index, kept_open(MemoryStore()))
             end = log.watch(lambda *_: None)
-            writer = opening.open_at(url.replace("fan_out=mine&", ""), SystemClock(), index, None)
+            writer = opening.open_kinesis_log(url.replace("fan_out=mine&", ""), SystemClock(), index, None)
             until(lambda: kinesis.streaming)
             client.split_shard(StreamName=stream, ShardToSplit="shardId-000000000000", NewStartingHashKey=str(1 << 127))
             until_active(client, stream)
@@ -255,11 +255,11 @@ class Iterators:
     def __init__(self) -> None:
         self.asked: list[int] = []
 
-    def behind(self, mark: RecordPosition) -> str:
+    def iterator_behind(self, mark: RecordPosition) -> str:
         self.asked.append(mark.sequence)
         return "iterator"
 
-    def page(self, _shard: str, _iterator: str, _limit: int) -> RecordPage:
+    def read_page(self, _shard: str, _iterator: str, _limit: int) -> RecordPage:
         return RecordPage([record(7), record(8)], "iterator", at_tip=True)
 
 
@@ -272,10 +272,10 @@ def test_what_is_pushed_and_read_is_met_once():
     stream = Iterators()
     cursor = ShardCursor(stream, "s", 5)
     assert [each.mark.sequence for each in cursor.read(GrowingPauses(1)).records] == [7, 8]
-    assert [each.mark.sequence for each in cursor.pushed(RecordPage([record(8), record(9)], "more", at_tip=True))] == [
-        9
-    ]
+    assert [
+        each.mark.sequence for each in cursor.accept_pushed(RecordPage([record(8), record(9)], "more", at_tip=True))
+    ] == [9]
     assert cursor.read(GrowingPauses(1)).records == []
     assert stream.asked == [5, 9]
-    assert cursor.pushed(RecordPage([], None, at_tip=True)) == []
+    assert cursor.accept_pushed(RecordPage([], None, at_tip=True)) == []
     assert cursor.ended

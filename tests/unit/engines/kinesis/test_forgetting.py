@@ -34,7 +34,7 @@ def newest(world: World) -> int:
     """The last record's sequence number."""
     stream = world.a_stream()
     [shard] = stream.shards()
-    return stream.page(shard.id, stream.from_beginning(shard.id)).records[-1].mark.sequence
+    return stream.read_page(shard.id, stream.iterator_from_start(shard.id)).records[-1].mark.sequence
 
 
 def events(log, start: int = 0) -> list[tuple[int, bytes | None]]:
@@ -103,7 +103,7 @@ def test_a_process_that_slept_counts_anew(world: World, log, monkeypatch, strict
     publish(log, *range(3, 8))
     world.index_all()
     world.client.forgets(newest(world) - 1, strict=strict)
-    later = time.time() + 2 * tails.ASLEEP_AFTER
+    later = time.time() + 2 * tails.READER_LIFETIME
     monkeypatch.setattr(time, "time", lambda: later)
     assert events(sleeper) == events(world.a_log()) == numbered(*range(8))
 
@@ -112,7 +112,7 @@ def test_a_process_that_slept_counts_anew(world: World, log, monkeypatch, strict
 def test_an_append_that_was_given_up_stops_no_one(world: World, log, strict):
     """Parts of an append that never was completed can be forgotten; indexer and readers go on without them."""
     publish(log, 0)
-    half = envelopes.parts(3, 0, bytes(1000), b"a" * 8, 500)
+    half = envelopes.pack_parts(3, 0, bytes(1000), b"a" * 8, 500)
     world.put("t/0", half[0])
     world.index_all()
     world.client.forgets(newest(world), strict=strict)
@@ -140,7 +140,7 @@ def test_a_long_append_whose_beginning_is_forgotten_is_not_shown_in_part(world: 
 
 def long_append() -> list[bytes]:
     frame = frames.encode([Record(b"1" * 400), Record(b"2" * 400)])
-    return envelopes.parts(2, 0, frame, b"b" * 8, 500)
+    return envelopes.pack_parts(2, 0, frame, b"b" * 8, 500)
 
 
 def test_what_is_remembered_of_a_scan_is_remembered_for_a_while_only(world: World, log, monkeypatch):
@@ -151,7 +151,7 @@ def test_what_is_remembered_of_a_scan_is_remembered_for_a_while_only(world: Worl
     piece = reader.read("t", 0, 0, max_bytes=1)
     assert piece.next_offset == 1
     world.client.forgets(newest(world) - 5)
-    monkeypatch.setattr("nakadi.engines.kinesis.scanning.REMEMBERED_FOR", 0.0)
+    monkeypatch.setattr("nakadi.engines.kinesis.scanning.REMEMBERED_SECONDS", 0.0)
     with pytest.raises(Unavailable):
         reader.read("t", 0, 1)
 

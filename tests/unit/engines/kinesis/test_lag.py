@@ -19,7 +19,7 @@ def arrival_of(world: World, number: int) -> int:
     """When a record arrived, in milliseconds."""
     stream = world.a_stream()
     [shard] = stream.shards()
-    return stream.page(shard.id, stream.from_beginning(shard.id)).records[number].at
+    return stream.read_page(shard.id, stream.iterator_from_start(shard.id)).records[number].at
 
 
 def test_nothing_waits_where_nothing_was_stored(log):
@@ -33,14 +33,14 @@ def test_the_lag_is_the_age_of_the_oldest_event_that_is_not_indexed(world: World
         log.append("t", {0: [Record(b"%d" % number)]})
     indexer = world.an_indexer()
     first = datetime_from_microseconds(arrival_of(world, 0) * 1000)
-    assert indexer.survey().lag(first + timedelta(hours=2)) == timedelta(hours=2)
+    assert indexer.survey_backlog().lag(first + timedelta(hours=2)) == timedelta(hours=2)
 
     world.index_all()
-    assert indexer.survey().lag(first + timedelta(hours=2)) == timedelta(0)
+    assert indexer.survey_backlog().lag(first + timedelta(hours=2)) == timedelta(0)
 
     log.append("t", {0: [Record(b"3")]})
     fourth = datetime_from_microseconds(arrival_of(world, 3) * 1000)
-    assert indexer.survey().lag(fourth + timedelta(minutes=7)) == timedelta(minutes=7)
+    assert indexer.survey_backlog().lag(fourth + timedelta(minutes=7)) == timedelta(minutes=7)
 
 
 def test_a_round_of_housekeeping_reads_the_stream_once(world: World, log):
@@ -64,4 +64,4 @@ def test_clocks_that_disagree_make_no_negative_lag(world: World, log):
     log.append("t", {0: [Record(b"0")]})
     arrived = datetime_from_microseconds(arrival_of(world, 0) * 1000)
 
-    assert world.an_indexer().survey().lag(arrived - timedelta(minutes=1)) == timedelta(0)
+    assert world.an_indexer().survey_backlog().lag(arrived - timedelta(minutes=1)) == timedelta(0)

@@ -16,14 +16,14 @@ class Log:
         self._sequence = 0
 
     def whole(self, count: int, stored_at: int = 0, at: int = 0) -> None:
-        self._met(envelopes.whole(count, stored_at, b"frame"), at)
+        self._met(envelopes.pack_frame(count, stored_at, b"frame"), at)
 
     def part(self, append: str, number: int, of: int, *, count: int = 1, at: int = 0) -> None:
-        pieces = envelopes.parts(count, 0, bytes(of), append.encode().ljust(8), envelopes.LONGEST_HEAD + 1)
+        pieces = envelopes.pack_parts(count, 0, bytes(of), append.encode().ljust(8), envelopes.LONGEST_HEADER + 1)
         self._met(pieces[number], at)
 
     def seal(self, at: int = 0) -> None:
-        self._met(envelopes.seal(0), at)
+        self._met(envelopes.pack_seal(0), at)
 
     def foreign(self) -> None:
         self._met(b"whatever", 0)
@@ -31,7 +31,7 @@ class Log:
     def _met(self, data: bytes, at: int) -> None:
         self._sequence += 1
         record = ArrivedRecord(RecordPosition("shard", self._sequence), "t/0", at, data)
-        self.state, found = recent_records.count(self.state, record, envelopes.opened(data))
+        self.state, found = recent_records.count_record(self.state, record, envelopes.parse_envelope(data))
         assert self.state.mark == record.mark
         if found is not None:
             self.numbered.append((found.first, found.events, len(found.marks)))

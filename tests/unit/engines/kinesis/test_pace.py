@@ -57,14 +57,14 @@ def mean_interval(pace: CallRate, clock: Clock, name: str) -> float:
 def test_refusals_make_it_slower_and_answers_faster_again(clock):
     """The interval doubles with a refusal, up to a longest one, and shrinks bit by bit to the shortest."""
     pace = CallRate(0.2)
-    pace.slower("a")
+    pace.slow_down("a")
     assert mean_interval(pace, clock, "a") == pytest.approx(0.4, rel=0.1)
     for _ in range(10):
-        pace.slower("a")
+        pace.slow_down("a")
     assert mean_interval(pace, clock, "a") == pytest.approx(LONGEST_INTERVAL, rel=0.1)
     assert mean_interval(pace, clock, "b") == pytest.approx(0.2)
     for _ in range(100):
-        pace.faster("a")
+        pace.speed_up("a")
     assert mean_interval(pace, clock, "a") == pytest.approx(0.2)
 
 
@@ -87,10 +87,10 @@ def test_many_processes_share_a_shard(clock, processes):
         taken[second] += 1
         if taken[second] > ALLOWED:
             refused += 1
-            paces[number].slower("shard")
+            paces[number].slow_down("shard")
         else:
             answered[number] += 1
-            paces[number].faster("shard")
+            paces[number].speed_up("shard")
             silence = max(silence, clock.now - last[number])
             last[number] = clock.now
         due[number] = clock.now + 0.4

@@ -13,7 +13,7 @@ from nakadi.engines.kinesis import envelopes
 from nakadi.engines.kinesis.continuity import ShardTreeCache
 from nakadi.engines.kinesis.reading import StreamReader
 from nakadi.engines.kinesis.tails import LastWritten
-from nakadi.engines.kinesis.topics import Topics
+from nakadi.engines.kinesis.topics import TopicCache
 from nakadi.model.events import OffsetBounds, Record
 from nakadi.ports.event_log import OffsetUnavailable
 from tests.support.kinesis_faults import HURRIED, World
@@ -144,10 +144,10 @@ def test_the_tip_is_shared(world: World, log):
 def test_those_who_asked_before_a_read_began_share_it(world: World, log):
     """However many want to know the tip, a read that began after they had asked answers all of them."""
     publish(log, range(3))
-    ancestry = ShardTreeCache(world.a_stream())
-    topics = Topics(world.index, 60.0, ChangeWatch(world.index.changes, world.clock))
+    shard_trees = ShardTreeCache(world.a_stream())
+    topics = TopicCache(world.index, 60.0, ChangeWatch(world.index.changes, world.clock))
     reader = StreamReader(
-        ancestry, world.index, topics, None, lambda *_: None, LastWritten(), shared_for=0.0, window_bytes=1_000_000
+        shard_trees, world.index, topics, None, lambda *_: None, LastWritten(), shared_for=0.0, window_bytes=1_000_000
     )
     reader.bounds("t", 0, time.monotonic())
     asked_at = time.monotonic()
@@ -210,7 +210,7 @@ def test_what_others_store_is_reported(world: World, log):
 def test_a_damaged_frame_keeps_its_numbers(world: World, log):
     """A frame that cannot be read is stepped over, and what follows it has the same offset for all."""
     publish(log, [1])
-    world.put("t/0", envelopes.whole(3, 0, b"nf\x01\x00 no frame"))
+    world.put("t/0", envelopes.pack_frame(3, 0, b"nf\x01\x00 no frame"))
     publish(log, [2])
     assert [event.offset for event in log.read("t", 0, 0).events] == [0, 1, 5, 6]
     assert log.read("t", 0, 2).next_offset == 7

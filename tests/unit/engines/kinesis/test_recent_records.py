@@ -3,7 +3,7 @@
 import pytest
 
 from nakadi.engines.kinesis import envelopes
-from nakadi.engines.kinesis.recent_records import OVERHEAD, ArrivedRecord, RecentRecords
+from nakadi.engines.kinesis.recent_records import RECORD_OVERHEAD_BYTES, ArrivedRecord, RecentRecords
 from nakadi.model.events import NOTHING_INDEXED, IndexingState, RecordPosition
 
 SIZE = 100
@@ -15,7 +15,7 @@ def rank(mark: RecordPosition | None) -> tuple[int, int]:
 
 def a_record(sequence: int, key: str = "t/0", count: int = 1) -> ArrivedRecord:
     frame = b"%d" % sequence
-    return ArrivedRecord(RecordPosition("s", sequence), key, 0, envelopes.whole(count, 0, frame.ljust(SIZE)))
+    return ArrivedRecord(RecordPosition("s", sequence), key, 0, envelopes.pack_frame(count, 0, frame.ljust(SIZE)))
 
 
 def contents(frames) -> list[int]:
@@ -23,88 +23,92 @@ def contents(frames) -> list[int]:
 
 
 @pytest.fixture
-def trails():
+def recent_records():
     return RecentRecords(10_000_000)
 
 
 def few() -> RecentRecords:
     """Room for about five records."""
-    return RecentRecords(5 * (SIZE + OVERHEAD + envelopes.HEAD.size))
+    return RecentRecords(5 * (SIZE + RECORD_OVERHEAD_BYTES + envelopes.HEADER.size))
 
 
-def test_a_row_is_counted_when_someone_asks(trails):
+def test_a_row_is_counted_when_someone_asks(recent_records):
     """Records that came before and after the question are numbered one after the other."""
-    trails.arrived([a_record(1, count=2), a_record(2)], rank)
-    assert trails.state("t/0", "t") is None
-    assert trails.frames("t/0", "t", 0, 10, 1000) is None
-    assert trails.count_from("t/0", "t", NOTHING_INDEXED, {}, rank)
-    trails.arrived([a_record(3)], rank)
-    assert [(frame.first, frame.events) for frame in trails.frames("t/0", "t", 0, 10, 1000)] == [(0, 2), (2, 1), (3, 1)]
-    assert trails.state("t/0", "t").next == 4
+    recent_records.add_records([a_record(1, count=2), a_record(2)], rank)
+    assert recent_records.state("t/0", "t") is None
+    assert recent_records.frames("t/0", "t", 0, 10, 1000) is None
+    assert recent_records.count_from("t/0", "t", NOTHING_INDEXED, {}, rank)
+    recent_records.add_records([a_record(3)], rank)
+    assert [(frame.first, frame.events) for frame in recent_records.frames("t/0", "t", 0, 10, 1000)] == [
+        (0, 2),
+        (2, 1),
+        (3, 1),
+    ]
+    assert recent_records.state("t/0", "t").next == 4
 
 
-def test_counting_begins_at_any_known_place(trails):
+def test_counting_begins_at_any_known_place(recent_records):
     """Records up to the place where counting begins are passed over, also those that come later."""
-    trails.arrived([a_record(1), a_record(2)], rank)
-    assert trails.count_from("t/0", "t", IndexingState(mark=RecordPosition("s", 3), next=7), {}, rank)
-    trails.arrived([a_record(3), a_record(4)], rank)
-    assert contents(trails.frames("t/0", "t", 7, 10, 1000)) == [4]
-    assert trails.frames("t/0", "t", 6, 10, 1000) is None
-    assert trails.first("t/0", "t") == 7
+    recent_records.add_records([a_record(1), a_record(2)], rank)
+    assert recent_records.count_from("t/0", "t", IndexingState(mark=RecordPosition("s", 3), next=7), {}, rank)
+    recent_records.add_records([a_record(3), a_record(4)], rank)
+    assert contents(recent_records.frames("t/0", "t", 7, 10, 1000)) == [4]
+    assert recent_records.frames("t/0", "t", 6, 10, 1000) is None
+    assert recent_records.first_offset("t/0", "t") == 7
 
 
-def test_partitions_do_not_mix(trails):
+def test_partitions_do_not_mix(recent_records):
     """Each partition has numbers of its own."""
-    trails.arrived([a_record(1, "t/0"), a_record(2, "t/1"), a_record(3, "t/0")], rank)
+    recent_records.add_records([a_record(1, "t/0"), a_record(2, "t/1"), a_record(3, "t/0")], rank)
     for key in ("t/0", "t/1"):
-        trails.count_from(key, "t", NOTHING_INDEXED, {}, rank)
-    assert contents(trails.frames("t/0", "t", 0, 10, 1000)) == [1, 3]
-    assert contents(trails.frames("t/1", "t", 0, 10, 1000)) == [2]
+        recent_records.count_from(key, "t", NOTHING_INDEXED, {}, rank)
+    assert contents(recent_records.frames("t/0", "t", 0, 10, 1000)) == [1, 3]
+    assert contents(recent_records.frames("t/1", "t", 0, 10, 1000)) == [2]
 
 
-def test_frames_begin_with_the_one_that_is_asked_for(trails):
+def test_frames_begin_with_the_one_that_is_asked_for(recent_records):
     """The first frame is the one that holds the offset, and there are as many as there is room for, at least one."""
-    trails.arrived([a_record(sequence, count=3) for sequence in range(1, 9)], rank)
-    trails.count_from("t/0", "t", NOTHING_INDEXED, {}, rank)
-    assert contents(trails.frames("t/0", "t", 4, 1, 1_000_000)) == [2]
-    assert contents(trails.frames("t/0", "t", 4, 6, 1_000_000)) == [2, 3, 4]
-    assert contents(trails.frames("t/0", "t", 4, 100, 2 * SIZE)) == [2, 3]
-    assert contents(trails.frames("t/0", "t", 4, 100, 1)) == [2]
-    assert trails.frames("t/0", "t", 24, 100, 1000) == []
+    recent_records.add_records([a_record(sequence, count=3) for sequence in range(1, 9)], rank)
+    recent_records.count_from("t/0", "t", NOTHING_INDEXED, {}, rank)
+    assert contents(recent_records.frames("t/0", "t", 4, 1, 1_000_000)) == [2]
+    assert contents(recent_records.frames("t/0", "t", 4, 6, 1_000_000)) == [2, 3, 4]
+    assert contents(recent_records.frames("t/0", "t", 4, 100, 2 * SIZE)) == [2, 3]
+    assert contents(recent_records.frames("t/0", "t", 4, 100, 1)) == [2]
+    assert recent_records.frames("t/0", "t", 24, 100, 1000) == []
 
 
 def test_the_oldest_is_forgotten_first():
     """When there is too much, the oldest records of all partitions go, and the count goes on."""
-    trails = few()
-    trails.count_from("t/0", "t", NOTHING_INDEXED, {}, rank)
+    recent_records = few()
+    recent_records.count_from("t/0", "t", NOTHING_INDEXED, {}, rank)
     for sequence in range(1, 200):
-        trails.arrived([a_record(sequence)], rank)
-    assert trails.state("t/0", "t").next == 199
-    assert 3 <= 199 - trails.first("t/0", "t") <= 6
-    assert trails.frames("t/0", "t", trails.first("t/0", "t") - 1, 10, 10_000) is None
-    assert contents(trails.frames("t/0", "t", 198, 10, 10_000)) == [199]
+        recent_records.add_records([a_record(sequence)], rank)
+    assert recent_records.state("t/0", "t").next == 199
+    assert 3 <= 199 - recent_records.first_offset("t/0", "t") <= 6
+    assert recent_records.frames("t/0", "t", recent_records.first_offset("t/0", "t") - 1, 10, 10_000) is None
+    assert contents(recent_records.frames("t/0", "t", 198, 10, 10_000)) == [199]
 
 
 def test_what_was_forgotten_is_not_counted_wrongly():
     """A row whose beginning is lost cannot be counted from a place in front of that, only from one behind it."""
-    trails = few()
-    trails.arrived([a_record(sequence) for sequence in range(1, 21)], rank)
-    lost = trails.lost("t/0")
+    recent_records = few()
+    recent_records.add_records([a_record(sequence) for sequence in range(1, 21)], rank)
+    lost = recent_records.last_forgotten("t/0")
     assert lost is not None
-    assert not trails.count_from("t/0", "t", NOTHING_INDEXED, {}, rank)
-    assert not trails.count_from(
+    assert not recent_records.count_from("t/0", "t", NOTHING_INDEXED, {}, rank)
+    assert not recent_records.count_from(
         "t/0", "t", IndexingState(mark=RecordPosition("s", lost.sequence - 1), next=4), {}, rank
     )
-    assert trails.state("t/0", "t") is None
-    assert trails.count_from("t/0", "t", IndexingState(mark=lost, next=lost.sequence), {}, rank)
-    assert trails.state("t/0", "t").next == 20
+    assert recent_records.state("t/0", "t") is None
+    assert recent_records.count_from("t/0", "t", IndexingState(mark=lost, next=lost.sequence), {}, rank)
+    assert recent_records.state("t/0", "t").next == 20
 
 
-def test_a_frame_in_parts_is_put_together(trails):
+def test_a_frame_in_parts_is_put_together(recent_records):
     """Its bytes are those of its records in their order, wherever the first of them were met."""
-    pieces = envelopes.parts(2, 0, b"abcdef", b"12345678", envelopes.LONGEST_HEAD + 2)
+    pieces = envelopes.pack_parts(2, 0, b"abcdef", b"12345678", envelopes.LONGEST_HEADER + 2)
     records = [ArrivedRecord(RecordPosition("s", 1 + at), "t/0", 0, piece) for at, piece in enumerate(pieces)]
-    trails.count_from("t/0", "t", NOTHING_INDEXED, {}, rank)
-    trails.arrived(records, rank)
-    [frame] = [each for each in trails.frames("t/0", "t", 0, 10, 1000) if each.events]
+    recent_records.count_from("t/0", "t", NOTHING_INDEXED, {}, rank)
+    recent_records.add_records(records, rank)
+    [frame] = [each for each in recent_records.frames("t/0", "t", 0, 10, 1000) if each.events]
     assert frame.content == b"abcdef"

@@ -20,7 +20,7 @@ from nakadi.engines.kinesis.indexing import Indexer
 from nakadi.engines.kinesis.reading import StreamReader
 from nakadi.engines.kinesis.stream import GrowingPauses, ShardTree, Stream
 from nakadi.engines.kinesis.tails import LastWritten
-from nakadi.engines.kinesis.topics import Topics
+from nakadi.engines.kinesis.topics import TopicCache
 from nakadi.engines.memory.stores import MemoryLogIndex
 from nakadi.model.events import Record, ShardProgress, Stored
 from nakadi.ports.clock import SystemClock
@@ -59,7 +59,7 @@ class Surroundings:
         stream = self.a_stream()
         return Indexer(stream, ShardTreeCache(stream), index or self.index, self.archive)
 
-    def lineage(self) -> ShardTree:
+    def shard_tree(self) -> ShardTree:
         return ShardTree(self.a_stream().shards())
 
     def reshard(self, how: str) -> None:
@@ -140,7 +140,7 @@ class TestWhileShardsSplitAndMerge:
         over, published = threading.Event(), threading.Event()
 
         def index_something() -> None:
-            index_by_shard.catch_up(random.choice(surroundings.lineage().leaves()))
+            index_by_shard.catch_up(random.choice(surroundings.shard_tree().leaves()))
 
         with (
             surroundings.a_log() as first,
@@ -190,7 +190,7 @@ class TestWhileShardsSplitAndMerge:
                     log.append(TOPIC, {partition: [Record(b"1"), Record(b"2")]})
                     expected[partition] += 2
                 surroundings.reshard(how)
-            for leaf in surroundings.lineage().leaves():
+            for leaf in surroundings.shard_tree().leaves():
                 surroundings.an_indexer().catch_up(leaf)
             heads = surroundings.index.heads([(TOPIC, partition) for partition in range(PARTITIONS)])
             assert {partition: heads[TOPIC, partition].counted.next for partition in range(PARTITIONS)} == expected
@@ -207,7 +207,7 @@ class TestWhileShardsSplitAndMerge:
             ends = log.bounds(TOPIC, range(PARTITIONS))
             surroundings.reshard("split")
             surroundings.reshard("merge")
-            for leaf in surroundings.lineage().leaves():
+            for leaf in surroundings.shard_tree().leaves():
                 surroundings.an_indexer().catch_up(leaf)
         with surroundings.a_log() as later:
             assert later.bounds(TOPIC, range(PARTITIONS)) == ends
@@ -235,15 +235,15 @@ class TestProcessesThatAreBehind:
             log.create_topic(TOPIC, PARTITIONS)
             for partition in range(PARTITIONS):
                 log.append(TOPIC, {partition: [Record(b"1")]})
-            ancestry = ShardTreeCache(surroundings.a_stream())
-            old = ancestry.current.leaves()
+            shard_trees = ShardTreeCache(surroundings.a_stream())
+            old = shard_trees.current.leaves()
             index = Before(surroundings.index, surroundings.stream)
-            behind = Indexer(ancestry.stream, ancestry, index, surroundings.archive)
+            behind = Indexer(shard_trees.stream, shard_trees, index, surroundings.archive)
             surroundings.reshard("split")
             surroundings.reshard("merge")
             for partition in range(PARTITIONS):
                 log.append(TOPIC, {partition: [Record(b"2")]})
-            for leaf in surroundings.lineage().leaves():
+            for leaf in surroundings.shard_tree().leaves():
                 surroundings.an_indexer().catch_up(leaf)
             places = [(TOPIC, partition) for partition in range(PARTITIONS)]
             indexed = surroundings.index.heads(places)
@@ -254,15 +254,15 @@ class TestProcessesThatAreBehind:
 
     def test_begins_with_what_others_have_counted(self, surroundings: Surroundings):
         """A reader that finds a partition counted in a shard that it has not heard of takes the count as it is."""
-        ancestry = ShardTreeCache(surroundings.a_stream())
-        topics = Topics(surroundings.index, 60.0, ChangeWatch(surroundings.index.changes, SystemClock()))
+        shard_trees = ShardTreeCache(surroundings.a_stream())
+        topics = TopicCache(surroundings.index, 60.0, ChangeWatch(surroundings.index.changes, SystemClock()))
         segment_cache = SegmentCache(surroundings.archive)
         with surroundings.a_log() as log, closing(segment_cache):
             log.create_topic(TOPIC, PARTITIONS)
             for partition in range(PARTITIONS):
                 log.append(TOPIC, {partition: [Record(b"1")]})
             reader = StreamReader(
-                ancestry,
+                shard_trees,
                 surroundings.index,
                 topics,
                 segment_cache,
@@ -272,13 +272,13 @@ class TestProcessesThatAreBehind:
                 window_bytes=1_000_000,
             )
             before = time.monotonic()
-            for shard in ancestry.current.leaves():
+            for shard in shard_trees.current.leaves():
                 reader.tails.advance(shard, before, GrowingPauses(PATIENCE))
             surroundings.reshard("split")
             surroundings.reshard("merge")
             for partition in range(PARTITIONS):
                 log.append(TOPIC, {partition: [Record(b"2")]})
-            for leaf in surroundings.lineage().leaves():
+            for leaf in surroundings.shard_tree().leaves():
                 surroundings.an_indexer().catch_up(leaf)
             for partition in range(PARTITIONS):
                 assert reader.state(TOPIC, partition, before).next == 2

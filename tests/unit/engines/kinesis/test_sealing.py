@@ -191,7 +191,7 @@ def test_of_an_append_around_a_seal_each_partition_has_its_fate(world: World, to
 
     def seal_one() -> None:
         world.index.seal_topic(topic)
-        data = envelopes.seal(0)
+        data = envelopes.pack_seal(0)
         world.client.put_records(
             StreamName=world.name, Records=[{"Data": data, "PartitionKey": f"{topic}/1", "ExplicitHashKey": "0"}]
         )

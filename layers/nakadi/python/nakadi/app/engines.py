@@ -205,12 +205,12 @@ def _log_in_sqlite(url: str, clock: Clock, dependencies: LogDependencies) -> Eve
 
 
 def _log_in_kinesis(url: str, clock: Clock, dependencies: LogDependencies) -> EventLog:
-    from nakadi.engines.kinesis.opening import open_at
+    from nakadi.engines.kinesis.opening import open_kinesis_log
 
     index = dependencies.index()
     if index is None:
         raise BadSetting("A Kinesis event log needs a log index.")
-    return open_at(url, clock, index, dependencies.archive(), dependencies.watch, dependencies.metrics)
+    return open_kinesis_log(url, clock, index, dependencies.archive(), dependencies.watch, dependencies.metrics)
 
 
 def _log_in_kafka(url: str, clock: Clock, dependencies: LogDependencies) -> EventLog:

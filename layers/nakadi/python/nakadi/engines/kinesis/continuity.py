@@ -1,14 +1,15 @@
 """Continuity: reading on in a shard, and never past what the stream has forgotten.
 
-A stream forgets the records of a shard in their order. So what follows a place is complete while
+A stream forgets the records of a shard in their order. So what follows a position is complete while
 
-* the record at the place can still be read, or
+* the record at the position can still be read, or
 * it is not long ago that nothing was missing there: a stream keeps everything for a day at least.
 
 When neither holds, there is a gap: events may have been lost before they were indexed, and nothing tells the numbers of
 those behind it. Housekeeping ends the topics concerned, and has them continued; until then no process counts on.
 
-Clocks differ. A place that is `TRUSTED` for its age is one of which no machine can have said that it is `FORGOTTEN`.
+Clocks differ. A position that is younger than `TRUSTED_MILLISECONDS` is one of which no machine can have found that it
+is older than `FORGOTTEN_MILLISECONDS`.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from nakadi.engines.kinesis.stream import (
 from nakadi.model.events import RecordPosition, ShardProgress
 from nakadi.model.outcomes import Unavailable
 
-GIVE_UP_AFTER = 10.0
+GIVE_UP_SECONDS = 10.0
 """Seconds. Then a reader gets `Unavailable`."""
 
-TRUSTED = 22 * 3_600_000
-FORGOTTEN = 23 * 3_600_000
+TRUSTED_MILLISECONDS = 22 * 3_600_000
+FORGOTTEN_MILLISECONDS = 23 * 3_600_000
 """Milliseconds. A stream forgets nothing that is younger than a day."""
 
 LONG_AGO = 1
@@ -54,44 +55,44 @@ class GapUncertain(Unavailable):
 
 
 class ShardTreeCache:
-    """The lineage, as fresh as it has to be."""
+    """The shards and what they came from, as fresh as it has to be."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self._lock = threading.Lock()
-        self._lineage: ShardTree | None = None
+        self._shard_tree: ShardTree | None = None
         self._forgotten: set[str] = set()
 
     @property
     def current(self) -> ShardTree:
-        return self._lineage or self.refreshed()
+        return self._shard_tree or self.refresh()
 
-    def knowing(self, shard: str) -> ShardTree:
-        lineage = self.current
-        return lineage if shard in lineage else self.refreshed()
+    def tree_with(self, shard: str) -> ShardTree:
+        shard_tree = self.current
+        return shard_tree if shard in shard_tree else self.refresh()
 
-    def placing(self, mark: RecordPosition | None) -> ShardTree:
-        """A shard tree that places a record among others, even if it came from a new shard."""
-        lineage = self.current
-        if mark is None or mark.shard in lineage or mark.shard in self._forgotten:
-            return lineage
-        lineage = self.refreshed()
-        if mark.shard not in lineage:
+    def tree_ranking(self, mark: RecordPosition | None) -> ShardTree:
+        """A shard tree that ranks a record among others, even if it came from a new shard."""
+        shard_tree = self.current
+        if mark is None or mark.shard in shard_tree or mark.shard in self._forgotten:
+            return shard_tree
+        shard_tree = self.refresh()
+        if mark.shard not in shard_tree:
             # A shard is listed before its records can be read, so this one is older than all that are listed.
             self._forgotten.add(mark.shard)
-        return lineage
+        return shard_tree
 
     def rank(self, mark: RecordPosition | None) -> tuple[int, int]:
-        return self.placing(mark).rank(mark)
+        return self.tree_ranking(mark).rank(mark)
 
-    def refreshed(self) -> ShardTree:
+    def refresh(self) -> ShardTree:
         with self._lock:
-            self._lineage = ShardTree(GrowingPauses(GIVE_UP_AFTER).calling(self.stream.shards))
-            return self._lineage
+            self._shard_tree = ShardTree(GrowingPauses(GIVE_UP_SECONDS).retry(self.stream.shards))
+            return self._shard_tree
 
 
 class ShardCursor:
-    """A place in a shard, from which one reads on."""
+    """A position in a shard, from which one reads on."""
 
     def __init__(self, stream: Stream, shard: str, sequence: int | None, *, including: bool = False) -> None:
         self._stream = stream
@@ -104,17 +105,17 @@ class ShardCursor:
     def read(self, patience: GrowingPauses, limit: int = 10_000) -> RecordPage:
         """The next records. What this shard does not want to answer now is asked again."""
         while True:
-            iterator = self._iterator or patience.calling(self._new_iterator)
+            iterator = self._iterator or patience.retry(self._new_iterator)
             try:
-                page: RecordPage = patience.calling(partial(self._stream.page, self.shard, iterator, limit))
+                page: RecordPage = patience.retry(partial(self._stream.read_page, self.shard, iterator, limit))
             except IteratorExpired as expired:
                 self._iterator = None
-                if patience.over:
+                if patience.is_over:
                     raise Unavailable("Kinesis lets no iterator live") from expired
                 continue
-            return self._moved_behind(page)
+            return self._move_behind(page)
 
-    def _moved_behind(self, page: RecordPage) -> RecordPage:
+    def _move_behind(self, page: RecordPage) -> RecordPage:
         self._iterator = page.following
         self.ended = page.following is None
         if self.sequence is not None:
@@ -125,7 +126,7 @@ class ShardCursor:
             self.sequence = page.records[-1].mark.sequence
         return page
 
-    def pushed(self, page: RecordPage) -> list[ArrivedRecord]:
+    def accept_pushed(self, page: RecordPage) -> list[ArrivedRecord]:
         """The records of a pushed page, as far as they are new. What is read next lies behind them."""
         fresh = [each for each in page.records if self.sequence is None or each.mark.sequence > self.sequence]
         if fresh:
@@ -136,15 +137,15 @@ class ShardCursor:
 
     def _new_iterator(self) -> str:
         if self.sequence is None:
-            return self._stream.from_beginning(self.shard)
+            return self._stream.iterator_from_start(self.shard)
         try:
             mark = RecordPosition(self.shard, self.sequence)
-            return self._stream.at(mark) if self._including else self._stream.behind(mark)
+            return self._stream.iterator_at(mark) if self._including else self._stream.iterator_behind(mark)
         except SequenceUnavailable:
             # The stream keeps nothing so old any more: what it has lies behind it.
-            return self._stream.from_beginning(self.shard)
+            return self._stream.iterator_from_start(self.shard)
 
-    def _back_to(self, sequence: int | None) -> None:
+    def _go_back_to(self, sequence: int | None) -> None:
         self.sequence = sequence
         self._iterator = None
         self.ended = False
@@ -153,24 +154,24 @@ class ShardCursor:
 class UnbrokenCursor(ShardCursor):
     """A cursor that raises `GapFound` instead of reading on behind one, and then stays where it is."""
 
-    def __init__(self, ancestry: ShardTreeCache, shard: str, place: ShardProgress) -> None:
-        super().__init__(ancestry.stream, shard, place.sequence or None)
-        self._ancestry = ancestry
-        self.complete_at = place.complete_at
-        self._read_behind = place
+    def __init__(self, shard_trees: ShardTreeCache, shard: str, progress: ShardProgress) -> None:
+        super().__init__(shard_trees.stream, shard, progress.sequence or None)
+        self._shard_trees = shard_trees
+        self.complete_at = progress.complete_at
+        self._read_behind = progress
 
     @property
-    def place(self) -> ShardProgress:
+    def progress(self) -> ShardProgress:
         return ShardProgress(self.sequence or 0, self.ended, self.complete_at)
 
     def read(self, patience: GrowingPauses, limit: int = 10_000) -> RecordPage:
-        self._read_behind = self.place
+        self._read_behind = self.progress
         began = _milliseconds_now()
         page = super().read(patience, limit)
         try:
-            self.confirm(patience)
+            self.confirm_no_gap(patience)
         except Unavailable:
-            self._back_to(self._read_behind.sequence or None)
+            self._go_back_to(self._read_behind.sequence or None)
             raise
         if self.ended or (page.at_tip and not page.records):
             # While a closed shard can be read, those that came from it have forgotten nothing.
@@ -179,79 +180,81 @@ class UnbrokenCursor(ShardCursor):
             self.complete_at = max(page.records[-1].at, self.complete_at or 0)
         return page
 
-    def pushed(self, page: RecordPage) -> list[ArrivedRecord]:
+    def accept_pushed(self, page: RecordPage) -> list[ArrivedRecord]:
         """The same: what is pushed follows what was read a moment ago, at the tip."""
-        fresh = super().pushed(page)
+        fresh = super().accept_pushed(page)
         if self.ended:
             self.complete_at = _milliseconds_now()
         elif fresh:
             self.complete_at = max(fresh[-1].at, self.complete_at or 0)
         return fresh
 
-    def confirm(self, patience: GrowingPauses) -> None:
-        """Raise unless, also at this moment, nothing is forgotten behind the place where the last page began."""
-        confirm(self._ancestry, self.shard, self._read_behind, patience)
+    def confirm_no_gap(self, patience: GrowingPauses) -> None:
+        """Raise unless, also at this moment, nothing is forgotten behind the position where the last page began."""
+        confirm_no_gap(self._shard_trees, self.shard, self._read_behind, patience)
 
 
-def confirm(ancestry: ShardTreeCache, shard: str, place: ShardProgress, patience: GrowingPauses) -> None:
-    """Raise `GapFound` when something behind a place was forgotten, `Unavailable` when that is not known yet.
+def confirm_no_gap(shard_trees: ShardTreeCache, shard: str, progress: ShardProgress, patience: GrowingPauses) -> None:
+    """Raise `GapFound` when something behind a position was forgotten, `Unavailable` when that is not known yet.
 
     To be asked after reading on: what is complete now was complete when it was read.
     """
-    if place.ended or place.complete_at is None:
+    if progress.ended or progress.complete_at is None:
         return
-    age = _milliseconds_now() - place.complete_at
-    if age < TRUSTED or _is_there(ancestry, shard, place, patience):
+    age = _milliseconds_now() - progress.complete_at
+    if age < TRUSTED_MILLISECONDS or _still_has_position(shard_trees, shard, progress, patience):
         return
-    if age < FORGOTTEN:
+    if age < FORGOTTEN_MILLISECONDS:
         raise GapUncertain(f"It is not known yet whether {shard} has forgotten events that were not indexed")
     raise GapFound(shard)
 
 
-def place_in(progress: Mapping[str, ShardProgress], lineage: ShardTree, shard: str) -> ShardProgress:
+def shard_progress(progress: Mapping[str, ShardProgress], shard_tree: ShardTree, shard: str) -> ShardProgress:
     """How far a shard is indexed. One of which nothing is noted was complete when those were that it came from."""
     if shard in progress:
         return progress[shard]
     moments = []
-    for parent in lineage.origins(shard):
-        if parent in progress or parent in lineage:
-            moments.append(place_in(progress, lineage, parent).complete_at)
+    for parent in shard_tree.origins(shard):
+        if parent in progress or parent in shard_tree:
+            moments.append(shard_progress(progress, shard_tree, parent).complete_at)
         elif progress:
             # It came and went, and nothing was noted of it.
             moments.append(LONG_AGO)
     return ShardProgress(0, complete_at=min((moment for moment in moments if moment is not None), default=None))
 
 
-def unfinished(progress: Mapping[str, ShardProgress], lineage: ShardTree, shards: Sequence[str]) -> list[str]:
+def unfinished_shards(progress: Mapping[str, ShardProgress], shard_tree: ShardTree, shards: Sequence[str]) -> list[str]:
     """Of these shards those that are gone from the stream, and were not indexed to their ends."""
     return [
         shard
         for shard in shards
-        if shard not in lineage
+        if shard not in shard_tree
         and shard in progress
         and not progress[shard].ended
         and progress[shard].complete_at is not None
     ]
 
 
-def _is_there(ancestry: ShardTreeCache, shard: str, place: ShardProgress, patience: GrowingPauses) -> bool:
+def _still_has_position(
+    shard_trees: ShardTreeCache, shard: str, progress: ShardProgress, patience: GrowingPauses
+) -> bool:
     try:
-        if place.sequence:
-            first = _first(ShardCursor(ancestry.stream, shard, place.sequence, including=True), patience)
-            return first is not None and first[0] == place.sequence
-        lineage = ancestry.refreshed()
-        if shard not in lineage:
+        if progress.sequence:
+            first = _first_record(ShardCursor(shard_trees.stream, shard, progress.sequence, including=True), patience)
+            return first is not None and first[0] == progress.sequence
+        shard_tree = shard_trees.refresh()
+        if shard not in shard_tree:
             return False
-        if any(parent in lineage for parent in lineage.origins(shard)):
+        if any(parent in shard_tree for parent in shard_tree.origins(shard)):
             # They were closed when this one began, and are listed for as long as the stream keeps a record.
             return True
-        first = _first(ShardCursor(ancestry.stream, shard, None), patience)
-        return first is not None and place.complete_at is not None and first[1] <= place.complete_at
+        first = _first_record(ShardCursor(shard_trees.stream, shard, None), patience)
+        return first is not None and progress.complete_at is not None and first[1] <= progress.complete_at
     except NoSuchShard:
         return False
 
 
-def _first(cursor: ShardCursor, patience: GrowingPauses) -> tuple[int, int] | None:
+def _first_record(cursor: ShardCursor, patience: GrowingPauses) -> tuple[int, int] | None:
     """The sequence number and the arrival of the first record that is there."""
     while True:
         page = cursor.read(patience, 1)
@@ -259,7 +262,7 @@ def _first(cursor: ShardCursor, patience: GrowingPauses) -> tuple[int, int] | No
             return page.records[0].mark.sequence, page.records[0].at
         if page.at_tip:
             return None
-        if patience.over:
+        if patience.is_over:
             raise Unavailable(f"{cursor.shard} does not show in time what it has")
 
 

@@ -10,57 +10,57 @@ from typing import NamedTuple
 # Partition keys -------------------------------------------------------------------------------------------------------
 from nakadi.model.events import TopicPartition
 
-HASH_KEYS = (1 << 128) - 1
+HASH_KEY_COUNT = (1 << 128) - 1
 """The greatest hash key of all is left out: not every Kinesis takes it."""
 
 LONGEST_TOPIC = 240
 """A partition key has 256 characters."""
 
 GAP_KEY = "behind a gap"
-"""The key of records that only mark a place in a shard, so that there is something to go on from."""
+"""The key of records that only mark a position in a shard, so that there is something to go on from."""
 
-CONTINUED = re.compile(r"(.+)~[0-9]+")
+CONTINUED_TOPIC = re.compile(r"(.+)~[0-9]+")
 
 
-def shared(topic: str) -> str:
+def original_topic(topic: str) -> str:
     """The topic whose records this one counts: its own, or those of the topic that it continues."""
-    continued = CONTINUED.fullmatch(topic)
+    continued = CONTINUED_TOPIC.fullmatch(topic)
     return continued[1] if continued else topic
 
 
-def following(topic: str) -> str:
+def next_topic_name(topic: str) -> str:
     """The name of the topic that continues this one."""
-    first = shared(topic)
+    first = original_topic(topic)
     number = int(topic.removeprefix(f"{first}~")) if topic != first else 1
     return f"{first}~{number + 1}"
 
 
 def partition_key(topic: str, partition: int) -> str:
-    return f"{shared(topic)}/{partition}"
+    return f"{original_topic(topic)}/{partition}"
 
 
-def place_of(key: str) -> TopicPartition | None:
+def parse_partition_key(key: str) -> TopicPartition | None:
     """The topic and partition that a key names, or None when it is not one of ours."""
     topic, slash, number = key.rpartition("/")
     return (topic, int(number)) if slash and topic and number.isascii() and number.isdigit() else None
 
 
 def hash_key(key: str) -> int:
-    """Fixed for ever: another one would be another place, and the partition's order would be lost."""
-    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:16]) % HASH_KEYS
+    """Fixed for ever: another one would be in another shard, and the partition's order would be lost."""
+    return int.from_bytes(hashlib.sha256(key.encode()).digest()[:16]) % HASH_KEY_COUNT
 
 
 # Envelopes ------------------------------------------------------------------------------------------------------------
 
 
-HEAD = struct.Struct("<2sBxIq")
-PART = struct.Struct("<8sHH")
+HEADER = struct.Struct("<2sBxIq")
+PART_HEADER = struct.Struct("<8sHH")
 MAGIC = b"nk"
 
-WHOLE, PART_OF, SEAL = 1, 2, 3
-KINDS = {WHOLE, PART_OF, SEAL}
+WHOLE_FRAME, FRAME_PART, SEAL = 1, 2, 3
+KINDS = {WHOLE_FRAME, FRAME_PART, SEAL}
 
-LONGEST_HEAD = HEAD.size + PART.size
+LONGEST_HEADER = HEADER.size + PART_HEADER.size
 MOST_PARTS = (1 << 16) - 1
 
 
@@ -74,34 +74,34 @@ class Envelope(NamedTuple):
     parts: int = 1
 
 
-def whole(count: int, stored_at: int, frame: bytes) -> bytes:
-    return HEAD.pack(MAGIC, WHOLE, count, stored_at) + frame
+def pack_frame(count: int, stored_at: int, frame: bytes) -> bytes:
+    return HEADER.pack(MAGIC, WHOLE_FRAME, count, stored_at) + frame
 
 
-def seal(stored_at: int) -> bytes:
+def pack_seal(stored_at: int) -> bytes:
     """A record behind which nothing in its partition counts."""
-    return HEAD.pack(MAGIC, SEAL, 0, stored_at)
+    return HEADER.pack(MAGIC, SEAL, 0, stored_at)
 
 
-def parts(count: int, stored_at: int, frame: bytes, append: bytes, most: int) -> list[bytes]:
+def pack_parts(count: int, stored_at: int, frame: bytes, append: bytes, most: int) -> list[bytes]:
     """A frame as several records of at most so many bytes."""
-    size = most - LONGEST_HEAD
+    size = most - LONGEST_HEADER
     pieces = [frame[start : start + size] for start in range(0, len(frame), size)]
     if len(pieces) > MOST_PARTS:
         raise ValueError("a frame too long to be cut into records")
-    head = HEAD.pack(MAGIC, PART_OF, count, stored_at)
-    return [head + PART.pack(append, number, len(pieces)) + piece for number, piece in enumerate(pieces)]
+    head = HEADER.pack(MAGIC, FRAME_PART, count, stored_at)
+    return [head + PART_HEADER.pack(append, number, len(pieces)) + piece for number, piece in enumerate(pieces)]
 
 
-def opened(data: bytes) -> Envelope | None:
+def parse_envelope(data: bytes) -> Envelope | None:
     """What is in a record, or None when it is not one of ours."""
     try:
-        magic, kind, count, stored_at = HEAD.unpack_from(data)
+        magic, kind, count, stored_at = HEADER.unpack_from(data)
         if magic != MAGIC or kind not in KINDS:
             return None
-        if kind != PART_OF:
-            return Envelope(kind, count, stored_at, data[HEAD.size :])
-        append, part, total = PART.unpack_from(data, HEAD.size)
+        if kind != FRAME_PART:
+            return Envelope(kind, count, stored_at, data[HEADER.size :])
+        append, part, total = PART_HEADER.unpack_from(data, HEADER.size)
     except struct.error:
         return None
-    return Envelope(kind, count, stored_at, data[LONGEST_HEAD:], append, part, total)
+    return Envelope(kind, count, stored_at, data[LONGEST_HEADER:], append, part, total)

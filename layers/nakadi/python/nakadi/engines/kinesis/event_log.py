@@ -32,11 +32,11 @@ from nakadi.engines.kinesis.continuity import ShardTreeCache
 from nakadi.engines.kinesis.envelopes import LONGEST_TOPIC, hash_key, partition_key
 from nakadi.engines.kinesis.fan_out import FanOut
 from nakadi.engines.kinesis.indexing import Indexer
-from nakadi.engines.kinesis.maintenance import Compactor, GapCloser
-from nakadi.engines.kinesis.reading import LastingReader, StreamReader, Watcher
+from nakadi.engines.kinesis.maintenance import GapCloser, StreamCompactor
+from nakadi.engines.kinesis.reading import RestartingReader, SharedShardWatch, StreamReader
 from nakadi.engines.kinesis.stream import GrowingPauses, OutgoingRecord, RecordFailure, Stream, StreamCallFailed
 from nakadi.engines.kinesis.tails import LastWritten
-from nakadi.engines.kinesis.topics import KnownTopic, Topics
+from nakadi.engines.kinesis.topics import KnownTopic, TopicCache
 from nakadi.model.events import (
     AppendResult,
     EventSlice,
@@ -57,10 +57,10 @@ from nakadi.ports.event_log import AppendCallback, SealedTopic, UnknownTopic
 from nakadi.ports.log_index import LogIndex
 
 RECORD_BYTES = 1_048_576
-CALL_BYTES = 5_000_000
-CALL_RECORDS = 500
+PUT_CALL_BYTES = 5_000_000
+PUT_CALL_RECORDS = 500
 
-GIVE_UP_AFTER = 3.0
+GIVE_UP_SECONDS = 3.0
 """Seconds. A publisher that waits for a throttled shard occupies a function meanwhile, and there are only so many of
 them; it can try again better than we can. Well below what a reader waits for the last part of an append."""
 
@@ -70,7 +70,7 @@ FAILED = Refused("internal error")
 log = logging.getLogger(__name__)
 
 
-class _Queue(Struct):
+class _SendQueue(Struct):
     """What is left to be sent to one partition, in its order."""
 
     records: list[OutgoingRecord]
@@ -78,17 +78,19 @@ class _Queue(Struct):
     sent: int = 0
 
     @property
-    def following(self) -> OutgoingRecord:
+    def next_record(self) -> OutgoingRecord:
         return self.records[self.sent]
 
-    def stored(self, mark: RecordPosition) -> None:
+    def note_stored(self, mark: RecordPosition) -> None:
         self.sent += 1
         if self.sent == len(self.records):
             self.fate = mark
 
 
 class StreamWriter:
-    def __init__(self, stream: Stream, record_bytes: int = RECORD_BYTES, give_up_after: float = GIVE_UP_AFTER) -> None:
+    def __init__(
+        self, stream: Stream, record_bytes: int = RECORD_BYTES, give_up_after: float = GIVE_UP_SECONDS
+    ) -> None:
         self._stream = stream
         self._record_bytes = record_bytes
         self._give_up_after = give_up_after
@@ -97,37 +99,39 @@ class StreamWriter:
         self, topic: str, batches: Mapping[int, Sequence[Record]], now: int
     ) -> Mapping[int, RecordPosition | Refused]:
         """Each partition's fate: where its last record lies, or why it is not known to be stored."""
-        queues = {number: _Queue(self._records(topic, number, batch, now)) for number, batch in batches.items()}
+        queues = {
+            number: _SendQueue(self._pack_records(topic, number, batch, now)) for number, batch in batches.items()
+        }
         return self._send(queues)
 
     def seal(self, topic: str, partitions: Sequence[int], now: int) -> Mapping[int, RecordPosition | Refused]:
-        data = envelopes.seal(now)
-        return self._send({number: _Queue([_outgoing(topic, number, data)]) for number in partitions})
+        data = envelopes.pack_seal(now)
+        return self._send({number: _SendQueue([_new_record(topic, number, data)]) for number in partitions})
 
-    def _records(self, topic: str, partition: int, batch: Sequence[Record], now: int) -> list[OutgoingRecord]:
+    def _pack_records(self, topic: str, partition: int, batch: Sequence[Record], now: int) -> list[OutgoingRecord]:
         frame = frames.encode(batch)
         most = self._record_bytes - len(partition_key(topic, partition).encode())
-        if len(frame) + envelopes.LONGEST_HEAD <= most:
-            pieces = [envelopes.whole(len(batch), now, frame)]
+        if len(frame) + envelopes.LONGEST_HEADER <= most:
+            pieces = [envelopes.pack_frame(len(batch), now, frame)]
         else:
-            pieces = envelopes.parts(len(batch), now, frame, os.urandom(8), most)
-        return [_outgoing(topic, partition, piece) for piece in pieces]
+            pieces = envelopes.pack_parts(len(batch), now, frame, os.urandom(8), most)
+        return [_new_record(topic, partition, piece) for piece in pieces]
 
-    def _send(self, queues: Mapping[int, _Queue]) -> Mapping[int, RecordPosition | Refused]:
+    def _send(self, queues: Mapping[int, _SendQueue]) -> Mapping[int, RecordPosition | Refused]:
         patience = GrowingPauses(self._give_up_after)
         while waiting := [queue for queue in queues.values() if queue.fate is None]:
-            held_back = [self._put(call) for call in _calls(waiting)]
-            if patience.over:
+            held_back = [self._send_next(call) for call in _group_into_calls(waiting)]
+            if patience.is_over:
                 for queue in waiting:
                     queue.fate = queue.fate or TIMED_OUT
             elif any(held_back):
                 patience.pause()
         return {number: queue.fate for number, queue in queues.items() if queue.fate is not None}
 
-    def _put(self, call: Sequence[_Queue]) -> bool:
+    def _send_next(self, call: Sequence[_SendQueue]) -> bool:
         """Send the next record of each. Whether any has to wait."""
         try:
-            fates = self._stream.put([queue.following for queue in call])
+            fates = self._stream.put([queue.next_record for queue in call])
         except StreamCallFailed as trouble:
             if trouble.passing and trouble.undone:
                 return True
@@ -136,33 +140,33 @@ class StreamWriter:
                 queue.fate = FAILED if trouble.undone else TIMED_OUT
             return False
         for queue, fate in zip(call, fates, strict=True):
-            _learn(queue, fate)
+            _note_result(queue, fate)
         return any(isinstance(fate, RecordFailure) and fate.undone for fate in fates)
 
 
-def _learn(queue: _Queue, fate: RecordPosition | RecordFailure) -> None:
+def _note_result(queue: _SendQueue, fate: RecordPosition | RecordFailure) -> None:
     if isinstance(fate, RecordPosition):
-        queue.stored(fate)
+        queue.note_stored(fate)
     elif not fate.undone:
         log.warning("A record is not known to be stored: %s", fate.reason)
         queue.fate = FAILED
 
 
-def _calls(queues: Sequence[_Queue]) -> Iterator[list[_Queue]]:
+def _group_into_calls(queues: Sequence[_SendQueue]) -> Iterator[list[_SendQueue]]:
     """Queues whose next records fit into one call."""
-    call: list[_Queue] = []
+    call: list[_SendQueue] = []
     size = 0
     for queue in queues:
-        if call and (len(call) == CALL_RECORDS or size + queue.following.size > CALL_BYTES):
+        if call and (len(call) == PUT_CALL_RECORDS or size + queue.next_record.size > PUT_CALL_BYTES):
             yield call
             call, size = [], 0
         call.append(queue)
-        size += queue.following.size
+        size += queue.next_record.size
     if call:
         yield call
 
 
-def _outgoing(topic: str, partition: int, data: bytes) -> OutgoingRecord:
+def _new_record(topic: str, partition: int, data: bytes) -> OutgoingRecord:
     key = partition_key(topic, partition)
     return OutgoingRecord(key, hash_key(key), data)
 
@@ -182,12 +186,12 @@ class KinesisOptions(Struct, frozen=True, kw_only=True):
     poll: float = 0.4
     window_bytes: int = 128_000_000
     record_bytes: int = RECORD_BYTES
-    give_up_after: float = GIVE_UP_AFTER
+    give_up_after: float = GIVE_UP_SECONDS
     fan_out: str = ""
     push_silence: float = 10.0
 
 
-DEFAULTS = KinesisOptions()
+DEFAULT_OPTIONS = KinesisOptions()
 
 
 class KinesisLog:
@@ -197,7 +201,7 @@ class KinesisLog:
         index: LogIndex,
         archive: ArchiveStore | None,
         clock: Clock,
-        options: KinesisOptions = DEFAULTS,
+        options: KinesisOptions = DEFAULT_OPTIONS,
         watch: ChangeWatch | None = None,
         fan_out: FanOut | None = None,
         metrics: Metrics | None = None,
@@ -210,26 +214,26 @@ class KinesisLog:
         self._closed = False
         self._announcements = PartitionListeners()
         self._append_threads = AppendThreads(self.append)
-        self._topics = Topics(index, options.lease, watch or ChangeWatch(index.changes, clock))
+        self._topics = TopicCache(index, options.lease, watch or ChangeWatch(index.changes, clock))
         self._writer = StreamWriter(stream, options.record_bytes, options.give_up_after)
-        self._ancestry = ShardTreeCache(stream)
+        self._shard_trees = ShardTreeCache(stream)
         self._segment_cache = SegmentCache(archive, metrics=metrics) if archive else None
         self._options = options
-        self._reader = LastingReader(self._new_reader, self._ancestry)
+        self._reader = RestartingReader(self._new_stream_reader, self._shard_trees)
         self._fan_out = fan_out
-        self._watcher = Watcher(self._reader, self._ancestry, options.poll, fan_out)
-        self._indexer = Indexer(stream, self._ancestry, index, archive)
+        self._watcher = SharedShardWatch(self._reader, self._shard_trees, options.poll, fan_out)
+        self._indexer = Indexer(stream, self._shard_trees, index, archive)
         self._lag_of_round: timedelta | None = None
-        self._gap_closer = GapCloser(index=index, archive=archive, ancestry=self._ancestry, indexer=self._indexer)
+        self._gap_closer = GapCloser(index=index, archive=archive, shard_trees=self._shard_trees, indexer=self._indexer)
 
-    def _new_reader(self, ours: LastWritten) -> StreamReader:
+    def _new_stream_reader(self, last_written: LastWritten) -> StreamReader:
         return StreamReader(
-            self._ancestry,
+            self._shard_trees,
             self._index,
             self._topics,
             self._segment_cache,
             self._announcements.announce,
-            ours,
+            last_written,
             shared_for=self._options.shared_for,
             window_bytes=self._options.window_bytes,
         )
@@ -261,7 +265,7 @@ class KinesisLog:
             self._topics.forget(each)
             topic = each
         self._topics.wait_for_leases()
-        partitions = range(self._topics.fresh(topic).topic.partitions)
+        partitions = range(self._topics.read_again(topic).topic.partitions)
         fates = self._writer.seal(topic, partitions, self._now())
         for fate in fates.values():
             if isinstance(fate, Refused):
@@ -294,15 +298,15 @@ class KinesisLog:
 
     def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
         self._refuse_if_closed()
-        topic, known = self._open_for(topic, batches)
+        topic, known = self._check_open(topic, batches)
         fates = dict(
             self._writer.append(topic, {number: batch for number, batch in batches.items() if batch}, self._now())
         )
         for fate in fates.values():
             if isinstance(fate, RecordPosition):
                 self._reader.acknowledged(fate)
-        if not self._topics.holds(known):
-            fates = self._confirm(topic, fates)
+        if not self._topics.is_valid(known):
+            fates = self._confirm_unsealed(topic, fates)
         for number, fate in fates.items():
             if isinstance(fate, RecordPosition):
                 self._announcements.announce(topic, number)
@@ -311,13 +315,13 @@ class KinesisLog:
     def begin_append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: AppendCallback) -> None:
         self._append_threads.begin_append(topic, batches, done)
 
-    def _open_for(self, topic: str, partitions: Mapping[int, object]) -> tuple[str, KnownTopic]:
+    def _check_open(self, topic: str, partitions: Mapping[int, object]) -> tuple[str, KnownTopic]:
         asked = topic
-        topic, known = self._topics.current(topic)
+        topic, known = self._topics.counting_topic(topic)
         if any(number >= known.topic.partitions for number in partitions):
-            self._topics.fresh(asked)
-            self._topics.fresh(topic)
-            topic, known = self._topics.current(asked)
+            self._topics.read_again(asked)
+            self._topics.read_again(topic)
+            topic, known = self._topics.counting_topic(asked)
         missing = [number for number in partitions if not 0 <= number < known.topic.partitions]
         if missing:
             raise UnknownTopic(f"{topic} has no partition {missing}")
@@ -325,12 +329,12 @@ class KinesisLog:
             raise SealedTopic(topic)
         return topic, known
 
-    def _confirm(
+    def _confirm_unsealed(
         self, topic: str, fates: Mapping[int, RecordPosition | Refused]
     ) -> dict[int, RecordPosition | Refused]:
         """The fates, when a seal may have come in front of the records: then the log itself tells which was first."""
-        self._topics.fresh(topic)
-        topic, known = self._topics.current(topic)
+        self._topics.read_again(topic)
+        topic, known = self._topics.counting_topic(topic)
         if not known.topic.sealed:
             return dict(fates)
         confirmed = {number: self._in_front_of_seal(topic, number, fate) for number, fate in fates.items()}
@@ -342,7 +346,7 @@ class KinesisLog:
         if isinstance(fate, Refused):
             return fate
         sealed_at = self._reader.state(topic, partition, time.monotonic()).sealed_at
-        if sealed_at is not None and self._ancestry.rank(sealed_at) < self._ancestry.rank(fate):
+        if sealed_at is not None and self._shard_trees.rank(sealed_at) < self._shard_trees.rank(fate):
             return TIMED_OUT
         return fate
 
@@ -370,7 +374,7 @@ class KinesisLog:
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, OffsetBounds]:
         self._refuse_if_closed()
-        self._topics.known(topic)
+        self._topics.get(topic)
         # One moment for all partitions: those in the same shard are answered by the same read.
         now = time.monotonic()
         return {number: self._reader.bounds(topic, number, now) for number in partitions}
@@ -380,7 +384,7 @@ class KinesisLog:
         return self._reader.offset_at(topic, partition, microseconds_since_epoch(moment))
 
     def watch(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
-        self._watcher.wanted()
+        self._watcher.add_watcher()
         end = self._announcements.watch(changed)
         over = False
 
@@ -389,7 +393,7 @@ class KinesisLog:
             if not over:
                 over = True
                 end()
-                self._watcher.not_wanted()
+                self._watcher.remove_watcher()
 
         return end_once
 
@@ -398,14 +402,14 @@ class KinesisLog:
     def trim(self, topic: str, partition: int, before: datetime) -> None:
         self._refuse_if_closed()
         oldest = self._reader.offset_at(topic, partition, microseconds_since_epoch(before))
-        if oldest > self._topics.known(topic).topic.oldest.get(partition, 0):
+        if oldest > self._topics.get(topic).topic.oldest.get(partition, 0):
             gone = self._index.drop_before(topic, partition, oldest)
             self._topics.forget(topic)
-            self._compactor().removed(gone)
+            self._new_compactor().remove_objects(gone)
 
     def compact(self, topic: str, partition: int, *, upto: datetime, tombstones_before: datetime) -> None:
         self._refuse_if_closed()
-        self._compactor().compact(
+        self._new_compactor().compact(
             topic, partition, microseconds_since_epoch(upto), microseconds_since_epoch(tombstones_before)
         )
 
@@ -413,7 +417,7 @@ class KinesisLog:
         """That of the search for gaps which came before in the same round, if there was one: looking costs reads."""
         self._refuse_if_closed()
         lag, self._lag_of_round = self._lag_of_round, None
-        return self._indexer.survey().lag(self._clock.now()) if lag is None else lag
+        return self._indexer.survey_backlog().lag(self._clock.now()) if lag is None else lag
 
     def remove_orphans(self) -> None:
         self._refuse_if_closed()
@@ -423,7 +427,7 @@ class KinesisLog:
     def gaps(self) -> Sequence[ShardGap]:
         self._refuse_if_closed()
         self._lag_of_round = None
-        backlog = self._indexer.survey()
+        backlog = self._indexer.survey_backlog()
         if not backlog.gaps:
             self._lag_of_round = backlog.lag(self._clock.now())
         return backlog.gaps
@@ -453,15 +457,15 @@ class KinesisLog:
         if self._archive is not None:
             self._archive.close()
 
-    def _compactor(self) -> Compactor:
-        return Compactor(
+    def _new_compactor(self) -> StreamCompactor:
+        return StreamCompactor(
             stream=self._stream.name,
             index=self._index,
             archive=self._archive,
             topics=self._topics,
             reader=self._reader,
             indexer=self._indexer,
-            ancestry=self._ancestry,
+            shard_trees=self._shard_trees,
         )
 
     def _now(self) -> int:

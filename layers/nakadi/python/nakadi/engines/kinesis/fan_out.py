@@ -29,35 +29,35 @@ from nakadi.engines.kinesis.stream import (
     RecordPage,
     SequenceUnavailable,
     StreamCallFailed,
-    arrived,
-    as_trouble,
+    parse_record,
+    translate_errors,
 )
 from nakadi.model.outcomes import Unavailable
 
 log = logging.getLogger(__name__)
 
-RENEWED_AFTER = 6 * 3600.0
+CONSUMER_LIFETIME = 6 * 3600.0
 """Seconds that a consumer is used at most."""
 
-ORPHANED_AFTER = RENEWED_AFTER + 3600.0
+ORPHAN_AGE = CONSUMER_LIFETIME + 3600.0
 """Seconds after which no live process can use a consumer any more: its successor takes a moment to become active."""
 
-SUBSCRIBE_AGAIN_AFTER = 5.0
+SUBSCRIPTION_RETRY_INTERVAL = 5.0
 """Seconds within which Kinesis refuses to subscribe the same consumer to the same shard again."""
 
-REGISTER_AGAIN_AFTER = 60.0
-LOOK_AGAIN_AFTER = 1.0
+REGISTRATION_RETRY_INTERVAL = 60.0
+STATUS_CHECK_INTERVAL = 1.0
 MOST_CONSUMERS = 20
 
 
-class Consumer(NamedTuple):
+class StreamConsumer(NamedTuple):
     arn: str
     name: str
     active: bool
     created: datetime
 
 
-class Consumers:
+class StreamConsumers:
     """The calls to Kinesis that are about the consumers of one stream, through a client that tries nothing again."""
 
     def __init__(self, client: Any, stream: str) -> None:
@@ -65,57 +65,57 @@ class Consumers:
         self._stream = stream
         self._stream_arn: str | None = None
 
-    def register(self, name: str) -> Consumer:
-        with as_trouble():
+    def register(self, name: str) -> StreamConsumer:
+        with translate_errors():
             answer = self._client.register_stream_consumer(StreamARN=self._arn(), ConsumerName=name)
-            return _consumer(answer["Consumer"])
+            return _parse_consumer(answer["Consumer"])
 
-    def look(self, arn: str) -> Consumer:
-        with as_trouble():
+    def describe(self, arn: str) -> StreamConsumer:
+        with translate_errors():
             answer = self._client.describe_stream_consumer(ConsumerARN=arn)
-            return _consumer(answer["ConsumerDescription"])
+            return _parse_consumer(answer["ConsumerDescription"])
 
     def deregister(self, arn: str) -> None:
-        with as_trouble():
+        with translate_errors():
             self._client.deregister_stream_consumer(ConsumerARN=arn)
 
-    def all(self) -> list[Consumer]:
-        found: list[Consumer] = []
+    def list_all(self) -> list[StreamConsumer]:
+        found: list[StreamConsumer] = []
         asked: dict[str, Any] = {"StreamARN": self._arn()}
         while True:
-            with as_trouble():
+            with translate_errors():
                 answer = self._client.list_stream_consumers(**asked)
-            found += [_consumer(each) for each in answer["Consumers"]]
+            found += [_parse_consumer(each) for each in answer["Consumers"]]
             if not answer.get("NextToken"):
                 return found
             asked = {**asked, "NextToken": answer["NextToken"]}
 
-    def pushed(self, arn: str, shard: str, sequence: int | None) -> Iterator[RecordPage]:
+    def subscribe(self, arn: str, shard: str, sequence: int | None) -> Iterator[RecordPage]:
         """What comes behind a record of a shard, from the first record if none is given, for five minutes at most."""
-        place = (
+        position = (
             {"Type": "TRIM_HORIZON"}
             if sequence is None
             else {"Type": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": str(sequence)}
         )
-        with _translate_connection_errors(), as_trouble():
-            answer = self._client.subscribe_to_shard(ConsumerARN=arn, ShardId=shard, StartingPosition=place)
+        with _translate_connection_errors(), translate_errors():
+            answer = self._client.subscribe_to_shard(ConsumerARN=arn, ShardId=shard, StartingPosition=position)
             with closing(answer["EventStream"]) as events:
                 for event in events:
                     if "SubscribeToShardEvent" in event:
-                        yield _page(shard, event["SubscribeToShardEvent"])
+                        yield _parse_page(shard, event["SubscribeToShardEvent"])
 
     def close(self) -> None:
         self._client.close()
 
     def _arn(self) -> str:
         if self._stream_arn is None:
-            with as_trouble():
+            with translate_errors():
                 answer = self._client.describe_stream_summary(StreamName=self._stream)
             self._stream_arn = str(answer["StreamDescriptionSummary"]["StreamARN"])
         return self._stream_arn
 
 
-class _Used(Struct, frozen=True):
+class _ActiveConsumer(Struct, frozen=True):
     arn: str
     until: float
 
@@ -123,31 +123,31 @@ class _Used(Struct, frozen=True):
 class FanOut:
     """The consumer of this process, and what is pushed to it."""
 
-    def __init__(self, consumers: Consumers, prefix: str) -> None:
+    def __init__(self, consumers: StreamConsumers, prefix: str) -> None:
         self._consumers = consumers
         self._prefix = prefix
         # Held by the thread that looks after the consumer; others do not wait for it.
         self._lock = threading.Lock()
-        self._used: _Used | None = None
+        self._active: _ActiveConsumer | None = None
         self._registered: str | None = None
-        self._look_at = float("-inf")
-        self._subscribe_at: dict[str, float] = {}
+        self._next_step_at = float("-inf")
+        self._next_subscription_at: dict[str, float] = {}
         self._closed = False
 
-    def pages(self, shard: str, sequence: int | None) -> Generator[RecordPage]:
+    def receive_pages(self, shard: str, sequence: int | None) -> Generator[RecordPage]:
         """What is pushed of a shard from behind a record. Ends when the subscription does, or when there is none."""
-        consumer = self._consumer()
+        consumer = self._active_consumer()
         now = time.monotonic()
-        if consumer is None or now < self._subscribe_at.get(shard, now):
+        if consumer is None or now < self._next_subscription_at.get(shard, now):
             return
-        self._subscribe_at[shard] = now + SUBSCRIBE_AGAIN_AFTER
+        self._next_subscription_at[shard] = now + SUBSCRIPTION_RETRY_INTERVAL
         try:
-            yield from self._consumers.pushed(consumer, shard, sequence)
+            yield from self._consumers.subscribe(consumer, shard, sequence)
         except NoSuchShard:
             # The consumer or the shard. A new consumer helps in the first case; in the second the watcher, who asks
             # now, finds out.
             log.info("Kinesis knows consumer %s or shard %s no more", consumer, shard)
-            self._lost(consumer)
+            self._drop_consumer(consumer)
         except SequenceUnavailable:
             log.info("Shard %s cannot be pushed from record %s on", shard, sequence)
         except StreamCallFailed as trouble:
@@ -155,78 +155,78 @@ class FanOut:
 
     def remove_orphans(self, now: datetime) -> None:
         """Take away what processes registered that were killed."""
-        for each in self._consumers.all():
-            if each.name.startswith(f"{self._prefix}-") and (now - each.created).total_seconds() > ORPHANED_AFTER:
+        for each in self._consumers.list_all():
+            if each.name.startswith(f"{self._prefix}-") and (now - each.created).total_seconds() > ORPHAN_AGE:
                 log.info("Removing consumer %s, which was registered at %s", each.name, each.created)
                 self._deregister(each.arn)
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
-            mine = {self._registered, self._used.arn if self._used else None} - {None}
-            self._registered = self._used = None
+            mine = {self._registered, self._active.arn if self._active else None} - {None}
+            self._registered = self._active = None
         for arn in mine:
             self._deregister(str(arn))
         self._consumers.close()
 
     # The consumer of this process
 
-    def _consumer(self) -> str | None:
+    def _active_consumer(self) -> str | None:
         """The consumer that can be used. One thread at a time takes the next step towards it, and none waits."""
         if self._lock.acquire(blocking=False):
             try:
-                self._register_or_use()
+                self._register_or_activate()
             finally:
                 self._lock.release()
-        used = self._used
-        return used.arn if used else None
+        active = self._active
+        return active.arn if active else None
 
-    def _register_or_use(self) -> None:
+    def _register_or_activate(self) -> None:
         now = time.monotonic()
-        if self._closed or now < self._look_at or (self._used and now < self._used.until):
+        if self._closed or now < self._next_step_at or (self._active and now < self._active.until):
             return
         try:
             if self._registered is None:
                 self._register(now)
             else:
-                self._use_when_active(now)
+                self._activate_if_ready(now)
         except Unavailable as trouble:
             # Limits are as likely as anything: twenty consumers for each stream, five registered in a second.
             log.warning("No consumer of its own for this process, shards are asked instead: %s", trouble)
-            self._look_at = now + random.uniform(0.5, 1.5) * REGISTER_AGAIN_AFTER  # noqa: S311  # nothing to guess
+            self._next_step_at = now + random.uniform(0.5, 1.5) * REGISTRATION_RETRY_INTERVAL  # noqa: S311  # nothing to guess
 
     def _register(self, now: float) -> None:
         consumer = self._consumers.register(f"{self._prefix}-{uuid.uuid4().hex}")
         self._registered = consumer.arn
-        self._look_at = now + LOOK_AGAIN_AFTER
+        self._next_step_at = now + STATUS_CHECK_INTERVAL
         if consumer.active:
-            self._use(consumer.arn, now)
+            self._activate(consumer.arn, now)
 
-    def _use_when_active(self, now: float) -> None:
+    def _activate_if_ready(self, now: float) -> None:
         assert self._registered is not None
         try:
-            active = self._consumers.look(self._registered).active
+            active = self._consumers.describe(self._registered).active
         except NoSuchShard:
             self._registered = None
             return
-        self._look_at = now + LOOK_AGAIN_AFTER
+        self._next_step_at = now + STATUS_CHECK_INTERVAL
         if active:
-            self._use(self._registered, now)
+            self._activate(self._registered, now)
 
-    def _use(self, arn: str, now: float) -> None:
-        before, self._registered = self._used, None
+    def _activate(self, arn: str, now: float) -> None:
+        before, self._registered = self._active, None
         # Not all processes at once: they were started together.
-        life = random.uniform(0.75, 1.0) * RENEWED_AFTER  # noqa: S311  # nothing to guess
-        self._used = _Used(arn, now + life)
-        self._subscribe_at.clear()
+        life = random.uniform(0.75, 1.0) * CONSUMER_LIFETIME  # noqa: S311  # nothing to guess
+        self._active = _ActiveConsumer(arn, now + life)
+        self._next_subscription_at.clear()
         if before:
             # This ends its subscriptions, and the watchers subscribe to the new one.
             self._deregister(before.arn)
 
-    def _lost(self, arn: str) -> None:
+    def _drop_consumer(self, arn: str) -> None:
         with self._lock:
-            if self._used and self._used.arn == arn:
-                self._used = None
+            if self._active and self._active.arn == arn:
+                self._active = None
 
     def _deregister(self, arn: str) -> None:
         try:
@@ -244,8 +244,8 @@ def _translate_connection_errors() -> Iterator[None]:
         raise StreamCallFailed(f"Kinesis: {error!r}", passing=True, undone=True) from error
 
 
-def _consumer(described: dict[str, Any]) -> Consumer:
-    return Consumer(
+def _parse_consumer(described: dict[str, Any]) -> StreamConsumer:
+    return StreamConsumer(
         described["ConsumerARN"],
         described["ConsumerName"],
         described["ConsumerStatus"] == "ACTIVE",
@@ -253,8 +253,8 @@ def _consumer(described: dict[str, Any]) -> Consumer:
     )
 
 
-def _page(shard: str, event: dict[str, Any]) -> RecordPage:
-    """The last event of a closed shard names its children, and no place to continue from."""
+def _parse_page(shard: str, event: dict[str, Any]) -> RecordPage:
+    """The last event of a closed shard names its children, and no position to continue from."""
     ended = not event.get("ContinuationSequenceNumber")
-    records = [arrived(shard, each) for each in event["Records"]]
+    records = [parse_record(shard, each) for each in event["Records"]]
     return RecordPage(records, None if ended else event["ContinuationSequenceNumber"], event["MillisBehindLatest"] == 0)

@@ -25,17 +25,17 @@ from msgspec import Struct, field
 from nakadi.engines.archive import objects
 from nakadi.engines.kinesis import envelopes
 from nakadi.engines.kinesis.continuity import (
-    GIVE_UP_AFTER,
-    TRUSTED,
+    GIVE_UP_SECONDS,
+    TRUSTED_MILLISECONDS,
     GapFound,
     GapUncertain,
     ShardTreeCache,
     UnbrokenCursor,
-    place_in,
-    unfinished,
+    shard_progress,
+    unfinished_shards,
 )
-from nakadi.engines.kinesis.envelopes import GAP_KEY, place_of, shared
-from nakadi.engines.kinesis.recent_records import ArrivedRecord, Frame, RecordCounter, events_of
+from nakadi.engines.kinesis.envelopes import GAP_KEY, original_topic, parse_partition_key
+from nakadi.engines.kinesis.recent_records import ArrivedRecord, Frame, RecordCounter, decode_frame
 from nakadi.engines.kinesis.scanning import Scanner
 from nakadi.engines.kinesis.stream import GrowingPauses, Stream
 from nakadi.model.events import (
@@ -54,13 +54,13 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.log_index import LogIndex
 
-ATTEMPTS = 5
+MOST_ATTEMPTS = 5
 
-MANY = 8
-AT_ONCE = 16
+MANY_CALLS = 8
+CONCURRENT_CALLS = 16
 """So many calls to the index wait for their answers at the same time, where there are many."""
 
-Asked = TypeVar("Asked")
+Question = TypeVar("Question")
 Answer = TypeVar("Answer")
 
 log = logging.getLogger(__name__)
@@ -100,22 +100,24 @@ class CountedBatch(Struct, frozen=True):
 
 
 class Indexer:
-    def __init__(self, stream: Stream, ancestry: ShardTreeCache, index: LogIndex, archive: ArchiveStore | None) -> None:
+    def __init__(
+        self, stream: Stream, shard_trees: ShardTreeCache, index: LogIndex, archive: ArchiveStore | None
+    ) -> None:
         self._stream = stream
-        self._ancestry = ancestry
+        self._shard_trees = shard_trees
         self._index = index
         self._archive = archive
-        self._scanner = Scanner(stream, ancestry)
+        self._scanner = Scanner(stream, shard_trees)
 
     def index(self, shard: str, records: Sequence[ArrivedRecord]) -> IndexingResult:
         """Index a batch of a shard, and what is missing in front of it."""
         outcome = IndexingResult()
-        place = self._place(shard)
-        new = [record for record in records if record.mark.sequence > place.sequence]
+        progress = self._progress_of(shard)
+        new = [record for record in records if record.mark.sequence > progress.sequence]
         if new:
-            self._index_parents(shard, place)
-            cursor = UnbrokenCursor(self._ancestry, shard, place)
-            for page in self._missing(cursor, new):
+            self._index_parents(shard, progress)
+            cursor = UnbrokenCursor(self._shard_trees, shard, progress)
+            for page in self._complete_batch(cursor, new):
                 self._index_page(shard, page, outcome, cursor)
         return outcome
 
@@ -124,38 +126,38 @@ class Indexer:
         found = self._index.progress(self._stream.name).get(shard)
         return found.sequence or None if found else None
 
-    def survey(self) -> IndexingBacklog:
+    def survey_backlog(self) -> IndexingBacklog:
         """Look at what waits in all shards, and note of those where nothing does that nothing is missing."""
-        lineage = self._ancestry.refreshed()
+        shard_tree = self._shard_trees.refresh()
         progress = dict(self._index.progress(self._stream.name))
-        gaps = [ShardGap(shard, progress[shard]) for shard in unfinished(progress, lineage, list(progress))]
+        gaps = [ShardGap(shard, progress[shard]) for shard in unfinished_shards(progress, shard_tree, list(progress))]
         waiting = [gap.place.complete_at for gap in gaps]
-        for shard in lineage:
-            place = place_in(progress, lineage, shard)
-            if place.ended:
+        for shard in shard_tree:
+            indexed = shard_progress(progress, shard_tree, shard)
+            if indexed.ended:
                 continue
-            cursor = UnbrokenCursor(self._ancestry, shard, place)
+            cursor = UnbrokenCursor(self._shard_trees, shard, indexed)
             try:
-                first = _first_waiting(cursor)
+                first = _first_unindexed(cursor)
             except GapFound:
-                gaps.append(ShardGap(shard, place))
-                waiting.append(place.complete_at)
+                gaps.append(ShardGap(shard, indexed))
+                waiting.append(indexed.complete_at)
             except GapUncertain:
-                waiting.append(place.complete_at)
+                waiting.append(indexed.complete_at)
             else:
                 if first is None:
-                    noted = cursor.place
-                    if noted.ended and not noted.sequence and not _all_ended(progress, lineage.origins(shard)):
+                    noted = cursor.progress
+                    if noted.ended and not noted.sequence and not _all_ended(progress, shard_tree.origins(shard)):
                         # Those that came from this one are indexed as soon as it has ended: so what it came from first.
                         noted = noted._replace(ended=False)
                     self._index.set_shard_progress(self._stream.name, shard, noted)
                     progress[shard] = noted
                     continue
                 waiting.append(first.at)
-                if shard not in progress or place.complete_at is None:
+                if shard not in progress or indexed.complete_at is None:
                     # What came before the first look of all is taken to be complete.
-                    complete_at = first.at if place.complete_at is None else place.complete_at
-                    noted = place._replace(complete_at=complete_at)
+                    complete_at = first.at if indexed.complete_at is None else indexed.complete_at
+                    noted = indexed._replace(complete_at=complete_at)
                     self._index.set_shard_progress(self._stream.name, shard, noted)
         return IndexingBacklog(min((moment for moment in waiting if moment is not None), default=None), tuple(gaps))
 
@@ -166,12 +168,12 @@ class Indexer:
     def catch_up(self, shard: str) -> IndexingResult:
         """Index everything that is there now."""
         outcome = IndexingResult()
-        place = self._place(shard)
-        if place.ended:
+        progress = self._progress_of(shard)
+        if progress.ended:
             return outcome
-        self._index_parents(shard, place)
-        cursor = UnbrokenCursor(self._ancestry, shard, place)
-        patience = GrowingPauses(GIVE_UP_AFTER)
+        self._index_parents(shard, progress)
+        cursor = UnbrokenCursor(self._shard_trees, shard, progress)
+        patience = GrowingPauses(GIVE_UP_SECONDS)
         while not cursor.ended:
             page = cursor.read(patience)
             if page.records:
@@ -179,19 +181,21 @@ class Indexer:
             if page.at_tip:
                 break
         if cursor.ended:
-            self._index.set_shard_progress(self._stream.name, shard, cursor.place)
+            self._index.set_shard_progress(self._stream.name, shard, cursor.progress)
         return outcome
 
-    def _place(self, shard: str) -> ShardProgress:
-        return place_in(self._index.progress(self._stream.name), self._ancestry.knowing(shard), shard)
+    def _progress_of(self, shard: str) -> ShardProgress:
+        return shard_progress(self._index.progress(self._stream.name), self._shard_trees.tree_with(shard), shard)
 
-    def _missing(self, cursor: UnbrokenCursor, new: Sequence[ArrivedRecord]) -> Iterator[Sequence[ArrivedRecord]]:
-        """What lies between the place that is counted and the first record of a batch, and the batch."""
-        patience = GrowingPauses(GIVE_UP_AFTER)
+    def _complete_batch(
+        self, cursor: UnbrokenCursor, new: Sequence[ArrivedRecord]
+    ) -> Iterator[Sequence[ArrivedRecord]]:
+        """What lies between the position that is counted and the first record of a batch, and the batch."""
+        patience = GrowingPauses(GIVE_UP_SECONDS)
         first, last = new[0].mark.sequence, new[-1].mark.sequence
-        if time.time() * 1000 - new[0].at > TRUSTED:
+        if time.time() * 1000 - new[0].at > TRUSTED_MILLISECONDS:
             # The batch itself may have been read where the stream was forgetting.
-            yield from self._up_to(cursor, last, patience)
+            yield from self._read_up_to(cursor, last, patience)
             return
         # One record tells whether anything is missing, which is next to never.
         limit = 1
@@ -207,7 +211,9 @@ class Indexer:
                 raise Unavailable(f"{cursor.shard} does not show the record {first} yet")
         yield new
 
-    def _up_to(self, cursor: UnbrokenCursor, last: int, patience: GrowingPauses) -> Iterator[Sequence[ArrivedRecord]]:
+    def _read_up_to(
+        self, cursor: UnbrokenCursor, last: int, patience: GrowingPauses
+    ) -> Iterator[Sequence[ArrivedRecord]]:
         while not cursor.ended and (cursor.sequence or 0) < last:
             page = cursor.read(patience)
             if page.records:
@@ -215,19 +221,19 @@ class Indexer:
             if page.at_tip and (cursor.sequence or 0) < last:
                 raise Unavailable(f"{cursor.shard} does not show the record {last} yet")
 
-    def _index_parents(self, shard: str, place: ShardProgress) -> None:
+    def _index_parents(self, shard: str, progress: ShardProgress) -> None:
         """A shard's first records follow the last ones of those it came from."""
-        if place.sequence:
+        if progress.sequence:
             return
-        lineage = self._ancestry.knowing(shard)
-        if shard not in lineage:
+        shard_tree = self._shard_trees.tree_with(shard)
+        if shard not in shard_tree:
             raise Unavailable(f"{shard} is not in the stream any more")
-        progress = self._index.progress(self._stream.name)
-        lost = unfinished(progress, lineage, lineage.origins(shard))
+        progresses = self._index.progress(self._stream.name)
+        lost = unfinished_shards(progresses, shard_tree, shard_tree.origins(shard))
         if lost:
             raise GapFound(lost[0])
-        for parent in lineage.parents(shard):
-            if not place_in(progress, lineage, parent).ended:
+        for parent in shard_tree.parents(shard):
+            if not shard_progress(progresses, shard_tree, parent).ended:
                 self.catch_up(parent)
 
     def _index_page(
@@ -238,22 +244,22 @@ class Indexer:
         for record in records:
             if record.key == GAP_KEY:
                 continue
-            place = place_of(record.key)
-            if place is None or envelopes.opened(record.data) is None:
+            partition = parse_partition_key(record.key)
+            if partition is None or envelopes.parse_envelope(record.data) is None:
                 self._set_aside(record.mark, record.data, outcome)
             else:
-                waiting.setdefault(place, []).append(record)
+                waiting.setdefault(partition, []).append(record)
         names = list(dict.fromkeys(topic for topic, _ in waiting))
-        topics = dict(zip(names, _answers(self._counting_topic, names), strict=True))
+        topics = dict(zip(names, _ask_all(self._counting_topic, names), strict=True))
         waiting = {
-            (found[0], place[1]): batch
-            for place, batch in waiting.items()
-            if (found := topics[place[0]]) is not None and place[1] < found[1].partitions
+            (found[0], partition[1]): batch
+            for partition, batch in waiting.items()
+            if (found := topics[partition[0]]) is not None and partition[1] < found[1].partitions
         }
         if cursor is not None:
-            cursor.confirm(GrowingPauses(GIVE_UP_AFTER))
-        for _ in range(ATTEMPTS):
-            waiting = self._advance(shard, waiting, outcome) if waiting else waiting
+            cursor.confirm_no_gap(GrowingPauses(GIVE_UP_SECONDS))
+        for _ in range(MOST_ATTEMPTS):
+            waiting = self._advance_heads(shard, waiting, outcome) if waiting else waiting
         if waiting:
             raise Unavailable(f"Others index {len(waiting)} partitions of {shard} at the same time")
         last = records[-1]
@@ -267,41 +273,49 @@ class Indexer:
             known = self._index.topic(name)
         return None if known is None else (name, known)
 
-    def _advance(
+    def _advance_heads(
         self, shard: str, batches: Mapping[TopicPartition, Sequence[ArrivedRecord]], outcome: IndexingResult
     ) -> dict[TopicPartition, list[ArrivedRecord]]:
         """Move the heads on; those that another process moved are left."""
         heads = self._index.heads(list(batches))
-        countings = {place: self._counted(place, heads[place], batch) for place, batch in batches.items()}
-        countings = {place: each for place, each in countings.items() if each.counter.state != each.head.counted}
-        locations = self._archived(shard, countings, outcome)
+        countings = {
+            partition: self._count_batch(partition, heads[partition], batch) for partition, batch in batches.items()
+        }
+        countings = {
+            partition: each for partition, each in countings.items() if each.counter.state != each.head.counted
+        }
+        locations = self._store_batch(shard, countings, outcome)
 
-        def extend(place: TopicPartition) -> bool:
-            counting = countings[place]
-            segment = _segment(counting, locations.get(place))
-            return self._index.extend(*place, counting.head.revision, IndexHead(counting.counter.state), segment)
+        def extend(partition: TopicPartition) -> bool:
+            counting = countings[partition]
+            segment = _segment_of_batch(counting, locations.get(partition))
+            return self._index.extend(*partition, counting.head.revision, IndexHead(counting.counter.state), segment)
 
         left: dict[TopicPartition, list[ArrivedRecord]] = {}
-        for (place, counting), done in zip(countings.items(), _answers(extend, list(countings)), strict=True):
+        for (partition, counting), done in zip(countings.items(), _ask_all(extend, list(countings)), strict=True):
             if done:
                 outcome.events += sum(frame.events for frame in counting.frames)
                 outcome.bytes += sum(len(frame.content) for frame in counting.frames)
             else:
-                left[place] = list(batches[place])
+                left[partition] = list(batches[partition])
         return left
 
-    def _counted(self, place: TopicPartition, head: IndexHead, records: Sequence[ArrivedRecord]) -> CountedBatch:
-        if head.counted.sealed_at == SEALED_AT_INDEX_END or (place[0] != shared(place[0]) and not head.revision):
-            raise Unavailable(f"{place[0]}/{place[1]} is ended, and is about to be continued in another topic")
-        self._ancestry.knowing(records[0].mark.shard)
+    def _count_batch(
+        self, partition: TopicPartition, head: IndexHead, records: Sequence[ArrivedRecord]
+    ) -> CountedBatch:
+        if head.counted.sealed_at == SEALED_AT_INDEX_END or (
+            partition[0] != original_topic(partition[0]) and not head.revision
+        ):
+            raise Unavailable(f"{partition[0]}/{partition[1]} is ended, and is about to be continued in another topic")
+        self._shard_trees.tree_with(records[0].mark.shard)
         # Another process may have counted on in a shard that is newer than this process knows of.
-        rank = self._ancestry.placing(head.counted.mark).rank
+        rank = self._shard_trees.tree_ranking(head.counted.mark).rank
         counter = RecordCounter(head.counted, self._scanner.parts(head.counted))
         done = rank(head.counted.mark)
-        found = [counter.met(record) for record in records if rank(record.mark) > done]
+        found = [counter.count(record) for record in records if rank(record.mark) > done]
         return CountedBatch(head, counter, found)
 
-    def _archived(
+    def _store_batch(
         self, shard: str, countings: Mapping[TopicPartition, CountedBatch], outcome: IndexingResult
     ) -> Mapping[TopicPartition, ArchiveLocation]:
         """One object with a member for each partition. Its name tells its content: nothing is ever overwritten."""
@@ -309,10 +323,10 @@ class Indexer:
             return {}
         content = bytearray()
         ranges: dict[TopicPartition, tuple[int, int]] = {}
-        for place, counting in countings.items():
+        for partition, counting in countings.items():
             if counting.with_events:
-                member = objects.pack_member(*place, self._events(counting, outcome))
-                ranges[place] = (len(content), len(member))
+                member = objects.pack_member(*partition, self._decode_batch(counting, outcome))
+                ranges[partition] = (len(content), len(member))
                 content += member
         if not ranges:
             return {}
@@ -320,12 +334,12 @@ class Indexer:
         digest = hashlib.sha256(content).hexdigest()[:16]
         key = f"log/{self._stream.name}/{shard}/{last:056d}-{digest}.json.gz"
         self._archive.put(key, bytes(content))
-        return {place: ArchiveLocation(key, start, length) for place, (start, length) in ranges.items()}
+        return {partition: ArchiveLocation(key, start, length) for partition, (start, length) in ranges.items()}
 
-    def _events(self, counting: CountedBatch, outcome: IndexingResult) -> Iterator[StoredEvent]:
+    def _decode_batch(self, counting: CountedBatch, outcome: IndexingResult) -> Iterator[StoredEvent]:
         """The events of a partition. A damaged frame has spent its numbers, and its bytes are kept for people."""
         for frame in counting.with_events:
-            found = events_of(frame)
+            found = decode_frame(frame)
             if not found and counting.counter.state.mark:
                 self._set_aside(counting.counter.state.mark, frame.content, outcome)
             yield from found
@@ -338,10 +352,10 @@ class Indexer:
             self._archive.put(key, content)
 
 
-def _answers(ask: Callable[[Asked], Answer], questions: Sequence[Asked]) -> Iterable[Answer]:
-    if len(questions) <= MANY:
+def _ask_all(ask: Callable[[Question], Answer], questions: Sequence[Question]) -> Iterable[Answer]:
+    if len(questions) <= MANY_CALLS:
         return [ask(question) for question in questions]
-    with ThreadPoolExecutor(AT_ONCE) as threads:
+    with ThreadPoolExecutor(CONCURRENT_CALLS) as threads:
         return list(threads.map(ask, questions))
 
 
@@ -349,20 +363,20 @@ def _all_ended(progress: Mapping[str, ShardProgress], shards: Iterable[str]) -> 
     return all(shard in progress and progress[shard].ended for shard in shards)
 
 
-def _first_waiting(cursor: UnbrokenCursor) -> ArrivedRecord | None:
-    patience = GrowingPauses(GIVE_UP_AFTER)
+def _first_unindexed(cursor: UnbrokenCursor) -> ArrivedRecord | None:
+    patience = GrowingPauses(GIVE_UP_SECONDS)
     while not cursor.ended:
         page = cursor.read(patience, 1)
         if page.records:
             return page.records[0]
         if page.at_tip:
             return None
-        if patience.over:
+        if patience.is_over:
             raise Unavailable(f"{cursor.shard} does not show in time what is not indexed")
     return None
 
 
-def _segment(counting: CountedBatch, location: ArchiveLocation | None) -> IndexSegment | None:
+def _segment_of_batch(counting: CountedBatch, location: ArchiveLocation | None) -> IndexSegment | None:
     found = counting.with_events
     if not found:
         return None

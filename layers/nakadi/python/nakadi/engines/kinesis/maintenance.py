@@ -36,14 +36,14 @@ from nakadi.engines.archive import objects
 from nakadi.engines.archive.compaction import CompactionRule
 from nakadi.engines.archive.maintenance import PartitionBusy, claim_partition
 from nakadi.engines.kinesis import envelopes
-from nakadi.engines.kinesis.continuity import GIVE_UP_AFTER, ShardCursor, ShardTreeCache, confirm
-from nakadi.engines.kinesis.envelopes import GAP_KEY, following, hash_key, partition_key
+from nakadi.engines.kinesis.continuity import GIVE_UP_SECONDS, ShardCursor, ShardTreeCache, confirm_no_gap
+from nakadi.engines.kinesis.envelopes import GAP_KEY, hash_key, next_topic_name, partition_key
 from nakadi.engines.kinesis.indexing import Indexer
-from nakadi.engines.kinesis.reading import LastingReader
+from nakadi.engines.kinesis.reading import RestartingReader
 from nakadi.engines.kinesis.recent_records import ArrivedRecord, RecordCounter
 from nakadi.engines.kinesis.scanning import Scanner
 from nakadi.engines.kinesis.stream import GrowingPauses, NoSuchShard, OutgoingRecord, ShardTree
-from nakadi.engines.kinesis.topics import Topics
+from nakadi.engines.kinesis.topics import TopicCache
 from nakadi.model.events import (
     SEALED_AT_INDEX_END,
     ArchiveLocation,
@@ -61,9 +61,9 @@ from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.event_log import UnknownTopic
 from nakadi.ports.log_index import LogIndex
 
-ATTEMPTS = 8
+MOST_ATTEMPTS = 8
 
-CLAIMED_FOR = 600.0
+CLAIM_SECONDS = 600.0
 """Seconds. Longer than a gap takes to be closed."""
 
 END_OF_SHARD = 10**128
@@ -73,7 +73,7 @@ log = logging.getLogger(__name__)
 
 
 class RemainingRecords(Struct, frozen=True):
-    """What a shard has from its first record on, and the place in front of that."""
+    """What a shard has from its first record on, and the position in front of that."""
 
     records: Sequence[ArrivedRecord]
     start: RecordPosition
@@ -84,7 +84,7 @@ class RemainingRecords(Struct, frozen=True):
 class GapCloser(Struct, frozen=True, kw_only=True):
     index: LogIndex
     archive: ArchiveStore | None
-    ancestry: ShardTreeCache
+    shard_trees: ShardTreeCache
     indexer: Indexer
 
     def continuations(self, topic: str, gaps: Sequence[ShardGap]) -> Sequence[TopicContinuation]:
@@ -101,7 +101,7 @@ class GapCloser(Struct, frozen=True, kw_only=True):
                 touching = [gap for gap in gaps if self._partitions_touched(gap, topic, known.partitions)]
                 if {str(gap) for gap in touching} <= set(known.behind):
                     return found
-                self._continue(topic, touching)
+                self._continue_topic(topic, touching)
             else:
                 heads = self.index.heads([(topic, partition) for partition in range(known.partitions)])
                 ends = {partition: head.counted.next for (_, partition), head in heads.items()}
@@ -113,58 +113,58 @@ class GapCloser(Struct, frozen=True, kw_only=True):
 
         `topics` are those of all timelines: each with the ends of its partitions, or None for one that is open.
         """
-        stream, owner = self.ancestry.stream.name, uuid4().hex
-        if not self.index.claim(f"gaps/{stream}", owner, CLAIMED_FOR):
+        stream, owner = self.shard_trees.stream.name, uuid4().hex
+        if not self.index.claim(f"gaps/{stream}", owner, CLAIM_SECONDS):
             raise Unavailable(f"Another process closes the gaps in {stream}")
         try:
             progress = self.index.progress(stream)
             if all(progress.get(gap.shard, gap.place) == gap.place for gap in gaps):
-                self._close(gaps, topics)
+                self._close_claimed(gaps, topics)
         finally:
             self.index.release(f"gaps/{stream}", owner)
 
-    def _close(self, gaps: Sequence[ShardGap], topics: Mapping[str, Mapping[int, int] | None]) -> None:
+    def _close_claimed(self, gaps: Sequence[ShardGap], topics: Mapping[str, Mapping[int, int] | None]) -> None:
         for gap in gaps:
             # A note for people. And what cannot be kept now must be known before any partition begins.
             if self.archive is not None:
-                self.archive.put(f"gaps/{self.ancestry.stream.name}/{gap}", str(gap).encode())
-        survivors = {gap: self._survivors(gap) for gap in gaps}
+                self.archive.put(f"gaps/{self.shard_trees.stream.name}/{gap}", str(gap).encode())
+        remaining = {gap: self._read_remaining(gap) for gap in gaps}
         for topic, ends in topics.items():
             known = self.index.topic(topic)
             if known is not None and known.continued_in is None:
                 for partition in range(known.partitions):
-                    self._go_on(topic, partition, known.continues, ends, survivors)
-        for gap, found in survivors.items():
+                    self._continue_partition(topic, partition, known.continues, ends, remaining)
+        for gap, found in remaining.items():
             if found.records:
                 self.indexer.index_behind_gap(gap.shard, found.records)
             if found.ended:
-                self._note(gap, gap.place._replace(ended=True, complete_at=found.read_at))
+                self._note_progress(gap, gap.place._replace(ended=True, complete_at=found.read_at))
 
-    def _go_on(
+    def _continue_partition(
         self,
         topic: str,
         partition: int,
         continues: str | None,
         ends: Mapping[int, int] | None,
-        survivors: Mapping[ShardGap, RemainingRecords],
+        remaining: Mapping[ShardGap, RemainingRecords],
     ) -> None:
         """Have a partition go on behind the last gap that concerns it."""
         key = hash_key(partition_key(topic, partition))
-        touching = [gap for gap in survivors if _in_shard(self.ancestry.current, gap.shard)(key)]
+        touching = [gap for gap in remaining if _shard_filter(self.shard_trees.current, gap.shard)(key)]
         if touching:
-            gap = max(touching, key=lambda each: self.ancestry.rank(survivors[each].start))
+            gap = max(touching, key=lambda each: self.shard_trees.rank(remaining[each].start))
             if ends is None:
-                self._begin(topic, partition, survivors[gap].start, continues, gap)
+                self._begin_partition(topic, partition, remaining[gap].start, continues, gap)
             else:
-                self._leave_out(topic, partition, ends.get(partition, 0), survivors[gap], gap)
+                self._skip_lost_events(topic, partition, ends.get(partition, 0), remaining[gap], gap)
 
-    def _note(self, gap: ShardGap, progress: ShardProgress) -> None:
-        self.index.set_shard_progress(self.ancestry.stream.name, gap.shard, progress)
+    def _note_progress(self, gap: ShardGap, progress: ShardProgress) -> None:
+        self.index.set_shard_progress(self.shard_trees.stream.name, gap.shard, progress)
 
     # Ending
 
-    def _continue(self, topic: str, gaps: Sequence[ShardGap]) -> None:
-        name = following(topic)
+    def _continue_topic(self, topic: str, gaps: Sequence[ShardGap]) -> None:
+        name = next_topic_name(topic)
         done = 0
         while (known := self.index.topic(topic)) is not None and (
             done < known.partitions or known.continued_in is None
@@ -181,7 +181,7 @@ class GapCloser(Struct, frozen=True, kw_only=True):
 
     def _end_partition(self, topic: str, partition: int) -> IndexingState:
         """End a partition where it is indexed; return how it was counted up to there."""
-        for _ in range(ATTEMPTS):
+        for _ in range(MOST_ATTEMPTS):
             head = self.index.heads([(topic, partition)])[topic, partition]
             if head.counted.sealed_at == SEALED_AT_INDEX_END:
                 return replace(head.counted, sealed_at=None)
@@ -195,11 +195,13 @@ class GapCloser(Struct, frozen=True, kw_only=True):
 
     # Beginning
 
-    def _begin(self, topic: str, partition: int, start: RecordPosition, continues: str | None, gap: ShardGap) -> None:
+    def _begin_partition(
+        self, topic: str, partition: int, start: RecordPosition, continues: str | None, gap: ShardGap
+    ) -> None:
         """Have an open partition begin behind a gap, if it does not yet."""
         head = self.index.heads([(topic, partition)])[topic, partition]
         counted = head.counted
-        is_behind = bool(head.revision) and self.ancestry.rank(counted.mark) >= self.ancestry.rank(start)
+        is_behind = bool(head.revision) and self.shard_trees.rank(counted.mark) >= self.shard_trees.rank(start)
         if is_behind or (continues is None and not head.revision):
             # One that was made after the gap was found counts from where its first record lies.
             return
@@ -207,64 +209,70 @@ class GapCloser(Struct, frozen=True, kw_only=True):
             raise Unavailable(f"{topic} has to be continued before it is counted behind a gap")
         if head.revision and counted.mark is not None:
             # An attempt was cut short, and more is forgotten since, which others may have counted: another gap.
-            self._note(gap, gap.place._replace(complete_at=(gap.place.complete_at or 0) + 1))
+            self._note_progress(gap, gap.place._replace(complete_at=(gap.place.complete_at or 0) + 1))
             raise Unavailable(f"{gap.shard} has forgotten more events since {topic}/{partition} has begun")
-        begun = counted if head.revision else self._beginning_of(continues, partition)
+        begun = counted if head.revision else self._initial_state(continues, partition)
         begun = replace(begun, mark=start, parts=())
         if not self.index.extend(topic, partition, head.revision, IndexHead(begun), None):
             raise Unavailable(f"Others index {topic}/{partition} at the same time")
 
-    def _beginning_of(self, topic: str, partition: int) -> IndexingState:
+    def _initial_state(self, topic: str, partition: int) -> IndexingState:
         """How a partition begins that continues this one."""
         ended = self.index.heads([(topic, partition)])[topic, partition].counted
         return replace(ended, next=0, sealed_at=None if ended.sealed_at == SEALED_AT_INDEX_END else ended.sealed_at)
 
-    def _leave_out(self, topic: str, partition: int, end: int, survivors: RemainingRecords, gap: ShardGap) -> None:
+    def _skip_lost_events(
+        self, topic: str, partition: int, end: int, remaining: RemainingRecords, gap: ShardGap
+    ) -> None:
         """Have a closed partition, which is not indexed to its end, go on with what is still there of it."""
-        for _ in range(ATTEMPTS):
+        for _ in range(MOST_ATTEMPTS):
             head = self.index.heads([(topic, partition)])[topic, partition]
             before = head.counted
-            if before.sealed_at is not None or self.ancestry.rank(before.mark) >= self.ancestry.rank(survivors.start):
+            if before.sealed_at is not None or self.shard_trees.rank(before.mark) >= self.shard_trees.rank(
+                remaining.start
+            ):
                 return
-            left = self._count_left(partition_key(topic, partition), survivors)
-            following_offset = max(end - left, before.next)
+            remaining_events = self._count_remaining(partition_key(topic, partition), remaining)
+            following_offset = max(end - remaining_events, before.next)
             # Those that are lost came later than the last time at which none was missing.
             latest = max(before.latest, 1000 * (gap.place.complete_at or 0))
             behind = replace(
                 before,
-                mark=survivors.start,
+                mark=remaining.start,
                 next=following_offset,
                 latest=latest,
-                sealed_at=survivors.start if following_offset == end else None,
+                sealed_at=remaining.start if following_offset == end else None,
                 parts=(),
             )
-            hole = self._hole(topic, partition, before, following_offset, latest)
+            hole = self._store_empty_segment(topic, partition, before, following_offset, latest)
             if self.index.extend(topic, partition, head.revision, IndexHead(behind), hole):
                 log.error("Events %s to %s of %s/%s are lost", before.next, following_offset - 1, topic, partition)
                 return
         raise Unavailable(f"Others index {topic}/{partition} at the same time")
 
-    def _count_left(self, key: str, survivors: RemainingRecords) -> int:
+    def _count_remaining(self, key: str, remaining: RemainingRecords) -> int:
         """How many events of a sealed partition are still there."""
-        counter = RecordCounter(IndexingState(mark=survivors.start), {})
-        for record in survivors.records:
+        counter = RecordCounter(IndexingState(mark=remaining.start), {})
+        for record in remaining.records:
             if record.key == key:
-                counter.met(record)
-        last = survivors.records[-1] if survivors.records else None
-        place = IndexingState(mark=last.mark if last else survivors.start)
-        for record in Scanner(self.ancestry.stream, self.ancestry).records(key, place):
-            counter.met(record)
+                counter.count(record)
+        last = remaining.records[-1] if remaining.records else None
+        start = IndexingState(mark=last.mark if last else remaining.start)
+        for record in Scanner(self.shard_trees.stream, self.shard_trees).records(key, start):
+            counter.count(record)
         if last is not None:
             behind = ShardProgress(last.mark.sequence, complete_at=last.at)
-            confirm(self.ancestry, last.mark.shard, behind, GrowingPauses(GIVE_UP_AFTER))
+            confirm_no_gap(self.shard_trees, last.mark.shard, behind, GrowingPauses(GIVE_UP_SECONDS))
         return counter.state.next
 
-    def _hole(self, topic: str, partition: int, before: IndexingState, end: int, stored_at: int) -> IndexSegment | None:
+    def _store_empty_segment(
+        self, topic: str, partition: int, before: IndexingState, end: int, stored_at: int
+    ) -> IndexSegment | None:
         """A segment without events, which readers step over as they do over what compaction removed."""
         if end == before.next or self.archive is None:
             return None
         content = objects.pack_member(topic, partition, [])
-        key = f"log/{self.ancestry.stream.name}/{topic}/{partition}/{before.next:018d}-lost.json.gz"
+        key = f"log/{self.shard_trees.stream.name}/{topic}/{partition}/{before.next:018d}-lost.json.gz"
         self.archive.put(key, content)
         return IndexSegment(
             before=before,
@@ -277,16 +285,16 @@ class GapCloser(Struct, frozen=True, kw_only=True):
 
     # Shards
 
-    def _survivors(self, gap: ShardGap) -> RemainingRecords:
+    def _read_remaining(self, gap: ShardGap) -> RemainingRecords:
         shard = gap.shard
-        lineage = self.ancestry.refreshed()
+        shard_tree = self.shard_trees.refresh()
         read_at = int(time.time() * 1000)
         nothing = RemainingRecords((), RecordPosition(shard, END_OF_SHARD), read_at, ended=True)
-        if shard not in lineage:
+        if shard not in shard_tree:
             return nothing
-        patience = GrowingPauses(GIVE_UP_AFTER)
+        patience = GrowingPauses(GIVE_UP_SECONDS)
         while True:
-            cursor = ShardCursor(self.ancestry.stream, shard, None)
+            cursor = ShardCursor(self.shard_trees.stream, shard, None)
             try:
                 records = _first_records(cursor, patience)
             except NoSuchShard:
@@ -298,23 +306,23 @@ class GapCloser(Struct, frozen=True, kw_only=True):
                 return nothing
             # A reader of something forgotten needs to see that it lies in front of what comes next.
             # Events may have been stored since then: so the beginning is looked for again.
-            self.ancestry.stream.put([OutgoingRecord(GAP_KEY, lineage.first_hash(shard), envelopes.MAGIC)])
-            if patience.over:
+            self.shard_trees.stream.put([OutgoingRecord(GAP_KEY, shard_tree.first_hash(shard), envelopes.MAGIC)])
+            if patience.is_over:
                 raise Unavailable(f"{shard} does not show a record that was stored")
             patience.pause()
 
     def _partitions_touched(self, gap: ShardGap, topic: str, partitions: int) -> list[int]:
         """The partitions that had, or have, records in the shard."""
-        touches = _in_shard(self.ancestry.current, gap.shard)
+        touches = _shard_filter(self.shard_trees.current, gap.shard)
         return [number for number in range(partitions) if touches(hash_key(partition_key(topic, number)))]
 
 
-def _in_shard(lineage: ShardTree, shard: str) -> Callable[[int], bool]:
+def _shard_filter(shard_tree: ShardTree, shard: str) -> Callable[[int], bool]:
     """Whether a hash key was in a shard. One that is not listed any more is known by those that came from it."""
-    if shard in lineage:
-        return lambda key: shard in lineage.chain(key)
-    children = set(lineage.children(shard))
-    return lambda key: not children or not children.isdisjoint(lineage.chain(key))
+    if shard in shard_tree:
+        return lambda key: shard in shard_tree.chain(key)
+    children = set(shard_tree.children(shard))
+    return lambda key: not children or not children.isdisjoint(shard_tree.chain(key))
 
 
 def _first_records(cursor: ShardCursor, patience: GrowingPauses) -> list[ArrivedRecord]:
@@ -322,7 +330,7 @@ def _first_records(cursor: ShardCursor, patience: GrowingPauses) -> list[Arrived
         page = cursor.read(patience)
         if page.records or page.at_tip:
             return page.records
-        if patience.over:
+        if patience.is_over:
             raise Unavailable(f"{cursor.shard} does not show in time what it has")
     return []
 
@@ -330,44 +338,46 @@ def _first_records(cursor: ShardCursor, patience: GrowingPauses) -> list[Arrived
 # Compaction -----------------------------------------------------------------------------------------------------------
 
 
-FOLDER = "compacted/"
+COMPACTED_FOLDER = "compacted/"
 """Objects in here hold one segment each, and no other events: they can be removed when it is replaced."""
 
 GROUP_EVENTS = 20_000
 GROUP_BYTES = 16_000_000
-READ_AT_ONCE = 1000
+EVENTS_PER_READ = 1000
 
 
-class Compactor(Struct, frozen=True, kw_only=True):
+class StreamCompactor(Struct, frozen=True, kw_only=True):
     stream: str
     index: LogIndex
     archive: ArchiveStore | None
-    topics: Topics
-    reader: LastingReader
+    topics: TopicCache
+    reader: RestartingReader
     indexer: Indexer
-    ancestry: ShardTreeCache
+    shard_trees: ShardTreeCache
 
     def compact(self, topic: str, partition: int, upto: int, tombstones_before: int) -> None:
-        oldest = self.topics.with_partition(topic, partition).oldest.get(partition, 0)
+        oldest = self.topics.get_with_partition(topic, partition).oldest.get(partition, 0)
         end = self.reader.offset_at(topic, partition, upto)
         if end <= oldest:
             return
         if self.archive is None:
             raise Unavailable("Compaction needs an archive")
-        with suppress(PartitionBusy), claim_partition(self.index, topic, partition) as make_sure:
+        with suppress(PartitionBusy), claim_partition(self.index, topic, partition) as renew_claim:
             self._index_up_to(topic, partition, end)
-            self._rewrite(topic, partition, self._rule(topic, partition, oldest, end, tombstones_before), make_sure)
+            self._rewrite(
+                topic, partition, self._compaction_rule(topic, partition, oldest, end, tombstones_before), renew_claim
+            )
 
-    def removed(self, locations: Sequence[ArchiveLocation]) -> None:
+    def remove_objects(self, locations: Sequence[ArchiveLocation]) -> None:
         """Nothing refers to these any more."""
-        keys = [location.key for location in locations if location.key.startswith(FOLDER)]
+        keys = [location.key for location in locations if location.key.startswith(COMPACTED_FOLDER)]
         if keys and self.archive is not None:
             self.archive.remove(keys)
 
     def _index_up_to(self, topic: str, partition: int, end: int) -> None:
         """The indexer is seconds behind, and what is compacted is older; this is for the day when it stands still."""
         if self._indexed_until(topic, partition) < end:
-            for shard in self.ancestry.refreshed().chain(hash_key(partition_key(topic, partition))):
+            for shard in self.shard_trees.refresh().chain(hash_key(partition_key(topic, partition))):
                 self.indexer.catch_up(shard)
             if self._indexed_until(topic, partition) < end:
                 raise Unavailable(f"{topic}/{partition} is not indexed up to {end}")
@@ -375,30 +385,32 @@ class Compactor(Struct, frozen=True, kw_only=True):
     def _indexed_until(self, topic: str, partition: int) -> int:
         return self.index.heads([(topic, partition)])[topic, partition].counted.next
 
-    def _rule(self, topic: str, partition: int, oldest: int, end: int, tombstones_before: int) -> CompactionRule:
+    def _compaction_rule(
+        self, topic: str, partition: int, oldest: int, end: int, tombstones_before: int
+    ) -> CompactionRule:
         found = self._read_events(topic, partition, oldest, end)
         newest = {event.record.key: event.offset for event in found if event.offset < end}
         last = self.reader.state(topic, partition).next - 1
         return CompactionRule(oldest=oldest, end=end, last=last, newest=newest, tombstones_before=tombstones_before)
 
-    def _rewrite(self, topic: str, partition: int, rule: CompactionRule, make_sure: Callable[[], None]) -> None:
-        there = list(self._segments(topic, partition, rule.oldest, rule.end))
-        written = [self._rewrite_group(topic, partition, group, rule) for group in _groups(there)]
-        end = there[-1].end
-        make_sure()
-        if written != there:
+    def _rewrite(self, topic: str, partition: int, rule: CompactionRule, renew_claim: Callable[[], None]) -> None:
+        segments = list(self._list_segments(topic, partition, rule.oldest, rule.end))
+        written = [self._rewrite_group(topic, partition, group, rule) for group in _group_small_segments(segments)]
+        end = segments[-1].end
+        renew_claim()
+        if written != segments:
             self.index.replace(topic, partition, written, end)
-        elif not self._was_cut_short(topic, partition, there):
+        elif not self._was_cut_short(topic, partition, segments):
             return
         self.index.set_compacted(topic, partition, end)
         self.topics.forget(topic)
         kept = {segment.archived for segment in written}
-        self.removed([each.archived for each in there if each.archived and each.archived not in kept])
+        self.remove_objects([each.archived for each in segments if each.archived and each.archived not in kept])
 
-    def _was_cut_short(self, topic: str, partition: int, there: Sequence[IndexSegment]) -> bool:
+    def _was_cut_short(self, topic: str, partition: int, segments: Sequence[IndexSegment]) -> bool:
         """Whether compacted segments were written without being noted."""
-        compacted = [each.end for each in there if each.archived and each.archived.key.startswith(FOLDER)]
-        noted = self.topics.fresh(topic).topic.compacted.get(partition, 0)
+        compacted = [each.end for each in segments if each.archived and each.archived.key.startswith(COMPACTED_FOLDER)]
+        noted = self.topics.read_again(topic).topic.compacted.get(partition, 0)
         return max(compacted, default=0) > noted
 
     def _rewrite_group(
@@ -410,7 +422,7 @@ class Compactor(Struct, frozen=True, kw_only=True):
         if len(group) == 1 and len(kept) == len(events) and group[0].archived is not None:
             return group[0]
         content = objects.pack_member(topic, partition, kept)
-        key = f"{FOLDER}{self.stream}/{topic}/{partition}/{group[0].first:018d}-{uuid4().hex}.json.gz"
+        key = f"{COMPACTED_FOLDER}{self.stream}/{topic}/{partition}/{group[0].first:018d}-{uuid4().hex}.json.gz"
         assert self.archive is not None
         self.archive.put(key, content)
         return replace(
@@ -420,7 +432,7 @@ class Compactor(Struct, frozen=True, kw_only=True):
             archived=ArchiveLocation(key, 0, len(content)),
         )
 
-    def _segments(self, topic: str, partition: int, start: int, end: int) -> Iterator[IndexSegment]:
+    def _list_segments(self, topic: str, partition: int, start: int, end: int) -> Iterator[IndexSegment]:
         """The segments that hold anything from one offset to another."""
         segment = self.index.segment(topic, partition, start)
         following = start
@@ -438,14 +450,14 @@ class Compactor(Struct, frozen=True, kw_only=True):
                 return
 
     def _read_events(self, topic: str, partition: int, start: int, end: int) -> Iterator[StoredEvent]:
-        place = start
-        while place < end:
-            piece = self.reader.look(topic, partition, place, READ_AT_ONCE, 4_000_000)
+        offset = start
+        while offset < end:
+            piece = self.reader.look(topic, partition, offset, EVENTS_PER_READ, 4_000_000)
             yield from (event for event in piece.events if event.offset < end)
-            place = max(piece.next_offset, place + 1)
+            offset = max(piece.next_offset, offset + 1)
 
 
-def _groups(segments: Sequence[IndexSegment]) -> Iterator[Sequence[IndexSegment]]:
+def _group_small_segments(segments: Sequence[IndexSegment]) -> Iterator[Sequence[IndexSegment]]:
     """Neighbours that are small enough to be one segment."""
     group: list[IndexSegment] = []
     for segment in segments:

@@ -12,8 +12,8 @@ from nakadi.common.caching import ChangeWatch
 from nakadi.common.metrics import Metrics
 from nakadi.engines.common.aws_sessions import new_session
 from nakadi.engines.kinesis.continuity import ShardTreeCache
-from nakadi.engines.kinesis.event_log import DEFAULTS, KinesisLog, KinesisOptions
-from nakadi.engines.kinesis.fan_out import Consumers, FanOut
+from nakadi.engines.kinesis.event_log import DEFAULT_OPTIONS, KinesisLog, KinesisOptions
+from nakadi.engines.kinesis.fan_out import FanOut, StreamConsumers
 from nakadi.engines.kinesis.indexing import Indexer
 from nakadi.engines.kinesis.stream import GrowingPauses, Stream
 from nakadi.ports.archive_store import ArchiveStore
@@ -26,7 +26,7 @@ CHECK_SECONDS = 5
 """How long a call that only failed for the moment is tried again when a stream is checked."""
 
 
-def open_at(
+def open_kinesis_log(
     url: str,
     clock: Clock,
     index: LogIndex,
@@ -35,16 +35,18 @@ def open_at(
     metrics: Metrics | None = None,
 ) -> KinesisLog:
     """`kinesis://stream?region=…&endpoint=…`, and any of `KinesisOptions` by its name."""
-    name, asked = parsed(url)
-    options = options_in(name, asked)
-    return KinesisLog(open_stream(url), index, archive, clock, options, watch, _fan_out(name, asked, options), metrics)
+    name, asked = parse_url(url)
+    options = parse_options(name, asked)
+    return KinesisLog(
+        open_stream(url), index, archive, clock, options, watch, _open_fan_out(name, asked, options), metrics
+    )
 
 
-def _fan_out(name: str, asked: Mapping[str, str], options: KinesisOptions) -> FanOut | None:
+def _open_fan_out(name: str, asked: Mapping[str, str], options: KinesisOptions) -> FanOut | None:
     """With a client of its own: connections are kept open, and are to be silent no longer than that."""
     if not options.fan_out:
         return None
-    return FanOut(Consumers(client(asked, read_timeout=options.push_silence), name), options.fan_out)
+    return FanOut(StreamConsumers(new_client(asked, read_timeout=options.push_silence), name), options.fan_out)
 
 
 def open_indexer(url: str, index: LogIndex, archive: ArchiveStore | None) -> Indexer:
@@ -54,21 +56,21 @@ def open_indexer(url: str, index: LogIndex, archive: ArchiveStore | None) -> Ind
 
 
 def open_stream(url: str) -> Stream:
-    name, asked = parsed(url)
+    name, asked = parse_url(url)
     reads = float(asked.get("reads_per_second", 5))
-    return Stream(client(asked), name, reads_per_second=reads)
+    return Stream(new_client(asked), name, reads_per_second=reads)
 
 
 def check_stream(url: str) -> None:
     """Raise `Unavailable` unless the stream that a log's URL names is there and answers."""
     stream = open_stream(url)
     try:
-        GrowingPauses(CHECK_SECONDS).calling(stream.check)
+        GrowingPauses(CHECK_SECONDS).retry(stream.check)
     finally:
         stream.close()
 
 
-def client(asked: Mapping[str, str], read_timeout: float = READ_TIMEOUT) -> Any:
+def new_client(asked: Mapping[str, str], read_timeout: float = READ_TIMEOUT) -> Any:
     """A client that tries nothing again by itself: the engine knows what may be repeated, and for how long."""
     config = Config(
         connect_timeout=CONNECT_TIMEOUT,
@@ -81,7 +83,7 @@ def client(asked: Mapping[str, str], read_timeout: float = READ_TIMEOUT) -> Any:
     )
 
 
-def parsed(url: str) -> tuple[str, Mapping[str, str]]:
+def parse_url(url: str) -> tuple[str, Mapping[str, str]]:
     """The stream's name, and what else the URL says."""
     parts = urlsplit(url)
     if not parts.netloc:
@@ -91,8 +93,8 @@ def parsed(url: str) -> tuple[str, Mapping[str, str]]:
     }
 
 
-def options_in(name: str, asked: Mapping[str, str]) -> KinesisOptions:
-    kinds = {each: type(getattr(DEFAULTS, each)) for each in KinesisOptions.__struct_fields__}
+def parse_options(name: str, asked: Mapping[str, str]) -> KinesisOptions:
+    kinds = {each: type(getattr(DEFAULT_OPTIONS, each)) for each in KinesisOptions.__struct_fields__}
     unknown = set(asked) - set(kinds) - {"region", "endpoint", "reads_per_second"}
     if unknown:
         raise ValueError(f"The URL of stream {name} says what is not understood: {', '.join(sorted(unknown))}")

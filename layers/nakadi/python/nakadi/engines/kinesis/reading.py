@@ -16,14 +16,21 @@ from typing import TypeVar
 
 from nakadi.engines.archive.objects import first_segment_since
 from nakadi.engines.archive.reading import ArchiveReader, SegmentCache
-from nakadi.engines.kinesis.continuity import GIVE_UP_AFTER, GapFound, ShardTreeCache, confirm, place_in, unfinished
-from nakadi.engines.kinesis.envelopes import hash_key, partition_key, place_of, shared
+from nakadi.engines.kinesis.continuity import (
+    GIVE_UP_SECONDS,
+    GapFound,
+    ShardTreeCache,
+    confirm_no_gap,
+    shard_progress,
+    unfinished_shards,
+)
+from nakadi.engines.kinesis.envelopes import hash_key, original_topic, parse_partition_key, partition_key
 from nakadi.engines.kinesis.fan_out import FanOut
-from nakadi.engines.kinesis.recent_records import ArrivedRecord, Frame, Rank, RecentRecords, before, slice_of
+from nakadi.engines.kinesis.recent_records import ArrivedRecord, Frame, Rank, RecentRecords, cut_before, slice_frames
 from nakadi.engines.kinesis.scanning import CountingStart, Scanner
 from nakadi.engines.kinesis.stream import GrowingPauses
 from nakadi.engines.kinesis.tails import LastWritten, ShardPositionLost, ShardTails
-from nakadi.engines.kinesis.topics import Topics
+from nakadi.engines.kinesis.topics import TopicCache
 from nakadi.model.events import (
     SEALED_AT_INDEX_END,
     EventSlice,
@@ -43,28 +50,28 @@ from nakadi.ports.log_index import LogIndex
 # Reading --------------------------------------------------------------------------------------------------------------
 
 
-SEARCHED_AT_ONCE = 1000
-MANY_BYTES = 4_000_000
+EVENTS_PER_SEARCH = 1000
+SEARCH_BYTES = 4_000_000
 
-Found = TypeVar("Found")
+Scanned = TypeVar("Scanned")
 
 
 class StreamReader:
     def __init__(
         self,
-        ancestry: ShardTreeCache,
+        shard_trees: ShardTreeCache,
         index: LogIndex,
-        topics: Topics,
+        topics: TopicCache,
         segment_cache: SegmentCache | None,
         announce: Callable[[str, int], None],
-        ours: LastWritten,
+        last_written: LastWritten,
         *,
         shared_for: float,
         window_bytes: int,
     ) -> None:
-        stream = ancestry.stream
+        stream = shard_trees.stream
         self._index = index
-        self._ancestry = ancestry
+        self._shard_trees = shard_trees
         self._topics = topics
         self._archive = ArchiveReader(index, segment_cache) if segment_cache else None
         self._stream = stream
@@ -72,40 +79,40 @@ class StreamReader:
         self._ends: dict[TopicPartition, IndexingState] = {}
         self._announce = announce
         self._shared_for = shared_for
-        self._trails = RecentRecords(window_bytes)
-        self._scanner = Scanner(stream, ancestry)
-        self.tails = ShardTails(stream, ancestry, lambda: index.progress(stream.name), self._receive, ours)
+        self._recent_records = RecentRecords(window_bytes)
+        self._scanner = Scanner(stream, shard_trees)
+        self.tails = ShardTails(stream, shard_trees, lambda: index.progress(stream.name), self._receive, last_written)
 
     # The tip
 
     def state(self, topic: str, partition: int, since: float | None = None) -> IndexingState:
         """A partition, counted to its tip as it was at `since`; without it, as it was a little while ago."""
-        if self._topics.known(topic).topic.continued_in is not None:
-            return self._end_of(topic, partition)
+        if self._topics.get(topic).topic.continued_in is not None:
+            return self._end_of_continued(topic, partition)
         key = partition_key(topic, partition)
-        if topic != shared(topic):
-            self._continued[shared(topic)] = topic
+        if topic != original_topic(topic):
+            self._continued[original_topic(topic)] = topic
         if since is None:
-            self.tails.know(hash_key(key), time.monotonic() - self._shared_for, pushed=True)
+            self.tails.read_until(hash_key(key), time.monotonic() - self._shared_for, pushed=True)
         else:
-            self.tails.know(hash_key(key), since)
+            self.tails.read_until(hash_key(key), since)
         return self._counted_state(key, topic, partition)
 
     def bounds(self, topic: str, partition: int, since: float) -> OffsetBounds:
         """What there is to be read, with everything that was acknowledged before `since`."""
-        found = self._topics.with_partition(topic, partition)
+        found = self._topics.get_with_partition(topic, partition)
         following = self.state(topic, partition, since).next
         return OffsetBounds(min(found.oldest.get(partition, 0), following), following)
 
     def _receive(self, records: list[ArrivedRecord], rank: Rank) -> None:
-        for key in self._trails.arrived(records, rank):
-            place = place_of(key)
-            if place is not None:
-                self._announce(*place)
-                if place[0] in self._continued:
-                    self._announce(self._continued[place[0]], place[1])
+        for key in self._recent_records.add_records(records, rank):
+            partition = parse_partition_key(key)
+            if partition is not None:
+                self._announce(*partition)
+                if partition[0] in self._continued:
+                    self._announce(self._continued[partition[0]], partition[1])
 
-    def _end_of(self, topic: str, partition: int) -> IndexingState:
+    def _end_of_continued(self, topic: str, partition: int) -> IndexingState:
         """Where a partition of a topic ends that is continued in another."""
         if (topic, partition) not in self._ends:
             self._ends[topic, partition] = self._head(topic, partition)
@@ -113,52 +120,54 @@ class StreamReader:
 
     def _head(self, topic: str, partition: int) -> IndexingState:
         head = self._index.heads([(topic, partition)])[topic, partition]
-        if not head.revision and self._topics.known(topic).topic.continues is not None:
+        if not head.revision and self._topics.get(topic).topic.continues is not None:
             raise Unavailable(f"It is not noted yet where {topic}/{partition} begins")
         return head.counted
 
     def _counted_state(self, key: str, topic: str, partition: int) -> IndexingState:
-        while (state := self._trails.state(key, topic)) is None:
+        while (state := self._recent_records.state(key, topic)) is None:
             start = self._head(topic, partition)
             if start.sealed_at == SEALED_AT_INDEX_END:
                 return start
             if not self._count_from(key, topic, start):
-                behind = self._unbroken(key, lambda: self._behind_what_is_lost(key, topic, partition))
+                behind = self._scan_without_gap(key, lambda: self._count_to_last_forgotten(key, topic, partition))
                 self._count_from(key, topic, behind)
         return state
 
-    def _behind_what_is_lost(self, key: str, topic: str, partition: int) -> IndexingState:
+    def _count_to_last_forgotten(self, key: str, topic: str, partition: int) -> IndexingState:
         """The partition counted up to the last record that is remembered no more."""
-        lost = self._trails.lost(key)
+        lost = self._recent_records.last_forgotten(key)
         assert lost is not None
-        return self._scanner.state_behind(key, self._head(topic, partition), lost)
+        return self._scanner.count_to(key, self._head(topic, partition), lost)
 
     def _count_from(self, key: str, topic: str, start: IndexingState) -> bool:
         parts = self._scanner.parts(start)
-        return self._trails.count_from(key, topic, start, parts, self._ancestry.placing(start.mark).rank)
+        return self._recent_records.count_from(
+            key, topic, start, parts, self._shard_trees.tree_ranking(start.mark).rank
+        )
 
-    def _unbroken(self, key: str, scan: Callable[[], Found]) -> Found:
+    def _scan_without_gap(self, key: str, scan: Callable[[], Scanned]) -> Scanned:
         """What a scan of the stream finds that begins where the index ends. Raises `GapFound` when it may lack events.
 
         The progress is read first: what the index counts meanwhile may be forgotten right after.
         """
         progress = self._index.progress(self._stream.name)
         found = scan()
-        lineage = self._ancestry.current
-        patience = GrowingPauses(GIVE_UP_AFTER)
-        for shard in lineage.chain(hash_key(key)):
-            place = place_in(progress, lineage, shard)
-            lost = [] if place.sequence else unfinished(progress, lineage, lineage.origins(shard))
+        shard_tree = self._shard_trees.current
+        patience = GrowingPauses(GIVE_UP_SECONDS)
+        for shard in shard_tree.chain(hash_key(key)):
+            indexed = shard_progress(progress, shard_tree, shard)
+            lost = [] if indexed.sequence else unfinished_shards(progress, shard_tree, shard_tree.origins(shard))
             if lost:
                 raise GapFound(lost[0])
-            confirm(self._ancestry, shard, place, patience)
+            confirm_no_gap(self._shard_trees, shard, indexed, patience)
         return found
 
     # Events
 
     def look(self, topic: str, partition: int, start: int, limit: int, max_bytes: int) -> EventSlice:
-        found = self._topics.with_partition(topic, partition)
-        state = self._trails.state(partition_key(topic, partition), topic)
+        found = self._topics.get_with_partition(topic, partition)
+        state = self._recent_records.state(partition_key(topic, partition), topic)
         if found.continued_in is not None or state is None or start >= state.next:
             state = self.state(topic, partition)
         if start > state.next:
@@ -170,29 +179,29 @@ class StreamReader:
         oldest = found.oldest.get(partition, 0)
         if not oldest <= start <= state.next:
             raise OffsetUnavailable(f"{start} is not between {oldest} and {state.next}")
-        place = start
-        while place < state.next:
-            piece = before(state.next, self._slice_from(found, topic, partition, place, limit, max_bytes))
+        offset = start
+        while offset < state.next:
+            piece = cut_before(state.next, self._slice_from(found, topic, partition, offset, limit, max_bytes))
             if piece.events:
                 return piece
-            place = piece.next_offset
-        return EventSlice((), place)
+            offset = piece.next_offset
+        return EventSlice((), offset)
 
     def offset_at(self, topic: str, partition: int, stored_at: int) -> int:
-        found = self._topics.with_partition(topic, partition)
+        found = self._topics.get_with_partition(topic, partition)
         state = self.state(topic, partition, time.monotonic())
-        place = found.oldest.get(partition, 0)
+        offset = found.oldest.get(partition, 0)
         if state.latest < stored_at:
             return state.next
-        place = self._shortly_before(
-            topic, partition, max(place, self._indexed_before(topic, partition, place, stored_at)), stored_at
+        offset = self._search_recent_records(
+            topic, partition, max(offset, self._search_index(topic, partition, offset, stored_at)), stored_at
         )
-        while place < state.next:
-            piece = self.look(topic, partition, place, SEARCHED_AT_ONCE, MANY_BYTES)
+        while offset < state.next:
+            piece = self.look(topic, partition, offset, EVENTS_PER_SEARCH, SEARCH_BYTES)
             for event in piece.events:
                 if microseconds_since_epoch(event.stored_at) >= stored_at:
                     return event.offset
-            place = piece.next_offset
+            offset = piece.next_offset
         return state.next
 
     def _slice_from(
@@ -201,16 +210,16 @@ class StreamReader:
         key = partition_key(topic, partition)
         compacted = start < found.compacted.get(partition, 0)
         if not compacted:
-            remembered = self._trails.frames(key, topic, start, limit, max_bytes)
+            remembered = self._recent_records.frames(key, topic, start, limit, max_bytes)
             # A topic that has ended may be indexed further than this process has read it.
             if remembered:
-                return slice_of(remembered, start, limit, max_bytes)
-        segment, known = self._known_before(topic, partition, start)
+                return slice_frames(remembered, start, limit, max_bytes)
+        segment, known = self._find_start(topic, partition, start)
         while segment is not None and segment.archived and self._archive:
             archived = self._from_archive(segment, topic, partition, start, limit, max_bytes)
             if archived is not None:
                 return archived
-            newer = self._segment_with(topic, partition, start)
+            newer = self._segment_at(topic, partition, start)
             if newer is None or newer.archived == segment.archived:
                 break
             # It was rewritten, and the old object removed.
@@ -218,31 +227,31 @@ class StreamReader:
         if compacted:
             raise Unavailable(f"The archive lacks offset {start} of {key}")
         if segment is None:
-            frames = self._unbroken(key, lambda: self._scanned_behind_the_head(topic, partition, start, max_bytes))
+            frames = self._scan_without_gap(key, lambda: self._scan_behind_head(topic, partition, start, max_bytes))
         else:
-            frames = self._scanner.frames(key, known, start, self._trails.first(key, topic), max_bytes)
-        return slice_of(frames, start, limit, max_bytes)
+            frames = self._scanner.frames(key, known, start, self._recent_records.first_offset(key, topic), max_bytes)
+        return slice_frames(frames, start, limit, max_bytes)
 
-    def _scanned_behind_the_head(self, topic: str, partition: int, start: int, max_bytes: int) -> Sequence[Frame]:
+    def _scan_behind_head(self, topic: str, partition: int, start: int, max_bytes: int) -> Sequence[Frame]:
         key = partition_key(topic, partition)
-        _, known = self._known_before(topic, partition, start)
-        return self._scanner.frames(key, known, start, self._trails.first(key, topic), max_bytes)
+        _, known = self._find_start(topic, partition, start)
+        return self._scanner.frames(key, known, start, self._recent_records.first_offset(key, topic), max_bytes)
 
-    def _known_before(self, topic: str, partition: int, start: int) -> tuple[IndexSegment | None, CountingStart]:
+    def _find_start(self, topic: str, partition: int, start: int) -> tuple[IndexSegment | None, CountingStart]:
         """The segment that holds an offset, if there is one, and where counting towards the offset begins."""
-        segment = self._segment_with(topic, partition, start)
+        segment = self._segment_at(topic, partition, start)
         if segment is not None:
             return segment, CountingStart(segment.before, segment.since)
         head = self._index.heads([(topic, partition)])[topic, partition].counted
         if head.next <= start:
             return None, CountingStart(head)
         # It was indexed just now.
-        segment = self._segment_with(topic, partition, start)
+        segment = self._segment_at(topic, partition, start)
         if segment is None:
             raise Unavailable(f"The index lacks offset {start} of {topic}/{partition}")
         return segment, CountingStart(segment.before, segment.since)
 
-    def _segment_with(self, topic: str, partition: int, offset: int) -> IndexSegment | None:
+    def _segment_at(self, topic: str, partition: int, offset: int) -> IndexSegment | None:
         found = self._index.segment(topic, partition, offset)
         return found if found is not None and offset < found.end else None
 
@@ -258,16 +267,16 @@ class StreamReader:
 
     # Times
 
-    def _indexed_before(self, topic: str, partition: int, oldest: int, stored_at: int) -> int:
+    def _search_index(self, topic: str, partition: int, oldest: int, stored_at: int) -> int:
         """Where the first segment begins that holds an event stored then or later; the end of all when none does."""
         head = self._index.heads([(topic, partition)])[topic, partition].counted
         if head.latest < stored_at:
             return head.next
         return first_segment_since(self._index, topic, partition, oldest, head.next, stored_at)
 
-    def _shortly_before(self, topic: str, partition: int, start: int, stored_at: int) -> int:
+    def _search_recent_records(self, topic: str, partition: int, start: int, stored_at: int) -> int:
         """The same, with a look at what is remembered."""
-        times = self._trails.times(partition_key(topic, partition), topic)
+        times = self._recent_records.all_frames(partition_key(topic, partition), topic)
         if not times or times[0].first > start:
             return start
         at = bisect_left(times, stored_at, key=lambda frame: frame.stored_at)
@@ -277,63 +286,63 @@ class StreamReader:
 # A reader that lasts --------------------------------------------------------------------------------------------------
 
 
-Begin = Callable[[LastWritten], StreamReader]
+NewReader = Callable[[LastWritten], StreamReader]
 Answer = TypeVar("Answer")
 
 log = logging.getLogger(__name__)
 
 
-class LastingReader:
+class RestartingReader:
     """Asks a `StreamReader`. What this process stored itself is known to every new one."""
 
-    def __init__(self, begin: Begin, ancestry: ShardTreeCache) -> None:
+    def __init__(self, begin: NewReader, shard_trees: ShardTreeCache) -> None:
         self._begin = begin
-        self._ancestry = ancestry
+        self._shard_trees = shard_trees
         self._lock = threading.Lock()
-        self._ours = LastWritten()
-        self._reader = begin(self._ours)
+        self._last_written = LastWritten()
+        self._reader = begin(self._last_written)
 
     def acknowledged(self, mark: RecordPosition) -> None:
         """Note a record that this process knows: no later answer may be older."""
-        self._ours.note(mark)
+        self._last_written.note(mark)
 
     def advance(self, shard: str, since: float, patience: GrowingPauses) -> bool:
-        return self._awake(lambda reader: reader.tails.advance(shard, since, patience))
+        return self._ask_with_restart(lambda reader: reader.tails.advance(shard, since, patience))
 
     def follow(self, shard: str, fan_out: FanOut, ended: Callable[[], bool]) -> bool:
         """Take what is pushed, as long as this is the reader that is asked."""
-        return self._awake(
+        return self._ask_with_restart(
             lambda reader: reader.tails.follow(shard, fan_out, lambda: ended() or self._reader is not reader)
         )
 
     def state(self, topic: str, partition: int, since: float | None = None) -> IndexingState:
-        return self._awake(lambda reader: reader.state(topic, partition, since))
+        return self._ask_with_restart(lambda reader: reader.state(topic, partition, since))
 
     def bounds(self, topic: str, partition: int, since: float) -> OffsetBounds:
-        return self._awake(lambda reader: reader.bounds(topic, partition, since))
+        return self._ask_with_restart(lambda reader: reader.bounds(topic, partition, since))
 
     def look(self, topic: str, partition: int, start: int, limit: int, max_bytes: int) -> EventSlice:
-        return self._awake(lambda reader: reader.look(topic, partition, start, limit, max_bytes))
+        return self._ask_with_restart(lambda reader: reader.look(topic, partition, start, limit, max_bytes))
 
     def offset_at(self, topic: str, partition: int, stored_at: int) -> int:
-        return self._awake(lambda reader: reader.offset_at(topic, partition, stored_at))
+        return self._ask_with_restart(lambda reader: reader.offset_at(topic, partition, stored_at))
 
-    def _awake(self, ask: Callable[[StreamReader], Answer]) -> Answer:
+    def _ask_with_restart(self, ask: Callable[[StreamReader], Answer]) -> Answer:
         reader = self._reader
         try:
             return ask(reader)
         except ShardPositionLost as asleep:
             log.info("Shard %s was not read for long: beginning anew where the index ends", asleep)
         try:
-            return ask(self._instead_of(reader))
+            return ask(self._restart(reader))
         except ShardPositionLost as asleep:
             raise Unavailable(f"Shard {asleep} cannot be read") from asleep
 
-    def _instead_of(self, old: StreamReader) -> StreamReader:
+    def _restart(self, old: StreamReader) -> StreamReader:
         with self._lock:
             if self._reader is old:
-                self._ancestry.refreshed()
-                self._reader = self._begin(self._ours)
+                self._shard_trees.refresh()
+                self._reader = self._begin(self._last_written)
             return self._reader
 
 
@@ -344,14 +353,14 @@ GAP_INTERVALS = 25
 """A gap is closed by housekeeping, which takes minutes: until then a shard is not asked as often."""
 
 
-class Watch:
+class ShardWatch:
     """One thread for each shard, from now until `end`."""
 
     def __init__(
-        self, reader: LastingReader, ancestry: ShardTreeCache, interval: float, fan_out: FanOut | None = None
+        self, reader: RestartingReader, shard_trees: ShardTreeCache, interval: float, fan_out: FanOut | None = None
     ) -> None:
         self._reader = reader
-        self._ancestry = ancestry
+        self._shard_trees = shard_trees
         self._interval = interval
         self._fan_out = fan_out
         self._lock = threading.Lock()
@@ -369,7 +378,7 @@ class Watch:
     def _begin_leaves(self) -> None:
         while not self._ended.is_set():
             try:
-                leaves = self._ancestry.current.leaves()
+                leaves = self._shard_trees.current.leaves()
             except Exception:  # whatever it was, those who wait for news must not wait for ever
                 log.warning("Listing the shards failed, tried again in %s s", self._interval, exc_info=True)
                 self._ended.wait(self._interval)
@@ -389,7 +398,7 @@ class Watch:
         """Read one shard to its end, then begin with those that came from it."""
         while not self._ended.is_set():
             try:
-                ended = self._reader.advance(shard, time.monotonic(), GrowingPauses(GIVE_UP_AFTER))
+                ended = self._reader.advance(shard, time.monotonic(), GrowingPauses(GIVE_UP_SECONDS))
                 if not ended and self._fan_out is not None:
                     # What cannot be pushed, and what a subscription that fell silent did not tell, is asked for above.
                     ended = self._reader.follow(shard, self._fan_out, self._ended.is_set)
@@ -409,41 +418,41 @@ class Watch:
 
     def _is_forgotten(self, shard: str) -> bool:
         try:
-            return shard not in self._ancestry.refreshed()
+            return shard not in self._shard_trees.refresh()
         except Unavailable:
             return False
 
     def _begin_children(self, shard: str) -> bool:
-        children = self._ancestry.current.children(shard) or self._ancestry.refreshed().children(shard)
+        children = self._shard_trees.current.children(shard) or self._shard_trees.refresh().children(shard)
         for child in children:
             self._begin(child, partial(self._follow, child))
         return bool(children)
 
 
-class Watcher:
+class SharedShardWatch:
     """Watches as long as there are watchers."""
 
     def __init__(
-        self, reader: LastingReader, ancestry: ShardTreeCache, interval: float, fan_out: FanOut | None = None
+        self, reader: RestartingReader, shard_trees: ShardTreeCache, interval: float, fan_out: FanOut | None = None
     ) -> None:
         self._reader = reader
-        self._ancestry = ancestry
+        self._shard_trees = shard_trees
         self._interval = interval
         self._fan_out = fan_out
         self._lock = threading.Lock()
         self._wanted = 0
-        self._watch: Watch | None = None
+        self._watch: ShardWatch | None = None
         self._closed = False
 
-    def wanted(self) -> None:
+    def add_watcher(self) -> None:
         with self._lock:
             if self._closed:
                 raise Unavailable("The event log is closed.")
             self._wanted += 1
             if self._watch is None:
-                self._watch = Watch(self._reader, self._ancestry, self._interval, self._fan_out)
+                self._watch = ShardWatch(self._reader, self._shard_trees, self._interval, self._fan_out)
 
-    def not_wanted(self) -> None:
+    def remove_watcher(self) -> None:
         with self._lock:
             self._wanted -= 1
             if not self._wanted and self._watch is not None:
@@ -452,11 +461,11 @@ class Watcher:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        self.wanted()
+        self.add_watcher()
         try:
             yield
         finally:
-            self.not_wanted()
+            self.remove_watcher()
 
     def close(self) -> None:
         with self._lock:

@@ -42,7 +42,7 @@ class ArrivedRecord(NamedTuple):
 
 
 class NumberedFrame(NamedTuple):
-    """A frame in its place. Its bytes are those of these records, one after the other."""
+    """A frame with its offsets. Its bytes are those of these records, one after the other."""
 
     first: int
     events: int
@@ -50,7 +50,7 @@ class NumberedFrame(NamedTuple):
     marks: tuple[RecordPosition, ...]
 
 
-def count(
+def count_record(
     state: IndexingState, record: ArrivedRecord, envelope: Envelope | None
 ) -> tuple[IndexingState, NumberedFrame | None]:
     """The partition with this record, which follows all it has counted, and the frame that it completes, if any."""
@@ -58,13 +58,13 @@ def count(
         return replace(state, mark=record.mark), None
     if envelope.kind == envelopes.SEAL:
         return replace(state, mark=record.mark, sealed_at=record.mark, parts=()), None
-    parts = _still_expected(state.parts, record.at)
-    if envelope.kind == envelopes.WHOLE:
-        return _number(state, record, envelope, parts, (record.mark,))
-    return _with_part(state, record, envelope, parts)
+    parts = _without_abandoned(state.parts, record.at)
+    if envelope.kind == envelopes.WHOLE_FRAME:
+        return _number_frame(state, record, envelope, parts, (record.mark,))
+    return _add_part(state, record, envelope, parts)
 
 
-def _with_part(
+def _add_part(
     state: IndexingState, record: ArrivedRecord, envelope: Envelope, parts: tuple[UnfinishedAppend, ...]
 ) -> tuple[IndexingState, NumberedFrame | None]:
     mine = [part for part in parts if part.append == envelope.append]
@@ -72,12 +72,12 @@ def _with_part(
     if envelope.part != len(mine):
         return replace(state, mark=record.mark, parts=parts), None
     if envelope.part == envelope.parts - 1:
-        return _number(state, record, envelope, others, (*(part.mark for part in mine), record.mark))
+        return _number_frame(state, record, envelope, others, (*(part.mark for part in mine), record.mark))
     part = UnfinishedAppend(envelope.append, envelope.part, record.mark, mine[0].arrived if mine else record.at)
     return replace(state, mark=record.mark, parts=(*others, *mine, part)), None
 
 
-def _number(
+def _number_frame(
     state: IndexingState,
     record: ArrivedRecord,
     envelope: Envelope,
@@ -89,30 +89,30 @@ def _number(
     return counted, NumberedFrame(state.next, envelope.events, latest, marks)
 
 
-def _still_expected(parts: tuple[UnfinishedAppend, ...], now: int) -> tuple[UnfinishedAppend, ...]:
+def _without_abandoned(parts: tuple[UnfinishedAppend, ...], now: int) -> tuple[UnfinishedAppend, ...]:
     return tuple(part for part in parts if now - part.arrived <= ABANDONED_AFTER_MS) if parts else parts
 
 
 # Recent records -------------------------------------------------------------------------------------------------------
 
 
-OVERHEAD = 250
+RECORD_OVERHEAD_BYTES = 250
 """Bytes that a record takes beside its own."""
 
 Rank = Callable[[RecordPosition | None], tuple[int, int]]
 
 
 class Frame(NamedTuple):
-    """Events in their place. A record that completes no frame is one without events.
+    """Events with their offsets. A record that completes no frame is one without events.
 
-    One that is `lacking` has records that the stream had no more when it was counted.
+    One that is `is_incomplete` has records that the stream had no more when it was counted.
     """
 
     first: int
     events: int
     stored_at: int
     content: bytes
-    lacking: bool = False
+    is_incomplete: bool = False
 
     @property
     def end(self) -> int:
@@ -126,17 +126,17 @@ class RecordCounter:
         self.state = start
         self._parts = dict(parts)
 
-    def met(self, record: ArrivedRecord) -> Frame:
-        envelope = envelopes.opened(record.data)
-        self.state, numbered = count(self.state, record, envelope)
-        if envelope is not None and envelope.kind == envelopes.PART_OF:
+    def count(self, record: ArrivedRecord) -> Frame:
+        envelope = envelopes.parse_envelope(record.data)
+        self.state, numbered = count_record(self.state, record, envelope)
+        if envelope is not None and envelope.kind == envelopes.FRAME_PART:
             self._parts[record.mark] = envelope.frame
         frame = Frame(self.state.next, 0, self.state.latest, b"")
         if numbered is not None and envelope is not None:
             earlier = numbered.marks[:-1]
-            lacking = any(mark not in self._parts for mark in earlier)
-            content = b"" if lacking else b"".join([self._parts[mark] for mark in earlier]) + envelope.frame
-            frame = Frame(numbered.first, numbered.events, numbered.stored_at, content, lacking)
+            is_incomplete = any(mark not in self._parts for mark in earlier)
+            content = b"" if is_incomplete else b"".join([self._parts[mark] for mark in earlier]) + envelope.frame
+            frame = Frame(numbered.first, numbered.events, numbered.stored_at, content, is_incomplete)
         if self._parts:
             expected = {part.mark for part in self.state.parts}
             self._parts = {mark: part for mark, part in self._parts.items() if mark in expected}
@@ -146,14 +146,14 @@ class RecordCounter:
 class PartitionRecords(Struct):
     """One partition's row: records as they came while `counter` is None, frames afterwards.
 
-    `lost` is the last record that is no longer in it. `topic` is the one that it is counted for.
+    `last_forgotten` is the last record that is no longer in it. `topic` is the one that it is counted for.
     """
 
     records: deque[ArrivedRecord] = field(default_factory=deque)
     frames: list[Frame] = field(default_factory=list)
     dropped: int = 0
     counter: RecordCounter | None = None
-    lost: RecordPosition | None = None
+    last_forgotten: RecordPosition | None = None
     topic: str = ""
 
     def counter_for(self, topic: str) -> RecordCounter | None:
@@ -161,28 +161,28 @@ class PartitionRecords(Struct):
 
 
 class RecentRecords:
-    """The trails of a stream. Everything in here is done at once, under one lock, and none of it waits."""
+    """The recent records of a stream, by partition. All is done at once, under one lock, and none of it waits."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._lock = threading.Lock()
-        self._trails: dict[str, PartitionRecords] = {}
+        self._recent_records: dict[str, PartitionRecords] = {}
         self._order: deque[tuple[PartitionRecords, int]] = deque()
         self._bytes = 0
 
-    def arrived(self, records: Iterable[ArrivedRecord], rank: Rank) -> set[str]:
+    def add_records(self, records: Iterable[ArrivedRecord], rank: Rank) -> set[str]:
         """Add records, each behind those of its partition that came before. The partitions that are counted."""
         changed: set[str] = set()
         with self._lock:
             for record in records:
-                trail = self._trails.setdefault(record.key, PartitionRecords())
-                if trail.counter is None:
-                    trail.records.append(record)
-                    self._keep(trail, len(record.data))
-                elif rank(record.mark) > rank(trail.counter.state.mark):
-                    frame = trail.counter.met(record)
-                    trail.frames.append(frame)
-                    self._keep(trail, len(frame.content))
+                partition_records = self._recent_records.setdefault(record.key, PartitionRecords())
+                if partition_records.counter is None:
+                    partition_records.records.append(record)
+                    self._account_for(partition_records, len(record.data))
+                elif rank(record.mark) > rank(partition_records.counter.state.mark):
+                    frame = partition_records.counter.count(record)
+                    partition_records.frames.append(frame)
+                    self._account_for(partition_records, len(frame.content))
                 changed.add(record.key)
             self._forget_oldest()
         return changed
@@ -190,103 +190,121 @@ class RecentRecords:
     def state(self, key: str, topic: str) -> IndexingState | None:
         """How far a partition is counted; None when it is not."""
         with self._lock:
-            trail = self._trails.get(key)
-            counter = trail.counter_for(topic) if trail else None
+            partition_records = self._recent_records.get(key)
+            counter = partition_records.counter_for(topic) if partition_records else None
             return counter.state if counter else None
 
-    def lost(self, key: str) -> RecordPosition | None:
+    def last_forgotten(self, key: str) -> RecordPosition | None:
         with self._lock:
-            trail = self._trails.get(key)
-            return trail.lost if trail else None
+            partition_records = self._recent_records.get(key)
+            return partition_records.last_forgotten if partition_records else None
 
     def count_from(
         self, key: str, topic: str, start: IndexingState, parts: Mapping[RecordPosition, bytes], rank: Rank
     ) -> bool:
-        """Count a partition from a known place. False when records behind that place are no longer here."""
+        """Count a partition from a known position. False when records behind it are no longer here."""
         with self._lock:
-            trail = self._trails.setdefault(key, PartitionRecords())
-            if trail.counter_for(topic) is not None:
+            partition_records = self._recent_records.setdefault(key, PartitionRecords())
+            if partition_records.counter_for(topic) is not None:
                 return True
-            if trail.counter is not None:
+            if partition_records.counter is not None:
                 # It has frames of the topic before. What comes from here on is kept as records again.
-                trail = self._trails[key] = PartitionRecords(lost=trail.counter.state.mark)
-            if rank(trail.lost) > rank(start.mark):
+                partition_records = self._recent_records[key] = PartitionRecords(
+                    last_forgotten=partition_records.counter.state.mark
+                )
+            if rank(partition_records.last_forgotten) > rank(start.mark):
                 return False
-            trail.counter, trail.topic = RecordCounter(start, parts), topic
-            for record in trail.records:
-                trail.frames.append(self._count_frame(trail.counter, record, rank))
-            trail.records.clear()
+            partition_records.counter, partition_records.topic = RecordCounter(start, parts), topic
+            for record in partition_records.records:
+                partition_records.frames.append(self._count_frame(partition_records.counter, record, rank))
+            partition_records.records.clear()
             return True
 
     def frames(self, key: str, topic: str, start: int, limit: int, most_bytes: int) -> Sequence[Frame] | None:
         """Frames from the one with offset `start` on; None when that one is not here."""
         with self._lock:
-            trail = self._trails.get(key)
-            if trail is None or trail.counter_for(topic) is None or start < self._first(trail):
+            partition_records = self._recent_records.get(key)
+            if (
+                partition_records is None
+                or partition_records.counter_for(topic) is None
+                or start < self._first_offset(partition_records)
+            ):
                 return None
-            at = bisect_right(trail.frames, start, lo=trail.dropped, key=_end_of)
-            room = _Room(limit + start, most_bytes)
-            return list(takewhile(room.has_place_for, trail.frames[at : at + limit + 1]))
+            at = bisect_right(partition_records.frames, start, lo=partition_records.dropped, key=_frame_end)
+            frame_limit = _FrameLimit(limit + start, most_bytes)
+            return list(takewhile(frame_limit.fits, partition_records.frames[at : at + limit + 1]))
 
-    def first(self, key: str, topic: str) -> int:
+    def first_offset(self, key: str, topic: str) -> int:
         """The first offset that can be had from here."""
         with self._lock:
-            trail = self._trails.get(key)
-            return self._first(trail) if trail and trail.counter_for(topic) else 0
+            partition_records = self._recent_records.get(key)
+            return (
+                self._first_offset(partition_records)
+                if partition_records and partition_records.counter_for(topic)
+                else 0
+            )
 
-    def times(self, key: str, topic: str) -> Sequence[Frame]:
+    def all_frames(self, key: str, topic: str) -> Sequence[Frame]:
         """All that is here of a partition."""
         with self._lock:
-            trail = self._trails.get(key)
-            return trail.frames[trail.dropped :] if trail and trail.counter_for(topic) else []
+            partition_records = self._recent_records.get(key)
+            return (
+                partition_records.frames[partition_records.dropped :]
+                if partition_records and partition_records.counter_for(topic)
+                else []
+            )
 
-    def _first(self, trail: PartitionRecords) -> int:
-        assert trail.counter is not None
-        return trail.frames[trail.dropped].first if trail.dropped < len(trail.frames) else trail.counter.state.next
+    def _first_offset(self, partition_records: PartitionRecords) -> int:
+        assert partition_records.counter is not None
+        return (
+            partition_records.frames[partition_records.dropped].first
+            if partition_records.dropped < len(partition_records.frames)
+            else partition_records.counter.state.next
+        )
 
     def _count_frame(self, counter: RecordCounter, record: ArrivedRecord, rank: Rank) -> Frame:
         if rank(record.mark) > rank(counter.state.mark):
-            return counter.met(record)
+            return counter.count(record)
         return Frame(counter.state.next, 0, counter.state.latest, b"")
 
-    def _keep(self, trail: PartitionRecords, size: int) -> None:
-        self._order.append((trail, size + OVERHEAD))
-        self._bytes += size + OVERHEAD
+    def _account_for(self, partition_records: PartitionRecords, size: int) -> None:
+        self._order.append((partition_records, size + RECORD_OVERHEAD_BYTES))
+        self._bytes += size + RECORD_OVERHEAD_BYTES
 
     def _forget_oldest(self) -> None:
         while self._bytes > self._most_bytes and len(self._order) > 1:
-            trail, size = self._order.popleft()
+            partition_records, size = self._order.popleft()
             self._bytes -= size
-            if trail.counter is None:
-                trail.lost = trail.records.popleft().mark
+            if partition_records.counter is None:
+                partition_records.last_forgotten = partition_records.records.popleft().mark
             else:
-                _drop_first(trail)
+                _drop_first_frame(partition_records)
 
 
-def _drop_first(trail: PartitionRecords) -> None:
-    trail.dropped += 1
-    if trail.dropped > 64 and trail.dropped > len(trail.frames) // 2:
-        del trail.frames[: trail.dropped]
-        trail.dropped = 0
+def _drop_first_frame(partition_records: PartitionRecords) -> None:
+    partition_records.dropped += 1
+    if partition_records.dropped > 64 and partition_records.dropped > len(partition_records.frames) // 2:
+        del partition_records.frames[: partition_records.dropped]
+        partition_records.dropped = 0
 
 
-class _Room(Struct):
+class _FrameLimit(Struct):
     """Room for frames up to an offset and about so many bytes, though for one with events in any case."""
 
     end: int
     most_bytes: int
     used: int = 0
-    any: bool = False
+    has_events: bool = False
 
-    def has_place_for(self, frame: Frame) -> bool:
-        if self.any and (frame.first >= self.end or self.used + len(frame.content) > self.most_bytes):
+    def fits(self, frame: Frame) -> bool:
+        if self.has_events and (frame.first >= self.end or self.used + len(frame.content) > self.most_bytes):
             return False
         self.used += len(frame.content)
-        self.any = self.any or frame.events > 0
+        self.has_events = self.has_events or frame.events > 0
         return True
 
 
-def _end_of(frame: Frame) -> int:
+def _frame_end(frame: Frame) -> int:
     return frame.end
 
 
@@ -296,7 +314,7 @@ def _end_of(frame: Frame) -> int:
 log = logging.getLogger(__name__)
 
 
-def events_of(frame: Frame, start: int = 0) -> list[StoredEvent]:
+def decode_frame(frame: Frame, start: int = 0) -> list[StoredEvent]:
     """The events of a frame from an offset on. A damaged frame keeps its numbers, and shows nothing."""
     if not frame.events:
         return []
@@ -306,38 +324,40 @@ def events_of(frame: Frame, start: int = 0) -> list[StoredEvent]:
         log.warning("The frame at offset %s cannot be read", frame.first, exc_info=True)
         return []
     moment = datetime_from_microseconds(frame.stored_at)
-    places = enumerate(records[: frame.events], frame.first)
-    return [StoredEvent(offset, record, moment) for offset, record in places if record is not None and offset >= start]
+    numbered = enumerate(records[: frame.events], frame.first)
+    return [
+        StoredEvent(offset, record, moment) for offset, record in numbered if record is not None and offset >= start
+    ]
 
 
-def slice_of(found: Iterable[Frame], start: int, limit: int, max_bytes: int) -> EventSlice:
+def slice_frames(found: Iterable[Frame], start: int, limit: int, max_bytes: int) -> EventSlice:
     """As many events of these frames as fit, at least one if there is one."""
     events: list[StoredEvent] = []
     following = start
     for frame in found:
-        events += events_of(frame, start)
+        events += decode_frame(frame, start)
         following = max(following, frame.end)
         if len(events) >= limit:
             break
-    return cut(events, following, limit, max_bytes)
+    return slice_events(events, following, limit, max_bytes)
 
 
-def before(end: int, found: EventSlice) -> EventSlice:
+def cut_before(end: int, found: EventSlice) -> EventSlice:
     """What of a slice is before an offset. The archive may have more already than a reader has heard of."""
     if found.next_offset <= end:
         return found
     return EventSlice(tuple(event for event in found.events if event.offset < end), end)
 
 
-def cut(events: Sequence[StoredEvent], following: int, limit: int, max_bytes: int) -> EventSlice:
+def slice_events(events: Sequence[StoredEvent], following: int, limit: int, max_bytes: int) -> EventSlice:
     """The first of these events that fit; `following` is behind all of them."""
-    fitting = _fitting(events[: max(limit, 1)], max_bytes)
+    fitting = _count_fitting(events[: max(limit, 1)], max_bytes)
     if fitting < len(events):
         following = events[fitting - 1].offset + 1
     return EventSlice(tuple(events[:fitting]), following)
 
 
-def _fitting(events: Sequence[StoredEvent], max_bytes: int) -> int:
+def _count_fitting(events: Sequence[StoredEvent], max_bytes: int) -> int:
     total = 0
     for number, event in enumerate(events):
         total += len(event.record.value or b"")

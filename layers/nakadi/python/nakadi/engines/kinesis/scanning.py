@@ -1,4 +1,4 @@
-"""Reading a partition from a known place in the stream, for those who are behind what the process remembers."""
+"""Reading a partition from a known position in the stream, for those who are behind what the process remembers."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from nakadi.engines.kinesis.continuity import GIVE_UP_AFTER, ShardCursor, ShardTreeCache
-from nakadi.engines.kinesis.envelopes import hash_key, opened
+from nakadi.engines.kinesis.continuity import GIVE_UP_SECONDS, ShardCursor, ShardTreeCache
+from nakadi.engines.kinesis.envelopes import hash_key, parse_envelope
 from nakadi.engines.kinesis.recent_records import ArrivedRecord, Frame, RecordCounter
 from nakadi.engines.kinesis.stream import GrowingPauses, Stream
 from nakadi.model.events import IndexingState, RecordPosition, TopicPartition
 from nakadi.model.outcomes import Unavailable
 
-MOST_REMEMBERED = 1000
+MOST_REMEMBERED_STATES = 1000
 
-YOUNG = 12 * 3600.0
-REMEMBERED_FOR = 3600.0
+YOUNG_SECONDS = 12 * 3600.0
+REMEMBERED_SECONDS = 3600.0
 """Seconds. Together well below the day that a stream keeps records for at least."""
 
 
@@ -31,7 +31,7 @@ class CountingStart(NamedTuple):
     since: int | None = None
 
 
-NOTHING: tuple[float, IndexingState | None] = (float("-inf"), None)
+NO_STATE: tuple[float, IndexingState | None] = (float("-inf"), None)
 
 
 class ScanCache(Struct):
@@ -42,21 +42,21 @@ class ScanCache(Struct):
 
     def at(self, key: str, offset: int) -> IndexingState | None:
         with self._lock:
-            noted_at, state = self._states.get((key, offset), NOTHING)
-            return state if abs(time.time() - noted_at) < REMEMBERED_FOR else None
+            noted_at, state = self._states.get((key, offset), NO_STATE)
+            return state if abs(time.time() - noted_at) < REMEMBERED_SECONDS else None
 
     def note(self, key: str, state: IndexingState) -> None:
         with self._lock:
             self._states[key, state.next] = (time.time(), state)
             self._states.move_to_end((key, state.next))
-            if len(self._states) > MOST_REMEMBERED:
+            if len(self._states) > MOST_REMEMBERED_STATES:
                 self._states.popitem(last=False)
 
 
 class Scanner:
-    def __init__(self, stream: Stream, ancestry: ShardTreeCache) -> None:
+    def __init__(self, stream: Stream, shard_trees: ShardTreeCache) -> None:
         self._stream = stream
-        self._ancestry = ancestry
+        self._shard_trees = shard_trees
         self._remembered = ScanCache()
 
     def parts(self, state: IndexingState) -> Mapping[RecordPosition, bytes]:
@@ -87,34 +87,34 @@ class Scanner:
         counter = RecordCounter(start.state, self.parts(start.state))
         expected = start.since
         for record in self.records(key, start.state):
-            frame = counter.met(record)
-            if frame.lacking or (frame.events and expected not in {None, frame.stored_at}):
+            frame = counter.count(record)
+            if frame.is_incomplete or (frame.events and expected not in {None, frame.stored_at}):
                 raise Unavailable(f"The stream has forgotten events behind offset {frame.first} of {key}")
             expected = None if frame.events else expected
             yield counter.state, record, frame
 
-    def state_behind(self, key: str, start: IndexingState, last: RecordPosition) -> IndexingState:
+    def count_to(self, key: str, start: IndexingState, last: RecordPosition) -> IndexingState:
         """The partition counted on up to a record that is known to be there."""
         counter = RecordCounter(start, self.parts(start))
-        goal = self._ancestry.rank(last)
+        goal = self._shard_trees.rank(last)
         for record in self.records(key, start):
-            if self._ancestry.rank(record.mark) > goal:
+            if self._shard_trees.rank(record.mark) > goal:
                 return counter.state
-            counter.met(record)
+            counter.count(record)
             if record.mark == last:
                 return counter.state
         return counter.state
 
     def _remember(self, key: str, state: IndexingState, last: ArrivedRecord) -> None:
         """What comes next must not be forgotten by the stream while it is remembered here."""
-        if time.time() - last.at / 1000 < YOUNG:
+        if time.time() - last.at / 1000 < YOUNG_SECONDS:
             self._remembered.note(key, state)
 
     def records(self, key: str, start: IndexingState) -> Iterator[ArrivedRecord]:
         """The partition's records behind a state, to the end of what is there now."""
-        patience = GrowingPauses(GIVE_UP_AFTER)
+        patience = GrowingPauses(GIVE_UP_SECONDS)
         began_in = start.mark.shard if start.mark else None
-        chain = self._ancestry.refreshed().chain(hash_key(key))
+        chain = self._shard_trees.refresh().chain(hash_key(key))
         chain = chain[chain.index(began_in) :] if began_in in chain else chain
         for shard in chain:
             behind = start.mark.sequence if start.mark and shard == start.mark.shard else None
@@ -127,17 +127,17 @@ class Scanner:
 
     def _fetch(self, mark: RecordPosition) -> bytes | None:
         """One record's part of a frame; None when the stream has forgotten it."""
-        if mark.shard not in self._ancestry.placing(mark):
+        if mark.shard not in self._shard_trees.tree_ranking(mark):
             return None
         cursor = ShardCursor(self._stream, mark.shard, mark.sequence, including=True)
-        patience = GrowingPauses(GIVE_UP_AFTER)
+        patience = GrowingPauses(GIVE_UP_SECONDS)
         while not cursor.ended:
             page = cursor.read(patience, 1)
             for record in page.records:
-                envelope = opened(record.data)
+                envelope = parse_envelope(record.data)
                 return envelope.frame if record.mark == mark and envelope is not None else None
             if page.at_tip:
                 return None
-            if patience.over:
+            if patience.is_over:
                 raise Unavailable(f"The stream does not show record {mark.sequence} of {mark.shard}")
         return None

@@ -29,7 +29,7 @@ from nakadi.model.outcomes import Unavailable
 # Shards ---------------------------------------------------------------------------------------------------------------
 
 
-LONG_GONE = -1
+FORGOTTEN_DEPTH = -1
 
 
 class Shard(Struct, frozen=True):
@@ -78,13 +78,13 @@ class ShardTree:
 
     def rank(self, mark: RecordPosition | None) -> tuple[int, int]:
         """By this, two records of one partition are in their order. Nothing at all comes before every record."""
-        return (LONG_GONE, -1) if mark is None else (self._depths.get(mark.shard, LONG_GONE), mark.sequence)
+        return (FORGOTTEN_DEPTH, -1) if mark is None else (self._depths.get(mark.shard, FORGOTTEN_DEPTH), mark.sequence)
 
     @cached_property
     def _depths(self) -> Mapping[str, int]:
         depths: dict[str, int] = {}
         for shard in self._parents_first():
-            depths[shard] = 1 + max((depths[parent] for parent in self.parents(shard)), default=LONG_GONE)
+            depths[shard] = 1 + max((depths[parent] for parent in self.parents(shard)), default=FORGOTTEN_DEPTH)
         return depths
 
     def _parents_first(self) -> Iterator[str]:
@@ -101,7 +101,7 @@ class ShardTree:
 # Calls ----------------------------------------------------------------------------------------------------------------
 
 
-THROTTLING = {
+THROTTLING_ERRORS = {
     "KMSThrottlingException",
     "LimitExceededException",
     "ProvisionedThroughputExceededException",
@@ -117,9 +117,9 @@ IDLE_SECONDS = 10.0
 """A connection that was not used for so long may be gone at its other end without our knowledge, above all after a
 function was frozen. A write on it would fail, and nothing would tell whether it was stored; a new one costs little."""
 
-CONSUMING = {"DescribeStreamConsumer", "DeregisterStreamConsumer", "SubscribeToShard"}
-READING = {"GetRecords", "GetShardIterator"} | CONSUMING
-NOTHING_SENT = (ConnectTimeoutError, CredentialRetrievalError, EndpointConnectionError, NoCredentialsError)
+CONSUMER_CALLS = {"DescribeStreamConsumer", "DeregisterStreamConsumer", "SubscribeToShard"}
+READ_CALLS = {"GetRecords", "GetShardIterator"} | CONSUMER_CALLS
+NOTHING_SENT_ERRORS = (ConnectTimeoutError, CredentialRetrievalError, EndpointConnectionError, NoCredentialsError)
 
 
 class StreamCallFailed(Unavailable):
@@ -140,7 +140,7 @@ class IteratorExpired(Exception):
 
 
 class SequenceUnavailable(Exception):
-    """Raised when a shard has nothing at the place that was asked for: it is too old, or of another stream."""
+    """Raised when a shard has nothing at the position that was asked for: it is too old, or of another stream."""
 
 
 class OutgoingRecord(NamedTuple):
@@ -183,44 +183,44 @@ class Stream:
         found: list[Shard] = []
         asked: dict[str, Any] = {"StreamName": self.name}
         while True:
-            with self._calling():
+            with self._connection_for_call():
                 answer = self._client.list_shards(**asked)
-            found += [_shard(each) for each in _member(answer, "Shards")]
+            found += [_parse_shard(each) for each in _require_field(answer, "Shards")]
             if not answer.get("NextToken"):
                 return found
             asked = {"NextToken": answer["NextToken"]}
 
     def check(self) -> None:
         """Raise `StreamCallFailed` unless the stream is there and answers."""
-        with as_trouble():
+        with translate_errors():
             self._client.list_shards(StreamName=self.name, MaxResults=1)
 
-    def from_beginning(self, shard: str) -> str:
+    def iterator_from_start(self, shard: str) -> str:
         return self._iterator(shard, ShardIteratorType="TRIM_HORIZON")
 
-    def behind(self, mark: RecordPosition) -> str:
+    def iterator_behind(self, mark: RecordPosition) -> str:
         return self._iterator(
             mark.shard, ShardIteratorType="AFTER_SEQUENCE_NUMBER", StartingSequenceNumber=str(mark.sequence)
         )
 
-    def at(self, mark: RecordPosition) -> str:
+    def iterator_at(self, mark: RecordPosition) -> str:
         return self._iterator(
             mark.shard, ShardIteratorType="AT_SEQUENCE_NUMBER", StartingSequenceNumber=str(mark.sequence)
         )
 
-    def page(self, shard: str, iterator: str, limit: int = 10_000) -> RecordPage:
+    def read_page(self, shard: str, iterator: str, limit: int = 10_000) -> RecordPage:
         """The next records of a shard; waits until another read is due."""
         self._pace.wait(shard)
         try:
-            with self._calling():
+            with self._connection_for_call():
                 answer = self._client.get_records(ShardIterator=iterator, Limit=limit)
         except StreamCallFailed as trouble:
             if trouble.passing and trouble.undone:
-                self._pace.slower(shard)
+                self._pace.slow_down(shard)
             raise
-        self._pace.faster(shard)
+        self._pace.speed_up(shard)
         following = answer.get("NextShardIterator")
-        records = [arrived(shard, each) for each in _member(answer, "Records")]
+        records = [parse_record(shard, each) for each in _require_field(answer, "Records")]
         return RecordPage(records, following, at_tip=following is None or answer.get("MillisBehindLatest", 0) == 0)
 
     def put(self, records: Sequence[OutgoingRecord]) -> list[RecordPosition | RecordFailure]:
@@ -229,15 +229,15 @@ class Stream:
             {"Data": record.data, "PartitionKey": record.key, "ExplicitHashKey": str(record.hash_key)}
             for record in records
         ]
-        with self._calling():
+        with self._connection_for_call():
             answer = self._client.put_records(StreamName=self.name, Records=entries)
-        return [_fate(each) for each in _member(answer, "Records")]
+        return [_parse_put_result(each) for each in _require_field(answer, "Records")]
 
     def close(self) -> None:
         self._client.close()
 
     @contextmanager
-    def _calling(self) -> Iterator[None]:
+    def _connection_for_call(self) -> Iterator[None]:
         """Around a call: it meets a new connection, unless there was one a moment ago."""
         with self._lock:
             # By the clock on the wall: the other one may stand still while a function is frozen. Never while another
@@ -246,17 +246,17 @@ class Stream:
                 self._client.close()
             self._under_way += 1
         try:
-            with as_trouble():
+            with translate_errors():
                 yield
         finally:
             with self._lock:
                 self._under_way -= 1
                 self._used_at = time.time()
 
-    def _iterator(self, shard: str, **place: str) -> str:
-        with self._calling():
-            answer = self._client.get_shard_iterator(StreamName=self.name, ShardId=shard, **place)
-        return str(_member(answer, "ShardIterator"))
+    def _iterator(self, shard: str, **position: str) -> str:
+        with self._connection_for_call():
+            answer = self._client.get_shard_iterator(StreamName=self.name, ShardId=shard, **position)
+        return str(_require_field(answer, "ShardIterator"))
 
 
 class CallRate:
@@ -269,17 +269,17 @@ class CallRate:
         self._next: dict[str, float] = {}
         self._intervals: dict[str, float] = {}
 
-    def slower(self, name: str) -> None:
+    def slow_down(self, name: str) -> None:
         """A call was refused: there are too many."""
         with self._lock:
-            self._intervals[name] = min(2 * self._rate_of(name), self._longest)
+            self._intervals[name] = min(2 * self._interval_of(name), self._longest)
 
-    def faster(self, name: str) -> None:
+    def speed_up(self, name: str) -> None:
         """A call was answered: perhaps there is room for more."""
         with self._lock:
-            self._intervals[name] = max(0.95 * self._rate_of(name), self._shortest)
+            self._intervals[name] = max(0.95 * self._interval_of(name), self._shortest)
 
-    def _rate_of(self, name: str) -> float:
+    def _interval_of(self, name: str) -> float:
         return self._intervals.get(name, self._shortest)
 
     def wait(self, name: str) -> None:
@@ -287,8 +287,8 @@ class CallRate:
             now = time.monotonic()
             turn = max(now, self._next.get(name, now))
             # Spread, so that those who were refused together do not come back together.
-            spread = random.uniform(0.5, 1.5) if self._rate_of(name) > self._shortest else 1.0  # noqa: S311  # nothing to guess
-            self._next[name] = turn + spread * self._rate_of(name)
+            spread = random.uniform(0.5, 1.5) if self._interval_of(name) > self._shortest else 1.0  # noqa: S311  # nothing to guess
+            self._next[name] = turn + spread * self._interval_of(name)
         if turn > now:
             time.sleep(turn - now)
 
@@ -302,57 +302,59 @@ class GrowingPauses:
         self._longest = longest
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         return time.monotonic() + self._pause >= self._end
 
     def pause(self) -> None:
         time.sleep(self._pause)
         self._pause = min(2 * self._pause, self._longest)
 
-    def calling(self, call: Callable[[], Any]) -> Any:
+    def retry(self, call: Callable[[], Any]) -> Any:
         """Call something that can be repeated without harm, until it works or this is over."""
         while True:
             try:
                 return call()
             except StreamCallFailed as trouble:
-                if not trouble.passing or self.over:
+                if not trouble.passing or self.is_over:
                     raise
             self.pause()
 
 
 @contextmanager
-def as_trouble() -> Iterator[None]:
+def translate_errors() -> Iterator[None]:
     try:
         yield
     except ClientError as error:
-        raise _trouble_of(error) from error
+        raise _as_stream_error(error) from error
     except (BotoCoreError, ResponseParserError) as error:
-        raise StreamCallFailed(f"Kinesis: {error}", passing=True, undone=isinstance(error, NOTHING_SENT)) from error
+        raise StreamCallFailed(
+            f"Kinesis: {error}", passing=True, undone=isinstance(error, NOTHING_SENT_ERRORS)
+        ) from error
 
 
-def _member(answer: Mapping[str, Any], name: str) -> Any:
+def _require_field(answer: Mapping[str, Any], name: str) -> Any:
     """Something in between may have answered in the place of Kinesis; what Kinesis did, if it was asked, is unknown."""
     if name not in answer:
         raise StreamCallFailed(f"Kinesis: the answer cannot be read, it has no {name}", passing=True, undone=False)
     return answer[name]
 
 
-def _trouble_of(error: ClientError) -> Exception:
+def _as_stream_error(error: ClientError) -> Exception:
     code = error.response.get("Error", {}).get("Code", "")
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 500)
     if code == "ExpiredIteratorException":
         return IteratorExpired(str(error))
     if code == "InvalidArgumentException" and error.operation_name in {"GetShardIterator", "SubscribeToShard"}:
         return SequenceUnavailable(str(error))
-    if code == "ResourceNotFoundException" and error.operation_name in READING:
+    if code == "ResourceNotFoundException" and error.operation_name in READ_CALLS:
         return NoSuchShard(f"Kinesis: {error}", passing=False, undone=True)
-    if code in THROTTLING:
+    if code in THROTTLING_ERRORS:
         return StreamCallFailed(f"Kinesis: {error}", passing=True, undone=True)
     failed_within = status >= 500
     return StreamCallFailed(f"Kinesis: {error}", passing=failed_within, undone=not failed_within)
 
 
-def _shard(described: dict[str, Any]) -> Shard:
+def _parse_shard(described: dict[str, Any]) -> Shard:
     parents = (described.get("ParentShardId"), described.get("AdjacentParentShardId"))
     hashes = described["HashKeyRange"]
     return Shard(
@@ -364,19 +366,19 @@ def _shard(described: dict[str, Any]) -> Shard:
     )
 
 
-def arrived(shard: str, record: dict[str, Any]) -> ArrivedRecord:
+def parse_record(shard: str, record: dict[str, Any]) -> ArrivedRecord:
     mark = RecordPosition(shard, int(record["SequenceNumber"]))
     return ArrivedRecord(
-        mark, record["PartitionKey"], milliseconds(record["ApproximateArrivalTimestamp"]), record["Data"]
+        mark, record["PartitionKey"], to_milliseconds(record["ApproximateArrivalTimestamp"]), record["Data"]
     )
 
 
-def milliseconds(moment: datetime) -> int:
+def to_milliseconds(moment: datetime) -> int:
     return round(moment.timestamp() * 1000)
 
 
-def _fate(entry: dict[str, Any]) -> RecordPosition | RecordFailure:
+def _parse_put_result(entry: dict[str, Any]) -> RecordPosition | RecordFailure:
     if "SequenceNumber" in entry and not entry.get("ErrorCode"):
         return RecordPosition(entry["ShardId"], int(entry["SequenceNumber"]))
     code = entry.get("ErrorCode", "")
-    return RecordFailure(f"{code}: {entry.get('ErrorMessage', '')}", undone=code in THROTTLING)
+    return RecordFailure(f"{code}: {entry.get('ErrorMessage', '')}", undone=code in THROTTLING_ERRORS)

@@ -12,12 +12,12 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 
 from nakadi.engines.kinesis.continuity import (
-    GIVE_UP_AFTER,
+    GIVE_UP_SECONDS,
     GapFound,
     ShardTreeCache,
     UnbrokenCursor,
-    place_in,
-    unfinished,
+    shard_progress,
+    unfinished_shards,
 )
 from nakadi.engines.kinesis.fan_out import FanOut
 from nakadi.engines.kinesis.recent_records import ArrivedRecord, Rank
@@ -25,14 +25,14 @@ from nakadi.engines.kinesis.stream import GrowingPauses, NoSuchShard, RecordPage
 from nakadi.model.events import RecordPosition, ShardProgress
 from nakadi.model.outcomes import Unavailable
 
-Receive = Callable[[list[ArrivedRecord], Rank], None]
+RecordsReceiver = Callable[[list[ArrivedRecord], Rank], None]
 
 
 class ShardPositionLost(Exception):
     """Raised when a shard cannot be read on from where its reader was: it is gone, or was not read for too long."""
 
 
-ASLEEP_AFTER = 3600.0
+READER_LIFETIME = 3600.0
 """Seconds. A stream keeps records for a day at least, and what was read last may have been hours behind."""
 
 
@@ -67,13 +67,13 @@ class ShardTail:
         with self._lock:
             while not self.ended and not (self._known_at >= since and (self.cursor.sequence or 0) >= through):
                 began = time.monotonic()
-                page = self._page(patience)
+                page = self._read_page(patience)
                 receive(page.records)
                 if page.at_tip:
                     self._known_at = began
-                elif patience.over:
+                elif patience.is_over:
                     raise Unavailable("There is more to be read than a reader can wait for")
-                if self._known_at >= since and (self.cursor.sequence or 0) < through and patience.over:
+                if self._known_at >= since and (self.cursor.sequence or 0) < through and patience.is_over:
                     raise Unavailable("Kinesis does not show yet what it has taken")
 
     @property
@@ -81,7 +81,7 @@ class ShardTail:
         """Whether Kinesis tells by itself what comes: who does not need to know the very tip need not ask."""
         return self._pushes > 0
 
-    def take_pushed(
+    def receive_pushed(
         self, pages: Iterator[RecordPage], receive: Callable[[list[ArrivedRecord]], None]
     ) -> Generator[None]:
         """Take what is pushed, page by page. It begins behind what was read at that moment and leaves nothing out, and
@@ -90,7 +90,7 @@ class ShardTail:
         try:
             for page in pages:
                 with self._lock:
-                    receive(self.cursor.pushed(page))
+                    receive(self.cursor.accept_pushed(page))
                     self.read_at = time.time()
                     self._pushes += not pushed
                     pushed = True
@@ -99,9 +99,9 @@ class ShardTail:
             with self._lock:
                 self._pushes -= pushed
 
-    def _page(self, patience: GrowingPauses) -> RecordPage:
+    def _read_page(self, patience: GrowingPauses) -> RecordPage:
         began = time.time()
-        if abs(began - self.read_at) > ASLEEP_AFTER:
+        if abs(began - self.read_at) > READER_LIFETIME:
             raise ShardPositionLost(self.cursor.shard)
         try:
             page = self.cursor.read(patience)
@@ -125,9 +125,9 @@ class LastWritten:
     def last(self, shard: str) -> int:
         return self._last.get(shard, 0)
 
-    def not_in(self, lineage: ShardTree) -> list[str]:
+    def shards_missing_in(self, shard_tree: ShardTree) -> list[str]:
         with self._lock:
-            return [shard for shard in self._last if shard not in lineage]
+            return [shard for shard in self._last if shard not in shard_tree]
 
     def forget(self, shard: str) -> None:
         with self._lock:
@@ -140,29 +140,29 @@ class ShardTails:
     def __init__(
         self,
         stream: Stream,
-        ancestry: ShardTreeCache,
+        shard_trees: ShardTreeCache,
         progress: Callable[[], Mapping[str, ShardProgress]],
-        receive: Receive,
-        ours: LastWritten,
+        receive: RecordsReceiver,
+        last_written: LastWritten,
     ) -> None:
         self._stream = stream
-        self._ancestry = ancestry
+        self._shard_trees = shard_trees
         self._progress = progress
         self._receive = receive
         self._lock = threading.Lock()
         self._tails: dict[str, ShardTail] = {}
-        self._ours = ours
+        self._last_written = last_written
 
-    def know(self, hash_key: int, since: float, *, pushed: bool = False) -> None:
+    def read_until(self, hash_key: int, since: float, *, pushed: bool = False) -> None:
         """See to it that everything is known that was in a partition at `since`; `pushed`: or what is pushed of it."""
-        patience = GrowingPauses(GIVE_UP_AFTER)
-        lineage = self._knowing_where_ours_went()
-        while self.advance(lineage.chain(hash_key)[-1], since, patience, pushed=pushed):
-            ended = lineage.chain(hash_key)[-1]
-            lineage = self._ancestry.refreshed()
-            if lineage.chain(hash_key)[-1] != ended:
-                patience = GrowingPauses(GIVE_UP_AFTER)
-            elif patience.over:
+        patience = GrowingPauses(GIVE_UP_SECONDS)
+        shard_tree = self._tree_with_written_shards()
+        while self.advance(shard_tree.chain(hash_key)[-1], since, patience, pushed=pushed):
+            ended = shard_tree.chain(hash_key)[-1]
+            shard_tree = self._shard_trees.refresh()
+            if shard_tree.chain(hash_key)[-1] != ended:
+                patience = GrowingPauses(GIVE_UP_SECONDS)
+            elif patience.is_over:
                 raise Unavailable("Kinesis does not list the children of a shard")
             else:
                 patience.pause()
@@ -176,7 +176,7 @@ class ShardTails:
             tail.begin_behind([self._tail(parent) for parent in tail.parents])
         enough = float("-inf") if pushed and tail.is_pushed else since
         try:
-            tail.advance(enough, self._ours.last(shard), self._take, patience)
+            tail.advance(enough, self._last_written.last(shard), self._receive_records, patience)
         except GapFound:
             # Once the gap is closed, the shard is begun anew behind it.
             with self._lock:
@@ -188,27 +188,27 @@ class ShardTails:
         """Take what is pushed of a shard that was read to its tip, as long as it is. Whether it has come to its end."""
         tail = self._tail(shard)
         with (
-            closing(fan_out.pages(shard, tail.cursor.sequence)) as pages,
-            closing(tail.take_pushed(pages, self._take)) as taken,
+            closing(fan_out.receive_pages(shard, tail.cursor.sequence)) as pages,
+            closing(tail.receive_pushed(pages, self._receive_records)) as taken,
         ):
             for _ in taken:
                 if tail.ended or over():
                     break
         return tail.ended
 
-    def _take(self, records: list[ArrivedRecord]) -> None:
+    def _receive_records(self, records: list[ArrivedRecord]) -> None:
         if records:
-            self._receive(records, self._ancestry.knowing(records[0].mark.shard).rank)
+            self._receive(records, self._shard_trees.tree_with(records[0].mark.shard).rank)
 
-    def _knowing_where_ours_went(self) -> ShardTree:
-        lineage = self._ancestry.current
-        unknown = self._ours.not_in(lineage)
+    def _tree_with_written_shards(self) -> ShardTree:
+        shard_tree = self._shard_trees.current
+        unknown = self._last_written.shards_missing_in(shard_tree)
         if unknown:
-            lineage = self._ancestry.refreshed()
+            shard_tree = self._shard_trees.refresh()
             for shard in unknown:
-                if shard not in lineage:
-                    self._ours.forget(shard)
-        return lineage
+                if shard not in shard_tree:
+                    self._last_written.forget(shard)
+        return shard_tree
 
     def _tail(self, shard: str) -> ShardTail:
         found = self._tails.get(shard)
@@ -218,38 +218,40 @@ class ShardTails:
                 found = self._begin_tail(shard, progress)
         return found
 
-    def _follows(self, lineage: ShardTree, shard: str) -> bool:
+    def _is_followed(self, shard_tree: ShardTree, shard: str) -> bool:
         """Whether a shard is read, or one that it came from, however many splits and merges ago."""
-        return shard in self._tails or any(self._follows(lineage, parent) for parent in lineage.parents(shard))
+        return shard in self._tails or any(
+            self._is_followed(shard_tree, parent) for parent in shard_tree.parents(shard)
+        )
 
     def _begin_tail(self, shard: str, progress: Mapping[str, ShardProgress]) -> ShardTail:
         """A reader that begins where its parents' readers end, or else where the index ends."""
         if shard not in self._tails:
             now = time.time()
-            lineage = self._ancestry.knowing(shard)
-            if shard not in lineage:
+            shard_tree = self._shard_trees.tree_with(shard)
+            if shard not in shard_tree:
                 raise ShardPositionLost(shard)
-            place = place_in(progress, lineage, shard)
-            parents = lineage.parents(shard)
-            followed = [parent for parent in parents if self._follows(lineage, parent)]
-            if not followed and any(known not in lineage for known in self._tails):
+            indexed = shard_progress(progress, shard_tree, shard)
+            parents = shard_tree.parents(shard)
+            followed = [parent for parent in parents if self._is_followed(shard_tree, parent)]
+            if not followed and any(known not in shard_tree for known in self._tails):
                 # This shard may come from one that was followed, by way of others that are gone: what was in those is
                 # counted by the index, and not by the trails of this process.
                 raise ShardPositionLost(shard)
-            if followed or not place.sequence:
-                lost = unfinished(progress, lineage, lineage.origins(shard))
+            if followed or not indexed.sequence:
+                lost = unfinished_shards(progress, shard_tree, shard_tree.origins(shard))
                 if lost and not followed:
                     raise GapFound(lost[0])
-                for parent in followed if place.sequence else parents:
+                for parent in followed if indexed.sequence else parents:
                     self._begin_tail(parent, progress)
-                cursor = UnbrokenCursor(self._ancestry, shard, place._replace(sequence=0, ended=False))
+                cursor = UnbrokenCursor(self._shard_trees, shard, indexed._replace(sequence=0, ended=False))
                 # What came first in this shard may be as old as the last look at those before it.
                 known_at = min(
                     [self._tails[parent].read_at for parent in parents if parent in self._tails], default=now
                 )
-                self._tails[shard] = ShardTail(cursor, followed if place.sequence else parents, known_at)
+                self._tails[shard] = ShardTail(cursor, followed if indexed.sequence else parents, known_at)
             else:
                 self._tails[shard] = ShardTail(
-                    UnbrokenCursor(self._ancestry, shard, place._replace(ended=False)), [], now
+                    UnbrokenCursor(self._shard_trees, shard, indexed._replace(ended=False)), [], now
                 )
         return self._tails[shard]

@@ -24,7 +24,7 @@ from nakadi.ports.event_log import UnknownTopic
 from nakadi.ports.log_index import TOPICS_KIND, LogIndex
 from nakadi.ports.registry import change_bucket_of
 
-MOST_KNOWN = 10_000
+MOST_KNOWN_TOPICS = 10_000
 
 
 class KnownTopic(Struct, frozen=True):
@@ -38,11 +38,11 @@ class KnownTopic(Struct, frozen=True):
     wall: float
     number: int | None = None
 
-    def holds(self, seconds: float) -> bool:
+    def is_younger_than(self, seconds: float) -> bool:
         return time.monotonic() - self.monotonic < seconds and 0 <= time.time() - self.wall < seconds
 
 
-class Topics:
+class TopicCache:
     def __init__(self, index: LogIndex, lease: float, watch: ChangeWatch) -> None:
         self._index = index
         self._lease = lease
@@ -50,27 +50,27 @@ class Topics:
         self._lock = threading.Lock()
         self._known: dict[str, KnownTopic] = {}
 
-    def known(self, topic: str) -> KnownTopic:
+    def get(self, topic: str) -> KnownTopic:
         """The topic as it was less than a lease ago. Raises `UnknownTopic`."""
         known = self._known.get(topic)
-        return known if known is not None and self.holds(known) else self.fresh(topic)
+        return known if known is not None and self.is_valid(known) else self.read_again(topic)
 
-    def for_append(self, topic: str) -> KnownTopic:
+    def valid_for_append(self, topic: str) -> KnownTopic:
         """The topic, of which nothing that matters to an append changed until less than a lease ago. Raises
         `UnknownTopic`.
         """
         known = self._known.get(topic)
-        if known is not None and self.holds(known):
+        if known is not None and self.is_valid(known):
             return known
         look = self._watch.look(self._lease)
         if known is not None and known.number == look.changes.number(change_bucket_of(TOPICS_KIND, topic)):
             renewed = replace(known, monotonic=look.monotonic, wall=look.wall)
             # The machine may have stood still since that look, and the clock that the look goes by with it.
-            if self.holds(renewed):
+            if self.is_valid(renewed):
                 return renewed
-        return self.fresh(topic)
+        return self.read_again(topic)
 
-    def fresh(self, topic: str) -> KnownTopic:
+    def read_again(self, topic: str) -> KnownTopic:
         """The topic as it is now. Raises `UnknownTopic`."""
         look = self._watch.latest
         number = look.changes.number(change_bucket_of(TOPICS_KIND, topic)) if look is not None else None
@@ -81,33 +81,33 @@ class Topics:
             raise UnknownTopic(topic)
         known = KnownTopic(found, monotonic, wall, number)
         with self._lock:
-            if len(self._known) >= MOST_KNOWN:
+            if len(self._known) >= MOST_KNOWN_TOPICS:
                 self._known.clear()
             self._known[topic] = known
         return known
 
-    def current(self, topic: str) -> tuple[str, KnownTopic]:
+    def counting_topic(self, topic: str) -> tuple[str, KnownTopic]:
         """The topic in which a topic's records are counted, and what is known of it. Raises `UnknownTopic`.
 
         A publisher may hold on to a topic that is continued, or even deleted: its records are those of the other one.
         """
-        known = self.for_append(topic)
+        known = self.valid_for_append(topic)
         while known.topic.continued_in is not None:
             topic = known.topic.continued_in
-            known = self.for_append(topic)
+            known = self.valid_for_append(topic)
         return topic, known
 
-    def with_partition(self, topic: str, partition: int) -> Topic:
+    def get_with_partition(self, topic: str, partition: int) -> Topic:
         """The topic, which has this partition. Raises `UnknownTopic`."""
-        if partition >= self.known(topic).topic.partitions:
-            self.fresh(topic)
-        found = self.known(topic).topic
+        if partition >= self.get(topic).topic.partitions:
+            self.read_again(topic)
+        found = self.get(topic).topic
         if not 0 <= partition < found.partitions:
             raise UnknownTopic(f"{topic} has no partition {partition}")
         return found
 
-    def holds(self, known: KnownTopic) -> bool:
-        return known.holds(self._lease)
+    def is_valid(self, known: KnownTopic) -> bool:
+        return known.is_younger_than(self._lease)
 
     def forget(self, topic: str) -> None:
         with self._lock:
