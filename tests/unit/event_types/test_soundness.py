@@ -10,7 +10,7 @@ from nakadi.app.settings import Settings
 from nakadi.common.work import Turns
 from nakadi.event_types.schema_versions import LONGEST_SCHEMA_WITHOUT_TURN
 from nakadi.model.outcomes import TryLater
-from nakadi.schemas.limits import MAX_TEXT
+from nakadi.schemas.limits import MAX_SCHEMA_BYTES
 from tests.support.api import a_definition, problem
 from tests.support.http import client_of
 
@@ -100,6 +100,6 @@ def test_a_schema_beyond_the_limits_is_not_searched_for(api):
     """A text beyond the limit of schemas is refused before it is read. (R147)"""
     definition = a_definition()
     assert api.post("/event-types", json=definition).status_code == 201
-    wanted = {"type": "json_schema", "schema": json.dumps({"a": "x" * MAX_TEXT})}
+    wanted = {"type": "json_schema", "schema": json.dumps({"a": "x" * MAX_SCHEMA_BYTES})}
     answer = api.post(f"/event-types/{definition['name']}/schemas?fetch=true", json=wanted)
     assert problem(answer, 422).startswith("schema is too large: at most 262144 characters are possible")

@@ -15,7 +15,7 @@ from nakadi.model.outcomes import Invalid
 from nakadi.schemas.document import SchemaDocument
 from nakadi.schemas.explanation import NO_EXPLANATION
 from nakadi.schemas.keywords import Constants
-from nakadi.schemas.validation import NAMES_IN_CODE, _Generator, compile_validator
+from nakadi.schemas.validation import NAMES_IN_GENERATED_CODE, _CodeGenerator, compile_validator
 from tests.support.patience import effort
 from tests.support.schemas import VALUES, schemas
 
@@ -24,7 +24,7 @@ SEVEN = "http://json-schema.org/draft-07/schema#"
 
 def source_of(schema) -> str:
     document = SchemaDocument.of(schema)
-    generator = _Generator(document, Constants(NAMES_IN_CODE))
+    generator = _CodeGenerator(document, Constants(NAMES_IN_GENERATED_CODE))
     generator.function_of(document.root)
     return "\n".join(generator.sources())
 
@@ -236,7 +236,7 @@ def test_what_code_can_see():
     """Code has no built-in functions beyond those it is given, and no way to import. (P56)"""
     names = {node.id for node in ast.walk(ast.parse(source_of(everywhere("a")))) if isinstance(node, ast.Name)}
 
-    assert Constants(NAMES_IN_CODE).namespace["__builtins__"] == {}
+    assert Constants(NAMES_IN_GENERATED_CODE).namespace["__builtins__"] == {}
     assert not names & {"__import__", "eval", "exec", "open", "getattr", "globals"}
 
 

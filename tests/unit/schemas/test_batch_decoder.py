@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 from nakadi.model.event_type import CleanupPolicy
 from nakadi.schemas import strict_json
 from nakadi.schemas.document import metadata_schema
-from nakadi.schemas.shapes import METADATA_BEGINNING, batch_decoder
+from nakadi.schemas.shapes import METADATA_MEMBER_START, batch_decoder
 from nakadi.schemas.validation import compile_validator
 from tests.unit.schemas.test_shapes import OBJECTS, like
 
@@ -55,7 +55,7 @@ def test_what_is_decoded_is_valid_and_strict(data, at, inserted):
     batch = decoder and decoder.decode(body)
 
     if batch:
-        read, _ = strict_json.read(body.decode())
+        read, _ = strict_json.parse_leading_value(body.decode())
         validator = compile_validator(schema)
         assert len(read) == batch.count
         assert all(type(event) is dict and validator.accepts(event) for event in read)
@@ -165,7 +165,7 @@ def test_the_metadata_begins_where_it_seems_to():
     """Texts within events never look like the beginning of the metadata."""
     note = {"metadata": SENT, "n": 1, "note": '"metadata":{', "names": {"metadata": "{", '"metadata': ":{"}}
     batch = decoded(with_metadata(ORDER), orjson.dumps([note, note]), has_metadata=True)
-    assert batch.text.count(METADATA_BEGINNING) == 2
+    assert batch.text.count(METADATA_MEMBER_START) == 2
 
 
 def test_other_forms_are_tried_less_and_less_often():

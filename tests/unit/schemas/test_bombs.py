@@ -16,7 +16,7 @@ from nakadi.schemas.explanation import STEPS_OF_LONG_EXPLANATION, explain_violat
 from nakadi.schemas.formats import Patterns
 from nakadi.schemas.limits import check_limits, check_tree
 from nakadi.schemas.validation import compile_validator
-from nakadi.schemas.values import MOST_STEPS, Exhausted
+from nakadi.schemas.values import MAX_EVENT_STEPS, Exhausted
 from tests.support.patience import effort
 
 SEVEN = "http://json-schema.org/draft-07/schema#"
@@ -31,7 +31,7 @@ def _named(number: int) -> list[str]:
 
 def _deep(keyword: str) -> dict[str, Any]:
     schema: dict[str, Any] = {}
-    for _ in range(limits.MAX_DEPTH - 1):
+    for _ in range(limits.MAX_SCHEMA_DEPTH - 1):
         schema = {keyword: schema}
     return schema
 
@@ -192,7 +192,7 @@ def test_events_that_take_too_long(name):
 
     def judge():
         with suppress(Exhausted):
-            assert not validator.accepts(event, [MOST_STEPS // 20])
+            assert not validator.accepts(event, [MAX_EVENT_STEPS // 20])
         assert validator.explain(event).startswith("#")
 
     assert effort(judge) < 5000

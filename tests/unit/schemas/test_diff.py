@@ -4,13 +4,13 @@ from contextlib import suppress
 
 import pytest
 
-from nakadi.schemas.diff import differences
+from nakadi.schemas.diff import schema_differences
 from nakadi.schemas.values import Exhausted
 from tests.support.patience import effort
 
 
 def diffs(old, new) -> list[str]:
-    return [f"{change.kind} {change.path.text}" for change in differences(old, new)]
+    return [f"{change.kind} {change.path.text}" for change in schema_differences(old, new)]
 
 
 def within(schema):
@@ -343,7 +343,7 @@ def test_depth_is_no_trouble():
         definitions = {f"d{n}": {"properties": {"p": {"$ref": f"#/definitions/d{n + 1}"}}} for n in range(5_000)}
         return {"properties": {"p": {"$ref": "#/definitions/d0"}}, "definitions": {**definitions, "d5000": last}}
 
-    assert [change.kind for change in differences(chain({}), chain({"type": "null"}))] == ["TYPE_NARROWED"]
+    assert [change.kind for change in schema_differences(chain({}), chain({"type": "null"}))] == ["TYPE_NARROWED"]
 
 
 def doubling(levels):
@@ -392,6 +392,6 @@ def test_a_comparison_comes_to_an_end(old, new):
 
     def compare():
         with suppress(Exhausted):
-            differences(old, new)
+            schema_differences(old, new)
 
     assert effort(compare) < 10_000

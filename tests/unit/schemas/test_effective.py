@@ -6,7 +6,7 @@ import re
 import pytest
 
 from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode
-from nakadi.schemas.document import EID, SchemaDocument, closed_schema, effective_schema, metadata_schema
+from nakadi.schemas.document import EID_PATTERN, SchemaDocument, closed_schema, effective_schema, metadata_schema
 from nakadi.schemas.submission import check_loadable
 
 DELETE = CleanupPolicy.DELETE
@@ -148,13 +148,13 @@ def test_metadata_is_what_it_is():
         "type": "object",
         "additionalProperties": False,
         "properties": {
-            "eid": {"type": "string", "pattern": EID},
+            "eid": {"type": "string", "pattern": EID_PATTERN},
             "occurred_at": {"type": "string"},
             "event_type": {"type": "string", "enum": ["shop.order"]},
             "partition": {"type": "string"},
             "flow_id": {"type": "string"},
             "span_ctx": {"type": "object", "additionalProperties": {"type": "string"}},
-            "parent_eids": {"type": "array", "items": {"type": "string", "pattern": EID}},
+            "parent_eids": {"type": "array", "items": {"type": "string", "pattern": EID_PATTERN}},
         },
         "required": ["eid", "occurred_at"],
     }
@@ -162,8 +162,8 @@ def test_metadata_is_what_it_is():
 
 def test_event_ids_are_uuids_in_either_case():
     """An event id is a UUID in either letter case. (R173)"""
-    assert re.search(EID, "105a76d8-db49-4144-ace7-E683E8F4BA46")
-    assert not re.search(EID, "105a76d8db494144ace7e683e8f4ba46")
+    assert re.search(EID_PATTERN, "105a76d8-db49-4144-ace7-E683E8F4BA46")
+    assert not re.search(EID_PATTERN, "105a76d8db494144ace7e683e8f4ba46")
 
 
 @pytest.mark.parametrize("policy", [CleanupPolicy.COMPACT, CleanupPolicy.COMPACT_AND_DELETE])

@@ -7,10 +7,10 @@ import pytest
 
 from nakadi.model.event_type import ChangeLevel, CompatibilityMode, Version
 from nakadi.model.outcomes import IncompatibleSchema, Invalid
-from nakadi.schemas.diff import ChangeKind, differences
+from nakadi.schemas.diff import ChangeKind, schema_differences
 from nakadi.schemas.evolution import level_of_change, next_schema
-from nakadi.schemas.submission import check_restricted
-from nakadi.schemas.values import MOST_MESSAGE_CHARACTERS
+from nakadi.schemas.submission import check_restricted_language
+from nakadi.schemas.values import MAX_MESSAGE_CHARACTERS
 from tests.support.builders import A_MOMENT, a_schema, an_event_type
 
 FORWARD, COMPATIBLE, NONE = CompatibilityMode.FORWARD, CompatibilityMode.COMPATIBLE, CompatibilityMode.NONE
@@ -189,7 +189,7 @@ ALL_LEVELS |= dict.fromkeys((ADDED, TYPE_NARROWED, EXTENDED, NARROWED), MINOR)
 @pytest.mark.parametrize(("old", "new", "changes"), [row[:3] for row in VECTORS])
 def test_measured_changes(old, new, changes):
     """The changes that were measured of the original are seen, in order. (R188, R195, R196, R201, R202, R205)"""
-    found = differences(json.loads(text_of(old)), json.loads(text_of(new)))
+    found = schema_differences(json.loads(text_of(old)), json.loads(text_of(new)))
     assert [f"{change.kind} {change.path.text}" for change in found] == changes
 
 
@@ -215,7 +215,7 @@ def test_measured_versions_in_mode_compatible(old, new, compatible):
     """Mode `compatible` refuses narrowing too, and whatever is not in its language. (R163, R189, R190, R192)"""
     if compatible is RESTRICTED:
         with pytest.raises(Invalid, match="Invalid schema found in"):
-            check_restricted(new)
+            check_restricted_language(new)
     else:
         assert judged(old, new, COMPATIBLE) == compatible
 
@@ -379,7 +379,7 @@ def test_a_refusal_is_of_bounded_length():
 
     refused = refusal(old, {"properties": {}})
 
-    assert len(refused.detail) < 3 * MOST_MESSAGE_CHARACTERS
+    assert len(refused.detail) < 3 * MAX_MESSAGE_CHARACTERS
     assert len(refused.reasons) < 500
 
 

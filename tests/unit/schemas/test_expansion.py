@@ -14,7 +14,7 @@ from nakadi.model.event_type import Category
 from nakadi.model.outcomes import Invalid
 from nakadi.schemas import limits
 from nakadi.schemas.document import Draft, SchemaDocument
-from nakadi.schemas.limits import MOST_SCHEMAS_OF_VALUE, check_expansion
+from nakadi.schemas.limits import MAX_SCHEMAS_PER_VALUE, check_expansion
 from nakadi.schemas.submission import check_loadable, parse_submitted
 from tests.support.schemas import VALUES, schemas
 
@@ -154,7 +154,7 @@ def test_the_samples_are_taken(path):
     schema = json.loads(json.loads(path.read_text())["schema"]["schema"])
     document = SchemaDocument.of(schema)
     check_loadable(document)
-    assert limits._Expansion(document).widest() < MOST_SCHEMAS_OF_VALUE / 1000
+    assert limits._SchemaExpansion(document).max_schemas_per_value() < MAX_SCHEMAS_PER_VALUE / 1000
 
 
 def test_counting_has_an_end_itself(monkeypatch):
@@ -164,7 +164,7 @@ def test_counting_has_an_end_itself(monkeypatch):
     schema = {"definitions": {"d0": {}, **definitions}, "allOf": [{"$ref": "#/definitions/d4"}]}
     submitted(schema)
 
-    monkeypatch.setattr(limits, "MOST_STEPS", 10_000)
+    monkeypatch.setattr(limits, "MAX_EXPANSION_STEPS", 10_000)
     with pytest.raises(Invalid, match="its parts combine in too many ways"):
         submitted(schema)
 
@@ -225,7 +225,7 @@ def test_no_value_is_held_against_more_schemas_than_were_counted(schema, value):
     document = SchemaDocument.of(schema)
     try:
         check_loadable(document)
-        widest = limits._Expansion(document).widest()
+        widest = limits._SchemaExpansion(document).max_schemas_per_value()
     except Invalid:
         assume(False)
     assume('"#"' not in json.dumps(schema))
@@ -252,4 +252,4 @@ def test_the_count_is_exact_for_a_plain_schema():
     """A schema of three parts about one value counts four."""
     document = SchemaDocument.of({"properties": {"a": {"allOf": [{}, {"not": {}}]}}})
     check_expansion(document)
-    assert limits._Expansion(document).widest() == 4
+    assert limits._SchemaExpansion(document).max_schemas_per_value() == 4

@@ -3,7 +3,7 @@
 import pytest
 
 from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode
-from nakadi.schemas.document import EID, effective_schema
+from nakadi.schemas.document import EID_PATTERN, effective_schema
 from nakadi.schemas.explanation import NO_EXPLANATION
 from nakadi.schemas.validation import compile_validator
 
@@ -69,7 +69,7 @@ def test_eid():
     """A bad eid is reported with the pattern that it should have. (P65, R182)"""
     explained = explain_business({"metadata": METADATA | {"eid": "x"}})
 
-    assert explained == f"#/metadata/eid: string [x] does not match pattern {EID}"
+    assert explained == f"#/metadata/eid: string [x] does not match pattern {EID_PATTERN}"
 
 
 @pytest.mark.parametrize(

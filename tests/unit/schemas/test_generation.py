@@ -4,13 +4,13 @@ import pytest
 
 from nakadi.schemas.document import SchemaDocument
 from nakadi.schemas.keywords import Constants
-from nakadi.schemas.validation import NAMES_IN_CODE, _Generator, generate
+from nakadi.schemas.validation import NAMES_IN_GENERATED_CODE, _CodeGenerator, generate_validation_code
 from nakadi.schemas.values import Exhausted
 
 
 def functions(schema) -> list[str]:
     document = SchemaDocument.of(schema)
-    generator = _Generator(document, Constants(NAMES_IN_CODE))
+    generator = _CodeGenerator(document, Constants(NAMES_IN_GENERATED_CODE))
     generator.function_of(document.root)
     return "\n".join(generator.sources()).replace("def ", "\0def ").split("\0")[1:]
 
@@ -65,7 +65,7 @@ def test_what_cannot_matter(schema):
 
 def test_steps_of_loops():
     """Each pass of a loop takes as many steps as it checks things. (P56)"""
-    accepts, _ = generate(SchemaDocument.of({"items": {"type": "integer", "minimum": 0}}))
+    accepts, _ = generate_validation_code(SchemaDocument.of({"items": {"type": "integer", "minimum": 0}}))
 
     assert accepts([1] * 100, [1_000])
     with pytest.raises(Exhausted):
@@ -74,7 +74,7 @@ def test_steps_of_loops():
 
 def test_steps_of_references():
     """Each arrival at a schema that is referred to takes steps. (P56)"""
-    accepts, _ = generate(SchemaDocument.of({"properties": {"a": {"$ref": "#"}}}))
+    accepts, _ = generate_validation_code(SchemaDocument.of({"properties": {"a": {"$ref": "#"}}}))
     event: dict = {}
     for _ in range(100):
         event = {"a": event}

@@ -13,7 +13,7 @@ from nakadi.model.outcomes import Invalid
 from nakadi.schemas.document import closed_schema, effective_schema
 from nakadi.schemas.evolution import next_schema
 from nakadi.schemas.nodes import undefined_paths
-from nakadi.schemas.strict_json import MAX_DEPTH
+from nakadi.schemas.strict_json import MAX_JSON_DEPTH
 from nakadi.schemas.submission import check_language, parse_submitted
 from tests.support.builders import A_MOMENT, a_schema, an_event_type
 
@@ -148,7 +148,7 @@ def test_what_is_taken_can_be_worked_with(old, new, mode, category):
 
 
 @pytest.mark.parametrize("around", ['{"items":%s}', '{"not":%s}', '{"allOf":[%s]}', '{"properties":{"a":%s}}', "[%s]"])
-@pytest.mark.parametrize("depth", [60, MAX_DEPTH // 2 - 1, MAX_DEPTH - 1, 2 * MAX_DEPTH])
+@pytest.mark.parametrize("depth", [60, MAX_JSON_DEPTH // 2 - 1, MAX_JSON_DEPTH - 1, 2 * MAX_JSON_DEPTH])
 @pytest.mark.parametrize("mode", CompatibilityMode)
 def test_depth_is_taken_or_refused(around, depth, mode):
     """Nesting of any depth and kind is either worked with or refused. (R150, R177)"""

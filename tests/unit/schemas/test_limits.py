@@ -22,9 +22,9 @@ def refusal(schema: dict, **added: int) -> str:
 
 def test_text():
     """A text of 256 KiB is long enough for a schema; the answer names limit and length."""
-    check_limits("x" * limits.MAX_TEXT)
+    check_limits("x" * limits.MAX_SCHEMA_BYTES)
     with pytest.raises(Invalid) as refused:
-        check_limits("x" * (limits.MAX_TEXT + 1))
+        check_limits("x" * (limits.MAX_SCHEMA_BYTES + 1))
     assert refused.value.detail == "schema is too large: at most 262144 characters are possible, found 262145"
 
 

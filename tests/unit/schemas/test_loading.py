@@ -4,7 +4,13 @@ import pytest
 
 from nakadi.model.outcomes import Invalid
 from nakadi.schemas.document import SchemaDocument
-from nakadi.schemas.submission import MAX_IN_PLACE, check_divisors, check_loadable, check_patterns, check_references
+from nakadi.schemas.submission import (
+    MAX_NESTED_FOR_VALUE,
+    check_divisors,
+    check_loadable,
+    check_patterns,
+    check_references,
+)
 from tests.support.patience import effort
 
 SIX = {"$schema": "http://json-schema.org/draft-06/schema#"}
@@ -198,9 +204,9 @@ def test_chains_of_references_have_a_limit():
         definitions = {f"d{n}": {"$ref": f"#/definitions/d{n + 1}"} for n in range(length)}
         return {"$ref": "#/definitions/d0", "definitions": {**definitions, f"d{length}": {}}}
 
-    check_loadable(SchemaDocument.of(chain(MAX_IN_PLACE - 2)))
-    assert refusal(chain(MAX_IN_PLACE - 1)).startswith(f"more than {MAX_IN_PLACE} schemas")
-    assert refusal(chain(5_000)).startswith(f"more than {MAX_IN_PLACE} schemas")
+    check_loadable(SchemaDocument.of(chain(MAX_NESTED_FOR_VALUE - 2)))
+    assert refusal(chain(MAX_NESTED_FOR_VALUE - 1)).startswith(f"more than {MAX_NESTED_FOR_VALUE} schemas")
+    assert refusal(chain(5_000)).startswith(f"more than {MAX_NESTED_FOR_VALUE} schemas")
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ def kind_of(node):
         (True, "always"),
         (False, "never"),
         ({"enum": [1], "type": "string", "anyOf": [{}], "$ref": "#"}, nodes.Enum),
-        ({"anyOf": [{}], "$ref": "#"}, nodes.Combined),
+        ({"anyOf": [{}], "$ref": "#"}, nodes.Combination),
         ({"$ref": "#", "type": "string"}, nodes.Reference),
-        ({"type": ["string", "null"]}, nodes.Combined),
+        ({"type": ["string", "null"]}, nodes.Combination),
         ({"type": "object", "minItems": 1}, nodes.Object),
         ({"type": "array"}, nodes.Array),
         ({"type": "string"}, nodes.String),
@@ -71,18 +71,18 @@ def test_keywords_beside_a_combinator_are_a_schema_of_their_own():
     """A combinator with company is all of the company and the combinator. (R195)"""
     schema = {"title": "t", "properties": {"a": {}}, "anyOf": [{"required": ["a"]}], "definitions": {}}
 
-    assert node_of(schema, Draft.FOUR) == nodes.Combined(
+    assert node_of(schema, Draft.FOUR) == nodes.Combination(
         Annotations(title="t"),
         "allOf",
         ({"properties": {"a": {}}, "definitions": {}}, {"anyOf": [{"required": ["a"]}]}),
     )
     bare = {"title": "t", "oneOf": [{}, True], "definitions": {}, "default": 1}
-    assert node_of(bare, Draft.FOUR) == nodes.Combined(Annotations(title="t"), "oneOf", ({}, True))
+    assert node_of(bare, Draft.FOUR) == nodes.Combination(Annotations(title="t"), "oneOf", ({}, True))
 
 
 def test_several_types_are_a_choice():
     """Each of several types makes a schema with everything else that is said. (R195)"""
-    assert node_of({"description": "d", "type": ["string", "null"], "maxLength": 5}, Draft.FOUR) == nodes.Combined(
+    assert node_of({"description": "d", "type": ["string", "null"], "maxLength": 5}, Draft.FOUR) == nodes.Combination(
         Annotations(description="d"), "anyOf", ({"type": "string", "maxLength": 5}, {"type": "null", "maxLength": 5})
     )
 

@@ -5,7 +5,7 @@ import pytest
 from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode
 from nakadi.model.outcomes import Invalid
 from nakadi.schemas.document import effective_schema
-from nakadi.schemas.nodes import MAX_SEGMENTS, defines, undefined_paths
+from nakadi.schemas.nodes import MAX_PATH_SEGMENTS, defines_path, undefined_paths
 from tests.support.patience import effort
 
 ORDER = {
@@ -38,7 +38,7 @@ ORDER = {
 )
 def test_finds_properties(path):
     """Paths lead through properties, references, patterns and dependencies on schemas. (R82, R83)"""
-    assert defines(ORDER, path)
+    assert defines_path(ORDER, path)
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_finds_properties(path):
 )
 def test_finds_nothing_else(path):
     """Paths do not lead into arrays or undeclared properties, and patterns have to match the whole name. (R83)"""
-    assert not defines(ORDER, path)
+    assert not defines_path(ORDER, path)
 
 
 A, B, AB = {"properties": {"a": {}}}, {"properties": {"b": {}}}, {"properties": {"a": {}, "b": {}}}
@@ -88,7 +88,7 @@ A, B, AB = {"properties": {"a": {}}}, {"properties": {"b": {}}}, {"properties": 
 )
 def test_combinations_define_what_their_criterion_says(schema, found):
     """All of allOf, exactly one of oneOf, at least one of anyOf; what stands beside is one more of all. (R83)"""
-    assert defines(schema, "a") is found
+    assert defines_path(schema, "a") is found
 
 
 def test_only_undefined_paths_are_returned():
@@ -119,16 +119,16 @@ def test_paths_are_those_of_whole_events(category, path, found):
         mode=CompatibilityMode.FORWARD,
         cleanup_policy=CleanupPolicy.DELETE,
     )
-    assert defines(effective, path) is found
+    assert defines_path(effective, path) is found
 
 
 def test_a_schema_may_contain_itself():
     """Through a recursive schema a path may be long, within reason. (R83)"""
     tree = {"properties": {"child": {"$ref": "#"}, "leaf": {}}}
 
-    assert defines(tree, ".".join(["child"] * (MAX_SEGMENTS - 1) + ["leaf"]))
-    assert not defines(tree, ".".join(["child"] * MAX_SEGMENTS + ["leaf"]))
-    assert not defines(tree, "child." * 100_000)
+    assert defines_path(tree, ".".join(["child"] * (MAX_PATH_SEGMENTS - 1) + ["leaf"]))
+    assert not defines_path(tree, ".".join(["child"] * MAX_PATH_SEGMENTS + ["leaf"]))
+    assert not defines_path(tree, "child." * 100_000)
 
 
 @pytest.mark.parametrize(
@@ -145,6 +145,6 @@ def test_a_search_comes_to_an_end(schema):
 
     def search():
         with pytest.raises(Invalid, match="too entangled"):
-            undefined_paths(schema, [".".join("a" * (MAX_SEGMENTS - 1)) + ".b"])
+            undefined_paths(schema, [".".join("a" * (MAX_PATH_SEGMENTS - 1)) + ".b"])
 
     assert effort(search) < 10_000

@@ -4,12 +4,12 @@ import pytest
 import re2
 
 from nakadi.schemas import formats
-from nakadi.schemas.formats import MOST_INSTRUCTIONS, MOST_LARGE, BadPattern, Patterns, compile_pattern
-from nakadi.schemas.values import MOST_STEPS, Exhausted
+from nakadi.schemas.formats import MAX_LARGE_PATTERNS, MAX_PATTERN_INSTRUCTIONS, BadPattern, Patterns, compile_pattern
+from nakadi.schemas.values import MAX_EVENT_STEPS, Exhausted
 
 
-def found(pattern: str, text: str, steps: int = MOST_STEPS) -> bool:
-    return compile_pattern(pattern).found_in(text, [steps])
+def found(pattern: str, text: str, steps: int = MAX_EVENT_STEPS) -> bool:
+    return compile_pattern(pattern).is_found_in(text, [steps])
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_patterns_of_a_schema():
 def test_too_many_large_patterns():
     """A schema may have a few large patterns."""
     ours = Patterns()
-    for number in range(MOST_LARGE):
+    for number in range(MAX_LARGE_PATTERNS):
         ours.of(rf"\pL{{{20 + number}}}")
 
     with pytest.raises(BadPattern, match="too large together"):
@@ -94,7 +94,7 @@ def test_too_many_usual_patterns():
     """What a schema's patterns take together is bounded."""
     ours = Patterns()
     size = ours.of("0a{1000}").size
-    for number in range(1, MOST_INSTRUCTIONS // size):
+    for number in range(1, MAX_PATTERN_INSTRUCTIONS // size):
         ours.of(f"{number % 10}a{{{1000 - number // 10}}}")
 
     with pytest.raises(BadPattern, match="too large together"):
@@ -103,12 +103,12 @@ def test_too_many_usual_patterns():
 
 def test_searches_cost_steps():
     """A search takes steps away: a few for a short text, what it took for a long one. (R155)"""
-    short, long = [MOST_STEPS], [MOST_STEPS]
-    compile_pattern("^[a-z]+$").found_in("abc", short)
-    compile_pattern("^[a-z]{1,1000}$").found_in("a" * 10_000, long)
+    short, long = [MAX_EVENT_STEPS], [MAX_EVENT_STEPS]
+    compile_pattern("^[a-z]+$").is_found_in("abc", short)
+    compile_pattern("^[a-z]{1,1000}$").is_found_in("a" * 10_000, long)
 
-    assert 1 <= MOST_STEPS - short[0] < 100
-    assert 1 <= MOST_STEPS - long[0] < MOST_STEPS // 2
+    assert 1 <= MAX_EVENT_STEPS - short[0] < 100
+    assert 1 <= MAX_EVENT_STEPS - long[0] < MAX_EVENT_STEPS // 2
 
 
 def test_searches_that_could_take_too_long():
@@ -134,5 +134,5 @@ def test_nothing_is_written_about_bad_patterns(capfd):
 def test_memory_for_instructions():
     """What is called large does not fit the usual memory."""
     with pytest.raises(re2.error):
-        re2.compile(r"\pL{20}", formats._options(formats._MEMORY))
-    assert compile_pattern(r"\pL{20}").size > formats._MOST_OF_USUAL
+        re2.compile(r"\pL{20}", formats._re2_options(formats._RE2_MEMORY))
+    assert compile_pattern(r"\pL{20}").size > formats._MAX_CACHED_PATTERNS

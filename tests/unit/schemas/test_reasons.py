@@ -3,14 +3,14 @@
 import pytest
 
 from nakadi.schemas.diff import ChangeKind, SchemaChange
-from nakadi.schemas.document import ROOT
+from nakadi.schemas.document import ROOT_PATH
 from nakadi.schemas.evolution import reason_against
 
 
 @pytest.mark.parametrize("kind", ChangeKind)
 def test_every_change_can_be_explained(kind):
     """Whatever is refused, people learn what was changed, why it is refused, and what they can do. (R192)"""
-    explanation = reason_against(SchemaChange(kind, ROOT / "properties" / "age"), "mode `forward`").explanation
+    explanation = reason_against(SchemaChange(kind, ROOT_PATH / "properties" / "age"), "mode `forward`").explanation
 
     assert explanation.count(". ") == 2
     assert "so mode `forward` does not allow it" in explanation
@@ -20,13 +20,13 @@ def test_every_change_can_be_explained(kind):
 def test_names_may_be_anything():
     """Names that look like placeholders or text are only names. (R192)"""
     explanation = reason_against(
-        SchemaChange(ChangeKind.PROPERTY_REMOVED, ROOT / "properties" / "{x}"), "it"
+        SchemaChange(ChangeKind.PROPERTY_REMOVED, ROOT_PATH / "properties" / "{x}"), "it"
     ).explanation
     assert explanation.startswith("The property `{x}` was removed. ")
 
 
 def test_the_root_has_no_name():
     """A change at the root is said to be there. (R192)"""
-    assert reason_against(SchemaChange(ChangeKind.TYPE_CHANGED, ROOT), "it").explanation.startswith(
+    assert reason_against(SchemaChange(ChangeKind.TYPE_CHANGED, ROOT_PATH), "it").explanation.startswith(
         "The type of the root of the schema changed."
     )

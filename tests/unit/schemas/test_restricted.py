@@ -3,7 +3,7 @@
 import pytest
 
 from nakadi.model.outcomes import Invalid
-from nakadi.schemas.submission import check_restricted, faults_in
+from nakadi.schemas.submission import check_restricted_language, find_faults
 
 EVERY_KEYWORD = {
     "id": "x",
@@ -29,7 +29,7 @@ EVERY_KEYWORD = {
 
 def test_these_keywords_are_the_language():
     """Every keyword of the language is accepted, also `additionalProperties`. (R162, R164, R270)"""
-    check_restricted(EVERY_KEYWORD)
+    check_restricted_language(EVERY_KEYWORD)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_these_keywords_are_the_language():
 def test_other_keywords_are_not_permitted_anywhere(keyword, around, place):
     """Any other keyword is refused at any depth, with a line that says where. (R158, R163)"""
     with pytest.raises(Invalid) as refused:
-        check_restricted(around({keyword: {}}))
+        check_restricted_language(around({keyword: {}}))
     assert f"Invalid schema found in [{place}]: extraneous key [{keyword}] is not permitted" in refused.value.detail
 
 
@@ -126,13 +126,13 @@ def test_what_may_be_one_thing_or_another(schema, faults):
 
 
 def faults_of(schema) -> list[tuple[str, str]]:
-    return [(place.pointer, reason) for place, reason in faults_in(schema)]
+    return [(place.pointer, reason) for place, reason in find_faults(schema)]
 
 
 def test_several_faults_are_reported_together():
     """All faults are reported, joined by commas. (R158)"""
     with pytest.raises(Invalid) as refused:
-        check_restricted({"properties": {"a": {"not": {}}, "b": {"minLength": -1}}})
+        check_restricted_language({"properties": {"a": {"not": {}}, "b": {"minLength": -1}}})
     assert refused.value.detail == (
         "Invalid schema: Invalid schema found in [#/properties/a]: extraneous key [not] is not permitted, "
         "Invalid schema found in [#/properties/b/minLength]: -1 is not greater or equal to 0"
@@ -141,7 +141,7 @@ def test_several_faults_are_reported_together():
 
 def test_names_are_not_keywords():
     """A property may be called like a forbidden keyword. (R165)"""
-    check_restricted({"properties": {"not": {"type": "string"}, "const": {}}, "definitions": {"if": {}}})
+    check_restricted_language({"properties": {"not": {"type": "string"}, "const": {}}, "definitions": {"if": {}}})
 
 
 @pytest.mark.parametrize(
@@ -178,4 +178,4 @@ def test_values_are_those_of_draft_4(schema, fault):
 
 def test_a_name_list_is_fine_where_it_is_not_closed():
     """The language itself knows dependencies by name, and lists of no names. (R162)"""
-    check_restricted({"patternProperties": {"a": {"dependencies": {"b": ["c"], "d": []}}}, "required": []})
+    check_restricted_language({"patternProperties": {"a": {"dependencies": {"b": ["c"], "d": []}}}, "required": []})

@@ -4,10 +4,10 @@ import pytest
 
 from nakadi.schemas.formats import Patterns
 from nakadi.schemas.keywords import KEYWORD_REASONS, VALUE_REASONS, is_of_type
-from nakadi.schemas.values import MOST_STEPS, Exhausted
+from nakadi.schemas.values import MAX_EVENT_STEPS, Exhausted
 
 
-def reason(schema, value, steps=MOST_STEPS):
+def reason(schema, value, steps=MAX_EVENT_STEPS):
     reasons = {**VALUE_REASONS, **KEYWORD_REASONS}
     (keyword,) = [each for each in schema if each in reasons][:1]
     return reasons[keyword](schema, value, Patterns(), [steps])

@@ -2,12 +2,12 @@
 
 import pytest
 
-from nakadi.schemas.document import EID, Draft
-from nakadi.schemas.keywords import ALWAYS, CodeCheck, Constants, all_of, check_of_scalar
+from nakadi.schemas.document import EID_PATTERN, Draft
+from nakadi.schemas.keywords import ALWAYS_TRUE, CodeCheck, Constants, all_checks, scalar_check
 
 
 def expression(schema, draft=Draft.FOUR) -> str:
-    return check_of_scalar(schema, draft, "x", Constants({})).expression
+    return scalar_check(schema, draft, "x", Constants({})).expression
 
 
 @pytest.mark.parametrize(
@@ -41,14 +41,14 @@ def test_the_pattern_of_identifiers():
     """The one pattern that each event has is checked without RE2. (P65)"""
     constants = Constants({})
 
-    assert check_of_scalar({"pattern": EID, "type": "string"}, Draft.FOUR, "x", constants).expression == (
+    assert scalar_check({"pattern": EID_PATTERN, "type": "string"}, Draft.FOUR, "x", constants).expression == (
         "type(x) is str and k1(x) is not None"
     )
     with pytest.raises(KeyError):
-        constants.patterns._compiled[EID]
+        constants.patterns._compiled[EID_PATTERN]
 
 
 def test_all_of():
     """What is always true is left out, and costs add up. (P56)"""
-    assert all_of([ALWAYS, CodeCheck("a", 2), ALWAYS, CodeCheck("b", 3)]) == CodeCheck("a and b", 5)
-    assert all_of([ALWAYS]) is ALWAYS
+    assert all_checks([ALWAYS_TRUE, CodeCheck("a", 2), ALWAYS_TRUE, CodeCheck("b", 3)]) == CodeCheck("a and b", 5)
+    assert all_checks([ALWAYS_TRUE]) is ALWAYS_TRUE

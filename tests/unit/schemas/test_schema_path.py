@@ -1,12 +1,12 @@
 """Paths in a schema."""
 
-from nakadi.schemas.document import ROOT
+from nakadi.schemas.document import ROOT_PATH
 
 
 def test_a_path_is_written_in_three_ways():
     """Changes show names as they are, what is not permitted escapes them, and a fault is part of a URL. (R205)"""
-    path = ROOT / "properties" / "a/b~c" / "$ref *-._ü"
-    assert (ROOT.text, ROOT.pointer, ROOT.fragment) == ("#/", "#", "#")
+    path = ROOT_PATH / "properties" / "a/b~c" / "$ref *-._ü"
+    assert (ROOT_PATH.text, ROOT_PATH.pointer, ROOT_PATH.fragment) == ("#/", "#", "#")
     assert path.text == "#/properties/a/b~c/$ref *-._ü"
     assert path.pointer == "#/properties/a~1b~0c/$ref *-._ü"
     assert path.fragment == "#/properties/a%2Fb%7Ec/%24ref+*-._%C3%BC"
@@ -14,13 +14,13 @@ def test_a_path_is_written_in_three_ways():
 
 def test_steps_lead_down_from_a_path():
     """Several steps lead to the same path as one after the other. (R205)"""
-    assert (ROOT / "items").down(["0", "a"]).text == "#/items/0/a"
-    assert ROOT.down([]) is ROOT
+    assert (ROOT_PATH / "items").append_steps(["0", "a"]).text == "#/items/0/a"
+    assert ROOT_PATH.append_steps([]) is ROOT_PATH
 
 
 def test_a_path_may_be_deeper_than_the_call_stack():
     """A path may be deeper than any call stack. (R205)"""
-    path = ROOT
+    path = ROOT_PATH
     for _ in range(20_000):
         path = path / "a"
     assert len(path.text) == 1 + 2 * 20_000

@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from nakadi.schemas import validation
-from nakadi.schemas.document import EID
-from nakadi.schemas.shapes import looks_at
+from nakadi.schemas.document import EID_PATTERN
+from nakadi.schemas.shapes import quick_checks
 from nakadi.schemas.validation import compile_validator
 from nakadi.schemas.values import Exhausted
 
@@ -17,7 +17,7 @@ SCALARS = [
     *({}, TEXT, {"type": "boolean"}, {"type": "null"}, {"type": ["string", "null"]}),
     *({"type": "string", "minLength": 2}, {"type": "string", "maxLength": 1, "format": "uuid"}),
     *({"type": "string", "enum": ["", "é", "no"]}, {"type": ["null", "string"], "enum": ["no"]}, {"enum": ["no"]}),
-    *({"type": "string", "pattern": EID}, {"type": "string", "pattern": "^n"}, {"minLength": 1}),
+    *({"type": "string", "pattern": EID_PATTERN}, {"type": "string", "pattern": "^n"}, {"minLength": 1}),
     *({"type": "string", "format": "date-time"}, {"type": "string", "format": "email"}),
     *({"type": "integer"}, {"type": "integer", "minimum": 1}, {"type": ["null", "integer"], "maximum": 1}),
     *({"type": "integer", "format": "date-time", "minLength": 3}, {"type": "integer", "minimum": 2**60}),
@@ -75,7 +75,7 @@ def like(schema):
 def looking_and_thorough(schema):
     """The validators with and without a first look."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(validation, "looks_at", lambda *_: {})
+        patch.setattr(validation, "quick_checks", lambda *_: {})
         thorough = compile_validator(schema)
     return compile_validator(schema), thorough
 
@@ -153,7 +153,7 @@ def test_what_no_type_can_say(said):
     """An event has no look where its schema says more, or what a stranger's pattern says; parts of it may have one."""
     schema = order(more={"type": "string", **said} if isinstance(said, dict) else said)
     fine = schema["properties"]["fine"] = order()
-    looks = looks_at(schema, frozenset())
+    looks = quick_checks(schema, frozenset())
     assert id(schema) not in looks
     assert id(fine) in looks
 
@@ -161,8 +161,10 @@ def test_what_no_type_can_say(said):
 def test_what_a_value_may_be_held_to_many_times():
     """Neither what references point at has a look, nor what stands there, nor an alternative."""
     schema = {"type": "object", "properties": {"a": order(), "b": {"$ref": "#/properties/a"}}}
-    assert looks_at(schema, frozenset({id(schema["properties"]["a"])})) == {}
-    assert looks_at({"type": "object", "anyOf": [order()], "properties": {"b": {"not": order()}}}, frozenset()) == {}
+    assert quick_checks(schema, frozenset({id(schema["properties"]["a"])})) == {}
+    assert (
+        quick_checks({"type": "object", "anyOf": [order()], "properties": {"b": {"not": order()}}}, frozenset()) == {}
+    )
     with pytest.raises(Exhausted):
         compile_validator(schema).check({"a": an_order(["x"] * 10_000)}, [1000])
 
@@ -170,4 +172,4 @@ def test_what_a_value_may_be_held_to_many_times():
 def test_only_so_many_types_are_made():
     """The looks at a schema with thousands of objects are few."""
     many = {"type": "object", "properties": {f"p{n}": order() for n in range(500)}}
-    assert 10 < len(looks_at(many, frozenset())) <= 30
+    assert 10 < len(quick_checks(many, frozenset())) <= 30

@@ -1,6 +1,6 @@
 """Source as it grows."""
 
-from nakadi.schemas.keywords import ALWAYS, CodeCheck
+from nakadi.schemas.keywords import ALWAYS_TRUE, CodeCheck
 from nakadi.schemas.validation import SourceLines
 
 
@@ -22,5 +22,5 @@ def test_what_is_always_true():
     """What is always true needs no line. (P56)"""
     lines = SourceLines()
 
-    assert lines.refuse_unless(ALWAYS) == 0
+    assert lines.refuse_unless(ALWAYS_TRUE) == 0
     assert lines.written == []

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nakadi.schemas.strict_json import MAX_DEPTH, StrictJsonError, parse, read
+from nakadi.schemas.strict_json import MAX_JSON_DEPTH, StrictJsonError, parse_leading_value, parse_strict
 from tests.support.patience import effort
 
 JSON_VALUES = st.recursive(
@@ -23,7 +23,7 @@ JSON_VALUES = st.recursive(
 
 def refusal(text: str) -> str:
     with pytest.raises(StrictJsonError) as refused:
-        parse(text)
+        parse_strict(text)
     return str(refused.value)
 
 
@@ -31,7 +31,7 @@ def refusal(text: str) -> str:
 def test_reads_whatever_is_json(value):
     """A value that was written as JSON is read as it was, types included. (R9)"""
     text = json.dumps([value])
-    assert repr(parse(text)) == repr([value])
+    assert repr(parse_strict(text)) == repr([value])
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_refuses_forms_that_would_break_other_parsers(text):
 )
 def test_reads_escapes_and_numbers(text, value):
     """The escapes of JSON, all 64-bit integers and all finite floats are understood. (R9)"""
-    assert repr(parse(text)) == repr(value)
+    assert repr(parse_strict(text)) == repr(value)
 
 
 @pytest.mark.parametrize(
@@ -164,14 +164,14 @@ def test_refuses_half_a_character(text):
 
 def test_reads_one_value_out_of_a_longer_text():
     """A value at the beginning of a text is read up to its end. (P36)"""
-    assert read('{"a": 1}, {"b": x}]') == ({"a": 1}, 8)
+    assert parse_leading_value('{"a": 1}, {"b": x}]') == ({"a": 1}, 8)
 
 
 def test_depth_has_a_limit():
     """Nesting that could exhaust the interpreter is refused, long before it does. (R9)"""
-    assert parse("[" * MAX_DEPTH + "]" * MAX_DEPTH)
-    assert refusal("[" * 100_000) == f"Nested more than {MAX_DEPTH} levels deep at pos {MAX_DEPTH + 1}"
-    assert sys.getrecursionlimit() > 3 * MAX_DEPTH
+    assert parse_strict("[" * MAX_JSON_DEPTH + "]" * MAX_JSON_DEPTH)
+    assert refusal("[" * 100_000) == f"Nested more than {MAX_JSON_DEPTH} levels deep at pos {MAX_JSON_DEPTH + 1}"
+    assert sys.getrecursionlimit() > 3 * MAX_JSON_DEPTH
 
 
 @pytest.mark.parametrize(
@@ -189,6 +189,6 @@ def test_takes_time_in_proportion_to_the_text(text):
 
     def parsed():
         with suppress(StrictJsonError):
-            parse(text)
+            parse_strict(text)
 
     assert effort(parsed) < 5000

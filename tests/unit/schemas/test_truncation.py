@@ -1,6 +1,6 @@
 """How much of what is wrong is reported."""
 
-from nakadi.schemas.values import MOST_MESSAGE_CHARACTERS, first_that_fit
+from nakadi.schemas.values import MAX_MESSAGE_CHARACTERS, first_that_fit
 
 
 def test_short_lists_are_shown_whole():
@@ -11,6 +11,6 @@ def test_short_lists_are_shown_whole():
 def test_long_lists_end_somewhere():
     """Of endless faults the first are reported, at least one of them. (R158, R192, deviation)"""
     assert (
-        list(first_that_fit(iter(lambda: "x" * MOST_MESSAGE_CHARACTERS, None), str))
-        == ["x" * MOST_MESSAGE_CHARACTERS] * 2
+        list(first_that_fit(iter(lambda: "x" * MAX_MESSAGE_CHARACTERS, None), str))
+        == ["x" * MAX_MESSAGE_CHARACTERS] * 2
     )

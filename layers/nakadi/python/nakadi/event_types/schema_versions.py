@@ -23,7 +23,7 @@ from nakadi.ports.clock import Clock
 from nakadi.schemas.document import effective_schema
 from nakadi.schemas.evolution import next_schema
 from nakadi.schemas.limits import check_limits
-from nakadi.schemas.strict_json import StrictJsonError, parse
+from nakadi.schemas.strict_json import StrictJsonError, parse_strict
 from nakadi.schemas.submission import check_language, parse_submitted
 from nakadi.schemas.validation import compile_validator
 from nakadi.schemas.values import canonical_text
@@ -62,7 +62,7 @@ def check_schema(schema: SchemaDraft, wanted: EventType | EventTypeDraft) -> str
 
 def effective_schema_of(event_type: EventType) -> dict[str, Any]:
     """The schema that the events of a registered event type are validated with."""
-    return _effective_schema_from(parse(event_type.schema.text), event_type)
+    return _effective_schema_from(parse_strict(event_type.schema.text), event_type)
 
 
 def _effective_schema_from(tree: Mapping[str, Any], wanted: EventType | EventTypeDraft) -> dict[str, Any]:
@@ -183,7 +183,7 @@ def _required_schema_text(draft: SchemaDraft) -> str:
 
 def _parse_schema(text: str) -> Any:
     try:
-        return parse(text)
+        return parse_strict(text)
     except StrictJsonError as error:
         raise Invalid(f"schema must be a valid json: {error}") from error
 

@@ -23,7 +23,7 @@ from nakadi.model.outcomes import TooLarge, TryLater
 from nakadi.schemas import strict_json
 from nakadi.schemas.strict_json import (
     JSON_STRING,
-    Text,
+    JsonText,
     count_colons,
     holds_too_long_integer,
     memory_exceeds,
@@ -35,7 +35,7 @@ Event = dict[str, Any]
 
 # Values can be written down up to 254 levels deep. Lists around the batch take up those beyond the strict limit.
 _MAX_WRITE_DEPTH = 254
-_DEPTH_PADDING = _MAX_WRITE_DEPTH - strict_json.MAX_DEPTH - 1
+_DEPTH_PADDING = _MAX_WRITE_DEPTH - strict_json.MAX_JSON_DEPTH - 1
 _BRACKET_COUNTING_BYTES = 8192
 
 # A long body is parsed in pieces of this many bytes, and of this much memory by the estimate of `parsed_memory`.
@@ -139,7 +139,7 @@ class BatchPiece(Struct, frozen=True):
 class LongBatch:
     """The texts of events, parsed a piece at a time, and again whenever they are gone through."""
 
-    def __init__(self, texts: Sequence[Text], limits: BatchLimits) -> None:
+    def __init__(self, texts: Sequence[JsonText], limits: BatchLimits) -> None:
         self.received = texts
         self._piece_bounds = list(_piece_bounds(texts, limits))
 
@@ -189,7 +189,7 @@ class _EventsOfLongBatch(Sequence[Event]):
         return event
 
 
-def _piece_bounds(texts: Sequence[Text], limits: BatchLimits) -> Iterator[tuple[int, int]]:
+def _piece_bounds(texts: Sequence[JsonText], limits: BatchLimits) -> Iterator[tuple[int, int]]:
     """Where the pieces begin and end."""
     first = size = memory = 0
     for index, text in enumerate(texts):
@@ -204,7 +204,7 @@ def _piece_bounds(texts: Sequence[Text], limits: BatchLimits) -> Iterator[tuple[
         yield first, len(texts)
 
 
-def estimate_event_memory(index: int, text: Text, limits: BatchLimits) -> int:
+def estimate_event_memory(index: int, text: JsonText, limits: BatchLimits) -> int:
     """About how much memory an event takes once it is parsed; raises `TooLarge` if it may not be parsed at all."""
     if len(text) > max(MAX_PARSED_BYTES, limits.event_bytes):
         raise TooLarge(f"Event too large: {len(text)} bytes, max size is {limits.event_bytes} bytes")
@@ -218,7 +218,7 @@ def too_many_values_error(index: int) -> TooLarge:
     return TooLarge(f"The event at index {index} has too many values within it")
 
 
-def json_array_of(texts: Sequence[Text]) -> bytes:
+def json_array_of(texts: Sequence[JsonText]) -> bytes:
     return b"[%b]" % b",".join(texts)
 
 
@@ -243,7 +243,7 @@ def _serialize_events(events: list[Event], body: bytes) -> tuple[bytes, bool]:
     """The events as they are written here, and whether all integers are so small that every parser reads the same."""
     nested: list[Any] = events
     # What has few brackets is not too deep; counting them in a long body takes longer than these lists do.
-    is_flat = len(body) < _BRACKET_COUNTING_BYTES and body.count(b"{") + body.count(b"[") <= strict_json.MAX_DEPTH
+    is_flat = len(body) < _BRACKET_COUNTING_BYTES and body.count(b"{") + body.count(b"[") <= strict_json.MAX_JSON_DEPTH
     spare = 0 if is_flat else _DEPTH_PADDING
     for _ in range(spare):
         nested = [nested]
@@ -262,7 +262,7 @@ def _check_strict_json(events: list[Event], packed: bytes) -> None:
             raise NotStrictJson
 
 
-def _sizes_above(limit: int, texts: Iterable[Text | msgspec.Raw]) -> Mapping[int, int]:
+def _sizes_above(limit: int, texts: Iterable[JsonText | msgspec.Raw]) -> Mapping[int, int]:
     sizes = (memoryview(text).nbytes for text in texts)
     return {index: size for index, size in enumerate(sizes) if size > limit}
 

@@ -18,7 +18,7 @@ from nakadi.model.events import RecordLines
 from nakadi.model.outcomes import Malformed
 from nakadi.publishing.batch import ARRAY_DECODER, Batch, BatchPiece, WorkBudget
 from nakadi.publishing.outcome import BatchRejected, PublishingStep
-from nakadi.schemas.shapes import METADATA_BEGINNING, DecodedBatch, UsualMetadata
+from nakadi.schemas.shapes import METADATA_MEMBER_START, DecodedBatch, UsualMetadata
 from nakadi.schemas.values import Exhausted, NoSuchField, path_segments, text_of, value_at
 
 # Partitions -----------------------------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ def enriched_lines(
         lines = sent = _ENCODER.encode_lines(group)
         if stamp is not None:
             added = orjson.dumps({**stamp, "partition": str(partition)})[1:-1] + b","
-            lines = sent.replace(METADATA_BEGINNING, METADATA_BEGINNING + added)
+            lines = sent.replace(METADATA_MEMBER_START, METADATA_MEMBER_START + added)
             if len(lines) != len(sent) + len(group) * len(added):
                 return None
         found[partition] = RecordLines(lines[:-1], len(group))

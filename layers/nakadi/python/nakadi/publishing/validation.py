@@ -42,7 +42,7 @@ from nakadi.publishing.outcome import BatchRejected, PublishingStep, eid_of
 from nakadi.schemas import strict_json
 from nakadi.schemas.document import effective_schema
 from nakadi.schemas.formats import timestamp_problem
-from nakadi.schemas.strict_json import OBJECT, Text, parsed_memory
+from nakadi.schemas.strict_json import OBJECT_MEMORY, JsonText, parsed_memory
 from nakadi.schemas.validation import Validator
 from nakadi.schemas.values import Exhausted, NoSuchField, path_segments, text_of, value_at
 
@@ -57,7 +57,7 @@ LONG_BODY_BYTES = 1_000_000
 _MIN_AVERAGE_OBJECT_BYTES = 24
 # Finding the events in a body takes about a second for so many objects, if it cannot be done in the fast way.
 _MAX_OBJECTS = 1_000_000
-_MAX_BRACES = 2 * MAX_EVENT_MEMORY // OBJECT
+_MAX_BRACES = 2 * MAX_EVENT_MEMORY // OBJECT_MEMORY
 # What there is of each event beside its text and its parsed form: a view of the text at first, then a record.
 _EVENT_OVERHEAD_BYTES = 500
 # An event this large would hardly be stored, and the strict parser takes a second for it: long enough for a message.
@@ -140,7 +140,7 @@ def _read_fast(body: bytes, limits: BatchLimits) -> Batch:
     return _batch_from_texts(texts, limits)
 
 
-def _batch_from_texts(texts: Sequence[Text], limits: BatchLimits) -> Batch:
+def _batch_from_texts(texts: Sequence[JsonText], limits: BatchLimits) -> Batch:
     """A batch of these events; raises one of `PARSE_ERRORS` if they are not all strict JSON."""
     batch = LongBatch(texts, limits)
     if batch.is_one_piece:
@@ -150,7 +150,7 @@ def _batch_from_texts(texts: Sequence[Text], limits: BatchLimits) -> Batch:
     return batch
 
 
-def _split_strictly(body: bytes, limits: BatchLimits) -> Iterator[Text]:
+def _split_strictly(body: bytes, limits: BatchLimits) -> Iterator[JsonText]:
     """The texts of the events, with any commas between them; raises when one of them is not in order."""
     _check_utf8(body)
     first, last = _bounds_of_array(body)
@@ -222,7 +222,7 @@ def _position_after_closing_brace(body: bytes, at: int, last: int, number: int) 
     depth, at = 1, at + 1
     for _ in range(_MAX_BRACES):
         brace = _NEXT_BRACE.match(body, at, last)
-        if brace is None or depth > strict_json.MAX_DEPTH:
+        if brace is None or depth > strict_json.MAX_JSON_DEPTH:
             return None
         at = brace.end()
         depth += 1 if body[at - 1 : at] == b"{" else -1
@@ -243,7 +243,7 @@ def _strict_event_length(event: bytes) -> int:
     """How many bytes the strict parser reads as an event; raises `Malformed` with what is wrong if it is none."""
     text = event.decode(errors="ignore")  # it may have been cut in the middle of a character
     try:
-        end = strict_json.read(text)[1]
+        end = strict_json.parse_leading_value(text)[1]
     except strict_json.StrictJsonError as error:
         raise _malformed_body(str(error)) from error
     return len(text[:end].encode())
@@ -264,7 +264,7 @@ VALIDATION_TOO_LONG = (
 
 def effective_schema_of(event_type: EventType) -> dict[str, Any]:
     return effective_schema(
-        strict_json.parse(event_type.schema.text),
+        strict_json.parse_strict(event_type.schema.text),
         event_type=event_type.name,
         category=event_type.category,
         mode=event_type.compatibility_mode,

@@ -14,12 +14,12 @@ from typing import Any
 from msgspec import Struct
 
 from nakadi.schemas import nodes
-from nakadi.schemas.document import ROOT, RawSchema, SchemaDocument, SchemaPath, number_of_values
-from nakadi.schemas.nodes import Node, node_of
+from nakadi.schemas.document import ROOT_PATH, RawSchema, SchemaDocument, SchemaPath, count_schema_values
+from nakadi.schemas.nodes import SchemaNode, node_of
 from nakadi.schemas.values import spend_steps
 
 # Definitions that refer to each other several times unfold into more schemas than can be compared.
-MOST_STEPS = 100_000
+MAX_DIFF_STEPS = 100_000
 
 
 class ChangeKind(StrEnum):
@@ -57,23 +57,23 @@ class SchemaPair(Struct, frozen=True):
     new: RawSchema | None
     path: SchemaPath
     # By which references they were reached, if this is where a reference leads.
-    references: References | None = None
+    references: FollowedReferences | None = None
 
 
-Findings = Iterator[SchemaChange | SchemaPair]
-References = tuple[str, str]
+ChangesAndPairs = Iterator[SchemaChange | SchemaPair]
+FollowedReferences = tuple[str, str]
 
 
-def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[SchemaChange, ...]:
+def schema_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[SchemaChange, ...]:
     """All changes that are observed, in the order of the schema; raises `Exhausted` if that takes too long."""
-    return tuple(_Comparison(SchemaDocument.of(old), SchemaDocument.of(new)).changes())
+    return tuple(_SchemaComparison(SchemaDocument.of(old), SchemaDocument.of(new)).changes())
 
 
-class _Comparison:
+class _SchemaComparison:
     def __init__(self, old: SchemaDocument, new: SchemaDocument) -> None:
         self._old = old
         self._new = new
-        self._steps = [MOST_STEPS]
+        self._steps = [MAX_DIFF_STEPS]
 
     def changes(self) -> Iterator[SchemaChange]:
         """Follow the comparisons, innermost first.
@@ -82,46 +82,46 @@ class _Comparison:
         what many parts of a schema share is looked through once. Reached by a reference, a pair under way is another
         one than where it stands, so that what changed in it is reported twice.
         """
-        root = SchemaPair(self._old.root, self._new.root, ROOT)
+        root = SchemaPair(self._old.root, self._new.root, ROOT_PATH)
         stack = [_OpenComparison(root, ("", ""), self._compare)]
-        under_way = {stack[0].turn}
-        same: dict[Identity, SchemaPair] = {}
+        under_way = {stack[0].visit}
+        same: dict[PairIdentity, SchemaPair] = {}
         while stack:
             top = stack[-1]
             match next(top.found, None):
                 case None:
                     stack.pop()
-                    under_way.discard(top.turn)
+                    under_way.discard(top.visit)
                     if top.unchanged:
-                        same[_identity(top.pair)] = top.pair
+                        same[_pair_identity(top.pair)] = top.pair
                     elif stack:
                         stack[-1].unchanged = False
                 case SchemaChange() as change:
                     top.unchanged = False
                     yield change
-                case pair if _visit(pair, top.references) in under_way:
+                case pair if _pair_visit(pair, top.references) in under_way:
                     # Whether there is a change is known only further out.
                     top.unchanged = False
-                case pair if _identity(pair) not in same:
+                case pair if _pair_identity(pair) not in same:
                     stack.append(_OpenComparison(pair, top.references, self._compare))
-                    under_way.add(stack[-1].turn)
+                    under_way.add(stack[-1].visit)
 
-    def _compare(self, pair: SchemaPair) -> Findings:
-        spend_steps(self._steps, number_of_values(pair.old) + number_of_values(pair.new))
+    def _compare(self, pair: SchemaPair) -> ChangesAndPairs:
+        spend_steps(self._steps, count_schema_values(pair.old) + count_schema_values(pair.new))
         if pair.old is None or pair.new is None:
             if pair.old is not pair.new:
                 yield SchemaChange(ChangeKind.SCHEMA_REMOVED, pair.path)
             return
         old, new = node_of(pair.old, self._old.draft), node_of(pair.new, self._new.draft)
-        if nodes.says_nothing(old) and isinstance(new, nodes.Object):
+        if nodes.is_unrestricted(old) and isinstance(new, nodes.Object):
             old = nodes.empty_object_node(old.about)
         if not nodes.same_kind(old, new):
             yield SchemaChange(_kind_of_type_change(old, new), pair.path)
             return
         yield from _annotation_changes(old, new, pair.path)
-        yield from self._changes_of_content(old, new, pair.path)
+        yield from self._content_changes(old, new, pair.path)
 
-    def _changes_of_content(self, old: Node, new: Node, path: SchemaPath) -> Findings:
+    def _content_changes(self, old: SchemaNode, new: SchemaNode, path: SchemaPath) -> ChangesAndPairs:
         match old, new:
             case nodes.Reference(), nodes.Reference():
                 targets = self._old.target(old.reference), self._new.target(new.reference)
@@ -130,7 +130,7 @@ class _Comparison:
                 yield from _object_changes(old, new, path)
             case nodes.Array(), nodes.Array():
                 yield from _array_changes(old, new, path)
-            case nodes.Combined(), nodes.Combined():
+            case nodes.Combination(), nodes.Combination():
                 yield from _combination_changes(old, new, path)
             case nodes.String(), nodes.String():
                 yield from _string_changes(old, new, path)
@@ -140,37 +140,39 @@ class _Comparison:
                 yield SchemaChange(ChangeKind.ENUM_ARRAY_CHANGED, path / "enum")
 
 
-Identity = tuple[int, int]
-Turn = tuple[Identity, References]
+PairIdentity = tuple[int, int]
+PairVisit = tuple[PairIdentity, FollowedReferences]
 
 
-def _identity(pair: SchemaPair) -> Identity:
+def _pair_identity(pair: SchemaPair) -> PairIdentity:
     """Both schemas live as long as it is used, so that nothing else can have their numbers."""
     return id(pair.old), id(pair.new)
 
 
-def _visit(pair: SchemaPair, references: References) -> Turn:
+def _pair_visit(pair: SchemaPair, references: FollowedReferences) -> PairVisit:
     """A pair, and the references by which it was reached: its own, or those of the pair around it."""
-    return _identity(pair), pair.references or references
+    return _pair_identity(pair), pair.references or references
 
 
 class _OpenComparison:
     """A pair under way: what was found in it so far."""
 
-    def __init__(self, pair: SchemaPair, references: References, compared: Callable[[SchemaPair], Findings]) -> None:
+    def __init__(
+        self, pair: SchemaPair, references: FollowedReferences, compared: Callable[[SchemaPair], ChangesAndPairs]
+    ) -> None:
         self.pair = pair
         self.references = pair.references or references
-        self.turn = _visit(pair, references)
+        self.visit = _pair_visit(pair, references)
         self.found = compared(pair)
         self.unchanged = True
 
 
-def _kind_of_type_change(old: Node, new: Node) -> ChangeKind:
-    narrowed = nodes.says_nothing(old) and not nodes.says_nothing(new)
+def _kind_of_type_change(old: SchemaNode, new: SchemaNode) -> ChangeKind:
+    narrowed = nodes.is_unrestricted(old) and not nodes.is_unrestricted(new)
     return ChangeKind.TYPE_NARROWED if narrowed else ChangeKind.TYPE_CHANGED
 
 
-def _annotation_changes(old: Node, new: Node, path: SchemaPath) -> Findings:
+def _annotation_changes(old: SchemaNode, new: SchemaNode, path: SchemaPath) -> ChangesAndPairs:
     if old.about.id != new.about.id:
         yield SchemaChange(ChangeKind.ID_CHANGED, path)
     if old.about.title != new.about.title:
@@ -179,7 +181,7 @@ def _annotation_changes(old: Node, new: Node, path: SchemaPath) -> Findings:
         yield SchemaChange(ChangeKind.DESCRIPTION_CHANGED, path)
 
 
-def _string_changes(old: nodes.String, new: nodes.String, path: SchemaPath) -> Findings:
+def _string_changes(old: nodes.String, new: nodes.String, path: SchemaPath) -> ChangesAndPairs:
     if old.max_length != new.max_length:
         yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, path / "maxLength")
     elif old.min_length != new.min_length:
@@ -188,7 +190,7 @@ def _string_changes(old: nodes.String, new: nodes.String, path: SchemaPath) -> F
         yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, path / "pattern")
 
 
-def _number_changes(old: nodes.Number, new: nodes.Number, path: SchemaPath) -> Findings:
+def _number_changes(old: nodes.Number, new: nodes.Number, path: SchemaPath) -> ChangesAndPairs:
     if not _same_number(old.maximum, new.maximum):
         yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, path / "maximum")
     elif not _same_number(old.minimum, new.minimum):
@@ -202,7 +204,7 @@ def _same_number(old: float | None, new: float | None) -> bool:
     return old == new and type(old) is type(new)
 
 
-def _combination_changes(old: nodes.Combined, new: nodes.Combined, path: SchemaPath) -> Findings:
+def _combination_changes(old: nodes.Combination, new: nodes.Combination, path: SchemaPath) -> ChangesAndPairs:
     if len(old.members) != len(new.members):
         yield SchemaChange(ChangeKind.SUB_SCHEMA_CHANGED, path)
     elif old.criterion != new.criterion:
@@ -211,12 +213,12 @@ def _combination_changes(old: nodes.Combined, new: nodes.Combined, path: SchemaP
         yield from _pairs_in_order(old.members, new.members, path / old.criterion)
 
 
-def _pairs_in_order(old: tuple[RawSchema, ...], new: tuple[RawSchema, ...], path: SchemaPath) -> Findings:
+def _pairs_in_order(old: tuple[RawSchema, ...], new: tuple[RawSchema, ...], path: SchemaPath) -> ChangesAndPairs:
     for index, (left, right) in enumerate(zip(old, new, strict=True)):
         yield SchemaPair(left, right, path / str(index))
 
 
-def _object_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> Findings:
+def _object_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> ChangesAndPairs:
     yield from _property_changes(old, new, path / "properties")
     yield from _name_dependency_changes(old, new, path / "dependencies")
     yield from _schema_dependency_changes(old, new, path / "dependencies")
@@ -228,7 +230,7 @@ def _object_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> F
         yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, path / "minProperties")
 
 
-def _property_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> Findings:
+def _property_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> ChangesAndPairs:
     for name, schema in old.properties.items():
         if name in new.properties:
             yield SchemaPair(schema, new.properties[name], path / name)
@@ -238,13 +240,13 @@ def _property_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) ->
         yield SchemaChange(ChangeKind.PROPERTIES_ADDED, path)
 
 
-def _name_dependency_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> Findings:
+def _name_dependency_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> ChangesAndPairs:
     for name, needed in old.name_dependencies.items():
         if name not in new.name_dependencies or set(needed) != set(new.name_dependencies[name]):
             yield SchemaChange(ChangeKind.DEPENDENCY_ARRAY_CHANGED, path / name)
 
 
-def _schema_dependency_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> Findings:
+def _schema_dependency_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> ChangesAndPairs:
     if old.schema_dependencies.keys() != new.schema_dependencies.keys():
         yield SchemaChange(ChangeKind.DEPENDENCY_SCHEMA_CHANGED, path)
         return
@@ -252,7 +254,7 @@ def _schema_dependency_changes(old: nodes.Object, new: nodes.Object, path: Schem
         yield SchemaPair(schema, new.schema_dependencies[name], path / name)
 
 
-def _additional_property_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> Findings:
+def _additional_property_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> ChangesAndPairs:
     before, after = old.additional_properties, new.additional_properties
     if (before is False) is not (after is False):
         yield SchemaChange(ChangeKind.ADDITIONAL_PROPERTIES_CHANGED, path)
@@ -266,14 +268,14 @@ def _schema_or_none(additional: RawSchema) -> RawSchema | None:
     return None if isinstance(additional, bool) else additional
 
 
-def _required_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> Findings:
+def _required_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> ChangesAndPairs:
     if not set(old.required) <= set(new.required):
         yield SchemaChange(ChangeKind.REQUIRED_ARRAY_CHANGED, path)
     elif len(new.required) > len(old.required):
         yield SchemaChange(ChangeKind.REQUIRED_ARRAY_EXTENDED, path)
 
 
-def _array_changes(old: nodes.Array, new: nodes.Array, path: SchemaPath) -> Findings:
+def _array_changes(old: nodes.Array, new: nodes.Array, path: SchemaPath) -> ChangesAndPairs:
     yield SchemaPair(old.items, new.items, path / "items")
     if len(old.item_list) != len(new.item_list):
         yield SchemaChange(ChangeKind.NUMBER_OF_ITEMS_CHANGED, path)
@@ -288,7 +290,7 @@ def _array_changes(old: nodes.Array, new: nodes.Array, path: SchemaPath) -> Find
         yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, path / "uniqueItems")
 
 
-def _additional_item_changes(old: nodes.Array, new: nodes.Array, path: SchemaPath) -> Findings:
+def _additional_item_changes(old: nodes.Array, new: nodes.Array, path: SchemaPath) -> ChangesAndPairs:
     if _permits_additional_items(old) is not _permits_additional_items(new):
         yield SchemaChange(ChangeKind.ADDITIONAL_ITEMS_CHANGED, path)
     else:

@@ -42,7 +42,7 @@ class SchemaPath(Struct, frozen=True):
             f"/{quote_plus(step, safe='*', errors='replace').replace('~', '%7E')}" for step in self._all_steps()
         )
 
-    def down(self, steps: Iterable[str]) -> SchemaPath:
+    def append_steps(self, steps: Iterable[str]) -> SchemaPath:
         """The path that these steps lead to from here."""
         path = self
         for step in steps:
@@ -58,7 +58,7 @@ class SchemaPath(Struct, frozen=True):
         return steps[::-1]
 
 
-ROOT = SchemaPath()
+ROOT_PATH = SchemaPath()
 
 
 def escaped_step(step: str) -> str:
@@ -138,28 +138,33 @@ def value_at_step(value: Any, step: str) -> Any:
 
 
 # Where the schemas within a schema stand: under names, in a list, or alone (though `items` may also be a list).
-NAMED = ("properties", "patternProperties", "dependencies")
-COMBINATORS = ("allOf", "anyOf", "oneOf")
-ALONE = ("items", "additionalItems", "additionalProperties", "not")
-ALONE_SINCE = {
+KEYWORDS_WITH_NAMED_SCHEMAS = ("properties", "patternProperties", "dependencies")
+COMBINATOR_KEYWORDS = ("allOf", "anyOf", "oneOf")
+KEYWORDS_WITH_ONE_SCHEMA = ("items", "additionalItems", "additionalProperties", "not")
+ADDED_KEYWORDS_BY_DRAFT = {
     Draft.FOUR: (),
     Draft.SIX: ("contains", "propertyNames"),
     Draft.SEVEN: ("contains", "propertyNames", "if", "then", "else"),
 }
 
 # A schema under one of these applies to the very same value as the schema around it.
-IN_PLACE = frozenset({*COMBINATORS, "dependencies", "not", "if", "then", "else"})
+SAME_VALUE_KEYWORDS = frozenset({*COMBINATOR_KEYWORDS, "dependencies", "not", "if", "then", "else"})
 
 
 def keywords_with_schemas(draft: Draft) -> tuple[str, ...]:
-    return (*NAMED, *COMBINATORS, *ALONE, *ALONE_SINCE[draft])
+    return (
+        *KEYWORDS_WITH_NAMED_SCHEMAS,
+        *COMBINATOR_KEYWORDS,
+        *KEYWORDS_WITH_ONE_SCHEMA,
+        *ADDED_KEYWORDS_BY_DRAFT[draft],
+    )
 
 
 def subschemas(schema: Mapping[str, Any], draft: Draft) -> Iterator[tuple[str, tuple[str, ...], Any]]:
     """What stands where a schema may stand right inside this one: the keyword, the way behind it, and the value."""
     for keyword in keywords_with_schemas(draft):
         match schema.get(keyword):
-            case dict() as named if keyword in NAMED:
+            case dict() as named if keyword in KEYWORDS_WITH_NAMED_SCHEMAS:
                 yield from ((keyword, (name,), value) for name, value in named.items())
             case list() as listed:
                 yield from ((keyword, (str(index),), value) for index, value in enumerate(listed))
@@ -169,7 +174,7 @@ def subschemas(schema: Mapping[str, Any], draft: Draft) -> Iterator[tuple[str, t
                 yield keyword, (), value
 
 
-def number_of_values(schema: Any) -> int:
+def count_schema_values(schema: Any) -> int:
     """What it takes to look at a schema without those within: its keywords and what they list.
 
     Allowed values are looked at with all that is in them, and a schema for several types becomes one for each.
@@ -178,29 +183,31 @@ def number_of_values(schema: Any) -> int:
         return 1
     keywords = 1 + sum(len(value) if isinstance(value, dict | list) else 1 for value in schema.values())
     types = schema.get("type")
-    return keywords * (1 + len(types) if isinstance(types, list) else 1) + _values_in(schema.get("enum"))
+    return keywords * (1 + len(types) if isinstance(types, list) else 1) + _count_values(schema.get("enum"))
 
 
-def _values_in(value: Any) -> int:
+def _count_values(value: Any) -> int:
     if isinstance(value, Mapping):
-        return len(value) + sum(map(_values_in, value.values()))
-    return len(value) + sum(map(_values_in, value)) if isinstance(value, list) else 0
+        return len(value) + sum(map(_count_values, value.values()))
+    return len(value) + sum(map(_count_values, value)) if isinstance(value, list) else 0
 
 
 SchemaAtPath = tuple[SchemaPath, Mapping[str, Any]]
 
 
-def reachable(document: SchemaDocument) -> Iterator[SchemaAtPath]:
+def reachable_schemas(document: SchemaDocument) -> Iterator[SchemaAtPath]:
     """Every schema in use, each once, an outer one before those within it."""
     seen: set[int] = set()
-    waiting: list[tuple[SchemaPath, Any]] = [(ROOT, document.root)]
+    waiting: list[tuple[SchemaPath, Any]] = [(ROOT_PATH, document.root)]
     while waiting:
         path, schema = waiting.pop()
         if not isinstance(schema, Mapping) or id(schema) in seen:
             continue
         seen.add(id(schema))
         yield path, schema
-        within = [((path / keyword).down(way), value) for keyword, way, value in subschemas(schema, document.draft)]
+        within = [
+            ((path / keyword).append_steps(way), value) for keyword, way, value in subschemas(schema, document.draft)
+        ]
         waiting.extend(reversed([*within, *referenced_schemas(schema, document)]))
 
 
@@ -210,7 +217,7 @@ def referenced_schemas(schema: Mapping[str, Any], document: SchemaDocument) -> l
 
 
 def _path_at(reference: str) -> SchemaPath:
-    return ROOT.down(steps_of(reference) or ())
+    return ROOT_PATH.append_steps(steps_of(reference) or ())
 
 
 # The effective schema: what a whole event has to look like, metadata and envelope included ----------------------------
@@ -218,17 +225,17 @@ def _path_at(reference: str) -> SchemaPath:
 
 Schema = dict[str, Any]
 
-EID = "^[a-fA-F0-9]{8}-[a-fA-F0-9]{4}-[a-fA-F0-9]{4}-[a-fA-F0-9]{4}-[a-fA-F0-9]{12}$"
+EID_PATTERN = "^[a-fA-F0-9]{8}-[a-fA-F0-9]{4}-[a-fA-F0-9]{4}-[a-fA-F0-9]{4}-[a-fA-F0-9]{12}$"
 
-_ABOUT_OBJECTS = frozenset({"properties", "required", "minProperties", "maxProperties"})
-_ABOUT_ARRAYS = frozenset({"minItems", "maxItems", "uniqueItems", "items"})
-_ABOUT_ANYTHING = _ABOUT_OBJECTS | _ABOUT_ARRAYS | {*COMBINATORS, "$ref", "type"}
+_OBJECT_KEYWORDS = frozenset({"properties", "required", "minProperties", "maxProperties"})
+_ARRAY_KEYWORDS = frozenset({"minItems", "maxItems", "uniqueItems", "items"})
+_CONTENT_KEYWORDS = _OBJECT_KEYWORDS | _ARRAY_KEYWORDS | {*COMBINATOR_KEYWORDS, "$ref", "type"}
 
-_NAMED = frozenset({"properties", "patternProperties", "dependencies", "definitions"})
-_CLOSED_WITHIN = ("properties", "definitions", "dependencies", "items", *COMBINATORS)
+_NAMED_SCHEMA_KEYWORDS = frozenset({"properties", "patternProperties", "dependencies", "definitions"})
+_KEYWORDS_TO_CLOSE = ("properties", "definitions", "dependencies", "items", *COMBINATOR_KEYWORDS)
 
 # What a data event's envelope takes over from its owner's schema, since it means the document as a whole.
-_OF_THE_DOCUMENT = ("$schema", "definitions")
+_DOCUMENT_KEYWORDS = ("$schema", "definitions")
 
 
 def effective_schema(
@@ -247,18 +254,18 @@ def effective_schema(
         case Category.BUSINESS:
             return _with_metadata(body, metadata_schema(event_type, cleanup_policy))
         case Category.DATA:
-            return _in_envelope(body, metadata_schema(event_type, cleanup_policy))
+            return _data_event_envelope(body, metadata_schema(event_type, cleanup_policy))
 
 
 def metadata_schema(event_type: str, cleanup_policy: CleanupPolicy) -> Schema:
     properties: Schema = {
-        "eid": {"type": "string", "pattern": EID},
+        "eid": {"type": "string", "pattern": EID_PATTERN},
         "occurred_at": {"type": "string"},
         "event_type": {"type": "string", "enum": [event_type]},
         "partition": {"type": "string"},
         "flow_id": {"type": "string"},
         "span_ctx": {"type": "object", "additionalProperties": {"type": "string"}},
-        "parent_eids": {"type": "array", "items": {"type": "string", "pattern": EID}},
+        "parent_eids": {"type": "array", "items": {"type": "string", "pattern": EID_PATTERN}},
     }
     required = ["eid", "occurred_at"]
     if cleanup_policy.compacts:
@@ -284,12 +291,12 @@ def _with_root_resolved(schema: Schema) -> Schema:
         seen.add(target["$ref"])
         found = document.target(target["$ref"])
         target = dict(found) if isinstance(found, Mapping) else {}
-    return {keyword: schema[keyword] for keyword in _OF_THE_DOCUMENT if keyword in schema} | target
+    return {keyword: schema[keyword] for keyword in _DOCUMENT_KEYWORDS if keyword in schema} | target
 
 
-def _in_envelope(schema: Schema, metadata: Schema) -> Schema:
-    moved = _moved_references(schema)
-    data = {keyword: value for keyword, value in moved.items() if keyword not in _OF_THE_DOCUMENT}
+def _data_event_envelope(schema: Schema, metadata: Schema) -> Schema:
+    moved = _with_references_moved(schema)
+    data = {keyword: value for keyword, value in moved.items() if keyword not in _DOCUMENT_KEYWORDS}
     envelope: Schema = {
         "type": "object",
         "additionalProperties": False,
@@ -301,10 +308,10 @@ def _in_envelope(schema: Schema, metadata: Schema) -> Schema:
         },
         "required": ["metadata", "data_type", "data_op", "data"],
     }
-    return {keyword: moved[keyword] for keyword in _OF_THE_DOCUMENT if keyword in moved} | envelope
+    return {keyword: moved[keyword] for keyword in _DOCUMENT_KEYWORDS if keyword in moved} | envelope
 
 
-def _moved_references(schema: Schema) -> Schema:
+def _with_references_moved(schema: Schema) -> Schema:
     """References go on pointing at what they pointed at before the schema moved to where the data is."""
     keywords = ("definitions", *keywords_with_schemas(SchemaDocument.of(schema).draft))
 
@@ -312,15 +319,13 @@ def _moved_references(schema: Schema) -> Schema:
         if not isinstance(value, dict):
             return value
         rebuilt = _with_subschemas_changed(value, keywords, moved)
-        return (
-            rebuilt | {"$ref": _moved_reference(rebuilt["$ref"])} if isinstance(rebuilt.get("$ref"), str) else rebuilt
-        )
+        return rebuilt | {"$ref": _move_reference(rebuilt["$ref"])} if isinstance(rebuilt.get("$ref"), str) else rebuilt
 
     root: Schema = moved(schema, "")
     return root
 
 
-def _moved_reference(reference: str) -> str:
+def _move_reference(reference: str) -> str:
     if reference == "#/definitions" or reference.startswith("#/definitions/"):
         return reference
     return f"#/properties/data{reference.removeprefix('#')}"
@@ -328,20 +333,20 @@ def _moved_reference(reference: str) -> str:
 
 def closed_schema(schema: Mapping[str, Any]) -> Schema:
     """The schema with every object and array in it closed to what it does not name."""
-    for combinator in COMBINATORS:
+    for combinator in COMBINATOR_KEYWORDS:
         if not isinstance(schema.get(combinator, []), list):
             raise Invalid(f'schema must be a valid json: JSONObject["{combinator}"] is not a JSONArray.')
-    closed = _with_subschemas_changed(schema, _CLOSED_WITHIN, _closed_within)
+    closed = _with_subschemas_changed(schema, _KEYWORDS_TO_CLOSE, _close_subschema)
     types = schema.get("type", [])
     named = types if isinstance(types, list) else [types]
-    if "object" in named or not _ABOUT_OBJECTS.isdisjoint(schema) or _ABOUT_ANYTHING.isdisjoint(schema):
+    if "object" in named or not _OBJECT_KEYWORDS.isdisjoint(schema) or _CONTENT_KEYWORDS.isdisjoint(schema):
         closed["additionalProperties"] = False
-    if "array" in named or not _ABOUT_ARRAYS.isdisjoint(schema):
+    if "array" in named or not _ARRAY_KEYWORDS.isdisjoint(schema):
         closed["additionalItems"] = False
     return closed
 
 
-def _closed_within(value: Any, place: str) -> Schema:
+def _close_subschema(value: Any, place: str) -> Schema:
     if not isinstance(value, dict):
         raise Invalid(f"schema must be a valid json: {place} is not a JSONObject.")
     return closed_schema(value)
@@ -354,9 +359,9 @@ def _with_subschemas_changed(
     rebuilt = dict(schema)
     for keyword in (each for each in keywords if each in schema):
         match schema[keyword]:
-            case dict() as named if keyword in _NAMED:
+            case dict() as named if keyword in _NAMED_SCHEMA_KEYWORDS:
                 rebuilt[keyword] = {name: change(each, f'JSONObject["{name}"]') for name, each in named.items()}
-            case list() as listed if keyword not in _NAMED:
+            case list() as listed if keyword not in _NAMED_SCHEMA_KEYWORDS:
                 rebuilt[keyword] = [change(each, f"JSONArray[{index}]") for index, each in enumerate(listed)]
             case dict() as alone:
                 rebuilt[keyword] = change(alone, f'JSONObject["{keyword}"]')

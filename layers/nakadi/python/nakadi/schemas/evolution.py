@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from nakadi.model.event_type import ChangeLevel, CompatibilityMode, EventType, Schema
 from nakadi.model.outcomes import IncompatibilityReason, IncompatibleSchema, Invalid
-from nakadi.schemas.diff import ChangeKind, SchemaChange, differences
-from nakadi.schemas.strict_json import parse
+from nakadi.schemas.diff import ChangeKind, SchemaChange, schema_differences
+from nakadi.schemas.strict_json import parse_strict
 from nakadi.schemas.values import Exhausted, first_that_fit
 
 _PATCH_CHANGES = frozenset({ChangeKind.DESCRIPTION_CHANGED, ChangeKind.TITLE_CHANGED})
@@ -19,7 +19,7 @@ _NARROWING_CHANGES = frozenset(
 )
 
 # What may come with a change of mode from `forward` to `compatible`, whatever its level.
-_WHEN_TIGHTENING = frozenset(
+_CHANGES_ALLOWED_WHEN_TIGHTENING = frozenset(
     {
         ChangeKind.DESCRIPTION_CHANGED,
         ChangeKind.TITLE_CHANGED,
@@ -30,7 +30,7 @@ _WHEN_TIGHTENING = frozenset(
     }
 )
 
-_MESSAGES: Mapping[ChangeKind, str] = {
+_REFUSAL_MESSAGES: Mapping[ChangeKind, str] = {
     ChangeKind.ID_CHANGED: "null",
     ChangeKind.TYPE_NARROWED: "schema types cannot be narrowed",
     ChangeKind.REQUIRED_ARRAY_EXTENDED: "required array changed",
@@ -62,14 +62,14 @@ def next_schema(current: EventType, text: str, mode: CompatibilityMode, now: dat
     step = _ModeChange(current.compatibility_mode, mode)
     refused = [each for each in changes if step.forbids(each.kind)]
     if refused:
-        raise _incompatible(refused, step)
+        raise _incompatible_schema_error(refused, step)
     version = current.schema.version.bumped_by(step.level(changes))
     return Schema(type=current.schema.type, text=text, version=version, created_at=now)
 
 
 def _differences(old: str, new: str) -> tuple[SchemaChange, ...]:
     try:
-        return differences(parse(old), parse(new))
+        return schema_differences(parse_strict(old), parse_strict(new))
     except Exhausted as error:
         raise Invalid("Invalid schema: it is too entangled to be compared with the one before it") from error
 
@@ -99,7 +99,7 @@ class _ModeChange(Struct, frozen=True):
         if self.before is CompatibilityMode.NONE:
             return False
         if self.tightens:
-            return kind not in _WHEN_TIGHTENING
+            return kind not in _CHANGES_ALLOWED_WHEN_TIGHTENING
         return level_of_change(kind, self.before) is ChangeLevel.MAJOR
 
     def level(self, changes: Iterable[SchemaChange]) -> ChangeLevel:
@@ -112,9 +112,9 @@ class _ModeChange(Struct, frozen=True):
         return f"mode `{self.before}`"
 
 
-def _incompatible(refused: Iterable[SchemaChange], step: _ModeChange) -> IncompatibleSchema:
+def _incompatible_schema_error(refused: Iterable[SchemaChange], step: _ModeChange) -> IncompatibleSchema:
     shown = tuple(first_that_fit(refused, lambda change: change.path.text))
-    listed = ", ".join(f"{each.path.text}: {_MESSAGES[each.kind]}" for each in shown)
+    listed = ", ".join(f"{each.path.text}: {_REFUSAL_MESSAGES[each.kind]}" for each in shown)
     return IncompatibleSchema(f"Invalid schema: {listed}", tuple(reason_against(each, str(step)) for each in shown))
 
 
@@ -217,12 +217,12 @@ _REASON_TEXTS: Mapping[ChangeKind, _ReasonTexts] = {
     ),
 }
 
-_ANYTHING_ELSE = _ReasonTexts("{The} changed", "Consumers may rely on it as it was", "Keep it as it was")
+_DEFAULT_REASON_TEXTS = _ReasonTexts("{The} changed", "Consumers may rely on it as it was", "Keep it as it was")
 
 
 def reason_against(change: SchemaChange, forbidden_by: str) -> IncompatibilityReason:
     """Why a change is refused; `forbidden_by` names what forbids it, such as a mode."""
-    words = _REASON_TEXTS.get(change.kind, _ANYTHING_ELSE)
+    words = _REASON_TEXTS.get(change.kind, _DEFAULT_REASON_TEXTS)
     name = change.path.step
     the = f"schema at {change.path.text}" if name else "root of the schema"
     places = {"the": f"the {the}", "The": f"The {the}", "name": name, "path": change.path.text}

@@ -13,11 +13,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from nakadi.schemas.document import COMBINATORS, Draft, RawSchema, SchemaDocument
+from nakadi.schemas.document import COMBINATOR_KEYWORDS, Draft, RawSchema, SchemaDocument
 from nakadi.schemas.formats import Patterns
 from nakadi.schemas.keywords import (
     KEYWORD_REASONS,
-    MOST_LINES,
+    MAX_LINES,
     VALUE_REASONS,
     SchemaViolation,
     combined_violation,
@@ -32,7 +32,7 @@ from nakadi.schemas.values import Exhausted, Steps, spend_steps
 Schema = Mapping[str, Any]
 
 # An event may be nested deeper than Python can call; violations so deep inside help no reader.
-_MOST_LEVELS = 100
+_MAX_LEVELS = 100
 
 # The first is enough for nearly every event, and takes milliseconds; the second for lists of thousands of objects.
 STEPS_OF_SHORT_EXPLANATION = 100_000
@@ -55,14 +55,14 @@ def explain_violations(document: SchemaDocument, patterns: Patterns, event: Any,
     """The violations of an event that is known not to be valid, as far as they are found with so many steps."""
     steps = [most_steps]
     try:
-        violation = _Explainer(document, patterns, steps).failure(document.root, event, "#")
+        violation = _ViolationExplainer(document, patterns, steps).find_violation(document.root, event, "#")
     except RecursionError:
         violation = None
-    text = NO_EXPLANATION if violation is None else "\n".join(islice(violation.lines(), MOST_LINES + 1))
+    text = NO_EXPLANATION if violation is None else "\n".join(islice(violation.lines(), MAX_LINES + 1))
     return Explanation(text, is_finished=steps[0] >= 0)
 
 
-class _Explainer:
+class _ViolationExplainer:
     def __init__(self, document: SchemaDocument, patterns: Patterns, steps: Steps) -> None:
         self._document = document
         self._patterns = patterns
@@ -71,27 +71,27 @@ class _Explainer:
         # Once something was not followed to its end, that no violation was found there says nothing.
         self._is_exhaustive = True
 
-    def failure(self, schema: RawSchema, value: Any, pointer: str) -> SchemaViolation | None:
+    def find_violation(self, schema: RawSchema, value: Any, pointer: str) -> SchemaViolation | None:
         """All violations of one schema as one; None when there is none, or none that is worth the search."""
-        return self._combined(self._violations(schema, value, pointer), pointer)
+        return self._combine_violations(self._violations(schema, value, pointer), pointer)
 
-    def _combined(self, violations: Iterator[SchemaViolation], pointer: str) -> SchemaViolation | None:
-        if self._level == _MOST_LEVELS or self._steps[0] < 0:
+    def _combine_violations(self, violations: Iterator[SchemaViolation], pointer: str) -> SchemaViolation | None:
+        if self._level == _MAX_LEVELS or self._steps[0] < 0:
             self._is_exhaustive = False
             return None
         self._level += 1
         try:
-            return combined_violation(pointer, self._collected(violations, pointer))
+            return combined_violation(pointer, self._collect_violations(violations, pointer))
         finally:
             self._level -= 1
 
-    def _collected(self, violations: Iterator[SchemaViolation], pointer: str) -> tuple[SchemaViolation, ...]:
+    def _collect_violations(self, violations: Iterator[SchemaViolation], pointer: str) -> tuple[SchemaViolation, ...]:
         """What is found before the steps run out is worth telling."""
         found = []
         try:
             # Deep inside, and under long names, a pointer is long, and is written anew for each place.
             spend_steps(self._steps, _STEPS_PER_SCHEMA + len(pointer) // 100)
-            for violation in islice(violations, MOST_LINES + 1):
+            for violation in islice(violations, MAX_LINES + 1):
                 found.append(violation)  # noqa: PERF402  # what is found stays found when the next raises
         except Exhausted:
             self._is_exhaustive = False
@@ -104,12 +104,12 @@ class _Explainer:
         elif "$ref" in schema:
             target = self._document.target(schema["$ref"])
             assert target is not None, "a schema is checked before events are"
-            yield from self._of_subschema(target, value, pointer)
+            yield from self._subschema_violations(target, value, pointer)
         else:
-            yield from _first_of(
+            yield from _first_violation(
                 self._violated_values(schema, value, pointer),
                 self._violated_keywords(schema, value, pointer),
-                self._negated(schema, value, pointer),
+                self._negation_violations(schema, value, pointer),
             )
 
     def _violated_values(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
@@ -121,34 +121,36 @@ class _Explainer:
 
     def _applies(self, keyword: str, schema: Schema) -> bool:
         """Whether the schema has the keyword, and its draft knows it."""
-        return keyword in schema and self._document.draft >= _SINCE.get(keyword, Draft.FOUR)
+        return keyword in schema and self._document.draft >= _DRAFT_OF_KEYWORD.get(keyword, Draft.FOUR)
 
     def _violated_keywords(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
-        combinator = next((each for each in COMBINATORS if each in schema), None)
+        combinator = next((each for each in COMBINATOR_KEYWORDS if each in schema), None)
         if combinator is None:
-            yield from self._beside_combinator(schema, value, pointer)
+            yield from self._violations_beside_combinator(schema, value, pointer)
         elif not any(self._applies(each, schema) for each in _KEYWORDS_BESIDE_COMBINATOR):
             yield from _COMBINATOR_METHODS[combinator](self, schema, value, pointer)
         else:
             # What stands beside a combinator is one of two schemas, and the combinator is the other.
             pair = (
-                self._beside_combinator(schema, value, pointer),
+                self._violations_beside_combinator(schema, value, pointer),
                 _COMBINATOR_METHODS[combinator](self, schema, value, pointer),
             )
-            causes = _without_none(self._combined(each, pointer) for each in pair)
+            causes = _without_none(self._combine_violations(each, pointer) for each in pair)
             if causes:
                 yield SchemaViolation(pointer, _matches_only(len(pair) - len(causes), len(pair)), causes)
 
-    def _beside_combinator(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
+    def _violations_beside_combinator(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         """All that is neither a list of values nor a combinator."""
-        return _first_of(self._violated_types(schema, value, pointer), self._conditional(schema, value, pointer))
+        return _first_violation(
+            self._violated_types(schema, value, pointer), self._conditional_violations(schema, value, pointer)
+        )
 
     def _violated_types(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         """Several types are as many schemas, one of which has to fit."""
         types = schema.get("type")
         if isinstance(types, list):
             causes = _without_none(
-                self._combined(self._violated_type(each, schema, value, pointer), pointer) for each in types
+                self._combine_violations(self._violated_type(each, schema, value, pointer), pointer) for each in types
             )
             if len(causes) == len(types):
                 yield SchemaViolation(pointer, _matches_none(len(types)), causes)
@@ -172,8 +174,8 @@ class _Explainer:
             if self._applies(keyword, schema):
                 yield from violations(self, schema, value, pointer)
 
-    def _of_subschema(self, schema: RawSchema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
-        violation = self.failure(schema, value, pointer)
+    def _subschema_violations(self, schema: RawSchema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
+        violation = self.find_violation(schema, value, pointer)
         if violation is not None:
             yield violation
 
@@ -199,19 +201,19 @@ class _Explainer:
             yield SchemaViolation(pointer, f"#: {matching} subschemas matched instead of one", causes)
 
     def _violations_of_each(self, members: list[RawSchema], value: Any, pointer: str) -> tuple[SchemaViolation, ...]:
-        return _without_none(self.failure(each, value, pointer) for each in members)
+        return _without_none(self.find_violation(each, value, pointer) for each in members)
 
-    def _negated(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
-        if "not" in schema and self.failure(schema["not"], value, pointer) is None and self._is_exhaustive:
+    def _negation_violations(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
+        if "not" in schema and self.find_violation(schema["not"], value, pointer) is None and self._is_exhaustive:
             yield SchemaViolation(
                 pointer, f"subject must not be valid against schema {quoted_value(schema['not'], self._steps)}"
             )
 
-    def _conditional(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
+    def _conditional_violations(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         if not self._applies("if", schema):
             return
-        refused = self.failure(schema["if"], value, pointer)
-        cause = self.failure(schema.get("else" if refused else "then", True), value, pointer)
+        refused = self.find_violation(schema["if"], value, pointer)
+        cause = self.find_violation(schema.get("else" if refused else "then", True), value, pointer)
         if cause is None or not self._is_exhaustive:
             return
         if refused is None:
@@ -234,15 +236,15 @@ class _Explainer:
             spend_steps(self._steps, len(schema["properties"]))
             for name, subschema in schema["properties"].items():
                 if name in value:
-                    yield from self._of_subschema(subschema, value[name], member_pointer(pointer, name))
+                    yield from self._subschema_violations(subschema, value[name], member_pointer(pointer, name))
 
     def pattern_properties(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         if isinstance(value, dict):
             spend_steps(self._steps, len(value) * _STEPS_PER_MEMBER)
             for name, each in value.items():
                 for pattern, subschema in schema["patternProperties"].items():
-                    if self._patterns.of(pattern).found_in(name, self._steps):
-                        yield from self._of_subschema(subschema, each, member_pointer(pointer, name))
+                    if self._patterns.of(pattern).is_found_in(name, self._steps):
+                        yield from self._subschema_violations(subschema, each, member_pointer(pointer, name))
 
     def additional_properties(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         if not isinstance(value, dict):
@@ -255,12 +257,12 @@ class _Explainer:
             if subschema is False:
                 yield SchemaViolation(pointer, f"extraneous key [{truncated_text(name)}] is not permitted")
             else:
-                yield from self._of_subschema(subschema, each, member_pointer(pointer, name))
+                yield from self._subschema_violations(subschema, each, member_pointer(pointer, name))
 
     def _is_known(self, schema: Schema, name: str) -> bool:
         patterns = schema.get("patternProperties", ())
         return name in schema.get("properties", ()) or any(
-            self._patterns.of(each).found_in(name, self._steps) for each in patterns
+            self._patterns.of(each).is_found_in(name, self._steps) for each in patterns
         )
 
     def name_dependencies(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
@@ -283,12 +285,12 @@ class _Explainer:
         spend_steps(self._steps, len(schema["dependencies"]))
         for name, needed in schema["dependencies"].items():
             if name in value and not isinstance(needed, list):
-                yield from self._of_subschema(needed, value, pointer)
+                yield from self._subschema_violations(needed, value, pointer)
 
     def property_names(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         if isinstance(value, dict):
             for name in value:
-                yield from self._of_subschema(schema["propertyNames"], name, member_pointer(pointer, name))
+                yield from self._subschema_violations(schema["propertyNames"], name, member_pointer(pointer, name))
 
     # Arrays
 
@@ -298,7 +300,7 @@ class _Explainer:
         items = schema["items"]
         subschemas = items if isinstance(items, list) else repeat(items)
         for place, (subschema, item) in enumerate(zip(subschemas, value, strict=False)):
-            yield from self._of_subschema(subschema, item, f"{pointer}/{place}")
+            yield from self._subschema_violations(subschema, item, f"{pointer}/{place}")
 
     def additional_items(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         items, subschema = schema.get("items"), schema["additionalItems"]
@@ -308,16 +310,18 @@ class _Explainer:
             yield SchemaViolation(pointer, f"expected: [{len(items)}] array items, found: [{len(value)}]")
         else:
             for place in range(len(items), len(value)):
-                yield from self._of_subschema(subschema, value[place], f"{pointer}/{place}")
+                yield from self._subschema_violations(subschema, value[place], f"{pointer}/{place}")
 
     def contains(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         if isinstance(value, list):
-            failures = (self.failure(schema["contains"], item, f"{pointer}/{at}") for at, item in enumerate(value))
+            failures = (
+                self.find_violation(schema["contains"], item, f"{pointer}/{at}") for at, item in enumerate(value)
+            )
             if all(each is not None for each in failures):
                 yield SchemaViolation(pointer, "expected at least one array item to match 'contains' schema")
 
 
-def _first_of(*alternatives: Iterator[SchemaViolation]) -> Iterator[SchemaViolation]:
+def _first_violation(*alternatives: Iterator[SchemaViolation]) -> Iterator[SchemaViolation]:
     """The violations of the first alternative that has any: to clients, the others do not matter beside it."""
     for violations in alternatives:
         found = next(violations, None)
@@ -342,28 +346,28 @@ def _matches_only(matching: int, number: int) -> str:
     return f"#: only {matching} subschema matches out of {number}"
 
 
-_Method = Callable[[_Explainer, Schema, Any, str], Iterator[SchemaViolation]]
+_KeywordMethod = Callable[[_ViolationExplainer, Schema, Any, str], Iterator[SchemaViolation]]
 
-_COMBINATOR_METHODS: Mapping[str, _Method] = {
-    "allOf": _Explainer.all_of,
-    "anyOf": _Explainer.any_of,
-    "oneOf": _Explainer.one_of,
+_COMBINATOR_METHODS: Mapping[str, _KeywordMethod] = {
+    "allOf": _ViolationExplainer.all_of,
+    "anyOf": _ViolationExplainer.any_of,
+    "oneOf": _ViolationExplainer.one_of,
 }
 
 # In the order in which they are reported.
-_KEYWORDS_ABOUT_MEMBERS: tuple[tuple[str, _Method], ...] = (
-    ("required", _Explainer.required),
-    ("propertyNames", _Explainer.property_names),
-    ("dependencies", _Explainer.name_dependencies),
-    ("additionalProperties", _Explainer.additional_properties),
-    ("patternProperties", _Explainer.pattern_properties),
-    ("dependencies", _Explainer.schema_dependencies),
-    ("properties", _Explainer.properties),
-    ("items", _Explainer.items),
-    ("additionalItems", _Explainer.additional_items),
-    ("contains", _Explainer.contains),
+_KEYWORDS_ABOUT_MEMBERS: tuple[tuple[str, _KeywordMethod], ...] = (
+    ("required", _ViolationExplainer.required),
+    ("propertyNames", _ViolationExplainer.property_names),
+    ("dependencies", _ViolationExplainer.name_dependencies),
+    ("additionalProperties", _ViolationExplainer.additional_properties),
+    ("patternProperties", _ViolationExplainer.pattern_properties),
+    ("dependencies", _ViolationExplainer.schema_dependencies),
+    ("properties", _ViolationExplainer.properties),
+    ("items", _ViolationExplainer.items),
+    ("additionalItems", _ViolationExplainer.additional_items),
+    ("contains", _ViolationExplainer.contains),
 )
 
 _KEYWORDS_BESIDE_COMBINATOR = ("type", "if", *KEYWORD_REASONS, *(keyword for keyword, _ in _KEYWORDS_ABOUT_MEMBERS))
 
-_SINCE = {"const": Draft.SIX, "propertyNames": Draft.SIX, "contains": Draft.SIX, "if": Draft.SEVEN}
+_DRAFT_OF_KEYWORD = {"const": Draft.SIX, "propertyNames": Draft.SIX, "contains": Draft.SIX, "if": Draft.SEVEN}

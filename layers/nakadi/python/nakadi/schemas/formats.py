@@ -23,17 +23,17 @@ from nakadi.schemas.values import STEPS_PER_SECOND, Steps, spend_steps
 
 # Moments --------------------------------------------------------------------------------------------------------------
 
-_USUAL_TEXT = (
+_USUAL_TIMESTAMP_TEXT = (
     r"\d{4}-"
     r"(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|02-(?:0[1-9]|1\d|2[0-8]))"
     r"[Tt](?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{0,9})?"
     r"(?:[Zz]|[+-](?:(?:0\d|1[0-7]):[0-5]\d|18:00))"
 )
-is_usual_timestamp = re.compile(_USUAL_TEXT, re.ASCII).fullmatch
-USUAL_TIMESTAMP = rf"(?a)\A(?:{_USUAL_TEXT})\Z"
+is_usual_timestamp = re.compile(_USUAL_TIMESTAMP_TEXT, re.ASCII).fullmatch
+USUAL_TIMESTAMP_PATTERN = rf"(?a)\A(?:{_USUAL_TIMESTAMP_TEXT})\Z"
 """A pattern of texts that are moments. Some moments look otherwise."""
 
-_PARTS = tuple(
+_TIMESTAMP_PARTS = tuple(
     (name, re.compile(pattern, re.ASCII))
     for name, pattern in (
         ("year", r"\+\d{5,9}|-(?!0+-)\d{4,9}|\d{4}(?!\d)"),
@@ -50,9 +50,9 @@ _PARTS = tuple(
         ("offset", r"[Zz]|[+-]\d\d(?::[0-5]\d(?::[0-5]\d)?)?"),
     )
 )
-_WHOLE_OFFSET = re.compile(r"[Zz]|[+-]\d\d:\d\d", re.ASCII).fullmatch
+_matches_whole_offset = re.compile(r"[Zz]|[+-]\d\d:\d\d", re.ASCII).fullmatch
 
-_RANGES = (
+_TIMESTAMP_RANGES = (
     ("month", "MonthOfYear", range(1, 13), "1 - 12"),
     ("day", "DayOfMonth", range(1, 32), "1 - 28/31"),
     ("hour", "HourOfDay", range(24), "0 - 23"),
@@ -60,8 +60,8 @@ _RANGES = (
     ("second", "SecondOfMinute", range(60), "0 - 59"),
 )
 
-_MONTHS = tuple(name.upper() for name in calendar.month_name)
-_LONGEST_QUOTE = 64
+_MONTH_NAMES = tuple(name.upper() for name in calendar.month_name)
+_MAX_QUOTED_CHARACTERS = 64
 
 
 def timestamp_problem(text: str) -> str | None:
@@ -71,18 +71,18 @@ def timestamp_problem(text: str) -> str | None:
     found: dict[str, str] = {}
     reason = _malformed_timestamp(text, found) or _range_problem(found)
     if reason is not None:
-        return f"must be a valid date-time Text '{_quoted(text)}' could not be parsed{reason}"
-    return None if found["second"] and _WHOLE_OFFSET(found["offset"]) else "must be a valid date-time"
+        return f"must be a valid date-time Text '{_quote_timestamp(text)}' could not be parsed{reason}"
+    return None if found["second"] and _matches_whole_offset(found["offset"]) else "must be a valid date-time"
 
 
-def _quoted(text: str) -> str:
-    return text if len(text) <= _LONGEST_QUOTE else f"{text[:_LONGEST_QUOTE]}..."
+def _quote_timestamp(text: str) -> str:
+    return text if len(text) <= _MAX_QUOTED_CHARACTERS else f"{text[:_MAX_QUOTED_CHARACTERS]}..."
 
 
 def _malformed_timestamp(text: str, found: dict[str, str]) -> str | None:
     """The place where a text leaves the form of a moment; its parts are put into `found`."""
     at = 0
-    for name, pattern in _PARTS:
+    for name, pattern in _TIMESTAMP_PARTS:
         part = pattern.match(text, at)
         if part is None:
             return f" at index {at}"
@@ -92,7 +92,7 @@ def _malformed_timestamp(text: str, found: dict[str, str]) -> str | None:
 
 
 def _range_problem(found: dict[str, str]) -> str | None:
-    for name, field, values, valid_range in _RANGES:
+    for name, field, values, valid_range in _TIMESTAMP_RANGES:
         # A second comes with its colon and its fraction.
         value = int(found[name].removeprefix(":").partition(".")[0] or 0)
         if value not in values:
@@ -104,7 +104,7 @@ def _day_problem(year: int, month: int, day: int) -> str | None:
     if month == 2 and day == 29:
         return None if calendar.isleap(year) else f": Invalid date 'February 29' as '{year}' is not a leap year"
     # Any year that is not a leap year will do: the 29th of February is settled.
-    return None if day <= calendar.monthrange(2001, month)[1] else f": Invalid date '{_MONTHS[month]} {day}'"
+    return None if day <= calendar.monthrange(2001, month)[1] else f": Invalid date '{_MONTH_NAMES[month]} {day}'"
 
 
 def _offset_problem(offset: str) -> str | None:
@@ -116,29 +116,35 @@ def _offset_problem(offset: str) -> str | None:
 # The formats ----------------------------------------------------------------------------------------------------------
 
 # Letters of all scripts, between dots that may be those of other scripts as well. The last label is no number.
-_DOT = r"[.\u3002\uff0e\uff61]"
-_SYMBOL = r"(?:[A-Za-z0-9]|[^\x00-\x7f\u3002\uff0e\uff61])"
-_LABEL = rf"{_SYMBOL}(?:(?:{_SYMBOL}|-){{0,61}}{_SYMBOL})?"
-_HOSTNAME = re.compile(rf"(?:{_LABEL}{_DOT})*(?![0-9]){_LABEL}{_DOT}?").fullmatch
-_LONGEST_HOSTNAME = 253
+_HOSTNAME_DOT = r"[.\u3002\uff0e\uff61]"
+_HOSTNAME_CHARACTER = r"(?:[A-Za-z0-9]|[^\x00-\x7f\u3002\uff0e\uff61])"
+_HOSTNAME_LABEL = rf"{_HOSTNAME_CHARACTER}(?:(?:{_HOSTNAME_CHARACTER}|-){{0,61}}{_HOSTNAME_CHARACTER})?"
+_matches_hostname = re.compile(
+    rf"(?:{_HOSTNAME_LABEL}{_HOSTNAME_DOT})*(?![0-9]){_HOSTNAME_LABEL}{_HOSTNAME_DOT}?"
+).fullmatch
+_MAX_HOSTNAME_LENGTH = 253
 
 # A mailbox: words of ordinary characters between single dots, or anything in quotes.
-_WORD = r"[^\s\x00-\x1f\x7f()<>@,;:\\\".\[\]]+"
-_LOCAL_PART = re.compile(rf"{_WORD}(?:\.{_WORD})*|\"(?:[^\"\\\x00-\x1f\x7f]|\\[^\x00-\x1f\x7f])*\"").fullmatch
-_LETTERS = r"[^\W_](?:[\w-]{0,61}[^\W_])?"
-_MAIL_DOMAIN = re.compile(rf"{_LETTERS}(?:\.{_LETTERS})*\.(?:[^\W\d_]{{2,63}}|xn--[A-Za-z0-9-]{{1,59}})").fullmatch
-_LONGEST_LOCAL_PART = 64
-_LONGEST_MAIL_ADDRESS = 320
+_MAIL_WORD = r"[^\s\x00-\x1f\x7f()<>@,;:\\\".\[\]]+"
+_matches_local_part = re.compile(
+    rf"{_MAIL_WORD}(?:\.{_MAIL_WORD})*|\"(?:[^\"\\\x00-\x1f\x7f]|\\[^\x00-\x1f\x7f])*\""
+).fullmatch
+_MAIL_LABEL = r"[^\W_](?:[\w-]{0,61}[^\W_])?"
+_matches_mail_domain = re.compile(
+    rf"{_MAIL_LABEL}(?:\.{_MAIL_LABEL})*\.(?:[^\W\d_]{{2,63}}|xn--[A-Za-z0-9-]{{1,59}})"
+).fullmatch
+_MAX_LOCAL_PART_LENGTH = 64
+_MAX_MAIL_ADDRESS_LENGTH = 320
 
 # RFC 3986, with letters of all scripts, and with references relative to an unknown base.
-_ESCAPED = "%[0-9A-Fa-f]{2}"
-_OTHER = r"[^\x00-\x7f\x80-\x9f\s]"
-_IN_PATH = rf"(?:[A-Za-z0-9_.!~*'();:@&=+$,/-]|{_ESCAPED}|{_OTHER})"
-_IN_QUERY = rf"(?:[A-Za-z0-9_.!~*'();:@&=+$,/?\[\]-]|{_ESCAPED}|{_OTHER})"
-_AUTHORITY = rf"(?:(?:[A-Za-z0-9_.!~*'();:@&=+$,-]|{_ESCAPED}|{_OTHER})*(?:\[[0-9A-Fa-f:.]+\](?::[0-9]*)?)?)"
-_URI = re.compile(
+_ESCAPE = "%[0-9A-Fa-f]{2}"
+_NON_ASCII = r"[^\x00-\x7f\x80-\x9f\s]"
+_URI_PATH_CHARACTER = rf"(?:[A-Za-z0-9_.!~*'();:@&=+$,/-]|{_ESCAPE}|{_NON_ASCII})"
+_URI_QUERY_CHARACTER = rf"(?:[A-Za-z0-9_.!~*'();:@&=+$,/?\[\]-]|{_ESCAPE}|{_NON_ASCII})"
+_URI_AUTHORITY = rf"(?:(?:[A-Za-z0-9_.!~*'();:@&=+$,-]|{_ESCAPE}|{_NON_ASCII})*(?:\[[0-9A-Fa-f:.]+\](?::[0-9]*)?)?)"
+_matches_uri = re.compile(
     rf"(?:[A-Za-z][A-Za-z0-9+.-]*:(?=[^#])|(?![^/?#]*:))"
-    rf"(?://(?=[^?#]){_AUTHORITY}(?=[/?#]|\Z)|(?!//)){_IN_PATH}*(?:\?{_IN_QUERY}*)?(?:#{_IN_QUERY}*)?"
+    rf"(?://(?=[^?#]){_URI_AUTHORITY}(?=[/?#]|\Z)|(?!//)){_URI_PATH_CHARACTER}*(?:\?{_URI_QUERY_CHARACTER}*)?(?:#{_URI_QUERY_CHARACTER}*)?"
 ).fullmatch
 
 # ISO 4217: what is in use, and what was: an event about the past keeps its currency.
@@ -161,7 +167,7 @@ CURRENCIES = frozenset(
 
 
 def _uri_problem(text: str) -> str | None:
-    return None if _URI(text) else f"[{text}] is not a valid URI"
+    return None if _matches_uri(text) else f"[{text}] is not a valid URI"
 
 
 def _email_problem(text: str) -> str | None:
@@ -169,14 +175,14 @@ def _email_problem(text: str) -> str | None:
 
 
 def _is_mail_address(text: str) -> bool:
-    if len(text) > _LONGEST_MAIL_ADDRESS:
+    if len(text) > _MAX_MAIL_ADDRESS_LENGTH:
         return False
     local, at, domain = text.rpartition("@")
-    if not at or len(local) > _LONGEST_LOCAL_PART or not _LOCAL_PART(local):
+    if not at or len(local) > _MAX_LOCAL_PART_LENGTH or not _matches_local_part(local):
         return False
     if domain.startswith("[") and domain.endswith("]"):
         return _is_address(domain[1:-1].removeprefix("IPv6:"))
-    return _MAIL_DOMAIN(domain) is not None
+    return _matches_mail_domain(domain) is not None
 
 
 def _ipv4_problem(text: str) -> str | None:
@@ -202,7 +208,7 @@ def _is_address(text: str, version: int | None = None) -> bool:
 
 
 def _hostname_problem(text: str) -> str | None:
-    fits = len(text) <= _LONGEST_HOSTNAME and _HOSTNAME(text)
+    fits = len(text) <= _MAX_HOSTNAME_LENGTH and _matches_hostname(text)
     return None if fits else f"[{text}] is not a valid hostname"
 
 
@@ -210,7 +216,7 @@ def _currency_problem(text: str) -> str | None:
     return None if text in CURRENCIES else f"[{text}] is not a valid alphabetic ISO 4217 currency code"
 
 
-FORMATS: Mapping[str, Callable[[str], str | None]] = {
+FORMAT_CHECKS: Mapping[str, Callable[[str], str | None]] = {
     "date-time": timestamp_problem,
     "uri": _uri_problem,
     "email": _email_problem,
@@ -222,31 +228,31 @@ FORMATS: Mapping[str, Callable[[str], str | None]] = {
 }
 
 # The rest look at a few hundred characters at most.
-UNBOUNDED = frozenset({"uri"})
+UNBOUNDED_FORMATS = frozenset({"uri"})
 
 
 # Patterns -------------------------------------------------------------------------------------------------------------
 
 
 # The bytes that RE2 may use for one pattern, for its instructions and for what it learns while it searches.
-_MEMORY = 256 * 1024
+_RE2_MEMORY = 256 * 1024
 
 # A repeated class of whole alphabets, as in `[\p{L} ]{1,100}`, needs more. It may have it if there is little else.
-_LARGE_MEMORY = 4 * 1024 * 1024
-_OPERATORS = re.compile(r"[{?*+|]")
-_MOST_OPERATORS_OF_LARGE = 6
-_TOO_LARGE = "pattern too large"
+_LARGE_RE2_MEMORY = 4 * 1024 * 1024
+_REPETITION_OPERATORS = re.compile(r"[{?*+|]")
+_MAX_OPERATORS_OF_LARGE = 6
+_PATTERN_TOO_LARGE = "pattern too large"
 
 # Of all patterns of one schema.
-MOST_INSTRUCTIONS = 100_000
-MOST_LARGE = 4
+MAX_PATTERN_INSTRUCTIONS = 100_000
+MAX_LARGE_PATTERNS = 4
 
 _VISITS_PER_STEP = 8
 _STEPS_PER_SEARCH = 30
 _STEPS_NOT_WORTH_MEASURING = 10_000
 
 # What RE2 says in its C++ form, and how its Java form puts it, which is what clients of the API know.
-_REASONS = {
+_JAVA_REASONS = {
     "bad repetition operator": "invalid nested repetition operator",
     "invalid named capture group": "invalid named capture",
     "invalid perl operator": "invalid or unsupported Perl syntax",
@@ -256,7 +262,7 @@ _REASONS = {
     "no argument for repetition operator": "missing argument to repetition operator",
     "trailing \\": "trailing backslash at end of expression",
 }
-_TRAILING = "trailing \\"
+_TRAILING_BACKSLASH = "trailing \\"
 
 
 class BadPattern(ValueError):
@@ -273,7 +279,7 @@ class Pattern:
         self.size: int = regexp.programsize
         self._search = regexp.search
 
-    def found_in(self, text: str, steps: Steps) -> bool:
+    def is_found_in(self, text: str, steps: Steps) -> bool:
         """Whether it occurs. A search that could take long is not begun without the steps for the worst case."""
         subject = text.encode("utf-8", "surrogatepass")
         worst = _STEPS_PER_SEARCH + len(subject) * self.size // _VISITS_PER_STEP
@@ -306,20 +312,20 @@ class Patterns:
         return self._compiled[text]
 
     def _check_total(self) -> None:
-        large = [each for each in self._compiled.values() if each.size > _MOST_OF_USUAL]
+        large = [each for each in self._compiled.values() if each.size > _MAX_CACHED_PATTERNS]
         usual = sum(each.size for each in self._compiled.values()) - sum(each.size for each in large)
-        if usual > MOST_INSTRUCTIONS or len(large) > MOST_LARGE:
+        if usual > MAX_PATTERN_INSTRUCTIONS or len(large) > MAX_LARGE_PATTERNS:
             raise BadPattern("patterns too large together")
 
 
 # Two thirds of the memory may hold instructions of 16 bytes.
-_MOST_OF_USUAL = _MEMORY * 2 // 3 // 16
+_MAX_CACHED_PATTERNS = _RE2_MEMORY * 2 // 3 // 16
 
 
 def compile_pattern(text: str) -> Pattern:
     """The pattern, or `BadPattern`."""
     try:
-        return Pattern(text, _regexp(text))
+        return Pattern(text, _compile_re2(text))
     except UnicodeEncodeError as error:
         raise BadPattern(f'invalid UTF-8 "{text[error.start]!a}"') from error
     except re2.error as error:
@@ -329,17 +335,20 @@ def compile_pattern(text: str) -> Pattern:
         re2.purge()
 
 
-def _regexp(text: str) -> re2._Regexp:
+def _compile_re2(text: str) -> re2._Regexp:
     try:
-        return re2.compile(text, _options(_MEMORY))
+        return re2.compile(text, _re2_options(_RE2_MEMORY))
     except re2.error as error:
-        if not _re2_message(error).startswith(_TOO_LARGE) or len(_OPERATORS.findall(text)) > _MOST_OPERATORS_OF_LARGE:
+        if (
+            not _re2_message(error).startswith(_PATTERN_TOO_LARGE)
+            or len(_REPETITION_OPERATORS.findall(text)) > _MAX_OPERATORS_OF_LARGE
+        ):
             raise
-        return re2.compile(text, _options(_LARGE_MEMORY))
+        return re2.compile(text, _re2_options(_LARGE_RE2_MEMORY))
 
 
 @cache
-def _options(memory: int) -> re2.Options:
+def _re2_options(memory: int) -> re2.Options:
     options = re2.Options()
     options.max_mem = memory
     options.never_capture = True
@@ -349,9 +358,9 @@ def _options(memory: int) -> re2.Options:
 
 def _reason_for_clients(error: re2.error) -> str:
     reason, colon, fragment = _re2_message(error).partition(": ")
-    if reason == _TRAILING:
+    if reason == _TRAILING_BACKSLASH:
         colon = ":"
-    reason = _REASONS.get(reason, reason)
+    reason = _JAVA_REASONS.get(reason, reason)
     # Looking behind begins like a name for a group, and that is as far as the Java form reads.
     fragment = "(?<" if fragment.startswith(("(?<=", "(?<!")) else fragment
     return f'{reason} "{fragment}"' if colon else reason

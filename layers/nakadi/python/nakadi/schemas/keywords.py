@@ -14,8 +14,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from nakadi.schemas.document import EID, Draft, escaped_step
-from nakadi.schemas.formats import FORMATS, UNBOUNDED, Patterns
+from nakadi.schemas.document import EID_PATTERN, Draft, escaped_step
+from nakadi.schemas.formats import FORMAT_CHECKS, UNBOUNDED_FORMATS, Patterns
 from nakadi.schemas.values import Steps, all_differ, equality_key, exact_fraction, is_multiple, spend_steps, text_of
 
 
@@ -58,10 +58,10 @@ class CodeCheck(Struct, frozen=True):
         return self.expression == "True"
 
 
-ALWAYS = CodeCheck("True", 0)
-NEVER = CodeCheck("False")
+ALWAYS_TRUE = CodeCheck("True", 0)
+NEVER_TRUE = CodeCheck("False")
 
-TYPES = {
+TYPE_CHECKS = {
     "array": "type({0}) is list",
     "boolean": "({0} is True or {0} is False)",
     "integer": "type({0}) is int",
@@ -71,17 +71,17 @@ TYPES = {
     "string": "type({0}) is str",
 }
 
-_OF_STRINGS = ("minLength", "maxLength", "pattern", "format")
-_OF_NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+_STRING_KEYWORDS = ("minLength", "maxLength", "pattern", "format")
+_NUMBER_KEYWORDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _COST_OF_MULTIPLE = 100
 _COST_OF_FORMAT = 40
 _STEPS_PER_CHARACTER = 2
 
 # Every event has one of these, and this is one and the same pattern: it cannot run wild, and `re` is nearer than RE2.
-_eid = re.compile(EID.strip("^$"), re.ASCII).fullmatch
+_matches_eid = re.compile(EID_PATTERN.strip("^$"), re.ASCII).fullmatch
 
 
-def check_of_scalar(schema: Schema, draft: Draft, value: str, constants: Constants) -> CodeCheck:
+def scalar_check(schema: Schema, draft: Draft, value: str, constants: Constants) -> CodeCheck:
     """What `type`, `enum`, `const` and the keywords for strings and numbers say about the variable `value`."""
     types = _as_list(schema.get("type", []))
     checks = [
@@ -90,13 +90,13 @@ def check_of_scalar(schema: Schema, draft: Draft, value: str, constants: Constan
         *_checks_for_types(types, ["string"], value, _string_checks(schema, value, constants)),
         *_checks_for_types(types, ["integer", "number"], value, _number_checks(schema, value, constants)),
     ]
-    return all_of(checks)
+    return all_checks(checks)
 
 
-def all_of(checks: list[CodeCheck]) -> CodeCheck:
+def all_checks(checks: list[CodeCheck]) -> CodeCheck:
     needed = [each for each in checks if not each.always]
     if not needed:
-        return ALWAYS
+        return ALWAYS_TRUE
     return CodeCheck(" and ".join(each.expression for each in needed), sum(each.cost for each in needed))
 
 
@@ -108,8 +108,8 @@ def _type_checks(is_given: bool, types: list[str], value: str) -> list[CodeCheck
     if not is_given:
         return []
     if not types:
-        return [NEVER]
-    tests = [TYPES[each].format(value) for each in types]
+        return [NEVER_TRUE]
+    tests = [TYPE_CHECKS[each].format(value) for each in types]
     return [CodeCheck(tests[0] if len(tests) == 1 else f"({' or '.join(tests)})")]
 
 
@@ -117,10 +117,11 @@ def _checks_for_types(types: list[str], group: list[str], value: str, checks: li
     """Checks that mean only one type of value are no matter to values of other types."""
     if not checks or (len(types) == 1 and types[0] in group):
         return checks
-    combined_violation = all_of(checks)
+    combined_violation = all_checks(checks)
     return [
         CodeCheck(
-            f"(not {TYPES[group[-1]].format(value)} or ({combined_violation.expression}))", combined_violation.cost + 1
+            f"(not {TYPE_CHECKS[group[-1]].format(value)} or ({combined_violation.expression}))",
+            combined_violation.cost + 1,
         )
     ]
 
@@ -141,18 +142,18 @@ def _equals_one_of(allowed: list[Any], value: str, constants: Constants, is_text
         tests.append(f"{value} == {constants.name_of_text(texts[0])}")
     elif texts:
         among = f"{value} in {constants.name_of_texts(texts)}"
-        tests.append(among if is_text else f"({TYPES['string'].format(value)} and {among})")
+        tests.append(among if is_text else f"({TYPE_CHECKS['string'].format(value)} and {among})")
     if others:
-        keys = frozenset(equality_key(each, [_ample_steps(each)]) for each in others)
+        keys = frozenset(equality_key(each, [_steps_to_compare(each)]) for each in others)
         tests.append(f"{constants.name_of(_key_is_in(keys))}({value}, steps)")
     return CodeCheck(f"({' or '.join(tests)})" if tests else "False", 1 + 10 * bool(others))
 
 
-def _ample_steps(value: Any) -> int:
+def _steps_to_compare(value: Any) -> int:
     """Steps that are enough to know a value of the schema."""
     if isinstance(value, dict):
-        return 4 * len(value) + sum(map(_ample_steps, value.values()))
-    return len(value) + sum(map(_ample_steps, value)) if isinstance(value, list) else 0
+        return 4 * len(value) + sum(map(_steps_to_compare, value.values()))
+    return len(value) + sum(map(_steps_to_compare, value)) if isinstance(value, list) else 0
 
 
 def _key_is_in(keys: frozenset[Any]) -> Callable[[Any, Steps], bool]:
@@ -160,21 +161,21 @@ def _key_is_in(keys: frozenset[Any]) -> Callable[[Any, Steps], bool]:
 
 
 def _string_checks(schema: Schema, value: str, constants: Constants) -> list[CodeCheck]:
-    return [_STRING_CHECKS[each](schema[each], value, constants) for each in _OF_STRINGS if each in schema]
+    return [_STRING_CHECKS[each](schema[each], value, constants) for each in _STRING_KEYWORDS if each in schema]
 
 
 def _pattern_check(text: str, value: str, constants: Constants) -> CodeCheck:
-    if text == EID:
-        return CodeCheck(f"{constants.name_of(_eid)}({value}) is not None", 5)
-    return CodeCheck(f"{constants.name_of(constants.patterns.of(text).found_in)}({value}, steps)")
+    if text == EID_PATTERN:
+        return CodeCheck(f"{constants.name_of(_matches_eid)}({value}) is not None", 5)
+    return CodeCheck(f"{constants.name_of(constants.patterns.of(text).is_found_in)}({value}, steps)")
 
 
 def _format_check(name: str, value: str, constants: Constants) -> CodeCheck:
-    if name not in FORMATS:
-        return ALWAYS
-    if name in UNBOUNDED:
-        return CodeCheck(f"{constants.name_of(_with_steps_spent(FORMATS[name]))}({value}, steps)")
-    return CodeCheck(f"{constants.name_of(FORMATS[name])}({value}) is None", _COST_OF_FORMAT)
+    if name not in FORMAT_CHECKS:
+        return ALWAYS_TRUE
+    if name in UNBOUNDED_FORMATS:
+        return CodeCheck(f"{constants.name_of(_with_steps_spent(FORMAT_CHECKS[name]))}({value}, steps)")
+    return CodeCheck(f"{constants.name_of(FORMAT_CHECKS[name])}({value}) is None", _COST_OF_FORMAT)
 
 
 def _with_steps_spent(problem_with: Callable[[str], str | None]) -> Callable[[str, Steps], bool]:
@@ -194,7 +195,7 @@ _STRING_CHECKS: Mapping[str, Callable[[Any, str, Constants], CodeCheck]] = {
 
 
 def _number_checks(schema: Schema, value: str, constants: Constants) -> list[CodeCheck]:
-    return [_NUMBER_CHECKS[each](schema, value, constants) for each in _OF_NUMBERS if each in schema]
+    return [_NUMBER_CHECKS[each](schema, value, constants) for each in _NUMBER_KEYWORDS if each in schema]
 
 
 def _bound_check(keyword: str, exclusive: str, sign: str) -> Callable[[Schema, str, Constants], CodeCheck]:
@@ -210,7 +211,7 @@ def _bound_check(keyword: str, exclusive: str, sign: str) -> Callable[[Schema, s
 def _exclusive_bound_check(keyword: str, sign: str) -> Callable[[Schema, str, Constants], CodeCheck]:
     def check(schema: Schema, value: str, constants: Constants) -> CodeCheck:
         bound = schema[keyword]
-        return ALWAYS if isinstance(bound, bool) else CodeCheck(f"{value} {sign} {constants.name_of(bound)}")
+        return ALWAYS_TRUE if isinstance(bound, bool) else CodeCheck(f"{value} {sign} {constants.name_of(bound)}")
 
     return check
 
@@ -232,13 +233,13 @@ _NUMBER_CHECKS: Mapping[str, Callable[[Schema, str, Constants], CodeCheck]] = {
 # Violations -----------------------------------------------------------------------------------------------------------
 
 
-MOST_LINES = 100
+MAX_LINES = 100
 
-_MOST_QUOTED = 1_000
+_MAX_QUOTED_CHARACTERS = 1_000
 _STEPS_PER_QUOTED_CHARACTER = 5
 _STEPS_PER_SORTED_NAME = 5
 
-_EXPECTED = {
+_EXPECTED_TYPE_TEXTS = {
     "array": "expected type: JSONArray",
     "boolean": "expected type: Boolean",
     "integer": "expected type: Number",
@@ -248,7 +249,14 @@ _EXPECTED = {
     "string": "expected type: String",
 }
 
-_FOUND = {bool: "Boolean", float: "Double", str: "String", list: "JSONArray", dict: "JSONObject", type(None): "Null"}
+_FOUND_TYPE_NAMES = {
+    bool: "Boolean",
+    float: "Double",
+    str: "String",
+    list: "JSONArray",
+    dict: "JSONObject",
+    type(None): "Null",
+}
 
 
 class SchemaViolation(Struct, frozen=True):
@@ -274,39 +282,43 @@ def combined_violation(pointer: str, violations: tuple[SchemaViolation, ...]) ->
     if len(violations) < 2:
         return violations[0] if violations else None
     count = sum(each.count for each in violations)
-    number = str(count) if count <= MOST_LINES else f"more than {MOST_LINES}"
+    number = str(count) if count <= MAX_LINES else f"more than {MAX_LINES}"
     return SchemaViolation(pointer, f"{number} schema violations found", violations)
 
 
 def type_mismatch(type_name: str, value: Any) -> str:
-    expected = "expected type: Integer" if type_name == "integer" and isinstance(value, float) else _EXPECTED[type_name]
+    expected = (
+        "expected type: Integer"
+        if type_name == "integer" and isinstance(value, float)
+        else _EXPECTED_TYPE_TEXTS[type_name]
+    )
     return f"{expected}, found: {_name_of_type(value)}"
 
 
 def _name_of_type(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return "Integer" if -(2**31) <= value < 2**31 else "Long"
-    return _FOUND[type(value)]
+    return _FOUND_TYPE_NAMES[type(value)]
 
 
 def member_pointer(pointer: str, name: str) -> str:
     """The place of a member of the object at `pointer`."""
-    return f"{pointer}/{truncated_text(escaped_step(name[: _MOST_QUOTED + 1]))}"
+    return f"{pointer}/{truncated_text(escaped_step(name[: _MAX_QUOTED_CHARACTERS + 1]))}"
 
 
 def quoted_value(value: Any, steps: Steps) -> str:
     """Texts as they are, objects and arrays as JSON, and numbers as Java writes them."""
-    room = [_MOST_QUOTED]
+    room = [_MAX_QUOTED_CHARACTERS]
     beginning = _truncated_value(value, room, steps)
-    spend_steps(steps, (_MOST_QUOTED - room[0]) * _STEPS_PER_QUOTED_CHARACTER)
+    spend_steps(steps, (_MAX_QUOTED_CHARACTERS - room[0]) * _STEPS_PER_QUOTED_CHARACTER)
     return truncated_text(text_of(beginning))
 
 
 def _truncated_value(value: Any, room: list[int], steps: Steps) -> Any:
     """A value that is written like this one as far as there is room, and is little more than that."""
     if isinstance(value, str):
-        room[0] -= min(len(value), _MOST_QUOTED + 1)
-        return value[: _MOST_QUOTED + 1]
+        room[0] -= min(len(value), _MAX_QUOTED_CHARACTERS + 1)
+        return value[: _MAX_QUOTED_CHARACTERS + 1]
     room[0] -= 1
     if isinstance(value, list):
         return [_truncated_value(each, room, steps) for each in takewhile(lambda _: room[0] >= 0, value)]
@@ -318,15 +330,15 @@ def _truncated_value(value: Any, room: list[int], steps: Steps) -> Any:
 
 
 def truncated_text(text: str) -> str:
-    return text if len(text) <= _MOST_QUOTED else f"{text[:_MOST_QUOTED]}…"
+    return text if len(text) <= _MAX_QUOTED_CHARACTERS else f"{text[:_MAX_QUOTED_CHARACTERS]}…"
 
 
 # Values that are not looked into --------------------------------------------------------------------------------------
 
-_Sized = str | list[Any] | dict[str, Any]
-Reason = Callable[[Schema, Any, Patterns, Steps], str | None]
+_ValueWithSize = str | list[Any] | dict[str, Any]
+ViolationReason = Callable[[Schema, Any, Patterns, Steps], str | None]
 
-_IS_A: Mapping[str, Callable[[Any], bool]] = {
+_TYPE_TESTS: Mapping[str, Callable[[Any], bool]] = {
     "array": lambda value: isinstance(value, list),
     "boolean": lambda value: isinstance(value, bool),
     "integer": lambda value: isinstance(value, int) and not isinstance(value, bool),
@@ -341,7 +353,7 @@ _STEPS_PER_MULTIPLE = 100
 
 
 def is_of_type(value: Any, type_name: str) -> bool:
-    return _IS_A[type_name](value)
+    return _TYPE_TESTS[type_name](value)
 
 
 def _enum_reason(schema: Schema, value: Any, _: Patterns, steps: Steps) -> str | None:
@@ -357,16 +369,16 @@ def _const_reason(schema: Schema, value: Any, _: Patterns, steps: Steps) -> str 
 
 
 def _pattern_reason(schema: Schema, value: Any, patterns: Patterns, steps: Steps) -> str | None:
-    if not isinstance(value, str) or patterns.of(schema["pattern"]).found_in(value, steps):
+    if not isinstance(value, str) or patterns.of(schema["pattern"]).is_found_in(value, steps):
         return None
     return f"string [{truncated_text(value)}] does not match pattern {truncated_text(schema['pattern'])}"
 
 
 def _format_reason(schema: Schema, value: Any, _: Patterns, steps: Steps) -> str | None:
-    if not isinstance(value, str) or schema["format"] not in FORMATS:
+    if not isinstance(value, str) or schema["format"] not in FORMAT_CHECKS:
         return None
     spend_steps(steps, len(value) * _STEPS_PER_CHARACTER)
-    problem = FORMATS[schema["format"]](value)
+    problem = FORMAT_CHECKS[schema["format"]](value)
     return None if problem is None else truncated_text(problem)
 
 
@@ -407,7 +419,9 @@ def _multiple_of_reason(schema: Schema, value: Any, _: Patterns, steps: Steps) -
     return f"{text_of(value)} is not a multiple of {text_of(schema['multipleOf'])}"
 
 
-def _size_reason(keyword: str, kind: type[_Sized], is_broken: Callable[[int, int], bool], words: str) -> Reason:
+def _size_reason(
+    keyword: str, kind: type[_ValueWithSize], is_broken: Callable[[int, int], bool], words: str
+) -> ViolationReason:
     def reason(schema: Schema, value: Any, _: Patterns, __: Steps) -> str | None:
         bound = schema[keyword]
         broken = isinstance(value, kind) and is_broken(len(value), bound)
@@ -422,10 +436,10 @@ def _unique_reason(schema: Schema, value: Any, _: Patterns, steps: Steps) -> str
 
 
 # The whole of what a schema says, in the eyes of clients: where the value is none of these, nothing else is reported.
-VALUE_REASONS: Mapping[str, Reason] = {"enum": _enum_reason, "const": _const_reason}
+VALUE_REASONS: Mapping[str, ViolationReason] = {"enum": _enum_reason, "const": _const_reason}
 
 # In the order in which they are reported.
-KEYWORD_REASONS: Mapping[str, Reason] = {
+KEYWORD_REASONS: Mapping[str, ViolationReason] = {
     "minLength": _size_reason("minLength", str, lt, "expected minLength: {}, actual: {}"),
     "maxLength": _size_reason("maxLength", str, gt, "expected maxLength: {}, actual: {}"),
     "pattern": _pattern_reason,

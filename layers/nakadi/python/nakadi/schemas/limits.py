@@ -19,20 +19,20 @@ from typing import Any
 from msgspec import Struct, field
 
 from nakadi.model.outcomes import Invalid
-from nakadi.schemas.document import SchemaDocument, reachable, subschemas
+from nakadi.schemas.document import SchemaDocument, reachable_schemas, subschemas
 from nakadi.schemas.values import Exhausted, Steps, spend_steps
 
-MAX_TEXT = 256 * 1024
-MAX_DEPTH = 100
-MAX_NODES = 10_000
-MAX_ENUM = 5_000
+MAX_SCHEMA_BYTES = 256 * 1024
+MAX_SCHEMA_DEPTH = 100
+MAX_SCHEMA_VALUES = 10_000
+MAX_ENUM_VALUES = 5_000
 MAX_PATTERNS = 200
 MAX_PATTERN_CHARACTERS = 10_000
 
 
 def check_limits(text: str) -> None:
     """Raises `Invalid` if the text is longer than a schema may be."""
-    _check_number("characters", len(text), MAX_TEXT)
+    _check_at_most("characters", len(text), MAX_SCHEMA_BYTES)
 
 
 def check_tree(schema: Mapping[str, Any], *, added_levels: int = 0, added_values: int = 0) -> None:
@@ -41,17 +41,17 @@ def check_tree(schema: Mapping[str, Any], *, added_levels: int = 0, added_values
     What was added to the schema of its owner does not count against it.
     """
     patterns: set[str] = set()
-    for number, (depth, value) in enumerate(_values(schema), start=1):
-        _check_number("levels of nesting", depth - added_levels, MAX_DEPTH)
-        _check_number("values", number - added_values, MAX_NODES)
+    for number, (depth, value) in enumerate(_values_with_depth(schema), start=1):
+        _check_at_most("levels of nesting", depth - added_levels, MAX_SCHEMA_DEPTH)
+        _check_at_most("values", number - added_values, MAX_SCHEMA_VALUES)
         if isinstance(value, Mapping):
-            patterns.update(_patterns(value))
-            _check_number("patterns", len(patterns), MAX_PATTERNS)
-            _check_enum(value.get("enum"))
-    _check_number("characters in patterns", sum(map(len, patterns)), MAX_PATTERN_CHARACTERS)
+            patterns.update(_find_patterns(value))
+            _check_at_most("patterns", len(patterns), MAX_PATTERNS)
+            _check_enum_length(value.get("enum"))
+    _check_at_most("characters in patterns", sum(map(len, patterns)), MAX_PATTERN_CHARACTERS)
 
 
-def _values(schema: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
+def _values_with_depth(schema: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
     """Every value in the schema with its depth, whether it is there as a schema or as anything else."""
     waiting: list[tuple[int, Any]] = [(1, schema)]
     while waiting:
@@ -63,19 +63,19 @@ def _values(schema: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
             waiting.extend((depth + 1, each) for each in value)
 
 
-def _patterns(value: Mapping[str, Any]) -> Iterator[str]:
+def _find_patterns(value: Mapping[str, Any]) -> Iterator[str]:
     if isinstance(value.get("pattern"), str):
         yield value["pattern"]
     if isinstance(value.get("patternProperties"), Mapping):
         yield from value["patternProperties"]
 
 
-def _check_enum(allowed: Any) -> None:
+def _check_enum_length(allowed: Any) -> None:
     if isinstance(allowed, list):
-        _check_number("values in an enum", len(allowed), MAX_ENUM)
+        _check_at_most("values in an enum", len(allowed), MAX_ENUM_VALUES)
 
 
-def _check_number(what: str, found: int, most: int) -> None:
+def _check_at_most(what: str, found: int, most: int) -> None:
     if found > most:
         raise Invalid(f"schema is too large: at most {most} {what} are possible, found {found}")
 
@@ -83,44 +83,44 @@ def _check_number(what: str, found: int, most: int) -> None:
 # Expansion ------------------------------------------------------------------------------------------------------------
 
 # As many as the values that a schema may have. If it refers to nothing, it cannot have more schemas than values.
-MOST_SCHEMAS_OF_VALUE = 10_000
+MAX_SCHEMAS_PER_VALUE = 10_000
 
-MOST_STEPS = 300_000
+MAX_EXPANSION_STEPS = 300_000
 
 Schema = Mapping[str, Any]
-Name = str | int
-Combine = Callable[[Iterable[int]], int]
+MemberName = str | int
+CombineCounts = Callable[[Iterable[int]], int]
 
-_ALTERNATIVES = frozenset({"anyOf", "oneOf", "then", "else"})
+_ALTERNATIVE_KEYWORDS = frozenset({"anyOf", "oneOf", "then", "else"})
 
 
 def check_expansion(document: SchemaDocument) -> None:
     """Raise `Invalid` if the schema expands too far. It has passed `loading.check_loadable`."""
     try:
-        widest = _Expansion(document).widest()
+        widest = _SchemaExpansion(document).max_schemas_per_value()
     except Exhausted as error:
         raise Invalid("schema expands too far: its parts combine in too many ways") from error
-    if widest > MOST_SCHEMAS_OF_VALUE:
+    if widest > MAX_SCHEMAS_PER_VALUE:
         found = widest if widest < 10**12 else "far more"
         raise Invalid(
-            f"schema expands too far: at most {MOST_SCHEMAS_OF_VALUE} schemas can be about one value, found {found}"
+            f"schema expands too far: at most {MAX_SCHEMAS_PER_VALUE} schemas can be about one value, found {found}"
         )
 
 
 class _CountsByName(Struct, frozen=True):
     """A number for each name (or index) that is spoken of, and one for all others."""
 
-    named: Mapping[Name, int] = field(default_factory=dict)
+    named: Mapping[MemberName, int] = field(default_factory=dict)
     others: int = 0
 
-    def of(self, name: Name) -> int:
+    def of(self, name: MemberName) -> int:
         return self.named.get(name, self.others)
 
     def largest(self) -> int:
         return max(self.others, *self.named.values()) if self.named else self.others
 
 
-_NONE = _CountsByName()
+_NO_COUNTS = _CountsByName()
 
 
 class _SchemaCounts(Struct, frozen=True):
@@ -138,7 +138,7 @@ class _SchemaCounts(Struct, frozen=True):
 class _InnerSchemas(Struct, frozen=True):
     """Schemas about what is in a value: under a name, under any name, and under those without a schema of their own."""
 
-    named: dict[Name, list[Schema]] = field(default_factory=dict)
+    named: dict[MemberName, list[Schema]] = field(default_factory=dict)
     any: list[Schema] = field(default_factory=list)
     rest: list[Schema] = field(default_factory=list)
 
@@ -146,9 +146,9 @@ class _InnerSchemas(Struct, frozen=True):
         for each in (*self.named.values(), self.any, self.rest):
             yield from each
 
-    def counted(self, count: Callable[[Schema], int], combine: Combine) -> _CountsByName:
+    def count_by_name(self, count: Callable[[Schema], int], combine: CombineCounts) -> _CountsByName:
         if not (self.named or self.any or self.rest):
-            return _NONE
+            return _NO_COUNTS
         anywhere = combine([0, *map(count, self.any)])
         return _CountsByName(
             {name: combine([anywhere, *map(count, each)]) for name, each in self.named.items()},
@@ -156,7 +156,7 @@ class _InnerSchemas(Struct, frozen=True):
         )
 
 
-class _Subschemas:
+class _SubschemasByUse:
     """The schemas within a schema, by what they are about."""
 
     def __init__(self, schema: Schema, document: SchemaDocument) -> None:
@@ -188,7 +188,7 @@ class _Subschemas:
                 self.items.rest.extend(schemas)
             case "propertyNames":
                 self.names.extend(schemas)
-            case _ if keyword in _ALTERNATIVES:
+            case _ if keyword in _ALTERNATIVE_KEYWORDS:
                 self.alternatives.extend(schemas)
             case _:
                 self.together.extend(schemas)
@@ -198,30 +198,30 @@ class _Subschemas:
         return [id(each) for each in (*self.together, *self.alternatives, *inside)]
 
 
-class _Expansion:
+class _SchemaExpansion:
     def __init__(self, document: SchemaDocument) -> None:
-        self._steps: Steps = [MOST_STEPS]
-        self._parts = {id(schema): _Subschemas(schema, document) for _, schema in reachable(document)}
+        self._steps: Steps = [MAX_EXPANSION_STEPS]
+        self._parts = {id(schema): _SubschemasByUse(schema, document) for _, schema in reachable_schemas(document)}
         self._circles: dict[int, int] = {}
         self._tallies: dict[int, _SchemaCounts] = {}
         self._turns: dict[int, _SchemaCounts] = {}
         self._widest: dict[int, int] = {}
 
-    def widest(self) -> int:
+    def max_schemas_per_value(self) -> int:
         """How many schemas there may be about one value; raises `Invalid` if there is no end to it."""
         within = {each: parts.identities() for each, parts in self._parts.items()}
-        for number, circle in enumerate(_circles(within)):
+        for number, circle in enumerate(_find_cycles(within)):
             self._circles.update(dict.fromkeys(circle, number))
             for each in circle:
                 if len(circle) > 1 or each in within[each]:
-                    self._check_ways_back(each)
+                    self._check_recursion(each)
             # Only now: as long as they are not known, those of the same circle count nothing.
             self._widest.update({each: self._counts_of(each).largest() for each in circle})
         return max(self._widest.values())
 
-    def _check_ways_back(self, schema: int) -> None:
+    def _check_recursion(self, schema: int) -> None:
         """Once around, a schema must not come back to the same value twice."""
-        turns = self._ways_back(schema)
+        turns = self._recursion_counts(schema)
         if max(turns.members.largest(), turns.items.largest(), turns.names) > 1:
             raise Invalid("schema expands too far: it contains itself more than once for one and the same value")
 
@@ -233,20 +233,20 @@ class _Expansion:
             self._tallies[schema] = self._combined_counts([own, *others], sum) if others else own
         return self._tallies[schema]
 
-    def _ways_back(self, schema: int) -> _SchemaCounts:
+    def _recursion_counts(self, schema: int) -> _SchemaCounts:
         """The ways back into the circle of this schema, of which alternatives go one."""
         if schema not in self._turns:
             parts, circle = self._parts[schema], self._circles[schema]
 
-            def of_circle(schemas: Iterable[Schema]) -> list[_SchemaCounts]:
-                return [self._ways_back(id(each)) for each in schemas if self._circles[id(each)] == circle]
+            def counts_in_cycle(schemas: Iterable[Schema]) -> list[_SchemaCounts]:
+                return [self._recursion_counts(id(each)) for each in schemas if self._circles[id(each)] == circle]
 
             own = _own_counts(parts, 0, lambda each: int(self._circles.get(id(each)) == circle), max)
-            alternatives = self._combined_counts(of_circle(parts.alternatives), max)
-            self._turns[schema] = self._combined_counts([own, *of_circle(parts.together), alternatives], sum)
+            alternatives = self._combined_counts(counts_in_cycle(parts.alternatives), max)
+            self._turns[schema] = self._combined_counts([own, *counts_in_cycle(parts.together), alternatives], sum)
         return self._turns[schema]
 
-    def _combined_counts(self, tallies: Sequence[_SchemaCounts], combine: Combine) -> _SchemaCounts:
+    def _combined_counts(self, tallies: Sequence[_SchemaCounts], combine: CombineCounts) -> _SchemaCounts:
         return _SchemaCounts(
             combine([0, *(each.itself for each in tallies)]),
             self._combined_by_name([each.members for each in tallies], combine),
@@ -254,10 +254,10 @@ class _Expansion:
             combine([0, *(each.names for each in tallies)]),
         )
 
-    def _combined_by_name(self, several: Sequence[_CountsByName], combine: Combine) -> _CountsByName:
+    def _combined_by_name(self, several: Sequence[_CountsByName], combine: CombineCounts) -> _CountsByName:
         several = [each for each in several if each.named or each.others]
         if len(several) < 2:
-            return several[0] if several else _NONE
+            return several[0] if several else _NO_COUNTS
         names = {name for each in several for name in each.named}
         spend_steps(self._steps, len(names) * len(several))
         return _CountsByName(
@@ -266,13 +266,15 @@ class _Expansion:
         )
 
 
-def _own_counts(parts: _Subschemas, itself: int, count: Callable[[Schema], int], names: Combine) -> _SchemaCounts:
+def _own_counts(
+    parts: _SubschemasByUse, itself: int, count: Callable[[Schema], int], names: CombineCounts
+) -> _SchemaCounts:
     """What the schema says by itself. `names` combines what may be about one name; an item has all of it."""
-    members, items = parts.members.counted(count, names), parts.items.counted(count, sum)
+    members, items = parts.members.count_by_name(count, names), parts.items.count_by_name(count, sum)
     return _SchemaCounts(itself, members, items, sum(map(count, parts.names)))
 
 
-def _circles(edges: Mapping[int, Sequence[int]]) -> Iterator[list[int]]:
+def _find_cycles(edges: Mapping[int, Sequence[int]]) -> Iterator[list[int]]:
     """The schemas in groups of those that contain each other; what a group leads to comes before it (Tarjan's way)."""
     low: dict[int, int] = {}
     done: set[int] = set()

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from nakadi.model.outcomes import Invalid
-from nakadi.schemas.document import COMBINATORS, Draft, RawSchema, SchemaDocument, number_of_values
+from nakadi.schemas.document import COMBINATOR_KEYWORDS, Draft, RawSchema, SchemaDocument, count_schema_values
 from nakadi.schemas.formats import Pattern, compile_pattern
 from nakadi.schemas.values import Exhausted, canonical_text, spend_steps
 
@@ -26,14 +26,14 @@ class Annotations(Struct, frozen=True):
     description: str | None = None
 
 
-NOTHING = Annotations()
+NO_ANNOTATIONS = Annotations()
 
 
-class Node(Struct, frozen=True):
+class SchemaNode(Struct, frozen=True):
     about: Annotations
 
 
-class KindOnly(Node, frozen=True):
+class KindOnly(SchemaNode, frozen=True):
     """A schema without content that is compared; `kind` is one of `PLAIN_KINDS`."""
 
     kind: str
@@ -51,32 +51,32 @@ PLAIN_KINDS = {
 }
 
 
-class Enum(Node, frozen=True):
+class Enum(SchemaNode, frozen=True):
     values: frozenset[str]
 
 
-class Reference(Node, frozen=True):
+class Reference(SchemaNode, frozen=True):
     reference: str
 
 
-class Combined(Node, frozen=True):
+class Combination(SchemaNode, frozen=True):
     criterion: str
     members: tuple[RawSchema, ...]
 
 
-class String(Node, frozen=True):
+class String(SchemaNode, frozen=True):
     max_length: int | None
     min_length: int | None
     pattern: str | None
 
 
-class Number(Node, frozen=True):
+class Number(SchemaNode, frozen=True):
     maximum: float | None
     minimum: float | None
     multiple_of: float | None
 
 
-class Object(Node, frozen=True):
+class Object(SchemaNode, frozen=True):
     properties: Mapping[str, RawSchema]
     pattern_properties: Mapping[str, RawSchema]
     name_dependencies: Mapping[str, tuple[str, ...]]
@@ -87,7 +87,7 @@ class Object(Node, frozen=True):
     min_properties: int | None
 
 
-class Array(Node, frozen=True):
+class Array(SchemaNode, frozen=True):
     items: RawSchema | None
     item_list: tuple[RawSchema, ...]
     additional_items: RawSchema
@@ -96,9 +96,9 @@ class Array(Node, frozen=True):
     unique_items: bool
 
 
-_SAY_NOTHING_OF_VALUES = frozenset({"id", "$id", "title", "description"})
+_ANNOTATION_KEYWORDS = frozenset({"id", "$id", "title", "description"})
 
-_OBJECT = frozenset(
+_OBJECT_KEYWORDS = frozenset(
     {
         "properties",
         "required",
@@ -109,72 +109,72 @@ _OBJECT = frozenset(
         "additionalProperties",
     }
 )
-_ARRAY = frozenset({"items", "additionalItems", "minItems", "maxItems", "uniqueItems"})
-_NUMBER = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
-_STRING = frozenset({"minLength", "maxLength", "pattern", "format"})
-_CONDITIONAL = frozenset({"if", "then", "else"})
-_NOT = frozenset({"not"})
+_ARRAY_KEYWORDS = frozenset({"items", "additionalItems", "minItems", "maxItems", "uniqueItems"})
+_NUMBER_KEYWORDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
+_STRING_KEYWORDS = frozenset({"minLength", "maxLength", "pattern", "format"})
+_CONDITIONAL_KEYWORDS = frozenset({"if", "then", "else"})
+_NOT_KEYWORD = frozenset({"not"})
 
 
-def node_of(schema: RawSchema, draft: Draft) -> Node:
+def node_of(schema: RawSchema, draft: Draft) -> SchemaNode:
     """The node that a schema is; the first of these that fits."""
     if isinstance(schema, bool):
-        return KindOnly(NOTHING, "always" if schema else "never")
+        return KindOnly(NO_ANNOTATIONS, "always" if schema else "never")
     about = Annotations(schema.get(draft.id_keyword), schema.get("title"), schema.get("description"))
     if "enum" in schema:
         return Enum(about, frozenset(map(canonical_text, schema["enum"])))
     if "const" in schema and draft >= Draft.SIX:
         return KindOnly(about, "const")
-    if any(criterion in schema for criterion in COMBINATORS):
-        return _combined(schema, about, draft)
+    if any(criterion in schema for criterion in COMBINATOR_KEYWORDS):
+        return _combination_node(schema, about, draft)
     if "$ref" in schema:
         return Reference(about, schema["$ref"])
-    return _of_type(schema, about, draft)
+    return _node_of_type(schema, about, draft)
 
 
-def _combined(schema: Mapping[str, Any], about: Annotations, draft: Draft) -> Combined:
+def _combination_node(schema: Mapping[str, Any], about: Annotations, draft: Draft) -> Combination:
     """Keywords beside a combinator are one more schema that has to be satisfied."""
-    criterion = next(each for each in COMBINATORS if each in schema)
-    beside = {keyword: value for keyword, value in _without_about(schema).items() if keyword != criterion}
+    criterion = next(each for each in COMBINATOR_KEYWORDS if each in schema)
+    beside = {keyword: value for keyword, value in _without_annotations(schema).items() if keyword != criterion}
     if "type" not in beside and _type_by_keywords(beside, draft) in ("not", "nothing"):
-        return Combined(about, criterion, tuple(schema[criterion]))
-    return Combined(about, "allOf", (beside, {criterion: schema[criterion]}))
+        return Combination(about, criterion, tuple(schema[criterion]))
+    return Combination(about, "allOf", (beside, {criterion: schema[criterion]}))
 
 
-def _without_about(schema: Mapping[str, Any]) -> dict[str, Any]:
-    return {keyword: value for keyword, value in schema.items() if keyword not in _SAY_NOTHING_OF_VALUES}
+def _without_annotations(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {keyword: value for keyword, value in schema.items() if keyword not in _ANNOTATION_KEYWORDS}
 
 
-def _of_type(schema: Mapping[str, Any], about: Annotations, draft: Draft) -> Node:
+def _node_of_type(schema: Mapping[str, Any], about: Annotations, draft: Draft) -> SchemaNode:
     """Several types are a choice between schemas that differ only in their type."""
     type_or_types = schema["type"] if "type" in schema else _type_by_keywords(schema, draft)
     if isinstance(type_or_types, list):
-        shared = _without_about(schema)
-        return Combined(about, "anyOf", tuple(shared | {"type": each} for each in type_or_types))
-    return _MAKERS[type_or_types](schema, about)
+        shared = _without_annotations(schema)
+        return Combination(about, "anyOf", tuple(shared | {"type": each} for each in type_or_types))
+    return _NODE_MAKERS[type_or_types](schema, about)
 
 
 def _type_by_keywords(schema: Mapping[str, Any], draft: Draft) -> str:
     telling = (
-        ("array", _ARRAY | {"contains"} if draft >= Draft.SIX else _ARRAY),
-        ("object", _OBJECT | {"propertyNames"} if draft >= Draft.SIX else _OBJECT),
-        ("number", _NUMBER),
-        ("string", _STRING),
-        ("conditional", _CONDITIONAL if draft >= Draft.SEVEN else frozenset()),
-        ("not", _NOT),
+        ("array", _ARRAY_KEYWORDS | {"contains"} if draft >= Draft.SIX else _ARRAY_KEYWORDS),
+        ("object", _OBJECT_KEYWORDS | {"propertyNames"} if draft >= Draft.SIX else _OBJECT_KEYWORDS),
+        ("number", _NUMBER_KEYWORDS),
+        ("string", _STRING_KEYWORDS),
+        ("conditional", _CONDITIONAL_KEYWORDS if draft >= Draft.SEVEN else frozenset()),
+        ("not", _NOT_KEYWORD),
     )
     return next((kind for kind, keywords in telling if not keywords.isdisjoint(schema)), "nothing")
 
 
-def _string(schema: Mapping[str, Any], about: Annotations) -> String:
+def _string_node(schema: Mapping[str, Any], about: Annotations) -> String:
     return String(about, schema.get("maxLength"), schema.get("minLength"), schema.get("pattern"))
 
 
-def _number(schema: Mapping[str, Any], about: Annotations) -> Number:
+def _number_node(schema: Mapping[str, Any], about: Annotations) -> Number:
     return Number(about, schema.get("maximum"), schema.get("minimum"), schema.get("multipleOf"))
 
 
-def _object(schema: Mapping[str, Any], about: Annotations) -> Object:
+def _object_node(schema: Mapping[str, Any], about: Annotations) -> Object:
     dependencies = schema.get("dependencies", {}).items()
     return Object(
         about,
@@ -189,22 +189,22 @@ def _object(schema: Mapping[str, Any], about: Annotations) -> Object:
     )
 
 
-def says_nothing(node: Node) -> bool:
+def is_unrestricted(node: SchemaNode) -> bool:
     """Whether every value is valid."""
     return isinstance(node, KindOnly) and node.kind in ("always", "nothing")
 
 
-def same_kind(first: Node, second: Node) -> bool:
+def same_kind(first: SchemaNode, second: SchemaNode) -> bool:
     if isinstance(first, KindOnly) and isinstance(second, KindOnly):
         return first.kind == second.kind
     return type(first) is type(second)
 
 
 def empty_object_node(about: Annotations) -> Object:
-    return _object({}, about)
+    return _object_node({}, about)
 
 
-def _array(schema: Mapping[str, Any], about: Annotations) -> Array:
+def _array_node(schema: Mapping[str, Any], about: Annotations) -> Array:
     items = schema.get("items")
     return Array(
         about,
@@ -217,17 +217,17 @@ def _array(schema: Mapping[str, Any], about: Annotations) -> Array:
     )
 
 
-def _plain(kind: str) -> Callable[[Mapping[str, Any], Annotations], Node]:
+def _plain_node_maker(kind: str) -> Callable[[Mapping[str, Any], Annotations], SchemaNode]:
     return lambda _, about: KindOnly(about, kind)
 
 
-_MAKERS: Mapping[str, Callable[[Mapping[str, Any], Annotations], Node]] = {
-    "object": _object,
-    "array": _array,
-    "string": _string,
-    "integer": _number,
-    "number": _number,
-    **{kind: _plain(kind) for kind in PLAIN_KINDS},
+_NODE_MAKERS: Mapping[str, Callable[[Mapping[str, Any], Annotations], SchemaNode]] = {
+    "object": _object_node,
+    "array": _array_node,
+    "string": _string_node,
+    "integer": _number_node,
+    "number": _number_node,
+    **{kind: _plain_node_maker(kind) for kind in PLAIN_KINDS},
 }
 
 
@@ -235,14 +235,14 @@ _MAKERS: Mapping[str, Callable[[Mapping[str, Any], Annotations], Node]] = {
 
 
 # A path through a schema that contains itself may be of any length; longer ones than this lead nowhere.
-MAX_SEGMENTS = 64
+MAX_PATH_SEGMENTS = 64
 
 # Definitions that refer to each other several times unfold into more schemas than can be searched.
-MOST_STEPS = 300_000
-MAX_DEPTH = 150
+MAX_SEARCH_STEPS = 300_000
+MAX_SEARCH_DEPTH = 150
 
 
-def defines(effective: Mapping[str, Any], dotted_path: str) -> bool:
+def defines_path(effective: Mapping[str, Any], dotted_path: str) -> bool:
     """Whether the schema defines the property at the path; arrays are not entered."""
     return not undefined_paths(effective, [dotted_path])
 
@@ -251,7 +251,7 @@ def undefined_paths(effective: Mapping[str, Any], paths: Iterable[str]) -> tuple
     """Those of the paths that the schema does not define, in their order."""
     search = _PathSearch(SchemaDocument.of(effective))
     try:
-        return tuple(path for path in paths if not search.finds(path))
+        return tuple(path for path in paths if not search.defines_path(path))
     except Exhausted as error:
         raise Invalid("schema is too entangled to find properties in it") from error
 
@@ -259,36 +259,36 @@ def undefined_paths(effective: Mapping[str, Any], paths: Iterable[str]) -> tuple
 class _PathSearch:
     def __init__(self, document: SchemaDocument) -> None:
         self._document = document
-        self._steps = [MOST_STEPS]
+        self._steps = [MAX_SEARCH_STEPS]
         self._patterns: dict[str, Pattern] = {}
 
-    def finds(self, path: str) -> bool:
+    def defines_path(self, path: str) -> bool:
         segments = tuple(path.split("."))
-        return len(segments) <= MAX_SEGMENTS and self._defined(self._document.root, segments, 0)
+        return len(segments) <= MAX_PATH_SEGMENTS and self._is_defined(self._document.root, segments, 0)
 
-    def _defined(self, schema: RawSchema | None, path: tuple[str, ...], depth: int) -> bool:
-        if depth > MAX_DEPTH:
+    def _is_defined(self, schema: RawSchema | None, path: tuple[str, ...], depth: int) -> bool:
+        if depth > MAX_SEARCH_DEPTH:
             raise Exhausted
         match self._resolved_node(schema):
             case Object() as node:
-                return self._defined_by_object(node, path, depth + 1)
-            case Combined() as node:
-                return self._defined_by_members(node, path, depth + 1)
+                return self._is_defined_by_object(node, path, depth + 1)
+            case Combination() as node:
+                return self._is_defined_by_members(node, path, depth + 1)
             case _:
                 return False
 
-    def _resolved_node(self, schema: RawSchema | None) -> Node | None:
+    def _resolved_node(self, schema: RawSchema | None) -> SchemaNode | None:
         """What the schema is, or what it refers to in the end."""
         while schema is not None:
-            spend_steps(self._steps, number_of_values(schema))
+            spend_steps(self._steps, count_schema_values(schema))
             node = node_of(schema, self._document.draft)
             if not isinstance(node, Reference):
                 return node
             schema = self._document.target(node.reference)
         return None
 
-    def _defined_by_members(self, node: Combined, path: tuple[str, ...], depth: int) -> bool:
-        found = sum(self._defined(member, path, depth) for member in node.members)
+    def _is_defined_by_members(self, node: Combination, path: tuple[str, ...], depth: int) -> bool:
+        found = sum(self._is_defined(member, path, depth) for member in node.members)
         match node.criterion:
             case "allOf":
                 return found == len(node.members)
@@ -297,18 +297,18 @@ class _PathSearch:
             case _:
                 return found > 0
 
-    def _defined_by_object(self, node: Object, path: tuple[str, ...], depth: int) -> bool:
+    def _is_defined_by_object(self, node: Object, path: tuple[str, ...], depth: int) -> bool:
         rest = path[1:]
-        if any(not rest or self._defined(each, rest, depth) for each in self._schemas_of_name(path[0], node)):
+        if any(not rest or self._is_defined(each, rest, depth) for each in self._schemas_of_name(path[0], node)):
             return True
         dependencies = node.schema_dependencies
-        return ".".join(path) in dependencies or any(self._defined(e, path, depth) for e in dependencies.values())
+        return ".".join(path) in dependencies or any(self._is_defined(e, path, depth) for e in dependencies.values())
 
     def _schemas_of_name(self, name: str, node: Object) -> Iterator[RawSchema]:
         if name in node.properties:
             yield node.properties[name]
         for pattern, schema in node.pattern_properties.items():
-            if self._pattern_of_whole_name(pattern).found_in(name, self._steps):
+            if self._pattern_of_whole_name(pattern).is_found_in(name, self._steps):
                 yield schema
 
     def _pattern_of_whole_name(self, pattern: str) -> Pattern:

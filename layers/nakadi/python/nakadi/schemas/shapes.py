@@ -21,69 +21,69 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, ValidationError, convert, defstruct
 
-from nakadi.schemas.document import EID, RawSchema
-from nakadi.schemas.formats import FORMATS, USUAL_TIMESTAMP, is_usual_timestamp
-from nakadi.schemas.strict_json import MAX_DEPTH, count_colons, holds_too_long_integer
+from nakadi.schemas.document import EID_PATTERN, RawSchema
+from nakadi.schemas.formats import FORMAT_CHECKS, USUAL_TIMESTAMP_PATTERN, is_usual_timestamp
+from nakadi.schemas.strict_json import MAX_JSON_DEPTH, count_colons, holds_too_long_integer
 
-Look = Callable[[Any], bool]
+QuickCheck = Callable[[Any], bool]
 """Whether a value is certainly valid."""
 
 # Looking at less than this takes longer than the code.
-_LEAST_PARTS = 4
+_MIN_PARTS = 4
 # A type takes three kilobytes, and a twentieth of a millisecond to make.
-_MOST_TYPES = 30
+_MAX_TYPES = 30
 # Up to this, integers and floats are compared alike.
 _LARGEST_BOUND = 2**53
 # Beyond this, an integer is no strict JSON.
 _LARGEST_INTEGER = 2**63 - 1
 
-# What may be said of each type of value. `_KNOWN` is what a type of msgspec can say of it.
-_OF_ANYTHING = {"$ref", "allOf", "anyOf", "oneOf", "not", "if", "const", "enum"}
-_OF_NUMBERS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
-_OF_TYPE: Mapping[str, set[str]] = {
+# What may be said of each type of value. `_SUPPORTED_KEYWORDS` is what a type of msgspec can say of it.
+_KEYWORDS_FOR_ANYTHING = {"$ref", "allOf", "anyOf", "oneOf", "not", "if", "const", "enum"}
+_KEYWORDS_FOR_NUMBERS = {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}
+_KEYWORDS_BY_TYPE: Mapping[str, set[str]] = {
     "string": {"minLength", "maxLength", "pattern", "format"},
-    "integer": _OF_NUMBERS,
-    "number": _OF_NUMBERS,
+    "integer": _KEYWORDS_FOR_NUMBERS,
+    "number": _KEYWORDS_FOR_NUMBERS,
     "array": {"items", "minItems", "maxItems", "uniqueItems", "contains"},
     "object": {
         *("required", "properties", "patternProperties", "additionalProperties"),
         *("minProperties", "maxProperties", "dependencies", "propertyNames"),
     },
 }
-_OF_ALL = set().union(*_OF_TYPE.values())
-_KNOWN = {
+_KEYWORDS_OF_ALL_TYPES = set().union(*_KEYWORDS_BY_TYPE.values())
+_SUPPORTED_KEYWORDS = {
     *("enum", "minLength", "maxLength", "pattern", "format", "minimum", "maximum", "items", "minItems", "maxItems"),
     *("required", "properties", "additionalProperties"),
 }
 
-_PATTERNS = {EID: rf"\A{EID.strip('^$')}\Z"}
+_SUPPORTED_PATTERNS = {EID_PATTERN: rf"\A{EID_PATTERN.strip('^$')}\Z"}
 
 
-class _NoShape(Exception):
+class _NoStructType(Exception):
     """Raised for a schema that says what a type cannot say."""
 
 
-class _Shape(Struct, frozen=True):
+class _StructType(Struct, frozen=True):
     """A type of msgspec, and of how many parts it consists."""
 
     type: Any
     parts: int = 1
 
 
-def looks_at(root: RawSchema, referred: frozenset[int]) -> Mapping[int, Look]:
+def quick_checks(root: RawSchema, referred: frozenset[int]) -> Mapping[int, QuickCheck]:
     """The looks that are worth taking, by the ids of the schemas of objects that they stand for.
 
     `referred` are the ids of schemas that references point at: a value may be held to one of them many times.
     """
-    shapes = _Shapes()
-    looks: dict[int, Look] = {}
+    shapes = _StructTypes()
+    looks: dict[int, QuickCheck] = {}
     waiting = [root]
     while waiting:
         schema = waiting.pop()
         if isinstance(schema, bool) or "$ref" in schema or id(schema) in referred:
             continue
         shape = shapes.of(schema)
-        look = _look(shape.type) if shape and shape.parts >= _LEAST_PARTS and "properties" in schema else None
+        look = _quick_check(shape.type) if shape and shape.parts >= _MIN_PARTS and "properties" in schema else None
         if look is not None:
             looks[id(schema)] = look
         else:
@@ -93,7 +93,7 @@ def looks_at(root: RawSchema, referred: frozenset[int]) -> Mapping[int, Look]:
     return looks
 
 
-def _look(shape: Any) -> Look | None:
+def _quick_check(shape: Any) -> QuickCheck | None:
     def is_valid(value: Any) -> bool:
         try:
             convert(value, shape)
@@ -108,11 +108,11 @@ def _look(shape: Any) -> Look | None:
     return is_valid
 
 
-class _Shapes:
+class _StructTypes:
     """The shapes of the schemas of a document, each made once."""
 
     def __init__(self) -> None:
-        self._found: dict[int, _Shape | None] = {}
+        self._found: dict[int, _StructType | None] = {}
         self._made = 0
         # What was met so far: the names of members, the most members of an object, values that may be anything, and
         # objects that may have members of any name which are objects themselves.
@@ -121,80 +121,82 @@ class _Shapes:
         self.has_any = False
         self.has_named_objects = False
 
-    def stand_in(self, schema: Mapping[str, Any], kind: type) -> None:
+    def use_type(self, schema: Mapping[str, Any], kind: type) -> None:
         """Take a type for a schema."""
-        self._found[id(schema)] = _Shape(kind)
+        self._found[id(schema)] = _StructType(kind)
 
-    def of(self, schema: RawSchema) -> _Shape | None:
+    def of(self, schema: RawSchema) -> _StructType | None:
         if id(schema) not in self._found:
             try:
-                self._found[id(schema)] = self._made_of(schema)
-            except (_NoShape, ValueError, TypeError):  # msgspec has its own opinion on names and bounds
+                self._found[id(schema)] = self._make_type(schema)
+            except (_NoStructType, ValueError, TypeError):  # msgspec has its own opinion on names and bounds
                 self._found[id(schema)] = None
         return self._found[id(schema)]
 
-    def _part(self, schema: RawSchema) -> _Shape:
+    def _part_type(self, schema: RawSchema) -> _StructType:
         shape = self.of(schema)
         if shape is None:
-            raise _NoShape
+            raise _NoStructType
         return shape
 
-    def _made_of(self, schema: RawSchema) -> _Shape:
+    def _make_type(self, schema: RawSchema) -> _StructType:
         if schema is True:
             self.has_any = True
-            return _Shape(Any)
+            return _StructType(Any)
         if not isinstance(schema, dict):
-            raise _NoShape
+            raise _NoStructType
         types = schema.get("type", [])
         names = [types] if isinstance(types, str) else types
         kinds = [each for each in names if each != "null"]
         if len(kinds) > 1 or ("type" in schema and not names):
-            raise _NoShape
-        said = schema.keys() & (_OF_ANYTHING | (_OF_TYPE.get(kinds[0], set()) if kinds else _OF_ALL))
-        if not said <= _KNOWN or (not kinds and said):
-            raise _NoShape
+            raise _NoStructType
+        said = schema.keys() & (
+            _KEYWORDS_FOR_ANYTHING | (_KEYWORDS_BY_TYPE.get(kinds[0], set()) if kinds else _KEYWORDS_OF_ALL_TYPES)
+        )
+        if not said <= _SUPPORTED_KEYWORDS or (not kinds and said):
+            raise _NoStructType
         # An enumeration is about null as well.
         if "enum" in schema and not (names == ["string"] and all(type(each) is str for each in schema["enum"])):
-            raise _NoShape
+            raise _NoStructType
         if not kinds:
             self.has_any |= not names
-            return _Shape(None if names else Any)
-        shape = self._of_kind(kinds[0], schema)
-        return shape if len(names) == 1 else _Shape(shape.type | None, shape.parts)
+            return _StructType(None if names else Any)
+        shape = self._type_of_kind(kinds[0], schema)
+        return shape if len(names) == 1 else _StructType(shape.type | None, shape.parts)
 
-    def _of_kind(self, kind: str, schema: Mapping[str, Any]) -> _Shape:
+    def _type_of_kind(self, kind: str, schema: Mapping[str, Any]) -> _StructType:
         match kind:
             case "string":
-                return _Shape(_text(schema))
+                return _StructType(_string_type(schema))
             case "integer":
-                return _Shape(_number(int, schema))
+                return _StructType(_number_type(int, schema))
             case "number":
-                return _Shape(_number(int, schema) | _number(float, schema))
+                return _StructType(_number_type(int, schema) | _number_type(float, schema))
             case "boolean":
-                return _Shape(bool)
+                return _StructType(bool)
             case "array":
-                return self._list(schema)
+                return self._list_type(schema)
             case _:
-                return self._object(schema)
+                return self._object_type(schema)
 
-    def _list(self, schema: Mapping[str, Any]) -> _Shape:
-        items = self._part(schema.get("items", True))
+    def _list_type(self, schema: Mapping[str, Any]) -> _StructType:
+        items = self._part_type(schema.get("items", True))
         limits = Meta(min_length=schema.get("minItems"), max_length=schema.get("maxItems"))
-        return _Shape(Annotated[list[items.type], limits], items.parts + 1)  # type: ignore[name-defined]  # made here
+        return _StructType(Annotated[list[items.type], limits], items.parts + 1)  # type: ignore[name-defined]  # made here
 
-    def _object(self, schema: Mapping[str, Any]) -> _Shape:
+    def _object_type(self, schema: Mapping[str, Any]) -> _StructType:
         properties, required = schema.get("properties", {}), set(schema.get("required", ()))
         additional = schema.get("additionalProperties", True)
         if isinstance(additional, dict):
             if properties or required:
-                raise _NoShape
-            values = self._part(additional)
+                raise _NoStructType
+            values = self._part_type(additional)
             self.has_named_objects |= "object" in additional.get("type", ())
-            return _Shape(dict[str, values.type], values.parts + 1)  # type: ignore[name-defined]  # made here
-        if self._made >= _MOST_TYPES or not (additional or required <= properties.keys()):
-            raise _NoShape
+            return _StructType(dict[str, values.type], values.parts + 1)  # type: ignore[name-defined]  # made here
+        if self._made >= _MAX_TYPES or not (additional or required <= properties.keys()):
+            raise _NoStructType
         names = list({**properties, **dict.fromkeys(schema.get("required", ()))})
-        parts = [self._part(properties.get(name, True)) for name in names]
+        parts = [self._part_type(properties.get(name, True)) for name in names]
         fields = [
             (f"f{number}", part.type) if name in required else (f"f{number}", part.type | UnsetType, UNSET)
             for number, (name, part) in enumerate(zip(names, parts, strict=True))
@@ -211,29 +213,29 @@ class _Shapes:
             forbid_unknown_fields=not additional,
             rename={f"f{number}": name for number, name in enumerate(names)},
         )
-        return _Shape(made, 1 + sum(each.parts for each in parts))
+        return _StructType(made, 1 + sum(each.parts for each in parts))
 
 
-def _text(schema: Mapping[str, Any]) -> Any:
+def _string_type(schema: Mapping[str, Any]) -> Any:
     pattern, form = schema.get("pattern"), schema.get("format")
     if "enum" in schema:
         if len(schema.keys() & {"minLength", "maxLength", "pattern", "format"}):
-            raise _NoShape
+            raise _NoStructType
         return Literal[tuple(schema["enum"])]
-    if form in FORMATS and (form != "date-time" or pattern is not None):
-        raise _NoShape
+    if form in FORMAT_CHECKS and (form != "date-time" or pattern is not None):
+        raise _NoStructType
     # Only ours: a stranger's pattern could run wild.
-    if pattern is not None and pattern not in _PATTERNS:
-        raise _NoShape
-    ours = USUAL_TIMESTAMP if form in FORMATS else pattern and _PATTERNS[pattern]
+    if pattern is not None and pattern not in _SUPPORTED_PATTERNS:
+        raise _NoStructType
+    ours = USUAL_TIMESTAMP_PATTERN if form in FORMAT_CHECKS else pattern and _SUPPORTED_PATTERNS[pattern]
     return Annotated[str, Meta(min_length=schema.get("minLength"), max_length=schema.get("maxLength"), pattern=ours)]
 
 
-def _number(kind: type[int | float], schema: Mapping[str, Any]) -> Any:
+def _number_type(kind: type[int | float], schema: Mapping[str, Any]) -> Any:
     bounds = {"ge": schema.get("minimum"), "le": schema.get("maximum")}
     for bound in bounds.values():
         if bound is not None and not (type(bound) is int and abs(bound) <= _LARGEST_BOUND):
-            raise _NoShape
+            raise _NoStructType
     if kind is int:
         widest = {"ge": -_LARGEST_INTEGER - 1, "le": _LARGEST_INTEGER}
         bounds = {name: widest[name] if bound is None else bound for name, bound in bounds.items()}
@@ -253,24 +255,24 @@ class UsualMetadata(Struct, gc=False, forbid_unknown_fields=True, kw_only=True):
     span_ctx: dict[str, str] | UnsetType = UNSET
 
 
-METADATA_BEGINNING = b'"metadata":{'
+METADATA_MEMBER_START = b'"metadata":{'
 
 _ENCODER = msgspec.json.Encoder()
 _DECODING_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, OverflowError, RecursionError)
-_is_eid = re.compile(EID.strip("^$")).fullmatch
-_eid_of, _time_of = attrgetter("eid"), attrgetter("occurred_at")
+_is_eid = re.compile(EID_PATTERN.strip("^$")).fullmatch
+_get_eid, _get_occurred_at = attrgetter("eid"), attrgetter("occurred_at")
 
 # What the decoded events of a batch may take: so much as their parsed form may.
-_MOST_MEMORY = 8 * 1024 * 1024
+_MAX_DECODED_MEMORY = 8 * 1024 * 1024
 _MEMORY_OF_OBJECT, _MEMORY_OF_MEMBER = 64, 8
 # Batches of another form are left out after two of them, twice as many each time, and this often doubled at most.
-_MOST_DOUBLINGS = 8
+_MAX_DOUBLINGS = 8
 
 
 class DecodedBatch(Struct, frozen=True):
     """Events that are valid for certain: how many, their metadata if they have any, and their array without blanks.
 
-    `METADATA_BEGINNING` stands in `text` once for each event, and nowhere else, if it is there so often.
+    `METADATA_MEMBER_START` stands in `text` once for each event, and nowhere else, if it is there so often.
     """
 
     count: int
@@ -285,7 +287,7 @@ class BatchDecoder:
     events in which something was lost have fewer colons.
     """
 
-    def __init__(self, root: Any, metadata: Callable[[Any], UsualMetadata] | None, shapes: _Shapes) -> None:
+    def __init__(self, root: Any, metadata: Callable[[Any], UsualMetadata] | None, shapes: _StructTypes) -> None:
         self._decode = msgspec.json.Decoder(list[root]).decode
         self._metadata_of = metadata
         self._has_any = shapes.has_any
@@ -298,16 +300,16 @@ class BatchDecoder:
         if self._left_out:
             self._left_out -= 1
             return None
-        decoded = self._decoded(body)
+        decoded = self._decode_if_valid(body)
         if decoded is not None:
             self._declined = 0
         else:
             self._declined += 1
-            self._left_out = 2 ** min(self._declined, _MOST_DOUBLINGS) - 2
+            self._left_out = 2 ** min(self._declined, _MAX_DOUBLINGS) - 2
         return decoded
 
-    def _decoded(self, body: bytes) -> DecodedBatch | None:
-        if body.count(b"{") * self._memory_of_object > _MOST_MEMORY:
+    def _decode_if_valid(self, body: bytes) -> DecodedBatch | None:
+        if body.count(b"{") * self._memory_of_object > _MAX_DECODED_MEMORY:
             return None
         try:
             events = self._decode(body)
@@ -315,26 +317,26 @@ class BatchDecoder:
             text = msgspec.json.format(body, indent=-1)
         except _DECODING_ERRORS:
             return None
-        if written.count(b":") != count_colons(text) or (self._has_any and not _is_strict(text)):
+        if written.count(b":") != count_colons(text) or (self._has_any and not _is_certainly_strict(text)):
             return None
         metadata = list(map(self._metadata_of, events)) if self._metadata_of else ()
-        if all(map(_is_eid, map(_eid_of, metadata))) and all(map(is_usual_timestamp, map(_time_of, metadata))):
+        if all(map(_is_eid, map(_get_eid, metadata))) and all(map(is_usual_timestamp, map(_get_occurred_at, metadata))):
             return DecodedBatch(len(events), metadata, text)
         return None
 
 
-def _is_strict(text: bytes) -> bool:
+def _is_certainly_strict(text: bytes) -> bool:
     """Whether values are certainly strict JSON that may be anything."""
-    return text.count(b"{") + text.count(b"[") <= MAX_DEPTH and not holds_too_long_integer(text)
+    return text.count(b"{") + text.count(b"[") <= MAX_JSON_DEPTH and not holds_too_long_integer(text)
 
 
 def batch_decoder(root: Mapping[str, Any], *, has_metadata: bool) -> BatchDecoder | None:
     """What decodes events of this schema, if a type says all of it. `has_metadata` is of events that must have some."""
-    shapes = _Shapes()
+    shapes = _StructTypes()
     if has_metadata:
         if "metadata" not in root.get("properties", {}):
             return None
-        shapes.stand_in(root["properties"]["metadata"], UsualMetadata)
+        shapes.use_type(root["properties"]["metadata"], UsualMetadata)
     shape = shapes.of(root)
     if shape is None or root.get("type") != "object" or not shapes.names:
         return None

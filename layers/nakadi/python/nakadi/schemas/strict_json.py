@@ -14,28 +14,28 @@ import re
 from typing import Any
 
 # Two frames of Python a level, which leaves most of the interpreter's own limit to the callers.
-MAX_DEPTH = 200
+MAX_JSON_DEPTH = 200
 
 _BLANKS = re.compile(r"[ \t\r\n]*")
 _PLAIN_CHARACTERS = re.compile(r'[^"\\\x00-\x1f]*')
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-_LIKE_A_NUMBER = re.compile(r"[-+.0-9eE]+")
+_NUMBER_LIKE = re.compile(r"[-+.0-9eE]+")
 _LOW_SURROGATE = re.compile(r"\\u([dD][c-fC-F][0-9a-fA-F]{2})")
 
-_LITERALS = {"t": ("true", True), "f": ("false", False), "n": ("null", None)}
+_JSON_LITERALS = {"t": ("true", True), "f": ("false", False), "n": ("null", None)}
 _ESCAPES = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r", '"': '"', "\\": "\\", "/": "/"}
-_HEX = frozenset("0123456789abcdefABCDEF")
+_HEX_DIGITS = frozenset("0123456789abcdefABCDEF")
 _DIGITS_OF_CODEPOINT = 4
 
 # A sign and the 19 digits of 2**63: anything longer need not be turned into a number to be too big.
-_LONGEST_INTEGER = 20
+_MAX_INTEGER_DIGITS = 20
 
 
 class StrictJsonError(ValueError):
     """Raised when a text is not strict JSON; the message says what is wrong and where."""
 
 
-def parse(text: str) -> Any:
+def parse_strict(text: str) -> Any:
     """The one value that the text consists of."""
     reader = _StrictReader(text)
     value = reader.value()
@@ -43,7 +43,7 @@ def parse(text: str) -> Any:
     return value
 
 
-def read(text: str) -> tuple[Any, int]:
+def parse_leading_value(text: str) -> tuple[Any, int]:
     """The value that the text begins with, and the index behind it."""
     reader = _StrictReader(text)
     return reader.value(), reader.at
@@ -64,8 +64,8 @@ class _StrictReader:
                 return self._read_array(depth + 1)
             case '"':
                 return self._read_string()
-            case symbol if symbol in _LITERALS:
-                return self._read_literal(*_LITERALS[symbol])
+            case symbol if symbol in _JSON_LITERALS:
+                return self._read_literal(*_JSON_LITERALS[symbol])
             case symbol if symbol in "-0123456789":
                 return self._read_number()
             case symbol:
@@ -146,7 +146,7 @@ class _StrictReader:
 
     def _read_code_point(self) -> int:
         digits = self._advance(_DIGITS_OF_CODEPOINT)
-        if not _HEX.issuperset(digits):
+        if not _HEX_DIGITS.issuperset(digits):
             raise self._error(f"Illegal codepoint {digits}")
         return int(digits, 16)
 
@@ -163,7 +163,7 @@ class _StrictReader:
     def _read_number(self) -> int | float:
         """Whatever stands here in the characters of numbers is one, or is none."""
         start = self.at - 1
-        found = _LIKE_A_NUMBER.match(self._text, start)
+        found = _NUMBER_LIKE.match(self._text, start)
         assert found is not None
         self.at = found.end()
         literal = _NUMBER.fullmatch(self._text, start, self.at)
@@ -172,7 +172,7 @@ class _StrictReader:
         return self._read_float(literal[0]) if literal[1] or literal[2] else self._read_integer(literal[0])
 
     def _read_integer(self, literal: str) -> int:
-        if len(literal) <= _LONGEST_INTEGER and -(2**63) <= int(literal) < 2**63:
+        if len(literal) <= _MAX_INTEGER_DIGITS and -(2**63) <= int(literal) < 2**63:
             return int(literal)
         raise self._number_too_big(literal)
 
@@ -198,8 +198,8 @@ class _StrictReader:
         return value
 
     def _check_depth(self, depth: int) -> None:
-        if depth > MAX_DEPTH:
-            raise self._error(f"Nested more than {MAX_DEPTH} levels deep")
+        if depth > MAX_JSON_DEPTH:
+            raise self._error(f"Nested more than {MAX_JSON_DEPTH} levels deep")
 
     def _next(self) -> str:
         """The next symbol that is no blank."""
@@ -264,31 +264,31 @@ def holds_too_long_integer(text: bytes) -> bool:
 
 # Memory ---------------------------------------------------------------------------------------------------------------
 
-Text = bytes | memoryview
+JsonText = bytes | memoryview
 
-WINDOW = 1024 * 1024
+WINDOW_BYTES = 1024 * 1024
 
 # What the parsed form takes for each of these symbols; measured, with what the parser itself needs meanwhile.
-OBJECT = 200
-MEMORY_OF = ((b"{", OBJECT), (b"[", 90), (b",", 60), (b":", 80))
+OBJECT_MEMORY = 200
+MEMORY_BY_SYMBOL = ((b"{", OBJECT_MEMORY), (b"[", 90), (b",", 60), (b":", 80))
 
-_STRING_OR_NOT = re.compile(rb'"(?:[^"\\]|\\.)*+"|([^"]++)', re.DOTALL)
+_STRING_OR_OTHER = re.compile(rb'"(?:[^"\\]|\\.)*+"|([^"]++)', re.DOTALL)
 
 
-def parsed_memory(text: Text) -> int:
+def parsed_memory(text: JsonText) -> int:
     """About how many bytes the values of the text take, at most, beside the characters of strings."""
     memory = 0
-    for at in range(0, len(text), WINDOW):
-        window = bytes(text[at : at + WINDOW])
-        for symbol, each in MEMORY_OF:
+    for at in range(0, len(text), WINDOW_BYTES):
+        window = bytes(text[at : at + WINDOW_BYTES])
+        for symbol, each in MEMORY_BY_SYMBOL:
             memory += window.count(symbol) * each
     return memory
 
 
-def memory_exceeds(text: Text, most: int) -> bool:
+def memory_exceeds(text: JsonText, most: int) -> bool:
     """Whether the values of the text take more than so many bytes. Symbols in strings are no values."""
     return parsed_memory(text) > most and parsed_memory(_without_strings(text)) > most
 
 
-def _without_strings(text: Text) -> bytes:
-    return b"".join(match[1] for match in _STRING_OR_NOT.finditer(text) if match[1])
+def _without_strings(text: JsonText) -> bytes:
+    return b"".join(match[1] for match in _STRING_OR_OTHER.finditer(text) if match[1])

@@ -13,40 +13,40 @@ from typing import Any
 from nakadi.model.event_type import Category, CompatibilityMode
 from nakadi.model.outcomes import Invalid
 from nakadi.schemas.document import (
-    COMBINATORS,
-    IN_PLACE,
-    ROOT,
+    COMBINATOR_KEYWORDS,
+    ROOT_PATH,
+    SAME_VALUE_KEYWORDS,
     Draft,
     SchemaAtPath,
     SchemaDocument,
     SchemaPath,
     draft_of,
     is_local,
-    reachable,
+    reachable_schemas,
     referenced_schemas,
     steps_of,
     subschemas,
     value_at_step,
 )
-from nakadi.schemas.formats import FORMATS, BadPattern, Patterns
+from nakadi.schemas.formats import FORMAT_CHECKS, BadPattern, Patterns
 from nakadi.schemas.keywords import quoted_value
 from nakadi.schemas.limits import check_expansion, check_tree
-from nakadi.schemas.nodes import defines
-from nakadi.schemas.strict_json import StrictJsonError, parse
-from nakadi.schemas.values import MOST_STEPS, canonical_text, first_that_fit, has_type, text_of, type_name
+from nakadi.schemas.nodes import defines_path
+from nakadi.schemas.strict_json import StrictJsonError, parse_strict
+from nakadi.schemas.values import MAX_EVENT_STEPS, canonical_text, first_that_fit, has_type, text_of, type_name
 
 
 def parse_submitted(text: str, *, category: Category) -> dict[str, Any]:
     """The schema that the text says; raises `Invalid` with the first reason against it."""
-    schema = _parsed(text)
+    schema = _parse_object(text)
     _check_root_type(schema)
-    document = _document(schema)
+    document = _load_document(schema)
     check_tree(schema)
     check_loadable(document)
     check_references(document)
     check_expansion(document)
     check_patterns(document)
-    if category is Category.BUSINESS and defines(schema, "metadata"):
+    if category is Category.BUSINESS and defines_path(schema, "metadata"):
         raise Invalid('"metadata" property is reserved')
     return schema
 
@@ -54,29 +54,29 @@ def parse_submitted(text: str, *, category: Category) -> dict[str, Any]:
 def check_language(schema: dict[str, Any], mode: CompatibilityMode) -> None:
     """Raises `Invalid` for what a sound schema may not say: the language that its mode permits comes last."""
     if mode is CompatibilityMode.COMPATIBLE:
-        check_restricted(schema)
+        check_restricted_language(schema)
     check_divisors(SchemaDocument.of(schema))
 
 
-def _parsed(text: str) -> dict[str, Any]:
+def _parse_object(text: str) -> dict[str, Any]:
     try:
-        schema = parse(text)
+        schema = parse_strict(text)
     except StrictJsonError as error:
-        raise _not_json(str(error)) from error
+        raise _invalid_json_error(str(error)) from error
     if not isinstance(schema, dict):
-        raise _not_json("a schema must begin with '{'")
+        raise _invalid_json_error("a schema must begin with '{'")
     return schema
 
 
 def _check_root_type(schema: dict[str, Any]) -> None:
     root_type = schema.get("type", "object")
     if not isinstance(root_type, str):
-        raise _not_json('JSONObject["type"] not a string.')
+        raise _invalid_json_error('JSONObject["type"] not a string.')
     if root_type != "object":
         raise Invalid('"type" of root element in schema can only be "object"')
 
 
-def _document(schema: dict[str, Any]) -> SchemaDocument:
+def _load_document(schema: dict[str, Any]) -> SchemaDocument:
     draft = draft_of(schema)
     if draft is None:
         url = schema["$schema"]
@@ -84,28 +84,28 @@ def _document(schema: dict[str, Any]) -> SchemaDocument:
     return SchemaDocument(schema, draft)
 
 
-def _not_json(reason: str) -> Invalid:
+def _invalid_json_error(reason: str) -> Invalid:
     return Invalid(f"schema must be a valid json: {reason}")
 
 
 # The restricted language of mode `compatible` -------------------------------------------------------------------------
 
 SchemaFault = tuple[SchemaPath, str]
-Rule = Callable[[SchemaPath, Any], Iterator[SchemaFault]]
+KeywordRule = Callable[[SchemaPath, Any], Iterator[SchemaFault]]
 
-JAVA_NAMES = {"JsonObject": "JSONObject", "JsonArray": "JSONArray"}
+JAVA_TYPE_NAMES = {"JsonObject": "JSONObject", "JsonArray": "JSONArray"}
 
 
-def check_restricted(schema: Mapping[str, Any]) -> None:
-    faults = (f"Invalid schema found in [{path.pointer}]: {reason}" for path, reason in faults_in(schema))
+def check_restricted_language(schema: Mapping[str, Any]) -> None:
+    faults = (f"Invalid schema found in [{path.pointer}]: {reason}" for path, reason in find_faults(schema))
     faults_shown = list(first_that_fit(faults, str))
     if faults_shown:
         raise Invalid(f"Invalid schema: {', '.join(faults_shown)}")
 
 
-def faults_in(schema: Any) -> Iterator[SchemaFault]:
+def find_faults(schema: Any) -> Iterator[SchemaFault]:
     """Every fault, with its path. A schema that is nested deeply was refused before."""
-    return _schema_rule(ROOT, schema)
+    return _schema_rule(ROOT_PATH, schema)
 
 
 def _schema_rule(path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
@@ -116,14 +116,14 @@ def _schema_rule(path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
         if keyword in value and bound not in value:
             yield path, f"property [{bound}] is required"
     for keyword in value:
-        if keyword not in RULES:
+        if keyword not in KEYWORD_RULES:
             yield path, f"extraneous key [{keyword}] is not permitted"
     for keyword, each in value.items():
-        if keyword in RULES:
-            yield from RULES[keyword](path / keyword, each)
+        if keyword in KEYWORD_RULES:
+            yield from KEYWORD_RULES[keyword](path / keyword, each)
 
 
-def _either_rule(first: Rule, second: Rule) -> Rule:
+def _either_rule(first: KeywordRule, second: KeywordRule) -> KeywordRule:
     def rule(path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
         against_first = list(first(path, value))
         against_second = list(second(path, value)) if against_first else []
@@ -137,7 +137,7 @@ def _either_rule(first: Rule, second: Rule) -> Rule:
 def _type_rule_violation(wanted: str, path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
     if not has_type(value, wanted):
         found = type_name(value)
-        yield path, f"expected type: {JAVA_NAMES.get(wanted, wanted)}, found: {JAVA_NAMES.get(found, found)}"
+        yield path, f"expected type: {JAVA_TYPE_NAMES.get(wanted, wanted)}, found: {JAVA_TYPE_NAMES.get(found, found)}"
 
 
 def _anything_rule(_: SchemaPath, __: Any) -> Iterator[SchemaFault]:
@@ -149,7 +149,7 @@ def _string_rule(path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
 
 
 def _uri_rule(path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
-    problem = FORMATS["uri"](value) if isinstance(value, str) else None
+    problem = FORMAT_CHECKS["uri"](value) if isinstance(value, str) else None
     yield from _string_rule(path, value) if problem is None else iter([(path, problem)])
 
 
@@ -194,7 +194,7 @@ def _unique_items_rule(path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
         yield path, "array items are not unique"
 
 
-def _rule_for_each(rule: Rule, path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
+def _rule_for_each(rule: KeywordRule, path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
     for index, each in enumerate(value if isinstance(value, list) else ()):
         yield from rule(path / str(index), each)
 
@@ -216,8 +216,8 @@ def _schemas_rule(path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
 
 
 def _type_rule(path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
-    if not isinstance(value, str) or value not in TYPES:
-        yield path, f"{quoted_value(value, [MOST_STEPS])} is not a valid enum value"
+    if not isinstance(value, str) or value not in TYPE_NAMES:
+        yield path, f"{quoted_value(value, [MAX_EVENT_STEPS])} is not a valid enum value"
 
 
 def _types_rule(path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
@@ -225,7 +225,7 @@ def _types_rule(path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
     yield from _rule_for_each(_type_rule, path, value)
 
 
-def _members_rule(rule: Rule) -> Rule:
+def _members_rule(rule: KeywordRule) -> KeywordRule:
     def named(path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
         yield from _object_rule(path, value)
         for name, each in value.items() if isinstance(value, dict) else ():
@@ -234,7 +234,7 @@ def _members_rule(rule: Rule) -> Rule:
     return named
 
 
-RULES: Mapping[str, Rule] = {
+KEYWORD_RULES: Mapping[str, KeywordRule] = {
     **dict.fromkeys(("id", "title", "description", "pattern", "format"), _string_rule),
     **dict.fromkeys(("$schema", "$ref"), _uri_rule),
     "default": _anything_rule,
@@ -258,24 +258,24 @@ RULES: Mapping[str, Rule] = {
 # Loading --------------------------------------------------------------------------------------------------------------
 
 
-TYPES = frozenset({"string", "number", "integer", "boolean", "null", "array", "object"})
+TYPE_NAMES = frozenset({"string", "number", "integer", "boolean", "null", "array", "object"})
 
 # How many schemas, one inside the other, one and the same value may be validated against; each is a call.
-MAX_IN_PLACE = 100
+MAX_NESTED_FOR_VALUE = 100
 
 # No list of a schema is so long that it takes more digits to count its members.
 _DIGITS_OF_INDEX = 9
 
-_SCHEMA = ("JsonObject", "Boolean")
-_NUMBER = ("Number",)
+_SCHEMA_TYPES = ("JsonObject", "Boolean")
+_NUMBER_TYPES = ("Number",)
 
-_VALUES: Mapping[str, tuple[str, ...]] = {
+_VALUE_TYPES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("$ref", "title", "description", "pattern", "format"), ("String",)),
-    **dict.fromkeys(("minimum", "maximum", "multipleOf"), _NUMBER),
+    **dict.fromkeys(("minimum", "maximum", "multipleOf"), _NUMBER_TYPES),
     **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), ("Integer",)),
     **dict.fromkeys(("properties", "patternProperties", "dependencies", "definitions"), ("JsonObject",)),
-    **dict.fromkeys(("required", "enum", *COMBINATORS), ("JsonArray",)),
-    **dict.fromkeys(("additionalItems", "additionalProperties", "not"), _SCHEMA),
+    **dict.fromkeys(("required", "enum", *COMBINATOR_KEYWORDS), ("JsonArray",)),
+    **dict.fromkeys(("additionalItems", "additionalProperties", "not"), _SCHEMA_TYPES),
     "uniqueItems": ("Boolean",),
     "type": ("String", "JsonArray"),
 }
@@ -283,48 +283,48 @@ _VALUES: Mapping[str, tuple[str, ...]] = {
 # Where a list of something else may stand in the place of a schema, the oldest draft has no truth values.
 _SCHEMA_OR_LIST: Mapping[Draft, tuple[str, ...]] = {
     Draft.FOUR: ("JsonObject", "JsonArray"),
-    Draft.SIX: (*_SCHEMA, "JsonArray"),
-    Draft.SEVEN: (*_SCHEMA, "JsonArray"),
+    Draft.SIX: (*_SCHEMA_TYPES, "JsonArray"),
+    Draft.SEVEN: (*_SCHEMA_TYPES, "JsonArray"),
 }
 
-_VALUES_OF: Mapping[Draft, Mapping[str, tuple[str, ...]]] = {
+_VALUE_TYPES_BY_DRAFT: Mapping[Draft, Mapping[str, tuple[str, ...]]] = {
     Draft.FOUR: dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), ("Boolean",)),
     Draft.SIX: {
-        **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), _NUMBER),
-        **dict.fromkeys(("contains", "propertyNames"), _SCHEMA),
+        **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), _NUMBER_TYPES),
+        **dict.fromkeys(("contains", "propertyNames"), _SCHEMA_TYPES),
     },
     Draft.SEVEN: {
-        **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), _NUMBER),
-        **dict.fromkeys(("contains", "propertyNames", "if", "then", "else"), _SCHEMA),
+        **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), _NUMBER_TYPES),
+        **dict.fromkeys(("contains", "propertyNames", "if", "then", "else"), _SCHEMA_TYPES),
         **dict.fromkeys(("readOnly", "writeOnly"), ("Boolean",)),
     },
 }
 
 
 def check_loadable(document: SchemaDocument) -> None:
-    for found in reachable(document):
+    for found in reachable_schemas(document):
         reason = next(_reasons_not_to_load(found, document), None)
         if reason is not None:
-            raise _not_loadable(reason)
+            raise _not_loadable_error(reason)
     _check_validation_ends(document)
 
 
 def check_references(document: SchemaDocument) -> None:
-    for _, schema in reachable(document):
+    for _, schema in reachable_schemas(document):
         reference = schema.get("$ref", "#")
         if not is_local(reference):
             raise Invalid(f"external url reference is not supported: {reference.partition('#')[0]}")
 
 
 def check_divisors(document: SchemaDocument) -> None:
-    for path, schema in reachable(document):
+    for path, schema in reachable_schemas(document):
         if schema.get("multipleOf", 1) == 0:
-            raise _not_loadable(f"{(path / 'multipleOf').fragment}: nothing is a multiple of 0")
+            raise _not_loadable_error(f"{(path / 'multipleOf').fragment}: nothing is a multiple of 0")
 
 
 def check_patterns(document: SchemaDocument) -> None:
     patterns = Patterns()
-    for _, schema in reachable(document):
+    for _, schema in reachable_schemas(document):
         for pattern in (*schema.get("patternProperties", ()), *([schema["pattern"]] if "pattern" in schema else [])):
             try:
                 patterns.of(pattern)
@@ -333,62 +333,67 @@ def check_patterns(document: SchemaDocument) -> None:
 
 
 def _reasons_not_to_load(found: SchemaAtPath, document: SchemaDocument) -> Iterator[str]:
-    yield from _wrong_values(found, document.draft)
-    yield from _wrong_members(found, document.draft)
-    yield from _unknown_types(found)
-    yield from _several_combinators(found)
-    yield from _dangling_reference(found, document)
+    yield from _find_wrong_values(found, document.draft)
+    yield from _find_wrong_members(found, document.draft)
+    yield from _find_unknown_types(found)
+    yield from _find_several_combinators(found)
+    yield from _find_dangling_reference(found, document)
 
 
-def _wrong_values(found: SchemaAtPath, draft: Draft) -> Iterator[str]:
+def _find_wrong_values(found: SchemaAtPath, draft: Draft) -> Iterator[str]:
     path, schema = found
-    expected = {**_VALUES, **_VALUES_OF[draft], "items": _SCHEMA_OR_LIST[draft], draft.id_keyword: ("String",)}
+    expected = {
+        **_VALUE_TYPES,
+        **_VALUE_TYPES_BY_DRAFT[draft],
+        "items": _SCHEMA_OR_LIST[draft],
+        draft.id_keyword: ("String",),
+    }
     for keyword, value in schema.items():
         if keyword in expected:
-            yield from _mismatch(path / keyword, value, expected[keyword])
+            yield from _type_mismatch(path / keyword, value, expected[keyword])
 
 
-def _wrong_members(found: SchemaAtPath, draft: Draft) -> Iterator[str]:
+def _find_wrong_members(found: SchemaAtPath, draft: Draft) -> Iterator[str]:
     path, schema = found
     for keyword, way, value in subschemas(schema, draft):
-        at = (path / keyword).down(way)
+        at = (path / keyword).append_steps(way)
         if keyword == "dependencies":
-            yield from _mismatch(at, value, _SCHEMA_OR_LIST[draft])
-            yield from _not_strings(at, value)
+            yield from _type_mismatch(at, value, _SCHEMA_OR_LIST[draft])
+            yield from _find_non_strings(at, value)
         elif way:
-            yield from _mismatch(at, value, _SCHEMA)
+            yield from _type_mismatch(at, value, _SCHEMA_TYPES)
     for keyword in ("required", "type"):
-        yield from _not_strings(path / keyword, schema.get(keyword))
+        yield from _find_non_strings(path / keyword, schema.get(keyword))
 
 
-def _not_strings(path: SchemaPath, value: Any) -> Iterator[str]:
+def _find_non_strings(path: SchemaPath, value: Any) -> Iterator[str]:
     if isinstance(value, list):
         for index, each in enumerate(value):
-            yield from _mismatch(path / str(index), each, ("String",))
+            yield from _type_mismatch(path / str(index), each, ("String",))
 
 
-def _mismatch(path: SchemaPath, value: Any, expected: tuple[str, ...]) -> Iterator[str]:
+def _type_mismatch(path: SchemaPath, value: Any, expected: tuple[str, ...]) -> Iterator[str]:
     if not any(has_type(value, each) for each in expected):
         wanted = f": {expected[0]}" if len(expected) == 1 else f" is one of {' or '.join(sorted(expected))}"
         yield f"{path.fragment}: expected type{wanted}, found: {'null' if value is None else type_name(value)}"
 
 
-def _unknown_types(found: SchemaAtPath) -> Iterator[str]:
+def _find_unknown_types(found: SchemaAtPath) -> Iterator[str]:
     _, schema = found
     listed = schema.get("type", [])
     for each in listed if isinstance(listed, list) else [listed]:
-        if each not in TYPES:
+        if each not in TYPE_NAMES:
             yield f"<unknown location>: unknown type: [{each}]"
 
 
-def _several_combinators(found: SchemaAtPath) -> Iterator[str]:
+def _find_several_combinators(found: SchemaAtPath) -> Iterator[str]:
     path, schema = found
-    count = sum(each in schema for each in COMBINATORS)
+    count = sum(each in schema for each in COMBINATOR_KEYWORDS)
     if count > 1:
         yield f"{path.fragment}: expected at most 1 of 'allOf', 'anyOf', 'oneOf', {count} found"
 
 
-def _dangling_reference(found: SchemaAtPath, document: SchemaDocument) -> Iterator[str]:
+def _find_dangling_reference(found: SchemaAtPath, document: SchemaDocument) -> Iterator[str]:
     """What is wrong with a reference, at the path where it ends."""
     path, schema = found
     reference = schema.get("$ref", "#")
@@ -398,19 +403,19 @@ def _dangling_reference(found: SchemaAtPath, document: SchemaDocument) -> Iterat
     if steps is None:
         yield f"{(path / '$ref').fragment}: there is no schema at [{reference}]"
         return
-    at: SchemaPath = ROOT
+    at: SchemaPath = ROOT_PATH
     value: Any = document.root
     for step in steps:
-        reason = next(_missing(at, value, step), None)
+        reason = next(_missing_member(at, value, step), None)
         if reason is not None:
             yield reason
             return
         at, value = at / step, value_at_step(value, step)
-    yield from _mismatch(at, value, _SCHEMA)
+    yield from _type_mismatch(at, value, _SCHEMA_TYPES)
 
 
-def _missing(path: SchemaPath, value: Any, step: str) -> Iterator[str]:
-    yield from _mismatch(path, value, ("JsonObject", "JsonArray"))
+def _missing_member(path: SchemaPath, value: Any, step: str) -> Iterator[str]:
+    yield from _type_mismatch(path, value, ("JsonObject", "JsonArray"))
     if isinstance(value, Mapping) and step not in value:
         yield f"{path.fragment}: key [{step}] not found"
     elif isinstance(value, list) and not step.isdecimal():
@@ -421,22 +426,24 @@ def _missing(path: SchemaPath, value: Any, step: str) -> Iterator[str]:
 
 def _check_validation_ends(document: SchemaDocument) -> None:
     """Raise `Invalid` if a schema applies itself, directly or not, to the same value, or too many apply one another."""
-    applied = {id(schema): _schemas_of_same_value(schema, document) for _, schema in reachable(document)}
+    applied = {id(schema): _schemas_of_same_value(schema, document) for _, schema in reachable_schemas(document)}
     heights: dict[int, int] = {}
     try:
         for number in TopologicalSorter(applied).static_order():
             heights[number] = 1 + max((heights[each] for each in applied[number]), default=0)
     except CycleError as error:
-        raise _not_loadable("a schema refers back to itself for the same value") from error
-    if max(heights.values()) > MAX_IN_PLACE:
-        raise _not_loadable(f"more than {MAX_IN_PLACE} schemas within each other are about the same value")
+        raise _not_loadable_error("a schema refers back to itself for the same value") from error
+    if max(heights.values()) > MAX_NESTED_FOR_VALUE:
+        raise _not_loadable_error(
+            f"more than {MAX_NESTED_FOR_VALUE} schemas within each other are about the same value"
+        )
 
 
 def _schemas_of_same_value(schema: Mapping[str, Any], document: SchemaDocument) -> list[int]:
-    within = (value for keyword, _, value in subschemas(schema, document.draft) if keyword in IN_PLACE)
+    within = (value for keyword, _, value in subschemas(schema, document.draft) if keyword in SAME_VALUE_KEYWORDS)
     targets = (target for _, target in referenced_schemas(schema, document))
     return [id(each) for each in (*within, *targets) if isinstance(each, Mapping)]
 
 
-def _not_loadable(reason: str) -> Invalid:
+def _not_loadable_error(reason: str) -> Invalid:
     return Invalid(f"schema must be a valid json-schema: {reason}")

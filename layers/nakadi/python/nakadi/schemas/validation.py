@@ -11,18 +11,18 @@ from typing import Any
 from nakadi.common.work import refuse_if_quick
 from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode, EventType, Version
 from nakadi.model.outcomes import Invalid
-from nakadi.schemas.document import Draft, RawSchema, SchemaDocument, reachable
+from nakadi.schemas.document import Draft, RawSchema, SchemaDocument, reachable_schemas
 from nakadi.schemas.explanation import STEPS_OF_LONG_EXPLANATION, STEPS_OF_SHORT_EXPLANATION, explain_violations
 from nakadi.schemas.formats import BadPattern, Patterns
-from nakadi.schemas.keywords import ALWAYS, NEVER, TYPES, CodeCheck, Constants, all_of, check_of_scalar
+from nakadi.schemas.keywords import ALWAYS_TRUE, NEVER_TRUE, TYPE_CHECKS, CodeCheck, Constants, all_checks, scalar_check
 from nakadi.schemas.limits import check_tree
-from nakadi.schemas.shapes import BatchDecoder, batch_decoder, looks_at
+from nakadi.schemas.shapes import BatchDecoder, batch_decoder, quick_checks
 from nakadi.schemas.submission import check_loadable, check_references
-from nakadi.schemas.values import MOST_STEPS, Exhausted, Steps, all_differ
+from nakadi.schemas.values import MAX_EVENT_STEPS, Exhausted, Steps, all_differ
 
 # What metadata and the envelope of data events add to a schema, with room to spare.
-_ADDED_LEVELS = 5
-_ADDED_VALUES = 100
+_ENVELOPE_LEVELS = 5
+_ENVELOPE_VALUES = 100
 
 
 class Validator:
@@ -34,7 +34,7 @@ class Validator:
 
     __slots__ = ("_document", "_patterns", "batches", "check")
 
-    def __init__(self, document: SchemaDocument, check: Accepts, patterns: Patterns) -> None:
+    def __init__(self, document: SchemaDocument, check: AcceptsValue, patterns: Patterns) -> None:
         self._document = document
         self.check = check
         self.batches: BatchDecoder | None = None
@@ -43,7 +43,7 @@ class Validator:
     def accepts(self, event: Any, steps: Steps | None = None) -> bool:
         """Whether the event is valid; one that is too deep is not. Raises `Exhausted` if it takes too many steps."""
         try:
-            return self.check(event, [MOST_STEPS] if steps is None else steps)
+            return self.check(event, [MAX_EVENT_STEPS] if steps is None else steps)
         except RecursionError:
             return False
 
@@ -61,12 +61,12 @@ class Validator:
 
 def compile_validator(effective: Mapping[str, Any]) -> Validator:
     """Make a schema ready, or raise `Invalid` with the reason why it cannot be."""
-    check_tree(effective, added_levels=_ADDED_LEVELS, added_values=_ADDED_VALUES)
+    check_tree(effective, added_levels=_ENVELOPE_LEVELS, added_values=_ENVELOPE_VALUES)
     document = SchemaDocument.of(effective)
     check_loadable(document)
     check_references(document)
     try:
-        accepts, constants = generate(document)
+        accepts, constants = generate_validation_code(document)
     except BadPattern as error:
         raise Invalid(f"invalid regex pattern in the schema: {error}") from error
     return Validator(document, accepts, constants.patterns)
@@ -81,7 +81,7 @@ class Validators:
     def __init__(self, most: int = 500) -> None:
         self._most = most
         self._lock = threading.Lock()
-        self._entries: OrderedDict[_Key, _CachedValidator] = OrderedDict()
+        self._entries: OrderedDict[_CacheKey, _CachedValidator] = OrderedDict()
         self.hits = 0
         self.misses = 0
 
@@ -105,10 +105,10 @@ class Validators:
                 self.hits += 1
                 self._entries.move_to_end(key)
         # Compiling takes long, so it must not hold the lock of all; each entry has one of its own for that.
-        return entry.made or entry.make(effective, has_metadata=event_type.category is not Category.UNDEFINED)
+        return entry.made or entry.compile_once(effective, has_metadata=event_type.category is not Category.UNDEFINED)
 
 
-_Key = tuple[str, Version, CompatibilityMode, CleanupPolicy, Category]
+_CacheKey = tuple[str, Version, CompatibilityMode, CleanupPolicy, Category]
 
 
 class _CachedValidator:
@@ -120,7 +120,7 @@ class _CachedValidator:
         self._lock = threading.Lock()
         self.made: Validator | None = None
 
-    def make(self, effective: Callable[[], Mapping[str, Any]], *, has_metadata: bool) -> Validator:
+    def compile_once(self, effective: Callable[[], Mapping[str, Any]], *, has_metadata: bool) -> Validator:
         refuse_if_quick()
         with self._lock:
             if self.made is None:
@@ -167,16 +167,16 @@ class SourceLines:
 
 # Functions ------------------------------------------------------------------------------------------------------------
 
-Accepts = Callable[[Any, Steps], bool]
+AcceptsValue = Callable[[Any, Steps], bool]
 Schema = Mapping[str, Any]
 
-NAMES_IN_CODE = {
+NAMES_IN_GENERATED_CODE = {
     **{each.__name__: each for each in (type, len, str, int, float, list, dict, KeyError)},
     "Exhausted": Exhausted,
     "all_differ": all_differ,
 }
 
-_ABOUT_OBJECTS = frozenset(
+_OBJECT_KEYWORDS = frozenset(
     {
         "required",
         "properties",
@@ -188,17 +188,17 @@ _ABOUT_OBJECTS = frozenset(
         "propertyNames",
     }
 )
-_ABOUT_ARRAYS = frozenset({"items", "minItems", "maxItems", "uniqueItems", "contains"})
-_ABOUT_ANYTHING = frozenset({"allOf", "anyOf", "oneOf", "not", "if"})
-_SINCE = {"propertyNames": Draft.SIX, "contains": Draft.SIX, "if": Draft.SEVEN}
+_ARRAY_KEYWORDS = frozenset({"items", "minItems", "maxItems", "uniqueItems", "contains"})
+_CONTENT_KEYWORDS = frozenset({"allOf", "anyOf", "oneOf", "not", "if"})
+_DRAFT_OF_KEYWORD = {"propertyNames": Draft.SIX, "contains": Draft.SIX, "if": Draft.SEVEN}
 _COST_OF_UNIQUENESS = 5
-_FUNCTIONS_AT_ONCE = 50
+_FUNCTIONS_PER_COMPILATION = 50
 
 
-def generate(document: SchemaDocument) -> tuple[Accepts, Constants]:
+def generate_validation_code(document: SchemaDocument) -> tuple[AcceptsValue, Constants]:
     """A function that says whether a value is valid against the whole document, and the values that it works with."""
-    constants = Constants(NAMES_IN_CODE)
-    generator = _Generator(document, constants)
+    constants = Constants(NAMES_IN_GENERATED_CODE)
+    generator = _CodeGenerator(document, constants)
     root = generator.function_of(document.root)
     for source in generator.sources():
         code = compile(source, "<a schema>", "exec", dont_inherit=True)
@@ -211,19 +211,19 @@ def _allows_type(kind: type, type_name: str, schema: Schema) -> bool:
     return type_name in types and ("enum" not in schema or any(isinstance(each, kind) for each in schema["enum"]))
 
 
-def _targets(document: SchemaDocument) -> frozenset[int]:
+def _reference_targets(document: SchemaDocument) -> frozenset[int]:
     """The schemas that references point at: they become code once, wherever else they stand."""
-    references = {schema["$ref"] for _, schema in reachable(document) if "$ref" in schema}
+    references = {schema["$ref"] for _, schema in reachable_schemas(document) if "$ref" in schema}
     return frozenset(id(document.target(each)) for each in references)
 
 
-class _Generator:
+class _CodeGenerator:
     def __init__(self, document: SchemaDocument, constants: Constants) -> None:
         self._document = document
         self._constants = constants
         self._functions: list[str] = []
-        self._targets = _targets(document)
-        self._looks = looks_at(document.root, self._targets)
+        self._targets = _reference_targets(document)
+        self._looks = quick_checks(document.root, self._targets)
         self._functions_by_schema: dict[int, str] = {}
         self._scalars: dict[tuple[int, str], CodeCheck] = {}
         self._functions_to_write: list[tuple[str, Schema]] = []
@@ -232,8 +232,8 @@ class _Generator:
     def sources(self) -> Iterator[str]:
         """The functions, some at a time, for Python takes a lot of memory to compile many at once."""
         self._write_functions()
-        for start in range(0, len(self._functions), _FUNCTIONS_AT_ONCE):
-            yield "\n".join(self._functions[start : start + _FUNCTIONS_AT_ONCE])
+        for start in range(0, len(self._functions), _FUNCTIONS_PER_COMPILATION):
+            yield "\n".join(self._functions[start : start + _FUNCTIONS_PER_COMPILATION])
 
     def _write_functions(self) -> None:
         """Those that are written may refer to others, which are still to be written."""
@@ -263,7 +263,7 @@ class _Generator:
     def _check_of(self, schema: RawSchema, value: str) -> CodeCheck:
         """An expression for the variable `value`; what takes more than that is written as a function of its own."""
         if isinstance(schema, bool):
-            return ALWAYS if schema else NEVER
+            return ALWAYS_TRUE if schema else NEVER_TRUE
         if "$ref" in schema:
             return self._check_of_reference(schema["$ref"], value)
         if not self._keywords_about_members(schema):
@@ -284,19 +284,19 @@ class _Generator:
 
     def _keywords_about_members(self, schema: Schema) -> frozenset[str]:
         """The keywords that this draft knows, and that can matter to a value which the schema allows at all."""
-        matter = _ABOUT_ANYTHING
+        matter = _CONTENT_KEYWORDS
         if _allows_type(dict, "object", schema):
-            matter |= _ABOUT_OBJECTS
+            matter |= _OBJECT_KEYWORDS
         if _allows_type(list, "array", schema):
-            matter |= _ABOUT_ARRAYS
+            matter |= _ARRAY_KEYWORDS
         return frozenset(
-            each for each in matter & schema.keys() if self._document.draft >= _SINCE.get(each, Draft.FOUR)
+            each for each in matter & schema.keys() if self._document.draft >= _DRAFT_OF_KEYWORD.get(each, Draft.FOUR)
         )
 
     def _scalar_check(self, schema: Schema, value: str) -> CodeCheck:
         """The same for a variable of the same name, since a schema can be referred to a thousand times."""
         if (id(schema), value) not in self._scalars:
-            check = check_of_scalar(schema, self._document.draft, value, self._constants)
+            check = scalar_check(schema, self._document.draft, value, self._constants)
             self._scalars[id(schema), value] = check
         return self._scalars[id(schema), value]
 
@@ -312,8 +312,8 @@ class _Generator:
         if "if" in keywords:
             cost += self._write_conditional(schema, lines)
         for type_name, about, write in (
-            ("object", _ABOUT_OBJECTS, self._write_object),
-            ("array", _ABOUT_ARRAYS, self._write_array),
+            ("object", _OBJECT_KEYWORDS, self._write_object),
+            ("array", _ARRAY_KEYWORDS, self._write_array),
         ):
             if about & keywords:
                 cost += self._write_for_type(type_name, write, schema, lines)
@@ -325,7 +325,7 @@ class _Generator:
         """What is said about objects is said about nothing else, and likewise for arrays."""
         if schema.get("type") == type_name:
             return write(schema, lines)
-        with lines.block(f"if {TYPES[type_name].format('value')}:"):
+        with lines.block(f"if {TYPE_CHECKS[type_name].format('value')}:"):
             lines.add("pass")
             return write(schema, lines)
 
@@ -417,7 +417,7 @@ class _Generator:
     def _write_members(self, schema: Schema, lines: SourceLines) -> int:
         """The members that are known by a pattern, or not at all; `_write_properties` has dealt with all others."""
         patterns = [
-            (self._constants.name_of(self._constants.patterns.of(text).found_in), self._check_of(each, "member"))
+            (self._constants.name_of(self._constants.patterns.of(text).is_found_in), self._check_of(each, "member"))
             for text, each in schema.get("patternProperties", {}).items()
         ]
         additional = self._check_of(schema.get("additionalProperties", True), "member")
@@ -446,7 +446,7 @@ class _Generator:
         return cost
 
     def _names_present(self, names: list[str]) -> CodeCheck:
-        return all_of([CodeCheck(f"{self._constants.name_of_text(each)} in value") for each in names])
+        return all_checks([CodeCheck(f"{self._constants.name_of_text(each)} in value") for each in names])
 
     def _write_names(self, schema: Schema, lines: SourceLines) -> int:
         if "propertyNames" not in schema or self._document.draft < Draft.SIX:

@@ -15,7 +15,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, TypeVar
 
-_NAMES: dict[type, str] = {
+_TYPE_NAMES: dict[type, str] = {
     bool: "Boolean",
     int: "Integer",
     float: "Double",
@@ -26,17 +26,17 @@ _NAMES: dict[type, str] = {
 }
 
 
-_NUMBERS = frozenset({"Integer", "Long", "Double"})
+_NUMBER_TYPE_NAMES = frozenset({"Integer", "Long", "Double"})
 
 
 def type_name(value: Any) -> str:
     if type(value) is int and not -(2**31) <= value < 2**31:
         return "Long"
-    return _NAMES[type(value)]
+    return _TYPE_NAMES[type(value)]
 
 
 def has_type(value: Any, name: str) -> bool:
-    return type_name(value) in (_NUMBERS if name == "Number" else {name})
+    return type_name(value) in (_NUMBER_TYPE_NAMES if name == "Number" else {name})
 
 
 def canonical_text(value: Any) -> str:
@@ -48,19 +48,19 @@ def canonical_text(value: Any) -> str:
 
 # They make the keys of lists, objects and truth values unlike all others. Their hashes cannot be
 # guessed, so no client can send a list of values whose keys all collide.
-_LIST, _OBJECT, _TRUTH = object(), object(), object()
+_LIST_KEY, _OBJECT_KEY, _BOOLEAN_KEY = object(), object(), object()
 
 
 def equality_key(value: Any, steps: Steps) -> Hashable:
     """Equal for two values exactly if they are the same."""
     if isinstance(value, list):
         spend_steps(steps, len(value))
-        return (_LIST, *[equality_key(each, steps) for each in value])
+        return (_LIST_KEY, *[equality_key(each, steps) for each in value])
     if isinstance(value, dict):
         spend_steps(steps, 4 * len(value))
         members = sorted(value.items(), key=_member_name)
-        return (_OBJECT, *[part for name, each in members for part in (name, equality_key(each, steps))])
-    return (_TRUTH, value) if isinstance(value, bool) else value
+        return (_OBJECT_KEY, *[part for name, each in members for part in (name, equality_key(each, steps))])
+    return (_BOOLEAN_KEY, value) if isinstance(value, bool) else value
 
 
 def _member_name(member: tuple[str, Any]) -> str:
@@ -86,10 +86,10 @@ def exact_fraction(number: float) -> Fraction:
 
 # Values as text -------------------------------------------------------------------------------------------------------
 
-_WORDS = {True: "true", False: "false", None: "null"}
+_LITERAL_TEXTS = {True: "true", False: "false", None: "null"}
 
 # The solidus of `</` is escaped, and so are two ranges that are no control characters in JSON.
-_QUOTED = re.compile(r'["\\\x00-\x1f\x80-\x9f\u2000-\u20ff]|(?<=<)/')
+_CHARACTERS_TO_ESCAPE = re.compile(r'["\\\x00-\x1f\x80-\x9f\u2000-\u20ff]|(?<=<)/')
 _ESCAPES = {'"': r"\"", "\\": r"\\", "\b": r"\b", "\t": r"\t", "\n": r"\n", "\f": r"\f", "\r": r"\r"}
 
 
@@ -99,11 +99,11 @@ def text_of(value: Any) -> str:
         case str():
             return value
         case bool() | None:
-            return _WORDS[value]
+            return _LITERAL_TEXTS[value]
         case int():
             return str(value)
         case float():
-            return double_text(value)
+            return java_double_text(value)
         case _:
             return json_text(value)
 
@@ -112,9 +112,9 @@ def json_text(value: Any) -> str:
     """A parsed JSON value as JSON, with sorted keys."""
     match value:
         case str():
-            return f'"{_QUOTED.sub(_escaped, value)}"'
+            return f'"{_CHARACTERS_TO_ESCAPE.sub(_escape_character, value)}"'
         case float():
-            return _without_zeros(double_text(value))
+            return _without_zeros(java_double_text(value))
         case list():
             return f"[{','.join(map(json_text, value))}]"
         case dict():
@@ -129,14 +129,14 @@ def _without_zeros(number: str) -> str:
     return number if "E" in number else number.rstrip("0").removesuffix(".")
 
 
-def _escaped(found: re.Match[str]) -> str:
+def _escape_character(found: re.Match[str]) -> str:
     symbol = found.group()
     if symbol == "/":
         return r"\/"
     return _ESCAPES.get(symbol) or f"\\u{ord(symbol):04x}"
 
 
-def double_text(number: float) -> str:
+def java_double_text(number: float) -> str:
     """The shortest digits, at least two, that tell the number; plain from 0.001 up to ten million."""
     shortest = Decimal(repr(number))
     if number == 0 or 1e-3 <= abs(number) < 1e7:
@@ -157,7 +157,7 @@ Steps = list[int]
 STEPS_PER_SECOND = 20_000_000
 
 # For a single event that is looked at alone: a thousand times what a large one of an ordinary type takes.
-MOST_STEPS = 1 * STEPS_PER_SECOND
+MAX_EVENT_STEPS = 1 * STEPS_PER_SECOND
 
 
 class Exhausted(Exception):
@@ -171,7 +171,7 @@ def spend_steps(steps: Steps, number: int) -> None:
 
 
 # In characters. A schema can hold thousands of faults in places with names that fill a page; no reader wants them all.
-MOST_MESSAGE_CHARACTERS = 20_000
+MAX_MESSAGE_CHARACTERS = 20_000
 
 Item = TypeVar("Item")
 
@@ -182,7 +182,7 @@ def first_that_fit(items: Iterable[Item], text: Callable[[Item], str]) -> Iterat
     for item in items:
         yield item
         characters += len(text(item))
-        if characters > MOST_MESSAGE_CHARACTERS:
+        if characters > MAX_MESSAGE_CHARACTERS:
             return
 
 
