@@ -105,6 +105,7 @@ class DynamoDbCoordination:
         touched = owners_after_change(old, new, at)
         stored = with_next_revision(old, new)
         items, own = self._table.items, place_of(subscription)
+        # DynamoDB compares in the write itself: of two processes that decided on the same revision, one is refused.
         unchanged = Item.revision == old.revision if old.revision else Item.place.does_not_exist()
         assignment = items(own, ASSIGNMENT, **contents_of(stored))
 
@@ -308,8 +309,6 @@ class DynamoDbCoordination:
 SMALL, NOT_LARGE = 2_000, 61_000
 MOST_ITEMS = 100
 PIECE = 350_000
-
-# What was refused is judged by what is there then; if that would have let it through, it is tried again.
 
 # Beyond everything that a key may go on with.
 LAST = "\U0010ffff"

@@ -326,7 +326,11 @@ class _SubscriptionState(Struct):
 
 
 class MemoryCoordination:
-    """Nothing of it survives the process."""
+    """Nothing of it survives the process.
+
+    The lock is what a transaction is elsewhere: what was read under it is true until it is released. Listeners are
+    called without it, since they may ask for the new state at once.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -48,6 +48,8 @@ class AppendsOfOtherProcesses(ChangePoller):
 
     def note_own(self, arrivals: Iterable[CommittedAppend]) -> None:
         """This process announced these itself."""
+        # By the thread that writes, while another polls. If that one finds them before they are noted here, they are
+        # announced twice, which costs readers a look.
         for arrival in arrivals:
             self._known[arrival.log] = arrival.next
 
@@ -195,6 +197,7 @@ class FileChangePoller(ChangePoller):
     def note_own(self, numbers: Sequence[int], subscription: str, changed: SubscriptionChange) -> None:
         """Changes by this process are stored. Others are told here, and listeners of this process by the caller."""
         with self._lock:
+            # Without watchers nothing looks, so the set would only grow. The first one passes over what is there.
             if self._watchers:
                 self._known.update(numbers)
         # Of all changes of one kind only the last has its number left in the file.

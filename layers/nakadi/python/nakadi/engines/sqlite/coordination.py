@@ -88,18 +88,24 @@ class SqliteCoordination:
         stored = with_next_revision(old, new)
 
         def work(connection: sqlite3.Connection) -> int:
+            # Within the transaction, which has the turn to write: no other process changes it before this one has. And
+            # before anything is changed, because others share the transaction, and what they change is to be stored.
             if _read_assignment(connection, subscription).revision != old.revision:
                 raise AssignmentChanged(subscription)
             connection.execute(PUT_ASSIGNMENT, (subscription, stored.revision, assignment_text(stored)))
             for place, owner in touched.items():
                 before = _read_offset(connection, subscription, place)
                 _put_offset(connection, subscription, place, offset_after_change(before, owner, at.get(place), now))
+            # In the same transaction: a process that dies before it has reported the change leaves it to be found.
             return self._changes.note(connection, subscription, SubscriptionChange.ASSIGNMENT)
 
+        # Behind the transaction: what listeners read when they are called is what was written.
         self._report(self._changing.run(work), subscription, SubscriptionChange.ASSIGNMENT)
         return stored
 
     def offsets(self, subscription: str) -> Mapping[EventTypePartition, CommittedOffset]:
+        # One statement reads the file as it was at one moment. The assignment is another read: readers take it first,
+        # and recognise by its owner an offset that is newer.
         with self._file.lent() as connection:
             rows = connection.execute(SELECT_OFFSETS, (subscription,)).fetchall()
         return {EventTypePartition(*row[:2]): offset_from_row(row) for row in rows}
@@ -142,6 +148,7 @@ class SqliteCoordination:
             found = parking_result(_read_offset(connection, subscription, place), session, upto)
             if found is not CommitResult.COMMITTED:
                 return found, None
+            # With the offset in one transaction: no event is parked and sent again, and none is passed by unparked.
             put_parked_events(connection, subscription, events)
             if upto is not None:
                 _put_offset(connection, subscription, place, CommittedOffset(upto, session, now))
@@ -180,6 +187,7 @@ class SqliteCoordination:
         self._report(self._changing.run(work), subscription, SubscriptionChange.ASSIGNMENT)
 
     def renew(self, holder: str, until: datetime) -> None:
+        # A process renews its lease in one thread at a time, so that no earlier time is written over a later one.
         def work(connection: sqlite3.Connection) -> None:
             connection.execute(
                 "DELETE FROM leases WHERE until < ?", (microseconds_since_epoch(until - EXPIRED_LEASES_KEPT),)
@@ -198,6 +206,7 @@ class SqliteCoordination:
         return {holder: datetime_from_microseconds(until) for holder, until in rows}
 
     def watch(self, subscription: str, changed: Callable[[SubscriptionReport], None]) -> Callable[[], None]:
+        # In this order: when the caller comes to read, what others change behind that read is looked for.
         self._changes.attend()
         end = self._listeners.add(subscription, changed)
 
