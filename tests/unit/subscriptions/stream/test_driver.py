@@ -19,7 +19,7 @@ from nakadi.subscriptions.stream.actions import (
 )
 from nakadi.subscriptions.stream.admission import KnownEventTypes, PartitionStart
 from nakadi.subscriptions.stream.batches import SubscriptionStreamLimits
-from nakadi.subscriptions.stream.driver import CallThreads, JsonSubscriptionFormat, SubscriptionDriver
+from nakadi.subscriptions.stream.driver import JsonSubscriptionFormat, SessionCallThreads, SubscriptionDriver
 from nakadi.subscriptions.stream.session import SubscriptionSession
 from tests.support.builders import A_MOMENT, an_event_type
 from tests.support.chunks import some_events
@@ -92,7 +92,7 @@ class Carried:
             JsonSubscriptionFormat(),
             outlet,
             clock=clock,
-            threads=threads if isinstance(threads, CallThreads) else CallThreads(threads, threads),
+            threads=threads if isinstance(threads, SessionCallThreads) else SessionCallThreads(threads, threads),
             open_source=self.open_source,
             known=KnownEventTypes([], lambda: None),
         )
@@ -254,7 +254,7 @@ def test_beginning_with_a_partition_holds_up_no_other_call(monkeypatch):
 
         async def ended():
             outlet = UnreadOutlet()
-            stream = Carried(CallThreads(opening=opening, others=others), outlet, Source())
+            stream = Carried(SessionCallThreads(opening=opening, others=others), outlet, Source())
             await asyncio.wait_for(outlet.stuck.wait(), PATIENCE_SECONDS)
             stream.look(f"{ME}>other", committed=2)
             await stream.ended()

@@ -40,7 +40,6 @@ from nakadi.model.outcomes import Outcome, TooLarge, TryLater
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
 Work = Callable[[], Answer | UnfinishedAnswer]
 
 Message = MutableMapping[str, Any]

@@ -117,7 +117,7 @@ READ_AFTER_END_SECONDS = 1.0
 OpenSource = Callable[[EventTypePartition, PartitionStart], EventSource]
 
 
-class CallThreads(NamedTuple):
+class SessionCallThreads(NamedTuple):
     """Where calls are carried out. Opening a partition also asks the registry, which may not answer."""
 
     opening: Executor
@@ -139,7 +139,7 @@ class SubscriptionDriver(StreamDriver):
         outlet: StreamOutlet,
         *,
         clock: Clock,
-        threads: CallThreads,
+        threads: SessionCallThreads,
         open_source: OpenSource,
         known: KnownEventTypes,
     ) -> None:

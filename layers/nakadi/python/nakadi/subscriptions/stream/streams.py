@@ -42,7 +42,7 @@ from nakadi.subscriptions.stream.admission import (
 )
 from nakadi.subscriptions.stream.batches import SubscriptionStreamLimits, SubscriptionStreamParameters, limits_of
 from nakadi.subscriptions.stream.calls import DeadLetterPublisher, SessionCallExecutor
-from nakadi.subscriptions.stream.driver import CallThreads, SubscriptionDriver, SubscriptionFormat
+from nakadi.subscriptions.stream.driver import SessionCallThreads, SubscriptionDriver, SubscriptionFormat
 from nakadi.subscriptions.stream.leases import RENEWAL_SECONDS, LeaseKeeper, renew_and_clean_up
 from nakadi.subscriptions.stream.members import SubscriptionSessions, SubscriptionWatch
 from nakadi.subscriptions.stream.parking import ParkingService, ReplaySource
@@ -262,7 +262,7 @@ class SubscriptionStreams:
             lines,
             outlet,
             clock=self._clock,
-            threads=CallThreads(opening=self._opening, others=self._threads),
+            threads=SessionCallThreads(opening=self._opening, others=self._threads),
             open_source=open_source,
             known=known,
         )
