@@ -10,6 +10,7 @@ import pytest
 
 from nakadi.app.engines import LogDependencies, open_event_log, open_log_index
 from nakadi.engines.archive.archiver import ArchivePolicy
+from nakadi.engines.archive.objects import archived_segments
 from nakadi.engines.archive.stores import open_archive
 from nakadi.model.authorization import Attribute
 from nakadi.model.events import EventSlice, OffsetBounds, Record, Refused
@@ -65,11 +66,40 @@ class TestArchive:
             assert second.bounds("t", [0]) == {0: OffsetBounds(0, 500)}
             assert values(second, "t") == names
 
-    def _opened(self, url, folder):
+    def test_has_everything_once_when_several_processes_write_it(self, url, tmp_path):
+        """Two workers that have opened the same storage archive it while events arrive, and remove from Kafka what is
+        archived: the archive has no gap and nothing twice, and each worker reads every event once and in order."""
+        first, second = (self._opened(url, tmp_path, hot_retention=0.0) for _ in range(2))
+        appended = threading.Event()
+
+        def archive_again_and_again(log):
+            while not appended.is_set():
+                log.archive_topic("t", [0])
+
+        with closing(first), closing(second), ThreadPoolExecutor(2) as workers:
+            first.create_topic("t", 1)
+            archiving = [workers.submit(archive_again_and_again, each) for each in (first, second)]
+            try:
+                for number in range(60):
+                    (first, second)[number % 2].append("t", {0: [a_record(f"{number}/{n}") for n in range(10)]})
+            finally:
+                appended.set()
+            for each in archiving:
+                each.result(PATIENCE)
+            first.archive_topic("t", [0])
+
+            names = [f"{number}/{n}" for number in range(60) for n in range(10)]
+            assert values(first, "t") == values(second, "t") == names
+            segments = list(archived_segments(first._index, "t", 0))
+            assert segments[0].first == 0
+            assert [each.first for each in segments[1:]] == [each.end for each in segments[:-1]]
+            assert first._hot.bounds("t", [0])[0].oldest > 0
+
+    def _opened(self, url, folder, **policy):
         dependencies = LogDependencies(
             index=lambda: open_log_index(f"sqlite:///{folder}/index.db"),
             archive=lambda: open_archive(f"{folder}/archive"),
-            tiers=lambda: ArchivePolicy(archived_elsewhere=True),
+            tiers=lambda: ArchivePolicy(archived_elsewhere=True, **policy),
         )
         return open_event_log(url, SystemClock(), dependencies)
 

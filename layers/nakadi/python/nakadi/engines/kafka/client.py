@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -49,6 +50,9 @@ OUT_OF_RANGE_ERRORS = {
 
 REPEATED_LINE_PAUSE = 60.0
 """Seconds in which the library's log has the same line once: while a server is away it has several a second."""
+
+
+DISCARD_SECONDS = 1.0
 
 
 class _RepeatedLineFilter(logging.Filter):
@@ -161,6 +165,19 @@ def new_consumer(address: Address, **settings: object) -> Consumer:
         ),
         logger=_log,
     )
+
+
+def discard_client(client: object) -> None:
+    """Let go of a client that may have lost the cluster for good. The library may never come to an end of it, so
+    nothing waits for that.
+    """
+    threading.Thread(target=_destroy, args=([client],), name="kafka-discard", daemon=True).start()
+
+
+def _destroy(clients: list[object]) -> None:
+    # The library's client ends with the last reference, which shall be the one here.
+    time.sleep(DISCARD_SECONDS)
+    clients.clear()
 
 
 @contextmanager

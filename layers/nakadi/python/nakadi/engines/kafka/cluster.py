@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -12,6 +13,7 @@ from typing import Any, TypeVar
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import (
+    AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
@@ -26,6 +28,7 @@ from nakadi.engines.kafka.client import (
     UNKNOWN_TOPIC_ERRORS,
     Address,
     as_port_error,
+    discard_client,
     kafka_error_code,
     new_admin_client,
     new_consumer,
@@ -36,6 +39,11 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
 
 Answer = TypeVar("Answer")
+NO_ANSWER = {
+    KafkaError._TRANSPORT,  # noqa: SLF001  # the library's own names
+    KafkaError._TIMED_OUT,  # noqa: SLF001
+    KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
+}
 LARGEST_BATCH_BYTES = 8 * 1024 * 1024
 """The largest batch of records that topics take: the most that MSK Serverless allows."""
 
@@ -91,6 +99,7 @@ class Cluster:
         self._timeout = address.timeout
         self._admin = new_admin_client(address)
         self._offset_consumer = new_consumer(address)
+        self._replacing = threading.Lock()
         self._partitions: dict[str, int] = {}
         self._sealed: set[str] = set()
 
@@ -205,13 +214,16 @@ class Cluster:
     def partition_bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """The same of one partition, by the shortest way."""
         kafka_partition = KafkaPartition(self.kafka_name(topic), partition)
-        found: tuple[int, int] | None = self._ask_with_retries(
-            topic,
-            lambda: self._offset_consumer.get_watermark_offsets(kafka_partition, timeout=self._timeout, cached=False),
-        )
-        if found is None:
-            raise Unavailable(f"Kafka: {topic}: the offsets of partition {partition} did not arrive in time")
-        return found
+
+        def ask() -> tuple[int, int]:
+            found: tuple[int, int] | None = self._offset_consumer.get_watermark_offsets(
+                kafka_partition, timeout=self._timeout, cached=False
+            )
+            if found is None:
+                raise TimeoutError
+            return found
+
+        return self._ask_with_retries(topic, ask)
 
     def latest_record_time(self, topic: str, partition: int) -> int:
         """The greatest time that any record of the partition has, in milliseconds; 0 when there is no record."""
@@ -279,7 +291,7 @@ class Cluster:
         end = time.monotonic() + self._timeout
         while True:
             try:
-                with translate_errors(topic):
+                with self._translate_and_replace(topic):
                     return ask()
             except UnknownTopic as error:
                 failure = self.confirm_unknown_topic(topic, error)
@@ -309,7 +321,7 @@ class Cluster:
     def _count_partitions(self, topic: str) -> int | None:
         """How many partitions the topic has; None when there is no such topic."""
         name = self.kafka_name(topic)
-        with translate_errors(topic):
+        with self._translate_and_replace(topic):
             answer = self._admin.list_topics(name, timeout=self._timeout)
         found = answer.topics[name]
         if found.error is None:
@@ -320,6 +332,29 @@ class Cluster:
             # The server does not know itself either: it has started, and has not read the cluster's state yet.
             raise Unavailable(f"Kafka: {topic}: the server that was asked is starting")
         return None
+
+    @contextmanager
+    def _translate_and_replace(self, topic: str) -> Iterator[None]:
+        """Use other clients from now on when there is no answer: after its servers were away the library may not find
+        them again, however long they have been back.
+        """
+        used = self._admin
+        try:
+            with translate_errors(topic):
+                yield
+        except Unavailable as error:
+            if kafka_error_code(error) in NO_ANSWER or isinstance(error.__cause__, TimeoutError):
+                self._replace_clients(used)
+            raise
+
+    def _replace_clients(self, used: AdminClient) -> None:
+        with self._replacing:
+            if self._admin is not used:
+                return  # another thread was first
+            replaced = self._admin, self._offset_consumer
+            self._admin, self._offset_consumer = new_admin_client(self.address), new_consumer(self.address)
+        for client in replaced:
+            discard_client(client)
 
     @contextmanager
     def _translate_and_confirm(self, topic: str) -> Iterator[None]:

@@ -20,7 +20,7 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError
 from confluent_kafka import TopicPartition as KafkaPartition
 from msgspec import Struct, field
 
-from nakadi.engines.kafka.client import Address, as_port_error, new_consumer, translate_errors
+from nakadi.engines.kafka.client import Address, as_port_error, discard_client, new_consumer, translate_errors
 from nakadi.engines.kafka.records import SEAL_MARKER, event_from_message
 from nakadi.model.events import EventSlice, StoredEvent, TopicPartition
 from nakadi.model.outcomes import Unavailable
@@ -57,11 +57,13 @@ class _EventWindow(Struct):
     start_offset: int
     end: int
     last_read: float
+    late_since: float | None = None
     events: list[StoredEvent] = field(default_factory=list)
     size: int = 0
 
     def add(self, event: StoredEvent) -> None:
         self.end = event.offset + 1
+        self.late_since = None
         if event.record == SEAL_MARKER:
             return
         self.events.append(event)
@@ -93,6 +95,7 @@ class TailReader:
         # What the thread of the tail has to do: only that thread uses the consumer, whose calls wait for each other.
         self._assignment_changes: deque[KafkaPartition] = deque()
         self._thread: threading.Thread | None = None
+        self._is_lost = False
         self._closed = False
 
     def slice(self, partition: TopicPartition, start: int, limit: int, max_bytes: int) -> EventSlice | None:
@@ -124,8 +127,16 @@ class TailReader:
                 and window.start_offset <= start
                 and window.end <= start
             ):
-                if self._closed or not self._arrived.wait(end - time.monotonic()):
+                if self._closed:
                     return
+                if not self._arrived.wait(end - time.monotonic()):
+                    self._note_late(window)
+                    return
+
+    def _note_late(self, window: _EventWindow) -> None:
+        """After its servers were away the library may not find them again, however long they have been back."""
+        window.late_since = window.late_since or time.monotonic()
+        self._is_lost = self._is_lost or time.monotonic() - window.late_since > self._address.timeout
 
     def forget_topic(self, topic: str) -> None:
         with self._arrived:
@@ -153,14 +164,12 @@ class TailReader:
             self._thread.join()
 
     def _run(self) -> None:
-        consumer = new_consumer(
-            self._address,
-            fetch_wait_max_ms=250,
-            queued_max_messages_kbytes=16_384,
-            fetch_queue_backoff_ms=QUEUE_BACKOFF_MILLISECONDS,
-        )
+        consumer = self._new_consumer()
         while not self._closed:
             try:
+                if self._is_lost:
+                    discard_client(consumer)
+                    consumer = self._begin_again()
                 self._change_assignment(consumer)
                 # `consume` would wait for as many as it may return, so the first one is waited for alone.
                 first = consumer.poll(POLL_SECONDS)
@@ -171,6 +180,22 @@ class TailReader:
                 self._drop_all_windows()
                 time.sleep(POLL_SECONDS)
         consumer.close()
+
+    def _begin_again(self) -> Consumer:
+        _log.warning("Events in Kafka did not come in time, another consumer follows partitions from now on")
+        with self._arrived:
+            self._drop_all_windows()
+            self._assignment_changes.clear()
+            self._is_lost = False
+        return self._new_consumer()
+
+    def _new_consumer(self) -> Consumer:
+        return new_consumer(
+            self._address,
+            fetch_wait_max_ms=250,
+            queued_max_messages_kbytes=16_384,
+            fetch_queue_backoff_ms=QUEUE_BACKOFF_MILLISECONDS,
+        )
 
     def _change_assignment(self, consumer: Consumer) -> None:
         """Follow partitions from an offset on, and end following those whose change has no offset."""
@@ -245,6 +270,7 @@ class _PositionedReader(Struct, eq=False):
     position: int = 0
     end: int = 0
     last_used: float = 0.0
+    is_lost: bool = False
     fetched: list[StoredEvent] = field(default_factory=list)
 
 
@@ -300,6 +326,7 @@ class CatchUpReader:
         patience = time.monotonic() + self._address.timeout
         while not found and reader.position < end:
             if self._closed or time.monotonic() > patience:
+                reader.is_lost = not self._closed
                 raise Unavailable("The event log is closed." if self._closed else "Kafka: no events came in time")
             first = reader.consumer.poll(0.1)
             messages = [] if first is None else [first, *reader.consumer.consume(min(limit, 10_000), 0)]
@@ -346,10 +373,13 @@ class CatchUpReader:
     def _return_reader(self, reader: _PositionedReader) -> None:
         reader.last_used = time.monotonic()
         with self._lock:
-            kept = not self._closed and len(self._idle) < MOST_IDLE_READERS
+            kept = not self._closed and not reader.is_lost and len(self._idle) < MOST_IDLE_READERS
             if kept:
                 self._idle.append(reader)
-        if not kept:
+        if reader.is_lost:
+            # Perhaps its servers are away, and perhaps it would not find them when they are back.
+            discard_client(reader.consumer)
+        elif not kept:
             reader.consumer.close()
 
     def _new_consumer(self) -> Consumer:

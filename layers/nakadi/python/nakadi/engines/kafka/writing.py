@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 from confluent_kafka import KafkaError, KafkaException, Producer
 from msgspec import Struct
 
-from nakadi.engines.kafka.client import UNKNOWN_TOPIC_ERRORS, Address, new_producer
+from nakadi.engines.kafka.client import UNKNOWN_TOPIC_ERRORS, Address, discard_client, new_producer
 from nakadi.engines.kafka.cluster import LARGEST_BATCH_BYTES
 from nakadi.engines.kafka.records import largest_record_size, record_headers, to_milliseconds
 from nakadi.model.events import Record, TopicPartition
@@ -64,6 +64,11 @@ class _PendingBatch(Struct, eq=False):
     missing_reports: int = 0
     failure: KafkaError | None = None
     is_complete: bool = False
+    producer: Producer | None = None
+
+    def has_timed_out_in(self, producer: Producer | None) -> bool:
+        timed_out = self.failure is not None and self.failure.code() == KafkaError._MSG_TIMED_OUT  # noqa: SLF001  # the library's own name
+        return timed_out and producer is not None and self.producer is producer
 
     def on_delivery(self, error: KafkaError | None, _message: object) -> None:
         self.failure = self.failure or error
@@ -196,6 +201,8 @@ class _ProducerThread:
         # Only this thread uses what follows.
         self._under_way: dict[TopicPartition, list[_PendingBatch]] = {}
         self._producer: Producer | None = None
+        # Producers that have been replaced, and have not reported every outcome yet.
+        self._replaced: list[Producer] = []
 
     def fetch_latest_time(self, partition: TopicPartition) -> WriteOutcome:
         """Find out where the times of a partition have got to, before it is written for the first time.
@@ -254,8 +261,8 @@ class _ProducerThread:
                     _log.exception("Append to Kafka failed: %s/%s", *batch.partition)
                     batch.failure = batch.failure or _as_kafka_error(error)
                     batch.complete(batch.failure)
-            if self._producer is not None:
-                self._flush(self._producer)
+            for producer in (*self._replaced, *([self._producer] if self._producer is not None else ())):
+                self._flush(producer)
             self._remove_completed()
 
     def _flush(self, producer: Producer) -> None:
@@ -266,8 +273,11 @@ class _ProducerThread:
             # not report the outcome of records any more.
             _log.warning("Appends to Kafka failed, another producer is used from now on: %s", error)
             producer.purge()
-            self._producer = None
+            if producer is self._producer:
+                self._producer = None
             for batch in [batch for batches in self._under_way.values() for batch in batches]:
+                if batch.producer is not producer:
+                    continue
                 batch.failure = batch.failure or _as_kafka_error(error)
                 batch.complete(batch.failure)
 
@@ -322,7 +332,7 @@ class _ProducerThread:
         """
         topic, number = batch.partition
         moment = self._advance_time(batch.partition)
-        producer = self._ensure_producer()
+        producer = batch.producer = self._ensure_producer()
         name, last = self._name(topic), len(batch.records) - 1
         batch.missing_reports = 1 if last == 0 else 2
         for index, record in enumerate(batch.records):
@@ -361,8 +371,9 @@ class _ProducerThread:
         return self._producer
 
     def _remove_completed(self) -> None:
-        fatal = False
+        fatal = is_lost = False
         for partition, batches in list(self._under_way.items()):
+            is_lost = is_lost or any(batch.has_timed_out_in(self._producer) for batch in batches)
             incomplete = [batch for batch in batches if not batch.is_complete]
             fatal = fatal or any(batch.failure is not None and batch.failure.fatal() for batch in batches)
             if any(batch.failure is not None and batch.failure.code() in UNKNOWN_TOPIC_ERRORS for batch in batches):
@@ -374,6 +385,13 @@ class _ProducerThread:
         if fatal and not self._under_way:
             # A producer that has met a fatal error refuses everything from then on; another one starts afresh.
             self._producer = None
+        if is_lost and self._producer is not None:
+            # After its servers were away the library may not find them again, however long they have been back.
+            self._replaced.append(self._producer)
+            self._producer = None
+        for producer in [each for each in self._replaced if not len(each)]:
+            self._replaced.remove(producer)
+            discard_client(producer)
 
 
 def _key_bytes(record: Record) -> bytes | None:

@@ -1,0 +1,108 @@
+"""Clients of the library that do not find their servers any more: the log uses others, and goes on.
+
+The library may lose a cluster for good when all its servers were away for a while. Here a client of a cluster that is
+not there takes the place of one that has.
+"""
+
+from contextlib import closing
+
+import pytest
+
+from nakadi.app.engines import open_event_log
+from nakadi.model.events import OffsetBounds, Refused, Stored
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports.clock import SystemClock
+from tests.support import kafka
+from tests.support.engines import KAFKA, a_record, text_of
+from tests.support.patience import until
+
+pytestmark = pytest.mark.skipif(not KAFKA, reason="Kafka is asked for by `make test-engines`")
+
+
+@pytest.fixture
+def url():
+    return f"{kafka.url()}&timeout=2"
+
+
+@pytest.fixture
+def log(url):
+    with closing(open_event_log(url, SystemClock())) as opened:
+        opened.create_topic("t", 1)
+        opened.append("t", {0: [a_record("a")]})
+        yield opened
+
+
+@pytest.fixture
+def another(url, log):  # noqa: ARG001  # it makes the topic
+    with closing(open_event_log(url, SystemClock())) as opened:
+        yield opened
+
+
+def lost(make, module, name, monkeypatch):
+    """Have the next client that a module makes find no servers, and return how many have been made since."""
+    from nakadi.engines.kafka.client import Address  # noqa: PLC0415  # installed where these tests run
+
+    made = []
+
+    def make_one(address, **settings):
+        made.append(make(address if made else Address("127.0.0.1:9", timeout=2), **settings))
+        return made[-1]
+
+    monkeypatch.setattr(module, name, make_one)
+    return made
+
+
+def test_an_append_that_a_producer_cannot_send_is_the_last_one_that_it_refuses(another, url, monkeypatch):
+    """It is refused when its time is over; the next one is stored, once."""
+    from nakadi.engines.kafka import client, writing  # noqa: PLC0415  # as above
+
+    made = lost(client.new_producer, writing, "new_producer", monkeypatch)
+    with closing(open_event_log(url, SystemClock())) as log:
+        assert log.append("t", {0: [a_record("b")]}) == {0: Refused("timed out")}
+        assert log.append("t", {0: [a_record("c")]}) == {0: Stored()}
+        assert log.append("t", {0: [a_record("d")]}) == {0: Stored()}
+        assert [text_of(event.record) for event in another.read("t", 0, 0).events] == ["a", "c", "d"]
+        assert len(made) == 2
+
+
+def test_a_read_that_a_consumer_cannot_make_is_the_last_one_that_fails(log, monkeypatch):
+    from nakadi.engines.kafka import client, reading  # noqa: PLC0415  # as above
+
+    lost(client.new_consumer, reading, "new_consumer", monkeypatch)
+    with pytest.raises(Unavailable):
+        log.read("t", 0, 0)
+    assert [text_of(event.record) for event in log.read("t", 0, 0).events] == ["a"]
+
+
+def test_a_tail_that_stays_behind_is_followed_by_another_consumer(log, another, monkeypatch):
+    """Meanwhile each reader looks for itself."""
+    from nakadi.engines.kafka import client, reading  # noqa: PLC0415  # as above
+
+    lost(client.new_consumer, reading, "new_consumer", monkeypatch)
+    place = 1
+
+    def tail_has_the_next_event():
+        nonlocal place
+        assert log.read("t", 0, place).events == ()
+        another.append("t", {0: [a_record("b")]})
+        assert len(log.read("t", 0, place).events) == 1
+        place += 1
+        return log._tail.slice(("t", 0), place - 1, 1, 1000) is not None
+
+    assert not tail_has_the_next_event()
+    until(tail_has_the_next_event)
+
+
+def test_a_question_that_a_client_cannot_ask_is_the_last_one_without_an_answer(log):
+    from nakadi.engines.kafka.client import Address, new_admin_client, new_consumer  # noqa: PLC0415  # as above
+
+    nowhere = Address("127.0.0.1:9", timeout=2)
+    for ask in (
+        lambda: log.bounds("t", [0])[0],
+        lambda: OffsetBounds(*log._cluster.partition_bounds("t", 0)),
+        lambda: OffsetBounds(log.offset_at("t", 0, SystemClock().now().replace(year=2020)), 1),
+    ):
+        log._cluster._admin, log._cluster._offset_consumer = new_admin_client(nowhere), new_consumer(nowhere)
+        with pytest.raises(Unavailable):
+            ask()
+        assert ask() == OffsetBounds(0, 1)
