@@ -21,6 +21,7 @@ from tests.support.patience import until
 pytestmark = pytest.mark.skipif(not KAFKA, reason="Kafka is asked for by `make test-engines`")
 
 OFFSET_OUT_OF_RANGE = 1
+UNKNOWN_TOPIC = 3
 NOT_LEADER = 6
 REQUEST_TIMED_OUT = 7
 NOT_ENOUGH_REPLICAS = 19
@@ -160,4 +161,17 @@ def test_slow_answers_about_topics_delay_only_those_who_ask(proxy, record_proper
             assert outcome(lambda: log.append("other", {0: [a_record("a")]})) is Unavailable
             load.goes_on()
         until(lambda: outcome(lambda: log.append("other", {0: [a_record("a")]})) == {0: Stored()})
+        load.figures()
+
+
+def test_a_topic_that_a_starting_server_does_not_know_is_used_again(proxy, record_property):
+    """Neither writers nor readers take the topic for a deleted one, and both go on when the server knows it."""
+    with a_log(proxy, timeout=2) as log, Load(log, record_property) as load:
+        not_leading = Fault(PRODUCE, NOT_LEADER), Fault(FETCH, NOT_LEADER)
+        with proxy.spoiling(Fault(METADATA, UNKNOWN_TOPIC), *not_leading):
+            failed = load.failed_reads
+            for _ in range(3):
+                load.is_refused()
+            until(lambda: load.failed_reads > failed + 3)
+        load.goes_on()
         load.figures()

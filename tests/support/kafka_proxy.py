@@ -1,8 +1,8 @@
 """What stands in front of a server of Kafka and spoils some of its answers: errors that a real one gives seldom,
 answers that never arrive, and answers that arrive late.
 
-Of Kafka's protocol it knows the frames, and of requests to produce and to fetch what an answer to them has to repeat.
-It has client and server agree on versions of these two whose format is known here.
+Of Kafka's protocol it knows the frames, and of requests to produce, to fetch, and for metadata what an answer to them
+has to repeat. It has client and server agree on versions of these whose format is known here.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA, VERSIONS = 0, 1, 2, 3, 18
 
-NEWEST = {PRODUCE: 7, FETCH: 11}
+NEWEST = {PRODUCE: 7, FETCH: 11, METADATA: 8}
 """The newest versions without compact fields."""
 
 
@@ -50,7 +50,7 @@ class Proxy:
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listening.getsockname()[1]
         self._server = 0
-        self._fault: Fault | None = None
+        self._faults: Sequence[Fault] = ()
         self._lock = threading.Lock()
         self._connections: list[_Connection] = []
         self._accepting = threading.Thread(target=self._accept, daemon=True)
@@ -70,19 +70,21 @@ class Proxy:
             each.end()
 
     @contextmanager
-    def spoiling(self, fault: Fault) -> Iterator[Fault]:
+    def spoiling(self, *faults: Fault) -> Iterator[Fault]:
+        """What is passed on is the first of them."""
         with self._lock:
-            self._fault = fault
+            self._faults = faults
         try:
-            yield fault
+            yield faults[0]
         finally:
             with self._lock:
-                self._fault = None
-            fault.ended.set()
+                self._faults = ()
+            for each in faults:
+                each.ended.set()
 
     def fault_of(self, kind: int) -> Fault | None:
         with self._lock:
-            return self._fault if self._fault is not None and self._fault.takes(kind) else None
+            return next((each for each in self._faults if each.takes(kind)), None)
 
     def _accept(self) -> None:
         while True:
@@ -228,7 +230,7 @@ def _refusal(frame: bytes, code: int) -> bytes:
     """An answer that has this error for each partition of a request."""
     request = _Request(frame)
     assert request.version == NEWEST[request.kind], (request.kind, request.version)
-    return (_refused_produce if request.kind == PRODUCE else _refused_fetch)(request, code)
+    return REFUSALS[request.kind](request, code)
 
 
 def _refused_produce(request: _Request, code: int) -> bytes:
@@ -258,3 +260,20 @@ def _refused_fetch(request: _Request, code: int) -> bytes:
             partition, *_ = request.take(">iiqqi")
             answer.append(struct.pack(">ihqqqiii", partition, code, -1, -1, -1, -1, -1, 0))
     return b"".join(answer)
+
+
+def _refused_metadata(request: _Request, code: int) -> bytes:
+    """As of a server that has just started, and knows no servers yet."""
+    (topics,) = request.take(">i")
+    answer = [struct.pack(">iiihii", request.number, 0, 0, -1, -1, max(topics, 0))]
+    for _ in range(topics):
+        name = request.text()
+        answer.append(struct.pack(">hh", code, len(name)) + name + struct.pack(">?ii", False, 0, 0))
+    return b"".join(answer) + struct.pack(">i", 0)
+
+
+REFUSALS: Mapping[int, Callable[[_Request, int], bytes]] = {
+    PRODUCE: _refused_produce,
+    FETCH: _refused_fetch,
+    METADATA: _refused_metadata,
+}
