@@ -146,6 +146,9 @@ class KafkaLog:
             self._cluster.forget_topic(topic)
             if everything:
                 self._cluster.check_partitions(topic, [])
+        if KafkaError._MSG_TIMED_OUT in codes:  # noqa: SLF001  # the library's own name
+            # Perhaps others have deleted the topic, which a producer believes later than that: the next append asks.
+            self._cluster.forget_topic(topic)
         if KafkaError.MSG_SIZE_TOO_LARGE in codes and self._cluster.is_sealed(topic) and everything:
             raise SealedTopic(topic)
         _log.warning("Append to the Kafka topic %s failed, outcome unknown: %s", topic, failures[0].str())
