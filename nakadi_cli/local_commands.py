@@ -88,4 +88,6 @@ def completion(shell: str) -> None:
 
     found = get_completion_class(shell)
     assert found is not None
-    click.echo(found(nakadi, {}, "nakadi", "_NAKADI_COMPLETE").source())
+    source = found(nakadi, {}, "nakadi", "_NAKADI_COMPLETE").source()
+    # Click's script for fish cuts descriptions at their first comma.
+    click.echo(source.replace('string split ","', 'string split --max 1 ","'))

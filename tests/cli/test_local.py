@@ -64,6 +64,11 @@ def test_a_shell_is_taught_to_complete(run, shell, monkeypatch):
     assert "_NAKADI_COMPLETE" in run("completion", shell).out
 
 
+def test_fish_shows_whole_descriptions(run):
+    """Only the first comma of an answer, behind the kind of what fits, is not the description's own."""
+    assert 'string split --max 1 "," $completion' in run("completion", "fish").out
+
+
 def test_commands_and_options_are_completed():
     """What a shell asks is answered with commands, those of groups and options."""
 
