@@ -22,7 +22,14 @@ ROOT = HERE.parent.parent
 CACHE = ROOT / ".cache" / "console"
 BUILT = CACHE / "built"
 
-DEAD_LETTERS = "nakadi.dead.letter.queue"
+DEAD_LETTERS = {
+    "name": "nakadi.dead.letter.queue",
+    "owning_application": "stups_nakadi",
+    "category": "business",
+    "enrichment_strategies": ["metadata_enrichment"],
+    "schema": {"type": "json_schema", "schema": "{}"},
+}
+"""What a broker begins with."""
 
 # For all tests of a script together, on a busy machine.
 SECONDS = 600
@@ -87,9 +94,7 @@ def _empty(url: str) -> None:
                 client.delete(f"/subscriptions/{each['id']}").raise_for_status()
         for each in client.get("/event-types").raise_for_status().json():
             client.delete(f"/event-types/{each['name']}").raise_for_status()
-            # A broker begins with it, and has it made by nobody later.
-            if each["name"] == DEAD_LETTERS:
-                client.post("/event-types", json=each).raise_for_status()
+        client.post("/event-types", json=DEAD_LETTERS).raise_for_status()
         client.put("/storages/default/default").raise_for_status()
         for each in client.get("/storages").raise_for_status().json():
             if each["id"] != "default":

@@ -138,9 +138,9 @@ export function AdminsTab() {
         <>
           <form onSubmit={(event) => (event.preventDefault(), void add(lists))}>
             <div class="fields">
-              <Labelled text="Role">
+              <Labelled text="Role" hint={`May ${new Map(ROLES).get(role)}`}>
                 <select value={role} onChange={(event) => setRole(event.currentTarget.value as Role)}>
-                  {ROLES.map(([value, text]) => <option key={value} value={value}>{value}: {text}</option>)}
+                  {ROLES.map(([value]) => <option key={value} value={value}>{value}</option>)}
                 </select>
               </Labelled>
               <Labelled text="User, service or team" error={wrong}>
