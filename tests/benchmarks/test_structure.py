@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tracemalloc
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,10 +15,12 @@ from nakadi.engines.archive.objects import pack_member, parse_partition_member
 from nakadi.engines.sqlite.event_log import SqliteLog
 from nakadi.model.event_type import Position
 from nakadi.model.events import EventSlice, Record, StoredEvent
+from nakadi.model.subscription import EventTypePartition, PartitionAssignment
 from nakadi.ports.clock import SystemClock
 from nakadi.streaming.chunks import EventChunk
 from nakadi.streaming.driver import batch_line
 from nakadi.streaming.session import LowLevelSession, StreamLimits
+from nakadi.subscriptions.stream.partition_progress import PartitionProgress, SessionTotals
 from tests.support.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
@@ -136,3 +139,19 @@ def test_old_events_from_the_archive_take_no_call_for_each():
 
     assert [line.count(b'"') for line in lines] == [212] * 10
     assert counted.calls < 500, counted.calls
+
+
+def test_a_partition_of_a_stream_in_which_nothing_happens_takes_little_memory():
+    """It takes what says where it is: queues and sets with nothing in them take nothing."""
+    entry, stored = PartitionAssignment(EventTypePartition("a", "0"), "s"), Position(1, -1)
+    PartitionProgress(entry, stored, 0.0, counts=False, totals=SessionTotals())
+    totals = SessionTotals()
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    kept = []
+    for _ in range(100):
+        kept.append(PartitionProgress(entry, stored, 0.0, counts=False, totals=totals))
+        kept[-1].set_parked_keys(frozenset(iter(())))
+    after, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (after - before) / len(kept) < 500

@@ -28,6 +28,8 @@ _EMPTY: deque[Any] = deque()
 """Stands for every queue with nothing in it, and is never added to. A deque takes 760 bytes, and a stream in which
 nothing happens has four for each of its partitions."""
 
+_NO_KEYS: frozenset[str] = frozenset()
+
 
 def _with(queue: deque[Item], item: Item) -> deque[Item]:
     """A queue with one thing more at its end."""
@@ -127,7 +129,7 @@ class PartitionProgress:
         self.count = 0
         self.size = 0
         self.window_end: datetime | None = None
-        self.parked: frozenset[str] = frozenset()
+        self.parked = _NO_KEYS
         # The assignment's revision when the parked keys were read.
         self.keys_read_at = 0
         # Events that are being parked: where they begin, and their keys.
@@ -259,7 +261,9 @@ class PartitionProgress:
 
     def set_parked_keys(self, keys: frozenset[str]) -> None:
         """These keys were parked before what is being parked now."""
-        self.parked = keys.union(*(being_parked for _, being_parked in self._parking)) if self._parking else keys
+        self.parked = (
+            keys.union(*(being_parked for _, being_parked in self._parking)) if self._parking else keys or _NO_KEYS
+        )
 
     # Commits
 
