@@ -145,13 +145,13 @@ def _further(field: Field) -> Field:
     """A further column for the values of another type; of a structure it is the text."""
     kind = field.kind
     if isinstance(kind, Scalar):
-        return Field(f"{field.name}__{_word(kind)}", kind, contested=True, source=field.name)
+        return Field(f"{field.name}__{_type_suffix(kind)}", kind, contested=True, source=field.name)
     if isinstance(kind, Array) and isinstance(kind.of, Scalar):
-        return Field(f"{field.name}__{_word(kind.of)}_array", kind, contested=True, source=field.name)
+        return Field(f"{field.name}__{_type_suffix(kind.of)}_array", kind, contested=True, source=field.name)
     return Field(f"{field.name}__string", STRING, contested=True, source=field.name)
 
 
-def _word(kind: Scalar) -> str:
+def _type_suffix(kind: Scalar) -> str:
     """A type as part of a name: decimal_2 is one with two decimals."""
     return re.sub(r"\(\d+,(\d+)\)", r"_\1", kind.name)
 

@@ -110,7 +110,7 @@ def bring_up_to_date(work: Workplace, event_types: Sequence[EventType]) -> None:
         if each not in wanted:
             work.report.info(each.name, f"no table, as its annotation {MATERIALIZE_ANNOTATION} says")
     with ThreadPoolExecutor(max(1, work.options.at_once)) as pool:
-        for some, parts in _sharing(work, wanted):
+        for some, parts in _group_by_shared_objects(work, wanted):
             try:
                 with work.archive.gathering(parts) as gathered:
                     _each(pool, partial(_one, work, partial(_add_gathered, work, gathered, parts)), some)
@@ -126,7 +126,7 @@ def _each(pool: ThreadPoolExecutor, task: Callable[[EventType], None], event_typ
         pass
 
 
-def _sharing(
+def _group_by_shared_objects(
     work: Workplace, event_types: Sequence[EventType]
 ) -> Iterator[tuple[Sequence[EventType], Sequence[ArchiveRange]]]:
     """Event types whose news lies in the same objects, and as much of it as is read together, oldest first.

@@ -62,7 +62,7 @@ def parser() -> argparse.ArgumentParser:
     deployment.add_argument("--stream-mode", choices=MODES, default=Deployment().stream_mode)
     for name, text in DEPLOYMENT.items():
         _number(deployment, name, getattr(Deployment(), name), text)
-    for name, text in CHOSEN.items():
+    for name, text in SWITCH_DESCRIPTIONS.items():
         default = getattr(Deployment(), name)
         deployment.add_argument(_option(name), action=argparse.BooleanOptionalAction, default=default, help=text)
     prices = made.add_argument_group("prices")
@@ -113,7 +113,7 @@ DEPLOYMENT = {
     "dpu_hours_per_day": "DPU-hours of jobs a day, without those that are started by news",
     "table_minutes": "minutes that events wait until a job is started for their tables; 0 for none",
 }
-CHOSEN = {
+SWITCH_DESCRIPTIONS = {
     "compressed_streams": "streams are packed with gzip",
     "fan_out": "each task has consumers of its own that shards are pushed to",
     "private_network": "tasks have no addresses, and reach AWS by endpoints",

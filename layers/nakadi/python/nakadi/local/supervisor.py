@@ -151,8 +151,8 @@ class _Worker:
 class Supervisor:
     """Runs workers until it is stopped, or gives up. Belongs to the event loop that it is made in.
 
-    Everything but `_release` runs on that loop, so nothing here needs a lock: between two awaits no other part of it
-    goes on.
+    Everything but `_release_leases` runs on that loop, so nothing here needs a lock: between two awaits no other part
+    of it goes on.
     """
 
     def __init__(
@@ -268,10 +268,10 @@ class Supervisor:
         _, leases = await asyncio.gather(*serving)
         # Only now that the process is gone: if it still streamed, its partitions would be read twice. In a thread,
         # because the data file may be busy, and the other workers must not wait for it.
-        await self._loop.run_in_executor(None, self._release, leases)
+        await self._loop.run_in_executor(None, self._release_leases, leases)
         return worker.has_served, code
 
-    def _release(self, leases: Collection[str]) -> None:
+    def _release_leases(self, leases: Collection[str]) -> None:
         """Release what a worker has left behind, so that its partitions do not wait until its leases are over."""
         for holder in leases:
             try:
