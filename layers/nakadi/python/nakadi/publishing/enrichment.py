@@ -51,7 +51,8 @@ def choose_partitions(
     match event_type.partition_strategy:
         case PartitionStrategy.RANDOM:
             # Going through the events of a long batch parses them, so it is not done for nothing.
-            return random_partitions(len(events), event_type.timeline.partitions, random_number), [None] * len(events)
+            number, of = len(events), event_type.timeline.partitions
+            return [int(random_number() * of) for _ in range(number)] if of > 1 else [0] * number, [None] * number
         case PartitionStrategy.USER_DEFINED:
             choose = _partition_chooser_by_metadata(event_type.partitions)
         case PartitionStrategy.HASH:
@@ -68,10 +69,6 @@ def choose_partitions(
         partitions.append(partition)
         keys.append(key)
     return partitions, keys
-
-
-def random_partitions(events: int, partitions: int, random_number: RandomNumber) -> list[int]:
-    return [int(random_number() * partitions) for _ in range(events)] if partitions > 1 else [0] * events
 
 
 def _partition_chooser_by_metadata(partitions: tuple[str, ...]) -> Callable[[Event], _PartitionChoice]:
@@ -212,9 +209,11 @@ def _stamp(event_type: EventType, origin: BatchOrigin) -> dict[str, str]:
 
 
 def enriched_lines(
-    event_type: EventType, batch: DecodedBatch, origin: BatchOrigin, partitions: Sequence[int]
-) -> Mapping[int, RecordLines] | None:
-    """The records of each partition; None if what is added to their metadata differs in more than the partition.
+    event_type: EventType, batch: DecodedBatch, origin: BatchOrigin, random_number: RandomNumber
+) -> tuple[Sequence[int], Mapping[int, RecordLines]] | None:
+    """The partition of each event, chosen at random, and the records of each partition.
+
+    None if what is added to their metadata differs in more than the partition.
 
     What is added to all events of a partition is put in by one replacement in the text of all of them.
     """
@@ -223,23 +222,31 @@ def enriched_lines(
         stamp = _stamp_unless_sent(event_type, origin, batch.metadata)
         if stamp is None:
             return None
-    groups: dict[int, list[msgspec.Raw]] = {}
+    of, found = event_type.timeline.partitions, dict[int, RecordLines]()
+    partitions = [int(random_number() * of) for _ in range(batch.count)] if of > 1 else [0] * batch.count
+    for partition, sent, number in _lines_of_partitions(batch, partitions):
+        lines = sent
+        if stamp is not None:
+            added = orjson.dumps({**stamp, "partition": str(partition)})[1:-1] + b","
+            lines = sent.replace(METADATA_MEMBER_START, METADATA_MEMBER_START + added)
+            if len(lines) != len(sent) + number * len(added):
+                return None
+        found[partition] = RecordLines(lines, number)
+    return partitions, found
+
+
+def _lines_of_partitions(batch: DecodedBatch, partitions: Sequence[int]) -> Iterable[tuple[int, bytes, int]]:
+    """Each partition with the lines of its events and their number."""
+    if batch.count == 1:
+        return ((partitions[0], batch.text[1:-1], 1),)
     events: list[msgspec.Raw] = ARRAY_DECODER.decode(batch.text)
+    groups: dict[int, list[msgspec.Raw]] = {}
     if partitions.count(partitions[0]) == len(partitions):
         groups[partitions[0]] = events
     else:
         for partition, event in zip(partitions, events, strict=True):
             groups.setdefault(partition, []).append(event)
-    found: dict[int, RecordLines] = {}
-    for partition, group in groups.items():
-        lines = sent = _ENCODER.encode_lines(group)
-        if stamp is not None:
-            added = orjson.dumps({**stamp, "partition": str(partition)})[1:-1] + b","
-            lines = sent.replace(METADATA_MEMBER_START, METADATA_MEMBER_START + added)
-            if len(lines) != len(sent) + len(group) * len(added):
-                return None
-        found[partition] = RecordLines(lines[:-1], len(group))
-    return found
+    return [(partition, _ENCODER.encode_lines(group)[:-1], len(group)) for partition, group in groups.items()]
 
 
 def _stamp_unless_sent(

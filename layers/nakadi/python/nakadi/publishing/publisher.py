@@ -12,7 +12,7 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from functools import cache, partial
+from functools import partial
 from itertools import repeat
 from typing import TypeVar
 
@@ -24,7 +24,7 @@ from nakadi.common.metrics import Metrics
 from nakadi.common.work import Turns, client_never_gone
 from nakadi.event_types.repository import EVENT_TYPE_BUSY, EventTypes
 from nakadi.model.authorization import Attribute, Feature, Operation, Subject
-from nakadi.model.event_type import EventType, PartitionStrategy, SchemaType
+from nakadi.model.event_type import CleanupPolicy, EventType, PartitionStrategy, SchemaType
 from nakadi.model.events import Record, Refused
 from nakadi.model.outcomes import Fault, NotPermitted, Outcome, TryLater, Unavailable
 from nakadi.ports.clock import Clock
@@ -37,7 +37,6 @@ from nakadi.publishing.enrichment import (
     compaction_keys,
     enriched_lines,
     enriched_texts,
-    random_partitions,
 )
 from nakadi.publishing.outcome import (
     BatchOutcome,
@@ -49,6 +48,7 @@ from nakadi.publishing.outcome import (
     outcome_of_rejection,
 )
 from nakadi.publishing.validation import (
+    LongWork,
     Owners,
     check_delete_batch,
     check_owners,
@@ -85,11 +85,18 @@ class BatchSender(Struct, frozen=True, kw_only=True):
     is_gone: Callable[[], bool]
 
 
-class SentBody(Struct, frozen=True):
-    """The body of a request. `read` reads the batch in it, once."""
+class SentBody(Struct, kw_only=True):
+    """The body of a request, and the batch in it once it was read."""
 
     body: bytes
-    read: Callable[[], Batch]
+    limits: BatchLimits
+    long_work: LongWork
+    batch: Batch | None = None
+
+    def read(self) -> Batch:
+        if self.batch is None:
+            self.batch = read_batch(self.body, self.limits, self.long_work)
+        return self.batch
 
 
 PreparedRecords = tuple[Sequence[int], Mapping[int, Sequence[Record]]]
@@ -176,7 +183,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
         batch is stored for it: the topic of a deleted event type is gone, and permission is asked again for the event
         type that is read then.
         """
-        sent = SentBody(body, cache(partial(read_batch, body, self.limits, partial(self.turns.turn, sender.is_gone))))
+        sent = SentBody(body=body, limits=self.limits, long_work=partial(self.turns.turn, sender.is_gone))
         try:
             event_type = self.event_types.cached(name)
         except (Outcome, Fault):
@@ -241,7 +248,13 @@ class Publisher(Struct, frozen=True, kw_only=True):
             partitions, keys = choose_partitions(event_type, batch.events, self.random_number, budget)
             if event_type.cleanup_policy.compacts:
                 keys = compaction_keys(batch.events)
-            values = enriched_texts(event_type, batch, self._origin(event_type, sender), partitions)
+            origin = BatchOrigin(
+                published_by=sender.subject.name,
+                flow_id=sender.flow_id,
+                received_at=self.clock.now(),
+                version=event_type.schema.version,
+            )
+            values = enriched_texts(event_type, batch, origin, partitions)
         finally:
             budget.close()
         # As `Record._make` does it, without a call for each event.
@@ -254,7 +267,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
             not is_parsed_at_once(body)
             or event_type.partition_strategy is not PartitionStrategy.RANDOM
             or event_type.event_owner_selector is not None
-            or event_type.cleanup_policy.compacts
+            or event_type.cleanup_policy is not CleanupPolicy.DELETE
             or event_type.schema.type is not SchemaType.JSON
             or sender.directed_to is not None
         ):
@@ -263,17 +276,13 @@ class Publisher(Struct, frozen=True, kw_only=True):
         batch = validator.batches and validator.batches.decode(body)
         if not batch or not 0 < batch.count <= self.limits.events or len(body) > self.limits.event_bytes:
             return None
-        partitions = random_partitions(batch.count, event_type.timeline.partitions, self.random_number)
-        lines = enriched_lines(event_type, batch, self._origin(event_type, sender), partitions)
-        return (partitions, lines) if lines is not None else None
-
-    def _origin(self, event_type: EventType, sender: BatchSender) -> BatchOrigin:
-        return BatchOrigin(
+        origin = BatchOrigin(
             published_by=sender.subject.name,
             flow_id=sender.flow_id,
             received_at=self.clock.now(),
             version=event_type.schema.version,
         )
+        return enriched_lines(event_type, batch, origin, self.random_number)
 
     def _make_tombstones(self, event_type: EventType, sent: SentBody, sender: BatchSender) -> PreparedRecords:
         batch = sent.read()

@@ -297,32 +297,31 @@ class BatchDecoder:
         self._left_out = 0
 
     def decode(self, body: bytes) -> DecodedBatch | None:
-        if self._left_out:
-            self._left_out -= 1
-            return None
-        decoded = self._decode_if_valid(body)
-        if decoded is not None:
-            self._declined = 0
-        else:
-            self._declined += 1
-            self._left_out = 2 ** min(self._declined, _MAX_DOUBLINGS) - 2
-        return decoded
-
-    def _decode_if_valid(self, body: bytes) -> DecodedBatch | None:
-        if body.count(b"{") * self._memory_of_object > _MAX_DECODED_MEMORY:
+        if self._left_out or body.count(b"{") * self._memory_of_object > _MAX_DECODED_MEMORY:
+            self._left_out -= self._left_out > 0
             return None
         try:
             events = self._decode(body)
             written = _ENCODER.encode(events)
             text = msgspec.json.format(body, indent=-1)
         except _DECODING_ERRORS:
+            self._decline()
             return None
         if written.count(b":") != count_colons(text) or (self._has_any and not _is_certainly_strict(text)):
+            self._decline()
             return None
         metadata = list(map(self._metadata_of, events)) if self._metadata_of else ()
-        if all(map(_is_eid, map(_get_eid, metadata))) and all(map(is_usual_timestamp, map(_get_occurred_at, metadata))):
-            return DecodedBatch(len(events), metadata, text)
-        return None
+        if not (
+            all(map(_is_eid, map(_get_eid, metadata))) and all(map(is_usual_timestamp, map(_get_occurred_at, metadata)))
+        ):
+            self._decline()
+            return None
+        self._declined = 0
+        return DecodedBatch(len(events), metadata, text)
+
+    def _decline(self) -> None:
+        self._declined += 1
+        self._left_out = 2 ** min(self._declined, _MAX_DOUBLINGS) - 2
 
 
 def _is_certainly_strict(text: bytes) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import repeat
 from typing import Any
 
@@ -150,7 +151,7 @@ def _with_notes(lines: list[bytes], notes: bytes) -> list[Record | None]:
 
 def _compressed_if_smaller(flags: int, payload: bytes) -> tuple[int, bytes]:
     if len(payload) >= LEAST_BYTES_TO_COMPRESS:
-        packed = zstandard.ZstdCompressor(level=COMPRESSION_LEVEL, write_checksum=True).compress(payload)
+        packed = _ZSTD.packer.compress(payload)
         if len(packed) < 0.8 * len(payload):
             return flags | COMPRESSED_FLAG, packed
     return flags, payload
@@ -170,20 +171,25 @@ def _split_frame(frame: bytes) -> tuple[int, bytes, bytes]:
     return (count, payload[:notes], payload[notes:]) if notes else (count, b"", payload)
 
 
-class _ThreadUnpackers(threading.local):
-    """One for each thread, since two must not use one at the same time: making one takes as long as a frame does."""
+class _ZstdOfThread(threading.local):
+    """Those of a thread, since two must not use one at the same time: making one takes as long as a frame does."""
 
-    def __init__(self) -> None:
-        self.here = zstandard.ZstdDecompressor()
+    @cached_property
+    def packer(self) -> zstandard.ZstdCompressor:
+        return zstandard.ZstdCompressor(level=COMPRESSION_LEVEL, write_checksum=True)
+
+    @cached_property
+    def unpacker(self) -> zstandard.ZstdDecompressor:
+        return zstandard.ZstdDecompressor()
 
 
-_UNPACKERS = _ThreadUnpackers()
+_ZSTD = _ZstdOfThread()
 
 
 def _decompressed(payload: bytes) -> bytes:
     try:
         if zstandard.frame_content_size(payload) > LONGEST_UNPACKED:
             raise BadFrame("a frame that claims to be longer than any")
-        return _UNPACKERS.here.decompress(payload)
+        return _ZSTD.unpacker.decompress(payload)
     except zstandard.ZstdError as error:
         raise BadFrame(f"a damaged frame: {error}") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -64,9 +64,7 @@ class _PublishingHandlers(Struct, frozen=True):
 
     def publish(self, request: Request) -> PublicationSteps:
         try:
-            header = _checked_headers(request).get("x-consumer-tag")
-            tag = None if header is None else directed_to(header)
-            self._check_producer(request)
+            tag = self._check(request, is_directed=True)
             name, began = request.path_parameters["name"], time.perf_counter()
             outcome = yield from self.publisher.publishing_task(
                 name, request.body, request.subject, request.flow_id, tag, request.gone
@@ -78,8 +76,7 @@ class _PublishingHandlers(Struct, frozen=True):
 
     def delete(self, request: Request) -> PublicationSteps:
         try:
-            _checked_headers(request)
-            self._check_producer(request)
+            self._check(request, is_directed=False)
             name, began = request.path_parameters["name"], time.perf_counter()
             outcome = yield from self.publisher.deletion_task(
                 name, request.body, request.subject, request.flow_id, request.gone
@@ -89,10 +86,22 @@ class _PublishingHandlers(Struct, frozen=True):
             raise
         return self._answer(request, outcome, began)
 
-    def _check_producer(self, request: Request) -> None:
-        """Refuse who is blocked before anything about the event type is found out, and what there is no memory for."""
+    def _check(self, request: Request, *, is_directed: bool) -> str | None:
+        """The id of the subscription that a batch is meant for, if it is one that may be directed, and is.
+
+        Raises an outcome for a body that cannot be events, for who is blocked, before anything about the event type is
+        found out, and for what there is no memory for.
+        """
+        content_type = request.headers.get("content-type", "")
+        if content_type != JSON and content_type.partition(";")[0].strip().lower() == AVRO:
+            raise UnsupportedMediaType(f"Content type '{AVRO}' not supported: events are published as JSON")
+        if not request.body:
+            raise Malformed(f"Required request body is missing: {request.method} {request.path}")
+        header = request.headers.get("x-consumer-tag") if is_directed else None
+        tag = None if header is None else directed_to(header)
         self.permissions.require_producer(request.subject, request.path_parameters["name"])
         request.memory.take(estimate_batch_memory(request.body, self.publisher.limits))
+        return tag
 
     def _count(self, error: Exception) -> None:
         """Count a batch that was refused as a whole, by the kind of the outcome: `not_found` or `try_later`."""
@@ -112,16 +121,6 @@ class _PublishingHandlers(Struct, frozen=True):
             size=len(request.body),
         )
         return Response()
-
-
-def _checked_headers(request: Request) -> Mapping[str, str]:
-    """The headers. Raises an outcome for a body that cannot be events."""
-    content_type = request.headers.get("content-type", "")
-    if content_type != JSON and content_type.partition(";")[0].strip().lower() == AVRO:
-        raise UnsupportedMediaType(f"Content type '{AVRO}' not supported: events are published as JSON")
-    if not request.body:
-        raise Malformed(f"Required request body is missing: {request.method} {request.path}")
-    return request.headers
 
 
 # The header by which a producer directs a batch to one subscription ---------------------------------------------------
