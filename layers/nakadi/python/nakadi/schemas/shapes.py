@@ -297,7 +297,7 @@ class BatchDecoder:
         self._left_out = 0
 
     def decode(self, body: bytes) -> DecodedBatch | None:
-        if self._left_out or body.count(b"{") * self._memory_of_object > _MAX_DECODED_MEMORY:
+        if self._left_out > 0 or body.count(b"{") * self._memory_of_object > _MAX_DECODED_MEMORY:
             self._left_out -= self._left_out > 0
             return None
         try:
