@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 from msgspec.structs import fields
 
-from nakadi.app.audit import audit_of
+from nakadi.app.audit import make_audit
 from nakadi.app.broker import open_broker
 from nakadi.app.routes import AREAS
 from nakadi.app.settings import Settings
@@ -71,7 +71,7 @@ def test_a_function_reads_the_settings_that_it_is_given(name, issuer, monkeypatc
             broker.prepare()
             if name == "housekeeping":
                 # It tells of events that were lost.
-                audit_of(broker)
+                make_audit(broker)
 
     assert settings.read - ({"auth"} - NEEDS[name].settings) == NEEDS[name].settings
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nakadi.app.audit import audit_of
+from nakadi.app.audit import make_audit
 from nakadi.app.broker import open_broker
 from nakadi.app.routes import AREAS, CHANGING, routes_of
 from nakadi.app.settings import Settings
@@ -31,7 +31,7 @@ def test_what_is_audited_belongs_to_areas_that_change_something(broker):
     """An area that is loaded without the audit log has no operation that it should record."""
     changing = {operation for area in CHANGING for operation in operations(broker, area)}
 
-    assert set(audit_of(broker).audited) <= changing
+    assert set(make_audit(broker).audited) <= changing
 
 
 def test_an_application_of_some_areas_has_their_routes_alone(broker):

@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from nakadi.auth.tokens import LOOK_AGAIN_SECONDS, KeySet, fetch_from
+from nakadi.auth.tokens import KEY_SET_RETRY_SECONDS, KeySet, make_key_fetcher
 from nakadi.model.outcomes import Unavailable
 from tests.support.clock import HandMovedClock
 from tests.support.patience import PATIENCE
@@ -53,7 +53,7 @@ def test_an_unknown_key_is_fetched_again_after_a_while(source, issuer, clock):
     keys = KeySet(source, clock)
     assert keys.key("0") is not None
     issuer.rotate()
-    clock.move(LOOK_AGAIN_SECONDS)
+    clock.move(KEY_SET_RETRY_SECONDS)
 
     assert keys.key("1") is not None
 
@@ -104,7 +104,7 @@ def test_keys_can_be_fetched_from_a_url(issuer, clock):
     with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.handle_request)
         thread.start()
-        keys = KeySet(fetch_from(f"http://127.0.0.1:{server.server_port}/jwks.json"), clock)
+        keys = KeySet(make_key_fetcher(f"http://127.0.0.1:{server.server_port}/jwks.json"), clock)
 
         assert keys.key("0") is not None
         thread.join(PATIENCE)

@@ -8,7 +8,14 @@ import pytest
 from msgspec.structs import replace
 
 from nakadi.auth import tokens as tokens_module
-from nakadi.auth.tokens import KEEP_SECONDS, LOOK_AGAIN_SECONDS, KeySet, TokenRules, Tokens, fetch_from
+from nakadi.auth.tokens import (
+    KEY_SET_MAX_AGE_SECONDS,
+    KEY_SET_RETRY_SECONDS,
+    KeySet,
+    TokenRules,
+    Tokens,
+    make_key_fetcher,
+)
 from nakadi.model.authorization import Attribute
 from nakadi.model.outcomes import NotAuthenticated
 from nakadi.ports.clock import SystemClock
@@ -37,7 +44,7 @@ def tokens(issuer):
 
 def tokens_of(issuer, **rules):
     clock = SystemClock()
-    return Tokens(KeySet(fetch_from(str(issuer.path)), clock), replace(RULES, **rules), clock)
+    return Tokens(KeySet(make_key_fetcher(str(issuer.path)), clock), replace(RULES, **rules), clock)
 
 
 @dataclass(frozen=True)
@@ -231,7 +238,7 @@ def test_a_key_that_replaced_another_under_its_id_is_used(tmp_path):
         with pytest.raises(NotAuthenticated):
             tokens.subject(f"Bearer {new.token()}")
     assert len(reads) == 1
-    clock.move(LOOK_AGAIN_SECONDS)
+    clock.move(KEY_SET_RETRY_SECONDS)
     assert tokens.subject(f"Bearer {new.token()}").name == "ann"
     for _ in range(5):
         with pytest.raises(NotAuthenticated):
@@ -270,7 +277,7 @@ def clock():
 @pytest.fixture
 def moved(issuer, clock):
     """Tokens that are verified by a clock that the test moves."""
-    return Tokens(KeySet(fetch_from(str(issuer.path)), clock), RULES, clock)
+    return Tokens(KeySet(make_key_fetcher(str(issuer.path)), clock), RULES, clock)
 
 
 def test_the_signature_of_a_token_in_use_is_checked_once(moved, issuer, clock, decoded):
@@ -304,7 +311,7 @@ def test_a_known_token_ends_with_its_key(moved, issuer, clock, decoded, tmp_path
     header = f"Bearer {issuer.token('ann', exp=clock.now() + timedelta(days=1), iat=clock.now())}"
     for _ in range(2):
         assert moved.subject(header).name == "ann"
-        clock.move(KEEP_SECONDS)
+        clock.move(KEY_SET_MAX_AGE_SECONDS)
     assert len(decoded) == 2
     (tmp_path / "other").mkdir()
     issuer.path.write_text(Issuer(tmp_path / "other").path.read_text())
@@ -315,7 +322,7 @@ def test_a_known_token_ends_with_its_key(moved, issuer, clock, decoded, tmp_path
 
 def test_only_so_many_tokens_are_known(moved, issuer, clock, decoded, monkeypatch):
     """Clients that have many tokens fill no memory: the one that came first is verified anew."""
-    monkeypatch.setattr(tokens_module, "MOST_REMEMBERED", 2)
+    monkeypatch.setattr(tokens_module, "MAX_CACHED_TOKENS", 2)
     times = {"exp": clock.now() + timedelta(hours=1), "iat": clock.now()}
     headers = [f"Bearer {issuer.token(name, **times)}" for name in ("ann", "bob", "cid")]
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from nakadi.app.broker import BrokerServices
 
 
-def audit_of(broker: BrokerServices) -> Audit:
+def make_audit(broker: BrokerServices) -> Audit:
     events = SystemEvents(event_types=broker.system_event_types, publisher=broker.publisher, clock=broker.clock)
     return Audit(broker.features, events, AuditedResources(broker).audited(), name_hasher(broker.settings.hash_salt))
 
@@ -47,33 +47,33 @@ class AuditedResources(Struct, frozen=True):
 
     def audited(self) -> Mapping[str, AuditedOperation]:
         """Operation -> what it changes."""
-        event_type = AuditedOperation("event_type", by_path("name"), self._event_type)
-        storage = AuditedOperation("storage", by_path("id"), self._storage)
-        blacklist_entry = AuditedOperation("blacklist_entry", by_path("name"), self._blacklist_entry)
-        subscription = AuditedOperation("subscription", by_path("subscription_id"), self._subscription)
+        event_type = AuditedOperation("event_type", name_from_path("name"), self._event_type)
+        storage = AuditedOperation("storage", name_from_path("id"), self._storage)
+        blacklist_entry = AuditedOperation("blacklist_entry", name_from_path("name"), self._blacklist_entry)
+        subscription = AuditedOperation("subscription", name_from_path("subscription_id"), self._subscription)
         return {
-            "create_event_type": replace(event_type, id_of=by_body("name")),
+            "create_event_type": replace(event_type, id_of=name_from_body("name")),
             "update_event_type": event_type,
             "delete_event_type": event_type,
             "add_schema": event_type,
             "set_partition_count": event_type,
-            "create_timeline": AuditedOperation("timeline", by_path("name"), self._timelines),
-            "create_subscription": replace(subscription, id_of=always(""), made=by_location),
+            "create_timeline": AuditedOperation("timeline", name_from_path("name"), self._timelines),
+            "create_subscription": replace(subscription, id_of=fixed_name(""), made=name_from_location),
             "update_subscription": subscription,
             "delete_subscription": subscription,
             "reset_subscription_cursors": AuditedOperation(
                 "cursors", by_path_if_listed("subscription_id"), self._cursors
             ),
-            "redrive_parked_event": AuditedOperation("cursors", by_path("subscription_id"), self._cursors),
-            "redrive_parked_events": AuditedOperation("cursors", by_path("subscription_id"), self._cursors),
+            "redrive_parked_event": AuditedOperation("cursors", name_from_path("subscription_id"), self._cursors),
+            "redrive_parked_events": AuditedOperation("cursors", name_from_path("subscription_id"), self._cursors),
             "skip_parked_event": AuditedOperation(
-                "parked_event", by_paths("subscription_id", "parked_event_id"), self._parked_event
+                "parked_event", name_from_whole_path("subscription_id", "parked_event_id"), self._parked_event
             ),
-            "create_storage": replace(storage, id_of=by_body("id")),
+            "create_storage": replace(storage, id_of=name_from_body("id")),
             "delete_storage": storage,
             "set_default_storage": storage,
-            "set_feature": AuditedOperation("feature", by_body("feature"), self._feature),
-            "set_admins": AuditedOperation("admins", always("admins"), self._admins),
+            "set_feature": AuditedOperation("feature", name_from_body("feature"), self._feature),
+            "set_admins": AuditedOperation("admins", fixed_name("admins"), self._admins),
             "block": blacklist_entry,
             "unblock": blacklist_entry,
         }
@@ -132,7 +132,7 @@ class AuditedResources(Struct, frozen=True):
 # Publishing the change that an operation makes ------------------------------------------------------------------------
 
 
-Look = Callable[[str], Any]
+ReadState = Callable[[str], Any]
 
 
 class AuditedOperation(Struct, frozen=True):
@@ -143,7 +143,7 @@ class AuditedOperation(Struct, frozen=True):
 
     resource_type: str
     id_of: Callable[[Request], str]
-    look: Look
+    look: ReadState
     made: Callable[[Answer], str] | None = None
 
 
@@ -234,16 +234,16 @@ def subscription_event(name: str, before: Any) -> dict[str, Any]:
     return {"subscription_id": name, "status": "created" if before is None else "deleted"}
 
 
-def by_paths(*parameters: str) -> Callable[[Request], str]:
+def name_from_whole_path(*parameters: str) -> Callable[[Request], str]:
     return lambda request: "/".join(request.path_parameters[each] for each in parameters)
 
 
-def by_path(name: str) -> Callable[[Request], str]:
+def name_from_path(name: str) -> Callable[[Request], str]:
     """A resource that is named in the path."""
     return lambda request: request.path_parameters[name]
 
 
-def by_body(name: str) -> Callable[[Request], str]:
+def name_from_body(name: str) -> Callable[[Request], str]:
     """A resource that is named by a member of the body; a body that cannot be read names nothing."""
 
     def named(request: Request) -> str:
@@ -267,12 +267,12 @@ def by_path_if_listed(name: str) -> Callable[[Request], str]:
     return named
 
 
-def by_location(answer: Answer) -> str:
+def name_from_location(answer: Answer) -> str:
     """The name of what was created, at the end of the path to it."""
     return answer.headers["location"].rpartition("/")[2] if answer.status == 201 else ""
 
 
-def always(name: str) -> Callable[[Request], str]:
+def fixed_name(name: str) -> Callable[[Request], str]:
     """The only resource of its kind."""
     return lambda _: name
 

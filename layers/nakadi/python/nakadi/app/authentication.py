@@ -34,7 +34,7 @@ def authentication(settings: Settings, clock: Clock) -> Authenticate:
 
 def tokens(settings: Settings, clock: Clock) -> Tokens:
     """What tells good tokens from others, by these settings."""
-    from nakadi.auth.tokens import KeySet, TokenRules, Tokens, fetch_from
+    from nakadi.auth.tokens import KeySet, TokenRules, Tokens, make_key_fetcher
 
     if not settings.auth_jwks:
         raise BadSetting("NAKADI_AUTH=jwt needs NAKADI_AUTH_JWKS: the file or URL of the key set")
@@ -47,7 +47,7 @@ def tokens(settings: Settings, clock: Clock) -> Tokens:
         attribute_claims=settings.auth_attributes,
         service_realms=settings.auth_service_realms,
     )
-    return Tokens(KeySet(fetch_from(settings.auth_jwks), clock), rules, clock)
+    return Tokens(KeySet(make_key_fetcher(settings.auth_jwks), clock), rules, clock)
 
 
 def _scope_table(settings: Settings) -> ScopeTable:

@@ -19,7 +19,7 @@ from nakadi.app.engines import (
 )
 from nakadi.app.routes import AREAS, routes_of
 from nakadi.app.settings import Settings
-from nakadi.auth.permissions import KIND
+from nakadi.auth.permissions import SETTINGS_KIND
 from nakadi.common.caching import ChangeCounter, ChangeCountingRegistry, ChangeWatch, ChangeWatchOfSeveralProcesses
 from nakadi.common.metrics import Metrics
 from nakadi.http.application import Application, ReportAnswer
@@ -208,9 +208,9 @@ class BrokerServices(EventTypeServices):
 
     def _report_lost_events(self, before: EventType, after: EventType) -> None:
         """What tells the audit log is loaded when there is something to tell, which is next to never."""
-        from nakadi.app.audit import audit_of, timelines_view
+        from nakadi.app.audit import make_audit, timelines_view
 
-        audit_of(self).publish_own_change("timeline", before.name, timelines_view(before), timelines_view(after))
+        make_audit(self).publish_own_change("timeline", before.name, timelines_view(before), timelines_view(after))
 
     def index_lag(self) -> timedelta | None:
         """How late the latest of all log indexers is; None where there is none, or where one cannot be measured."""
@@ -388,7 +388,7 @@ class BrokerServices(EventTypeServices):
     def readiness(self) -> Readiness:
         from nakadi.http.routes.monitoring import Readiness
 
-        return Readiness(lambda: self.registry.get(KIND, "features"), self.clock)
+        return Readiness(lambda: self.registry.get(SETTINGS_KIND, "features"), self.clock)
 
     @cached_property
     def application(self) -> Application:

@@ -19,7 +19,7 @@ from nakadi.app.engines import (
     url_of,
 )
 from nakadi.app.settings import Settings
-from nakadi.auth.permissions import KIND, SettingsBody, SettingsDocument
+from nakadi.auth.permissions import SETTINGS_KIND, SettingsBody, SettingsDocument
 from nakadi.common.caching import Cache, ChangeWatch
 from nakadi.common.metrics import Metrics
 from nakadi.engines.archive.stores import open_archive_if_set
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from nakadi.model.event_type import EventTypeDraft
 from abc import ABC, abstractmethod
 
-LEAST_GRACE = 600
+MIN_ARCHIVE_GRACE = 600
 """Seconds. An object is referred to within moments, but some processes are slow."""
 
 ARCHIVERS = ("broker", "function")
@@ -87,7 +87,7 @@ class Core:
         self.authenticate = authenticate
         self.watch = watch
         self._settings_cache: Cache[str, SettingsBody] = self.counted(
-            "settings", Cache(clock, settings.cache_seconds, watch, KIND)
+            "settings", Cache(clock, settings.cache_seconds, watch, SETTINGS_KIND)
         )
 
     def _storage(self, storage_id: str) -> Storage | None:
@@ -178,21 +178,21 @@ def log_dependencies(
     return LogDependencies(
         index=partial(open_log_index, settings.log_index_url),
         archive=partial(open_archive_if_set, settings.archive),
-        directory=partial(_directory, registry, clock),
-        tiers=partial(_tiers, settings, elsewhere=committer is not None),
+        directory=partial(_topic_directory, registry, clock),
+        tiers=partial(_archive_policy, settings, elsewhere=committer is not None),
         watch=watch if one_store else None,
         metrics=metrics,
         committer=committer,
     )
 
 
-def _directory(registry: Registry, clock: Clock) -> TopicDirectory:
+def _topic_directory(registry: Registry, clock: Clock) -> TopicDirectory:
     from nakadi.event_types.repository import EventTypes, TopicDirectory
 
     return TopicDirectory(EventTypes(registry, Cache(clock, 0)), clock.monotonic)
 
 
-def _tiers(settings: Settings, *, elsewhere: bool) -> ArchivePolicy:
+def _archive_policy(settings: Settings, *, elsewhere: bool) -> ArchivePolicy:
     from nakadi.engines.archive.archiver import ArchivePolicy
 
     if settings.archiver not in ARCHIVERS:
@@ -200,7 +200,7 @@ def _tiers(settings: Settings, *, elsewhere: bool) -> ArchivePolicy:
     return ArchivePolicy(
         archive_after=settings.archive_after_seconds,
         hot_retention=settings.hot_retention_ms / 1000,
-        unreferenced_grace=max(settings.archive_grace_seconds, LEAST_GRACE),
+        unreferenced_grace=max(settings.archive_grace_seconds, MIN_ARCHIVE_GRACE),
         archived_elsewhere=elsewhere or settings.archiver == "function",
     )
 

@@ -49,7 +49,7 @@ def load_engines_on_aws() -> None:
     import nakadi.engines.kinesis.opening  # noqa: F401
 
 
-def _chosen(url: str, engines: Mapping[str, Opener], what: str) -> Opener:
+def _choose_engine(url: str, engines: Mapping[str, Opener], what: str) -> Opener:
     scheme, colon, _ = url.partition(":")
     if not colon or scheme not in engines:
         raise BadSetting(f"No {what} is known for {url!r}; it begins with one of: {', '.join(engines)}.")
@@ -61,7 +61,7 @@ def _chosen(url: str, engines: Mapping[str, Opener], what: str) -> Opener:
 
 def open_registry(url: str) -> Registry:
     """The registry at this URL: `memory:`, `sqlite:///path` or `dynamodb://table-prefix?region=…&endpoint=…`."""
-    return _chosen(url, REGISTRIES, "registry")(url)
+    return _choose_engine(url, REGISTRIES, "registry")(url)
 
 
 def _registry_in_memory(_url: str) -> Registry:
@@ -96,7 +96,7 @@ REGISTRIES: Mapping[str, Callable[[str], Registry]] = {
 
 def open_log_index(url: str) -> LogIndex:
     """The log index at this URL: `memory:`, `sqlite:///path` or `dynamodb://table-prefix?region=…&endpoint=…`."""
-    return _chosen(url, LOG_INDEXES, "log index")(url)
+    return _choose_engine(url, LOG_INDEXES, "log index")(url)
 
 
 def _log_index_in_memory(_url: str) -> LogIndex:
@@ -131,7 +131,7 @@ LOG_INDEXES: Mapping[str, Callable[[str], LogIndex]] = {
 
 def open_coordination(url: str) -> Coordination:
     """The coordination at this URL: `memory:`, `sqlite:///path` or `dynamodb://table-prefix?region=…&endpoint=…`."""
-    return _chosen(url, COORDINATIONS, "coordination")(url)
+    return _choose_engine(url, COORDINATIONS, "coordination")(url)
 
 
 def _coordination_in_memory(_url: str) -> Coordination:
@@ -187,7 +187,7 @@ NO_DEPENDENCIES = LogDependencies()
 
 def open_event_log(url: str, clock: Clock, dependencies: LogDependencies = NO_DEPENDENCIES) -> EventLog:
     """The event log at this URL: `memory:`, `sqlite:///path`, `kinesis://stream?region=…` or `kafka://host:9092`."""
-    return _chosen(url, EVENT_LOGS, "event log")(url, clock, dependencies)
+    return _choose_engine(url, EVENT_LOGS, "event log")(url, clock, dependencies)
 
 
 def _log_in_memory(_url: str, clock: Clock, dependencies: LogDependencies) -> EventLog:

@@ -25,7 +25,7 @@ from nakadi.http.application import current_flow_id
 
 
 # Each deployment has its own, so that alarms of one do not count what another one tells.
-NAMESPACE = os.environ.get("POWERTOOLS_METRICS_NAMESPACE", "Nakadi")
+METRIC_NAMESPACE = os.environ.get("POWERTOOLS_METRICS_NAMESPACE", "Nakadi")
 
 Handle = Callable[[Mapping[str, Any], Any], Any]
 
@@ -81,7 +81,7 @@ class FunctionMetrics:
         metrics.flush_metrics()
 
     def _metrics(self) -> EphemeralMetrics:
-        return EphemeralMetrics(namespace=NAMESPACE, service=self._function)
+        return EphemeralMetrics(namespace=METRIC_NAMESPACE, service=self._function)
 
 
 # Handlers -------------------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from zlib import crc32
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
 from nakadi.app.engines import at_stream, open_log_index
-from nakadi.app.functions import NAMESPACE, Handle
+from nakadi.app.functions import METRIC_NAMESPACE, Handle
 from nakadi.app.settings import Settings
 from nakadi.common.work import attempted
 from nakadi.engines.archive.stores import open_archive_if_set
@@ -112,7 +112,7 @@ def _arrived_record(record: Mapping[str, Any]) -> ArrivedRecord:
 
 
 def _write_metrics(outcome: IndexingResult) -> None:
-    metrics = EphemeralMetrics(namespace=NAMESPACE, service="log_indexer")
+    metrics = EphemeralMetrics(namespace=METRIC_NAMESPACE, service="log_indexer")
     metrics.add_metric("EventsIndexed", MetricUnit.Count, outcome.events)
     metrics.add_metric("BytesIndexed", MetricUnit.Bytes, outcome.bytes)
     metrics.add_metric("SetAside", MetricUnit.Count, len(outcome.set_aside))
@@ -151,7 +151,7 @@ class TopicArchiver:
             if crc32(timeline.topic.encode()) % parts == part
             and not attempted("archiving", timeline.topic, partial(self._archive, timeline, waiting))
         ]
-        report = EphemeralMetrics(namespace=NAMESPACE, service="log_indexer")
+        report = EphemeralMetrics(namespace=METRIC_NAMESPACE, service="log_indexer")
         report.add_metric("EventsIndexed", MetricUnit.Count, _total(metrics.archive_events) - events)
         report.add_metric("BytesIndexed", MetricUnit.Bytes, _total(metrics.archive_bytes) - size)
         if not failed:

@@ -21,9 +21,9 @@ def routes_of(broker: BrokerServices, *areas: str) -> list[Route]:
     routes = [route for area in areas for route in AREAS[area](broker)]
     if CHANGING.isdisjoint(areas):
         return routes
-    from nakadi.app.audit import audit_of
+    from nakadi.app.audit import make_audit
 
-    audit = audit_of(broker)
+    audit = make_audit(broker)
     return [audit.wrapped(route) for route in routes]
 
 

@@ -106,7 +106,7 @@ LEAVING_SECONDS = 1.0
 CUT_OFF = 1
 """The exit code of a process that did not end by itself in time."""
 
-MOST_TOLD = 20
+MAX_LOGGED_THREADS = 20
 _PACKAGE = Path(__file__).parents[1]
 
 
@@ -148,7 +148,7 @@ class ShutdownDeadline:
         self._begun.wait()
         if not self._over.wait(self._seconds):
             try:
-                _say(f"The process is cut off after {self._seconds:g} seconds. {at_work()}")
+                _log_in_time(f"The process is cut off after {self._seconds:g} seconds. {at_work()}")
             finally:
                 self._end(self._code)
 
@@ -168,7 +168,7 @@ def at_work() -> str:
         for each in threading.enumerate()
         if each.ident in frames and not each.daemon and not _is_idle(frames[each.ident])
     ]
-    busy = [f"{count} x {place}" for place, count in Counter(places).most_common(MOST_TOLD)]
+    busy = [f"{count} x {place}" for place, count in Counter(places).most_common(MAX_LOGGED_THREADS)]
     return f"Still at work: {'; '.join(busy)}" if busy else "No thread is at work"
 
 
@@ -186,7 +186,7 @@ def _line_of(frame: FrameType) -> str:
     return f"{found.f_code.co_qualname} ({Path(found.f_code.co_filename).name}:{found.f_lineno})"
 
 
-def _say(words: str) -> None:
+def _log_in_time(words: str) -> None:
     saying = threading.Thread(target=log.warning, args=(words,), name="nakadi-last-words", daemon=True)
     saying.start()
     saying.join(LAST_WORDS_SECONDS)

@@ -121,11 +121,11 @@ READ_ONLY = "Database is currently in read-only mode"
 # Documents ------------------------------------------------------------------------------------------------------------
 
 
-KIND = "settings"
+SETTINGS_KIND = "settings"
 SettingsBody = Mapping[str, Any]
 
 # Two administrators rarely write at the same time, and never ten times in a row by chance.
-ATTEMPTS = 10
+WRITE_ATTEMPTS = 10
 
 
 class SettingsDocument:
@@ -141,13 +141,13 @@ class SettingsDocument:
 
     def change(self, new_body: Callable[[SettingsBody], SettingsBody]) -> None:
         """Replace the stored body with `new_body(body)`, unless they are equal."""
-        for _ in range(ATTEMPTS):
+        for _ in range(WRITE_ATTEMPTS):
             body, revision = self._stored()
             changed = new_body(body)
             if changed == body:
                 return
             try:
-                self._registry.write(PutDocument(KIND, self._key, changed, expected=revision))
+                self._registry.write(PutDocument(SETTINGS_KIND, self._key, changed, expected=revision))
             except ChangedMeanwhile:
                 continue
             finally:
@@ -156,7 +156,7 @@ class SettingsDocument:
         raise TryLater("The settings are being changed by others, please repeat request")
 
     def _stored(self) -> tuple[SettingsBody, int]:
-        document = self._registry.get(KIND, self._key)
+        document = self._registry.get(SETTINGS_KIND, self._key)
         return (document.body, document.revision) if document else ({}, ABSENT_REVISION)
 
 

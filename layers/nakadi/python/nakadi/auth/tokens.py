@@ -20,10 +20,10 @@ from nakadi.ports.clock import Clock
 MISSING = "Full authentication is required to access this resource"
 
 # A token is a few kilobytes at most; nothing longer is worth a signature check.
-LONGEST_TOKEN = 16_384
+MAX_TOKEN_LENGTH = 16_384
 
 # Tokens that are not verified anew for each request. One takes some two kilobytes.
-MOST_REMEMBERED = 1000
+MAX_CACHED_TOKENS = 1000
 
 # In seconds, thirty million years: numbers beyond are no times, and neither is what is no number at all (NaN).
 LATEST_TIME = 10.0**15
@@ -81,7 +81,7 @@ class Tokens:
 
     def subject(self, authorization_header: str | None) -> Subject:
         """The subject of the token in an `Authorization` header. Raises `NotAuthenticated`."""
-        token = _bearer(authorization_header)
+        token = _bearer_token(authorization_header)
         name = sha256(token.encode(errors="surrogatepass")).digest()
         known = self._verified.get(name)
         if known is not None and self._keys.key(known.key_id) is known.key:
@@ -89,7 +89,7 @@ class Tokens:
             return known.subject
         verified = self._verify(token)
         with self._lock:
-            if len(self._verified) >= MOST_REMEMBERED:
+            if len(self._verified) >= MAX_CACHED_TOKENS:
                 del self._verified[next(iter(self._verified))]
             self._verified[name] = verified
         return verified.subject
@@ -106,7 +106,7 @@ class Tokens:
         subject = Subject(
             name=name,
             attributes=frozenset(self._attributes(claims)),
-            scopes=frozenset(_values(claims.get("scope", claims.get("scp")))),
+            scopes=frozenset(_claim_values(claims.get("scope", claims.get("scp")))),
             realm=_realm(claims),
         )
         times = {each: claims[each] for each in ("exp", "nbf", "iat") if each in claims}
@@ -148,15 +148,15 @@ class Tokens:
 
     def _check_times(self, claims: Mapping[str, Any]) -> None:
         now, leeway = self._clock.now().timestamp(), self._rules.leeway_seconds
-        if _seconds(claims, "exp", now) <= now - leeway:
+        if _seconds_claim(claims, "exp", now) <= now - leeway:
             raise NotAuthenticated("The token has expired")
-        if _seconds(claims, "nbf", now) > now + leeway or _seconds(claims, "iat", now) > now + leeway:
+        if _seconds_claim(claims, "nbf", now) > now + leeway or _seconds_claim(claims, "iat", now) > now + leeway:
             raise NotAuthenticated("The token is not valid yet")
 
     def _attributes(self, claims: Mapping[str, Any]) -> Iterable[Attribute]:
         """The subject's attributes; a claim with a list gives an attribute for each value."""
         for data_type, claim in self._rules.claims_for(_realm(claims)):
-            for value in _values(claims.get(claim), separate=False):
+            for value in _claim_values(claims.get(claim), separate=False):
                 yield Attribute(data_type, value)
 
 
@@ -164,23 +164,23 @@ def _realm(claims: Mapping[str, Any]) -> str:
     return str(claims.get("realm", ""))
 
 
-def _bearer(header: str | None) -> str:
+def _bearer_token(header: str | None) -> str:
     scheme, _, token = (header or "").strip().partition(" ")
     if not header:
         raise NotAuthenticated(MISSING)
-    if scheme.lower() != "bearer" or not token or len(token) > LONGEST_TOKEN:
+    if scheme.lower() != "bearer" or not token or len(token) > MAX_TOKEN_LENGTH:
         raise NotAuthenticated("The Authorization header holds no bearer token")
     return token.strip()
 
 
-def _seconds(claims: Mapping[str, Any], name: str, default: float) -> float:
+def _seconds_claim(claims: Mapping[str, Any], name: str, default: float) -> float:
     value = claims.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not -LATEST_TIME < value < LATEST_TIME:
         raise NotAuthenticated(f"The token's {name} is not a time")
     return float(value)
 
 
-def _values(value: Any, *, separate: bool = True) -> list[str]:
+def _claim_values(value: Any, *, separate: bool = True) -> list[str]:
     """The words of a claim, which is a list of strings, or one string with words separated by spaces."""
     if isinstance(value, str):
         return value.split() if separate else [value]
@@ -192,10 +192,10 @@ def _values(value: Any, *, separate: bool = True) -> list[str]:
 
 # Keys are rotated rarely; a key id that is not known, and a signature that does not fit its key, are reasons to look
 # again, though not for every request that invents one.
-KEEP_SECONDS = 300.0
-LOOK_AGAIN_SECONDS = 10.0
+KEY_SET_MAX_AGE_SECONDS = 300.0
+KEY_SET_RETRY_SECONDS = 10.0
 TIMEOUT_SECONDS = 5.0
-LARGEST_KEY_SET = 1_000_000
+MAX_KEY_SET_BYTES = 1_000_000
 
 FetchKeys = Callable[[], bytes]
 
@@ -211,14 +211,14 @@ class KeySet:
     def key(self, key_id: str | None) -> jwt.PyJWK | None:
         """The key with this id; without an id, the only key of the set."""
         known = self._find(key_id)
-        if known is not None and not self._older_than(KEEP_SECONDS):
+        if known is not None and not self._older_than(KEY_SET_MAX_AGE_SECONDS):
             return known
         refuse_if_quick()
         # One thread fetches the keys; others wait for it only if they have no key to use meanwhile.
         if not self._lock.acquire(blocking=known is None):
             return known
         try:
-            if self._older_than(KEEP_SECONDS if self._find(key_id) else LOOK_AGAIN_SECONDS):
+            if self._older_than(KEY_SET_MAX_AGE_SECONDS if self._find(key_id) else KEY_SET_RETRY_SECONDS):
                 self._refresh()
         finally:
             self._lock.release()
@@ -229,7 +229,7 @@ class KeySet:
         refuse_if_quick()
         if self._lock.acquire(blocking=False):  # another thread is fetching them: the next request finds the key
             try:
-                if self._older_than(LOOK_AGAIN_SECONDS):
+                if self._older_than(KEY_SET_RETRY_SECONDS):
                     self._refresh()
             finally:
                 self._lock.release()
@@ -256,7 +256,7 @@ class KeySet:
         self._fetched_at = self._clock.monotonic()
 
 
-def fetch_from(location: str) -> FetchKeys:
+def make_key_fetcher(location: str) -> FetchKeys:
     """A function that reads a JWKS from an http(s) URL or from a file."""
     if location.startswith(("https://", "http://")):
         return lambda: _download(location)
@@ -264,7 +264,7 @@ def fetch_from(location: str) -> FetchKeys:
 
 
 def _download(url: str) -> bytes:
-    # The URL comes from the operator's settings, and `fetch_from` has checked its scheme.
+    # The URL comes from the operator's settings, and `make_key_fetcher` has checked its scheme.
     with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310
-        body: bytes = answer.read(LARGEST_KEY_SET)
+        body: bytes = answer.read(MAX_KEY_SET_BYTES)
     return body

@@ -110,7 +110,7 @@ def _add_distribution(row: Distribution, more: DistributionSnapshot) -> None:
 # What processes ask each other ----------------------------------------------------------------------------------------
 
 
-class _Count(Struct, frozen=True, array_like=True, tag=1):
+class _SnapshotRequest(Struct, frozen=True, array_like=True, tag=1):
     """The supervisor asks a worker what it has counted; and the worker answers."""
 
     number: int
@@ -120,7 +120,7 @@ class _Count(Struct, frozen=True, array_like=True, tag=1):
 UNASKED = 0
 
 
-class _All(Struct, frozen=True, array_like=True, tag=2):
+class _AllSnapshots(Struct, frozen=True, array_like=True, tag=2):
     """A worker asks for what all have counted; and the supervisor answers."""
 
     number: int
@@ -133,7 +133,7 @@ class _Lease(Struct, frozen=True, array_like=True, tag=3):
     holder: str
 
 
-_MESSAGES = msgspec.msgpack.Decoder(_Count | _All | _Lease)
+_MESSAGES = msgspec.msgpack.Decoder(_SnapshotRequest | _AllSnapshots | _Lease)
 
 
 class WorkerFigures:
@@ -157,7 +157,7 @@ class WorkerFigures:
             self._asked += 1
             number = self._asked
         try:
-            self._send(_All(number))
+            self._send(_AllSnapshots(number))
         except OSError as error:
             raise TryLater("The metrics of the other processes cannot be read") from error
         with self._changed:
@@ -173,7 +173,7 @@ class WorkerFigures:
     def close(self) -> None:
         try:
             # What is counted after it was asked for last would be missing in the sums.
-            self._send(_Count(UNASKED, snapshot_of(self._metrics)))
+            self._send(_SnapshotRequest(UNASKED, snapshot_of(self._metrics)))
             self._connection.shutdown(socket.SHUT_RDWR)
         except OSError:
             log.debug("The connection to the supervisor was broken already")
@@ -190,10 +190,10 @@ class WorkerFigures:
         except OSError as error:
             log.warning("The connection to the supervisor is broken: %s", error)
 
-    def _take(self, message: _Count | _All | _Lease) -> None:
-        if isinstance(message, _Count):
-            self._send(_Count(message.number, snapshot_of(self._metrics)))
-        elif isinstance(message, _All):
+    def _take(self, message: _SnapshotRequest | _AllSnapshots | _Lease) -> None:
+        if isinstance(message, _SnapshotRequest):
+            self._send(_SnapshotRequest(message.number, snapshot_of(self._metrics)))
+        elif isinstance(message, _AllSnapshots):
             with self._changed:
                 self._answered, self._latest = message.number, message.snapshots
                 self._changed.notify_all()
@@ -209,14 +209,14 @@ class SupervisorFigures:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._workers: list[_Counted] = []
+        self._workers: list[_WorkerConnection] = []
         self._ended: MetricsSnapshot | None = None
 
     async def serve(self, connection: socket.socket) -> Collection[str]:
         """Answer a worker, and count it among the others, until its end of the connection is closed. Then the holders
         of its leases."""
         loop = asyncio.get_running_loop()
-        worker = _Counted(self._answer)
+        worker = _WorkerConnection(self._answer)
         transport, _ = await loop.create_unix_connection(lambda: worker, sock=connection)
         self._workers.append(worker)
         await worker.gone.wait()
@@ -241,14 +241,14 @@ class SupervisorFigures:
         latest = [own, self._ended, *(each.latest for each in self._workers)]
         return [each for each in latest if each is not None]
 
-    async def _answer(self, worker: _Counted, number: int) -> None:
-        worker.send(_All(number, list(await self.gather())))
+    async def _answer(self, worker: _WorkerConnection, number: int) -> None:
+        worker.send(_AllSnapshots(number, list(await self.gather())))
 
 
-class _Counted(asyncio.Protocol):
+class _WorkerConnection(asyncio.Protocol):
     """A worker, as the supervisor sees it."""
 
-    def __init__(self, answer: Callable[[_Counted, int], Coroutine[None, None, None]]) -> None:
+    def __init__(self, answer: Callable[[_WorkerConnection, int], Coroutine[None, None, None]]) -> None:
         self.gone = asyncio.Event()
         self.latest: MetricsSnapshot | None = None
         self.leases: set[str] = set()
@@ -264,7 +264,7 @@ class _Counted(asyncio.Protocol):
         self._number += 1
         answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[self._number] = answered
-        self.send(_Count(self._number))
+        self.send(_SnapshotRequest(self._number))
         await answered
 
     def send(self, message: Struct) -> None:
@@ -286,7 +286,7 @@ class _Counted(asyncio.Protocol):
         self._received += data
         for raw in split_messages(self._received):
             message = _MESSAGES.decode(raw)
-            if isinstance(message, _All):
+            if isinstance(message, _AllSnapshots):
                 answering = asyncio.ensure_future(self._answer(self, message.number))
                 self._answering.add(answering)
                 answering.add_done_callback(self._answering.discard)

@@ -75,14 +75,14 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
     variables = _variables(options, environ)
     settings = Settings.from_env(variables)
     if SCHEME + str(options.data / DATA_FILE) in (settings.registry, settings.event_log):
-        _see_that_it_is_writable(options.data)
+        _check_writable(options.data)
     with (
         ShutdownDeadline(GRACE_SECONDS) as grace,
         _listening(options.host, options.port) as listening,
     ):
         greeting = _greeting(url_of(options.host, listening.getsockname()[1]), settings)
         greet = partial(print, greeting, flush=True)
-        with _marking(_data_files(settings), accept_loss=options.accept_loss):
+        with _marked_data_files(_data_files(settings), accept_loss=options.accept_loss):
             if settings.workers == 1:
                 return _serve(settings, listening, signals, grace, greet)
             check_workers(settings)
@@ -120,7 +120,7 @@ def _data_files(settings: Settings) -> Sequence[Path]:
 
 
 @contextlib.contextmanager
-def _marking(paths: Sequence[Path], *, accept_loss: bool) -> Iterator[None]:
+def _marked_data_files(paths: Sequence[Path], *, accept_loss: bool) -> Iterator[None]:
     """Look at data files before anything opens them, and mark how far they have come until everything is closed."""
     above = {path: examine(path, accept_loss=accept_loss) for path in paths}
     with contextlib.ExitStack() as stack:
@@ -143,7 +143,7 @@ def _variables(options: argparse.Namespace, environ: Mapping[str, str]) -> Mappi
     return {**chosen, **environ, **workers}
 
 
-def _see_that_it_is_writable(folder: Path) -> None:
+def _check_writable(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

@@ -183,7 +183,9 @@ class Supervisor:
         self._listening.setblocking(False)
         stop = asyncio.create_task(self._stop_when(stopping))
         greeting = asyncio.create_task(self._greet(greet))
-        keeping = [asyncio.create_task(self._keep(number)) for number in range(1, self._command.workers + 1)]
+        keeping = [
+            asyncio.create_task(self._keep_worker_running(number)) for number in range(1, self._command.workers + 1)
+        ]
         try:
             await self._over.wait()
             # In this order: the time for the end begins, nothing new is accepted, then workers answer what they have.
@@ -209,7 +211,7 @@ class Supervisor:
 
     # Workers
 
-    async def _keep(self, number: int) -> None:
+    async def _keep_worker_running(self, number: int) -> None:
         """Have a worker with this number run, again and again if need be."""
         has_ever_served = False
         while not self._over.is_set():
@@ -252,7 +254,7 @@ class Supervisor:
                 each.close()
         connections.setblocking(False)
         worker = self._workers[number] = _Worker(number, process, connections)
-        self._loop.add_reader(connections, self._hear, worker)
+        self._loop.add_reader(connections, self._receive_messages, worker)
         # It was started while the end began, and was not among those that were stopped then.
         if self._over.is_set():
             worker.stop()
@@ -280,7 +282,7 @@ class Supervisor:
             except Unavailable:
                 log.warning("Releasing the lease of a worker that ended failed, it will expire", exc_info=True)
 
-    def _hear(self, worker: _Worker) -> None:
+    def _receive_messages(self, worker: _Worker) -> None:
         try:
             said = worker.connections.recv(4096)
         except BlockingIOError:
@@ -296,7 +298,7 @@ class Supervisor:
         worker.open -= said.count(ENDED)
         if READY in said:
             worker.is_ready = worker.has_served = True
-            self._go_on()
+            self._accept_again()
             if len(self._workers) == self._command.workers and all(each.is_ready for each in self._workers.values()):
                 self._all_ready.set()
         if LEAVING in said:
@@ -312,7 +314,7 @@ class Supervisor:
 
     # Connections
 
-    def _go_on(self) -> None:
+    def _accept_again(self) -> None:
         if not self._is_accepting and not self._over.is_set() and any(each.is_ready for each in self._workers.values()):
             self._is_accepting = True
             self._loop.add_reader(self._listening, self._accept)
@@ -332,7 +334,7 @@ class Supervisor:
             except OSError as error:
                 log.warning("Accepting connections failed, tried again in %s s: %s", PAUSE_SECONDS, error)
                 self._pause()
-                self._loop.call_later(PAUSE_SECONDS, self._go_on)
+                self._loop.call_later(PAUSE_SECONDS, self._accept_again)
                 return
             # The worker has a descriptor of its own then; this one is closed, and the connection stays.
             with connection:

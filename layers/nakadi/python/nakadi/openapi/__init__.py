@@ -33,10 +33,10 @@ class ApiOperation(Struct, frozen=True, kw_only=True):
 @cache
 def document() -> Node:
     """The whole description, as a JSON object."""
-    whole = _read("api.yaml")
+    whole = _read_yaml("api.yaml")
     for name in sorted(each.name for each in files(__name__).iterdir() if each.name.endswith(".yaml")):
         if name != "api.yaml":
-            _join(whole, _read(name))
+            _join(whole, _read_yaml(name))
     return whole
 
 
@@ -92,7 +92,7 @@ def _gateway_operation(operation: ApiOperation) -> dict[str, Any]:
     }
 
 
-def _read(name: str) -> dict[str, Any]:
+def _read_yaml(name: str) -> dict[str, Any]:
     import yaml  # noqa: PLC0415  # most processes never look at the description, and a cold start pays for every import
 
     # The loader in C, wherever there is one, is several times as fast.
