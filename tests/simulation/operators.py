@@ -9,7 +9,7 @@ from typing import Any
 from nakadi.model.event_type import EventType, Position
 from nakadi.model.outcomes import Conflict, TryLater, Unavailable
 from nakadi.model.subscription import ReadFrom, SetOffsets, Subscription
-from nakadi.subscriptions.api.assignments import RESET_TIMED_OUT, LeaseWatch
+from nakadi.subscriptions.api.assignments import RESET_TIMED_OUT_MESSAGE, LeaseWatch
 from nakadi.subscriptions.api.offsets import OffsetInitialisation, ResetExecution, Resets
 from tests.simulation.clocks import START, SkewedClock
 from tests.simulation.history import History, Place
@@ -92,7 +92,7 @@ class Resetting:
         if standing is None or standing.id != self._reset:
             return "over"
         if self._clock.monotonic() > self._until:
-            self._fulfilment.end(SUBSCRIPTION, self._reset, RESET_TIMED_OUT)
+            self._fulfilment.end(SUBSCRIPTION, self._reset, RESET_TIMED_OUT_MESSAGE)
             return "over"
         return "waiting"
 

@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from nakadi.http.apigateway import authorizer_context_of, handle_gateway_event, request_from_event, subject_from_context
+from nakadi.http.apigateway import (
+    authorizer_context_from_subject,
+    handle_gateway_event,
+    request_from_event,
+    subject_from_context,
+)
 from nakadi.http.application import Application, Route
 from nakadi.http.message import Response, StreamingResponse, json_response
 from nakadi.model.authorization import UNAUTHENTICATED, Attribute, Subject
@@ -216,6 +221,6 @@ def test_a_subject_survives_the_way_from_the_authorizer():
         realm="/employees",
     )
 
-    assert all(isinstance(value, str) for value in authorizer_context_of(subject).values())
-    assert subject_from_context(authorizer_context_of(subject)) == subject
+    assert all(isinstance(value, str) for value in authorizer_context_from_subject(subject).values())
+    assert subject_from_context(authorizer_context_from_subject(subject)) == subject
     assert subject_from_context({"principalId": "x"}) == UNAUTHENTICATED

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from nakadi.app.shutdown import CUT_OFF, ShutdownDeadline, at_work
+from nakadi.app.shutdown import EXIT_CODE_CUT_OFF, ShutdownDeadline, at_work
 from tests.support.patience import PATIENCE, until
 
 
@@ -54,7 +54,7 @@ def test_a_process_whose_time_is_over_ends(caplog):
         grace.begin()
         assert ended.event.wait(PATIENCE)
 
-    assert ended.codes == [CUT_OFF]
+    assert ended.codes == [EXIT_CODE_CUT_OFF]
     (record,) = [each for each in caplog.records if each.name == "nakadi.app.shutdown"]
     assert record.levelno == logging.WARNING
     assert record.getMessage().startswith("The process is cut off after 0 seconds. Still at work: 3 x test-asking in ")

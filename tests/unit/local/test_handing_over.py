@@ -3,7 +3,7 @@
 import asyncio
 import socket
 
-from nakadi.local.worker import ENDED, HANDED_OVER, LEAVING, READY, HandedOver
+from nakadi.local.worker import CONNECTION_ENDED, CONNECTION_FOLLOWS, WORKER_LEAVING, WORKER_READY, HandedOver
 from tests.support.patience import PATIENCE
 
 
@@ -32,11 +32,11 @@ def test_a_worker_that_leaves_serves_what_it_gets_until_the_supervisor_knows():
                         handed_over.ended()
 
                 handed_over.begin(Protocol)
-                assert await said(supervisor) == READY
+                assert await said(supervisor) == WORKER_READY
                 handed_over.leave()
-                assert await said(supervisor) == LEAVING
-                socket.send_fds(supervisor, [HANDED_OVER], [connection.fileno()])
-                assert await said(supervisor) == ENDED
+                assert await said(supervisor) == WORKER_LEAVING
+                socket.send_fds(supervisor, [CONNECTION_FOLLOWS], [connection.fileno()])
+                assert await said(supervisor) == CONNECTION_ENDED
                 assert served == [False]
                 supervisor.shutdown(socket.SHUT_WR)
                 await stopped.wait()

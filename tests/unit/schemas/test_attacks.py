@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from nakadi.model.outcomes import Invalid
 from nakadi.schemas.document import SchemaDocument
-from nakadi.schemas.explanation import NO_EXPLANATION
+from nakadi.schemas.explanation import NO_EXPLANATION_MESSAGE
 from nakadi.schemas.keywords import Constants
 from nakadi.schemas.validation import NAMES_IN_GENERATED_CODE, _CodeGenerator, compile_validator
 from tests.support.patience import effort
@@ -265,7 +265,7 @@ def test_nonsense(schema, value):
         validator = compile_validator(schema)
     except Invalid:
         return
-    assert validator.accepts(value) == (validator.explain(value) == NO_EXPLANATION)
+    assert validator.accepts(value) == (validator.explain(value) == NO_EXPLANATION_MESSAGE)
 
 
 # Without end

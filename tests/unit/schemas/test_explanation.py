@@ -4,7 +4,7 @@ import pytest
 
 from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode
 from nakadi.schemas.document import EID_PATTERN, effective_schema
-from nakadi.schemas.explanation import NO_EXPLANATION
+from nakadi.schemas.explanation import NO_EXPLANATION_MESSAGE
 from nakadi.schemas.validation import compile_validator
 
 SEVEN = {"$schema": "http://json-schema.org/draft-07/schema#"}
@@ -318,7 +318,7 @@ def test_what_cannot_be_explained():
     for _ in range(500):
         event = {"a": event}
 
-    assert explain({"properties": {"a": {"$ref": "#"}}, "additionalProperties": False}, event) == NO_EXPLANATION
+    assert explain({"properties": {"a": {"$ref": "#"}}, "additionalProperties": False}, event) == NO_EXPLANATION_MESSAGE
 
 
 def test_explanations_leave_the_event_alone():

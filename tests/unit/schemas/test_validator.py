@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode, Version
 from nakadi.model.outcomes import Invalid
 from nakadi.schemas.document import effective_schema
-from nakadi.schemas.explanation import NO_EXPLANATION
+from nakadi.schemas.explanation import NO_EXPLANATION_MESSAGE
 from nakadi.schemas.validation import Validator, Validators, compile_validator
 from tests.support.builders import a_schema, an_event_type
 from tests.support.schemas import VALUES, schemas
@@ -252,7 +252,7 @@ def test_opinions(draft):
             return
         for event in events:
             assert ours.accepts(event) == reference(schema).is_valid(event)
-            assert ours.accepts(event) == (ours.explain(event) == NO_EXPLANATION)
+            assert ours.accepts(event) == (ours.explain(event) == NO_EXPLANATION_MESSAGE)
 
     check()
 

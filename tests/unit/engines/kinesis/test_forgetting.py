@@ -103,7 +103,7 @@ def test_a_process_that_slept_counts_anew(world: World, log, monkeypatch, strict
     publish(log, *range(3, 8))
     world.index_all()
     world.client.forgets(newest(world) - 1, strict=strict)
-    later = time.time() + 2 * tails.READER_LIFETIME
+    later = time.time() + 2 * tails.LONGEST_READ_PAUSE_SECONDS
     monkeypatch.setattr(time, "time", lambda: later)
     assert events(sleeper) == events(world.a_log()) == numbered(*range(8))
 

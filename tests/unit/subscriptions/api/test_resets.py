@@ -15,7 +15,7 @@ from nakadi.subscriptions.api import assignments
 from nakadi.subscriptions.api.assignments import is_being_reset, with_reset_ended
 from nakadi.subscriptions.api.offsets import (
     OUTCOME_KEPT_FOR,
-    STREAMS_NOT_ENDED,
+    STREAMS_NOT_ENDED_MESSAGE,
     ResetExecution,
     with_requested_reset,
     without_reported_task,
@@ -273,7 +273,7 @@ class TestGoesOn:
         subscription = brief.subscription(name)
         session = brief.session(subscription)
         answer = reset(brief.api, subscription, a_cursor(name, "0", 1))
-        assert problem(answer, 503) == STREAMS_NOT_ENDED
+        assert problem(answer, 503) == STREAMS_NOT_ENDED_MESSAGE
         assert answer.headers["retry-after"]
         assert problem(reset(brief.api, subscription, a_cursor(name, "0", 2)), 409)
         serving(subscription).leave(session, SessionResult())
@@ -282,7 +282,7 @@ class TestGoesOn:
         brief.commit(subscription, after, a_cursor(name, "0", 4))
         assert reset(brief.api, subscription, a_cursor(name, "0", 1)).status_code == 204
         assert cursors(brief.api, subscription) == {(name, "0"): published(4)}
-        assert problem(reset(brief.api, subscription, a_cursor(name, "0", 1)), 503) == STREAMS_NOT_ENDED
+        assert problem(reset(brief.api, subscription, a_cursor(name, "0", 1)), 503) == STREAMS_NOT_ENDED_MESSAGE
 
     def test_a_repeated_request_joins(self, house, threads):
         """A request for what is being waited for waits with those before it. (S137)"""
@@ -301,7 +301,7 @@ class TestGoesOn:
         subscription = brief.subscription(name)
         brief.coordination.renew("another process", brief.clock.now() + assignments.LEASE_DURATION)
         brief.session(subscription, holder="another process")
-        assert problem(reset(brief.api, subscription, a_cursor(name, "0", 1)), 503) == STREAMS_NOT_ENDED
+        assert problem(reset(brief.api, subscription, a_cursor(name, "0", 1)), 503) == STREAMS_NOT_ENDED_MESSAGE
         brief.clock.move((assignments.LEASE_DURATION + assignments.CLOCK_MARGIN).total_seconds())
         members = serving(subscription)
         LeaseKeeper(brief.coordination, brief.clock).remove_expired_sessions([(members, members.assignment())])
@@ -325,11 +325,11 @@ class TestGoesOn:
         name = brief.event_type(partitions=2, events=5)
         subscription = brief.subscription(name)
         brief.session(subscription)
-        assert problem(reset(brief.api, subscription, a_cursor(name, "0", -1)), 503) == STREAMS_NOT_ENDED
+        assert problem(reset(brief.api, subscription, a_cursor(name, "0", -1)), 503) == STREAMS_NOT_ENDED_MESSAGE
         brief.wait(63)
         brief.session(subscription)
         assert problem(reset(brief.api, subscription, a_cursor(name, "0", -1)), 503) == "Timeout resetting cursors"
-        assert problem(reset(brief.api, subscription, a_cursor(name, "0", -1)), 503) == STREAMS_NOT_ENDED
+        assert problem(reset(brief.api, subscription, a_cursor(name, "0", -1)), 503) == STREAMS_NOT_ENDED_MESSAGE
 
     def test_more_partitions_do_not_wait_either(self, brief, serving):
         """A repeated request for more partitions waits for the same streams, and is done once they have ended. (S295,
@@ -339,7 +339,7 @@ class TestGoesOn:
         session = brief.session(subscription)
         for _ in range(2):
             answer = brief.api.put(f"/event-types/{name}/partition-count", json={"partition_count": 2})
-            assert problem(answer, 503) == STREAMS_NOT_ENDED
+            assert problem(answer, 503) == STREAMS_NOT_ENDED_MESSAGE
         serving(subscription).leave(session, SessionResult())
         answer = brief.api.put(f"/event-types/{name}/partition-count", json={"partition_count": 2})
         assert answer.status_code == 204

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, NoReturn, Self
 if TYPE_CHECKING:
     import asyncio
 
-STOPPED = 0
-INTERRUPTED = 130
+EXIT_CODE_STOPPED = 0
+EXIT_CODE_INTERRUPTED = 130
 
 
 class SignalHandler:
@@ -59,9 +59,9 @@ class SignalHandler:
         interrupted = number == signal.SIGINT
         if self._stopping:
             if interrupted:
-                self._end_at_once(INTERRUPTED)
+                self._end_at_once(EXIT_CODE_INTERRUPTED)
         elif self._stop is None:
-            self._end_at_once(INTERRUPTED if interrupted else STOPPED)
+            self._end_at_once(EXIT_CODE_INTERRUPTED if interrupted else EXIT_CODE_STOPPED)
         else:
             self._stopping = True
             self._stop()
@@ -103,7 +103,7 @@ LAST_WORDS_SECONDS = 1.0
 # For threads that are still at work when everything is closed: there is no client left whom they could answer.
 LEAVING_SECONDS = 1.0
 
-CUT_OFF = 1
+EXIT_CODE_CUT_OFF = 1
 """The exit code of a process that did not end by itself in time."""
 
 MAX_LOGGED_THREADS = 20
@@ -117,7 +117,9 @@ class ShutdownDeadline:
     Ending without it loses nothing: whatever was answered for is stored, and nothing is answered any more.
     """
 
-    def __init__(self, seconds: float, *, code: int = CUT_OFF, end: Callable[[int], object] = os._exit) -> None:
+    def __init__(
+        self, seconds: float, *, code: int = EXIT_CODE_CUT_OFF, end: Callable[[int], object] = os._exit
+    ) -> None:
         self._seconds = seconds
         self._code = code
         self._end = end

@@ -30,7 +30,7 @@ from nakadi.subscriptions.api.resource import (
     SubscribedEventTypes,
     SubscriptionCreation,
     SubscriptionDeletion,
-    SubscriptionUpdate,
+    SubscriptionUpdater,
 )
 from nakadi.subscriptions.api.stats import StalledSubscriptions, SubscriptionStats
 
@@ -159,8 +159,8 @@ class SubscriptionServices(SubscriptionMaintenance, frozen=True, kw_only=True):
         )
 
     @cached_property
-    def update(self) -> SubscriptionUpdate:
-        return SubscriptionUpdate(
+    def update(self) -> SubscriptionUpdater:
+        return SubscriptionUpdater(
             subscriptions=self.subscriptions,
             permissions=self.permissions,
             features=self.features,

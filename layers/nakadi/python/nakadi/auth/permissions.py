@@ -22,7 +22,7 @@ from nakadi.model.authorization import (
 from nakadi.model.outcomes import MAX_NAMES, Invalid, NotPermitted, TryLater
 from nakadi.ports.registry import ABSENT_REVISION, ChangedMeanwhile, PutDocument, Registry
 
-BLOCKED = "Application or event type is blocked"
+BLOCKED_MESSAGE = "Application or event type is blocked"
 
 # An administrator may see and change every resource, but may not read or write its events by this alone.
 ADMIN_PERMISSION_FOR = {Operation.VIEW: Operation.ADMIN, Operation.ADMIN: Operation.WRITE}
@@ -66,9 +66,9 @@ class Permissions:
 
     def require_producer(self, subject: Subject, event_type: str) -> None:
         if self._blacklist.blocks_producing(subject.name, event_type):
-            raise NotPermitted(BLOCKED)
+            raise NotPermitted(BLOCKED_MESSAGE)
 
-    def require_consumer(self, subject: Subject, event_types: Iterable[str], refusal: str = BLOCKED) -> None:
+    def require_consumer(self, subject: Subject, event_types: Iterable[str], refusal: str = BLOCKED_MESSAGE) -> None:
         if self._blacklist.blocks_consuming(subject.name, event_types):
             raise NotPermitted(refusal)
 
@@ -115,7 +115,7 @@ def check_not_removed(old: Authorization | None, new: object | None) -> None:
 # Features, administrators, and the blacklist --------------------------------------------------------------------------
 
 
-READ_ONLY = "Database is currently in read-only mode"
+READ_ONLY_MESSAGE = "Database is currently in read-only mode"
 
 
 # Documents ------------------------------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ class Features:
     def require_writable(self) -> None:
         """Raise while the registry is read-only."""
         if self.is_on(Feature.DISABLE_DB_WRITE_OPERATIONS):
-            raise TryLater(READ_ONLY)
+            raise TryLater(READ_ONLY_MESSAGE)
 
 
 # Administrators -------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from nakadi.model.authorization import Attribute, Subject
 from nakadi.model.outcomes import MAX_CHARACTERS, NotAuthenticated, Unavailable
 from nakadi.ports.clock import Clock
 
-MISSING = "Full authentication is required to access this resource"
+NOT_AUTHENTICATED_MESSAGE = "Full authentication is required to access this resource"
 
 # A token is a few kilobytes at most; nothing longer is worth a signature check.
 MAX_TOKEN_LENGTH = 16_384
@@ -167,7 +167,7 @@ def _realm(claims: Mapping[str, Any]) -> str:
 def _bearer_token(header: str | None) -> str:
     scheme, _, token = (header or "").strip().partition(" ")
     if not header:
-        raise NotAuthenticated(MISSING)
+        raise NotAuthenticated(NOT_AUTHENTICATED_MESSAGE)
     if scheme.lower() != "bearer" or not token or len(token) > MAX_TOKEN_LENGTH:
         raise NotAuthenticated("The Authorization header holds no bearer token")
     return token.strip()

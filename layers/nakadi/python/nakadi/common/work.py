@@ -27,8 +27,8 @@ PATIENCE_SECONDS = 5.0
 # How long it takes at most to see that a client has gone which waits for its turn.
 GONE_CLIENT_CHECK_SECONDS = 0.1
 
-TOO_MUCH_WAITING = "Too much work is waiting, please repeat request"
-GIVEN_UP = "The work was given up, for the client closed its connection or the broker is about to end"
+TOO_MUCH_WAITING_MESSAGE = "Too much work is waiting, please repeat request"
+GIVEN_UP_MESSAGE = "The work was given up, for the client closed its connection or the broker is about to end"
 
 
 class NeedsThread(BaseException):
@@ -95,16 +95,16 @@ class Turns:
             return
         with self._lock:
             if self._waiting >= self._most_waiting:
-                raise TryLater(TOO_MUCH_WAITING)
+                raise TryLater(TOO_MUCH_WAITING_MESSAGE)
             self._waiting += 1
         try:
             remaining = self._patience
             while not self._turn.acquire(timeout=min(GONE_CLIENT_CHECK_SECONDS, remaining)):
                 remaining -= GONE_CLIENT_CHECK_SECONDS
                 if gone():
-                    raise TryLater(GIVEN_UP)
+                    raise TryLater(GIVEN_UP_MESSAGE)
                 if remaining <= 0:
-                    raise TryLater(TOO_MUCH_WAITING)
+                    raise TryLater(TOO_MUCH_WAITING_MESSAGE)
         finally:
             with self._lock:
                 self._waiting -= 1

@@ -170,11 +170,11 @@ def _time_from_text(text: str) -> datetime | None:
 # Positions: the next event to read, distances, and shifts -------------------------------------------------------------
 
 
-TIMELINE_NOT_FOUND = (
+TIMELINE_NOT_FOUND_MESSAGE = (
     "Timeline not found. It might happen in case the cursor refers to a timeline that has already expired."
 )
-PARTITION_NOT_FOUND = "Partition not found."
-OUT_OF_RANGE = "The result does not fit 64 bits."
+PARTITION_NOT_FOUND_MESSAGE = "Partition not found."
+OUT_OF_RANGE_MESSAGE = "The result does not fit 64 bits."
 
 
 def partition_number(event_type: EventType, partition: str) -> int | None:
@@ -291,14 +291,14 @@ def _events_of_closed_timeline(event_type: EventType, order: int, partition: str
     """The number of events that a closed timeline ever had in the partition."""
     timeline = timeline_of(event_type, order)
     if timeline is None or timeline.latest_positions is None:
-        raise Invalid(TIMELINE_NOT_FOUND)
+        raise Invalid(TIMELINE_NOT_FOUND_MESSAGE)
     number = partition_number(event_type, partition)
     if number is None:
-        raise Invalid(PARTITION_NOT_FOUND)
+        raise Invalid(PARTITION_NOT_FOUND_MESSAGE)
     return timeline.latest_positions.get(number, -1) + 1
 
 
 def _require_64_bits(number: int) -> int:
     if not MIN_OFFSET <= number <= MAX_OFFSET:
-        raise Invalid(OUT_OF_RANGE)
+        raise Invalid(OUT_OF_RANGE_MESSAGE)
     return number

@@ -35,7 +35,7 @@ from nakadi.model.event_type import (
 )
 from nakadi.model.events import TopicPartition
 from nakadi.model.outcomes import MAX_ENTRIES, Violation, size_violations
-from nakadi.openapi.checks import NOT_NULL, body_violations
+from nakadi.openapi.checks import NULL_REFUSED_MESSAGE, body_violations
 from nakadi.ports.clock import Clock
 from nakadi.ports.registry import Document
 
@@ -340,7 +340,7 @@ _FIELDS_STORED_AS_SENT = (
     *("ordering_key_fields", "ordering_instance_ids", "cleanup_policy", "compatibility_mode"),
 )
 
-AUTHORIZATION_MANDATORY = "Authorization section is mandatory"
+AUTHORIZATION_MANDATORY_MESSAGE = "Authorization section is mandatory"
 
 
 def draft_violations(draft: EventTypeDraft) -> tuple[Violation, ...]:
@@ -368,7 +368,7 @@ def _draft_body(draft: EventTypeDraft) -> dict[str, Any]:
 def _owner_violations(selector: OwnerSelectorDraft | None) -> Iterator[Violation]:
     """An owner that the metadata of events names needs no value."""
     if selector is not None and selector.value is None and selector.type is not OwnerSelectorType.METADATA:
-        yield Violation("event_owner_selector.value", NOT_NULL)
+        yield Violation("event_owner_selector.value", NULL_REFUSED_MESSAGE)
 
 
 # Annotations and labels, on event types and subscriptions alike -------------------------------------------------------

@@ -38,8 +38,8 @@ from nakadi.ports.event_log import EventLogs
 from nakadi.ports.registry import ChangedMeanwhile, DocumentChange
 from nakadi.schemas.evolution import next_schema
 
-RESERVED_NAME = "The name is for an event type of the broker"
-STORAGE_BUSY = "The storage of new event types is being changed, please repeat request"
+RESERVED_NAME_MESSAGE = "The name is for an event type of the broker"
+STORAGE_BUSY_MESSAGE = "The storage of new event types is being changed, please repeat request"
 
 
 class EventTypeCreation(Struct, frozen=True, kw_only=True):
@@ -64,7 +64,7 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
         check_fields(draft)
         self.features.require_writable()
         if draft.name in self.reserved and not self.permissions.is_administrator(subject):
-            raise denied(Operation.ADMIN, Resource(ResourceType.EVENT_TYPE, draft.name), RESERVED_NAME)
+            raise denied(Operation.ADMIN, Resource(ResourceType.EVENT_TYPE, draft.name), RESERVED_NAME_MESSAGE)
         return self.event_types.retry_if_changed(lambda: self._create(draft))
 
     def create_system_event_type(self, draft: EventTypeDraft) -> None:
@@ -99,7 +99,7 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
         rules.check_enrichment(draft.enrichment_strategies or (), draft.category)
         strategy = rules.partition_strategy(draft.partition_strategy, draft.partition_key_fields, draft.category)
         if draft.authorization is None and self.features.is_on(Feature.FORCE_EVENT_TYPE_AUTHZ):
-            raise Invalid(documents.AUTHORIZATION_MANDATORY)
+            raise Invalid(documents.AUTHORIZATION_MANDATORY_MESSAGE)
         documents.check_authorization(draft.authorization)
         rules.check_owner_selector(draft.event_owner_selector)
         return self._event_type_of(draft, text, strategy)
@@ -149,7 +149,7 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
             return self.storages.checks_for(storage_id)
         except NotFound as gone:
             # Another process has begun to remove the storage after it was chosen.
-            raise TryLater(STORAGE_BUSY) from gone
+            raise TryLater(STORAGE_BUSY_MESSAGE) from gone
 
 
 def check_fields(draft: EventTypeDraft) -> None:
@@ -187,7 +187,7 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
 
     def _check_permitted(self, old: EventType, draft: EventTypeDraft, subject: Subject) -> None:
         if draft.authorization is None and self.features.is_on(Feature.FORCE_EVENT_TYPE_AUTHZ):
-            raise Invalid(documents.AUTHORIZATION_MANDATORY)
+            raise Invalid(documents.AUTHORIZATION_MANDATORY_MESSAGE)
         self.permissions.require(Operation.VIEW, old.resource, subject)
         # Administrators of the broker may exceed limits, and correct what its owners can never change again.
         if not self._may_break_owner_rules(subject):

@@ -47,7 +47,7 @@ PAGE_SIZE = 1000
 # Two writers of one event type are rare. A request that loses this often in a row is better repeated by its client.
 WRITE_ATTEMPTS = 8
 
-EVENT_TYPE_BUSY = "Event type is currently in maintenance, please repeat request"
+EVENT_TYPE_BUSY_MESSAGE = "Event type is currently in maintenance, please repeat request"
 
 Result = TypeVar("Result")
 
@@ -146,7 +146,7 @@ class EventTypes:
                 return attempt()
             except (ChangedMeanwhile, UnknownTopic):
                 continue
-        raise TryLater(EVENT_TYPE_BUSY)
+        raise TryLater(EVENT_TYPE_BUSY_MESSAGE)
 
     def _write(self, name: str, *changes: DocumentChange) -> None:
         try:

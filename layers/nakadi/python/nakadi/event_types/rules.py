@@ -98,13 +98,13 @@ def partition_count(statistic: Statistics | None, *, default: int, maximum: int)
 # Changes --------------------------------------------------------------------------------------------------------------
 
 
-CATEGORY_CHANGE_REFUSED = (
+CATEGORY_CHANGE_MESSAGE = (
     "Category change is allowed only from 'undefined' to 'business'. "
     "'enrichment_strategies' should be properly set as well"
 )
-MODE_CHANGE_REFUSED = "changing compatibility_mode is not allowed"
-STRATEGY_CHANGE_REFUSED = "changing partition_strategy is only allowed if the original strategy was 'random'"
-ENRICHMENT_CHANGE_REFUSED = "changing enrichment_strategies is not allowed"
+MODE_CHANGE_MESSAGE = "changing compatibility_mode is not allowed"
+STRATEGY_CHANGE_MESSAGE = "changing partition_strategy is only allowed if the original strategy was 'random'"
+ENRICHMENT_CHANGE_MESSAGE = "changing enrichment_strategies is not allowed"
 
 # The changes of mode that every owner may make: each one promises more to consumers.
 _TIGHTENING_MODE_CHANGES = frozenset(
@@ -155,13 +155,13 @@ def check_linked_changes(old: EventType, new: EventType, *, is_event_type_admin:
 
     The first three are reported together; a change of category is reported alone.
     """
-    mode = None if _may_change_mode(old, new, admin=is_event_type_admin or is_nakadi_admin) else MODE_CHANGE_REFUSED
-    strategy = None if is_nakadi_admin or _may_change_strategy(old, new) else STRATEGY_CHANGE_REFUSED
-    enrichment = None if old.enrichment_strategies == new.enrichment_strategies else ENRICHMENT_CHANGE_REFUSED
+    mode = None if _may_change_mode(old, new, admin=is_event_type_admin or is_nakadi_admin) else MODE_CHANGE_MESSAGE
+    strategy = None if is_nakadi_admin or _may_change_strategy(old, new) else STRATEGY_CHANGE_MESSAGE
+    enrichment = None if old.enrichment_strategies == new.enrichment_strategies else ENRICHMENT_CHANGE_MESSAGE
     if old.category is not new.category:
         if _becomes_business(old, new) and not (mode or strategy):
             return
-        raise Invalid(CATEGORY_CHANGE_REFUSED)
+        raise Invalid(CATEGORY_CHANGE_MESSAGE)
     problems = [each for each in (mode, strategy, enrichment) if each]
     if problems:
         raise Invalid("; ".join(problems))

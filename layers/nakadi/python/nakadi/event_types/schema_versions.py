@@ -28,7 +28,7 @@ from nakadi.schemas.submission import check_language, parse_submitted
 from nakadi.schemas.validation import compile_validator
 from nakadi.schemas.values import canonical_text
 
-AVRO_NOT_SUPPORTED = "Schemas of type avro_schema are not supported by this broker, json_schema is the only type"
+AVRO_REFUSED_MESSAGE = "Schemas of type avro_schema are not supported by this broker, json_schema is the only type"
 
 
 # In characters. It takes up to a second to compile a longer one.
@@ -49,7 +49,7 @@ def check_schema(schema: SchemaDraft, wanted: EventType | EventTypeDraft) -> str
     assert wanted.category is not None
     assert wanted.compatibility_mode is not None
     if schema.type is SchemaType.AVRO:
-        raise Invalid(AVRO_NOT_SUPPORTED)
+        raise Invalid(AVRO_REFUSED_MESSAGE)
     check_limits(schema.text)
     tree = parse_submitted(schema.text, category=wanted.category)
     whole = _effective_schema_from(tree, wanted)
@@ -177,7 +177,7 @@ def _required_schema_text(draft: SchemaDraft) -> str:
     if draft.text is None or missing:
         raise MalformedFields(missing)
     if draft.type is SchemaType.AVRO:
-        raise Invalid(AVRO_NOT_SUPPORTED)
+        raise Invalid(AVRO_REFUSED_MESSAGE)
     return draft.text
 
 

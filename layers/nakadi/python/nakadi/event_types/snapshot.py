@@ -28,8 +28,8 @@ from nakadi.model.events import OffsetBounds
 from nakadi.model.outcomes import Invalid, Unavailable
 from nakadi.ports.event_log import EventLogs, UnknownTopic
 
-LOG_DOES_NOT_ANSWER = "Error occurred when fetching partitions offsets"
-DUPLICATE_PARTITIONS = "duplicate partition ids provided in cursors"
+LOG_DOES_NOT_ANSWER_MESSAGE = "Error occurred when fetching partitions offsets"
+DUPLICATE_PARTITIONS_MESSAGE = "duplicate partition ids provided in cursors"
 
 EMPTY_PARTITION = OffsetBounds(oldest=0, next=0)
 
@@ -144,7 +144,7 @@ class PartitionSnapshot(Struct):
             self.check_readable(cursor.partition, position, cursor.offset)
         by_partition = {cursor.partition: position for cursor, position in zip(cursors, positions, strict=True)}
         if len(by_partition) < len(cursors):
-            raise Invalid(DUPLICATE_PARTITIONS)
+            raise Invalid(DUPLICATE_PARTITIONS_MESSAGE)
         return by_partition
 
     def check_readable(self, partition: str, position: Position, sent: str = "") -> None:
@@ -230,4 +230,4 @@ def log_errors_as_unavailable() -> Iterator[None]:
     try:
         yield
     except (Unavailable, UnknownTopic) as error:
-        raise Unavailable(LOG_DOES_NOT_ANSWER, public=LOG_DOES_NOT_ANSWER) from error
+        raise Unavailable(LOG_DOES_NOT_ANSWER_MESSAGE, public=LOG_DOES_NOT_ANSWER_MESSAGE) from error

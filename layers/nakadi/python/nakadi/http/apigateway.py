@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 # What Lambda hands on of an answer, written as JSON; one below the other figure cannot grow so large.
 MAX_ANSWER_BYTES = 6_291_556
 MIN_BYTES_TO_MEASURE = 1_000_000
-ANSWER_TOO_LARGE = (
+ANSWER_TOO_LARGE_MESSAGE = (
     "The answer would have {size} bytes, and {most} can be sent. Ask for it packed, with the headers Accept and "
     "Accept-Encoding: gzip, or for less at once, with limit where it is known"
 )
@@ -44,7 +44,9 @@ def handle_gateway_event(application: Application, event: Mapping[str, Any], _co
     assert isinstance(answer, Response)
     proxied = _proxy_response(_pack_response(request, answer))
     if len(answer.body) > MIN_BYTES_TO_MEASURE and (size := len(json.dumps(proxied))) > MAX_ANSWER_BYTES:
-        refusal = application.refusal(request, NotAcceptable(ANSWER_TOO_LARGE.format(size=size, most=MAX_ANSWER_BYTES)))
+        refusal = application.refusal(
+            request, NotAcceptable(ANSWER_TOO_LARGE_MESSAGE.format(size=size, most=MAX_ANSWER_BYTES))
+        )
         assert isinstance(refusal, Response)
         return _proxy_response(refusal)
     return proxied
@@ -67,7 +69,7 @@ def request_from_event(event: Mapping[str, Any]) -> Request:
     )
 
 
-def authorizer_context_of(subject: Subject) -> dict[str, str]:
+def authorizer_context_from_subject(subject: Subject) -> dict[str, str]:
     """A subject as an authorizer hands it to the integration: texts, for nothing else survives."""
     attributes = sorted((each.data_type, each.value) for each in subject.attributes)
     return {
@@ -144,5 +146,5 @@ def policy_allowing(subject: Subject, method_arn: str) -> dict[str, Any]:
     return {
         "principalId": subject.name,
         "policyDocument": {"Version": "2012-10-17", "Statement": [statement]},
-        "context": authorizer_context_of(subject),
+        "context": authorizer_context_from_subject(subject),
     }

@@ -114,19 +114,19 @@ class ConsoleFiles:
 
     def _find_file(self, request: Request) -> Response:
         if request.method not in ("GET", "HEAD"):
-            return self._console_response(405, ".txt", "The console can only be looked at.\n", {"allow": "GET, HEAD"})
+            return self._text_response(405, ".txt", "The console can only be looked at.\n", {"allow": "GET, HEAD"})
         path = request.target.partition("?")[0].removeprefix(CONSOLE_PREFIX)
         if not path:
             # The page names its assets relative to a folder, so that it works behind any prefix of a proxy.
             return Response(308, {**self._headers, **REVALIDATE_EACH_TIME, "location": "console/"})
         if path in ("/", "/index.html"):
             page = self._file_response("index.html", request, REVALIDATE_EACH_TIME)
-            return page or self._console_response(404, ".html", NOT_BUILT_PAGE)
+            return page or self._text_response(404, ".html", NOT_BUILT_PAGE)
         if path == "/config.json":
-            return self._console_response(200, ".json", json.dumps({"sign_in": self._sign_in or None}))
+            return self._text_response(200, ".json", json.dumps({"sign_in": self._sign_in or None}))
         asset = ASSET_PATTERN.fullmatch(path)
         file = self._file_response(f"assets/{asset[1]}", request, CACHE_FOREVER) if asset else None
-        return file or self._console_response(404, ".txt", "There is no such file in the console.\n")
+        return file or self._text_response(404, ".txt", "There is no such file in the console.\n")
 
     def _file_response(self, name: str, request: Request, caching: dict[str, str]) -> Response | None:
         """A file of the folder; None if there is none, or none of a kind that the console has."""
@@ -147,9 +147,7 @@ class ConsoleFiles:
             return Response(304, headers)
         return Response(200, headers, content)
 
-    def _console_response(
-        self, status: int, kind: str, text: str, headers: Mapping[str, str] | None = None
-    ) -> Response:
+    def _text_response(self, status: int, kind: str, text: str, headers: Mapping[str, str] | None = None) -> Response:
         own = {**self._headers, **REVALIDATE_EACH_TIME, "content-type": CONTENT_TYPES[kind], **(headers or {})}
         return Response(status, own, text.encode())
 

@@ -127,13 +127,13 @@ class _AllSnapshots(Struct, frozen=True, array_like=True, tag=2):
     snapshots: list[MetricsSnapshot] = []
 
 
-class _Lease(Struct, frozen=True, array_like=True, tag=3):
+class _LeaseTaken(Struct, frozen=True, array_like=True, tag=3):
     """A worker takes a lease."""
 
     holder: str
 
 
-_MESSAGES = msgspec.msgpack.Decoder(_SnapshotRequest | _AllSnapshots | _Lease)
+_MESSAGES = msgspec.msgpack.Decoder(_SnapshotRequest | _AllSnapshots | _LeaseTaken)
 
 
 class WorkerFigures:
@@ -168,7 +168,7 @@ class WorkerFigures:
     def take_lease(self, holder: str) -> None:
         """Tell the supervisor. If it has died, so will this process."""
         with contextlib.suppress(OSError):
-            self._send(_Lease(holder))
+            self._send(_LeaseTaken(holder))
 
     def close(self) -> None:
         try:
@@ -190,7 +190,7 @@ class WorkerFigures:
         except OSError as error:
             log.warning("The connection to the supervisor is broken: %s", error)
 
-    def _take(self, message: _SnapshotRequest | _AllSnapshots | _Lease) -> None:
+    def _take(self, message: _SnapshotRequest | _AllSnapshots | _LeaseTaken) -> None:
         if isinstance(message, _SnapshotRequest):
             self._send(_SnapshotRequest(message.number, snapshot_of(self._metrics)))
         elif isinstance(message, _AllSnapshots):
@@ -229,7 +229,7 @@ class SupervisorFigures:
             self._ended = totals_of_ended_processes(kept, self._metrics.started)
         return worker.leases
 
-    async def gather(self) -> Sequence[MetricsSnapshot]:
+    async def snapshots_of_processes(self) -> Sequence[MetricsSnapshot]:
         """What each process has counted. At most one second passes, whatever workers do."""
         asked = [asyncio.ensure_future(each.count()) for each in self._workers]
         if asked:
@@ -242,7 +242,7 @@ class SupervisorFigures:
         return [each for each in latest if each is not None]
 
     async def _answer(self, worker: _WorkerConnection, number: int) -> None:
-        worker.send(_AllSnapshots(number, list(await self.gather())))
+        worker.send(_AllSnapshots(number, list(await self.snapshots_of_processes())))
 
 
 class _WorkerConnection(asyncio.Protocol):
@@ -291,7 +291,7 @@ class _WorkerConnection(asyncio.Protocol):
                 self._answering.add(answering)
                 answering.add_done_callback(self._answering.discard)
                 continue
-            if isinstance(message, _Lease):
+            if isinstance(message, _LeaseTaken):
                 self.leases.add(message.holder)
                 continue
             self.latest = message.snapshot

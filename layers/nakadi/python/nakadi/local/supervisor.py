@@ -30,7 +30,7 @@ from nakadi.engines.sqlite.sharing import AppendService
 from nakadi.http.server import new_event_loop, tune_interpreter
 from nakadi.local.broker import Housekeeper
 from nakadi.local.figures import SupervisorFigures
-from nakadi.local.worker import ENDED, HANDED_OVER, LEAVING, READY, coordination_path
+from nakadi.local.worker import CONNECTION_ENDED, CONNECTION_FOLLOWS, WORKER_LEAVING, WORKER_READY, coordination_path
 from nakadi.model.event_type import DEFAULT_STORAGE_ID
 from nakadi.model.outcomes import BadSetting, Unavailable
 from nakadi.ports.clock import SystemClock
@@ -133,7 +133,7 @@ class _Worker:
         """Hand a connection over, if the worker can take it."""
         try:
             # The socket does not block: a worker that has not looked for long refuses, and the loop does not wait.
-            socket.send_fds(self.connections, [HANDED_OVER], [connection.fileno()])
+            socket.send_fds(self.connections, [CONNECTION_FOLLOWS], [connection.fileno()])
         except OSError:
             return False
         self.open += 1
@@ -295,13 +295,13 @@ class Supervisor:
             self._exclude(worker)
             return
         # Many may have ended since the last look: each is one byte.
-        worker.open -= said.count(ENDED)
-        if READY in said:
+        worker.open -= said.count(CONNECTION_ENDED)
+        if WORKER_READY in said:
             worker.is_ready = worker.has_served = True
             self._accept_again()
             if len(self._workers) == self._command.workers and all(each.is_ready for each in self._workers.values()):
                 self._all_ready.set()
-        if LEAVING in said:
+        if WORKER_LEAVING in said:
             # In this order: what was handed over before lies in front of the end, and the worker serves it first.
             self._exclude(worker)
             worker.stop()
@@ -317,7 +317,7 @@ class Supervisor:
     def _accept_again(self) -> None:
         if not self._is_accepting and not self._over.is_set() and any(each.is_ready for each in self._workers.values()):
             self._is_accepting = True
-            self._loop.add_reader(self._listening, self._accept)
+            self._loop.add_reader(self._listening, self._accept_for_workers)
 
     def _pause(self) -> None:
         """Let connections wait to be accepted."""
@@ -325,7 +325,7 @@ class Supervisor:
             self._is_accepting = False
             self._loop.remove_reader(self._listening)
 
-    def _accept(self) -> None:
+    def _accept_for_workers(self) -> None:
         for _ in range(ACCEPTED_AT_ONCE):
             try:
                 connection, _ = self._listening.accept()

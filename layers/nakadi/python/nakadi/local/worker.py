@@ -39,19 +39,19 @@ GRACE_SECONDS = 8.0
 # Of these, so much is for clients to take their answers, and for streams to come to their end.
 CLIENTS_SECONDS = 7.0
 
-READY = b"r"
+WORKER_READY = b"r"
 """What a worker sends when it serves."""
 
-ENDED = b"-"
+CONNECTION_ENDED = b"-"
 """What a worker sends when a connection has ended."""
 
-LEAVING = b"e"
+WORKER_LEAVING = b"e"
 """What a worker sends when it is to get no more connections. The supervisor closes its side in answer."""
 
-HANDED_OVER = b"+"
+CONNECTION_FOLLOWS = b"+"
 """What comes with a connection."""
 
-HANDED_OVER_AT_ONCE = 16
+MAX_CONNECTIONS_AT_ONCE = 16
 
 
 def add_logging_options(parser: argparse.ArgumentParser) -> None:
@@ -81,21 +81,23 @@ class HandedOver:
     def begin(self, protocol: Callable[[], asyncio.Protocol]) -> None:
         self._protocol = protocol
         self._loop.add_reader(self._supervisor, self._receive)
-        self._say(READY)
+        self._say(WORKER_READY)
 
     def ended(self) -> None:
-        self._say(ENDED)
+        self._say(CONNECTION_ENDED)
 
     def leave(self) -> None:
         """Stop when the supervisor knows of it: what it hands over until then is served."""
-        self._say(LEAVING)
+        self._say(WORKER_LEAVING)
 
     def close(self) -> None:
         self._loop.remove_reader(self._supervisor)
 
     def _receive(self) -> None:
         try:
-            data, descriptors, _, _ = socket.recv_fds(self._supervisor, HANDED_OVER_AT_ONCE, HANDED_OVER_AT_ONCE)
+            data, descriptors, _, _ = socket.recv_fds(
+                self._supervisor, MAX_CONNECTIONS_AT_ONCE, MAX_CONNECTIONS_AT_ONCE
+            )
         except BlockingIOError:
             return
         except OSError as error:

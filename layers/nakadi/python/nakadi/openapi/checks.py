@@ -14,16 +14,16 @@ from typing import Any
 
 from nakadi.model.outcomes import Violation
 
-NOT_NULL = "must not be null"
-NAME_FORMAT = "format not allowed"
+NULL_REFUSED_MESSAGE = "must not be null"
+NAME_FORMAT_MESSAGE = "format not allowed"
 
-STORAGE_ID = (
+STORAGE_ID_MESSAGE = (
     "A storage id has 1 to 36 letters, digits, underscores, hyphens and dots, and does not begin with a hyphen or a dot"
 )
 
 # By the path without its indices, and the rule that is broken.
 SENTENCES: Mapping[tuple[str, str], str] = {
-    ("name", "pattern"): NAME_FORMAT,
+    ("name", "pattern"): NAME_FORMAT_MESSAGE,
     ("name", "minLength"): "the length of the name must be >= 1 and <= 255",
     ("name", "maxLength"): "the length of the name must be >= 1 and <= 255",
     ("event_owner_selector.name", "minLength"): "the length of the name must be >= 1",
@@ -31,7 +31,7 @@ SENTENCES: Mapping[tuple[str, str], str] = {
     ("default_statistic.message_size", "minimum"): "can't be less then 1",
     ("default_statistic.read_parallelism", "minimum"): "at least one reader expected",
     ("default_statistic.write_parallelism", "minimum"): "at least one writer expected",
-    **{("id", rule): STORAGE_ID for rule in ("pattern", "minLength", "maxLength")},
+    **{("id", rule): STORAGE_ID_MESSAGE for rule in ("pattern", "minLength", "maxLength")},
     ("event_types", "minItems"): "must contain at least one element",
     **{
         (f"{cursors}.{name}", "minLength"): f"cursor {name} cannot be empty"
@@ -42,7 +42,7 @@ SENTENCES: Mapping[tuple[str, str], str] = {
 
 # For every other path; `{}` is the value of the rule.
 SENTENCES_OF_RULES: Mapping[str, str] = {
-    "type": NOT_NULL,
+    "type": NULL_REFUSED_MESSAGE,
     "minLength": "must contain at least one character",
     "minItems": "must contain at least one attribute",
     "maxLength": "size must be between 0 and {}",
@@ -78,7 +78,7 @@ def body_violations(name: str, body: Mapping[str, Any]) -> tuple[Violation, ...]
     places: dict[str, int] = {}
     for each in found:
         places.setdefault(each.path, len(places))
-    return tuple(sorted(found, key=lambda each: (_rank(each), places[each.path], each.message != NAME_FORMAT)))
+    return tuple(sorted(found, key=lambda each: (_rank(each), places[each.path], each.message != NAME_FORMAT_MESSAGE)))
 
 
 def prepare(*names: str) -> None:
@@ -161,7 +161,7 @@ def _violations(error: Any) -> Iterator[Violation]:
     if error.rule == "required":
         for name in error.rule_definition:
             if name not in error.value:
-                yield Violation(f"{path}.{name}" if path else name, NOT_NULL)
+                yield Violation(f"{path}.{name}" if path else name, NULL_REFUSED_MESSAGE)
         return
     sentence = SENTENCES.get((_INDEX.sub("", path), error.rule)) or SENTENCES_OF_RULES[error.rule]
     yield Violation(path, sentence.format(error.rule_definition))
@@ -178,4 +178,4 @@ def _is_beyond(limits: Mapping[str, int], path: str) -> bool:
 def _rank(violation: Violation) -> int:
     if violation.path == "name":
         return 0
-    return 1 if violation.message == NOT_NULL and not {".", "["} & set(violation.path) else 2
+    return 1 if violation.message == NULL_REFUSED_MESSAGE and not {".", "["} & set(violation.path) else 2

@@ -18,7 +18,7 @@ import msgspec
 import orjson
 from msgspec import Struct
 
-from nakadi.common.work import GIVEN_UP, Turns
+from nakadi.common.work import GIVEN_UP_MESSAGE, Turns
 from nakadi.model.outcomes import TooLarge, TryLater
 from nakadi.schemas import strict_json
 from nakadi.schemas.strict_json import (
@@ -314,7 +314,7 @@ class WorkBudget:
             raise Exhausted
         self.take_turn()
         if self._is_gone():
-            raise TryLater(GIVEN_UP)
+            raise TryLater(GIVEN_UP_MESSAGE)
         self._portion *= 2 if larger else 1
         self.steps[0] = min(self._portion, self._left)
         self._left -= self.steps[0]

@@ -29,7 +29,9 @@ Event = Mapping[str, Any]
 RandomNumber = Callable[[], float]
 """Draws a number from 0 to below 1, each as likely as the other."""
 
-KEYS_TOO_LONG = "The keys of this batch are too long to be hashed at once: publish fewer or smaller events at a time"
+KEYS_TOO_LONG_MESSAGE = (
+    "The keys of this batch are too long to be hashed at once: publish fewer or smaller events at a time"
+)
 
 _PartitionChoice = tuple[int, str | None]
 """A partition, and the key that it was chosen by if there is one."""
@@ -61,7 +63,7 @@ def choose_partitions(
         try:
             partition, key = choose(event)
         except (NoPartition, Exhausted) as error:
-            detail = str(error) if isinstance(error, NoPartition) else KEYS_TOO_LONG
+            detail = str(error) if isinstance(error, NoPartition) else KEYS_TOO_LONG_MESSAGE
             index = len(partitions)
             raise BatchRejected(
                 PublishingStep.PARTITIONING, index, detail, reached=PublishingStep.VALIDATING, partitions=partitions

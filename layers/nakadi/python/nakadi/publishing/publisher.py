@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from nakadi.auth.permissions import Features, Permissions, denied
 from nakadi.common.metrics import Metrics
 from nakadi.common.work import Turns, client_never_gone
-from nakadi.event_types.repository import EVENT_TYPE_BUSY, EventTypes
+from nakadi.event_types.repository import EVENT_TYPE_BUSY_MESSAGE, EventTypes
 from nakadi.model.authorization import Attribute, Feature, Operation, Subject
 from nakadi.model.event_type import CleanupPolicy, EventType, PartitionStrategy, SchemaType
 from nakadi.model.events import Record, Refused
@@ -340,7 +340,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
             if current.timeline.id != event_type.timeline.id:
                 return current
             if self.clock.monotonic() >= deadline:
-                raise TryLater(EVENT_TYPE_BUSY)
+                raise TryLater(EVENT_TYPE_BUSY_MESSAGE)
             self.pause(TIMELINE_POLL_SECONDS)
 
 

@@ -256,7 +256,7 @@ def _malformed_body(reason: str) -> Malformed:
 # Schemas and owners ---------------------------------------------------------------------------------------------------
 
 
-VALIDATION_TOO_LONG = (
+VALIDATION_TOO_LONG_MESSAGE = (
     "Validating the events of this batch takes more than {} steps: its schema holds their values against too much. "
     "Publish fewer or smaller events at once, or simplify the schema"
 )
@@ -293,7 +293,7 @@ def validate_events(
             valid = _accepts_with_more_steps(event, validator, budget)
         if valid is None:
             raise BatchRejected(
-                PublishingStep.VALIDATING, index, VALIDATION_TOO_LONG.format(budget.most), reached=reached
+                PublishingStep.VALIDATING, index, VALIDATION_TOO_LONG_MESSAGE.format(budget.most), reached=reached
             )
         if not valid:
             raise BatchRejected(

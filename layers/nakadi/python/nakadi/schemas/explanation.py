@@ -38,10 +38,10 @@ _MAX_LEVELS = 100
 STEPS_OF_SHORT_EXPLANATION = 100_000
 STEPS_OF_LONG_EXPLANATION = 5_000_000
 
-_STEPS_PER_SCHEMA = 70
+_STEP_COST_OF_SCHEMA = 70
 _STEPS_PER_MEMBER = 4
 
-NO_EXPLANATION = "#: not valid, for a reason that is too deep inside or takes too many steps to tell"
+NO_EXPLANATION_MESSAGE = "#: not valid, for a reason that is too deep inside or takes too many steps to tell"
 
 
 class Explanation(Struct, frozen=True):
@@ -58,7 +58,7 @@ def explain_violations(document: SchemaDocument, patterns: Patterns, event: Any,
         violation = _ViolationExplainer(document, patterns, steps).find_violation(document.root, event, "#")
     except RecursionError:
         violation = None
-    text = NO_EXPLANATION if violation is None else "\n".join(islice(violation.lines(), MAX_LINES + 1))
+    text = NO_EXPLANATION_MESSAGE if violation is None else "\n".join(islice(violation.lines(), MAX_LINES + 1))
     return Explanation(text, is_finished=steps[0] >= 0)
 
 
@@ -90,7 +90,7 @@ class _ViolationExplainer:
         found = []
         try:
             # Deep inside, and under long names, a pointer is long, and is written anew for each place.
-            spend_steps(self._steps, _STEPS_PER_SCHEMA + len(pointer) // 100)
+            spend_steps(self._steps, _STEP_COST_OF_SCHEMA + len(pointer) // 100)
             for violation in islice(violations, MAX_LINES + 1):
                 found.append(violation)  # noqa: PERF402  # what is found stays found when the next raises
         except Exhausted:
@@ -153,7 +153,7 @@ class _ViolationExplainer:
                 self._combine_violations(self._violated_type(each, schema, value, pointer), pointer) for each in types
             )
             if len(causes) == len(types):
-                yield SchemaViolation(pointer, _matches_none(len(types)), causes)
+                yield SchemaViolation(pointer, _no_match_message(len(types)), causes)
         elif types is not None:
             yield from self._violated_type(types, schema, value, pointer)
         else:
@@ -191,7 +191,7 @@ class _ViolationExplainer:
         members = schema["anyOf"]
         causes = self._violations_of_each(members, value, pointer)
         if len(causes) == len(members):
-            yield SchemaViolation(pointer, _matches_none(len(members)), causes)
+            yield SchemaViolation(pointer, _no_match_message(len(members)), causes)
 
     def one_of(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         members = schema["oneOf"]
@@ -338,7 +338,7 @@ def _without_none(violations: Iterable[SchemaViolation | None]) -> tuple[SchemaV
 # Each of these texts has a pointer of its own, which clients find behind the one of the value.
 
 
-def _matches_none(number: int) -> str:
+def _no_match_message(number: int) -> str:
     return f"#: no subschema matched out of the total {number} subschemas"
 
 

@@ -241,7 +241,7 @@ _RE2_MEMORY = 256 * 1024
 _LARGE_RE2_MEMORY = 4 * 1024 * 1024
 _REPETITION_OPERATORS = re.compile(r"[{?*+|]")
 _MAX_OPERATORS_OF_LARGE = 6
-_PATTERN_TOO_LARGE = "pattern too large"
+_PATTERN_TOO_LARGE_MESSAGE = "pattern too large"
 
 # Of all patterns of one schema.
 MAX_PATTERN_INSTRUCTIONS = 100_000
@@ -262,7 +262,7 @@ _JAVA_REASONS = {
     "no argument for repetition operator": "missing argument to repetition operator",
     "trailing \\": "trailing backslash at end of expression",
 }
-_TRAILING_BACKSLASH = "trailing \\"
+_TRAILING_BACKSLASH_REASON = "trailing \\"
 
 
 class BadPattern(ValueError):
@@ -340,7 +340,7 @@ def _compile_re2(text: str) -> re2._Regexp:
         return re2.compile(text, _re2_options(_RE2_MEMORY))
     except re2.error as error:
         if (
-            not _re2_message(error).startswith(_PATTERN_TOO_LARGE)
+            not _re2_message(error).startswith(_PATTERN_TOO_LARGE_MESSAGE)
             or len(_REPETITION_OPERATORS.findall(text)) > _MAX_OPERATORS_OF_LARGE
         ):
             raise
@@ -358,7 +358,7 @@ def _re2_options(memory: int) -> re2.Options:
 
 def _reason_for_clients(error: re2.error) -> str:
     reason, colon, fragment = _re2_message(error).partition(": ")
-    if reason == _TRAILING_BACKSLASH:
+    if reason == _TRAILING_BACKSLASH_REASON:
         colon = ":"
     reason = _JAVA_REASONS.get(reason, reason)
     # Looking behind begins like a name for a group, and that is as far as the Java form reads.

@@ -217,7 +217,7 @@ def _array_node(schema: Mapping[str, Any], about: Annotations) -> Array:
     )
 
 
-def _plain_node_maker(kind: str) -> Callable[[Mapping[str, Any], Annotations], SchemaNode]:
+def _kind_only_maker(kind: str) -> Callable[[Mapping[str, Any], Annotations], SchemaNode]:
     return lambda _, about: KindOnly(about, kind)
 
 
@@ -227,7 +227,7 @@ _NODE_MAKERS: Mapping[str, Callable[[Mapping[str, Any], Annotations], SchemaNode
     "string": _string_node,
     "integer": _number_node,
     "number": _number_node,
-    **{kind: _plain_node_maker(kind) for kind in PLAIN_KINDS},
+    **{kind: _kind_only_maker(kind) for kind in PLAIN_KINDS},
 }
 
 

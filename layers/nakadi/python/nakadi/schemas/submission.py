@@ -350,7 +350,7 @@ def _find_wrong_values(found: SchemaAtPath, draft: Draft) -> Iterator[str]:
     }
     for keyword, value in schema.items():
         if keyword in expected:
-            yield from _type_mismatch(path / keyword, value, expected[keyword])
+            yield from _check_type(path / keyword, value, expected[keyword])
 
 
 def _find_wrong_members(found: SchemaAtPath, draft: Draft) -> Iterator[str]:
@@ -358,10 +358,10 @@ def _find_wrong_members(found: SchemaAtPath, draft: Draft) -> Iterator[str]:
     for keyword, way, value in subschemas(schema, draft):
         at = (path / keyword).append_steps(way)
         if keyword == "dependencies":
-            yield from _type_mismatch(at, value, _SCHEMA_OR_LIST[draft])
+            yield from _check_type(at, value, _SCHEMA_OR_LIST[draft])
             yield from _find_non_strings(at, value)
         elif way:
-            yield from _type_mismatch(at, value, _SCHEMA_TYPES)
+            yield from _check_type(at, value, _SCHEMA_TYPES)
     for keyword in ("required", "type"):
         yield from _find_non_strings(path / keyword, schema.get(keyword))
 
@@ -369,10 +369,10 @@ def _find_wrong_members(found: SchemaAtPath, draft: Draft) -> Iterator[str]:
 def _find_non_strings(path: SchemaPath, value: Any) -> Iterator[str]:
     if isinstance(value, list):
         for index, each in enumerate(value):
-            yield from _type_mismatch(path / str(index), each, ("String",))
+            yield from _check_type(path / str(index), each, ("String",))
 
 
-def _type_mismatch(path: SchemaPath, value: Any, expected: tuple[str, ...]) -> Iterator[str]:
+def _check_type(path: SchemaPath, value: Any, expected: tuple[str, ...]) -> Iterator[str]:
     if not any(has_type(value, each) for each in expected):
         wanted = f": {expected[0]}" if len(expected) == 1 else f" is one of {' or '.join(sorted(expected))}"
         yield f"{path.fragment}: expected type{wanted}, found: {'null' if value is None else type_name(value)}"
@@ -411,11 +411,11 @@ def _find_dangling_reference(found: SchemaAtPath, document: SchemaDocument) -> I
             yield reason
             return
         at, value = at / step, value_at_step(value, step)
-    yield from _type_mismatch(at, value, _SCHEMA_TYPES)
+    yield from _check_type(at, value, _SCHEMA_TYPES)
 
 
 def _missing_member(path: SchemaPath, value: Any, step: str) -> Iterator[str]:
-    yield from _type_mismatch(path, value, ("JsonObject", "JsonArray"))
+    yield from _check_type(path, value, ("JsonObject", "JsonArray"))
     if isinstance(value, Mapping) and step not in value:
         yield f"{path.fragment}: key [{step}] not found"
     elif isinstance(value, list) and not step.isdecimal():

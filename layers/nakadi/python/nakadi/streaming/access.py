@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 CHECK_INTERVAL_SECONDS = 1.0
 
 # Clients recognise a missing event type by these words here, and by others everywhere else.
-NO_SUCH_EVENT_TYPE = "topic not found"
+TOPIC_NOT_FOUND_MESSAGE = "topic not found"
 
 
 class AccessBlocked(Struct, frozen=True):
@@ -59,7 +59,7 @@ class ReadAccess:
         self._permissions.require_consumer(subject, [name])
         event_type = self._event_types.find(name)
         if event_type is None:
-            raise NotFound(NO_SUCH_EVENT_TYPE)
+            raise NotFound(TOPIC_NOT_FOUND_MESSAGE)
         self._permissions.require_each((Operation.VIEW, Operation.READ), event_type.resource, subject)
         return event_type
 

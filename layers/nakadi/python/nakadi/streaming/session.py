@@ -108,7 +108,7 @@ def _require(holds: bool, otherwise: str) -> None:
 # Cursors --------------------------------------------------------------------------------------------------------------
 
 
-BAD_SYNTAX = "incorrect syntax of X-nakadi-cursors header"
+BAD_SYNTAX_MESSAGE = "incorrect syntax of X-nakadi-cursors header"
 
 
 def parse_cursors_header(header: str) -> tuple[Cursor, ...]:
@@ -126,12 +126,12 @@ def _objects_in_header(header: str) -> list[dict[str, Any]]:
         # Half of a surrogate pair is no character: it could be neither looked up nor put into a message.
         json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
-        raise Malformed(BAD_SYNTAX) from error
+        raise Malformed(BAD_SYNTAX_MESSAGE) from error
     if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-        raise Malformed(BAD_SYNTAX)
+        raise Malformed(BAD_SYNTAX_MESSAGE)
     for member in ("partition", "offset"):
         if any(isinstance(each.get(member), dict | list) for each in found):
-            raise Malformed(BAD_SYNTAX)
+            raise Malformed(BAD_SYNTAX_MESSAGE)
     return found
 
 

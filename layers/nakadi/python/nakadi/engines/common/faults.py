@@ -24,7 +24,7 @@ from nakadi.model.events import AppendResult, EventSlice, OffsetBounds, Record, 
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import AppendCallback, EventLog, TopicAdoptingLog, UnknownTopic
 
-INTERNAL_ERROR = "internal error"
+INTERNAL_ERROR_MESSAGE = "internal error"
 TIMED_OUT = "timed out"
 
 
@@ -63,7 +63,7 @@ class Faults:
         event_type: str | None = None,
         partition: str | None = None,
         times: int = 1,
-        reason: str = INTERNAL_ERROR,
+        reason: str = INTERNAL_ERROR_MESSAGE,
     ) -> None:
         """Store nothing of this partition in the next appends, and say so."""
         self._add_order(_FaultOrder(_FaultKind.REFUSE, event_type, partition, times, reason=reason))

@@ -188,13 +188,13 @@ class DynamoDbLogIndex:
         self._change(topic, noted)
 
     def changes(self) -> ChangeCounters:
-        return self._attempt(lambda _: changes_in(self._numbers_connection, self._documents))
+        return self._call_with_retries(lambda _: changes_in(self._numbers_connection, self._documents))
 
     # Partitions
 
     def heads(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, IndexHead]:
         keys = [(topic_place(topic), head_item_key(partition)) for topic, partition in places]
-        found = self._attempt(lambda _: list(self._items.batch_get(keys, consistent_read=True)))
+        found = self._call_with_retries(lambda _: list(self._items.batch_get(keys, consistent_read=True)))
         known = {(each.place, each.item): IndexHead(counted_from_json(each.body), int(each.revision)) for each in found}
         return {place: known.get(key, IndexHead()) for place, key in zip(places, keys, strict=True)}
 
@@ -256,7 +256,7 @@ class DynamoDbLogIndex:
                 if not condition_failed(error):
                     raise
 
-        self._attempt(attempt)
+        self._call_with_retries(attempt)
 
     def progress(self, stream: str) -> Mapping[str, ShardProgress]:
         return {each.item: shard_progress_from_text(each.body) for each in self._list_items(stream_place(stream))}
@@ -290,7 +290,7 @@ class DynamoDbLogIndex:
                 self._connection = connected(self._items)
             return self._connection
 
-    def _attempt(self, attempt: Callable[[bool], Answer], turns: Sequence[float] = ()) -> Answer:
+    def _call_with_retries(self, attempt: Callable[[bool], Answer], turns: Sequence[float] = ()) -> Answer:
         self._open_connection()
         return self._attempts.at(attempt, turns)
 
@@ -328,7 +328,7 @@ class DynamoDbLogIndex:
             except DoesNotExist:
                 return None
 
-        return self._attempt(attempt)
+        return self._call_with_retries(attempt)
 
     def _written(self, item: LogIndexItem, condition: Condition | None) -> bool:
         """Write an item if a condition holds. An attempt whose answer was lost may make the next one find it broken:
@@ -344,7 +344,7 @@ class DynamoDbLogIndex:
                 return False
             return True
 
-        return self._attempt(attempt)
+        return self._call_with_retries(attempt)
 
     def _change_and_count(self, topic: str, add: Callable[[TransactWrite], None]) -> bool:
         """Make a change of a topic, and count it in the same step, if its condition holds."""
@@ -357,7 +357,7 @@ class DynamoDbLogIndex:
 
     def _transact(self, add: Callable[[TransactWrite], None], turns: Sequence[float] = ()) -> bool:
         """Make all changes that are added, or none because a condition does not hold."""
-        return self._attempt(transaction_of(add, self._open_connection()), turns)
+        return self._call_with_retries(transaction_of(add, self._open_connection()), turns)
 
     def _list_items(
         self, place: str, condition: Condition | None = None, *, last_first: bool = False, limit: int | None = None
@@ -369,12 +369,12 @@ class DynamoDbLogIndex:
             scan_index_forward=not last_first,
             limit=limit,
         )
-        while (item := self._attempt(lambda _: next(results, None))) is not None:
+        while (item := self._call_with_retries(lambda _: next(results, None))) is not None:
             yield item
 
     def _scan(self, condition: Condition) -> Iterator[LogIndexItem]:
         results = self._items.scan(filter_condition=condition, consistent_read=True)
-        while (item := self._attempt(lambda _: next(results, None))) is not None:
+        while (item := self._call_with_retries(lambda _: next(results, None))) is not None:
             yield item
 
     def _remove_items(self, place: str, items: Sequence[str]) -> None:
@@ -387,7 +387,7 @@ class DynamoDbLogIndex:
                     for item in some:
                         batch.delete(self._items(place, item))
 
-            self._attempt(attempt)
+            self._call_with_retries(attempt)
 
 
 def _with_oldest(known: Topic, partition: int, oldest: int) -> Topic:

@@ -32,7 +32,7 @@ class ShardPositionLost(Exception):
     """Raised when a shard cannot be read on from where its reader was: it is gone, or was not read for too long."""
 
 
-READER_LIFETIME = 3600.0
+LONGEST_READ_PAUSE_SECONDS = 3600.0
 """Seconds. A stream keeps records for a day at least, and what was read last may have been hours behind."""
 
 
@@ -101,7 +101,7 @@ class ShardTail:
 
     def _read_page(self, patience: GrowingPauses) -> RecordPage:
         began = time.time()
-        if abs(began - self.read_at) > READER_LIFETIME:
+        if abs(began - self.read_at) > LONGEST_READ_PAUSE_SECONDS:
             raise ShardPositionLost(self.cursor.shard)
         try:
             page = self.cursor.read(patience)

@@ -59,7 +59,7 @@ MOST_NAMES_SHOWN = 5
 # A file of this size is looked through in a moment.
 LARGEST_FILE_CHECKED_WHOLE = 32_000_000
 
-REMEDY = (
+REMEDY_MESSAGE = (
     "Put back the files that belong together, or start once with --accept-loss: the broker then takes what is there "
     "for the whole, and writes a new mark."
 )
@@ -100,7 +100,7 @@ def examine(path: Path, *, accept_loss: bool) -> int:
     if loss is None:
         return 0
     if not accept_loss:
-        raise BadDataFile(f"{loss} {REMEDY}")
+        raise BadDataFile(f"{loss} {REMEDY_MESSAGE}")
     log.warning("The loss is accepted: %s", loss)
     return 0 if mark is None else mark.number
 

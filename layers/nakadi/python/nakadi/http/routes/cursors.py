@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from nakadi.auth.permissions import Permissions
 from nakadi.event_types.cursors import (
-    PARTITION_NOT_FOUND,
+    PARTITION_NOT_FOUND_MESSAGE,
     CursorError,
     CursorErrorKind,
     events_between,
@@ -18,7 +18,7 @@ from nakadi.event_types.cursors import (
     shifted_position,
 )
 from nakadi.event_types.repository import EventTypes
-from nakadi.event_types.snapshot import DUPLICATE_PARTITIONS, Cursors, PartitionSnapshot
+from nakadi.event_types.snapshot import DUPLICATE_PARTITIONS_MESSAGE, Cursors, PartitionSnapshot
 from nakadi.http.application import Route
 from nakadi.http.bodies import Members, json_document, list_body
 from nakadi.http.message import Request, Response, json_response
@@ -26,11 +26,11 @@ from nakadi.model.authorization import Operation
 from nakadi.model.event_type import Cursor, EventType, Position
 from nakadi.model.outcomes import Invalid, Malformed, MalformedFields, NotFound, Violation
 
-MALFORMED = "malformed cursors"
-NOT_CONVERTIBLE = "problem converting cursors"
-NO_SUCH_PARTITION = "partition not found"
-NOTHING_CONSUMED = "invalid consumed_offset or partition"
-TWO_PARTITIONS = "Cursors with different partition. Pairs of cursors should have matching partitions."
+MALFORMED_CURSORS_MESSAGE = "malformed cursors"
+NOT_CONVERTIBLE_MESSAGE = "problem converting cursors"
+NO_SUCH_PARTITION_MESSAGE = "partition not found"
+NOTHING_CONSUMED_MESSAGE = "invalid consumed_offset or partition"
+TWO_PARTITIONS_MESSAGE = "Cursors with different partition. Pairs of cursors should have matching partitions."
 
 Ends = Mapping[str, tuple[Position, Position]]
 
@@ -75,7 +75,7 @@ class _CursorHandlers(Struct, frozen=True):
         asked = () if consumed is None else (Cursor(partition, consumed),)
         lags = self._lags(event_type, view, ends, asked)
         if partition not in ends:
-            raise NotFound(NO_SUCH_PARTITION)
+            raise NotFound(NO_SUCH_PARTITION_MESSAGE)
         return json_response(_partition(partition, ends, lags.get(partition)))
 
     def distances(self, request: Request) -> Response:
@@ -130,14 +130,14 @@ class _CursorHandlers(Struct, frozen=True):
         with _cursor_errors_as_invalid():
             positions = {cursor.partition: view.resolve(cursor) for cursor in asked}
         if not positions.keys() <= ends.keys():
-            raise Invalid(NOTHING_CONSUMED)
+            raise Invalid(NOTHING_CONSUMED_MESSAGE)
         return {
             partition: self._lag(event_type, partition, position, ends) for partition, position in positions.items()
         }
 
     def _lag(self, event_type: EventType, partition: str, position: Position, ends: Ends) -> int:
         if partition not in ends:
-            raise Invalid(PARTITION_NOT_FOUND)
+            raise Invalid(PARTITION_NOT_FOUND_MESSAGE)
         _, newest = ends[partition]
         return events_between(event_type, partition, position, newest)
 
@@ -146,7 +146,7 @@ class _CursorHandlers(Struct, frozen=True):
     ) -> Mapping[str, Any]:
         start, end = _converted(view, first), _converted(view, last)
         if first.partition != last.partition:
-            raise Invalid(TWO_PARTITIONS)
+            raise Invalid(TWO_PARTITIONS_MESSAGE)
         return {
             "initial_cursor": {"partition": first.partition, "offset": first.offset},
             "final_cursor": {"partition": last.partition, "offset": last.offset},
@@ -181,7 +181,7 @@ def _converted(view: PartitionSnapshot, cursor: Cursor) -> Position:
     try:
         return view.resolve(cursor)
     except CursorError as error:
-        raise Invalid(NOT_CONVERTIBLE) from error
+        raise Invalid(NOT_CONVERTIBLE_MESSAGE) from error
 
 
 # Reading a query
@@ -196,13 +196,13 @@ def _consumed_cursors(text: str | None) -> Sequence[Cursor]:
         members = [Members.of(each) for each in listed] if isinstance(listed, list) else None
         written = None if members is None else [(each.text("partition"), each.text("offset")) for each in members]
     except (Malformed, UnicodeEncodeError) as error:
-        raise Invalid(MALFORMED) from error
+        raise Invalid(MALFORMED_CURSORS_MESSAGE) from error
     if written is None:
-        raise Invalid(MALFORMED)
+        raise Invalid(MALFORMED_CURSORS_MESSAGE)
     with _cursor_errors_as_invalid():
         cursors = [_whole(partition, offset) for partition, offset in written]
     if len({cursor.partition for cursor in cursors}) < len(cursors):
-        raise Invalid(DUPLICATE_PARTITIONS)
+        raise Invalid(DUPLICATE_PARTITIONS_MESSAGE)
     return cursors
 
 

@@ -98,7 +98,7 @@ def _blocked_kind(request: Request) -> BlockedKind:
 
 
 MOST_CONFIGURATION = 10_000
-REFUSAL = "Admin privileges required to perform this operation"
+ADMIN_REQUIRED_MESSAGE = "Admin privileges required to perform this operation"
 
 
 def storage_routes(storages: Storages, event_types: EventTypes, admins: Admins) -> list[Route]:
@@ -119,26 +119,26 @@ class _StorageHandlers(Struct, frozen=True):
     admins: Admins
 
     def list(self, request: Request) -> Response:
-        self.admins.require(request.subject, Operation.READ, REFUSAL)
+        self.admins.require(request.subject, Operation.READ, ADMIN_REQUIRED_MESSAGE)
         return json_response([storage_view(each) for each in self.storages.all()])
 
     def get(self, request: Request) -> Response:
-        self.admins.require(request.subject, Operation.READ, REFUSAL)
+        self.admins.require(request.subject, Operation.READ, ADMIN_REQUIRED_MESSAGE)
         return json_response(storage_view(self.storages.get(request.path_parameters["id"])))
 
     def create(self, request: Request) -> Response:
         body = object_body(request)
-        self.admins.require(request.subject, Operation.WRITE, REFUSAL)
+        self.admins.require(request.subject, Operation.WRITE, ADMIN_REQUIRED_MESSAGE)
         self.storages.add(_storage(body))
         return empty_response(201)
 
     def delete(self, request: Request) -> Response:
-        self.admins.require(request.subject, Operation.WRITE, REFUSAL)
+        self.admins.require(request.subject, Operation.WRITE, ADMIN_REQUIRED_MESSAGE)
         self.storages.remove(request.path_parameters["id"], self.event_types.uses_storage)
         return empty_response(204)
 
     def set_default(self, request: Request) -> Response:
-        self.admins.require(request.subject, Operation.WRITE, REFUSAL)
+        self.admins.require(request.subject, Operation.WRITE, ADMIN_REQUIRED_MESSAGE)
         return json_response(storage_view(self.storages.choose(request.path_parameters["id"])))
 
 

@@ -37,7 +37,7 @@ from nakadi.subscriptions.api.repository import (
     SubscriptionPage,
     Subscriptions,
 )
-from nakadi.subscriptions.api.resource import SubscriptionCreation, SubscriptionDeletion, SubscriptionUpdate
+from nakadi.subscriptions.api.resource import SubscriptionCreation, SubscriptionDeletion, SubscriptionUpdater
 from nakadi.subscriptions.api.stats import SubscriptionStats
 
 STREAM_ID = "X-Nakadi-StreamId"
@@ -62,7 +62,7 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
     subscriptions: Subscriptions
     listing: SubscriptionListing
     creation: SubscriptionCreation
-    update: SubscriptionUpdate
+    update: SubscriptionUpdater
     deletion: SubscriptionDeletion
     cursors: SubscriptionCursors
     stats: SubscriptionStats
@@ -219,7 +219,7 @@ def _links(
 ) -> Iterator[tuple[str, dict[str, str]]]:
     for name, place in (("prev", page.before), ("next", page.after)):
         if place is not None:
-            yield name, {"href": f"/subscriptions?{_encoded(_query(place, filters, limit, shown))}"}
+            yield name, {"href": f"/subscriptions?{_encoded(_page_parameters(place, filters, limit, shown))}"}
 
 
 def _encoded(parameters: Sequence[tuple[str, str]]) -> str:
@@ -227,7 +227,7 @@ def _encoded(parameters: Sequence[tuple[str, str]]) -> str:
     return urlencode(parameters, safe=PLAIN)
 
 
-def _query(
+def _page_parameters(
     place: str | int, filters: SubscriptionFilters, limit: int, shown: Mapping[str, bool]
 ) -> list[tuple[str, str]]:
     """The parameters of another page, in the order in which clients know them."""

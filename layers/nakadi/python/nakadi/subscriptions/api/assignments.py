@@ -97,8 +97,8 @@ def sessions_without_lease(sessions: Iterable[Session], living: Collection[str])
 # Assignments ----------------------------------------------------------------------------------------------------------
 
 
-RESET_IN_PROGRESS = "Resetting subscription cursors request is still in progress"
-RESET_TIMED_OUT = "Timeout resetting cursors"
+RESET_IN_PROGRESS_MESSAGE = "Resetting subscription cursors request is still in progress"
+RESET_TIMED_OUT_MESSAGE = "Timeout resetting cursors"
 
 
 def with_session(assignment: Assignment, session: Session, subscription: str, now: datetime) -> Assignment:
@@ -108,10 +108,10 @@ def with_session(assignment: Assignment, session: Session, subscription: str, no
     else:
         _check_slots(assignment, subscription)
     if is_being_reset(assignment, now):
-        raise Conflict(RESET_IN_PROGRESS)
+        raise Conflict(RESET_IN_PROGRESS_MESSAGE)
     if assignment.reset is not None:
         # Its time is over, and other sessions have not ended.
-        assignment = with_reset_ended(assignment, assignment.reset.id, now, RESET_TIMED_OUT)
+        assignment = with_reset_ended(assignment, assignment.reset.id, now, RESET_TIMED_OUT_MESSAGE)
     return with_partitions_shared_anew(replace(assignment, sessions=(*assignment.sessions, session)))
 
 

@@ -22,8 +22,8 @@ from nakadi.ports.coordination import CommitRequest, CommitResults, Coordination
 from nakadi.subscriptions.api.offsets import OffsetInitialisation, Resets
 from nakadi.subscriptions.api.repository import Subscriptions, subscription_not_found
 
-CONSUMER_BLOCKED = "Application or subscription is blocked"
-CURSORS_EMPTY = "Cursors are empty"
+CONSUMER_BLOCKED_MESSAGE = "Application or subscription is blocked"
+CURSORS_EMPTY_MESSAGE = "Cursors are empty"
 
 _DECIMAL_NUMBER = re.compile(r"[0-9]+", re.ASCII)
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
@@ -92,7 +92,7 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
     ) -> Sequence[_ResolvedCursor]:
         resolved = [self._resolved_from_cache(each) for each in cursors]
         if not resolved:
-            raise Invalid(CURSORS_EMPTY)
+            raise Invalid(CURSORS_EMPTY_MESSAGE)
         self._require_consumer(subscription_id, subject, Operation.VIEW, Operation.READ)
         for each in resolved:
             _check_partition_and_timeline(each)
@@ -201,7 +201,7 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
 
     def _refuse_blocked(self, subscription: Subscription | None, subject: Subject) -> None:
         event_types = () if subscription is None else subscription.event_types
-        self.permissions.require_consumer(subject, event_types, CONSUMER_BLOCKED)
+        self.permissions.require_consumer(subject, event_types, CONSUMER_BLOCKED_MESSAGE)
 
 
 def commit_results_in_order(

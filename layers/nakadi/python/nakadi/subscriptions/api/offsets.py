@@ -52,7 +52,7 @@ Positions = Mapping[EventTypePartition, Position]
 # Far more than there can be writers at the same time.
 WRITE_ATTEMPTS = 100
 
-SUBSCRIPTION_BUSY = "Subscription is being changed by others, please repeat request"
+SUBSCRIPTION_BUSY_MESSAGE = "Subscription is being changed by others, please repeat request"
 
 
 class OffsetInitialisation(Struct, frozen=True, kw_only=True):
@@ -137,7 +137,7 @@ class OffsetInitialisation(Struct, frozen=True, kw_only=True):
                 self.coordination.write(subscription_id, old, new, self.clock.now(), added)
             except AssignmentChanged:
                 continue
-        raise TryLater(SUBSCRIPTION_BUSY)
+        raise TryLater(SUBSCRIPTION_BUSY_MESSAGE)
 
 
 def with_missing_entries(assignment: Assignment, positions: Positions) -> tuple[Assignment, Positions]:
@@ -172,8 +172,8 @@ def _has_entries_for(assignment: Assignment, positions: Positions) -> bool:
 PartitionChanges = Mapping[EventTypePartition, tuple[PartitionAssignment | None, Position]]
 """Partition -> its new position, and its new entry if that is not the old one without a reader."""
 
-IN_PROGRESS = "Cursors reset is already in progress for provided subscription"
-STREAMS_NOT_ENDED = (
+RESET_RUNNING_MESSAGE = "Cursors reset is already in progress for provided subscription"
+STREAMS_NOT_ENDED_MESSAGE = (
     "Streams have not ended yet: the request is carried out when they have, repeat it to learn the outcome"
 )
 
@@ -227,7 +227,7 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
             except AssignmentChanged:
                 # The store wrote nothing, because another process was faster: decided anew on what that one wrote.
                 continue
-        raise TryLater(SUBSCRIPTION_BUSY)
+        raise TryLater(SUBSCRIPTION_BUSY_MESSAGE)
 
     def _remove_dead_sessions(self, subscription_id: str) -> Assignment:
         # The sessions before the leases: each had a lease when it joined, so none that is new is taken for dead.
@@ -243,7 +243,7 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
         if reset.claimed:
             if assignments.is_being_reset(found, now):
                 return found
-            return self.end(subscription_id, reset.id, assignments.RESET_TIMED_OUT)
+            return self.end(subscription_id, reset.id, assignments.RESET_TIMED_OUT_MESSAGE)
         reset = replace(reset, claimed=True)
         try:
             self.coordination.write(subscription_id, found, replace(found, reset=reset), now)
@@ -257,7 +257,7 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
         except BaseException:
             # The claim keeps all others from it, so it is given up at once, if the store still answers.
             with suppress(Fault, TryLater):
-                self.end(subscription_id, reset.id, assignments.RESET_TIMED_OUT)
+                self.end(subscription_id, reset.id, assignments.RESET_TIMED_OUT_MESSAGE)
             raise
         return self.coordination.assignment(subscription_id)
 
@@ -292,7 +292,7 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
             except AssignmentChanged:
                 continue
             return True
-        raise TryLater(SUBSCRIPTION_BUSY)
+        raise TryLater(SUBSCRIPTION_BUSY_MESSAGE)
 
 
 class Resets(Struct, frozen=True, kw_only=True):
@@ -376,21 +376,25 @@ class Resets(Struct, frozen=True, kw_only=True):
             if self._longest_wait() < self._longest_stream_end_seconds() and assignments.is_being_reset(found, now):
                 goes_on = True
             else:
-                self.fulfilment.end(subscription_id, found.reset.id, assignments.RESET_TIMED_OUT)
+                self.fulfilment.end(subscription_id, found.reset.id, assignments.RESET_TIMED_OUT_MESSAGE)
         if goes_on:
-            raise StillRunning(STREAMS_NOT_ENDED)
+            raise StillRunning(STREAMS_NOT_ENDED_MESSAGE)
 
     def _check_outcome(self, subscription_id: str, reset_id: str) -> None:
         """Raise if the reset failed; the next request with the same task is another reset."""
         ended = self.fulfilment.coordination.assignment(subscription_id).ended
         if ended is None or ended.id != reset_id:
             # Another reset came after its time, or the subscription is gone.
-            raise TryLater(assignments.RESET_TIMED_OUT)
+            raise TryLater(assignments.RESET_TIMED_OUT_MESSAGE)
         # Who cannot write that the outcome is known only leaves it for a repeated request.
         with suppress(Fault, TryLater):
             self.fulfilment.change(subscription_id, lambda assignment: without_reported_task(assignment, reset_id))
         if ended.failure:
-            raise TryLater(ended.failure) if ended.failure == assignments.RESET_TIMED_OUT else Conflict(ended.failure)
+            raise (
+                TryLater(ended.failure)
+                if ended.failure == assignments.RESET_TIMED_OUT_MESSAGE
+                else Conflict(ended.failure)
+            )
 
     def _longest_stream_end_seconds(self) -> float:
         return self.max_commit_timeout + GRACE_SECONDS
@@ -407,7 +411,7 @@ def with_requested_reset(assignment: Assignment, reset: Reset, now: datetime) ->
     if assignments.is_being_reset(assignment, now):
         if assignment.reset is not None and assignment.reset.task == reset.task:
             return assignment
-        raise Conflict(IN_PROGRESS)
+        raise Conflict(RESET_RUNNING_MESSAGE)
     ended = assignment.ended
     if assignment.reset is not None or ended is None or ended.task != reset.task:
         return replace(assignment, reset=reset)

@@ -55,7 +55,7 @@ MOST_CHANGES = 99
 # A line comes before its subscription when there are too many for one write. If it is older, that write has failed.
 CREATION_MAY_TAKE = timedelta(minutes=1)
 
-KEY_TAKEN = "Subscription with the same key properties already exists"
+KEY_TAKEN_MESSAGE = "Subscription with the same key properties already exists"
 
 
 class Subscriptions:
@@ -137,7 +137,7 @@ class Subscriptions:
                     ]
                 )
             if error.change is key:
-                raise Conflict(KEY_TAKEN) from error
+                raise Conflict(KEY_TAKEN_MESSAGE) from error
             raise
         return replace(subscription, revision=1)
 

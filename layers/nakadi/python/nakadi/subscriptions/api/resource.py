@@ -15,7 +15,7 @@ from nakadi.auth.permissions import Features, Permissions
 from nakadi.common.work import attempted
 from nakadi.event_types import documents
 from nakadi.event_types.cursors import CursorError, end_of
-from nakadi.event_types.documents import AUTHORIZATION_MANDATORY, now_in_milliseconds
+from nakadi.event_types.documents import AUTHORIZATION_MANDATORY_MESSAGE, now_in_milliseconds
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.snapshot import Cursors
 from nakadi.model.authorization import WILDCARD, Feature, Operation, Subject
@@ -40,7 +40,7 @@ from nakadi.subscriptions.api.repository import SubscriptionIds, Subscriptions, 
 # Creation -------------------------------------------------------------------------------------------------------------
 
 
-CREATION_SWITCHED_OFF = "Subscription creation is temporarily unavailable"
+CREATION_SWITCHED_OFF_MESSAGE = "Subscription creation is temporarily unavailable"
 
 # Event types change rarely; who meets this many changes in a row is better off asking again.
 ATTEMPTS = 8
@@ -69,15 +69,15 @@ class SubscriptionCreation(Struct, frozen=True, kw_only=True):
             except ChangedMeanwhile:
                 # An event type was changed, or is gone: both are found out by looking again.
                 self._check_still_there(draft)
-        raise TryLater(CREATION_SWITCHED_OFF)
+        raise TryLater(CREATION_SWITCHED_OFF_MESSAGE)
 
     def _create_or_find(self, draft: SubscriptionDraft, subject: Subject) -> Subscription:
         """The order is the clients' to see."""
         if self.features.is_on(Feature.DISABLE_SUBSCRIPTION_CREATION):
-            raise TryLater(CREATION_SWITCHED_OFF)
+            raise TryLater(CREATION_SWITCHED_OFF_MESSAGE)
         self.features.require_writable()
         if draft.authorization is None and self.features.is_on(Feature.FORCE_SUBSCRIPTION_AUTHZ):
-            raise Invalid(AUTHORIZATION_MANDATORY)
+            raise Invalid(AUTHORIZATION_MANDATORY_MESSAGE)
         event_types = self._event_types(draft)
         for event_type in event_types:
             self.permissions.require(Operation.VIEW, event_type.resource, subject)
@@ -169,10 +169,10 @@ def _event_types_not_found(names: Sequence[str]) -> Invalid:
 # Update ---------------------------------------------------------------------------------------------------------------
 
 
-SUBSCRIPTION_BUSY = "Subscription is being changed by others, please repeat request"
+SUBSCRIPTION_BUSY_MESSAGE = "Subscription is being changed by others, please repeat request"
 
 
-class SubscriptionUpdate(Struct, frozen=True, kw_only=True):
+class SubscriptionUpdater(Struct, frozen=True, kw_only=True):
     subscriptions: Subscriptions
     permissions: Permissions
     features: Features
@@ -183,13 +183,13 @@ class SubscriptionUpdate(Struct, frozen=True, kw_only=True):
         check_fields(draft)
         self.features.require_writable()
         if draft.authorization is None and self.features.is_on(Feature.FORCE_SUBSCRIPTION_AUTHZ):
-            raise Invalid(AUTHORIZATION_MANDATORY)
+            raise Invalid(AUTHORIZATION_MANDATORY_MESSAGE)
         for _ in range(ATTEMPTS):
             try:
                 return self._update(subscription_id, draft, subject)
             except ChangedMeanwhile:
                 continue
-        raise TryLater(SUBSCRIPTION_BUSY)
+        raise TryLater(SUBSCRIPTION_BUSY_MESSAGE)
 
     def _update(self, subscription_id: str, draft: SubscriptionDraft, subject: Subject) -> Subscription:
         old = self.subscriptions.get(subscription_id)
@@ -245,7 +245,7 @@ class SubscriptionDeletion(Struct, frozen=True, kw_only=True):
             except ChangedMeanwhile:
                 continue
             return subscription
-        raise TryLater(SUBSCRIPTION_BUSY)
+        raise TryLater(SUBSCRIPTION_BUSY_MESSAGE)
 
 
 log = logging.getLogger(__name__)
