@@ -374,7 +374,7 @@ def test_a_timeline_out_of_reach_ends_the_stream_with_a_reason():
         def away(storage_id: str) -> None:
             raise Unavailable(f"{storage_id} is away")
 
-        stage.log.of = away
+        stage.log.for_storage = away
         outlet = KeptOutlet()
         stage.stream(outlet)
         await stage.ended()
