@@ -4,7 +4,7 @@ import json
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as some
 
 from nakadi.model.authorization import UNAUTHENTICATED
@@ -84,6 +84,7 @@ def pair():
     alike=some.booleans(),
     spelled=some.sampled_from(SPELLINGS),
 )
+@example(name="plain", events=[({"n": 0}, metadata(event_type="one"))], alike=False, spelled=orjson.dumps)
 def test_what_comes_of_a_batch_is_the_same(pair, name, events, alike, spelled):
     """Outcomes, partitions and stored events are those of a batch whose events are looked at one by one."""
     sent = [event | {"metadata": events[0][1] if alike else about} for event, about in events]

@@ -134,6 +134,7 @@ def test_a_batch_of_many_members_that_are_missing_takes_no_memory():
             {"partition": "0"},
             {"parent_eids": []},
             {"published_by": "x"},
+            {"event_type": "another"},
             {"x": 1},
             {"span_ctx": {"a": 1}},
             {"eid": None},

@@ -255,6 +255,14 @@ class UsualMetadata(Struct, gc=False, forbid_unknown_fields=True, kw_only=True):
     span_ctx: dict[str, str] | UnsetType = UNSET
 
 
+def _usual_metadata_of(event_types: Sequence[str]) -> type[Struct]:
+    """The same for events that may name these event types only."""
+    event_type: Any = Literal[tuple(event_types)]
+    return defstruct(
+        "Metadata", [("event_type", event_type | UnsetType, UNSET)], bases=(UsualMetadata,), gc=False, kw_only=True
+    )
+
+
 METADATA_MEMBER_START = b'"metadata":{'
 
 _ENCODER = msgspec.json.Encoder()
@@ -333,9 +341,10 @@ def batch_decoder(root: Mapping[str, Any], *, has_metadata: bool) -> BatchDecode
     """What decodes events of this schema, if a type says all of it. `has_metadata` is of events that must have some."""
     shapes = _StructTypes()
     if has_metadata:
-        if "metadata" not in root.get("properties", {}):
+        metadata = root.get("properties", {}).get("metadata")
+        if metadata is None:
             return None
-        shapes.use_type(root["properties"]["metadata"], UsualMetadata)
+        shapes.use_type(metadata, _usual_metadata_of(metadata["properties"]["event_type"]["enum"]))
     shape = shapes.of(root)
     if shape is None or root.get("type") != "object" or not shapes.names:
         return None
