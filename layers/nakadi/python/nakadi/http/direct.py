@@ -62,8 +62,8 @@ class LoopMailbox:
     def put(self, deliver: Callable[[T], None], value: T) -> None:
         """Have `deliver(value)` called on the loop. Returns at once, in any thread."""
         self._waiting.append((deliver, value))
-        # The flag is put back before the queue is emptied. So whoever finds it set, after adding to the queue, has
-        # added to what will still be delivered; two threads that find it clear wake the loop twice, which is harmless.
+        # The flag is put back before the queue is emptied. So a thread that finds it set, after adding to the queue,
+        # has added to what will still be delivered; two threads that find it clear wake the loop twice, without harm.
         if not self._is_awake:
             self._is_awake = True
             try:

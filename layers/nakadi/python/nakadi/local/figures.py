@@ -236,7 +236,7 @@ class SupervisorFigures:
             _, late = await asyncio.wait(asked, timeout=ANSWER_SECONDS)
             for each in late:
                 each.cancel()
-        # Whoever has ended during the wait is in `_ended` by now, which is why this is looked at only here.
+        # A worker that has ended during the wait is in `_ended` by now, which is why this is looked at only here.
         own = snapshot_of(self._metrics)
         latest = [own, self._ended, *(each.latest for each in self._workers)]
         return [each for each in latest if each is not None]

@@ -168,7 +168,7 @@ def new_consumer(address: Address, **settings: object) -> Consumer:
 
 
 def discard_client(client: object) -> None:
-    """Let go of a client that may have lost the cluster for good. The library may never come to an end of it, so
+    """Release a client that may have lost the cluster for good. The library may never come to an end of it, so
     nothing waits for that.
     """
     threading.Thread(target=_destroy, args=([client],), name="kafka-discard", daemon=True).start()

@@ -195,7 +195,7 @@ class FileChangePoller(ChangePoller):
         connection.execute(DELETE_OLD_CHANGES)
 
     def note_own(self, numbers: Sequence[int], subscription: str, changed: SubscriptionChange) -> None:
-        """Changes by this process are stored. Others are told here, and listeners of this process by the caller."""
+        """Changes by this process are stored. Others are informed here, and listeners of this process by the caller."""
         with self._lock:
             # Without watchers nothing looks, so the set would only grow. The first one passes over what is there.
             if self._watchers:

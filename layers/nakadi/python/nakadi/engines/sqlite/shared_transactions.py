@@ -153,7 +153,7 @@ class SharedTransactions:
     def __init__(self, file: SqliteFile, changes: FileChangePoller) -> None:
         self._file = file
         self._changes = changes
-        # A deque needs no lock. Whoever has `_turn` makes what waits.
+        # A deque needs no lock. The thread that has `_turn` makes what waits.
         self._waiting: deque[Change] = deque()
         self._turn = threading.Lock()
         # The connection on which commits note what they change, once there were some.
@@ -172,7 +172,7 @@ class SharedTransactions:
 
     def make(self, change: Change) -> None:
         """Return when a change is durable, or has failed."""
-        # Before the lock is asked for: whoever holds it now may make this change as well.
+        # Before the lock is asked for: the thread that holds it now may make this change as well.
         self._waiting.append(change)
         # The thread that gets the lock makes all that is queued; the others find theirs made. It may have to go on:
         # what was queued before it comes first, and only so much is made at once.
@@ -189,7 +189,7 @@ class SharedTransactions:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._make_until_closed, name="coordination-writer", daemon=True)
                 self._thread.start()
-        # The flag is put back before the queue is looked at: whoever finds it set has queued what will still be made.
+        # The flag is put back before the queue is looked at: what a thread that finds it set has queued will be made.
         if not self._is_awake:
             self._is_awake = True
             self._wishes.put(None)

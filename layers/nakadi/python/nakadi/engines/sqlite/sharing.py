@@ -269,7 +269,7 @@ class _SocketOutbox:
     def _send_until_closed(self) -> None:
         while True:
             with self._changed:
-                # Whoever finds nothing unsent sends by itself again, so the two are settled under one lock.
+                # A thread that finds nothing unsent sends by itself again, so the two are settled under one lock.
                 self._is_sending = bool(self._unsent)
                 while not self._unsent:
                     if self._closed:
