@@ -5,12 +5,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from nakadi.app.authentication import tokens
-from nakadi.app.functions import FunctionMetrics, Handle, LambdaFunction
+from nakadi.app.functions import FunctionMetrics, Handle, LambdaFunction, Unauthorized, authorizer_decision
 from nakadi.app.settings import Settings
 
 # Imported here, and not by the first invocation: processor time is plentiful until then.
 from nakadi.auth.tokens import Tokens
-from nakadi.http.apigateway import Unauthorized, authorizer_decision
 from nakadi.ports.clock import SystemClock
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from nakadi.http.apigateway import subject_from_context
+from nakadi.app.functions import subject_from_context
 from nakadi.model.authorization import Attribute
 from tests.support.functions import recorded
 

@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 
 from nakadi.common.metrics import Metrics
-from nakadi.engines.sqlite import event_log, maintenance, writing
+from nakadi.engines.sqlite import event_log, writing
 from nakadi.engines.sqlite.changes import AppendsOfOtherProcesses
-from nakadi.engines.sqlite.event_log import SqliteLog
+from nakadi.engines.sqlite.event_log import Cleaner, PartitionCompaction, SqliteLog
 from nakadi.engines.sqlite.file import SqliteFile
-from nakadi.engines.sqlite.maintenance import Cleaner, PartitionCompaction
 from nakadi.engines.sqlite.writing import LogWriter
 from nakadi.model.events import OffsetBounds, Record
 from nakadi.model.outcomes import Unavailable
@@ -153,7 +152,7 @@ class TestCleaning:
 
     def test_lets_appends_in_between(self, log, clock, monkeypatch):
         """Events are stored while old ones are being removed, not only afterwards."""
-        monkeypatch.setattr(maintenance, "STEP_BYTES", 10_000)
+        monkeypatch.setattr(event_log, "STEP_BYTES", 10_000)
         fill(log, 3000)
         clock.move(60)
         stored = 0
@@ -211,8 +210,8 @@ class TestCleaning:
 class TestCompaction:
     def test_of_more_keys_than_fit_takes_several_rounds(self, log, clock, monkeypatch):
         """With room for a few keys only, the result is the same."""
-        monkeypatch.setattr(maintenance, "MOST_KEYS_AT_ONCE", 10)
-        monkeypatch.setattr(maintenance, "STEP_ROWS", 7)
+        monkeypatch.setattr(event_log, "MOST_KEYS_AT_ONCE", 10)
+        monkeypatch.setattr(event_log, "STEP_ROWS", 7)
         for number in range(200):
             log.append("t", {0: [a_record(f"{number}", f"key {number * 7 % 60}")]})
         clock.move(60)
@@ -224,7 +223,7 @@ class TestCompaction:
         fill(log, 300, keys=10)
         clock.move(60)
         log.compact("t", 0, upto=clock.now(), tombstones_before=clock.now())
-        monkeypatch.setattr(maintenance.PartitionCompaction, "_rows", None)
+        monkeypatch.setattr(event_log.PartitionCompaction, "_rows", None)
         log.compact("t", 0, upto=clock.now(), tombstones_before=clock.now())
 
     def test_that_is_interrupted_is_finished_by_the_next(self, log, clock, parts):

@@ -1,23 +1,30 @@
-"""A whole broker inside another program."""
+"""A whole broker inside another program, and the faults that it has on demand."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
+from enum import Enum, auto
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
+
+from msgspec import Struct
 
 from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
 from nakadi.app.shutdown import at_work
 from nakadi.common.metrics import Metrics
-from nakadi.engines.common.faults import Faults, FaultyLog
+from nakadi.engines.common.listeners import call_at_once
 from nakadi.http.asgi import AnsweringApp, RequestLimits
 from nakadi.http.console import PACKAGED_FOLDER, ApplicationWithConsole, ConsoleFiles
 from nakadi.http.server import Server, new_event_loop, open_listening_socket
-from nakadi.model.outcomes import BadSetting
+from nakadi.model.events import AppendResult, EventSlice, OffsetBounds, Record, Refused
+from nakadi.model.outcomes import BadSetting, Unavailable
+from nakadi.ports.event_log import AppendCallback, EventLog, TopicAdoptingLog, UnknownTopic
 
 # Server thread --------------------------------------------------------------------------------------------------------
 
@@ -124,6 +131,246 @@ class Housekeeper:
                 self._chores()
             except Exception:  # the next attempt may succeed, and this is the only place to log it
                 log.exception("The housekeeping failed")
+
+
+# Faults on demand -----------------------------------------------------------------------------------------------------
+
+
+INTERNAL_ERROR_MESSAGE = "internal error"
+TIMED_OUT = "timed out"
+
+
+class _FaultKind(Enum):
+    REFUSE = auto()
+    TIME_OUT = auto()
+    DELAY = auto()
+    THROTTLE = auto()
+    THROTTLE_READS = auto()
+    REPEAT = auto()
+
+
+class _FaultOrder(Struct, eq=False):
+    kind: _FaultKind
+    event_type: str | None
+    partition: str | None
+    times: int
+    reason: str = ""
+    seconds: float = 0.0
+    events: int = 0
+
+
+class Faults:
+    """Orders to go wrong. `topics_of` says which topics belong to an event type; by itself a topic is its own.
+
+        faults = Faults()
+        log = FaultyLog(log, faults)
+        faults.refuse(partition="1", times=2)
+
+    Each order names whom it concerns (every event type and every partition, unless said otherwise) and how many times
+    it is carried out. Orders are carried out in the order in which they were given, and for each partition the first
+    that concerns it.
+    """
+
+    def __init__(self, topics_of: Callable[[str], Collection[str]] = lambda event_type: (event_type,)) -> None:
+        self._topics_of = topics_of
+        self._lock = threading.Lock()
+        self._orders: list[_FaultOrder] = []
+        self._stopped = False
+        self._cleared = threading.Event()
+
+    def refuse(
+        self,
+        *,
+        event_type: str | None = None,
+        partition: str | None = None,
+        times: int = 1,
+        reason: str = INTERNAL_ERROR_MESSAGE,
+    ) -> None:
+        """Store nothing of this partition in the next appends, and say so."""
+        self._add_order(_FaultOrder(_FaultKind.REFUSE, event_type, partition, times, reason=reason))
+
+    def time_out(self, *, event_type: str | None = None, partition: str | None = None, times: int = 1) -> None:
+        """Store the next appends, and report a timeout: a caller that tries again will store them twice."""
+        self._add_order(_FaultOrder(_FaultKind.TIME_OUT, event_type, partition, times, reason=TIMED_OUT))
+
+    def delay(
+        self, seconds: float, *, event_type: str | None = None, partition: str | None = None, times: int = 1
+    ) -> None:
+        """Let the next appends wait so long before they begin."""
+        self._add_order(_FaultOrder(_FaultKind.DELAY, event_type, partition, times, seconds=seconds))
+
+    def throttle(self, *, event_type: str | None = None, partition: str | None = None, times: int = 1) -> None:
+        """Let the next appends fail as a whole, storing nothing."""
+        self._add_order(_FaultOrder(_FaultKind.THROTTLE, event_type, partition, times))
+
+    def throttle_reads(self, *, event_type: str | None = None, partition: str | None = None, times: int = 1) -> None:
+        """Let the next reads fail."""
+        self._add_order(_FaultOrder(_FaultKind.THROTTLE_READS, event_type, partition, times))
+
+    def repeat(
+        self, events: int = 1, *, event_type: str | None = None, partition: str | None = None, times: int = 1
+    ) -> None:
+        """Let the next reads that find events begin with so many earlier ones, which were delivered before."""
+        self._add_order(_FaultOrder(_FaultKind.REPEAT, event_type, partition, times, events=events))
+
+    def stop(self) -> None:
+        """Let everything fail until `resume`."""
+        self._stopped = True
+
+    def resume(self) -> None:
+        self._stopped = False
+
+    def clear(self) -> None:
+        """Forget every order, and end delays that are under way."""
+        with self._lock:
+            self._orders.clear()
+            self._stopped = False
+            self._cleared.set()
+            self._cleared = threading.Event()
+
+    @property
+    def are_stopped(self) -> bool:
+        return self._stopped
+
+    def require_running(self) -> None:
+        if self._stopped:
+            raise Unavailable("The event log was stopped on purpose.")
+
+    def rest(self, seconds: float) -> None:
+        self._cleared.wait(seconds)
+
+    def take_fault_for(self, topic: str, partition: int, *kinds: _FaultKind) -> _FaultOrder | None:
+        """The first order of these kinds for this place; one time less of it is left."""
+        with self._lock:
+            orders = [order for order in self._orders if order.kind in kinds]
+        for order in orders:
+            if self._applies_to(order, topic, partition) and self._use_once(order):
+                return order
+        return None
+
+    def _add_order(self, order: _FaultOrder) -> None:
+        with self._lock:
+            self._orders.append(order)
+
+    def _applies_to(self, order: _FaultOrder, topic: str, partition: int) -> bool:
+        if order.partition not in (None, str(partition)):
+            return False
+        return order.event_type is None or topic in self._topics_of(order.event_type)
+
+    def _use_once(self, order: _FaultOrder) -> bool:
+        with self._lock:
+            if order not in self._orders:
+                return False
+            order.times -= 1
+            if order.times <= 0:
+                self._orders.remove(order)
+            return True
+
+
+class FaultyLog:
+    """An event log that carries out the orders of `Faults`, and otherwise does what the log behind it does."""
+
+    def __init__(self, log: EventLog, faults: Faults) -> None:
+        self._log = log
+        self._faults = faults
+
+    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
+        return self._append(topic, batches, self._orders_for(topic, batches))
+
+    def begin_append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: AppendCallback) -> None:
+        orders = self._orders_for(topic, batches)
+        if orders or self._faults.are_stopped:
+            # They may let it wait, and the log behind is asked in between: on a thread of its own, for they are few.
+            append = partial(self._append, topic, batches, orders)
+            threading.Thread(target=call_at_once, args=(append, done), name="nakadi-faulty-append").start()
+        else:
+            self._log.begin_append(topic, batches, done)
+
+    def _orders_for(self, topic: str, partitions: Collection[int]) -> Mapping[int, _FaultOrder]:
+        if self._faults.are_stopped:
+            return {}
+        kinds = (_FaultKind.REFUSE, _FaultKind.TIME_OUT, _FaultKind.DELAY, _FaultKind.THROTTLE)
+        found = {partition: self._faults.take_fault_for(topic, partition, *kinds) for partition in partitions}
+        return {partition: order for partition, order in found.items() if order is not None}
+
+    def _append(
+        self, topic: str, batches: Mapping[int, Sequence[Record]], orders: Mapping[int, _FaultOrder]
+    ) -> Mapping[int, AppendResult]:
+        self._faults.require_running()
+        if any(order.kind is _FaultKind.THROTTLE for order in orders.values()):
+            raise Unavailable("The event log was throttled on purpose.")
+        self._faults.rest(sum(order.seconds for order in orders.values()))
+        refused = {partition for partition, order in orders.items() if order.kind is _FaultKind.REFUSE}
+        stored = {partition: records for partition, records in batches.items() if partition not in refused}
+        fates = dict(self._log.append(topic, stored))
+        failed = {partition: Refused(order.reason) for partition, order in orders.items() if order.reason}
+        return {partition: failed.get(partition) or fates[partition] for partition in batches}
+
+    def read(
+        self,
+        topic: str,
+        partition: int,
+        start: int,
+        *,
+        limit: int = 1000,
+        max_bytes: int = 4_000_000,
+        wait: float = 0.0,
+    ) -> EventSlice:
+        self._faults.require_running()
+        if self._faults.take_fault_for(topic, partition, _FaultKind.THROTTLE_READS):
+            raise Unavailable("The event log was throttled on purpose.")
+        found = self._log.read(topic, partition, start, limit=limit, max_bytes=max_bytes, wait=wait)
+        self._faults.require_running()
+        if found.events and (order := self._faults.take_fault_for(topic, partition, _FaultKind.REPEAT)):
+            return self._with_repeated_events(found, topic, partition, start - order.events)
+        return found
+
+    def create_topic(self, topic: str, partitions: int) -> None:
+        self._log_unless_stopped().create_topic(topic, partitions)
+
+    def add_partitions(self, topic: str, partitions: int) -> None:
+        self._log_unless_stopped().add_partitions(topic, partitions)
+
+    def seal_topic(self, topic: str) -> None:
+        self._log_unless_stopped().seal_topic(topic)
+
+    def adopt_topic(self, topic: str) -> int:
+        log = self._log_unless_stopped()
+        if not isinstance(log, TopicAdoptingLog):
+            raise UnknownTopic(topic)  # no other program writes into this log
+        return log.adopt_topic(topic)
+
+    def delete_topic(self, topic: str) -> None:
+        self._log_unless_stopped().delete_topic(topic)
+
+    def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, OffsetBounds]:
+        return self._log_unless_stopped().bounds(topic, partitions)
+
+    def offset_at(self, topic: str, partition: int, moment: datetime) -> int:
+        return self._log_unless_stopped().offset_at(topic, partition, moment)
+
+    def trim(self, topic: str, partition: int, before: datetime) -> None:
+        self._log_unless_stopped().trim(topic, partition, before)
+
+    def compact(self, topic: str, partition: int, *, upto: datetime, tombstones_before: datetime) -> None:
+        self._log_unless_stopped().compact(topic, partition, upto=upto, tombstones_before=tombstones_before)
+
+    def watch(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
+        return self._log.watch(changed)
+
+    def close(self) -> None:
+        self._log.close()
+
+    def _log_unless_stopped(self) -> EventLog:
+        self._faults.require_running()
+        return self._log
+
+    def _with_repeated_events(self, found: EventSlice, topic: str, partition: int, start: int) -> EventSlice:
+        oldest = self._log.bounds(topic, [partition])[partition].oldest
+        first = max(start, oldest)
+        earlier = self._log.read(topic, partition, first, limit=found.events[0].offset - first or 1).events
+        again = tuple(event for event in earlier if event.offset < found.events[0].offset)
+        return EventSlice((*again, *found.events), found.next_offset)
 
 
 # Broker ---------------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from typing import Protocol
 
 import orjson
 
@@ -34,6 +35,18 @@ SELECT_APPENDED_PARTITIONS = """
     FROM (SELECT log, max(id) AS last, max(first + count) AS next FROM frames WHERE id > ? GROUP BY log) AS arrived
     JOIN logs ON logs.id = arrived.log JOIN topics ON topics.id = logs.topic
 """
+
+
+class AppendReporter(Protocol):
+    """What reports the appends of other processes while somewhere in this one is interest in them."""
+
+    def attend(self) -> None:
+        """Begin to report what other processes append, if that has not begun."""
+
+    def leave(self) -> None:
+        """The opposite of `attend`, to be called as often."""
+
+    def close(self) -> None: ...
 
 
 class AppendsOfOtherProcesses(ChangePoller):

@@ -2,43 +2,60 @@
 
 A topic's partition is a *log* of rows, each a frame of events that were appended together. All writing of a process is
 done by one thread (`writing`), or by another process that commits for several (`sharing`), and reading by the calling
-threads (`reading`).
+threads (`reading`). Events are removed in steps of a few milliseconds, so that no append waits long: by age, by
+topic, by key.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from socket import socket
-from typing import Protocol
+from typing import TypeVar
+
+from msgspec import Struct
 
 from nakadi.common.metrics import Metrics
+from nakadi.common.work import attempted
+from nakadi.engines.common import frames
 from nakadi.engines.common.listeners import PartitionListeners
-from nakadi.engines.sqlite.changes import AppendsOfOtherProcesses
+from nakadi.engines.sqlite.changes import AppendReporter, AppendsOfOtherProcesses
 from nakadi.engines.sqlite.file import WRITE_PATIENCE_SECONDS, SqliteFile
-from nakadi.engines.sqlite.maintenance import Cleaner, PartitionCompaction
-from nakadi.engines.sqlite.reading import bounds_of, offset_at, slice_of
-from nakadi.engines.sqlite.writing import CommittedAppend, LogWriter, SqliteWriter
+from nakadi.engines.sqlite.reading import (
+    ROW_HEAD,
+    FrameRow,
+    bounds_of,
+    keys_and_tombstones_of_row,
+    offset_at,
+    records_of_row,
+    rows_from,
+    slice_of,
+)
+from nakadi.engines.sqlite.writing import (
+    CommittedAppend,
+    LogWriter,
+    SqliteWriter,
+    add_missing_partitions,
+    insert_topic,
+    seal_topic_row,
+    topic_id,
+)
 from nakadi.model.events import AppendResult, EventSlice, OffsetBounds, Record, Stored, microseconds_since_epoch
+from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import AppendCallback, OffsetUnavailable, UnknownTopic
 
+# The log --------------------------------------------------------------------------------------------------------------
+
+
 STORED_FATE = Stored()
-
-
-class AppendReporter(Protocol):
-    """What reports the appends of other processes while somewhere in this one is interest in them."""
-
-    def attend(self) -> None:
-        """Begin to report what other processes append, if that has not begun."""
-
-    def leave(self) -> None:
-        """The opposite of `attend`, to be called as often."""
-
-    def close(self) -> None: ...
 
 
 class SqliteLog:
@@ -73,15 +90,13 @@ class SqliteLog:
         self._cleaner = Cleaner(self._file, self._writer)
 
     def create_topic(self, topic: str, partitions: int) -> None:
-        self._writer.run(lambda connection: _insert_topic(connection, topic, partitions))
+        self._writer.run(lambda connection: insert_topic(connection, topic, partitions))
 
     def add_partitions(self, topic: str, partitions: int) -> None:
-        self._writer.run(
-            lambda connection: _add_missing_partitions(connection, _partition_count(connection, topic), partitions)
-        )
+        self._writer.run(lambda connection: add_missing_partitions(connection, topic_id(connection, topic), partitions))
 
     def seal_topic(self, topic: str) -> None:
-        self._writer.run(lambda connection: _seal_topic_row(connection, topic))
+        self._writer.run(lambda connection: seal_topic_row(connection, topic))
 
     def delete_topic(self, topic: str) -> None:
         self._cleaner.delete(topic)
@@ -169,24 +184,303 @@ class SqliteLog:
         self._announcements.wake_all()
 
 
-def _insert_topic(connection: sqlite3.Connection, topic: str, partitions: int) -> None:
-    created = connection.execute("INSERT OR IGNORE INTO topics (name, sealed) VALUES (?, 0) RETURNING id", (topic,))
-    for (number,) in created.fetchall():
-        _add_missing_partitions(connection, number, partitions)
+# Removal --------------------------------------------------------------------------------------------------------------
 
 
-def _add_missing_partitions(connection: sqlite3.Connection, topic: int, partitions: int) -> None:
-    connection.executemany(
-        "INSERT OR IGNORE INTO logs (topic, partition) VALUES (?, ?)", [(topic, number) for number in range(partitions)]
+T = TypeVar("T")
+
+STEP_ROWS = 300
+STEP_BYTES = 500_000
+
+SELECT_LAST_FRAME_ID = "(SELECT id FROM frames WHERE log = :log ORDER BY first DESC LIMIT 1)"
+"""A log's last row says which offset comes next, so it stays, if need be without its events."""
+
+DELETE_SOME_FRAMES = """
+    DELETE FROM frames WHERE id IN (
+        SELECT id FROM (
+            SELECT id, sum(size) OVER (ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS bytes FROM (
+                SELECT id, size FROM frames
+                WHERE log = :log AND first < :before AND first + count <= :before AND id <> :spared
+                ORDER BY first LIMIT :rows))
+        WHERE coalesce(bytes, 0) < :bytes)
+"""
+
+PAST_EVERY_OFFSET = (1 << 63) - 1
+
+
+class Cleaner:
+    """Trims logs, and removes what is left of deleted topics in a thread of its own."""
+
+    def __init__(self, file: SqliteFile, writer: SqliteWriter) -> None:
+        self._file = file
+        self._writer = writer
+        self._closing = threading.Event()
+        self._rubbish = threading.Event()
+        self._thread = threading.Thread(target=self._sweep, name="event-log-cleaner", daemon=True)
+        self._rubbish.set()
+        self._thread.start()
+
+    def trim(self, topic: str, partition: int, boundary: int) -> None:
+        """Remove the events before this offset: for readers in the first step, from the file in the others."""
+        log = self._writer.run(lambda connection: _move_boundary(connection, topic, partition, boundary))
+        self.repeat_step(partial(_remove_some_rows, log))
+
+    def delete(self, topic: str) -> None:
+        self._writer.run(lambda connection: _forget_topic(connection, topic))
+        self._rubbish.set()
+
+    def repeat_step(self, step: Callable[[sqlite3.Connection], bool]) -> None:
+        """Repeat a step while it says that there is more to do."""
+        while self.step(step):
+            pass
+
+    def step(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Have the writer do this, and rest as long as it took: half of the writer's time is for the appends."""
+        begun = time.monotonic()
+        result = self._writer.run(work)
+        if self._closing.wait(time.monotonic() - begun):
+            raise Unavailable("The event log is being closed.")
+        return result
+
+    def stop(self) -> None:
+        """End what is under way after its current step. The writer must still be there."""
+        self._closing.set()
+        self._rubbish.set()
+        self._thread.join()
+
+    def _sweep(self) -> None:
+        while True:
+            self._rubbish.wait()
+            self._rubbish.clear()
+            if self._closing.is_set():
+                return
+            attempted("removal of deleted topics", "the event log", self._sweep_once)
+
+    def _sweep_once(self) -> None:
+        """What fails is tried again after the next deletion, or the next start: nothing hangs on it."""
+        with self._ignoring_errors_when_closing():
+            for log in self._logs_without_topic():
+                attempted("removal of a deleted topic", f"log {log}", partial(self._remove_log, log))
+
+    def _remove_log(self, log: int) -> None:
+        with self._ignoring_errors_when_closing():
+            self.repeat_step(partial(_remove_orphaned_rows, log))
+
+    @contextmanager
+    def _ignoring_errors_when_closing(self) -> Iterator[None]:
+        try:
+            yield
+        except Unavailable:
+            if not self._closing.is_set():
+                raise
+
+    def _logs_without_topic(self) -> Sequence[int]:
+        with self._file.lent() as connection:
+            return [log for (log,) in connection.execute("SELECT id FROM logs WHERE topic IS NULL").fetchall()]
+
+
+def _move_boundary(connection: sqlite3.Connection, topic: str, partition: int, boundary: int) -> int:
+    moved = connection.execute(
+        "UPDATE logs SET oldest = max(oldest, ?) WHERE partition = ? AND topic = (SELECT id FROM topics WHERE name = ?)"
+        " RETURNING id",
+        (boundary, partition, topic),
+    ).fetchall()
+    if not moved:
+        raise UnknownTopic(f"{topic} is unknown, or has no partition {partition}")
+    return int(moved[0][0])
+
+
+def _remove_some_rows(log: int, connection: sqlite3.Connection) -> bool:
+    """Remove some of the rows that cannot be read any more; return whether there may be others."""
+    (oldest, spared) = connection.execute(
+        f"SELECT oldest, {SELECT_LAST_FRAME_ID} FROM logs WHERE id = :log",  # noqa: S608  # a constant
+        {"log": log},
+    ).fetchone()
+    if spared is None:
+        return False
+    if _delete_frames_before(connection, log, oldest, spared):
+        return True
+    first, count, stored_at, size = connection.execute(
+        "SELECT first, count, stored_at, size FROM frames WHERE id = ?", (spared,)
+    ).fetchone()
+    if size and first + count <= oldest:
+        empty = ROW_HEAD.pack(first, count, stored_at, 0)
+        connection.execute("UPDATE frames SET size = 0, body = ? WHERE id = ?", (empty, spared))
+    return False
+
+
+def _remove_orphaned_rows(log: int, connection: sqlite3.Connection) -> bool:
+    """The file's last row stays for now: its number must not be given to another, which would go unnoticed."""
+    (newest,) = connection.execute("SELECT coalesce(max(id), 0) FROM frames").fetchone()
+    if _delete_frames_before(connection, log, PAST_EVERY_OFFSET, newest):
+        return True
+    connection.execute("DELETE FROM logs WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM frames WHERE log = ?1)", (log,))
+    return False
+
+
+def _delete_frames_before(connection: sqlite3.Connection, log: int, before: int, spared: int) -> bool:
+    limits = {"log": log, "before": before, "spared": spared, "rows": STEP_ROWS, "bytes": STEP_BYTES}
+    return connection.execute(DELETE_SOME_FRAMES, limits).rowcount > 0
+
+
+def _forget_topic(connection: sqlite3.Connection, topic: str) -> None:
+    connection.execute("UPDATE logs SET topic = NULL WHERE topic = (SELECT id FROM topics WHERE name = ?)", (topic,))
+    connection.execute("DELETE FROM topics WHERE name = ?", (topic,))
+
+
+# Compaction -----------------------------------------------------------------------------------------------------------
+
+
+MOST_KEYS_AT_ONCE = 200_000
+
+SELECT_COMPACTION_STATE = """
+    SELECT logs.id, logs.oldest, logs.compacted, logs.tombstone_at,
+        coalesce((SELECT first + count FROM frames WHERE log = logs.id ORDER BY first DESC LIMIT 1), 0)
+    FROM topics JOIN logs ON logs.topic = topics.id AND logs.partition = ? WHERE topics.name = ?
+"""
+
+
+class CompactionState(Struct, frozen=True):
+    """`compacted`: up to here every key is there once. `tombstone_at`: when the oldest tombstone there was stored."""
+
+    log: int
+    oldest: int
+    compacted: int
+    tombstone_at: int | None
+    next: int
+
+    def needs(self, upto: int, tombstones_before: int) -> bool:
+        expired = self.tombstone_at is not None and self.tombstone_at < tombstones_before
+        return expired or upto > max(self.compacted, self.oldest)
+
+
+class CompactedRow(Struct, frozen=True):
+    """What becomes of a row's places: which events stay, whether any goes, and whether a tombstone stays."""
+
+    row: FrameRow
+    stays: list[bool]
+    changes: bool
+    keeps_tombstone: bool
+
+
+class KeepRule(Struct, frozen=True):
+    """Which events go from a partition; its newest, at the offset `last`, does not."""
+
+    newest: Mapping[str, int]
+    last: int
+    tombstones_before: int
+
+    def keeps_event(self, offset: int, key: str | None, stored_at: int, *, tombstone: bool) -> bool:
+        if key is None or offset == self.last:
+            return True
+        return self.newest.get(key, offset) <= offset and not (tombstone and stored_at < self.tombstones_before)
+
+    def compacted(self, row: FrameRow) -> CompactedRow:
+        stays = []
+        changes = keeps_tombstone = False
+        for offset, entry in enumerate(keys_and_tombstones_of_row(row), row.first):
+            spared = entry is not None and self.keeps_event(offset, entry[0], row.stored_at, tombstone=entry[1])
+            stays.append(spared)
+            changes |= entry is not None and not spared
+            # The newest event is looked at again anyway once it is not the newest any more.
+            keeps_tombstone |= (
+                entry is not None and entry[1] and spared and entry[0] is not None and offset != self.last
+            )
+        return CompactedRow(row, stays, changes, keeps_tombstone)
+
+
+class PartitionCompaction:
+    """Runs over one partition."""
+
+    def __init__(self, file: SqliteFile, cleaner: Cleaner, topic: str, partition: int) -> None:
+        self._file = file
+        self._cleaner = cleaner
+        self._topic = topic
+        self._partition = partition
+
+    def run(self, upto: int, tombstones_before: int) -> None:
+        """Compact what is before the offset `upto`."""
+        state = self._state()
+        if not state.needs(upto, tombstones_before):
+            return
+        end = max(state.compacted, state.oldest)
+        while True:
+            newest, end = self._newest_offsets_by_key(end, upto)
+            tombstone_at = self._compact_rows_before(state, KeepRule(newest, state.next - 1, tombstones_before), end)
+            if end >= state.compacted:
+                self._cleaner.step(partial(_note_compacted, state.log, end, tombstone_at))
+            if end >= upto:
+                return
+
+    def _state(self) -> CompactionState:
+        with self._file.lent() as connection:
+            found = connection.execute(SELECT_COMPACTION_STATE, (self._partition, self._topic)).fetchone()
+        if found is None:
+            raise UnknownTopic(f"{self._topic} is unknown, or has no partition {self._partition}")
+        return CompactionState(*found)
+
+    def _newest_offsets_by_key(self, start: int, upto: int) -> tuple[dict[str, int], int]:
+        """The newest offset of each key from `start` on, and where the look ended."""
+        newest: dict[str, int] = {}
+        for rows in self._rows(start, upto):
+            for row in rows:
+                for offset, entry in enumerate(keys_and_tombstones_of_row(row), row.first):
+                    if entry is not None and entry[0] is not None:
+                        newest[entry[0]] = offset
+            if len(newest) >= MOST_KEYS_AT_ONCE:
+                return newest, rows[-1].end
+        return newest, upto
+
+    def _compact_rows_before(self, state: CompactionState, rule: KeepRule, end: int) -> int | None:
+        """Remove what goes before `end`, and answer when the oldest tombstone that stays was stored."""
+        tombstone_at: int | None = None
+        for rows in self._rows(state.oldest, end):
+            verdicts = [rule.compacted(row) for row in rows]
+            changes = [verdict for verdict in verdicts if verdict.changes]
+            if changes:
+                self._cleaner.step(partial(_rewrite_rows, state.log, changes))
+            if tombstone_at is None:
+                tombstone_at = next((each.row.stored_at for each in verdicts if each.keeps_tombstone), None)
+        return tombstone_at
+
+    def _rows(self, start: int, end: int) -> Iterator[list[FrameRow]]:
+        """The rows that begin before `end`, some at a time."""
+        place = start
+        while place < end:
+            try:
+                with self._file.lent() as connection:
+                    _, rows = rows_from(
+                        connection, self._topic, self._partition, place, limit=STEP_ROWS, max_bytes=STEP_BYTES
+                    )
+            except OffsetUnavailable:
+                place = max(place + 1, self._state().oldest)  # trimmed meanwhile
+                continue
+            rows = [row for row in rows if row.first < end]
+            if not rows:
+                return
+            yield rows
+            place = rows[-1].end
+
+
+def _rewrite_rows(log: int, changes: Sequence[CompactedRow], connection: sqlite3.Connection) -> None:
+    """Change the rows that are still as they were read: another process may be compacting too."""
+    for verdict in changes:
+        row = verdict.row
+        if not any(verdict.stays):
+            connection.execute(
+                "DELETE FROM frames WHERE log = ? AND first = ? AND body = ?", (log, row.first, row.body())
+            )
+            continue
+        records = [record if stays else None for record, stays in zip(records_of_row(row), verdict.stays, strict=True)]
+        frame = frames.encode(records)
+        size = frames.size_of([record for record in records if record is not None])
+        connection.execute(
+            "UPDATE frames SET size = ?, body = ? WHERE log = ? AND first = ? AND body = ?",
+            (size, row.body(frame), log, row.first, row.body()),
+        )
+
+
+def _note_compacted(log: int, end: int, tombstone_at: int | None, connection: sqlite3.Connection) -> None:
+    connection.execute(
+        "UPDATE logs SET compacted = max(compacted, ?), tombstone_at = ? WHERE id = ?", (end, tombstone_at, log)
     )
-
-
-def _seal_topic_row(connection: sqlite3.Connection, topic: str) -> None:
-    connection.execute("UPDATE topics SET sealed = 1 WHERE id = ?", (_partition_count(connection, topic),))
-
-
-def _partition_count(connection: sqlite3.Connection, topic: str) -> int:
-    found = connection.execute("SELECT id FROM topics WHERE name = ?", (topic,)).fetchone()
-    if found is None:
-        raise UnknownTopic(topic)
-    return int(found[0])

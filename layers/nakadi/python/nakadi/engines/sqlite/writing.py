@@ -372,3 +372,29 @@ def _insertion(rows: int, *, at_version: bool = False) -> str:
         # The version is looked at when the statement has the turn to write: nothing can change between the two.
         values = f"SELECT * FROM ({values}) WHERE (SELECT data_version FROM pragma_data_version) = ?"  # noqa: S608
     return f"INSERT INTO frames ({FRAME_COLUMNS}) {values}"
+
+
+# Topics ---------------------------------------------------------------------------------------------------------------
+
+
+def insert_topic(connection: sqlite3.Connection, topic: str, partitions: int) -> None:
+    created = connection.execute("INSERT OR IGNORE INTO topics (name, sealed) VALUES (?, 0) RETURNING id", (topic,))
+    for (number,) in created.fetchall():
+        add_missing_partitions(connection, number, partitions)
+
+
+def add_missing_partitions(connection: sqlite3.Connection, topic: int, partitions: int) -> None:
+    connection.executemany(
+        "INSERT OR IGNORE INTO logs (topic, partition) VALUES (?, ?)", [(topic, number) for number in range(partitions)]
+    )
+
+
+def seal_topic_row(connection: sqlite3.Connection, topic: str) -> None:
+    connection.execute("UPDATE topics SET sealed = 1 WHERE id = ?", (topic_id(connection, topic),))
+
+
+def topic_id(connection: sqlite3.Connection, topic: str) -> int:
+    found = connection.execute("SELECT id FROM topics WHERE name = ?", (topic,)).fetchone()
+    if found is None:
+        raise UnknownTopic(topic)
+    return int(found[0])

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from nakadi.engines.common.faults import Faults, FaultyLog
 from nakadi.engines.memory.event_log import MemoryLog
+from nakadi.local.broker import Faults, FaultyLog
 from nakadi.model.events import Refused, Stored
 from nakadi.model.outcomes import Unavailable
 from tests.support.clock import HandMovedClock

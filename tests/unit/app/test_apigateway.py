@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nakadi.http.apigateway import (
+from nakadi.app.functions import (
     authorizer_context_from_subject,
     handle_gateway_event,
     request_from_event,
