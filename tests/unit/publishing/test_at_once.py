@@ -13,6 +13,7 @@ from nakadi.model.events import RecordLines
 from nakadi.model.outcomes import Malformed, NotFound
 from nakadi.publishing import publisher
 from nakadi.publishing.outcome import BatchStatus
+from nakadi.schemas import shapes
 from tests.support.builders import an_event_type
 from tests.support.publishing import EID, House, a_business_type, metadata
 
@@ -44,12 +45,20 @@ def houses():
     return pair
 
 
+NAMES = ["more", "x", "metadata", 'y"metadata', "n:", "é"]
+# Of members that the schema does not name.
+VALUES = some.recursive(
+    some.sampled_from([None, True, 0, 1, 2**63 - 1, 2**63, 2**64 - 1, 0.5, 1e30, "", ':"metadata":{']),
+    lambda inner: some.lists(inner, max_size=2) | some.dictionaries(some.sampled_from(NAMES), inner, max_size=2),
+    max_leaves=8,
+)
+LINES = some.fixed_dictionaries({}, optional={"sku": some.text(max_size=2), "x": VALUES, "metadata": VALUES})
 EVENTS = some.fixed_dictionaries(
     {"n": some.integers(-1, 2**63) | some.sampled_from([1, 2, 1.0])},
     optional={
         "note": some.none() | some.text(max_size=4) | some.just('"metadata":{'),
-        "lines": some.lists(some.fixed_dictionaries({}, optional={"sku": some.text(max_size=2)}), max_size=2),
-        "more": some.integers(0, 1),
+        "lines": some.lists(LINES, max_size=2),
+        **dict.fromkeys(set(NAMES) - {"metadata"}, VALUES),
     },
 )
 METADATA = some.fixed_dictionaries(
@@ -69,12 +78,21 @@ SPELLINGS = [
     lambda events: orjson.dumps(events).replace(b'"metadata"', b'"\\u006detadata"', 1),
     lambda events: orjson.dumps(events).replace(b'"n":1', b'"n":1,"n":1', 1),
     lambda events: orjson.dumps(events).replace(b"}", b",}", 1),
+    lambda events: orjson.dumps(events).replace(b'"x":', b'"x":0,"x":', 1),
+    lambda events: orjson.dumps(events).replace(b'"x":', b'"\\u0078":', 1),
+    lambda events: orjson.dumps(events).replace(b'"x":', b'"x":0,"\\u0078":', 1),
+    lambda events: orjson.dumps(events).replace(b'"x":0', b'"x":-9223372036854775809', 1),
+    lambda events: orjson.dumps(events).replace(b'"x":0', b'"x":1e400', 1),
+    lambda events: orjson.dumps(events).replace(b'"x":1', b'"x":%b' % (b"[" * 210 + b"]" * 210), 1),
 ]
 
 
 @pytest.fixture(scope="module")
 def pair():
-    return houses()
+    """They try every batch, however many of the form were declined before."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shapes, "_MAX_DOUBLINGS", 1)
+        yield houses()
 
 
 @settings(max_examples=200, deadline=None)
@@ -132,6 +150,20 @@ def test_usual_batches_are_taken_at_once():
                     assert stored["partition"] == str(partition)
                     assert stored["event_type"] == "three"
                     assert stored["flow_id"] == about.get("flow_id", "the-flow")
+
+
+def test_members_that_the_schema_does_not_name_are_stored():
+    """The second batch that has them is taken at once, and they are stored as they came."""
+    [house, _] = houses()
+    more = b'"x":[1.50,{"y":"\\u00e9"}],"z":1E2'
+    body = b'[{"n":1,%b,"metadata":%b}]' % (more, orjson.dumps(metadata()))
+    for kind in (list, RecordLines):
+        house.log.appends.clear()
+        assert house.publish(a_business_type(name="one"), body).status is BatchStatus.STORED
+        [(_, batches)] = house.log.appends
+        [records] = batches.values()
+        assert type(records) is kind
+        assert more in records[0].value
 
 
 def test_partitions_of_a_batch_that_is_taken_at_once_are_refused_one_by_one():

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from nakadi.common.work import NeedsThread, run_quickly
 from nakadi.model.event_type import CleanupPolicy
 from nakadi.schemas import strict_json
 from nakadi.schemas.document import metadata_schema
 from nakadi.schemas.shapes import METADATA_MEMBER_START, batch_decoder
 from nakadi.schemas.validation import compile_validator
-from tests.unit.schemas.test_shapes import OBJECTS, like
+from tests.unit.schemas.test_shapes import OBJECTS, VALUES, like
 
 TEXT = {"type": "string"}
 ORDER = {
@@ -42,17 +43,34 @@ def decoded(schema, body, *, has_metadata=False):
     return decoder.decode(body if isinstance(body, bytes) else body.encode())
 
 
+FURTHER_MEMBERS = some.dictionaries(some.sampled_from(["x", "a:b", 'y"', "é"]), VALUES, max_size=3)
+
+
+def with_further_members(event, data):
+    """The same with members beside those that a schema may name, in the objects within it too."""
+    if isinstance(event, list):
+        return [with_further_members(each, data) for each in event]
+    if not isinstance(event, dict):
+        return event
+    return {name: with_further_members(each, data) for name, each in event.items()} | data.draw(FURTHER_MEMBERS)
+
+
 @settings(max_examples=150, deadline=None)
-@given(some.data(), some.integers(0, 300), some.sampled_from(["", "", "", " ", ",", "0", "9" * 20, '"', "\\u003a"]))
+@given(
+    some.data(), some.integers(0, 300), some.sampled_from([*[""] * 3, " ", ",", "0", "9" * 20, '"', "\\u003a", "\n"])
+)
 def test_what_is_decoded_is_valid_and_strict(data, at, inserted):
     """Whatever is decoded, the thorough validator accepts and the strict parser reads, and its text has no blanks."""
     schema = data.draw(OBJECTS)
     decoder = batch_decoder(schema, has_metadata=False)
     events = data.draw(some.lists(like(schema), min_size=1, max_size=4))
-    text = json.dumps(events, ensure_ascii=data.draw(some.booleans()))
+    events = with_further_members(events, data) if data.draw(some.booleans()) else events
+    blanks = data.draw(some.sampled_from([None, (",", ":")]))
+    text = json.dumps(events, ensure_ascii=data.draw(some.booleans()), separators=blanks)
     body = (text[: at % len(text)] + inserted + text[at % len(text) :]).encode("utf-8", "surrogatepass")
 
-    batch = decoder and decoder.decode(body)
+    # Members that the schema does not name are found the first time, and have a place from then on.
+    batch = decoder and (decoder.decode(body) or decoder.decode(body))
 
     if batch:
         read, _ = strict_json.parse_leading_value(body.decode())
@@ -110,6 +128,67 @@ def test_what_is_not_certain_is_declined(event):
 
 
 @pytest.mark.parametrize(
+    "more",
+    [
+        *('"x":1', '"x":[1,{"y":null}]', '"x":"\\u003a","a:b":{"c:d":":"}', '"x":-9223372036854775808,"é":1E2'),
+        *('"lines":[{"y":1},{}]', '"lines":[{"sku":"","z":{}}],"x":true', '"x":"\\"n\\":1"'),
+    ],
+)
+def test_members_that_the_schema_does_not_name_are_kept(more):
+    """They are found in the first batch that has them, and every later one is decoded at once, and loses nothing."""
+    decoder = batch_decoder(ORDER, has_metadata=False)
+    body = f'[{{"n":1}},{{"n":2,{more}}}]'.encode()
+    assert decoder.decode(body) is None
+    batch = decoder.decode(body)
+    assert (batch.count, batch.text) == (2, body)
+    assert decoder.decode(b'[{"n":1}]').count == 1
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        *('"x":1,"x":1', '"x":{"a":1,"a":1}', '"x":9223372036854775808', '"x":1e400', '"x":"\\ud800"', '"x":01'),
+        *('"x":[[[[[1]]]]]', '"x":1,"\\u0078":1', '"lines":[{"y":1,"y":2}]', f'"x":{"1" * 30}', '"x":[1,]'),
+    ],
+)
+def test_members_that_the_schema_does_not_name_are_read_strictly(more):
+    """Repeated, too large, too deep: what is wrong with them is found, though the schema says nothing of them."""
+    decoder = batch_decoder(ORDER, has_metadata=False)
+    known = b'[{"n":1,"x":1,"lines":[{"y":1}]}]'
+    assert decoder.decode(known) is None
+    assert decoder.decode(known).text == known
+    for _ in range(3):
+        assert decoder.decode(f'[{{"n":1,{more}}}]'.encode()) is None
+
+
+def test_members_of_any_name_are_met_up_to_a_limit():
+    """A type does not grow for ever: new names beyond the limit are declined, and the known ones stay."""
+    decoder = batch_decoder(ORDER, has_metadata=False)
+    many = [b'[{"n":1,"x%d":1}]' % number for number in range(1000)]
+    for body in many:
+        decoder.decode(body)
+    decoder._left_out = 0
+    assert decoder.decode(many[0]).count == 1
+    assert decoder.decode(many[-1]) is None
+
+
+@pytest.mark.parametrize("name", ['"', "\\", "\n", "x" * 200])
+def test_odd_names_are_never_met(name):
+    """What a type can have no member for is declined."""
+    decoder = batch_decoder(ORDER, has_metadata=False)
+    body = orjson.dumps([{"n": 1, name: 1}])
+    assert [decoder.decode(body) for _ in range(3)] == [None] * 3
+
+
+def test_quick_work_meets_no_new_members():
+    """A new type takes long to make, so this is left to a thread."""
+    decoder = batch_decoder(ORDER, has_metadata=False)
+    with pytest.raises(NeedsThread):
+        run_quickly(lambda: decoder.decode(b'[{"n":1,"x":1}]'))
+    assert run_quickly(lambda: decoder.decode(b'[{"n":1}]')).count == 1
+
+
+@pytest.mark.parametrize(
     "value", ['{"a":1,"a":1}', "9223372036854775808", "1" * 30, "[" * 250 + "]" * 250, '{"":9e999}']
 )
 def test_values_that_may_be_anything_are_read_strictly(value):
@@ -150,16 +229,22 @@ def test_unusual_metadata_is_declined(sent):
 
 
 @pytest.mark.parametrize(
-    "properties",
+    "event",
     [
-        *({"metadata": ORDER}, {'x"metadata': TEXT}, {"metadata": TEXT}, {"some": {}}),
-        {"by_name": {"type": "object", "additionalProperties": {"type": "object", "properties": {"x": TEXT}}}},
+        *('{"metadata":M,"inner":{"metadata":{}}}', '{"inner":{"x\\"metadata":{}},"metadata":M}'),
+        *('{"metadata":M,"by_name":{"metadata":{}}}', '{"more":[{"metadata":{}}],"metadata":M}'),
+        *('{"\\u006detadata":M,"inner":{"metadata":{}}}', '{"metada\\u0074a":M,"more":{"metadata":{}}}'),
     ],
 )
-def test_the_place_of_the_metadata_is_never_in_doubt(properties):
-    """There is no decoder for a schema by which something else in an event could look like its metadata."""
-    inner = {"type": "object", "properties": properties}
-    assert batch_decoder(with_metadata({"type": "object", "properties": {"inner": inner}}), has_metadata=True) is None
+def test_the_place_of_the_metadata_is_never_in_doubt(event):
+    """Where something else in an event looks like its metadata, it is either declined or seen by its number."""
+    some_object = {"type": "object"}
+    schema = with_metadata({"type": "object", "properties": {"inner": some_object, "by_name": some_object}})
+    decoder = batch_decoder(schema, has_metadata=True)
+    body = f"[{event}]".replace("M", json.dumps(SENT, separators=(",", ":"))).encode()
+    batch = decoder.decode(body) or decoder.decode(body)
+    assert (batch is None) is (b"\\u00" in body)
+    assert batch is None or batch.text.count(METADATA_MEMBER_START) == 2
 
 
 def test_the_metadata_begins_where_it_seems_to():

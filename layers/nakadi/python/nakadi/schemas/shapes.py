@@ -8,22 +8,27 @@ A look goes through a value once, and is taken only where a value is held to one
 size of the event, and it takes no steps.
 
 Where such a type says all that a schema does, a whole batch is decoded to it, from its bytes: then no event becomes a
-`dict`, which takes most of the time of reading one.
+`dict`, which takes most of the time of reading one. Members that the schema does not name are added to the type when
+they are met: producers send the same ones again.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Annotated, Any, Literal
 
 import msgspec
+import orjson
 from msgspec import UNSET, Meta, Struct, UnsetType, ValidationError, convert, defstruct
 
+from nakadi.common.work import refuse_if_quick
 from nakadi.schemas.document import EID_PATTERN, RawSchema
 from nakadi.schemas.formats import FORMAT_CHECKS, USUAL_TIMESTAMP_PATTERN, is_usual_timestamp
-from nakadi.schemas.strict_json import MAX_JSON_DEPTH, count_colons, holds_too_long_integer
+from nakadi.schemas.strict_json import count_colons
+
+NO_NAMES: Mapping[int, Iterable[str]] = {}
 
 QuickCheck = Callable[[Any], bool]
 """Whether a value is certainly valid."""
@@ -109,17 +114,19 @@ def _quick_check(shape: Any) -> QuickCheck | None:
 
 
 class _StructTypes:
-    """The shapes of the schemas of a document, each made once."""
+    """The shapes of the schemas of a document, each made once.
 
-    def __init__(self) -> None:
+    `anything` is the type of values that may be anything. `further_names` are of members that the schema of an object
+    does not name, by its id.
+    """
+
+    def __init__(self, anything: Any = Any, further_names: Mapping[int, Iterable[str]] = NO_NAMES) -> None:
         self._found: dict[int, _StructType | None] = {}
         self._made = 0
-        # What was met so far: the names of members, the most members of an object, values that may be anything, and
-        # objects that may have members of any name which are objects themselves.
-        self.names: list[str] = []
+        self._anything = anything
+        self._further_names = further_names
+        # The most members of an object that was met so far.
         self.most_members = 0
-        self.has_any = False
-        self.has_named_objects = False
 
     def use_type(self, schema: Mapping[str, Any], kind: type) -> None:
         """Take a type for a schema."""
@@ -141,8 +148,7 @@ class _StructTypes:
 
     def _make_type(self, schema: RawSchema) -> _StructType:
         if schema is True:
-            self.has_any = True
-            return _StructType(Any)
+            return _StructType(self._anything)
         if not isinstance(schema, dict):
             raise _NoStructType
         types = schema.get("type", [])
@@ -159,8 +165,7 @@ class _StructTypes:
         if "enum" in schema and not (names == ["string"] and all(type(each) is str for each in schema["enum"])):
             raise _NoStructType
         if not kinds:
-            self.has_any |= not names
-            return _StructType(None if names else Any)
+            return _StructType(None if names else self._anything)
         shape = self._type_of_kind(kinds[0], schema)
         return shape if len(names) == 1 else _StructType(shape.type | None, shape.parts)
 
@@ -191,18 +196,19 @@ class _StructTypes:
             if properties or required:
                 raise _NoStructType
             values = self._part_type(additional)
-            self.has_named_objects |= "object" in additional.get("type", ())
             return _StructType(dict[str, values.type], values.parts + 1)  # type: ignore[name-defined]  # made here
         if self._made >= _MAX_TYPES or not (additional or required <= properties.keys()):
             raise _NoStructType
-        names = list({**properties, **dict.fromkeys(schema.get("required", ()))})
+        further = self._further_names.get(id(schema), ())
+        names = list(dict.fromkeys((*properties, *schema.get("required", ()), *further)))
+        if not names and additional and self._anything is not Any:
+            return _StructType(dict[str, self._anything])  # type: ignore[name-defined]  # made here
         parts = [self._part_type(properties.get(name, True)) for name in names]
         fields = [
             (f"f{number}", part.type) if name in required else (f"f{number}", part.type | UnsetType, UNSET)
             for number, (name, part) in enumerate(zip(names, parts, strict=True))
         ]
         self._made += 1
-        self.names += names
         self.most_members = max(self.most_members, len(names))
         # What it holds has no circles, and none is kept: there is nothing to collect.
         made = defstruct(
@@ -265,6 +271,9 @@ def _usual_metadata_of(event_types: Sequence[str]) -> type[Struct]:
 
 METADATA_MEMBER_START = b'"metadata":{'
 
+# The letters of that name are these, if they are escaped.
+_ESCAPED_LETTERS = (b"\\u006", b"\\u007")
+
 _ENCODER = msgspec.json.Encoder()
 _DECODING_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, OverflowError, RecursionError)
 _is_eid = re.compile(EID_PATTERN.strip("^$")).fullmatch
@@ -273,8 +282,24 @@ _get_eid, _get_occurred_at = attrgetter("eid"), attrgetter("occurred_at")
 # What the decoded events of a batch may take: so much as their parsed form may.
 _MAX_DECODED_MEMORY = 8 * 1024 * 1024
 _MEMORY_OF_OBJECT, _MEMORY_OF_MEMBER = 64, 8
+_SHORTEST_OBJECT = len("{}")
 # Batches of another form are left out after two of them, twice as many each time, and this often doubled at most.
 _MAX_DOUBLINGS = 8
+# So many members are met before those that are new are left to the thorough way, and no name is longer than this.
+_MAX_FURTHER_NAMES = 30
+_IS_PLAIN_NAME = re.compile(r'[^"\\\x00-\x1f]{1,100}').fullmatch
+
+
+def _json_type(levels: int) -> Any:
+    """Values that may be anything: strict JSON, and not nested deeper than this."""
+    scalar = str | bool | None | _number_type(int, {}) | float
+    kind: Any = scalar
+    for _ in range(levels):  # each has twice the parts of the one before
+        kind = scalar | list[kind] | dict[str, kind]
+    return kind
+
+
+_ANYTHING = _json_type(levels=3)
 
 
 class DecodedBatch(Struct, frozen=True):
@@ -288,40 +313,50 @@ class DecodedBatch(Struct, frozen=True):
     text: bytes
 
 
+class _BatchType(Struct, frozen=True):
+    """A type of msgspec for the events of a batch, made ready."""
+
+    decode: Callable[[bytes], list[Any]]
+    metadata_of: Callable[[Any], UsualMetadata] | None
+    memory_of_object: int
+
+
 class BatchDecoder:
     """Decodes the array of a batch and holds each event to the schema, at once. What it declines may be valid as well.
 
-    Struct types know no repeated members, and pass over unknown ones. Both are found by counting: written down again,
-    events in which something was lost have fewer colons.
+    Struct types know no repeated members, and pass over those that they have no place for. Both are found by counting:
+    written down again, events in which something was lost have fewer colons.
     """
 
-    def __init__(self, root: Any, metadata: Callable[[Any], UsualMetadata] | None, shapes: _StructTypes) -> None:
-        self._decode = msgspec.json.Decoder(list[root]).decode
-        self._metadata_of = metadata
-        self._has_any = shapes.has_any
-        self._memory_of_object = _MEMORY_OF_OBJECT + _MEMORY_OF_MEMBER * shapes.most_members
-        # Threads may count these at the same time and lose a step: then a batch more or less is tried.
+    def __init__(self, schema: Mapping[str, Any], made: _BatchType, *, has_metadata: bool) -> None:
+        self._schema = schema
+        self._has_metadata = has_metadata
+        # Threads may replace and count these at the same time and lose a step: then a batch more or less is tried.
+        self._type = made
+        self._further_names: Mapping[int, Mapping[str, None]] = {}
         self._declined = 0
         self._left_out = 0
 
     def decode(self, body: bytes) -> DecodedBatch | None:
-        if self._left_out > 0 or body.count(b"{") * self._memory_of_object > _MAX_DECODED_MEMORY:
+        made = self._type
+        if self._left_out > 0 or _may_take_more(body, made.memory_of_object):
             self._left_out -= self._left_out > 0
             return None
         try:
-            events = self._decode(body)
+            events = made.decode(body)
             written = _ENCODER.encode(events)
-            text = msgspec.json.format(body, indent=-1)
+            if written.count(b":") != count_colons(body):
+                if not self._add_further_names(body):
+                    self._decline()
+                return None
+            text = _without_blanks(body, written)
         except _DECODING_ERRORS:
             self._decline()
             return None
-        if written.count(b":") != count_colons(text) or (self._has_any and not _is_certainly_strict(text)):
-            self._decline()
-            return None
-        metadata = list(map(self._metadata_of, events)) if self._metadata_of else ()
+        metadata = list(map(made.metadata_of, events)) if made.metadata_of else ()
         if not (
             all(map(_is_eid, map(_get_eid, metadata))) and all(map(is_usual_timestamp, map(_get_occurred_at, metadata)))
-        ):
+        ) or (metadata and _has_escaped_letters(text)):
             self._decline()
             return None
         self._declined = 0
@@ -331,27 +366,87 @@ class BatchDecoder:
         self._declined += 1
         self._left_out = 2 ** min(self._declined, _MAX_DOUBLINGS) - 2
 
+    def _add_further_names(self, body: bytes) -> bool:
+        """Give members that the schema does not name a place in the type, for the next batch; False if none is new."""
+        before = sum(map(len, self._further_names.values()))
+        if before >= _MAX_FURTHER_NAMES:
+            return False
+        refuse_if_quick()
+        names = {key: dict.fromkeys(each) for key, each in self._further_names.items()}
+        try:
+            for event in orjson.loads(body):
+                _find_further_names(event, self._schema, names)
+        except orjson.JSONDecodeError:
+            return False
+        if not before < sum(map(len, names.values())) <= _MAX_FURTHER_NAMES:
+            return False
+        made = _batch_type(self._schema, self._has_metadata, names)
+        if made is None:
+            return False
+        self._type, self._further_names = made, names
+        return True
 
-def _is_certainly_strict(text: bytes) -> bool:
-    """Whether values are certainly strict JSON that may be anything."""
-    return text.count(b"{") + text.count(b"[") <= MAX_JSON_DEPTH and not holds_too_long_integer(text)
+
+def _may_take_more(body: bytes, memory_of_object: int) -> bool:
+    """Whether the objects of a body may take more memory than they should. Counting them is for long bodies alone."""
+    most = _MAX_DECODED_MEMORY // memory_of_object
+    return len(body) > most * _SHORTEST_OBJECT and body.count(b"{") > most
 
 
-def batch_decoder(root: Mapping[str, Any], *, has_metadata: bool) -> BatchDecoder | None:
+def _without_blanks(body: bytes, written: bytes) -> bytes:
+    """The text of events that were `written` without any loss."""
+    # Without escapes, their strings are written as they came. So where there are as many spaces, all are within them.
+    if b"\\" in body or b"\n" in body or b"\t" in body or b"\r" in body or body.count(b" ") != written.count(b" "):
+        return msgspec.json.format(body, indent=-1)
+    return body
+
+
+def _has_escaped_letters(text: bytes) -> bool:
+    return b"\\" in text and any(each in text for each in _ESCAPED_LETTERS)
+
+
+def _find_further_names(value: Any, schema: Mapping[str, Any], found: dict[int, dict[str, None]]) -> None:
+    """Add the names of members that a schema has no place for, by the ids of the schemas of their objects."""
+    if type(value) is list and isinstance(items := schema.get("items"), dict):
+        for each in value:
+            _find_further_names(each, items, found)
+    if type(value) is not dict or "object" not in schema.get("type", ()):
+        return
+    properties, required = schema.get("properties", {}), schema.get("required", ())
+    additional = schema.get("additionalProperties", True)
+    if isinstance(additional, dict):
+        for each in value.values():
+            _find_further_names(each, additional, found)
+    elif properties or required:
+        for name, each in value.items():
+            if isinstance(part := properties.get(name), dict):
+                _find_further_names(each, part, found)
+            elif name not in properties and name not in required and _IS_PLAIN_NAME(name):
+                found.setdefault(id(schema), {})[name] = None
+
+
+def batch_decoder(schema: Mapping[str, Any], *, has_metadata: bool) -> BatchDecoder | None:
     """What decodes events of this schema, if a type says all of it. `has_metadata` is of events that must have some."""
-    shapes = _StructTypes()
+    if schema.get("type") != "object" or not (schema.get("properties") or schema.get("required")):
+        return None
+    made = _batch_type(schema, has_metadata, NO_NAMES)
+    return BatchDecoder(schema, made, has_metadata=has_metadata) if made else None
+
+
+def _batch_type(
+    schema: Mapping[str, Any], has_metadata: bool, further_names: Mapping[int, Iterable[str]]
+) -> _BatchType | None:
+    shapes, metadata_of = _StructTypes(_ANYTHING, further_names), None
     if has_metadata:
-        metadata = root.get("properties", {}).get("metadata")
+        metadata = schema.get("properties", {}).get("metadata")
         if metadata is None:
             return None
         shapes.use_type(metadata, _usual_metadata_of(metadata["properties"]["event_type"]["enum"]))
-    shape = shapes.of(root)
-    if shape is None or root.get("type") != "object" or not shapes.names:
+    shape = shapes.of(schema)
+    if shape is None or not issubclass(shape.type, Struct):
         return None
-    if not has_metadata:
-        return BatchDecoder(shape.type, None, shapes)
-    # The place of the metadata must be plain from the text: no other object may be called so, however far within.
-    if shapes.has_any or shapes.has_named_objects or sum(each.endswith("metadata") for each in shapes.names) != 1:
-        return None
-    field = next(each.name for each in msgspec.structs.fields(shape.type) if each.encode_name == "metadata")
-    return BatchDecoder(shape.type, attrgetter(field), shapes)
+    if has_metadata:
+        field = next(each.name for each in msgspec.structs.fields(shape.type) if each.encode_name == "metadata")
+        metadata_of = attrgetter(field)
+    memory = _MEMORY_OF_OBJECT + _MEMORY_OF_MEMBER * shapes.most_members
+    return _BatchType(msgspec.json.Decoder(list[shape.type]).decode, metadata_of, memory)  # type: ignore[name-defined]  # made here

@@ -251,7 +251,8 @@ _LARGEST_INTEGERS = {b"": b"9223372036854775807", b"-": b"9223372036854775808"}
 
 def count_colons(text: bytes) -> int:
     """How many colons an object has, in its strings too. With each repeated key, a parser loses one at least."""
-    escaped = len(_ESCAPED_COLON.findall(text)) if b"\\u003" in text else 0
+    # Looking for one byte takes a tenth of the time of looking for several.
+    escaped = len(_ESCAPED_COLON.findall(text)) if b"\\" in text and b"\\u003" in text else 0
     return text.count(b":") + escaped
 
 
