@@ -43,6 +43,8 @@ def decoded(schema, body, *, has_metadata=False):
     return decoder.decode(body if isinstance(body, bytes) else body.encode())
 
 
+# No type has a member with a quote in its name.
+SCHEMAS = OBJECTS.map(lambda schema: json.loads(json.dumps(schema).replace('c\\"', "c")))
 FURTHER_MEMBERS = some.dictionaries(some.sampled_from(["x", "a:b", 'y"', "é"]), VALUES, max_size=3)
 
 
@@ -61,7 +63,7 @@ def with_further_members(event, data):
 )
 def test_what_is_decoded_is_valid_and_strict(data, at, inserted):
     """Whatever is decoded, the thorough validator accepts and the strict parser reads, and its text has no blanks."""
-    schema = data.draw(OBJECTS)
+    schema = data.draw(SCHEMAS)
     decoder = batch_decoder(schema, has_metadata=False)
     events = data.draw(some.lists(like(schema), min_size=1, max_size=4))
     events = with_further_members(events, data) if data.draw(some.booleans()) else events
