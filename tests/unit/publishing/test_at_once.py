@@ -8,10 +8,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as some
 
 from nakadi.model.authorization import UNAUTHENTICATED
-from nakadi.model.event_type import Category
+from nakadi.model.event_type import Category, PartitionStrategy
 from nakadi.model.events import RecordLines
 from nakadi.model.outcomes import Malformed, NotFound
 from nakadi.publishing import publisher
+from nakadi.publishing.enrichment import as_signed_32_bit, java_string_hash
 from nakadi.publishing.outcome import BatchStatus
 from nakadi.schemas import shapes
 from tests.support.builders import an_event_type
@@ -23,15 +24,25 @@ SCHEMA = {
     "properties": {
         "n": {"type": "integer", "minimum": 0},
         "note": {"type": ["string", "null"]},
+        "who": {"type": ["object", "null"], "properties": {"id": {"type": ["string", "null"]}}},
         "lines": {"type": "array", "items": {"type": "object", "properties": {"sku": {"type": "string"}}}},
     },
 }
+
+
+def by_hash(name, *fields, **changes):
+    changes |= {"partition_strategy": PartitionStrategy.HASH, "partition_key_fields": fields, "partitions": 8}
+    return a_business_type(name=name, schema=SCHEMA, **changes)
 
 
 def event_types():
     yield a_business_type(name="one", schema=SCHEMA)
     yield a_business_type(name="three", schema=SCHEMA, partitions=3)
     yield a_business_type(name="data", schema=SCHEMA, category=Category.DATA, partitions=2)
+    yield by_hash("hash", "note")
+    yield by_hash("hashes", "who.id", "n")
+    yield by_hash("further", "more")
+    yield by_hash("data hash", "who.id", category=Category.DATA)
     yield a_business_type(name="plain", schema=SCHEMA, enrichment_strategies=())
     yield an_event_type(name="undefined", schema=a_business_type(schema=SCHEMA).schema)
 
@@ -58,6 +69,7 @@ EVENTS = some.fixed_dictionaries(
     optional={
         "note": some.none() | some.text(max_size=4) | some.just('"metadata":{'),
         "lines": some.lists(LINES, max_size=2),
+        "who": some.none() | some.fixed_dictionaries({}, optional={"id": some.none() | some.text(max_size=3)}),
         **dict.fromkeys(set(NAMES) - {"metadata"}, VALUES),
     },
 )
@@ -108,7 +120,7 @@ def test_what_comes_of_a_batch_is_the_same(pair, name, events, alike, spelled):
     sent = [event | {"metadata": events[0][1] if alike else about} for event, about in events]
     if name == "undefined":
         sent = [event for event, _ in events]
-    if name == "data":
+    if name.startswith("data"):
         sent = [{"metadata": event.pop("metadata"), "data_type": "t", "data_op": "C", "data": event} for event in sent]
     body = spelled(sent)
     came = []
@@ -150,6 +162,39 @@ def test_usual_batches_are_taken_at_once():
                     assert stored["partition"] == str(partition)
                     assert stored["event_type"] == "three"
                     assert stored["flow_id"] == about.get("flow_id", "the-flow")
+
+
+def test_events_are_spread_by_hash_at_once():
+    """Each goes where the hash of its keys says, texts and numbers, with its keys beside it."""
+    [house, _] = houses()
+    events = [{"n": number, "who": {"id": f"é{number}"}, "metadata": metadata()} for number in range(20)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(publisher.SentBody, "read", lambda _: pytest.fail("the events were looked at one by one"))
+        assert house.publish(house.event_types.get("hashes"), events).status is BatchStatus.STORED
+    [(_, batches)] = house.log.appends
+    for partition, records in batches.items():
+        for record in records:
+            number = orjson.loads(record.value)["n"]
+            assert record.key == f"é{number},{number}"
+            hashed = as_signed_32_bit(java_string_hash(f"é{number}") + java_string_hash(str(number)))
+            assert partition == abs(hashed) % 8
+    assert sum(map(len, batches.values())) == 20
+    house.log.appends.clear()
+    del events[3]["who"]
+    assert house.publish(house.event_types.get("hashes"), events).status is BatchStatus.REJECTED
+
+
+def test_long_keys_are_not_hashed_at_once(monkeypatch):
+    """Hashing takes a step for each character, and so much work waits for its turn."""
+    [house, _] = houses()
+    read, seen = publisher.SentBody.read, []
+    monkeypatch.setattr(publisher.SentBody, "read", lambda sent: seen.append(sent) or read(sent))
+    events = [{"n": 1, "note": "x" * 100_000, "metadata": metadata()} for _ in range(3)]
+    assert house.publish(house.event_types.get("hash"), events).status is BatchStatus.STORED
+    [(_, batches)] = house.log.appends
+    [records] = batches.values()
+    assert [each.key for each in records] == ["x" * 100_000] * 3
+    assert seen
 
 
 def test_members_that_the_schema_does_not_name_are_stored():

@@ -14,9 +14,9 @@ import orjson
 from msgspec import UNSET, Struct
 
 from nakadi.model.event_type import Category, EnrichmentStrategy, EventType, PartitionStrategy, Version
-from nakadi.model.events import RecordLines
+from nakadi.model.events import Record, RecordLines
 from nakadi.model.outcomes import Malformed
-from nakadi.publishing.batch import ARRAY_DECODER, Batch, BatchPiece, WorkBudget
+from nakadi.publishing.batch import ARRAY_DECODER, STEPS_WITHOUT_TURN, Batch, BatchPiece, WorkBudget
 from nakadi.publishing.outcome import BatchRejected, PublishingStep
 from nakadi.schemas.shapes import METADATA_MEMBER_START, DecodedBatch, UsualMetadata
 from nakadi.schemas.values import Exhausted, NoSuchField, path_segments, text_of, value_at
@@ -96,8 +96,7 @@ def _partition_chooser_by_hash(event_type: EventType, budget: WorkBudget) -> Cal
     fields = [field for field in event_type.partition_key_fields if field is not None]
     if len(fields) < len(event_type.partition_key_fields):
         return _refuse_null_key_field
-    root = ("data",) if event_type.category is Category.DATA else ()
-    paths = [(*root, *path_segments(field)) for field in fields]
+    paths = _key_paths(event_type.category, *fields)
     numbers = _partitions_in_text_order(event_type.timeline.partitions)
 
     def choose(event: Event) -> _PartitionChoice:
@@ -113,15 +112,47 @@ def _partition_chooser_by_hash(event_type: EventType, budget: WorkBudget) -> Cal
             # A key may be as long as an event. The hash takes a step for each character, and to write one takes more.
             work += len(key) if key is value else 5 * len(key)
         budget.spend_steps(work)
-        total = as_signed_32_bit(sum(map(java_string_hash, keys)))
-        return numbers[abs(total) % len(numbers)], ",".join(keys)
+        return numbers[abs(_hash_of_keys(keys)) % len(numbers)], ",".join(keys)
 
     return choose
+
+
+@lru_cache(maxsize=1000)
+def _key_paths(category: Category, *fields: str) -> Sequence[tuple[str, ...]]:
+    """The names that lead to the values of key fields, which the clients of data events see without its envelope."""
+    root = ("data",) if category is Category.DATA else ()
+    return [(*root, *path_segments(field)) for field in fields]
 
 
 def _refuse_null_key_field(_: Event) -> _PartitionChoice:
     """By a list of key fields with a null in it, which is a field that no event has."""
     raise NoPartition(str(NoSuchField("null")))
+
+
+def _partitions_at_once(
+    event_type: EventType, batch: DecodedBatch, random_number: RandomNumber
+) -> tuple[Sequence[int], Sequence[str] | None] | None:
+    """As `choose_partitions` has them; None for events whose keys are none, or unusual."""
+    count, of = len(batch.events), event_type.timeline.partitions
+    if event_type.partition_strategy is PartitionStrategy.RANDOM:
+        return [int(random_number() * of) for _ in range(count)] if of > 1 else [0] * count, None
+    fields = event_type.partition_key_fields
+    if event_type.partition_strategy is not PartitionStrategy.HASH or not fields or None in fields:
+        return None
+    columns: list[list[str]] = []
+    for path in _key_paths(event_type.category, *fields):
+        texts = batch.texts_at(path) if path else None
+        if texts is None:
+            return None
+        columns.append(texts)
+    if sum([len(text) for texts in columns for text in texts]) > STEPS_WITHOUT_TURN:
+        return None
+    numbers = _partitions_in_text_order(of)
+    if len(columns) == 1:
+        hashes, keys = map(java_string_hash, columns[0]), columns[0]
+        return [numbers[abs(as_signed_32_bit(each)) % of] for each in hashes], keys
+    rows = list(zip(*columns, strict=True))
+    return [numbers[abs(_hash_of_keys(row)) % of] for row in rows], list(map(",".join, rows))
 
 
 @lru_cache(maxsize=100)
@@ -148,6 +179,10 @@ def java_string_hash(text: str) -> int:
             total = 31 * total + unit
         total &= _MASK_32_BITS
     return total
+
+
+def _hash_of_keys(keys: Iterable[str]) -> int:
+    return as_signed_32_bit(sum(map(java_string_hash, keys)))
 
 
 def as_signed_32_bit(total: int) -> int:
@@ -212,10 +247,10 @@ def _stamp(event_type: EventType, origin: BatchOrigin) -> dict[str, str]:
 
 def enriched_lines(
     event_type: EventType, batch: DecodedBatch, origin: BatchOrigin, random_number: RandomNumber
-) -> tuple[Sequence[int], Mapping[int, RecordLines]] | None:
-    """The partition of each event, chosen at random, and the records of each partition.
+) -> tuple[Sequence[int], Mapping[int, Sequence[Record]]] | None:
+    """The partition of each event, and the records of each partition.
 
-    None if what is added to their metadata differs in more than the partition.
+    None if what is added to their metadata differs in more than the partition, or if their keys are none or unusual.
 
     What is added to all events of a partition is put in by one replacement in the text of all of them.
     """
@@ -224,8 +259,14 @@ def enriched_lines(
         stamp = _stamp_unless_sent(event_type, origin, batch.metadata)
         if stamp is None:
             return None
-    of, found = event_type.timeline.partitions, dict[int, RecordLines]()
-    partitions = [int(random_number() * of) for _ in range(batch.count)] if of > 1 else [0] * batch.count
+    chosen = _partitions_at_once(event_type, batch, random_number)
+    if chosen is None:
+        return None
+    partitions, keys = chosen
+    keys_of: dict[int, list[str]] = {each: [] for each in partitions}
+    for each, key in zip(partitions, keys or (), strict=False):
+        keys_of[each].append(key)
+    found: dict[int, Sequence[Record]] = {}
     for partition, sent, number in _lines_of_partitions(batch, partitions):
         lines = sent
         if stamp is not None:
@@ -233,13 +274,15 @@ def enriched_lines(
             lines = sent.replace(METADATA_MEMBER_START, METADATA_MEMBER_START + added)
             if len(lines) != len(sent) + number * len(added):
                 return None
-        found[partition] = RecordLines(lines, number)
+        found[partition] = (
+            RecordLines(lines, number) if keys is None else list(map(Record, lines.split(b"\n"), keys_of[partition]))
+        )
     return partitions, found
 
 
 def _lines_of_partitions(batch: DecodedBatch, partitions: Sequence[int]) -> Iterable[tuple[int, bytes, int]]:
     """Each partition with the lines of its events and their number."""
-    if batch.count == 1:
+    if len(batch.events) == 1:
         return ((partitions[0], batch.text[1:-1], 1),)
     events: list[msgspec.Raw] = ARRAY_DECODER.decode(batch.text)
     groups: dict[int, list[msgspec.Raw]] = {}

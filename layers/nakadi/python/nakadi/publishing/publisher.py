@@ -265,7 +265,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
         """The same for a body of valid events that need nothing unusual; None where that cannot be said for certain."""
         if (
             not is_parsed_at_once(body)
-            or event_type.partition_strategy is not PartitionStrategy.RANDOM
+            or event_type.partition_strategy is PartitionStrategy.USER_DEFINED
             or event_type.event_owner_selector is not None
             or event_type.cleanup_policy is not CleanupPolicy.DELETE
             or event_type.schema.type is not SchemaType.JSON
@@ -274,7 +274,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
             return None
         validator = self.validators.of(event_type, partial(effective_schema_of, event_type))
         batch = validator.batches and validator.batches.decode(body)
-        if not batch or not 0 < batch.count <= self.limits.events or len(body) > self.limits.event_bytes:
+        if not batch or not 0 < len(batch.events) <= self.limits.events or len(body) > self.limits.event_bytes:
             return None
         origin = BatchOrigin(
             published_by=sender.subject.name,

@@ -303,14 +303,32 @@ _ANYTHING = _json_type(levels=3)
 
 
 class DecodedBatch(Struct, frozen=True):
-    """Events that are valid for certain: how many, their metadata if they have any, and their array without blanks.
+    """Events that are valid for certain, their metadata if they have any, and their array without blanks.
 
     `METADATA_MEMBER_START` stands in `text` once for each event, and nowhere else, if it is there so often.
     """
 
-    count: int
+    events: Sequence[Any]
     metadata: Sequence[UsualMetadata]
     text: bytes
+
+    def texts_at(self, path: Sequence[str]) -> list[str] | None:
+        """What each event has in the place that is reached by these names; None unless all have texts or integers."""
+        value, fields = self.events[0], []
+        for name in path:
+            names = getattr(value, "__struct_encode_fields__", ())
+            if name not in names:
+                return None
+            fields.append(value.__struct_fields__[names.index(name)])
+            value = getattr(value, fields[-1])
+        try:
+            values = list(map(attrgetter(".".join(fields)), self.events))
+        except AttributeError:
+            return None
+        kinds = set(map(type, values))
+        if kinds == {str}:
+            return values
+        return list(map(str, values)) if kinds <= {str, int} else None
 
 
 class _BatchType(Struct, frozen=True):
@@ -360,7 +378,7 @@ class BatchDecoder:
             self._decline()
             return None
         self._declined = 0
-        return DecodedBatch(len(events), metadata, text)
+        return DecodedBatch(events, metadata, text)
 
     def _decline(self) -> None:
         self._declined += 1
