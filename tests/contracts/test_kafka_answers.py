@@ -10,8 +10,7 @@ from uuid import uuid4
 
 import pytest
 
-from nakadi.model.events import Stored
-from nakadi.model.outcomes import Unavailable
+from nakadi.model.events import Refused, Stored
 from tests.support import kafka
 from tests.support.engines import KAFKA, a_record
 from tests.support.kafka_load import WRITERS, Load, opened, outcome
@@ -154,11 +153,11 @@ def test_readers_go_on_after_slow_answers_about_ends(proxy, record_property):
 
 
 def test_slow_answers_about_topics_delay_only_those_who_ask(proxy, record_property):
-    """What is known needs no asking; what is not known is unavailable in time, and there when the answers are."""
+    """What is known needs no asking; what is not known is refused in time, and there when the answers are."""
     with a_log(proxy, timeout=2) as log, Load(log, record_property) as load:
         log.create_topic("other", 1)
         with proxy.spoiling(Fault(METADATA, reaches_server=True, held_back=True)):
-            assert outcome(lambda: log.append("other", {0: [a_record("a")]})) is Unavailable
+            assert log.append("other", {0: [a_record("a")]}) == {0: Refused("internal error")}
             load.goes_on()
         until(lambda: outcome(lambda: log.append("other", {0: [a_record("a")]})) == {0: Stored()})
         load.figures()

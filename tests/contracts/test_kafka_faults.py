@@ -5,6 +5,7 @@ The summary of the run shows how many events each test published, and what becam
 """
 
 import random
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -13,7 +14,7 @@ from nakadi.model.events import Record, Refused, Stored
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import UnknownTopic
 from tests.support import kafka
-from tests.support.engines import KAFKA, a_record, text_of
+from tests.support.engines import KAFKA, a_record
 from tests.support.kafka_load import WRITERS, Load, opened, outcome, until_available
 from tests.support.patience import PATIENCE, until
 
@@ -113,24 +114,67 @@ class TestOneServer:
                 load.goes_on()
                 load.figures()
 
-    def test_forgets_a_topic_that_others_delete(self, tmp_path):
-        """A topic that is deleted behind our back is unknown, soon, and others go on."""
+    @pytest.mark.parametrize("timeout", [2, 10], ids=["records time out first", "the library finds out first"])
+    def test_forgets_a_topic_that_others_delete(self, tmp_path, timeout, record_property, caplog):
+        """A topic that is deleted behind our back is unknown, soon, and others go on. The log says so in single lines,
+        and does not repeat them.
+        """
         from nakadi.engines.kafka.client import Address  # noqa: PLC0415  # installed where these tests run
         from nakadi.engines.kafka.cluster import Cluster  # noqa: PLC0415  # as above
 
-        with kafka.a_server(tmp_path) as server, opened([server]) as log:
-            for topic in ("t", "gone"):
-                log.create_topic(topic, 1)
-                log.append(topic, {0: [a_record("a")]})
-                log.read(topic, 0, 1)
-            cluster = Cluster(Address.parse(f"kafka://{server.address}"))
-            cluster.delete_topic("gone")
-            cluster.close()
+        with kafka.a_server(tmp_path) as server, opened([server], timeout) as log:
+            log.create_topic("t", 1)
+            log.create_topic("gone", 1)
+            log.append("gone", {0: [a_record("a")]})
+            log.read("gone", 0, 1)
+            with Load(log, record_property) as load:
+                cluster = Cluster(Address.parse(f"kafka://{server.address}"))
+                cluster.delete_topic("gone")
+                cluster.close()
+                begun, answers = time.monotonic(), []
 
-            for ask in (lambda: log.append("gone", {0: [a_record("b")]}), lambda: log.read("gone", 0, 1, wait=0.1)):
-                until(lambda ask=ask: outcome(ask) is UnknownTopic)
-            log.append("t", {0: [a_record("b")]})
-            assert text_of(log.read("t", 0, 1).events[0].record) == "b"
+                def append_is_unknown():
+                    answers.append(outcome(lambda: log.append("gone", {0: [a_record("b")]})))
+                    return answers[-1] is UnknownTopic
+
+                until(append_is_unknown)
+                known = time.monotonic() - begun
+                until(lambda: outcome(lambda: log.read("gone", 0, 1, wait=0.1)) is UnknownTopic)
+                assert all(isinstance(answer[0], Refused) for answer in answers[:-1])
+                for _ in range(20):
+                    assert outcome(lambda: log.append("gone", {0: [a_record("c")]})) is UnknownTopic
+                load.goes_on()
+                load.figures()
+            record_property("appends to the deleted topic", f"{len(answers) - 1} refused, unknown after {known:.1f} s")
+        lines = [each.getMessage() for each in caplog.records if "gone" in each.getMessage()]
+        assert not [each for each in caplog.records if each.exc_info]
+        assert len(lines) == len(set(lines))
+
+    def test_that_does_not_answer_is_asked_once_for_a_topic(self, tmp_path, monkeypatch):
+        """While appends time out, one question is under way about their topic, however many there are."""
+        with kafka.a_server(tmp_path) as server, opened([server]) as log, ThreadPoolExecutor(30) as threads:
+            log.create_topic("t", 1)
+            log.append("t", {0: [a_record("a")]})
+            asking, asked, count = [], [], log._cluster._count_partitions
+
+            def counted(topic):
+                asking.append(topic)
+                asked.append(len(asking))
+                try:
+                    return count(topic)
+                finally:
+                    asking.pop()
+
+            monkeypatch.setattr(log._cluster, "_count_partitions", counted)
+            server.pause()
+            try:
+                for _ in range(2):
+                    appends = [threads.submit(log.append, "t", {0: [a_record("b")]}) for _ in range(30)]
+                    assert all(isinstance(each.result(PATIENCE)[0], Refused) for each in appends)
+            finally:
+                server.go_on()
+            until(lambda: outcome(lambda: log.append("t", {0: [a_record("c")]})) == {0: Stored()})
+            assert set(asked) == {1}
 
 
 class TestThreeServers:

@@ -49,13 +49,13 @@ OUT_OF_RANGE_ERRORS = {
 }
 
 REPEATED_LINE_PAUSE = 60.0
-"""Seconds in which the library's log has the same line once: while a server is away it has several a second."""
+"""Seconds in which a log has the same line once: while a server is away there are several a second."""
 
 
 DISCARD_SECONDS = 1.0
 
 
-class _RepeatedLineFilter(logging.Filter):
+class RepeatedLineFilter(logging.Filter):
     """Lets a line through unless the same one was logged a moment ago."""
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class _RepeatedLineFilter(logging.Filter):
 
 
 _log = logging.getLogger("nakadi.kafka")
-_log.addFilter(_RepeatedLineFilter())
+_log.addFilter(RepeatedLineFilter())
 
 
 class Address(Struct, frozen=True):

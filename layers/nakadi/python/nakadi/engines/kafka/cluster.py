@@ -132,6 +132,11 @@ class Cluster:
         self._partitions.pop(topic, None)
         self._sealed.discard(topic)
 
+    def forget_deleted_topic(self, topic: str) -> None:
+        """Ask the cluster whether the topic is still there."""
+        if self._count_partitions(topic) is None:
+            self.forget_topic(topic)
+
     def partition_count(self, topic: str) -> int:
         """How many partitions a topic has that was checked."""
         return self._partitions[topic]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
@@ -10,7 +11,7 @@ from functools import partial
 from confluent_kafka import KafkaError
 
 from nakadi.engines.common.listeners import AppendThreads, PartitionListeners, call_at_once
-from nakadi.engines.kafka.client import UNKNOWN_TOPIC_ERRORS, Address, as_port_error
+from nakadi.engines.kafka.client import UNKNOWN_TOPIC_ERRORS, Address, RepeatedLineFilter, as_port_error
 from nakadi.engines.kafka.cluster import Cluster, compaction_settings, is_refused_setting
 from nakadi.engines.kafka.reading import CatchUpReader, TailReader
 from nakadi.engines.kafka.records import SEAL_MARKER
@@ -30,6 +31,7 @@ REFUSAL_REASONS = {
 }
 
 _log = logging.getLogger(__name__)
+_log.addFilter(RepeatedLineFilter())
 
 
 class KafkaLog:
@@ -48,6 +50,8 @@ class KafkaLog:
         self._tail = TailReader(address, self._announcements.announce)
         self._catch_up = CatchUpReader(address)
         self._compaction_settings: dict[str, Mapping[str, str]] = {}
+        self._looking_for = set[str]()
+        self._looking_lock = threading.Lock()
         self._closed = False
 
     # Topics
@@ -99,7 +103,11 @@ class KafkaLog:
 
     def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
         cluster = self._cluster_unless_closed()
-        cluster.check_partitions(topic, batches)
+        try:
+            cluster.check_partitions(topic, batches)
+        except Unavailable as error:
+            _log.warning("Append to the Kafka topic %s failed, nothing was sent: %s", topic, error)
+            return dict.fromkeys(batches, Refused("internal error"))
         if cluster.is_known_to_be_sealed(topic):
             raise SealedTopic(topic)
         return self._conclude_append(topic, batches, self._writer.write(topic, batches))
@@ -142,16 +150,36 @@ class KafkaLog:
     def _handle_failures(self, topic: str, failures: Sequence[KafkaError], *, everything: bool) -> None:
         """Raise what says more than that each partition failed."""
         codes = {error.code() for error in failures}
-        if codes & UNKNOWN_TOPIC_ERRORS:
-            self._cluster.forget_topic(topic)
-            if everything:
-                self._cluster.check_partitions(topic, [])
+        try:
+            if codes & UNKNOWN_TOPIC_ERRORS:
+                self._cluster.forget_topic(topic)
+                if everything:
+                    self._cluster.check_partitions(topic, [])
+            if KafkaError.MSG_SIZE_TOO_LARGE in codes and self._cluster.is_sealed(topic) and everything:
+                raise SealedTopic(topic)
+        except Unavailable as error:
+            _log.warning("The Kafka topic %s could not be looked for: %s", topic, error)
         if KafkaError._MSG_TIMED_OUT in codes:  # noqa: SLF001  # the library's own name
-            # Perhaps others have deleted the topic, which a producer believes later than that: the next append asks.
-            self._cluster.forget_topic(topic)
-        if KafkaError.MSG_SIZE_TOO_LARGE in codes and self._cluster.is_sealed(topic) and everything:
-            raise SealedTopic(topic)
+            self._look_for_topic(topic)
         _log.warning("Append to the Kafka topic %s failed, outcome unknown: %s", topic, failures[0].str())
+
+    def _look_for_topic(self, topic: str) -> None:
+        """Find out, while appends go on, whether others have deleted the topic: where records time out first, a
+        producer never comes to believe it. While the cluster does not answer there is one question, not one of each
+        append.
+        """
+        with self._looking_lock:
+            if topic in self._looking_for:
+                return
+            self._looking_for.add(topic)
+
+        def found(outcome: object) -> None:
+            with self._looking_lock:
+                self._looking_for.remove(topic)
+            if isinstance(outcome, Exception):
+                _log.warning("The Kafka topic %s could not be looked for: %s", topic, outcome)
+
+        self._append_threads.call(partial(self._cluster.forget_deleted_topic, topic), found)
 
     # Events out
 
