@@ -35,7 +35,7 @@ help:
 	@echo 'make check                         formatting, lint, types, import rule'
 	@echo 'make simulate [SEEDS=1000] [FIRST=0]  live through simulated worlds of subscriptions'
 	@echo 'make mutants [SEEDS=5000]          break the code in one place at a time, and see the simulation find it'
-	@echo 'make soak [MINUTES=10] [ENGINE=aws-local] [WORKERS=2]  kill consumers and servers of a subscription, and count what comes'
+	@echo 'make soak [MINUTES=10] [ENGINE=kafka] [WORKERS=2]  kill consumers and servers of a subscription, and count what comes; or ENGINE=aws-local'
 	@echo 'make storms [SEEDS=3]              let calls to AWS fail in every way, and count what was lost'
 	@echo 'make attacks                       attack a broker on this machine with hostile requests (two minutes)'
 	@echo 'make clients                       generate clients in Python and Java, and use them (Java needs Maven and a JDK)'
@@ -105,7 +105,7 @@ simulate: $(VENV)/.test
 mutants: $(VENV)/.test
 	@$(BIN)/python -m tests.simulation.mutants $(or $(SEEDS),5000)
 
-soak: $(VENV)/.test
+soak: $(VENV)/.test $(if $(filter kafka,$(ENGINE)),$(VENV)/.kafka $(KAFKA_JARS)/.jars)
 	@$(BIN)/python -u -m tests.soak $(or $(MINUTES),10) $(ENGINE)
 
 storms: $(VENV)/.test

@@ -38,7 +38,7 @@ class LaptopGround:
         self._front.close()
         self._front = None
 
-    def end_a_worker(self, *_: object) -> bool:
+    def end_a_part(self, *_: object) -> bool:
         return False
 
     def close(self) -> None:

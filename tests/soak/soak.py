@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -47,8 +47,8 @@ class Plan:
     life_seconds: float = 15.0
     # When the server goes down, as parts of the time, and how.
     goes_down: tuple[tuple[float, signal.Signals], ...] = ((0.3, signal.SIGKILL), (0.6, signal.SIGTERM))
-    # How long it is from the end of a worker to that of the next one, about, where the server has some.
-    worker_life_seconds: float = 20.0
+    # How long it is from the end of a part to that of the next one, about, where there are some: workers, or Kafka.
+    part_life_seconds: float = 20.0
     seed: int = 0
 
 
@@ -69,11 +69,16 @@ class Server:
     def host(self) -> str:
         return f"127.0.0.1:{self._port}"
 
+    def environment(self) -> Mapping[str, str]:
+        return ENVIRONMENT
+
     def start(self) -> None:
         program = [sys.executable, "-m", "nakadi.local", f"--workers={self._workers}"]
         command = [*program, f"--port={self._port}", "--data", str(self._folder)]
         with (self._folder / "server.log").open("a") as log:
-            self._process = subprocess.Popen(command, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=log, text=True)
+            self._process = subprocess.Popen(
+                command, env=self.environment(), stdout=subprocess.PIPE, stderr=log, text=True
+            )
         assert self._process.stdout is not None
         greeting = self._process.stdout.readline()
         assert " ready " in greeting, f"the server did not start: {(self._folder / 'server.log').read_text()[-2000:]}"
@@ -83,7 +88,7 @@ class Server:
         self._process.send_signal(how)
         self._process.communicate(timeout=PATIENCE_SECONDS)
 
-    def end_a_worker(self, how: signal.Signals, chance: random.Random) -> bool:
+    def end_a_part(self, how: signal.Signals, chance: random.Random) -> bool:
         """Whether there was one."""
         assert self._process is not None
         running = children(self._process.pid) if self._workers > 1 else []
@@ -106,7 +111,7 @@ class Ground(Protocol):
 
     def stop(self, how: signal.Signals) -> None: ...
 
-    def end_a_worker(self, how: signal.Signals, chance: random.Random) -> bool: ...
+    def end_a_part(self, how: signal.Signals, chance: random.Random) -> bool: ...
 
     def close(self) -> None: ...
 
@@ -267,7 +272,7 @@ def _live_through(plan: Plan, server: Ground, consumers: Consumers, say: Say) ->
     going_down = list(plan.goes_down)
     chance = random.Random(plan.seed)
     ended: Counter[str] = Counter()
-    next_end = plan.worker_life_seconds
+    next_end = plan.part_life_seconds
     while (passed := time.monotonic() - began) < plan.seconds:
         consumers.kill_some()
         if going_down and passed > going_down[0][0] * plan.seconds:
@@ -276,12 +281,14 @@ def _live_through(plan: Plan, server: Ground, consumers: Consumers, say: Say) ->
             server.start()
             say(f"after {passed:.0f} s the server was ended by {how.name}, and is back")
         if passed > next_end:
-            next_end += plan.worker_life_seconds * chance.uniform(0.5, 1.5)
+            next_end += plan.part_life_seconds * chance.uniform(0.5, 1.5)
             how = chance.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM])
-            ended[how.name] += server.end_a_worker(how, chance)
+            ended[how.name] += server.end_a_part(how, chance)
         time.sleep(0.1)
     if ended.total():
-        say(f"workers were ended by {', '.join(f'{name} {number} times' for name, number in ended.items())}")
+        say(
+            f"parts of the server were ended by {', '.join(f'{name} {number} times' for name, number in ended.items())}"
+        )
 
 
 def _wait_for_the_rest(host: str, subscription: str, say: Say) -> None:
@@ -291,13 +298,17 @@ def _wait_for_the_rest(host: str, subscription: str, say: Say) -> None:
     say(f"{time.monotonic() - began:.1f} s later {rest} events are not committed")
 
 
-def main(minutes: float, folder: Path, *, in_aws: bool = False) -> int:
+def main(minutes: float, folder: Path, engine: str) -> int:
     workers = int(os.environ.get("WORKERS") or "1")
     plan = Plan(seconds=60 * minutes, seed=int(os.environ.get("SEED", "0")))
-    if in_aws:
+    if engine == "aws-local":
         from tests.soak.aws import LaptopGround  # noqa: PLC0415  # it needs what deploys
 
         verdict = soaked(replace(plan, events_a_second=100.0), folder, new_ground=LaptopGround)
+    elif engine == "kafka":
+        from tests.soak.kafka import KafkaGround  # noqa: PLC0415  # only where it is asked for
+
+        verdict = soaked(plan, folder, new_ground=partial(KafkaGround, workers=workers))
     else:
         verdict = soaked(plan, folder, new_ground=partial(Server, workers=workers))
     print(verdict)
