@@ -123,7 +123,8 @@ def test_a_client_that_comes_back_misses_nothing(stream, publish):
     while len(got) < 7:
         with stream("batch_limit=2&batch_flush_timeout=1", cursors(_0=offset)) as opened:
             line = orjson.loads(opened.line())
-        got += [each["v"] for each in line["events"]]
+        # A line without events says that none came within the flush timeout, as on a busy machine.
+        got += [each["v"] for each in line.get("events", ())]
         offset = line["cursor"]["offset"]
     assert got == list("abcdefg")
 
