@@ -24,8 +24,8 @@ from msgspec import Struct
 
 from nakadi.engines.kafka.client import UNKNOWN_TOPIC_ERRORS, Address, discard_client, new_producer
 from nakadi.engines.kafka.cluster import LARGEST_BATCH_BYTES
-from nakadi.engines.kafka.records import largest_record_size, record_headers, to_milliseconds
-from nakadi.model.events import Record, TopicPartition
+from nakadi.engines.kafka.records import RECORD_OVERHEAD_BYTES, largest_record_size, record_headers, to_milliseconds
+from nakadi.model.events import Record, RecordLines, TopicPartition
 from nakadi.model.outcomes import Unavailable
 
 PRODUCER_THREADS = 4
@@ -168,6 +168,12 @@ class RecordWriter:
 
 
 def _split_into_batches(records: Sequence[Record]) -> Iterator[_SizedRecords]:
+    if isinstance(records, RecordLines):
+        # Most appends are one batch of lines, and nothing is made of these but what the library is given.
+        size = len(records.text) + RECORD_OVERHEAD_BYTES * len(records)
+        if size <= BATCH_BYTES and len(records) <= BATCH_RECORDS:
+            yield records, size
+            return
     batch: list[Record] = []
     size = 0
     for record in records:
@@ -335,13 +341,22 @@ class _ProducerThread:
         producer = batch.producer = self._ensure_producer()
         name, last = self._name(topic), len(batch.records) - 1
         batch.missing_reports = 1 if last == 0 else 2
+        produce = producer.produce
+        if isinstance(batch.records, RecordLines):
+            values = batch.records.text.split(b"\n")
+            produce(name, values[0], None, number, timestamp=moment, on_delivery=batch.on_delivery)
+            for value in values[1:last]:
+                produce(name, value, None, number, timestamp=moment)
+            if last:
+                produce(name, values[last], None, number, timestamp=moment, on_delivery=batch.on_delivery)
+            return
         for index, record in enumerate(batch.records):
             more: dict[str, Any] = {}
             if record.owner is not None or record.directed_to is not None:
                 more["headers"] = record_headers(record)
             if index in (0, last):
                 more["on_delivery"] = batch.on_delivery
-            producer.produce(name, record.value, _key_bytes(record), number, timestamp=moment, **more)
+            produce(name, record.value, _key_bytes(record), number, timestamp=moment, **more)
 
     def _advance_time(self, partition: TopicPartition) -> int:
         """The time of the next records: now, and never before that of an earlier record of the partition."""
