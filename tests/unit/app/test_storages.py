@@ -1,14 +1,17 @@
 """The event logs of storages."""
 
+from functools import partial
 from urllib.parse import urlsplit
 
 import pytest
 
 from infra.laptop.kinesis_local import free_port
 from nakadi.app import engines
-from nakadi.app.engines import StorageLogs, at_stream, check_reachable, url_of
+from nakadi.app.engines import LogDependencies, StorageLogs, at_stream, check_reachable, url_of
+from nakadi.engines.archive.stores import open_archive_if_set
 from nakadi.engines.kinesis import opening
 from nakadi.engines.memory.event_log import MemoryLog
+from nakadi.engines.memory.stores import MemoryLogIndex
 from nakadi.model.event_type import Storage, StorageType
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import SystemClock
@@ -173,6 +176,22 @@ def test_a_log_is_opened_once_and_closed_with_the_others():
     logs.close()
     with pytest.raises(Unavailable):
         opened[0][1].read("t", 0, 0, wait=1)
+
+
+def test_a_log_whose_archive_cannot_be_opened_is_closed(tmp_path):
+    """An attempt to open a log that fails leaves nothing open, however often it is repeated."""
+    hot = MemoryLog(SystemClock())
+
+    def unavailable():
+        raise Unavailable("The registry does not answer.")
+
+    dependencies = LogDependencies(
+        index=MemoryLogIndex, archive=partial(open_archive_if_set, str(tmp_path)), directory=unavailable
+    )
+    with pytest.raises(Unavailable, match="registry"):
+        engines._with_archive(lambda: hot, SystemClock(), dependencies)
+    with pytest.raises(Unavailable, match="closed"):
+        hot.create_topic("t", 1)
 
 
 def test_an_unknown_storage_is_out_of_reach():

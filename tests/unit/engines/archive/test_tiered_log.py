@@ -86,6 +86,23 @@ class TestSeam:
         assert world.hot.bounds("t", [0]) == {0: OffsetBounds(5, 6)}
         assert world.offsets() == list(range(6))
 
+    def test_needs_an_index_that_it_may_write_to_only_where_it_archives(self, world: World, monkeypatch):
+        """A process that may read the index and not write to it, as a function on AWS, stores and reads events."""
+        world.store_hours(3)
+        world.log.archive()
+
+        def refuse(*_: object):
+            raise Unavailable("It may not be written to.")
+
+        for name in ("identity", "create_topic", "extend", "replace", "claim"):
+            monkeypatch.setattr(world.index, name, refuse)
+        tiers = ArchivePolicy(archive_after=0, archived_elsewhere=True)
+        log = TieredLog(world.hot, world.index, world.store, world.clock, Names(), tiers)
+        log.append("t", {0: [Record(b"3")]})
+        archived = log.read("t", 0, 0)
+        assert [event.offset for event in archived.events] == [0, 1, 2]
+        assert [event.offset for event in log.read("t", 0, archived.next_offset).events] == [3]
+
     def test_is_found_by_time(self, world: World):
         """A moment leads into the half that has the event."""
         began = world.clock.now()

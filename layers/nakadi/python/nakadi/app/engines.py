@@ -235,8 +235,10 @@ def _with_archive(hot: Callable[[], EventLog], clock: Clock, dependencies: LogDe
         if index is None:
             raise BadSetting("An archive needs a log index.")
         opened.callback(index.close)
+        event_log = hot()
+        opened.callback(event_log.close)
         log = TieredLog(
-            hot(), index, store, clock, dependencies.directory(), dependencies.tiers(), dependencies.metrics
+            event_log, index, store, clock, dependencies.directory(), dependencies.tiers(), dependencies.metrics
         )
         opened.pop_all()
         return log

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
+from functools import cached_property
 from typing import Protocol
 
 from msgspec import Struct
@@ -135,7 +136,13 @@ class Archiver:
         self._store = store
         self._directory = directory
         self._metrics = metrics or Metrics()
-        self._namespace = index.identity()
+
+    @cached_property
+    def namespace(self) -> str:
+        """That of this log index. Asked for when the first object is written: it may have to be noted down, which only
+        those may do who archive.
+        """
+        return self._index.identity()
 
     def archive(self, topic: str, partitions: Collection[int], pause: Callable[[], None] = _no_pause) -> bool:
         """Archive what there is, up to the size of an object, and say whether there may be more.
@@ -223,7 +230,7 @@ class Archiver:
 
     def _store_and_index(self, topic: str, packed: Sequence[PackedMember]) -> None:
         key = objects.new_log_key(
-            self._namespace,
+            self.namespace,
             self._directory.event_type_of(topic),
             topic,
             datetime_from_microseconds(min(each.since for each in packed)),

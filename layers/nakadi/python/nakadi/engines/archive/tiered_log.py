@@ -287,7 +287,7 @@ class ArchiveWorker:
         self._metrics = metrics or Metrics()
         self._archiver = Archiver(hot, index, store, directory, self._metrics)
         self._merger = SegmentMerger(index=index, store=store, event_type_of=directory.event_type_of)
-        self._sweep = ArchiveSweep(index, store, namespaces=(index.identity(),))
+        self._store = store
         # Partition -> since when it has something to archive. Taking one out is followed by a look at all its events.
         self._waiting: dict[TopicPartition, float] = {}
         self._trimmable: set[TopicPartition] = set()
@@ -346,7 +346,8 @@ class ArchiveWorker:
         for topic in known:
             if topic not in live:
                 self._attempt("removal of a topic from the index", topic, partial(self._unindex_deleted_topic, topic))
-        self._sweep.run(datetime.now(UTC) - timedelta(seconds=self._tiers.unreferenced_grace))
+        unreferenced = ArchiveSweep(self._index, self._store, namespaces=(self._archiver.namespace,))
+        unreferenced.run(datetime.now(UTC) - timedelta(seconds=self._tiers.unreferenced_grace))
 
     def merge(self, pause: Callable[[], None] | None = None) -> None:
         """Make few objects of many small ones, which are read in less time."""
