@@ -13,7 +13,7 @@ SCOPES = (
     "scope_event_stream_write",
 )
 # What every process reads that is a broker: where things are, and what it remembers and counts of them.
-STORES = ("registry", "event_log", "log_index", "archive", "cache_seconds", "max_metric_names")
+STORES = ("registry", "event_log", "log_index", "archive", "archiver", "cache_seconds", "max_metric_names")
 
 # Who asks was found out by the authorizer; whether they may is decided in every function.
 ASKED = ("auth", "auth_realms", "default_admin", "all_data_access", *SCOPES)
@@ -76,7 +76,7 @@ def _needs(*settings: str, areas: tuple[str, ...] = ()) -> Needs:
 
 
 # Beside a log that numbers events itself: when they are archived, and how long the log keeps them then.
-TIERED = ("archiver", "archive_after_seconds", "archive_grace_seconds", "hot_retention_ms")
+TIERED = ("archive_after_seconds", "archive_grace_seconds", "hot_retention_ms")
 
 
 NEEDS: Mapping[str, Needs] = {

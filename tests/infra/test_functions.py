@@ -135,9 +135,9 @@ def test_the_streaming_service_gets_what_it_reads(serving, tmp_path):
     broker.prepare()
     broker.close()
 
-    # Its index and its archive are asked for by a log that has them beside it, and memory by the program.
+    # Its index, its archive and who archives are asked for by a log that has them beside it, and memory by the program.
     assert set(environment) == {f"NAKADI_{name.upper()}" for name in STREAMING}
-    assert settings.read | {"log_index", "archive", "max_request_memory_bytes"} == STREAMING
+    assert settings.read | {"log_index", "archive", "archiver", "max_request_memory_bytes"} == STREAMING
     Settings.from_env(environment)
 
 
@@ -150,4 +150,4 @@ def test_the_streaming_service_gets_what_direct_requests_need(tmp_path):
         broker.application_of(*routes.STREAMED, *routes.DIRECT, "monitoring")
         broker.prepare()
 
-    assert settings.read | {"log_index", "archive", "max_request_memory_bytes"} == STREAMING | DIRECT
+    assert settings.read | {"log_index", "archive", "archiver", "max_request_memory_bytes"} == STREAMING | DIRECT
