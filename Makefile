@@ -141,7 +141,7 @@ compare: $(VENV)/.test
 	@$(BIN)/python benchmarks/compare.py $(A) $(B) $(ARGS)
 
 bench-kafka: $(VENV)/.test $(VENV)/.kafka $(if $(KAFKA),,$(KAFKA_JARS)/.jars)
-	$(BIN)/python benchmarks/kafka.py
+	$(BIN)/python benchmarks/kafka.py $(ARGS)
 
 bench-console: $(VENV)/.run $(CONSOLE)/.test
 	$(BIN)/python benchmarks/console.py --seconds $(or $(SECONDS),60) $(ARGS)

@@ -1,10 +1,11 @@
 """What does a log in Kafka cost? Publishing and streaming over HTTP, held against the client library's own loops.
 
-    python benchmarks/kafka.py [publish] [stream] [--quick] [--json FILE]
+    python benchmarks/kafka.py [publish] [workers] [stream] [--quick] [--json FILE]
 
 Everything uses the same server of Kafka: one of its own, which `make test-engines` fetches, or that at KAFKA=host:9092.
 The loops write and read the bytes that the broker stores, without HTTP and without looking at them. Publishing is also
-held against the embedded engine, in turn, by the processor time of the broker's process.
+held against the embedded engine, in turn, by the processor time of the broker's process. `workers` publishes to a
+broker of two worker processes.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import httpx
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from benchmarks import workers
 from benchmarks.publish import Load, Running, a_request, a_server, published, register, serve
 from benchmarks.stream import read_all
 from infra.laptop import kafka_local
@@ -151,7 +153,7 @@ def measure_publishing(servers: str, seconds: float) -> Figures:
         a_server(partial(serve_broker, ""), folder) as embedded,
     ):
         for batch in BATCHES:
-            value = a_stored_event(kafka, in_kafka)
+            value = a_stored_event(kafka.port, in_kafka)
             rounds = [
                 (
                     over_http(kafka, batch, seconds),
@@ -182,9 +184,33 @@ def measure_publishing(servers: str, seconds: float) -> Figures:
     return figures
 
 
-def a_stored_event(server: Running, url: str) -> bytes:
+def measure_workers(servers: str, seconds: float) -> Figures:
+    """The same with two workers, 100 a batch, where the machine's cores are the limit: all of them have to serve Kafka
+    and the clients too. The library's own producer is one process, as users have it.
+    """
+    in_kafka = f"kafka://{servers}?prefix={uuid4().hex[:8]}-"
+    batch = max(BATCHES)
+    with workers.running(2, in_kafka) as broker:
+        value = a_stored_event(broker.port, in_kafka)
+        requests = [a_request(STRATEGY, batch, number * batch) for number in range(50)]
+        rounds = [
+            (
+                workers.measured(broker, Load(CLIENTS, requests, seconds)),
+                native_publish(servers, value, batch, seconds),
+            )
+            for _ in range(ROUNDS)
+        ]
+    name = f"publish_{batch}_by_2_workers"
+    return {
+        f"{name}_events_s": statistics.median(mine.rate * batch for mine, _ in rounds),
+        f"{name}_of_native": statistics.median(mine.rate * batch / own for mine, own in rounds),
+        f"{name}_cpu_us": statistics.median((mine.supervisor + mine.others) / batch for mine, _ in rounds),
+    }
+
+
+def a_stored_event(port: int, url: str) -> bytes:
     """The bytes of an event as the broker has stored it."""
-    with httpx.Client(base_url=f"http://127.0.0.1:{server.port}") as client:
+    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
         client.post(f"/event-types/{STRATEGY}/events", content=a_request(STRATEGY, 1, 0).partition(b"\r\n\r\n")[2])
         topic = client.get(f"/event-types/{STRATEGY}/timelines").json()[0]["topic"]
     with closing(open_event_log(url, SystemClock())) as log:
@@ -262,7 +288,7 @@ def by_log(url: str, topic: str, events: int) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", choices=["publish", "stream", []], help="all of it unless told")
+    parser.add_argument("what", nargs="*", choices=["publish", "workers", "stream", []], help="all of it unless told")
     parser.add_argument("--quick", action="store_true", help="a fifth of the time, for a first look")
     parser.add_argument("--json", type=Path, help="where to write the figures")
     options = parser.parse_args()
@@ -270,6 +296,8 @@ def main() -> None:
     with a_kafka() as servers:
         if "publish" in (options.what or ["publish"]):
             figures |= measure_publishing(servers, 1.0 if options.quick else 5.0)
+        if "workers" in (options.what or ["workers"]):
+            figures |= measure_workers(servers, 1.0 if options.quick else 5.0)
         if "stream" in (options.what or ["stream"]):
             figures |= measure_streaming(servers, 20_000 if options.quick else 100_000)
     for name, value in figures.items():

@@ -50,10 +50,12 @@ class Figures(Struct, frozen=True):
 
 
 @contextmanager
-def running(workers: int) -> Iterator[Broker]:
+def running(workers: int, event_log: str = "") -> Iterator[Broker]:
+    """A broker of so many processes; its events are in its data file, unless a URL is given."""
+    environment = {**os.environ, **({"NAKADI_EVENT_LOG": event_log} if event_log else {})}
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "nakadi.local", "--port=0", f"--data={folder}", f"--workers={workers}"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
             try:
                 assert process.stdout is not None
                 found = re.search(r"http://127\.0\.0\.1:(\d+)", process.stdout.readline())
