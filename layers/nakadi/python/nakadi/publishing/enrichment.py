@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
@@ -263,7 +264,7 @@ def enriched_lines(
     if chosen is None:
         return None
     partitions, keys = chosen
-    keys_of: dict[int, list[str]] = {each: [] for each in partitions}
+    keys_of: defaultdict[int, list[str]] = defaultdict(list)
     for each, key in zip(partitions, keys or (), strict=False):
         keys_of[each].append(key)
     found: dict[int, Sequence[Record]] = {}

@@ -332,11 +332,11 @@ class DecodedBatch(Struct, frozen=True):
 
 
 class _BatchType(Struct, frozen=True):
-    """A type of msgspec for the events of a batch, made ready."""
+    """A type of msgspec for the events of a batch, made ready, and how many objects these may have."""
 
     decode: Callable[[bytes], list[Any]]
     metadata_of: Callable[[Any], UsualMetadata] | None
-    memory_of_object: int
+    most_objects: int
 
 
 class BatchDecoder:
@@ -357,7 +357,10 @@ class BatchDecoder:
 
     def decode(self, body: bytes) -> DecodedBatch | None:
         made = self._type
-        if self._left_out > 0 or _may_take_more(body, made.memory_of_object):
+        # Counting its objects is for a body that is long enough to have too many.
+        if self._left_out > 0 or (
+            len(body) > made.most_objects * _SHORTEST_OBJECT and body.count(b"{") > made.most_objects
+        ):
             self._left_out -= self._left_out > 0
             return None
         try:
@@ -374,7 +377,7 @@ class BatchDecoder:
         metadata = list(map(made.metadata_of, events)) if made.metadata_of else ()
         if not (
             all(map(_is_eid, map(_get_eid, metadata))) and all(map(is_usual_timestamp, map(_get_occurred_at, metadata)))
-        ) or (metadata and _has_escaped_letters(text)):
+        ) or (metadata and b"\\" in text and any(each in text for each in _ESCAPED_LETTERS)):
             self._decline()
             return None
         self._declined = 0
@@ -405,22 +408,12 @@ class BatchDecoder:
         return True
 
 
-def _may_take_more(body: bytes, memory_of_object: int) -> bool:
-    """Whether the objects of a body may take more memory than they should. Counting them is for long bodies alone."""
-    most = _MAX_DECODED_MEMORY // memory_of_object
-    return len(body) > most * _SHORTEST_OBJECT and body.count(b"{") > most
-
-
 def _without_blanks(body: bytes, written: bytes) -> bytes:
     """The text of events that were `written` without any loss."""
     # Without escapes, their strings are written as they came. So where there are as many spaces, all are within them.
     if b"\\" in body or b"\n" in body or b"\t" in body or b"\r" in body or body.count(b" ") != written.count(b" "):
         return msgspec.json.format(body, indent=-1)
     return body
-
-
-def _has_escaped_letters(text: bytes) -> bool:
-    return b"\\" in text and any(each in text for each in _ESCAPED_LETTERS)
 
 
 def _find_further_names(value: Any, schema: Mapping[str, Any], found: dict[int, dict[str, None]]) -> None:
@@ -466,5 +459,5 @@ def _batch_type(
     if has_metadata:
         field = next(each.name for each in msgspec.structs.fields(shape.type) if each.encode_name == "metadata")
         metadata_of = attrgetter(field)
-    memory = _MEMORY_OF_OBJECT + _MEMORY_OF_MEMBER * shapes.most_members
-    return _BatchType(msgspec.json.Decoder(list[shape.type]).decode, metadata_of, memory)  # type: ignore[name-defined]  # made here
+    most_objects = _MAX_DECODED_MEMORY // (_MEMORY_OF_OBJECT + _MEMORY_OF_MEMBER * shapes.most_members)
+    return _BatchType(msgspec.json.Decoder(list[shape.type]).decode, metadata_of, most_objects)  # type: ignore[name-defined]  # made here
