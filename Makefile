@@ -129,13 +129,14 @@ bench: $(VENV)/.test
 	$(BIN)/python benchmarks/schemas.py
 	$(BIN)/python benchmarks/registry.py
 	$(BIN)/python benchmarks/publish.py --json $(BENCH)/publish.json
-	$(BIN)/python benchmarks/workers.py --workers 2,4
+	$(BIN)/python benchmarks/workers.py --workers 2,4,8 --rounds 3 --json $(BENCH)/workers.json
 	$(BIN)/python benchmarks/stream.py --json $(BENCH)/stream.json
 	$(BIN)/python benchmarks/subscriptions.py --json $(BENCH)/subscriptions.json
 	$(BIN)/python benchmarks/archive.py --json $(BENCH)/archive.json
 	$(BIN)/python benchmarks/growth.py
 	$(BIN)/python benchmarks/coordination.py --seconds 60 --json $(BENCH)/coordination.json
 	$(BIN)/python benchmarks/plot.py $(BENCH)
+	$(BIN)/python benchmarks/aims.py $(BENCH)
 
 compare: $(VENV)/.test
 	@$(BIN)/python benchmarks/compare.py $(A) $(B) $(ARGS)

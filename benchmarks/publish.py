@@ -1,10 +1,12 @@
 """What does publishing cost? CPU of the pipeline per event, and requests and events per second over HTTP.
 
-    python benchmarks/publish.py [cpu] [http] [--quick] [--json FILE]
+    python benchmarks/publish.py [cpu] [http] [followed] [--quick] [--json FILE]
 
 `cpu` runs the pipeline in this process, from the body of a request to the records for the log, and holds it against
 parsing the same body and writing it down again. `http` publishes to a broker on SQLite in a process of its own, over
-loopback; its floor is the same server that parses the body, writes it down again, and answers.
+loopback; its floor is the same server that parses the body, writes it down again, and answers. `followed` does so while
+a thousand streams follow another event type, to which an event a second comes, and holds it against a broker that
+nobody reads from.
 """
 
 from __future__ import annotations
@@ -13,11 +15,14 @@ import argparse
 import asyncio
 import json
 import multiprocessing
+import os
 import socket
+import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,6 +32,7 @@ from uuid import UUID
 import orjson
 from msgspec.structs import replace
 
+from benchmarks.stream import connected, drain, raise_file_limit
 from nakadi.app.broker import BrokerServices, open_broker
 from nakadi.app.settings import Settings
 from nakadi.common.metrics import Metrics
@@ -74,6 +80,8 @@ SCHEMA = {
     },
     "required": ["order_number", "customer", "items"],
 }
+
+FOLLOWERS = 1_000
 
 Figures = dict[str, float]
 
@@ -357,31 +365,87 @@ def measure_http(seconds: float) -> Figures:
         a_server(serve_broker, folder) as broker,
         a_server(serve_floor, folder) as lowest,
     ):
-        for name, partitions in PARTITIONS.items():
-            print(f"{name}, {partitions} partition(s)")
-            for batch in (1, 100):
-                requests = [a_request(name, batch, number * batch) for number in range(50)]
-                for clients in (1, 8, 64):
-                    rate = told("broker", broker, Load(clients, requests, seconds), batch, figures)
-                    floor_rate = told("floor", lowest, Load(clients, requests, seconds), batch, figures)
-                    figures[f"http_{name}_{clients}_clients_{batch}_per_batch_of_floor"] = rate / floor_rate
-                    print(f"{'':8}{rate / floor_rate:.0%} of the floor")
-                if batch == 1:
-                    told("at half", broker, Load(64, requests, seconds, pace=2 * 64 / rate), batch, figures)
+        warm_up(broker, lowest)
+        for batch in (1, 100):
+            one, spread = ([a_request(name, batch, number * batch) for number in range(50)] for name in PARTITIONS)
+            for clients in (1, 8, 64):
+                name = f"{clients}_clients_{batch}_per_batch"
+                rate = told("broker", broker, Load(clients, one, seconds), batch, figures)
+                floor_rate = told("floor", lowest, Load(clients, one, seconds), batch, figures)
+                spread_rate = told("broker", broker, Load(clients, spread, seconds), batch, figures)
+                figures[f"http_random_{name}_of_floor"] = rate / floor_rate
+                figures[f"http_hash_{name}_of_floor"] = spread_rate / floor_rate
+                figures[f"http_hash_{name}_of_random"] = spread_rate / rate
+                print(
+                    f"{'':8}{rate / floor_rate:.0%} of the floor, hash {spread_rate / rate:.0%} of random", flush=True
+                )
+            told("at half", broker, Load(64, one, seconds, pace=2 * 64 / rate), batch, figures)
     return figures
 
 
-def told(what: str, server: Running, load: Load, batch: int, figures: Figures) -> float:
-    """Measure, print, note, and give the requests per second."""
+def measure_followed(seconds: float) -> Figures:
+    """Rounds of both brokers in turn. The event a second comes to both of them."""
+    raise_file_limit()
+    requests = [a_request("random", 100, number * 100) for number in range(50)]
+    single = [a_request("hash", 1, 0)]
+    found: tuple[list[Figures], list[Figures]] = ([], [])
+    with ExitStack() as stack:
+        folders = [stack.enter_context(tempfile.TemporaryDirectory()) for _ in range(2)]
+        brokers = [stack.enter_context(a_server(serve_broker, each)) for each in folders]
+        url = f"http://127.0.0.1:{brokers[1].port}"
+        streams = [stack.enter_context(connected(url, "/event-types/hash/events")) for _ in range(FOLLOWERS)]
+        for each in streams:
+            assert each.recv(4096).startswith(b"HTTP/1.1 200")
+        is_over, reads = threading.Event(), list[int]()
+
+        def read() -> None:
+            while not is_over.is_set():
+                reads.append(drain(streams, 0.5))
+
+        reading = threading.Thread(target=read)
+        reading.start()
+        stack.callback(reading.join)
+        stack.callback(is_over.set)
+        warm_up(*brokers)
+        for _ in range(5):
+            for broker, rounds in zip(brokers, found, strict=True):
+                figures: Figures = {}
+                told("broker", broker, Load(8, requests, seconds), 100, figures, Load(1, single, seconds, pace=1.0))
+                rounds.append(figures)
+    assert sum(reads) >= FOLLOWERS, "the streams were sent nothing"
+    alone, followed = found
+    rate, cpu = (f"http_random_broker_8_clients_100_per_batch_{each}" for each in ("requests_per_s", "cpu_us"))
+    figures = {
+        "followed_of_alone": statistics.median(b[rate] / a[rate] for a, b in zip(alone, followed, strict=True)),
+        "followed_cpu_of_alone": statistics.median(b[cpu] / a[cpu] for a, b in zip(alone, followed, strict=True)),
+    }
+    print(f"with {FOLLOWERS:,} streams: {figures['followed_of_alone']:.0%} of the rate without, ", end="")
+    print(f"{figures['followed_cpu_of_alone']:.2f} times the CPU")
+    return figures
+
+
+def warm_up(*servers: Running) -> None:
+    """Until they have read and compiled what they will remember."""
+    for server in servers:
+        for name in PARTITIONS:
+            asyncio.run(published(server.port, Load(1, [a_request(name, 1, 0)], 0.5)))
+
+
+def told(what: str, server: Running, load: Load, batch: int, figures: Figures, *beside: Load) -> float:
+    """Measure, print, note, and give the requests per second. What goes on beside it is not counted."""
+
+    async def all_published() -> None:
+        await asyncio.gather(*(published(server.port, each) for each in (load, *beside)))
+
     before = server.cpu_seconds()
-    asyncio.run(published(server.port, load))
+    asyncio.run(all_published())
     cpu = (server.cpu_seconds() - before) / load.sent * 1e6
     took = sorted(load.took)
     rate = len(took) / load.seconds
     middle, worst = took[len(took) // 2] * 1000, took[len(took) * 99 // 100] * 1000
     print(
-        f"{what:8}{load.clients:3} clients, {batch:3} per batch: {rate:6.0f} requests/s, {rate * batch:7.0f} events/s,"
-        f" p50 {middle:6.2f} ms, p99 {worst:6.2f} ms, {cpu:5.0f} µs of CPU each"
+        f"{what:8}{load.name:7}{load.clients:3} clients, {batch:3} per batch: {rate:6.0f} requests/s,"
+        f" {rate * batch:7.0f} events/s, p50 {middle:6.2f} ms, p99 {worst:6.2f} ms, {cpu:5.0f} µs of CPU each"
     )
     name = f"http_{load.name}_{what.replace(' ', '_')}_{load.clients}_clients_{batch}_per_batch"
     figures |= {
@@ -395,7 +459,7 @@ def told(what: str, server: Running, load: Load, batch: int, figures: Figures) -
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", choices=["cpu", "http", []], help="all of it unless told")
+    parser.add_argument("what", nargs="*", choices=["cpu", "http", "followed", []], help="all of it unless told")
     parser.add_argument("--quick", action="store_true", help="a tenth of the time, for a first look")
     parser.add_argument("--json", type=Path, help="where to write the figures")
     options = parser.parse_args()
@@ -405,6 +469,9 @@ def main() -> None:
         figures |= measure_cpu(seconds)
     if "http" in (options.what or ["http"]):
         figures |= measure_http(seconds)
+    if "followed" in (options.what or ["followed"]):
+        figures |= measure_followed(seconds)
+    print(f"Load average: {', '.join(f'{each:.1f}' for each in os.getloadavg())}, {os.cpu_count()} cores")
     if options.json:
         options.json.write_text(json.dumps(figures, indent=2) + "\n")
 

@@ -1,17 +1,19 @@
 """What do several processes bring? A broker of one process against brokers of several, in alternating rounds.
 
-    python benchmarks/workers.py [--workers 2,4] [--seconds S] [--rounds N]
+    python benchmarks/workers.py [--workers 2,4] [--seconds S] [--rounds N] [--json FILE]
 
 Each is the program itself, with its data file, on loopback. Beside requests a second stands the CPU time of each of
 its processes for a request: on a machine with enough cores, the process that takes longest bounds the rate, so
-`bound` says how many requests a second there would be if each process had a core of its own. The medians of the rounds
-are printed. On a machine with few cores only the CPU times count, and the load average is printed with them.
+`bound` says how many requests a second there would be if each process had a core of its own, and `growth` how much of
+the rate of one process each further one brings by that. The medians of the rounds are printed. On a machine with few
+cores only the CPU times count, and the load average is printed with them.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import os
 import re
 import statistics
@@ -88,8 +90,12 @@ def main() -> None:
     parser.add_argument("--workers", default="2", help="numbers of workers to hold against one process")
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path, help="where to write the figures")
     options = parser.parse_args()
-    print("| a batch, clients, workers | requests/s | of one | p50, p99 ms | µs: first process, workers | bound |")
+    figures: dict[str, float] = {}
+    print(
+        "| a batch, clients, workers | requests/s | of one | p50, p99 ms | µs: first process, workers | bound, growth |"
+    )
     print("|---|---|---|---|---|---|")
     with ExitStack() as stack:
         brokers = [stack.enter_context(running(each)) for each in (1, *map(int, options.workers.split(",")))]
@@ -107,12 +113,18 @@ def main() -> None:
                     rate, p50, p99, first, others, busiest = (
                         statistics.median(getattr(each, name) for each in seen) for name in Figures.__struct_fields__
                     )
+                    of_one = statistics.median(b.busiest / a.busiest for a, b in zip(seen, rounds[0], strict=True))
+                    growth = (of_one - 1) / max(len(broker.processes) - 1, 1)
                     print(
                         f"| {batch}, {clients}, {broker.workers} | {rate:,.0f} | {ratio:.2f} | {p50:.1f}, {p99:.1f}"
-                        f" | {first:,.0f}, {others:,.0f} | {1e6 / busiest:,.0f} |",
+                        f" | {first:,.0f}, {others:,.0f} | {1e6 / busiest:,.0f}, {growth:.2f} |",
                         flush=True,
                     )
+                    name = f"{batch}_per_batch_{clients}_clients_{broker.workers}_workers"
+                    figures |= {f"{name}_of_one": ratio, f"{name}_growth": growth}
     print(f"Load average: {', '.join(f'{each:.1f}' for each in os.getloadavg())}, {os.cpu_count()} cores")
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,129 @@
+"""What was aimed at, and what was seen: one table of the figures that the other benchmarks have written.
+
+    python benchmarks/aims.py FOLDER
+
+reads FOLDER/publish.json, workers.json, stream.json, subscriptions.json and archive.json. Rates are what this machine
+can do; what stands beside a floor, a reference or another figure was measured in the same run.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+FILES = ("publish", "workers", "stream", "subscriptions", "archive")
+
+Figures = Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Aim:
+    """A figure by its name, or made of several, and what it should be at least or at most."""
+
+    about: str
+    value: str | Callable[[Figures], float]
+    least: float | None = None
+    most: float | None = None
+
+    def row(self, figures: Figures) -> str:
+        try:
+            seen = figures[self.value] if isinstance(self.value, str) else self.value(figures)
+        except KeyError:
+            return f"| {self.about} | not measured | {self.limit} | |"
+        is_met = (self.least is None or seen >= self.least) and (self.most is None or seen <= self.most)
+        return f"| {self.about} | {shown(seen)} | {self.limit} | {'yes' if is_met else 'no'} |"
+
+    @property
+    def limit(self) -> str:
+        return f"≥ {shown(self.least)}" if self.least is not None else f"≤ {shown(self.most or 0)}"
+
+
+def shown(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
+
+
+def publishing(batch: int, clients: int, name: str) -> str:
+    return f"publish.http_random_broker_{clients}_clients_{batch}_per_batch_{name}"
+
+
+def publishing_aims(batch: int, clients: int, events_per_second: float) -> list[Aim]:
+    rate = publishing(batch, clients, "requests_per_s")
+    about = f"publish, {batch} a batch, {clients} clients"
+    of_floor = f"publish.http_random_{clients}_clients_{batch}_per_batch_of_floor"
+    return [
+        Aim(f"{about}: events/s", lambda figures: figures[rate] * batch, least=events_per_second),
+        Aim(f"{about}: of the floor", of_floor, least=0.6),
+    ]
+
+
+def quotient(of: str, by: str, factor: float = 1.0) -> Callable[[Figures], float]:
+    return lambda figures: figures[of] / figures[by] * factor
+
+
+AIMS = [
+    *[aim for clients in (1, 8, 64) for aim in publishing_aims(100, clients, 130_000)],
+    Aim(
+        "publish, 100 a batch: 64 clients against 8",
+        quotient(publishing(100, 64, "requests_per_s"), publishing(100, 8, "requests_per_s")),
+        least=1.0,
+    ),
+    Aim(
+        "publish, 100 a batch, 64 clients: p99 in p50",
+        quotient(publishing(100, 64, "p99_ms"), publishing(100, 64, "p50_ms")),
+        most=3.0,
+    ),
+    *[aim for clients in (8, 64) for aim in publishing_aims(1, clients, 9_000)],
+    Aim(
+        "publish, 1 a batch, at half load: p99, ms",
+        "publish.http_random_at_half_64_clients_1_per_batch_p99_ms",
+        most=5.0,
+    ),
+    Aim(
+        "CPU of the server, 100 a batch, 8 clients: µs an event",
+        lambda figures: figures[publishing(100, 8, "cpu_us")] / 100,
+        most=12.0,
+    ),
+    Aim("CPU of the server, 1 a batch, 8 clients: µs a request", publishing(1, 8, "cpu_us"), most=160.0),
+    Aim(
+        "hash over eight partitions, 100 a batch, 8 clients: of one partition",
+        "publish.http_hash_8_clients_100_per_batch_of_random",
+        least=0.7,
+    ),
+    Aim("one stream: of the floor", "stream.throughput_1_of_floor", least=0.6),
+    Aim("100 streams: of the floor", "stream.throughput_100_of_floor", least=0.8),
+    Aim(
+        "subscription, a commit for each batch of 100: events/s",
+        "subscriptions.consume_1_each_batch_committed_events_s",
+        least=100_000,
+    ),
+    Aim("commits one after the other: p99, ms", "subscriptions.commits_1_p99_ms", most=4.0),
+    Aim("replay from the archive: of the hot log", "archive.replay_archive_of_hot", least=0.8),
+    *[
+        Aim(
+            f"publish, {batch} a batch, {workers} workers: what each further core brings, by CPU time",
+            f"workers.{batch}_per_batch_64_clients_{workers}_workers_growth",
+            least=0.7,
+        )
+        for batch in (1, 100)
+        for workers in (2, 4, 8)
+    ],
+    Aim("publish with the archive on: of without", "archive.publish_of_without_archive", least=0.9),
+    Aim("publish while 1,000 streams follow: of without", "publish.followed_of_alone", least=0.9),
+    Aim("idle stream: KiB", "stream.idle_kb_per_stream", most=12.0),
+]
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    written = [(name, folder / f"{name}.json") for name in FILES if (folder / f"{name}.json").exists()]
+    figures = {f"{name}.{key}": value for name, path in written for key, value in json.loads(path.read_text()).items()}
+    print("| | seen | aim | met |\n|---|---|---|---|")
+    for aim in AIMS:
+        print(aim.row(figures))
+
+
+if __name__ == "__main__":
+    main()
