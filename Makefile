@@ -56,7 +56,7 @@ run: $(VENV)/.test $(NODE)/.test $(BIN)/nakadi $(CONSOLE)/.run
 	@exec $(BIN)/python -m infra.laptop --port $(PORT) $(if $(STRICT),--strict) $(ARGS)
 else ifeq ($(ENGINE),kafka)
 run: $(VENV)/.run $(VENV)/.kafka $(if $(KAFKA),,$(KAFKA_JARS)/.jars) $(BIN)/nakadi $(CONSOLE)/.run
-	@KAFKA=$(KAFKA) exec $(BIN)/python -m infra.laptop.kafka_local --port $(PORT) --data $(DATA) $(ARGS)
+	@KAFKA=$(KAFKA) exec $(BIN)/python -m infra.laptop.kafka_local --port $(PORT) --data $(DATA) $(if $(WORKERS),--workers $(WORKERS)) $(ARGS)
 else ifneq ($(filter-out embedded,$(ENGINE)),)
 run:
 	@echo 'ENGINE=$(ENGINE) is not known: it is embedded, which is the default, kafka, or aws-local' >&2; exit 2

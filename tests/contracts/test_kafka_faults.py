@@ -145,7 +145,7 @@ class TestOneServer:
                     assert outcome(lambda: log.append("gone", {0: [a_record("c")]})) is UnknownTopic
                 load.goes_on()
                 load.figures()
-            record_property("appends to the deleted topic", f"{len(answers) - 1} refused, unknown after {known:.1f} s")
+            record_property("figures", f"of the deleted topic: refused {len(answers) - 1}, unknown after {known:.1f} s")
         lines = [each.getMessage() for each in caplog.records if "gone" in each.getMessage()]
         assert not [each for each in caplog.records if each.exc_info]
         assert len(lines) == len(set(lines))

@@ -21,7 +21,7 @@ from tests.support.patience import PATIENCE
 from tests.support.storages import STORAGES
 from tests.support.tokens import Issuer
 
-ENGINES = ("memory", "sqlite", "aws-local", "two-workers", *(["kafka"] if KAFKA else []))
+ENGINES = ("memory", "sqlite", "aws-local", "two-workers", *(["kafka", "kafka-two-workers"] if KAFKA else []))
 
 Running = Broker | OnALaptop | workers.Program
 
@@ -32,8 +32,9 @@ def running(request, tmp_path_factory) -> Iterator[Running]:
     if request.param == "aws-local":
         yield from on_a_laptop(request.getfixturevalue("laptop"), authorizes=False, settings=OPEN)
         return
-    if request.param == "two-workers":
-        with workers.served(tmp_path_factory.mktemp("workers")) as program:
+    if request.param.endswith("two-workers"):
+        log = {"NAKADI_EVENT_LOG": kafka.url()} if request.param.startswith("kafka") else {}
+        with workers.served(tmp_path_factory.mktemp("workers"), log) as program:
             yield program
         return
     with Broker(**engine_settings(request.param, tmp_path_factory.mktemp("data"))) as broker:

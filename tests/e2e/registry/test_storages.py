@@ -32,7 +32,9 @@ def test_there_is_a_storage_from_the_start(api, running, request):
 
     assert [each["id"] for each in listed] == sorted(each["id"] for each in listed)
     kind = "kinesis" if isinstance(running, OnALaptop) else request.node.callspec.params["running"]
-    kind = {"memory": "embedded", "sqlite": "embedded", "two-workers": "embedded"}.get(kind, kind)
+    kind = {"memory": "embedded", "sqlite": "embedded", "two-workers": "embedded", "kafka-two-workers": "kafka"}.get(
+        kind, kind
+    )
     assert {"id": "default", "storage_type": kind, f"{kind}_configuration": {}, "default": True} in listed
 
 

@@ -31,7 +31,8 @@ def test_a_number_of_workers_that_makes_no_sense(workers):
     [
         {},
         {"registry": FILE},
-        {"registry": FILE, "event_log": "kafka://broker:9092"},
+        {"registry": FILE, "event_log": "kinesis://stream"},
+        {"event_log": "kafka://broker:9092"},
         {"registry": FILE, "event_log": FILE, "coordination": "memory:"},
     ],
 )
@@ -40,5 +41,7 @@ def test_several_workers_need_a_data_file(stores):
         check_workers(Settings(**stores, workers=2))
 
 
-def test_a_data_file_is_enough():
-    check_workers(Settings(registry=FILE, event_log=FILE, workers=2))
+@pytest.mark.parametrize("event_log", [FILE, "kafka://broker:9092"])
+def test_a_data_file_is_enough(event_log):
+    """Events may be in Kafka, of which each worker is a client."""
+    check_workers(Settings(registry=FILE, event_log=event_log, workers=2))

@@ -179,7 +179,7 @@ def log_dependencies(
         index=partial(open_log_index, settings.log_index_url),
         archive=partial(open_archive_if_set, settings.archive),
         directory=partial(_topic_directory, registry, clock),
-        tiers=partial(_archive_policy, settings, elsewhere=committer is not None),
+        tiers=partial(_archive_policy, settings, elsewhere=committer is not None and _is_embedded(settings.event_log)),
         watch=watch if one_store else None,
         metrics=metrics,
         committer=committer,
@@ -203,6 +203,11 @@ def _archive_policy(settings: Settings, *, elsewhere: bool) -> ArchivePolicy:
         unreferenced_grace=max(settings.archive_grace_seconds, MIN_ARCHIVE_GRACE),
         archived_elsewhere=elsewhere or settings.archiver == "function",
     )
+
+
+def _is_embedded(event_log_url: str) -> bool:
+    """Whether one process of the broker commits for all, and so knows what is to be archived."""
+    return _storage_type(event_log_url) is StorageType.EMBEDDED
 
 
 def _storage_type(event_log_url: str) -> StorageType:

@@ -182,7 +182,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     # Processes
     workers: int = 1
     """How many processes answer requests in `python -m nakadi.local`, which `make run WORKERS=…` sets. With more than
-    one, which needs the embedded engine, one more process accepts connections, commits all events and does the
+    one, which needs a data file, one more process accepts connections, commits all events of that file and does the
     housekeeping ([operations](operations.md#several-processes)). The workers share
     `NAKADI_MAX_REQUEST_MEMORY_BYTES` in equal parts."""
 

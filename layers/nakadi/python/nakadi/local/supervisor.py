@@ -1,7 +1,8 @@
 """The supervisor of a broker of several processes: it accepts connections, and commits for all.
 
 Workers answer requests. Each gets connections through a socket, in turn: the one that has fewest gets the next. Their
-appends arrive here and share commits, and what a broker does once, such as archiving and housekeeping, is done here.
+appends to the data file arrive here and share commits, and what a broker does once, such as archiving that file and
+housekeeping, is done here.
 A worker that dies is started again; connections wait meanwhile, or go to others. When the supervisor dies, so do they.
 """
 
@@ -37,6 +38,9 @@ from nakadi.ports.clock import SystemClock
 
 log = logging.getLogger(__name__)
 
+KAFKA = "kafka:"
+"""A log of which each worker is a client of its own: nothing of it passes through the supervisor."""
+
 MOST_WORKERS = 64
 WORKERS_FAILED = 1
 """The exit code when workers end again and again."""
@@ -50,9 +54,12 @@ def check_workers(settings: Settings) -> None:
     """Raise `BadSetting` unless a broker with these settings can have several processes."""
     if not 1 <= settings.workers <= MOST_WORKERS:
         raise BadSetting(f"NAKADI_WORKERS is {settings.workers}, and has to be from 1 to {MOST_WORKERS}.")
-    stores = (settings.registry, settings.event_log, settings.coordination or settings.registry)
-    if not all(each.startswith(SCHEME) for each in stores):
-        raise BadSetting(f"{settings.workers} workers need the embedded engine: everything has to be in a data file.")
+    stores = (settings.registry, settings.coordination or settings.registry)
+    if not all(each.startswith(SCHEME) for each in stores) or not settings.event_log.startswith((SCHEME, KAFKA)):
+        raise BadSetting(
+            f"{settings.workers} workers need the embedded engine: everything has to be in a data file. "
+            "Only events may be in Kafka."
+        )
     if not hasattr(socket, "send_fds"):
         raise BadSetting("Several workers need a system on which sockets can be handed to other processes.")
 

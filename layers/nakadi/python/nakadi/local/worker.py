@@ -185,6 +185,7 @@ def _run(options: argparse.Namespace, signals: SignalHandler) -> None:
     with (
         ShutdownDeadline(GRACE_SECONDS) as grace,
         contextlib.closing(connections),
+        contextlib.closing(appends),  # which only a log in the data file uses
         contextlib.closing(open_broker(settings, counter=counter, committer=appends)) as broker,
         contextlib.closing(WorkerFigures(figures, broker.metrics, settings.max_metric_names)) as gathered,
         asyncio.Runner(loop_factory=new_event_loop) as runner,
