@@ -62,6 +62,11 @@ def test_duckdb(data):
     assert "sold" in shown
 
 
+def test_pyiceberg(data):
+    """The example for pyiceberg shows where the orders came from."""
+    assert "'country': 'DK'" in pasted("pyiceberg", data)
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands(command):
     """Every command for a job on the page has arguments that the job takes."""

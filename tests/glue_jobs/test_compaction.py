@@ -13,6 +13,7 @@ from nakadi_jobs import compaction, reading
 from nakadi_jobs.event_type_tables import events_table
 from nakadi_jobs.tables import ChangedMeanwhile
 from tests.support.jobs import ORDERS, STORED_AT, order
+from tests.support.table_readers import assert_read_alike
 
 
 def test_events_become_rows(jobs, data):
@@ -76,8 +77,9 @@ def test_the_schema_grows(jobs, data):
     assert jobs.rows("order_placed", *wanted) == [("x", None, None), ("1", 2, '{"a":1,"b":{"c":2}}'), (None, 3, None)]
 
 
-def test_a_property_with_another_type_has_another_column(jobs, data):
-    """Integers that become numbers, and then texts, are in columns of their types, and nothing is a misfit."""
+def test_a_property_with_another_type_has_another_column(jobs, data, tables):
+    """Integers that become numbers, and then texts, are in columns of their types, and nothing is a misfit; other
+    engines see in old files what Spark sees there."""
     orders = data.event_type("order.placed", schema={"properties": {"a": {"type": "integer"}}})
     data.archived(orders, [{"a": 1}])
     jobs.compacted()
@@ -98,6 +100,7 @@ def test_a_property_with_another_type_has_another_column(jobs, data):
         (None, None, "x", '{"a":"x"}'),
         (None, None, None, None),
     ]
+    assert len(assert_read_alike(jobs.table("order_placed"), tables / jobs.database / "order_placed")) == 6
 
 
 def test_compacted_event_types_have_a_second_table(jobs, data):

@@ -8,6 +8,7 @@ from nakadi_jobs.columns import BIGINT, BOOLEAN, DOUBLE, STRING, TIMESTAMP, Arra
 from nakadi_jobs.layout import USUAL, layout_for
 from tests.support.builders import an_event_type
 from tests.support.jobs import order
+from tests.support.table_readers import assert_read_alike
 
 COLUMNS = Struct(
     (
@@ -55,9 +56,9 @@ def test_columns_that_no_table_is_partitioned_by(text, reason):
         layout(partition_by=text)
 
 
-def test_a_table_is_partitioned_and_sorted_as_annotations_say(jobs, data, monkeypatch):
+def test_a_table_is_partitioned_and_sorted_as_annotations_say(jobs, data, tables, monkeypatch):
     """Annotations hold for what is written after them, also when small files are merged; files that are there stay
-    as they are. A wrong annotation is a warning, and the table goes on as it was."""
+    as they are, and every engine reads both. A wrong annotation is a warning, and the table goes on as it was."""
     orders = data.event_type("order.placed")
     data.archived(orders, [order(1), order(2)])
     jobs.compacted()
@@ -85,6 +86,7 @@ def test_a_table_is_partitioned_and_sorted_as_annotations_say(jobs, data, monkey
     assert jobs.compacted().code == 0
     assert jobs.rows("order_placed") == [(0, offset) for offset in range(24)]
     assert [rows for _, spec, rows in files(jobs) if spec == 0] == [1, 2]
+    assert len(assert_read_alike(jobs.table("order_placed"), tables / jobs.database / "order_placed")) == 24
 
 
 DESCENDING = "in descending order"

@@ -1,0 +1,62 @@
+"""Readers of tables that are not Spark: DuckDB, and pyiceberg, which is written in Python. They see what Spark sees."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import duckdb
+from pyiceberg.table import StaticTable
+from pyspark.sql import DataFrame, Row
+
+Rows = list[dict[str, Any]]
+
+
+def by_spark(table: DataFrame) -> Rows:
+    """Rows as dictionaries; moments have a time zone."""
+    return [_plain(row) for row in table.collect()]
+
+
+def by_duckdb(folder: Path) -> Rows:
+    with duckdb.connect() as database:
+        for name in ("avro", "iceberg"):
+            [extension] = files(f"duckdb_extension_{name}").joinpath("extensions").glob(f"*/{name}.duckdb_extension*")
+            database.load_extension(str(extension))
+        found = database.sql(f"SELECT * FROM iceberg_scan('{folder}')")
+        return [_plain(dict(zip(found.columns, row, strict=True))) for row in found.fetchall()]
+
+
+def by_pyiceberg(folder: Path) -> Rows:
+    found = StaticTable.from_metadata(str(folder)).scan().to_arrow()
+    return [_plain(row) for row in found.to_pylist(maps_as_pydicts="strict")]
+
+
+def assert_read_alike(table: DataFrame, folder: Path) -> Rows:
+    """Return the rows of a table, the same by every reader, in the order of their places."""
+    rows = _in_order(by_spark(table))
+    for read in (by_duckdb, by_pyiceberg):
+        others = _in_order(read(folder))
+        assert others == rows, read.__name__
+        assert [list(row) for row in others] == [list(row) for row in rows], read.__name__
+    return rows
+
+
+def _in_order(rows: Rows) -> Rows:
+    places = ("nakadi_timeline", "nakadi_partition", "nakadi_offset")
+    return sorted(rows, key=lambda row: tuple(row[name] for name in places))
+
+
+def _plain(found: Any) -> Any:
+    match found:
+        case Row():
+            return {name: _plain(value) for name, value in found.asDict().items()}
+        case Mapping():
+            return {name: _plain(value) for name, value in found.items()}
+        case list():
+            return [_plain(each) for each in found]
+        case datetime():
+            return found.astimezone(UTC)
+    return found
