@@ -1,4 +1,5 @@
-"""Events of random shapes, published over changing schemas, and compared value by value with the tables of the jobs.
+"""Events of random shapes, published over changing schemas, and compared value by value with the tables of the jobs,
+as Spark, DuckDB and pyiceberg read them: all events, and what there is now under each key.
 
 python -m tests.support.published [WORLDS] [FIRST_SEED]
 """
@@ -9,13 +10,13 @@ import json
 import random
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing, redirect_stderr, redirect_stdout
 from datetime import UTC, datetime
 from decimal import Decimal
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import patch
 
 import httpx
@@ -27,13 +28,15 @@ from nakadi.event_types.repository import EventTypes
 from nakadi.local import Broker
 from nakadi.ports.clock import SystemClock
 from nakadi_jobs import compaction, statistics
-from nakadi_jobs.event_type_tables import table_name
+from nakadi_jobs.event_type_tables import LATEST, table_name
 from nakadi_jobs.session import open_spark
 from nakadi_jobs.tables import Change
 from tests.support.api import a_definition, created
 from tests.support.patience import PATIENCE, until
+from tests.support.table_readers import assert_read_alike
 
 NAMES = ("a", "b", "c")
+KEYS = ("k1", "k2", "k3", "k,4", "")
 EID = "00000000-0000-4000-8000-000000000001"
 
 NUMBERS = (
@@ -128,6 +131,14 @@ class Shapes:
         return self._drawn.choice(kinds[self._drawn.choice([named] if isinstance(named, str) else named)])
 
 
+class Published(NamedTuple):
+    """An event, or a tombstone, which has no text."""
+
+    text: str | None
+    key: str | None = None
+    deletes: bool = False
+
+
 class Killed(BaseException):
     """Raised in a job in place of a kill."""
 
@@ -138,13 +149,19 @@ class World:
     def __init__(self, seed: int, folder: Path, tables: Path) -> None:
         self._drawn = random.Random(seed)
         self._shapes = Shapes(self._drawn)
+        # By another generator, so that a seed has the same shapes with keys and without.
+        self._drawn_keys = random.Random(f"keys of {seed}")
         self._folder, self._file = folder, f"sqlite:///{folder / 'nakadi.db'}"
         self._database, self._tables = f"published_{folder.name}_{seed}".replace("-", "_"), tables
-        self._texts: list[str] = []
+        self._published: list[Published] = []
         self._category = self._drawn.choice(("undefined", "business", "data"))
         self._definition: dict[str, Any] = a_definition(category=self._category, compatibility_mode="none")
         if self._category != "undefined":
             self._definition["enrichment_strategies"] = ["metadata_enrichment"]
+        if self._category == "data":
+            self._definition |= {"partition_strategy": "hash", "partition_key_fields": ["key"]}
+        if self._category == "business":
+            self._definition["cleanup_policy"] = "compact"
 
     def run(self, rounds: int) -> None:
         """Publish and run jobs in turn, the last time to their end, and compare."""
@@ -159,42 +176,76 @@ class World:
                 self._wait_until_archived()
                 self._compact(kill=self._drawn.random() < 0.5)
         self._compact(kill=False)
-        rows = self._rows()
-        assert [row["nakadi_offset"] for row in rows.collect()] == list(range(len(self._texts)))
-        for row, text in zip(rows.collect(), self._texts, strict=True):
-            compare(row, text)
+        rows = self._compared(self._name, range(len(self._published)))
+        if self._category == "undefined":
+            assert not (self._folder_of(self._name + LATEST)).exists()
+        else:
+            latest = self._compared(self._name + LATEST, sorted(self._current_state().values()))
+            assert {row["nakadi_key"]: row["nakadi_offset"] for row in latest} == self._current_state()
+        assert [row["nakadi_key"] for row in rows] == [each.key for each in self._published]
         self._job(statistics.main)
         measured = self._table("nakadi__statistics").agg({"events": "sum"}).collect()
-        assert [tuple(row) for row in measured] == [(len(self._texts),)]
+        assert [tuple(row) for row in measured] == [(len(self._published),)]
+
+    def _compared(self, name: str, offsets: Iterable[int]) -> Sequence[Row]:
+        """Compare a table with what was published at some offsets, and return its rows."""
+        table = self._table(name).orderBy("nakadi_offset")
+        rows = table.collect()
+        assert [row["nakadi_offset"] for row in rows] == list(offsets)
+        for row in rows:
+            compare(row, self._published[row["nakadi_offset"]].text)
+        assert_read_alike(table, self._folder_of(name))
+        return rows
+
+    def _current_state(self) -> Mapping[str, int]:
+        """The offset of the newest event of each key, unless that took the key away."""
+        newest: dict[str, int] = {}
+        for offset, event in enumerate(self._published):
+            assert event.key is not None
+            newest[event.key] = offset
+        return {key: offset for key, offset in newest.items() if not self._published[offset].deletes}
 
     def _publish(self, api: httpx.Client, schema: Mapping[str, Any], *, first: bool) -> None:
+        if self._category == "data":
+            schema = {**schema, "properties": {**schema["properties"], "key": {"type": "string"}}}
         definition = self._definition | {"schema": {"type": "json_schema", "schema": json.dumps(schema)}}
         if first:
             created(api, definition)
         else:
             answer = api.put(f"/event-types/{definition['name']}", json=definition)
             assert answer.status_code == 200, answer.text
-        texts = [self._event(self._shapes.value(schema)) for _ in range(6)]
+        events = [self._event(self._shapes.value(schema)) for _ in range(6)]
+        self._send(api, "events", [event.text or "" for event in events])
+        self._published += events
+        if self._category == "business" and (keys := self._drawn_keys.sample(KEYS, self._drawn_keys.randrange(3))):
+            self._send(api, "deleted-events", [f"{{{_metadata(key)}}}" for key in keys])
+            self._published += [Published(None, key, deletes=True) for key in keys]
+
+    def _send(self, api: httpx.Client, to: str, texts: Sequence[str]) -> None:
         answer = api.post(
-            f"/event-types/{definition['name']}/events",
+            f"/event-types/{self._definition['name']}/{to}",
             content="[" + ",".join(texts) + "]",
             headers={"Content-Type": "application/json"},
         )
-        assert answer.status_code == 200, (schema, texts, answer.text)
-        self._texts += texts
+        assert answer.status_code == 200, (texts, answer.text)
 
-    def _event(self, payload: str) -> str:
-        metadata = f'"metadata":{{"eid":"{EID}","occurred_at":"2026-11-20T10:00:00Z"}}'
-        if self._category == "data":
-            return f'{{{metadata},"data_type":"thing","data_op":"C","data":{payload}}}'
+    def _event(self, payload: str) -> Published:
+        if self._category == "undefined":
+            return Published(payload)
+        key, separator = self._drawn_keys.choice(KEYS), "" if payload == "{}" else ","
         if self._category == "business":
-            return f"{{{metadata}{',' if payload != '{}' else ''}{payload[1:]}"
-        return payload
+            return Published(f"{{{_metadata(key)}{separator}{payload[1:]}", key)
+        operation = self._drawn_keys.choice("CUSD")
+        payload = f'{{"key":{json.dumps(key)}{separator}{payload[1:]}'
+        text = f'{{{_metadata()},"data_type":"thing","data_op":"{operation}","data":{payload}}}'
+        return Published(text, key, deletes=operation == "D")
 
     def _wait_until_archived(self) -> None:
         with closing(open_registry(self._file)) as registry, closing(open_log_index(self._file)) as index:
             topic = EventTypes(registry, Cache(SystemClock(), 1)).get(self._definition["name"]).timeline.topic
-            until(lambda: index.topic(topic) and index.heads([(topic, 0)])[topic, 0].counted.next >= len(self._texts))
+            until(
+                lambda: index.topic(topic) and index.heads([(topic, 0)])[topic, 0].counted.next >= len(self._published)
+            )
 
     def _compact(self, *, kill: bool) -> None:
         if not kill:
@@ -220,21 +271,37 @@ class World:
             code = main([*places, *work, *arguments])
         assert code == 0, told.getvalue()
 
-    def _rows(self) -> DataFrame:
-        return self._table(table_name(self._definition["name"])).orderBy("nakadi_offset")
+    @property
+    def _name(self) -> str:
+        """Of the table of all events."""
+        return table_name(self._definition["name"])
+
+    def _folder_of(self, name: str) -> Path:
+        return self._tables / self._database / name
 
     def _table(self, name: str) -> DataFrame:
         spark = open_spark("look", f"file://{self._tables}", "hadoop", "local[2]", "1g")
         return spark.table(f"nakadi.{self._database}.{name}")
 
 
+def _metadata(key: str | None = None) -> str:
+    metadata = {"eid": EID, "occurred_at": "2026-11-20T10:00:00Z"}
+    if key is not None:
+        metadata["partition_compaction_key"] = key
+    return f'"metadata":{json.dumps(metadata)}'
+
+
 # Comparing ------------------------------------------------------------------------------------------------------------
 
 
-def compare(row: Row, text: str) -> None:
+def compare(row: Row, text: str | None) -> None:
     """Raise `AssertionError` unless a row has what was published, in columns or in the text, and nothing else."""
-    published = _read(text)
     columns = {name: value for name, value in row.asDict().items() if not name.startswith("nakadi_")}
+    assert row["nakadi_tombstone"] is (text is None), (text, row)
+    if text is None:
+        assert (row["nakadi_event"], {*columns.values()}) == (None, {None}), row
+        return
+    published = _read(text)
     assert _agrees(Row(**columns), published), (text, row)
     if row["nakadi_event"] is None:
         assert _names(Row(**columns)) >= _names_published(published), (text, row)
