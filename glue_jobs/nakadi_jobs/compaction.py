@@ -34,6 +34,7 @@ from nakadi_jobs.event_type_tables import (
     latest_table,
     lay_out,
     prepare,
+    take_plain_name,
 )
 from nakadi_jobs.exact_values import MISFIT
 from nakadi_jobs.reading import Gathered, Reading
@@ -200,7 +201,7 @@ def _add_gathered(work: Workplace, gathered: Gathered, parts: Sequence[ArchiveRa
 
 def update_tables(work: Workplace, event_type: EventType) -> None:
     """Bring the tables of an event type up to date with the archive."""
-    events = events_table(work.spark, work.database, event_type)
+    events = take_plain_name(work.spark, work.database, event_type)
     if _is_idle(work, event_type, events):
         work.report.info(event_type.name, "nothing new")
         table_states.note_unchanged(work, event_type, events)

@@ -17,7 +17,7 @@ from nakadi_jobs.columns import Struct, columns_of, ddl, new_columns
 from nakadi_jobs.layout import BY_KEY, layout_for
 from nakadi_jobs.reports import in_a_line
 from nakadi_jobs.session import CATALOG
-from nakadi_jobs.tables import Table
+from nakadi_jobs.tables import PROGRESS, Table, columns_in
 from nakadi_jobs.transform import ORDER, PLACES
 
 EVENT_TYPE = "nakadi.event-type"
@@ -38,17 +38,77 @@ def table_name(event_type: str) -> str:
 
 
 def events_table(spark: SparkSession, database: str, event_type: EventType) -> Table:
-    """The table of all events. One that a deleted event type of the same name left behind is not touched.
-
-    A table that had to take another name for that reason keeps it when the older one is gone.
+    """The table of all events. One that a deleted event type of the same name left behind is not touched: until it is
+    gone, this has another name. Then `take_plain_name` moves it.
     """
-    plain = Table(spark, database, table_name(event_type.name))
-    named = Table(spark, database, f"{plain.name}_{event_type.id.replace('-', '')[:8]}")
+    plain, named = _both_names(spark, database, event_type)
     if named.exists():
+        return plain if _is_moved_to(plain, event_type) else named
+    return plain if _is_free_for(plain, event_type) else named
+
+
+def take_plain_name(spark: SparkSession, database: str, event_type: EventType) -> Table:
+    """Return the table of all events. If its name is not that of the event type, and this is free now, move the tables.
+
+    No catalog renames a table together with its folder, and some rename none: so rows are copied. The copy counts from
+    the commit on that brings it the progress too. A run that is killed before begins again; after it, old tables go.
+    """
+    plain, named = _both_names(spark, database, event_type)
+    latest = latest_table(named)
+    if not named.exists():
+        return plain if _is_free_for(plain, event_type) else named
+    if not (_is_free_for(plain, event_type) and _is_free_for(latest_table(plain), event_type)):
         return named
-    if not plain.exists() or plain.properties().get(EVENT_TYPE_ID) == event_type.id:
-        return plain
-    return named
+    if not _is_moved_to(plain, event_type):
+        # In this order: without the first table the copy of the second does not count.
+        if latest.exists():
+            _copy_newest(latest, latest_table(plain), event_type)
+        _copy_all(named, plain, event_type)
+    latest.drop()
+    named.drop()
+    return plain
+
+
+def _both_names(spark: SparkSession, database: str, event_type: EventType) -> tuple[Table, Table]:
+    """The table that is called as the event type, and the one that has the beginning of its id behind the name."""
+    plain = Table(spark, database, table_name(event_type.name))
+    return plain, Table(spark, database, f"{plain.name}_{event_type.id.replace('-', '')[:8]}")
+
+
+def _is_free_for(table: Table, event_type: EventType) -> bool:
+    return not table.exists() or table.properties().get(EVENT_TYPE_ID) == event_type.id
+
+
+def _is_moved_to(plain: Table, event_type: EventType) -> bool:
+    return plain.exists() and plain.properties().get(EVENT_TYPE_ID) == event_type.id and bool(plain.progress())
+
+
+def _copy_all(named: Table, plain: Table, event_type: EventType) -> None:
+    rows, progress = named.state()
+    prepare(plain, event_type, _own_columns(columns_in(rows)), by_day=True)
+    lay_out(plain, event_type)
+    if expired := named.properties().get(EXPIRED_BEFORE):
+        plain.set(EXPIRED_BEFORE, expired)
+    with plain.change() as change:
+        # Another run may have been faster, and may have added more since then.
+        if not plain.progress():
+            change.append(rows, progress)
+            change.publish()
+
+
+def _copy_newest(named: Table, plain: Table, event_type: EventType) -> None:
+    rows, progress = named.state()
+    prepare(plain, event_type, _own_columns(columns_in(rows)), by_day=False)
+    with plain.change() as change:
+        change.delete("true")
+        change.append(rows, None)
+        change.publish()
+    plain.set(PROGRESS, progress)
+
+
+def _own_columns(columns: Struct) -> Struct:
+    places = {name for name, _, _ in PLACES}
+    return Struct(tuple(field for field in columns.fields if field.name not in places))
 
 
 def tables_of(spark: SparkSession, database: str, event_type: EventType) -> Sequence[Table]:

@@ -25,7 +25,7 @@ def note_batch(
     """
     waited = max(0.0, work.clock.now().timestamp() - min(part.since for part in batch) / 1e6)
     work.report.greatest("latency_seconds", event_type.name, round(waited, 3))
-    known = None if is_new else _known(work, event_type, table)
+    known = None if is_new else _known(work, event_type)
     _write(work, event_type, table, misfits + (known.misfits if known else 0), waited)
 
 
@@ -33,8 +33,8 @@ def note_unchanged(work: Workplace, event_type: EventType, table: Table) -> None
     """Write down what a table has, unless that is known already: an earlier run may have been killed before it did."""
     if not (text := table.progress()):
         return
-    known = _known(work, event_type, table)
-    if known is None or known.following != Progress.read(text).following:
+    known = _known(work, event_type)
+    if known is None or known.table != table.name or known.following != Progress.read(text).following:
         _write(work, event_type, table, known.misfits if known else 0, known.latency if known else None)
 
 
@@ -68,11 +68,10 @@ def forget_deleted(work: Workplace) -> None:
             work.registry.write(RemoveDocument(TABLES_KIND, document.key))
 
 
-def _known(work: Workplace, event_type: EventType, table: Table) -> TableState | None:
-    """The state that is known of this table; an event type that got another table has none yet."""
+def _known(work: Workplace, event_type: EventType) -> TableState | None:
+    """The state that is known, which is also that of a table which was moved to another name."""
     document = work.registry.get(TABLES_KIND, event_type.id)
-    state = None if document is None else table_state_of(document.body)
-    return state if state is not None and state.table == table.name else None
+    return None if document is None else table_state_of(document.body)
 
 
 def _write(work: Workplace, event_type: EventType, table: Table, misfits: int, waited: float | None) -> None:

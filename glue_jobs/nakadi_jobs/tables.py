@@ -83,9 +83,7 @@ class Table(msgspec.Struct, frozen=True):
 
     def columns(self) -> Struct:
         """The columns that are there. Of one of texts it is not known what the texts are."""
-        found = _kind(self.rows().schema)
-        assert isinstance(found, Struct)
-        return found
+        return columns_in(self.rows())
 
     def summary(self) -> Mapping[str, str]:
         """What Iceberg counts: records, files and bytes."""
@@ -94,7 +92,16 @@ class Table(msgspec.Struct, frozen=True):
 
     def progress(self) -> str:
         """Return the progress that the last run stored; an empty text if there was none."""
+        return self._progress_of(self._java())
+
+    def state(self) -> tuple[DataFrame, str]:
+        """Return the rows and the progress of one moment, whatever other runs change meanwhile."""
         java = self._java()
+        progress = self._progress_of(java)
+        snapshot = java.currentSnapshot().snapshotId()
+        return self.spark.sql(f"SELECT * FROM {self.path} VERSION AS OF {snapshot}"), progress  # noqa: S608  # a number
+
+    def _progress_of(self, java: Any) -> str:
         snapshot = java.currentSnapshot()
         while snapshot is not None:
             summary = dict(snapshot.summary())
@@ -350,10 +357,12 @@ class Change(msgspec.Struct):
     def path(self) -> str:
         return f"{CATALOG}.`{self.table.database}`.`{self.table.name}`.`branch_{self.branch}`"
 
-    def append(self, rows: DataFrame, progress: str) -> int:
-        """Write rows, and how far the table is with them; how many there were."""
+    def append(self, rows: DataFrame, progress: str | None) -> int:
+        """Write rows, and how far the table is with them, unless that is stored elsewhere; how many there were."""
         writer = rows.writeTo(self.path).option("fanout-enabled", "true")
-        writer.option(f"snapshot-property.{PROGRESS}", progress).append()
+        if progress is not None:
+            writer = writer.option(f"snapshot-property.{PROGRESS}", progress)
+        writer.append()
         snapshot = self.table._java().snapshot(self.branch)  # noqa: SLF001  # the two are one
         return int(dict(snapshot.summary()).get("added-records", "0"))
 
@@ -389,6 +398,12 @@ _CONFLICTS = (
     # An erasure removes the branches of all runs.
     "Ref does not exist",
 )
+
+
+def columns_in(rows: DataFrame) -> Struct:
+    found = _kind(rows.schema)
+    assert isinstance(found, Struct)
+    return found
 
 
 def _kind(found: DataType) -> Kind:

@@ -3,7 +3,7 @@
 import gzip
 import json
 import zlib
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime, timedelta
 
 import duckdb
@@ -11,15 +11,16 @@ import pytest
 
 from nakadi.app.engines import open_registry
 from nakadi.engines.archive import objects
+from nakadi.event_types.documents import TABLES_KIND, table_state_of
 from nakadi.event_types.storages import STORAGES_KIND
 from nakadi.event_types.tables import PARTITION_BY, RETENTION_ANNOTATION, SORT_BY
 from nakadi.model.event_type import Category, CleanupPolicy
 from nakadi.ports.registry import ABSENT_REVISION, PutDocument
 from nakadi_jobs import leftovers
 from nakadi_jobs.archive_ranges import NOTHING_READ, unread_parts
-from nakadi_jobs.event_type_tables import events_table
+from nakadi_jobs.event_type_tables import EVENT_TYPE_ID, EXPIRED_BEFORE, events_table
 from nakadi_jobs.retention import STILL_THERE, what_logs_keep
-from nakadi_jobs.tables import Table
+from nakadi_jobs.tables import Change, Table
 from tests.support.builders import a_timeline, an_event_type
 from tests.support.dynamodb_service import CREDENTIALS, PREFIX, a_bucket
 from tests.support.jobs import DataFolder, Jobs, order
@@ -71,8 +72,76 @@ def test_deleted_event_types(jobs, data):
     assert jobs.names() == [name]
 
 
+class Killed(BaseException):
+    """Raised in a job in place of a kill."""
+
+
+def test_a_table_takes_the_name_of_its_event_type_once_that_is_free(jobs, data, monkeypatch):
+    """The tables of an event type that was made again are found under its name when those of the deleted one are gone,
+    with all that they had and what came since; also when the move is cut short again and again."""
+    annotations = {PARTITION_BY: "bucket(2, name)", RETENTION_ANNOTATION: "7 days"}
+    definition = {
+        "schema": {"properties": {"name": {"type": "string"}}},
+        "category": Category.BUSINESS,
+        "cleanup_policy": CleanupPolicy.COMPACT,
+        "annotations": annotations,
+    }
+
+    def published(event_type, *names, ago=timedelta(minutes=2)):
+        events = [None if name is None else {"metadata": {"eid": "e"}, "name": name} for name in names]
+        data.archived(event_type, events, keys=[(name or "A")[0] for name in names], at=NOW - ago)
+
+    published(data.event_type("customer.changed", **definition), "Gone", "Away")
+    jobs.compacted()
+    data.delete("customer.changed")
+    customers = data.event_type("customer.changed", **definition)
+    published(customers, "Old", ago=timedelta(days=30))
+    published(customers, "Ann", "Bob")
+    published(customers, None, "Cid")
+    published(customers, "Bob 2", ago=timedelta(minutes=1))
+    jobs.compacted()
+    named = events_table(jobs.spark(), jobs.database, customers).name
+    assert jobs.drop_before("--grace-hours", "0").code == 0
+    assert sorted(jobs.names()) == [named, f"{named}__latest"]
+
+    # Before the copy of the first table counts, and when it does and the old second table is gone.
+    for number, (owner, what, before) in enumerate([(Change, "publish", 1), (Table, "drop", 1)]):
+        with monkeypatch.context() as patched, suppress(Killed):
+            patched.setattr(owner, what, killed_after(before, getattr(owner, what)))
+            jobs.compacted()
+            raise AssertionError("it was not killed")
+        assert named in jobs.names()
+        published(customers, f"Dan {number}", ago=timedelta(seconds=30 - number))
+    assert jobs.compacted().code == 0
+
+    assert sorted(jobs.names()) == ["customer_changed", "customer_changed__latest"]
+    expected = [(1, "Ann"), (2, "Bob"), (3, None), (4, "Cid"), (5, "Bob 2"), (6, "Dan 0"), (7, "Dan 1")]
+    assert jobs.rows("customer_changed", "nakadi_offset", "name") == expected
+    newest = [(0, "Old"), (4, "Cid"), (5, "Bob 2"), (7, "Dan 1")]
+    assert jobs.rows("customer_changed__latest", "nakadi_offset", "name") == newest
+    table = events_table(jobs.spark(), jobs.database, customers)
+    assert table.properties()[EVENT_TYPE_ID] == customers.id
+    assert EXPIRED_BEFORE in table.properties()
+    assert "name_bucket_2" in jobs.spark().table(f"{table.path}.files").select("partition.*").columns
+    [state] = data.registry.list(TABLES_KIND)
+    assert table_state_of(state.body).table == "customer_changed"
+    assert jobs.spark_jobs(jobs.compacted) == 0
+
+
+def killed_after(calls, plain):
+    """A method that cannot be called more often."""
+    left = iter(range(calls))
+
+    def called(*arguments):
+        if next(left, None) is None:
+            raise Killed
+        return plain(*arguments)
+
+    return called
+
+
 def test_an_event_type_that_was_made_again_has_one_table(jobs, data):
-    """Its table keeps its name when that of the deleted one is gone, and an erasure finds the events of both."""
+    """An erasure finds the events of the deleted one and its own, whatever its table is called at that time."""
     gone = data.event_type("order.placed")
     data.archived(gone, [order(1), order(2)])
     jobs.compacted()
@@ -89,8 +158,10 @@ def test_an_event_type_that_was_made_again_has_one_table(jobs, data):
     jobs.drop_before("--grace-hours", "0")
     data.archived(again, [order(4)], at=NOW - timedelta(minutes=1))
     jobs.compacted()
-    assert jobs.names() == [name]
-    assert jobs.rows(name) == [(0, 1), (0, 2)]
+    assert jobs.names() == ["order_placed"]
+    assert jobs.rows("order_placed") == [(0, 1), (0, 2)]
+    assert jobs.drop_before(*erasure[:-1], "c-3").code == 0
+    assert jobs.rows("order_placed") == [(0, 2)]
 
 
 def test_many_small_segments_become_one(jobs, data):
