@@ -122,30 +122,34 @@ class TestOneServer:
         from nakadi.engines.kafka.client import Address  # noqa: PLC0415  # installed where these tests run
         from nakadi.engines.kafka.cluster import Cluster  # noqa: PLC0415  # as above
 
+        def delete_and_find_unknown(topic):
+            log.create_topic(topic, 1)
+            log.append(topic, {0: [a_record("a")]})
+            log.read(topic, 0, 1)
+            cluster = Cluster(Address.parse(f"kafka://{server.address}"))
+            cluster.delete_topic(topic)
+            cluster.close()
+            begun, answers = time.monotonic(), []
+
+            def append_is_unknown():
+                answers.append(outcome(lambda: log.append(topic, {0: [a_record("b")]})))
+                return answers[-1] is UnknownTopic
+
+            until(append_is_unknown)
+            known = time.monotonic() - begun
+            until(lambda: outcome(lambda: log.read(topic, 0, 1, wait=0.1)) is UnknownTopic)
+            assert all(isinstance(answer[0], Refused) for answer in answers[:-1])
+            for _ in range(20):
+                assert outcome(lambda: log.append(topic, {0: [a_record("c")]})) is UnknownTopic
+            record_property("figures", f"{topic}: refused {len(answers) - 1}, unknown after {known:.1f} s")
+
         with kafka.a_server(tmp_path) as server, opened([server], timeout) as log:
             log.create_topic("t", 1)
-            log.create_topic("gone", 1)
-            log.append("gone", {0: [a_record("a")]})
-            log.read("gone", 0, 1)
+            delete_and_find_unknown("gone-in-silence")
             with Load(log, record_property) as load:
-                cluster = Cluster(Address.parse(f"kafka://{server.address}"))
-                cluster.delete_topic("gone")
-                cluster.close()
-                begun, answers = time.monotonic(), []
-
-                def append_is_unknown():
-                    answers.append(outcome(lambda: log.append("gone", {0: [a_record("b")]})))
-                    return answers[-1] is UnknownTopic
-
-                until(append_is_unknown)
-                known = time.monotonic() - begun
-                until(lambda: outcome(lambda: log.read("gone", 0, 1, wait=0.1)) is UnknownTopic)
-                assert all(isinstance(answer[0], Refused) for answer in answers[:-1])
-                for _ in range(20):
-                    assert outcome(lambda: log.append("gone", {0: [a_record("c")]})) is UnknownTopic
+                delete_and_find_unknown("gone-under-load")
                 load.goes_on()
                 load.figures()
-            record_property("figures", f"of the deleted topic: refused {len(answers) - 1}, unknown after {known:.1f} s")
         lines = [each.getMessage() for each in caplog.records if "gone" in each.getMessage()]
         assert not [each for each in caplog.records if each.exc_info]
         assert len(lines) == len(set(lines))

@@ -263,6 +263,10 @@ class _ProducerThread:
             for batch in batches:
                 try:
                     self._produce(batch)
+                except KafkaException as error:
+                    # What the library knows beforehand, as that there is no such topic. The caller logs outcomes.
+                    batch.failure = batch.failure or _as_kafka_error(error)
+                    batch.complete(batch.failure)
                 except Exception as error:  # noqa: BLE001  # the thread goes on with other partitions
                     _log.exception("Append to Kafka failed: %s/%s", *batch.partition)
                     batch.failure = batch.failure or _as_kafka_error(error)
