@@ -206,9 +206,11 @@ class World:
         return {key: offset for key, offset in newest.items() if not self._published[offset].deletes}
 
     def _publish(self, api: httpx.Client, schema: Mapping[str, Any], *, first: bool) -> None:
-        if self._category == "data":
-            schema = {**schema, "properties": {**schema["properties"], "key": {"type": "string"}}}
-        definition = self._definition | {"schema": {"type": "json_schema", "schema": json.dumps(schema)}}
+        has_key = (
+            {"properties": {**schema["properties"], "key": {"type": "string"}}} if self._category == "data" else {}
+        )
+        text = json.dumps({**schema, **has_key})
+        definition = self._definition | {"schema": {"type": "json_schema", "schema": text}}
         if first:
             created(api, definition)
         else:
