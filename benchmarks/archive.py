@@ -53,7 +53,7 @@ def serve(archive_after: int | None, ready: Any, stop: Any) -> None:
     from nakadi.app.settings import Settings  # noqa: PLC0415
     from nakadi.engines.archive.archiver import trim_hot_log  # noqa: PLC0415
     from nakadi.engines.archive.reading import SegmentCache  # noqa: PLC0415
-    from nakadi.http.application import Application, Route, no_authentication  # noqa: PLC0415
+    from nakadi.http.application import Application, Route  # noqa: PLC0415
     from nakadi.http.message import Request, Response  # noqa: PLC0415
     from nakadi.http.server import tune_interpreter  # noqa: PLC0415
     from nakadi.local.broker import Serving  # noqa: PLC0415
@@ -82,7 +82,7 @@ def serve(archive_after: int | None, ready: Any, stop: Any) -> None:
             return Response(body=json.dumps(told).encode(), headers={"content-type": "application/json"})
 
         route = Route(method="GET", template="/settle", handler=settle, operation="settle")
-        application = Application([*broker.application.router.routes, route], no_authentication)
+        application = Application([*broker.application.router.routes, route])
         tune_interpreter()
         with Serving(application) as serving:
             ready.send(serving.url)

@@ -36,7 +36,7 @@ from benchmarks.stream import connected, drain, raise_file_limit
 from nakadi.app.broker import BrokerServices, open_broker
 from nakadi.app.settings import Settings
 from nakadi.common.metrics import Metrics
-from nakadi.http.application import Application, Route, no_authentication
+from nakadi.http.application import Application, Route
 from nakadi.http.message import Request, Response, empty_response
 from nakadi.http.server import Server, new_event_loop, open_listening_socket, tune_interpreter
 from nakadi.model.authorization import UNAUTHENTICATED
@@ -255,7 +255,7 @@ def serve_floor(listening: socket.socket, _folder: str) -> None:
 
     template = "/event-types/{name}/events"
     route = Route(method="POST", template=template, handler=answer, operation="publish_events", any_body=True)
-    serve(listening, Application([route], no_authentication))
+    serve(listening, Application([route]))
 
 
 def serve(listening: socket.socket, application: Application) -> None:

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from nakadi.app.broker import BrokerServices, open_broker
 from nakadi.app.settings import Settings
-from nakadi.http.application import Application, Route, no_authentication
+from nakadi.http.application import Application, Route
 from nakadi.http.message import empty_response
 from nakadi.local.broker import Serving
 from tests.support.builders import an_event_type
@@ -46,7 +46,7 @@ def main() -> None:
 
 def creating(engine: str, broker: BrokerServices) -> None:
     """Pairs of requests in turn, so that both meet the same machine."""
-    floor = Application([Route(method="POST", template="/", handler=_created, operation="floor")], no_authentication)
+    floor = Application([Route(method="POST", template="/", handler=_created, operation="floor")])
     with _client(broker.application) as ours, _client(floor) as theirs:
         took, floor_took = [], []
         for number in range(CREATIONS):

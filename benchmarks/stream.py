@@ -45,7 +45,7 @@ def serve(engine: str, ready: Any, stop: Any) -> None:
     """A broker, with one route more that writes a stream's bytes from memory."""
     from nakadi.app.broker import open_broker  # noqa: PLC0415  # the load generators do without
     from nakadi.app.settings import Settings  # noqa: PLC0415
-    from nakadi.http.application import Application, Route, no_authentication  # noqa: PLC0415
+    from nakadi.http.application import Application, Route  # noqa: PLC0415
     from nakadi.http.message import Outlet, Request, Response, StreamingResponse  # noqa: PLC0415
     from nakadi.http.server import tune_interpreter  # noqa: PLC0415
     from nakadi.local.broker import Serving  # noqa: PLC0415
@@ -78,7 +78,7 @@ def serve(engine: str, ready: Any, stop: Any) -> None:
 
         append_route = Route(method="GET", template="/append", handler=append, operation="append")
         floor_route = Route(method="GET", template="/floor", handler=floor, operation="floor")
-        application = Application([*broker.application.router.routes, floor_route, append_route], no_authentication)
+        application = Application([*broker.application.router.routes, floor_route, append_route])
         tune_interpreter()
         with Serving(application) as serving:
             ready.send(serving.url)

@@ -23,6 +23,7 @@ import sys
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -233,89 +234,127 @@ EVENT_TYPE = {
 }
 
 
-def walks() -> dict[str, Counted]:  # noqa: PLR0915  # one after the other, on one broker
+def walks() -> dict[str, Counted]:
     """Publish one event; publish one and wait until a stream of a subscription has it; commit its cursor. Publications
     and commits are counted over HTTP as well."""
     steps = Steps()
-    from nakadi.app.broker import open_broker  # noqa: PLC0415  # its threads are to be counted from their start
-    from nakadi.app.settings import Settings  # noqa: PLC0415
-    from nakadi.event_types.system_event_types import ACCESS_LOG, BATCH_PUBLISHED  # noqa: PLC0415
-    from nakadi.http.message import Request, Response  # noqa: PLC0415
-    from nakadi.local.broker import Serving  # noqa: PLC0415
+    walked = WalkedBroker()
+    try:
+        consumed = _consuming_walks(steps, walked)
+        published = least(walked.without_figures, lambda: steps.of(walked.publish))
+        return {"publish": published, "publish over HTTP": _publishing_over_http(steps, walked), **consumed}
+    finally:
+        walked.broker.close()
+        steps.close()
 
-    broker = open_broker(Settings())
 
-    def ask(path: str, body: object, **headers: str) -> Response:
+class WalkedBroker:
+    """A broker in memory with an event type. Made behind `Steps`, so that all of its threads are counted."""
+
+    def __init__(self) -> None:
+        from nakadi.app.broker import open_broker  # noqa: PLC0415  # its threads are to be counted from their start
+        from nakadi.app.settings import Settings  # noqa: PLC0415
+
+        self.broker = open_broker(Settings())
+        self.ask("/event-types", EVENT_TYPE)
+        self.without_figures()
+
+    def ask(self, path: str, body: object, **headers: str) -> Any:
+        """Have a request answered in this thread. Returns what the answer says."""
+        from nakadi.http.message import Request, Response  # noqa: PLC0415
+
         sent = {"content-type": "application/json", **headers}
         request = Request(method="POST", path="", target=path, headers=sent, body=json.dumps(body).encode())
-        answer = broker.application.answer(request)
+        answer = self.broker.application.answer(request)
         assert isinstance(answer, Response), answer
         assert answer.status < 300, answer
-        return answer
+        return json.loads(answer.body or b"null")
 
-    def publish() -> None:
-        ask("/event-types/walk/events", [{"n": 1}])
+    def publish(self) -> None:
+        self.ask("/event-types/walk/events", [{"n": 1}])
 
-    ask("/event-types", EVENT_TYPE)
-
-    def without_figures() -> None:
+    def without_figures(self) -> None:
         """Publish until the broker has seen that no figures are wanted; for a second it does no more for them."""
-        while any(map(broker.figures.is_collecting, (BATCH_PUBLISHED, ACCESS_LOG))):
-            publish()
+        from nakadi.event_types.system_event_types import ACCESS_LOG, BATCH_PUBLISHED  # noqa: PLC0415
 
-    without_figures()
-    wanted = {"owning_application": "bench", "event_types": ["walk"], "read_from": "end"}
-    path = f"/subscriptions/{json.loads(ask('/subscriptions', wanted).body)['id']}"
-    parameters = {"batch_flush_timeout": 30, "max_uncommitted_events": 1000}
-    with (
-        Serving(broker.application) as serving,
-        httpx.stream("GET", f"{serving.url}{path}/events", params=parameters, timeout=60) as stream,
-    ):
-        stream_id = stream.headers["X-Nakadi-StreamId"]
-        lines = stream.iter_lines()
-        cursors: list[object] = []
+        while any(map(self.broker.figures.is_collecting, (BATCH_PUBLISHED, ACCESS_LOG))):
+            self.publish()
 
-        def deliver() -> None:
-            publish()
-            line: dict[str, Any] = {}
-            while "events" not in line:
-                line = json.loads(next(lines))
-            cursors.append(line["cursor"])
 
-        def commit() -> None:
-            ask(f"{path}/cursors", {"items": [cursors.pop(0)]}, **{"x-nakadi-streamid": stream_id})
+class WalkedStream:
+    """A stream of a subscription over a socket, which has events and commits them."""
 
-        def commit_over(connection: socket.socket) -> None:
-            content = json.dumps({"items": [cursors.pop(0)]}).encode()
-            head = f"POST {path}/cursors HTTP/1.1\r\nHost: x\r\nX-Nakadi-StreamId: {stream_id}\r\n"
-            ask_over(connection, head, content)
+    def __init__(self, walked: WalkedBroker, url: str) -> None:
+        self._walked = walked
+        wanted = {"owning_application": "bench", "event_types": ["walk"], "read_from": "end"}
+        self._path = f"/subscriptions/{walked.ask('/subscriptions', wanted)['id']}"
+        self._cursors: list[object] = []
+        parameters = {"batch_flush_timeout": 30, "max_uncommitted_events": 1000}
+        self._open = ExitStack()
+        stream = self._open.enter_context(
+            httpx.stream("GET", f"{url}{self._path}/events", params=parameters, timeout=60)
+        )
+        self._id = stream.headers["X-Nakadi-StreamId"]
+        self._lines = stream.iter_lines()
 
-        deliver()
-        commit()
+    def close(self) -> None:
+        self._open.close()
+
+    @property
+    def uncommitted(self) -> int:
+        return len(self._cursors)
+
+    def deliver(self) -> None:
+        self._walked.publish()
+        line: dict[str, Any] = {}
+        while "events" not in line:
+            line = json.loads(next(self._lines))
+        self._cursors.append(line["cursor"])
+
+    def commit(self) -> None:
+        self._walked.ask(f"{self._path}/cursors", {"items": [self._cursors.pop(0)]}, **{"x-nakadi-streamid": self._id})
+
+    def commit_over(self, connection: socket.socket) -> None:
+        content = json.dumps({"items": [self._cursors.pop(0)]}).encode()
+        head = f"POST {self._path}/cursors HTTP/1.1\r\nHost: x\r\nX-Nakadi-StreamId: {self._id}\r\n"
+        ask_over(connection, head, content)
+
+
+def _consuming_walks(steps: Steps, walked: WalkedBroker) -> dict[str, Counted]:
+    from nakadi.local.broker import Serving  # noqa: PLC0415
+
+    with Serving(walked.broker.application) as serving, closing(WalkedStream(walked, serving.url)) as stream:
+        stream.deliver()
+        stream.commit()
         # First the ones and then the others: what a commit leads to in other threads is no part of a delivery.
-        delivered = [steps.of(deliver, everywhere=True) for _ in range(2 * REPEATS)]
-        committed = least(without_figures, lambda: steps.of(commit), REPEATS)
+        delivered = [steps.of(stream.deliver, everywhere=True) for _ in range(2 * REPEATS)]
+        committed = least(walked.without_figures, lambda: steps.of(stream.commit), REPEATS)
         with socket.create_connection(("127.0.0.1", serving.port)) as connection:
-            commit_over(connection)
+            stream.commit_over(connection)
             # What it leads to in the stream is counted with it.
-            commit_served = least(
-                without_figures, lambda: steps.of(lambda: commit_over(connection), everywhere=True), len(cursors)
+            served = least(
+                walked.without_figures,
+                lambda: steps.of(lambda: stream.commit_over(connection), everywhere=True),
+                stream.uncommitted,
             )
-    published = least(without_figures, lambda: steps.of(publish))
-    with Serving(broker.application) as serving, socket.create_connection(("127.0.0.1", serving.port)) as connection:
+    return {
+        "publish to delivered": min(delivered, key=_figures_of),
+        "commit": committed,
+        "commit over HTTP": served,
+    }
+
+
+def _publishing_over_http(steps: Steps, walked: WalkedBroker) -> Counted:
+    from nakadi.local.broker import Serving  # noqa: PLC0415
+
+    with (
+        Serving(walked.broker.application) as serving,
+        socket.create_connection(("127.0.0.1", serving.port)) as connection,
+    ):
         # The first ones are looked at in threads, where everything is read that the loop finds remembered later.
         for _ in range(20):
             publish_over(connection)
-        served = least(without_figures, lambda: steps.of(lambda: publish_over(connection), everywhere=True))
-    broker.close()
-    steps.close()
-    return {
-        "publish": published,
-        "publish over HTTP": served,
-        "publish to delivered": min(delivered, key=_figures_of),
-        "commit": committed,
-        "commit over HTTP": commit_served,
-    }
+        return least(walked.without_figures, lambda: steps.of(lambda: publish_over(connection), everywhere=True))
 
 
 def _figures_of(counted: Counted) -> tuple[int, int, int]:

@@ -20,9 +20,8 @@ from aws_cdk import aws_wafv2 as wafv2
 from constructs import Construct
 
 from nakadi.app.broker import open_broker
-from nakadi.app.routes import STREAMED, routes_of
+from nakadi.app.routes import PUBLIC_PATH_PATTERN, STREAMED, routes_of
 from nakadi.app.settings import Settings
-from nakadi.http.application import PUBLIC_PATH_PATTERN
 from nakadi.openapi import gateway_document
 from nakadi_cdk.console import Console, ConsoleSource
 from nakadi_cdk.gateway_responses import asleep, gateway_responses

@@ -4,8 +4,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from nakadi.app.authentication import tokens
 from nakadi.app.functions import FunctionMetrics, Handle, LambdaFunction, Unauthorized, authorizer_decision
+from nakadi.app.routes import tokens
 from nakadi.app.settings import Settings
 
 # Imported here, and not by the first invocation: processor time is plentiful until then.

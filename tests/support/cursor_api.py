@@ -8,7 +8,7 @@ import httpx
 
 from nakadi.auth.permissions import denied
 from nakadi.event_types.snapshot import Cursors
-from nakadi.http.application import Application, no_authentication
+from nakadi.http.application import Application
 from nakadi.http.routes import cursors as routes
 from nakadi.model.authorization import Operation, Resource, Subject
 from nakadi.model.event_type import EventType
@@ -47,7 +47,7 @@ class Api:
     def __init__(self, *generations: Generation, refused: Sequence[Operation] = ()) -> None:
         event_type, self.logs = a_past(*generations, name=NAME)
         found = routes.routes(OneEventType(event_type), AllBut(refused), Cursors(self.logs))
-        self._client = client_of(Application(found, no_authentication))
+        self._client = client_of(Application(found))
 
     def get(self, path: str, **query: Any) -> httpx.Response:
         texts = {name: each if isinstance(each, str) else json.dumps(each) for name, each in query.items()}

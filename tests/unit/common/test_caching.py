@@ -31,10 +31,10 @@ def test_a_value_is_read_once_while_it_is_fresh():
     cache = Cache(clock, 1.0)
 
     for _ in range(3):
-        cache.get("a", lambda: reads.append(1))
+        cache.get("a", lambda _: reads.append(1))
         clock.move(0.4)
     assert len(reads) == 1
-    cache.get("a", lambda: reads.append(1))
+    cache.get("a", lambda _: reads.append(1))
 
     assert len(reads) == 2
 
@@ -42,29 +42,29 @@ def test_a_value_is_read_once_while_it_is_fresh():
 def test_what_is_forgotten_is_read_again():
     """Forgetting makes the next look-up read."""
     cache = Cache(HandMovedClock(), 1.0)
-    cache.get("a", lambda: 1)
+    cache.get("a", lambda _: 1)
     cache.forget("a")
 
-    assert cache.get("a", lambda: 2) == 2
+    assert cache.get("a", lambda _: 2) == 2
 
 
 def test_a_read_that_met_a_change_is_not_remembered():
     """What was read before a change and arrived after it may be old; it is answered, and not kept."""
     cache = Cache(HandMovedClock(), 1.0)
 
-    def read_and_meet_a_change():
+    def read_and_meet_a_change(_):
         cache.forget("a")
         return "old"
 
     assert cache.get("a", read_and_meet_a_change) == "old"
-    assert cache.get("a", lambda: "new") == "new"
+    assert cache.get("a", lambda _: "new") == "new"
 
 
 def test_strangers_cannot_fill_the_memory():
     """However many keys are asked for, only so many are remembered."""
     cache = Cache(HandMovedClock(), 1.0)
     for number in range(MOST_ENTRIES + 5):
-        cache.get(number, lambda: None)
+        cache.get(number, lambda _: None)
 
     assert len(cache._entries) <= MOST_ENTRIES
 
@@ -90,7 +90,7 @@ class Case:
         return self.registry.changes()
 
     def get(self, key: str = "a"):
-        return self.cache.get(key, lambda: self.read(key))
+        return self.cache.get(key, self.read)
 
     def read(self, key: str):
         self.asked[key] += 1
@@ -194,7 +194,7 @@ class TestWithAWatch:
     def test_all_caches_share_the_question(self, case: Case):
         """Another cache goes by the same answer."""
         case.get()
-        case.a_cache("settings").get("x", lambda: 0)
+        case.a_cache("settings").get("x", lambda _: 0)
         assert case.asked["changes"] == 1
 
     def test_a_value_is_read_again_some_day(self, case: Case):
@@ -291,7 +291,7 @@ class TestSeveralProcesses:
 
         for number in range(3):
             others.write(PutDocument("event-types", "a", {"number": number}))
-            assert cache.get("a", lambda: own.get("event-types", "a").body) == {"number": number}
+            assert cache.get("a", lambda _: own.get("event-types", "a").body) == {"number": number}
 
     def test_nothing_is_asked_while_nothing_changes(self, counters):
         """Looks are as rare as in a broker of one process."""
@@ -299,11 +299,11 @@ class TestSeveralProcesses:
         watch = ChangeWatchOfSeveralProcesses(lambda: looks.append(1) or ChangeCounters({}), clock, counters[0].numbers)
         cache = Cache(clock, 1.0, watch, "event-types")
         for _ in range(5):
-            cache.get("a", lambda: 1)
+            cache.get("a", lambda _: 1)
         assert len(looks) == 1
         counters[1].advance()
         for _ in range(5):
-            cache.get("a", lambda: 1)
+            cache.get("a", lambda _: 1)
         assert len(looks) == 2
 
     def test_numbers_of_two_processes_never_hide_a_change(self, counters):

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from nakadi.http.application import OAuthScopes, ScopeTable
+from nakadi.app.routes import OAuthScopes, ScopeTable
 from nakadi.model.authorization import Operation
 from tests.support.builders import A_MOMENT
 from tests.support.cursor_api import NAME, Api, cursor, refusal

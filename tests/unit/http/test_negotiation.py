@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from msgspec.structs import replace
 
-from nakadi.http.application import Application, Route, no_authentication
+from nakadi.http.application import Application, Route
 from nakadi.http.message import Request, Response, StreamingResponse, empty_response, json_response
 from nakadi.http.negotiation import adapt_problem_type, json_type_for
 from nakadi.http.problem import problem_of
@@ -30,7 +30,7 @@ SUCCESS = json_response({"a": 1}, 201, {"location": "/x/1"})
 
 def answered(request, **route):
     """What an application with this one route answers, but for the headers that every answer has."""
-    answer = Application([a_route(method=request.method, **route)], no_authentication).answer(request)
+    answer = Application([a_route(method=request.method, **route)]).answer(request)
     return replace(answer, headers={n: v for n, v in answer.headers.items() if n not in ("x-flow-id", "span_ctx")})
 
 

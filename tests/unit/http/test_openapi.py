@@ -16,8 +16,8 @@ import pytest
 from openapi_spec_validator import validate as validate_document
 
 from nakadi import openapi
+from nakadi.app.routes import PUBLIC_PATH_PATTERN, OAuthScopes, ScopeTable
 from nakadi.app.settings import Settings
-from nakadi.http.application import PUBLIC_PATH_PATTERN, OAuthScopes, ScopeTable
 from nakadi.http.docs_page import markup, scopes
 from nakadi.model.authorization import BlockedKind, Feature
 from nakadi.model.event_type import (

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from nakadi.http.application import Application, no_authentication
+from nakadi.http.application import Application
 from nakadi.http.message import Request
 from nakadi.http.routes import publishing as routes
 from nakadi.model.event_type import Category, CleanupPolicy, PartitionStrategy
@@ -93,7 +93,7 @@ def application():
     house = House()
     for event_type in event_types():
         house.add(event_type)
-    return Application(routes.routes(house.publisher, house.permissions, house.figures), no_authentication)
+    return Application(routes.routes(house.publisher, house.permissions, house.figures))
 
 
 @settings(max_examples=400)

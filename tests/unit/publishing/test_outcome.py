@@ -6,10 +6,11 @@ from nakadi.publishing.outcome import (
     BatchStatus,
     PublishingStep,
     eid_of,
-    outcome_of_append,
+    outcome_of_partial_append,
     outcome_of_rejection,
 )
-from tests.support.publishing import steps
+from tests.support.builders import an_event_type
+from tests.support.publishing import House, steps
 
 EVENTS = [{"metadata": {"eid": name}} for name in "abc"]
 
@@ -50,14 +51,15 @@ def test_partitions_are_reported_once_they_are_chosen():
 
 def test_everything_stored_needs_no_items():
     """When all is stored there is nothing to report. (P110)"""
-    outcome = outcome_of_append(lambda: EVENTS, [0, 1, 0], {0: Stored(), 1: Stored()})
+    house = House()
+    outcome = house.publish(house.add(an_event_type()), [{"a": 1}])
     assert (outcome.status, outcome.items) == (BatchStatus.STORED, ())
 
 
 @pytest.mark.parametrize("reason", ["timed out", "internal error", "interrupted"])
 def test_storing_has_results_of_its_own_for_each_partition(reason):
     """What was stored is submitted, the rest failed with the log's reason. (P111, P117, P118, P121)"""
-    outcome = outcome_of_append(lambda: EVENTS, [0, 1, 0], {0: Stored(), 1: Refused(reason)})
+    outcome = outcome_of_partial_append(EVENTS, [0, 1, 0], {0: Stored(), 1: Refused(reason)})
     assert outcome.status is BatchStatus.NOT_ALL_STORED
     assert steps(outcome) == [("submitted", "publishing"), ("failed", "publishing"), ("submitted", "publishing")]
     assert [item.detail for item in outcome.items] == ["", reason, ""]

@@ -12,17 +12,16 @@ from functools import cached_property
 from socket import socket
 from typing import TYPE_CHECKING, TypeVar
 
-from nakadi.app.authentication import authentication
 from nakadi.app.engines import (
     open_event_log,
     open_registry,
 )
-from nakadi.app.routes import AREAS, routes_of
+from nakadi.app.routes import AREAS, authentication, routes_of
 from nakadi.app.settings import Settings
 from nakadi.auth.permissions import SETTINGS_KIND
 from nakadi.common.caching import ChangeCounter, ChangeCountingRegistry, ChangeWatch, ChangeWatchOfSeveralProcesses
 from nakadi.common.metrics import Metrics
-from nakadi.http.application import Application, ReportAnswer
+from nakadi.http.application import Application, ReportAnswer, RequestFigures
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import Clock, SystemClock
 from nakadi.ports.coordination import Coordination
@@ -397,8 +396,6 @@ class BrokerServices(EventTypeServices):
     def application_of(self, *areas: str, answered: ReportAnswer | None = None, tells: bool = True) -> Application:
         """An application with the routes of these areas. `answered` is called with its answers; `tells`
         says that there are figures of its requests."""
-        from nakadi.http.figures import RequestFigures
-
         observe = RequestFigures(self.figures) if tells else None
         metrics = self.metrics
 

@@ -75,7 +75,7 @@ class Core:
         watch: ChangeWatch,
         event_log: EventLog,
         around_log: AroundLog,
-        authenticate: Authenticate,
+        authenticate: Authenticate | None,
         metrics: Metrics,
     ) -> None:
         self.settings = settings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from msgspec.structs import asdict
@@ -135,9 +136,7 @@ class SettingsDocument:
         self._registry = registry
         self._key = key
         self._cache = cache
-
-    def read(self) -> SettingsBody:
-        return self._cache.get(self._key, lambda: self._stored()[0])
+        self.read: Callable[[], SettingsBody] = partial(cache.get, key, lambda _: self._stored()[0])
 
     def change(self, new_body: Callable[[SettingsBody], SettingsBody]) -> None:
         """Replace the stored body with `new_body(body)`, unless they are equal."""

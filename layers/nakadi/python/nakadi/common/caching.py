@@ -192,8 +192,8 @@ class Cache(Generic[Key, Value]):
         self.hits = 0
         self.misses = 0
 
-    def get(self, key: Key, read: Callable[[], Value]) -> Value:
-        """The value of a key; `read` is called when there is none that is fresh enough."""
+    def get(self, key: Key, read: Callable[[Key], Value]) -> Value:
+        """The value of a key; `read` is called with it when there is no value that is fresh enough."""
         # Without the lock: a look into a dictionary is one step, and entries are never changed, only replaced.
         entry = self._entries.get(key)
         now = self._clock.monotonic()
@@ -219,7 +219,7 @@ class Cache(Generic[Key, Value]):
         refuse_if_quick()
         self.misses += 1
         forgotten = self._forgotten
-        value = read()
+        value = read(key)
         with self._lock:
             # Another thread may have changed the document since `read` began: then the value is already old.
             if forgotten == self._forgotten:

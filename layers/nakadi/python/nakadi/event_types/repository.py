@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import TypeVar
 
 from msgspec.structs import replace
@@ -58,6 +59,8 @@ class EventTypes:
     def __init__(self, registry: Registry, cache: Cache[str, EventType]) -> None:
         self._registry = registry
         self._cache = cache
+        self.cached: Callable[[str], EventType] = partial(cache.get, read=self.get)
+        """An event type, perhaps as it was a moment ago. What this process has written is seen at once."""
         self._listeners: list[Callable[[str], None]] = []
 
     # Reading
@@ -72,10 +75,6 @@ class EventTypes:
         if event_type is None:
             raise not_found(name)
         return event_type
-
-    def cached(self, name: str) -> EventType:
-        """An event type, perhaps as it was a moment ago. What this process has written is seen at once."""
-        return self._cache.get(name, lambda: self.get(name))
 
     def all(self, *, after: str = "", page_size: int = PAGE_SIZE) -> Iterator[EventType]:
         """All event types whose names are greater than `after`, in the order of their names, read so many at a time."""

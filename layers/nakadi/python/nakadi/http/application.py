@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import random
-import re
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
@@ -26,6 +25,7 @@ from nakadi.http.message import (
     JSON,
     Answer,
     AnswerSteps,
+    Outlet,
     Request,
     Response,
     StreamingResponse,
@@ -44,10 +44,12 @@ from nakadi.model.outcomes import (
     Outcome,
     TooLarge,
 )
-from nakadi.schemas.strict_json import memory_exceeds
+from nakadi.schemas.strict_json import MOST_MEMORY_OF_A_BYTE, memory_exceeds
 
 if TYPE_CHECKING:
-    from nakadi.auth.tokens import Tokens
+    import asyncio
+
+    from nakadi.publishing.system_events import KpiCollector
 
 # Routes: a table, looked through segment by segment -------------------------------------------------------------------
 
@@ -196,89 +198,6 @@ def _allowed_methods(node: _RouteNode) -> str:
     return ", ".join((*node.routes, *implied))
 
 
-# Who is asking, and which scope a request needs -----------------------------------------------------------------------
-
-
-# What anyone may look at: whether the broker is alive and at work, and how to speak to it.
-PUBLIC_PATH_PATTERN = re.compile(r"/(health(/.*)?|ready|openapi\.json|docs)/?")
-
-READING_PATH_PATTERN = r"/event-types/[^/]+/(partitions|events|cursor-distances|shifted-cursors|cursors-lag)(/.*)?"
-
-
-class OAuthScopes(Struct, frozen=True, kw_only=True):
-    uid: str
-    config_write: str
-    event_type_write: str
-    event_stream_read: str
-    event_stream_write: str
-
-
-class ScopeTable:
-    """Method and path -> scope, first match wins."""
-
-    def __init__(self, scopes: OAuthScopes) -> None:
-        read, write = scopes.event_stream_read, scopes.event_stream_write
-        self._otherwise = scopes.uid
-        self._by_method: dict[str, list[tuple[re.Pattern[str], str]]] = {}
-        # What clients ask for most comes first: each of its requests is matched against one or two patterns.
-        for methods, path, scope in (
-            ("POST", r"/event-types/[^/]+/events(/.*)?", write),
-            ("GET HEAD POST", r"/subscriptions(/.*)?", read),
-            ("GET HEAD", READING_PATH_PATTERN, read),
-            ("DELETE", r"/subscriptions/[^/]+(/.*)?", read),
-            ("POST", r"/event-types/[^/]+/(shifted-cursors|cursors-lag|cursor-distances)", read),
-            ("DELETE", r"/event-types/[^/]+(/.*)?", scopes.config_write),
-            ("POST PUT", r"/event-types(/.*)?", scopes.event_type_write),
-        ):
-            for method in methods.split():
-                self._by_method.setdefault(method, []).append((re.compile(path), scope))
-
-    def needed_scope(self, method: str, path: str) -> str:
-        path = path.rstrip("/") or "/"
-        for pattern, scope in self._by_method.get(method, ()):
-            if pattern.fullmatch(path):
-                return scope
-        return self._otherwise
-
-
-def no_authentication(_: Request) -> Subject:
-    """Authentication off: a token may be sent, and is not looked at."""
-    return UNAUTHENTICATED
-
-
-def token_authentication(tokens: Tokens, table: ScopeTable, realms: tuple[str, ...]) -> Callable[[Request], Subject]:
-    """Authentication by bearer token, with the scope that the operation needs and one of the realms, if any are set."""
-    return _make_authentication(lambda request: tokens.subject(request.headers.get("authorization")), table, realms)
-
-
-def gateway_authentication(table: ScopeTable, realms: tuple[str, ...]) -> Callable[[Request], Subject]:
-    """Behind a gateway whose authorizer has looked at the token: the subject is the one that it found."""
-
-    def subject_of(request: Request) -> Subject:
-        if request.subject == UNAUTHENTICATED:
-            raise NotAuthenticated("Full authentication is required to access this resource")
-        return request.subject
-
-    return _make_authentication(subject_of, table, realms)
-
-
-def _make_authentication(
-    subject_of: Callable[[Request], Subject], table: ScopeTable, realms: tuple[str, ...]
-) -> Callable[[Request], Subject]:
-    def authenticate(request: Request) -> Subject:
-        if PUBLIC_PATH_PATTERN.fullmatch(request.path):
-            return UNAUTHENTICATED
-        subject = subject_of(request)
-        if realms and subject.realm not in realms:
-            raise NotPermitted("Insufficient realms for this resource")
-        scope = table.needed_scope(request.method, request.path)
-        if scope and scope not in subject.scopes:
-            raise NotPermitted("Insufficient scope for this resource")
-        return subject
-
-    return authenticate
-
-
 # The application ------------------------------------------------------------------------------------------------------
 
 
@@ -318,12 +237,14 @@ class Application:
 
     Each request passes only a few functions, for the way of a small one costs as much as its work. What few requests
     need, such as unpacking a body or agreeing on a media type, is recognised here and done elsewhere.
+
+    Without `authenticate` a token may be sent, and is not looked at.
     """
 
     def __init__(
         self,
         routes: Iterable[Route],
-        authenticate: Authenticate,
+        authenticate: Authenticate | None = None,
         answered: ReportAnswer = discard_answer,
         observe: ObserveAnswer | None = None,
         refused: ReportRefusal = discard_refusal,
@@ -350,14 +271,14 @@ class Application:
     def admit(self, request: Request) -> AdmittedRequest | Answer:
         """Look at the head of a request, whether its body has been read or not: it goes on, or this is its answer."""
         began = time.perf_counter()
-        flow_id = _flow_id_of(request)
+        flow_id = flow_id_of(request)
         token = current_flow_id.set(flow_id)
         try:
             answer: Answer
             try:
                 path = check_path(request)
                 try:
-                    subject = self._authenticate(request)
+                    subject = UNAUTHENTICATED if self._authenticate is None else self._authenticate(request)
                 except (NotAuthenticated, NotPermitted) as refusal:
                     answer = token_problem(refusal)
                 else:
@@ -425,7 +346,7 @@ class Application:
 
     def refusal(self, request: Request, outcome: Outcome) -> Answer:
         """Answer a request that an edge could not read to its end."""
-        began, request = time.perf_counter(), replace(request, flow_id=_flow_id_of(request))
+        began, request = time.perf_counter(), replace(request, flow_id=flow_id_of(request))
         token = current_flow_id.set(request.flow_id)
         try:
             answer = negotiation.adapt_problem_type(request, problem_of(outcome))
@@ -458,18 +379,18 @@ def _problem_answer(request: Request, error: Exception) -> Response:
     return negotiation.adapt_problem_type(request, log_problem(error, f"{request.method} {logged_path(request)}"))
 
 
-def new_flow_id() -> str:
-    # It has to be unlike all others, and is no secret. Asking the system for it takes longer than reading a body.
-    return f"{random.getrandbits(96):024x}"
-
-
 def _with_readable_body(request: Request, route: Route) -> Request:
     """The request with its body as the route reads it: unpacked, no larger than it may be, and of the right type."""
     if len(request.body) > route.max_body_bytes:
         raise TooLarge(f"The body is longer than {route.max_body_bytes} bytes")
     if "content-encoding" in request.headers:
         request = negotiation.unpack_body(request, route.max_body_bytes)
-    if route.max_parsed_bytes is not None and request.body and memory_exceeds(request.body, route.max_parsed_bytes):
+    if (
+        route.max_parsed_bytes is not None
+        # Most bodies are too short for it, whatever they hold.
+        and len(request.body) * MOST_MEMORY_OF_A_BYTE > route.max_parsed_bytes
+        and memory_exceeds(request.body, route.max_parsed_bytes)
+    ):
         raise TooLarge("The body has too many values within it")
     if request.body and not route.any_body and request.headers.get("content-type") != JSON:
         negotiation.check_content_type(request)
@@ -481,7 +402,79 @@ def logged_path(request: Request) -> str:
     return request.target.partition("?")[0][:MAX_CHARACTERS]
 
 
-def _flow_id_of(request: Request) -> str:
+def flow_id_of(request: Request | None) -> str:
     """The client's, or a new one in the place of none and of one that is refused."""
-    sent = request.headers.get("x-flow-id", "")
-    return request.flow_id or (sent if 0 < len(sent) <= MAX_CHARACTERS else new_flow_id())
+    if request is not None:
+        sent = request.headers.get("x-flow-id", "")
+        if request.flow_id or 0 < len(sent) <= MAX_CHARACTERS:
+            return request.flow_id or sent
+    # It has to be unlike all others, and is no secret. Asking the system for it takes longer than reading a body.
+    return f"{random.getrandbits(96):024x}"
+
+
+# Figures of requests (KPIs) -------------------------------------------------------------------------------------------
+
+
+# Health checks would keep an idle broker writing.
+UNCOUNTED = ("/health", "/ready")
+
+
+class RequestFigures:
+    """Takes a figure of every answer when it is known, or has been streamed. What it returns is sent in its place."""
+
+    def __init__(self, figures: KpiCollector) -> None:
+        self._figures = figures
+
+    def __call__(self, request: Request, answer: Answer, began: float) -> Answer:
+        # A reader of figures makes requests, and would never come to their end if each of these were a figure again.
+        is_about_them = is_about_kpis.get() or request.path_parameters.get("name") in self._figures.event_types
+        if is_about_them or request.path.startswith(UNCOUNTED):
+            return answer
+        if not isinstance(answer, StreamingResponse):
+            if self._figures.is_collecting(self._figures.request_event_type):
+                self._record(request, answer.status, began, len(answer.body))
+            return answer
+
+        async def serve(outlet: Outlet) -> None:
+            counting = _CountingOutlet(outlet)
+            try:
+                await answer.serve(counting)
+            finally:
+                self._record(request, answer.status, began, counting.size)
+
+        return replace(answer, serve=serve)
+
+    def _record(self, request: Request, status: int, began: float, size: int) -> None:
+        path, _, query = request.target.partition("?")
+        headers = request.headers
+        figure = {
+            "method": request.method,
+            "path": path,
+            "query": f"?{query}" if query else "",
+            "user_agent": headers.get("user-agent", "-"),
+            "status_code": status,
+            "response_time_ms": round((time.perf_counter() - began) * 1000),
+            "accept_encoding": headers.get("accept-encoding", "-"),
+            "content_encoding": headers.get("content-encoding", "-"),
+            "request_length": len(request.body),
+            "response_length": size,
+        }
+        self._figures.record_request(figure, request.subject, request.flow_id)
+
+
+class _CountingOutlet:
+    """An outlet that counts the bytes written to it."""
+
+    def __init__(self, outlet: Outlet) -> None:
+        self.size = 0
+        self._outlet = outlet
+
+    async def write(self, chunk: bytes) -> None:
+        await self._outlet.write(chunk)
+        self.size += len(chunk)
+
+    def gone(self) -> asyncio.Future[None]:
+        return self._outlet.gone()
+
+    def draining(self) -> asyncio.Future[None]:
+        return self._outlet.draining()

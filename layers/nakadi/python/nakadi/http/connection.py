@@ -17,7 +17,7 @@ import httptools
 import orjson
 from msgspec import Struct
 
-from nakadi.http.application import new_flow_id
+from nakadi.http.application import flow_id_of
 from nakadi.http.direct import DirectAnswers
 from nakadi.http.exchange import AsgiCallable, Exchange
 from nakadi.http.message import PROBLEM_JSON
@@ -402,7 +402,7 @@ class Connection(asyncio.Protocol):
         body = orjson.dumps(problem_body(refusal.status, refusal.detail))
         head = (
             f"HTTP/1.1 {refusal.status.value} {refusal.status.phrase}\r\nconnection: close\r\n"
-            f"content-type: {PROBLEM_JSON}\r\ncontent-length: {len(body)}\r\nx-flow-id: {new_flow_id()}\r\n\r\n"
+            f"content-type: {PROBLEM_JSON}\r\ncontent-length: {len(body)}\r\nx-flow-id: {flow_id_of(None)}\r\n\r\n"
         )
         self.transport.write(head.encode() + body)
         self.transport.write_eof()

@@ -39,10 +39,6 @@ class SubscriptionCursor(Struct, frozen=True):
     partition: str
     offset: str
 
-    @property
-    def place(self) -> EventTypePartition:
-        return EventTypePartition(self.event_type, self.partition)
-
 
 class Subscription(Struct, frozen=True, kw_only=True, dict=True):
     """A subscription as it is registered.

@@ -6,7 +6,7 @@ the last step, storing, has results that differ from event to event.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum, StrEnum, auto
 from typing import Any
 
@@ -97,18 +97,16 @@ def outcome_of_rejection(events: Sequence[Mapping[str, Any]], rejection: BatchRe
     return BatchOutcome(BatchStatus.REJECTED, tuple(items), step=rejection.step)
 
 
-def outcome_of_append(
-    read_events: Callable[[], Sequence[Mapping[str, Any]]], partitions: Sequence[int], fates: Mapping[int, AppendResult]
+def outcome_of_partial_append(
+    events: Sequence[Mapping[str, Any]], partitions: Sequence[int], fates: Mapping[int, AppendResult]
 ) -> BatchOutcome:
-    """The outcome of a batch whose partitions had these fates. Its events are looked at if not all were stored."""
+    """The outcome of a batch of which not all was stored, as these were the fates of its partitions."""
     refused: dict[int, str] = {}
     for partition, fate in fates.items():
         if isinstance(fate, Refused):
             refused[partition] = fate.reason
-    if not refused:
-        return BatchOutcome(BatchStatus.STORED, stored=len(partitions))
     items: list[ItemResult] = []
-    for event, partition in zip(read_events(), partitions, strict=True):
+    for event, partition in zip(events, partitions, strict=True):
         failed = partition in refused
         items.append(
             ItemResult(

@@ -44,7 +44,7 @@ from nakadi.publishing.outcome import (
     BatchStatus,
     PublishingStatus,
     PublishingStep,
-    outcome_of_append,
+    outcome_of_partial_append,
     outcome_of_rejection,
 )
 from nakadi.publishing.validation import (
@@ -137,19 +137,6 @@ class Publisher(Struct, frozen=True, kw_only=True):
         """Store the events of a body; raises `Malformed`, `NotFound` or another outcome if it cannot be processed."""
         return run_appends(self.publishing_task(event_type, body, subject, flow_id, directed_to, is_gone))
 
-    def publishing_task(
-        self,
-        event_type: str,
-        body: bytes,
-        subject: Subject,
-        flow_id: str,
-        directed_to: str | None = None,
-        is_gone: Callable[[], bool] = client_never_gone,
-    ) -> PublishingTask:
-        """The same as a generator. What is before the first append changes nothing, and may be begun anew."""
-        sender = BatchSender(subject=subject, flow_id=flow_id, directed_to=directed_to, is_gone=is_gone)
-        return self._prepare_and_append(event_type, body, sender, self._make_records, self.metrics.stored)
-
     def delete(
         self,
         event_type: str,
@@ -170,20 +157,32 @@ class Publisher(Struct, frozen=True, kw_only=True):
         is_gone: Callable[[], bool] = client_never_gone,
     ) -> PublishingTask:
         """The same as a generator."""
-        sender = BatchSender(subject=subject, flow_id=flow_id, is_gone=is_gone)
-        return self._prepare_and_append(event_type, body, sender, self._make_tombstones, self._count_deleted_events)
+        prepare, count = self._make_tombstones, self._count_deleted_events
+        return self.publishing_task(event_type, body, subject, flow_id, None, is_gone, prepare, count)
 
-    def _prepare_and_append(
-        self, name: str, body: bytes, sender: BatchSender, prepare: PrepareRecords, count: CountEvents
+    def publishing_task(
+        self,
+        name: str,
+        body: bytes,
+        subject: Subject,
+        flow_id: str,
+        directed_to: str | None = None,
+        is_gone: Callable[[], bool] = client_never_gone,
+        prepare: PrepareRecords | None = None,
+        count: CountEvents | None = None,
     ) -> PublishingTask:
-        """Prepare and append until the event type's timeline is open, or for as long as a batch may be kept waiting.
+        """Publish as a generator. What is before the first append changes nothing, and may be begun anew.
+
+        Prepare and append until the event type's timeline is open, or for as long as a batch may be kept waiting.
 
         The cached event type may be out of date: another process may have changed it since, or deleted it and created
         it again. That is harmless. No batch is refused for it: before a refusal, the event type is read again. And no
         batch is stored for it: the topic of a deleted event type is gone, and permission is asked again for the event
         type that is read then.
         """
-        sent = SentBody(body=body, limits=self.limits, long_work=partial(self.turns.turn, sender.is_gone))
+        sender = BatchSender(subject=subject, flow_id=flow_id, directed_to=directed_to, is_gone=is_gone)
+        sent = SentBody(body=body, limits=self.limits, long_work=partial(self.turns.turn, is_gone))
+        prepare, count = prepare or self._make_records, count or self.metrics.stored
         try:
             event_type = self.event_types.cached(name)
         except (Outcome, Fault):
@@ -204,24 +203,30 @@ class Publisher(Struct, frozen=True, kw_only=True):
                 event_type = self._await_next_timeline(event_type, deadline)
             except (NotPermitted, BatchRejected) as refusal:
                 newer = self._newer_event_type(event_type, deadline)
-                if newer is not None:
-                    event_type = newer
-                elif isinstance(refusal, BatchRejected):
-                    return self._count_events(name, len(body), outcome_of_rejection(sent.read().events, refusal), count)
-                else:
-                    raise
+                if newer is None:
+                    return self._rejection(name, sent, refusal)
+                event_type = newer
             else:
-                return self._count_events(
-                    name, len(body), outcome_of_append(lambda: sent.read().events, partitions, fates), count
-                )
+                if Refused not in map(type, fates.values()):
+                    count(name, len(partitions), len(body))
+                    return BatchOutcome(BatchStatus.STORED, stored=len(partitions))
+                return self._partial_outcome(name, sent, partitions, fates, count)
 
-    def _count_events(self, name: str, size: int, outcome: BatchOutcome, count: CountEvents) -> BatchOutcome:
-        stored = outcome.stored
-        if outcome.status is not BatchStatus.STORED:
-            stored = sum(each.publishing_status is PublishingStatus.SUBMITTED for each in outcome.items)
-            self.metrics.events_refused.add(len(outcome.items) - stored, name, outcome.step)
-        if stored or outcome.status is BatchStatus.STORED:
-            count(name, stored, size)
+    def _partial_outcome(
+        self, name: str, sent: SentBody, partitions: Sequence[int], fates: AppendResults, count: CountEvents
+    ) -> BatchOutcome:
+        outcome = outcome_of_partial_append(sent.read().events, partitions, fates)
+        stored = sum(each.publishing_status is PublishingStatus.SUBMITTED for each in outcome.items)
+        self.metrics.events_refused.add(len(outcome.items) - stored, name, outcome.step)
+        if stored:
+            count(name, stored, len(sent.body))
+        return outcome
+
+    def _rejection(self, name: str, sent: SentBody, refusal: NotPermitted | BatchRejected) -> BatchOutcome:
+        if isinstance(refusal, NotPermitted):
+            raise refusal
+        outcome = outcome_of_rejection(sent.read().events, refusal)
+        self.metrics.events_refused.add(len(outcome.items), name, outcome.step)
         return outcome
 
     def _count_deleted_events(self, name: str, events: int, _size: int) -> None:

@@ -113,6 +113,9 @@ class KpiCollector:
     `_changed` guards the queue and the counters. Requests hold it only to append, never while anything is written.
     """
 
+    event_types = KPI_EVENT_TYPES
+    request_event_type = ACCESS_LOG
+
     def __init__(
         self,
         *,

@@ -272,6 +272,7 @@ WINDOW_BYTES = 1024 * 1024
 # What the parsed form takes for each of these symbols; measured, with what the parser itself needs meanwhile.
 OBJECT_MEMORY = 200
 MEMORY_BY_SYMBOL = ((b"{", OBJECT_MEMORY), (b"[", 90), (b",", 60), (b":", 80))
+MOST_MEMORY_OF_A_BYTE = OBJECT_MEMORY
 
 _STRING_OR_OTHER = re.compile(rb'"(?:[^"\\]|\\.)*+"|([^"]++)', re.DOTALL)
 

@@ -187,7 +187,7 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
         position = newest_position(event_type, cursor.offset)
         if position is None:
             position = self.cursors.resolve(event_type, Cursor(cursor.partition, cursor.offset))
-        return _ResolvedCursor(cursor, cursor.place, event_type, position)
+        return _ResolvedCursor(cursor, EventTypePartition(cursor.event_type, cursor.partition), event_type, position)
 
     def _require_consumer(self, subscription_id: str, subject: Subject, *operations: Operation) -> None:
         """Check that a subject may consume a subscription. A blocked one does not learn whether it exists."""

@@ -13,9 +13,10 @@ import hashlib
 import secrets
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import partial
 from itertools import chain, islice, takewhile
 from typing import Any
 from uuid import UUID
@@ -62,6 +63,8 @@ class Subscriptions:
     def __init__(self, registry: Registry, cache: Cache[str, Subscription], clock: Clock) -> None:
         self._registry = registry
         self._cache = cache
+        self.cached: Callable[[str], Subscription] = partial(cache.get, read=self.get)
+        """A subscription as it was not long ago; what this process wrote is seen at once."""
         self._clock = clock
 
     # Reading
@@ -75,10 +78,6 @@ class Subscriptions:
         if subscription is None:
             raise subscription_not_found(subscription_id)
         return subscription
-
-    def cached(self, subscription_id: str) -> Subscription:
-        """A subscription as it was not long ago; what this process wrote is seen at once."""
-        return self._cache.get(subscription_id, lambda: self.get(subscription_id))
 
     def with_key(self, key: str) -> Subscription | None:
         """The subscription of an application, event types and group."""

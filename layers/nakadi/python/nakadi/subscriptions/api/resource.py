@@ -145,7 +145,7 @@ class SubscriptionCreation(Struct, frozen=True, kw_only=True):
 def check_coverage(cursors: Sequence[SubscriptionCursor], event_types: Sequence[EventType]) -> None:
     """There must be one cursor for each partition, and none for anything else."""
     wanted = {EventTypePartition(each.name, partition) for each in event_types for partition in each.partitions}
-    given = {each.place for each in cursors}
+    given = {EventTypePartition(each.event_type, each.partition) for each in cursors}
     if wanted - given:
         raise Invalid("initial_cursors should contain cursors for all partitions of subscription")
     if given - wanted:

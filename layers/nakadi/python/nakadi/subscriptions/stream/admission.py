@@ -198,11 +198,11 @@ class PartitionStarts:
         key = (event_type.id, event_type.revision)
         try:
             return self._start_in_snapshot(
-                *self._views.get(key, lambda: self._read_snapshot(event_type)), place, stored
+                *self._views.get(key, lambda _: self._read_snapshot(event_type)), place, stored
             )
         except UnusableCursor:
             self._views.forget(key)  # events may have come since
-        return self._start_in_snapshot(*self._views.get(key, lambda: self._read_snapshot(event_type)), place, stored)
+        return self._start_in_snapshot(*self._views.get(key, lambda _: self._read_snapshot(event_type)), place, stored)
 
     def _read_snapshot(self, known: EventType) -> tuple[EventType, PartitionSnapshot]:
         current = self._event_types.get(known.name)
