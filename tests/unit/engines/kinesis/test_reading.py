@@ -11,10 +11,11 @@ from msgspec.structs import replace
 from nakadi.common.caching import ChangeWatch
 from nakadi.engines.kinesis import envelopes
 from nakadi.engines.kinesis.continuity import ShardTreeCache
-from nakadi.engines.kinesis.reading import StreamReader
-from nakadi.engines.kinesis.tails import LastWritten
+from nakadi.engines.kinesis.reading import RestartingReader, StreamReader
+from nakadi.engines.kinesis.stream import GrowingPauses
+from nakadi.engines.kinesis.tails import LONGEST_READ_PAUSE_SECONDS, LastWritten
 from nakadi.engines.kinesis.topics import TopicCache
-from nakadi.model.events import OffsetBounds, Record
+from nakadi.model.events import IndexHead, OffsetBounds, Record
 from nakadi.ports.event_log import OffsetUnavailable
 from tests.support.kinesis_faults import HURRIED, World
 from tests.support.patience import PATIENCE
@@ -313,3 +314,36 @@ def test_a_batch_may_touch_many_partitions(world: World, log):
     heads = world.index.heads([("wide", partition) for partition in range(40)])
     assert {head.counted.next for head in heads.values()} == {2}
     assert [event.record.value for event in world.a_log().read("wide", 17, 0).events] == [b"17", b"17"]
+
+
+def test_a_reader_that_begins_anew_goes_on_reporting_a_continued_topic(world: World, log, monkeypatch):
+    """Those who watch a topic that continues another ask for nothing until they hear of it, also after a long sleep."""
+    publish(log, range(2))
+    world.index.continue_topic("t", "t~2", [])
+    world.index.extend("t~2", 0, 0, IndexHead(), None)
+    shard_trees = ShardTreeCache(world.a_stream())
+    topics = TopicCache(world.index, 60.0, ChangeWatch(world.index.changes, world.clock))
+    reported = []
+
+    def begin(last_written: LastWritten) -> StreamReader:
+        return StreamReader(
+            shard_trees,
+            world.index,
+            topics,
+            None,
+            lambda *place: reported.append(place),
+            last_written,
+            shared_for=0.0,
+            window_bytes=1_000_000,
+        )
+
+    reader = RestartingReader(begin, shard_trees)
+    reader.state("t~2", 0, time.monotonic())
+    reported.clear()
+    publish(log, [2])
+    later = time.time() + 2 * LONGEST_READ_PAUSE_SECONDS
+    monkeypatch.setattr(time, "time", lambda: later)
+    for shard in shard_trees.current.leaves():
+        reader.advance(shard, time.monotonic(), GrowingPauses(PATIENCE))
+
+    assert ("t~2", 0) in reported

@@ -75,7 +75,10 @@ class StreamReader:
         self._topics = topics
         self._archive = ArchiveReader(index, segment_cache) if segment_cache else None
         self._stream = stream
-        self._continued: dict[str, str] = {}
+        # By original topic, those that continue it and were asked for: what arrives is reported for them as well. Only
+        # added to, in single steps, by threads that read; a thread that reports meanwhile takes a copy.
+        self._continuing: dict[str, set[str]] = {}
+        # Two threads may read the same end at once: it does not change any more, so either may be kept.
         self._ends: dict[TopicPartition, IndexingState] = {}
         self._announce = announce
         self._shared_for = shared_for
@@ -91,12 +94,18 @@ class StreamReader:
             return self._end_of_continued(topic, partition)
         key = partition_key(topic, partition)
         if topic != original_topic(topic):
-            self._continued[original_topic(topic)] = topic
+            # Before the tip is looked for: what arrives behind that look is reported.
+            self._continuing.setdefault(original_topic(topic), set()).add(topic)
         if since is None:
             self.tails.read_until(hash_key(key), time.monotonic() - self._shared_for, pushed=True)
         else:
             self.tails.read_until(hash_key(key), since)
         return self._counted_state(key, topic, partition)
+
+    def take_over_from(self, old: StreamReader) -> None:
+        """Report the continued topics that another reader was asked for: their watchers ask again only when they hear
+        of something."""
+        self._continuing = old._continuing  # of the same kind
 
     def bounds(self, topic: str, partition: int, since: float) -> OffsetBounds:
         """What there is to be read, with everything that was acknowledged before `since`."""
@@ -109,8 +118,8 @@ class StreamReader:
             partition = parse_partition_key(key)
             if partition is not None:
                 self._announce(*partition)
-                if partition[0] in self._continued:
-                    self._announce(self._continued[partition[0]], partition[1])
+                for topic in tuple(self._continuing.get(partition[0], ())):
+                    self._announce(topic, partition[1])
 
     def _end_of_continued(self, topic: str, partition: int) -> IndexingState:
         """Where a partition of a topic ends that is continued in another."""
@@ -339,10 +348,15 @@ class RestartingReader:
             raise Unavailable(f"Shard {asleep} cannot be read") from asleep
 
     def _restart(self, old: StreamReader) -> StreamReader:
+        # Of several threads that lost their place one begins a reader, and the others ask that one. A thread that still
+        # asks the old one gets what is right, or has lost its place as well and comes here.
         with self._lock:
             if self._reader is old:
                 self._shard_trees.refresh()
-                self._reader = self._begin(self._last_written)
+                reader = self._begin(self._last_written)
+                # Before any thread can ask it, and so before it reports anything.
+                reader.take_over_from(old)
+                self._reader = reader
             return self._reader
 
 
