@@ -12,7 +12,8 @@ import pytest
 
 from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
-from nakadi.common.metrics import OTHER_NAMES, Metrics
+from nakadi.common.counting import OTHER_NAMES
+from nakadi.common.metrics import Metrics
 from nakadi.common.work import Turns, attempted
 from nakadi.engines.archive.archiver import ArchivePolicy
 from nakadi.engines.archive.reading import SegmentCache, UnreadableSegment

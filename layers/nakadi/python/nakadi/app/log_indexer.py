@@ -37,7 +37,7 @@ from nakadi.ports.clock import Clock, SystemClock
 from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
 
 if TYPE_CHECKING:
-    from nakadi.common.metrics import Counter
+    from nakadi.common.counting import Counter
     from nakadi.engines.archive.tiered_log import TieredLog
     from nakadi.model.event_type import Timeline
 

@@ -1,202 +1,34 @@
 """Metrics: what a process counts and times, in one object that is handed to everything that counts.
 
-Counting does not depend on the reader: `http.metrics` writes it as JSON and as Prometheus' text, and what runs on AWS
-tells CloudWatch of it. Counting costs well under a microsecond, for it happens in the middle of publishing: what is
-counted together for every batch or request shares one row and one lock. Whatever can be asked for instead, such as the
-length of a queue, is followed, and read only when metrics are read.
-
-No label has more values than there is room for: names that clients choose are bounded, and the rest is `other`.
-docs/metrics.md explains each metric.
+Counting does not depend on the reader: `http/routes/monitoring.py` writes it as JSON and as Prometheus' text, and what
+runs on AWS tells CloudWatch of it. Whatever can be asked for, such as the length of a queue, is followed, and read only
+when metrics are read. `counting` has how that is done, and docs/metrics.md explains each metric.
 """
 
 from __future__ import annotations
 
-import threading
-from bisect import bisect_left
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial, reduce
+from collections.abc import Callable, Sequence
 from operator import add
 from time import process_time
-from typing import Literal
 
-from msgspec import Struct, field
-
+from nakadi.common.counting import (
+    AnsweredRequests,
+    Bounds,
+    Counter,
+    Gauge,
+    Histogram,
+    Labels,
+    LabelValues,
+    MetricDefinition,
+    StoredEvents,
+)
 from nakadi.common.work import failures
 
-Labels = tuple[str, ...]
-MetricRows = Mapping[Labels, float]
-ReadRows = Callable[[], MetricRows]
-Bounds = tuple[float, ...]
-
-OTHER_NAMES = "other"
-
-# Enough for a 99.9th percentile to mean something, little enough to sort at every read.
-SAMPLES_KEPT = 2048
+Metric = Counter | Histogram
 
 SECONDS_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 LONG_SECONDS_BOUNDS = (0.01, 0.1, 1.0, 5.0, 30.0, 60.0, 300.0, 1800.0, 3600.0, 21600.0, 86400.0)
 NUMBER_BOUNDS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
-
-
-class LabelValues:
-    """The names that a label may have: the first so many, and `other` for those that come later."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self._lock = threading.Lock()
-        self._known: set[str] = set()
-
-    def bounded(self, name: str) -> str:
-        with self._lock:
-            if len(self._known) < self.most:
-                self._known.add(name)
-            return name if name in self._known else OTHER_NAMES
-
-
-class MetricDefinition(Struct, frozen=True, kw_only=True):
-    """What a metric is called and means. `json` is its name in JSON, if it is not made of the other one."""
-
-    name: str
-    meaning: str
-    labels: Labels = ()
-    json: str = ""
-    names: LabelValues
-
-    def bounded(self, labels: Labels) -> Labels:
-        pairs = zip(self.labels, labels, strict=True)
-        return tuple([self.names.bounded(value) if label == "event_type" else value for label, value in pairs])
-
-
-class Counter:
-    """A number that only grows, for each combination of labels."""
-
-    kind: Literal["counter", "gauge"] = "counter"
-
-    def __init__(self, definition: MetricDefinition, combine: Callable[[float, float], float] = add) -> None:
-        self.definition = definition
-        self._combine = combine
-        self._lock = threading.Lock()
-        self._values: dict[Labels, float] = {}
-        self._followed: list[ReadRows] = []
-
-    def add(self, number: float = 1, *labels: str) -> None:
-        # Threads count at the same time, and `+=` alone would lose what two of them add at once.
-        with self._lock:
-            if labels not in self._values:
-                labels = self.definition.bounded(labels)
-            self._values[labels] = self._values.get(labels, 0) + number
-
-    def follow(self, read: ReadRows) -> None:
-        """Read values from this function whenever metrics are read; equal labels of several functions are combined."""
-        self._followed.append(read)
-
-    def follow_names(self, read: Callable[[], Mapping[str, float]]) -> None:
-        """Follow values by the only label, with no more names of it than others have."""
-
-        def bounded() -> MetricRows:
-            rows: dict[Labels, float] = {}
-            for name, value in read().items():
-                labels = self.definition.bounded((name,))
-                rows[labels] = self._combine(rows[labels], value) if labels in rows else value
-            return rows
-
-        self.follow(bounded)
-
-    def replace_by_sum_of(self, parts: Iterable[MetricRows]) -> None:
-        """Have the values of these parts combined, and no others."""
-        self._values, self._followed = {}, [partial(dict, part) for part in parts]
-
-    def rows(self) -> MetricRows:
-        with self._lock:
-            rows = dict(self._values)
-        for read in tuple(self._followed):
-            for labels, value in read().items():
-                rows[labels] = self._combine(rows[labels], value) if labels in rows else value
-        return self._largest_subscriptions(rows) if len(rows) > self.definition.names.most else rows
-
-    def _largest_subscriptions(self, rows: MetricRows) -> MetricRows:
-        """Of what is followed by subscription, the largest values; those of the rest are put together."""
-        if self.definition.labels != ("subscription",):
-            return rows
-        ordered = sorted(rows.items(), key=lambda row: row[1], reverse=True)
-        kept, rest = ordered[: self.definition.names.most], ordered[self.definition.names.most :]
-        together = reduce(self._combine, (value for _, value in rest))
-        return {**dict(kept), (OTHER_NAMES,): together}
-
-
-class Gauge(Counter):
-    """A value of the moment, for each combination of labels."""
-
-    kind = "gauge"
-
-    def set(self, value: float, *labels: str) -> None:
-        with self._lock:
-            self._values[labels] = value
-
-
-class Distribution(Struct):
-    """`buckets` says how many values there were up to each bound, and the last how many beyond all of them."""
-
-    buckets: list[int]
-    count: int = 0
-    total: float = 0.0
-    recent: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES_KEPT))
-
-    def add(self, value: float, bounds: Bounds) -> None:
-        self.buckets[bisect_left(bounds, value)] += 1
-        self.count += 1
-        self.total += value
-        self.recent.append(value)
-
-
-class Histogram:
-    """How values are distributed, for each combination of labels; `recent` has the last values themselves."""
-
-    kind: Literal["histogram"] = "histogram"
-
-    def __init__(self, definition: MetricDefinition, bounds: Bounds) -> None:
-        self.definition = definition
-        self.bounds = bounds
-        self.lock = threading.Lock()
-        self._rows: dict[Labels, Distribution] = {}
-
-    def observe(self, value: float, *labels: str) -> None:
-        with self.lock:
-            self.row(labels).add(value, self.bounds)
-
-    def row(self, labels: Labels) -> Distribution:
-        """To be changed by those alone who hold the lock."""
-        row = self._rows.get(labels)
-        if row is None:
-            row = self._rows[labels] = Distribution([0] * (len(self.bounds) + 1))
-        return row
-
-    def rows(self) -> Mapping[Labels, Distribution]:
-        with self.lock:
-            return {
-                labels: Distribution(list(row.buckets), row.count, row.total, row.recent.copy())
-                for labels, row in self._rows.items()
-            }
-
-
-Metric = Counter | Histogram
-
-
-class _AnswerTotals(Struct):
-    """Of an operation with one status."""
-
-    seconds: Distribution
-    count: int = 0
-    received: int = 0
-    sent: int = 0
-
-
-class _StoredTotals(Struct):
-    """Of an event type."""
-
-    events: int = 0
-    size: int = 0
 
 
 class Metrics:
@@ -210,10 +42,6 @@ class Metrics:
         self.cpu_seconds: Callable[[], float] = process_time
         self.all: list[Metric] = []
         self._names = LabelValues(most_names)
-        self._answers: dict[tuple[str, int], _AnswerTotals] = {}
-        self._stored: dict[str, _StoredTotals] = {}
-        self._storing = threading.Lock()
-
         self._define_requests()
         self._define_publishing()
         self._define_streams()
@@ -222,27 +50,10 @@ class Metrics:
         self._define_archive()
         self._define_caches()
         self._define_housekeeping()
-        self._follow_shared_totals()
-
-    def answered(self, operation: str, status: int, seconds: float, received: int = 0, sent: int = 0) -> None:
-        """A request was answered; `received` and `sent` are the bytes of the bodies."""
-        with self.request_seconds.lock:
-            row = self._answers.get((operation, status))
-            if row is None:
-                row = self._answers[operation, status] = _AnswerTotals(self.request_seconds.row((operation,)))
-            row.seconds.add(seconds, self.request_seconds.bounds)
-            row.count += 1
-            row.received += received
-            row.sent += sent
-
-    def stored(self, event_type: str, events: int, size: int) -> None:
-        """Events of a batch of so many bytes were stored."""
-        with self._storing:
-            row = self._stored.get(event_type)
-            if row is None:
-                row = self._stored.setdefault(self._names.bounded(event_type), _StoredTotals())
-            row.events += events
-            row.size += size
+        self.answered = AnsweredRequests(
+            self.request_seconds, self.requests, self.request_bytes, self.response_bytes
+        ).add
+        self.stored = StoredEvents(self.events_published, self.published_bytes, self._names).add
 
     def _define_requests(self) -> None:
         self.requests = self._counter(
@@ -450,28 +261,6 @@ class Metrics:
             ("outcome",),
             json="nakadi.kpi",
         )
-
-    def _follow_shared_totals(self) -> None:
-        """Of the rows that several metrics share."""
-
-        def answers(value: Callable[[_AnswerTotals], int], *, by_status: bool = False) -> MetricRows:
-            found: dict[Labels, float] = {}
-            with self.request_seconds.lock:
-                rows = self._answers.copy()
-            for (operation, status), row in rows.items():
-                labels = (operation, str(status)) if by_status else (operation,)
-                found[labels] = found.get(labels, 0) + value(row)
-            return found
-
-        def stored(value: Callable[[_StoredTotals], int]) -> MetricRows:
-            with self._storing:
-                return {(name,): value(row) for name, row in self._stored.items()}
-
-        self.requests.follow(lambda: answers(lambda row: row.count, by_status=True))
-        self.request_bytes.follow(lambda: answers(lambda row: row.received))
-        self.response_bytes.follow(lambda: answers(lambda row: row.sent))
-        self.events_published.follow(lambda: stored(lambda row: row.events))
-        self.published_bytes.follow(lambda: stored(lambda row: row.size))
 
     def follow_cache(self, name: str, hits: Callable[[], int], misses: Callable[[], int]) -> None:
         self.cache_hits.follow(lambda: {(name,): hits()})

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property, partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,7 +17,7 @@ from nakadi.common.metrics import Metrics
 from nakadi.common.work import NeedsThread, run_quickly
 from nakadi.http import negotiation
 from nakadi.http.application import AdmittedRequest, Lane, current_flow_id, logged_path
-from nakadi.http.direct import MAX_QUICK_BODY_BYTES, THREAD_PACKING_BYTES, DirectAnswers, LoopMailbox
+from nakadi.http.direct import MAX_QUICK_BODY_BYTES, THREAD_PACKING_BYTES, AnsweringApp, DirectAnswers, LoopMailbox
 from nakadi.http.message import (
     MIN_BYTES_TO_TRIM,
     Answer,
@@ -35,7 +35,7 @@ from nakadi.http.message import (
     trim_memory,
 )
 from nakadi.http.problem import RequestTooSlow, log_problem
-from nakadi.model.outcomes import Outcome, TooLarge, TryLater
+from nakadi.model.outcomes import TooLarge, TryLater
 
 log = logging.getLogger(__name__)
 
@@ -64,28 +64,6 @@ class RequestLimits(Struct, frozen=True, kw_only=True):
     head_start_seconds: float = 0.1
     # Requests of a lane that wait for a thread. More would wait longer than their clients do.
     waiting: int = 1000
-
-
-class AnsweringApp(Protocol):
-    """An application, or what stands in front of one."""
-
-    def lane(self, request: Request) -> Lane:
-        """Which threads should answer a request."""
-
-    def is_quick(self, method: str, target: str) -> bool:
-        """Whether a request may be begun on the event loop, where it raises `NeedsThread` before it waits."""
-
-    def start(self, request: Request) -> Answer | UnfinishedAnswer:
-        """Begin to answer a request as it came from the wire."""
-
-    def admit(self, request: Request) -> AdmittedRequest | Answer:
-        """Look at the head of a request: it goes on, or this is its answer."""
-
-    def begin(self, admitted: AdmittedRequest, body: bytes) -> Answer | UnfinishedAnswer:
-        """Begin to answer an admitted request, once its body has been read."""
-
-    def refusal(self, request: Request, outcome: Outcome) -> Answer:
-        """Answer a request that could not be read to its end."""
 
 
 class ClientDisconnected(Exception):

@@ -14,7 +14,7 @@ from pathlib import Path
 from stat import S_ISREG
 
 from nakadi.http.application import AdmittedRequest, Lane
-from nakadi.http.asgi import AnsweringApp
+from nakadi.http.direct import AnsweringApp
 from nakadi.http.message import Answer, Request, Response, UnfinishedAnswer
 from nakadi.model.outcomes import Outcome
 

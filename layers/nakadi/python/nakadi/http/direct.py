@@ -17,10 +17,10 @@ from typing import Any, Protocol, TypeVar
 
 from nakadi.common.work import NeedsThread, run_quickly
 from nakadi.http import negotiation
-from nakadi.http.application import Lane
+from nakadi.http.application import AdmittedRequest, Lane
 from nakadi.http.message import Answer, AsgiScope, Request, Response, UnfinishedAnswer, connection_of
 from nakadi.http.problem import log_problem
-from nakadi.model.outcomes import TooLarge, TryLater
+from nakadi.model.outcomes import Outcome, TooLarge, TryLater
 
 log = logging.getLogger(__name__)
 
@@ -35,14 +35,26 @@ T = TypeVar("T")
 SendResponse = Callable[[Response], None]
 
 
-class QuickApplication(Protocol):
-    """An application, as far as it is asked here."""
+class AnsweringApp(Protocol):
+    """An application, or what stands in front of one."""
+
+    def lane(self, request: Request) -> Lane:
+        """Which threads should answer a request."""
 
     def is_quick(self, method: str, target: str) -> bool:
-        """Whether a request may be begun on the event loop."""
+        """Whether a request may be begun on the event loop, where it raises `NeedsThread` before it waits."""
 
     def start(self, request: Request) -> Answer | UnfinishedAnswer:
-        """Begin to answer a request; raises `NeedsThread`."""
+        """Begin to answer a request as it came from the wire."""
+
+    def admit(self, request: Request) -> AdmittedRequest | Answer:
+        """Look at the head of a request: it goes on, or this is its answer."""
+
+    def begin(self, admitted: AdmittedRequest, body: bytes) -> Answer | UnfinishedAnswer:
+        """Begin to answer an admitted request, once its body has been read."""
+
+    def refusal(self, request: Request, outcome: Outcome) -> Answer:
+        """Answer a request that could not be read to its end."""
 
 
 class RunInThread(Protocol):
@@ -118,7 +130,7 @@ class DirectAnswers:
 
     def __init__(
         self,
-        application: QuickApplication,
+        application: AnsweringApp,
         new_request: Callable[[AsgiScope, bytes], Request],
         in_thread: RunInThread,
         mailbox: LoopMailbox,

@@ -15,8 +15,9 @@ from email.utils import formatdate
 from typing import Protocol
 
 from nakadi.common.metrics import Metrics
-from nakadi.http.asgi import AnsweringApp, AsgiApplication, RequestLimits, asgi_application
+from nakadi.http.asgi import AsgiApplication, RequestLimits, asgi_application
 from nakadi.http.connection import Connection, ServerState
+from nakadi.http.direct import AnsweringApp
 
 # Longer than load balancers keep an idle connection, so that the server never closes it under a request.
 KEEP_ALIVE_SECONDS = 75

@@ -19,8 +19,9 @@ from nakadi.app.settings import Settings
 from nakadi.app.shutdown import at_work
 from nakadi.common.metrics import Metrics
 from nakadi.engines.common.listeners import call_at_once
-from nakadi.http.asgi import AnsweringApp, RequestLimits
+from nakadi.http.asgi import RequestLimits
 from nakadi.http.console import PACKAGED_FOLDER, ApplicationWithConsole, ConsoleFiles
+from nakadi.http.direct import AnsweringApp
 from nakadi.http.server import Server, new_event_loop, open_listening_socket
 from nakadi.model.events import AppendResult, EventSlice, OffsetBounds, Record, Refused
 from nakadi.model.outcomes import BadSetting, Unavailable

@@ -20,7 +20,8 @@ from typing import cast
 import msgspec
 from msgspec import Struct
 
-from nakadi.common.metrics import Distribution, Histogram, Labels, MetricRows, Metrics
+from nakadi.common.counting import Distribution, Histogram, Labels, MetricRows
+from nakadi.common.metrics import Metrics
 from nakadi.engines.sqlite.sharing import BYTES_RECEIVED_AT_ONCE, split_messages, with_length
 from nakadi.model.outcomes import TryLater
 

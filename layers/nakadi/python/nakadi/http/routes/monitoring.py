@@ -15,7 +15,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nakadi import openapi
-from nakadi.common.metrics import Counter, Distribution, Histogram, Labels, Metric, Metrics
+from nakadi.common.counting import Counter, Distribution, Histogram, Labels
+from nakadi.common.metrics import Metric, Metrics
 from nakadi.http import docs_page
 from nakadi.http.application import Lane, Route
 from nakadi.http.message import JSON, Request, Response, json_response

@@ -15,7 +15,8 @@ from uuid import uuid4
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nakadi.common.metrics import Labels, MetricRows, Metrics
+from nakadi.common.counting import Labels, MetricRows
+from nakadi.common.metrics import Metrics
 from nakadi.event_types.snapshot import Cursors
 from nakadi.model import subscription as shared
 from nakadi.model.authorization import Subject
