@@ -6,6 +6,7 @@ from contextlib import closing, contextmanager
 
 import pytest
 
+from nakadi.engines.sqlite import changes
 from nakadi.engines.sqlite.changes import (
     SELECT_APPENDED_PARTITIONS,
     SELECT_CHANGES_SINCE,
@@ -17,10 +18,10 @@ from nakadi.engines.sqlite.coordination import SqliteCoordination
 from nakadi.engines.sqlite.event_log import SqliteLog
 from nakadi.model.event_type import Position
 from nakadi.model.events import Record
-from nakadi.model.subscription import EMPTY_ASSIGNMENT, SubscriptionChange
+from nakadi.model.subscription import EMPTY_ASSIGNMENT, OffsetsCommitted, SubscriptionChange, SubscriptionReport
 from nakadi.ports.clock import SystemClock
 from tests.support.builders import A_MOMENT
-from tests.support.coordination import a_place, an_assignment
+from tests.support.coordination import SUBSCRIPTION, a_place, an_assignment, at, begun, commit
 from tests.support.patience import PATIENCE
 from tests.support.sqlite import TracedFile
 
@@ -100,3 +101,50 @@ def test_events_are_heard_after_a_look_that_failed(tmp_path, caplog, heard):
         assert heard.wait(PATIENCE)
     appends.close()
     assert "Looking for events of other processes failed" in caplog.text
+
+
+def test_a_commit_of_this_process_does_not_hide_that_of_another(tmp_path, monkeypatch):
+    """Of several commits for a subscription the file keeps the number of the last, which may be this process's own."""
+    monkeypatch.setattr(changes, "COORDINATION_CHECK_SECONDS", 0.5)
+    reports: list[SubscriptionReport] = []
+    heard = threading.Event()
+
+    def note(report: SubscriptionReport) -> None:
+        reports.append(report)
+        if report is SubscriptionChange.OFFSETS:
+            heard.set()
+
+    path = tmp_path / "nakadi.db"
+    with closing(SqliteCoordination(path)) as ours, closing(SqliteCoordination(path)) as theirs:
+        begun(ours, "a", "b")
+        end = ours.watch(SUBSCRIPTION, note)
+        # The poller rests before it looks: it finds both at once.
+        commit(theirs, "b", 5, partition=1)
+        commit(ours, "a", 5)
+        assert heard.wait(PATIENCE), reports
+        end()
+
+
+def test_own_commits_are_reported_once(tmp_path, monkeypatch):
+    """What listeners know of a commit by this process is not found in the file again, whatever its partitions."""
+    reports: list[SubscriptionReport] = []
+    looks = threading.Semaphore(0)
+    look = FileChangePoller._report_changes_since_last
+
+    def counted(poller, connection):
+        look(poller, connection)
+        looks.release()
+
+    monkeypatch.setattr(FileChangePoller, "_report_changes_since_last", counted)
+    # A look between a commit and its note would report it again, which is allowed: there is none while these are made.
+    monkeypatch.setattr(changes, "COORDINATION_CHECK_SECONDS", 0.5)
+    with closing(SqliteCoordination(tmp_path / "nakadi.db")) as ours:
+        begun(ours, "a", "a", "a")
+        ours.watch(SUBSCRIPTION, reports.append)
+        assert looks.acquire(timeout=PATIENCE)
+        for offset in (5, 6):
+            ours.commit(SUBSCRIPTION, "a", {a_place(number): at(offset) for number in range(3)}, A_MOMENT)
+        # This one shows a later change of the file to the poller.
+        begun(ours, "a", subscription="other")
+        assert looks.acquire(timeout=PATIENCE)
+    assert [type(each) for each in reports] == [OffsetsCommitted] * 2

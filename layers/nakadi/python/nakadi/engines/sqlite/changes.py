@@ -208,7 +208,11 @@ class FileChangePoller(ChangePoller):
         connection.execute(DELETE_OLD_CHANGES)
 
     def note_own(self, numbers: Sequence[int], subscription: str, changed: SubscriptionChange) -> None:
-        """Changes by this process are stored. Others are informed here, and listeners of this process by the caller."""
+        """Changes by this process are stored. Others are informed here, and listeners of this process by the caller.
+
+        A look that comes between the change and this finds it, and reports it: listeners hear of it twice, and read
+        once more than they would have to.
+        """
         with self._lock:
             # Without watchers nothing looks, so the set would only grow. The first one passes over what is there.
             if self._watchers:
@@ -267,8 +271,19 @@ class FileChangePoller(ChangePoller):
     def _report_changes_since_last(self, connection: sqlite3.Connection) -> None:
         with self._lock:
             found = connection.execute(SELECT_CHANGES_SINCE, (self._last,)).fetchall()
-            self._last = max((number for _, _, number in found), default=self._last)
-            news = [(subscription, changed) for subscription, changed, number in found if number not in self._known]
-            self._known = {number for number in self._known if number > self._last}
+            newest = max((number for _, _, number in found), default=self._last)
+            there = {number for _, _, number in found}.union(
+                each for each in self._known if self._last < each <= newest
+            )
+            # Numbers have no gaps. One that is missing was of a change by another process, and a later one of the same
+            # kind has taken its place in the file, which this process may have made: then it is news as well.
+            is_one_hidden = len(there) < newest - self._last
+            news = [
+                (subscription, changed)
+                for subscription, changed, number in found
+                if is_one_hidden or number not in self._known
+            ]
+            self._last = newest
+            self._known = {number for number in self._known if number > newest}
         for subscription, changed in news:
             self._report(subscription, SubscriptionChange(changed))
