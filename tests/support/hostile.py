@@ -13,8 +13,7 @@ from urllib.parse import quote
 from hypothesis import strategies as some
 
 from nakadi import openapi
-from nakadi.http.docs_page.markup import of_media_type, of_parameter
-from nakadi.openapi import ApiOperation
+from nakadi.openapi import ApiOperation, example_of_parameter, examples_of_media_type
 
 NUMBERS = (
     *("0", "-0", "1", "-1", "007", "+5", "1.0", "1.5", "1e2", "1e400", "-1e400", "1e-400", "NaN", "Infinity"),
@@ -271,7 +270,7 @@ def _path(draw: some.DrawFn, operation: ApiOperation, world: World, *, hostile: 
     path = operation.path
     for each in operation.parameters:
         if each["in"] == "path":
-            known = (*world.names.get(each["name"], ()), of_parameter(each))
+            known = (*world.names.get(each["name"], ()), example_of_parameter(each))
             chosen = draw(texts if hostile and draw(some.booleans()) else some.sampled_from(known))
             path = path.replace(f"{{{each['name']}}}", quote(chosen.encode("utf-8", "surrogatepass"), safe=""))
     ends = ("", "", "", "/", "//", "/x", "%00", "%", "%zz", ";a=b")
@@ -283,7 +282,7 @@ def _query(draw: some.DrawFn, operation: ApiOperation, world: World, hostile: bo
     pairs = []
     for each in draw(some.lists(some.sampled_from(described), max_size=4)) if described else ():
         name = each["name"]
-        known = some.sampled_from((*world.names.get(name, ()), of_parameter(each)))
+        known = some.sampled_from((*world.names.get(name, ()), example_of_parameter(each)))
         wild = some_cursors if name in WITH_CURSORS else some_texts
         value = draw(wild) if hostile else draw(known).encode()
         pairs.append(f"{name}={quote(value, safe='')}")
@@ -308,4 +307,8 @@ def _by_what_they_read() -> list[str]:
 @cache
 def _examples(operation: str) -> Sequence[Any]:
     described = openapi.operations()[operation].description.get("requestBody")
-    return [] if described is None else [each[1] for each in of_media_type(described["content"]["application/json"])]
+    return (
+        []
+        if described is None
+        else [each[1] for each in examples_of_media_type(described["content"]["application/json"])]
+    )

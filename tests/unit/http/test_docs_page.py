@@ -15,9 +15,10 @@ import pytest
 from nakadi import openapi
 from nakadi.http import docs_page
 from nakadi.http.application import Router
-from nakadi.http.docs_page.markup import VOID, element, joined, laid_out, of_parameter, of_schema, prose, type_of, words
+from nakadi.http.docs_page import VOID, element, joined, laid_out, prose, type_of, words
 from nakadi.http.message import Request, Response
 from nakadi.http.routes import monitoring
+from nakadi.openapi import example_of_parameter, example_of_schema
 
 PAGE = docs_page.page("https://nakadi.example.org")
 
@@ -202,5 +203,5 @@ def test_short_json_stays_on_a_line() -> None:
 def test_examples_are_put_together() -> None:
     """Without an example of its own, a schema's parts make one."""
     schema = {"type": "object", "properties": {"a": {"type": "array", "items": {"type": "string", "enum": ["x", "y"]}}}}
-    assert of_schema(schema) == {"a": ["x"]}
-    assert of_parameter({"schema": {"type": "boolean", "default": False}}) == "false"
+    assert example_of_schema(schema) == {"a": ["x"]}
+    assert example_of_parameter({"schema": {"type": "boolean", "default": False}}) == "false"

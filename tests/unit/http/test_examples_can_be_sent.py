@@ -11,7 +11,7 @@ import pytest
 from nakadi import openapi
 from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
-from nakadi.http.docs_page.markup import of_media_type, of_parameter
+from nakadi.openapi import example_of_parameter, examples_of_media_type
 from tests.support.http import client_of
 from tests.support.openapi import assert_answer_matches, operation_at
 
@@ -101,13 +101,13 @@ def send_example(
     path = operation.path
     for each in operation.parameters:
         if each["in"] == "path":
-            path = path.replace(f"{{{each['name']}}}", of_parameter(each))
+            path = path.replace(f"{{{each['name']}}}", example_of_parameter(each))
     for example, meant in (replacing or {}).items():
         path = path.replace(example, meant)
     described = operation.description.get("requestBody")
     if described is None:
         return broker.request(operation.method, path)
-    (example, *_) = of_media_type(described["content"]["application/json"])
+    (example, *_) = examples_of_media_type(described["content"]["application/json"])
     return broker.request(operation.method, path, json=example[1] if body is None else body)
 
 

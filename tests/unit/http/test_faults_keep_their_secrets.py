@@ -9,9 +9,8 @@ import httpx
 import pytest
 
 from nakadi import openapi
-from nakadi.http.docs_page.markup import of_media_type, of_parameter
 from nakadi.local import Broker
-from nakadi.openapi import ApiOperation
+from nakadi.openapi import ApiOperation, example_of_parameter, examples_of_media_type
 from tests.support.api import created
 from tests.support.patience import PATIENCE
 
@@ -44,9 +43,9 @@ def said(operation: ApiOperation, broker: Broker) -> httpx.Response:
     path = operation.path
     for each in operation.parameters:
         if each["in"] == "path":
-            path = path.replace(f"{{{each['name']}}}", of_parameter(each))
+            path = path.replace(f"{{{each['name']}}}", example_of_parameter(each))
     described = operation.description.get("requestBody")
-    body = None if described is None else of_media_type(described["content"]["application/json"])[0][1]
+    body = None if described is None else examples_of_media_type(described["content"]["application/json"])[0][1]
     return httpx.request(operation.method, broker.url + path, json=body, timeout=PATIENCE)
 
 

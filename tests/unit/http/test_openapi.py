@@ -18,7 +18,7 @@ from openapi_spec_validator import validate as validate_document
 from nakadi import openapi
 from nakadi.app.routes import PUBLIC_PATH_PATTERN, OAuthScopes, ScopeTable
 from nakadi.app.settings import Settings
-from nakadi.http.docs_page import markup, scopes
+from nakadi.http.docs_page import scopes
 from nakadi.model.authorization import BlockedKind, Feature
 from nakadi.model.event_type import (
     Audience,
@@ -32,6 +32,7 @@ from nakadi.model.event_type import (
     SchemaType,
     StorageType,
 )
+from nakadi.openapi import examples_of_media_type
 from tests.support.openapi import validate
 
 ROOT = Path(__file__).parents[3]
@@ -144,7 +145,7 @@ def test_examples_of_streams_are_true() -> None:
 def test_examples_made_from_schemas_are_true() -> None:
     """Where a body has no example of its own, the one put together for the page is what the schema says."""
     for _, content in media_types():
-        for heading, value in markup.of_media_type(content):
+        for heading, value in examples_of_media_type(content):
             validate(content["schema"], value, heading)
 
 
