@@ -175,7 +175,7 @@ class TestWithAWatch:
     def test_a_change_between_the_question_and_the_reading_is_seen(self, case: Case):
         """A value that was read before a change is read again, though the change came after the question."""
 
-        def read_and_meet_a_change() -> int:
+        def read_and_meet_a_change(_: str) -> int:
             old = case.read("a")
             case.write(2)
             return old
