@@ -83,6 +83,14 @@ NEWS_PAUSES = (0.1,)
 
 
 class DynamoDbCoordination:
+    """Every change is a conditional write, which DynamoDB judges and makes in one step. So nothing is locked here, and
+    no thread or process waits for another: of two that decided on the same state one is refused, and looks again.
+
+    A write whose answer is lost may have been made, and is made once more. Each is such that this does no harm: a
+    transaction has a token that DynamoDB knows, a commit one by which it recognises itself, a lease the moment of its
+    request, and what is put or removed twice is as if it was once.
+    """
+
     def __init__(self, address: TableAddress, attempts: RetriedCalls | None = None) -> None:
         self._table = CoordinationTable(address, attempts or RetriedCalls())
         self._listeners = SubscriptionListeners()
@@ -121,7 +129,11 @@ class DynamoDbCoordination:
         return stored
 
     def forget(self, subscription: str) -> None:
-        """Remove the assignment first: what is left without it is harmless."""
+        """Remove the assignment first: what is left without it is harmless.
+
+        A commit that comes in between moves an offset that is about to go. One that comes later finds none, for an
+        update that asks for an owner makes no item.
+        """
         place = place_of(subscription)
         self._table.remove(place, [ASSIGNMENT])
         self._table.remove(place, [each.item for each in self._table.list_items(place)])
@@ -131,6 +143,8 @@ class DynamoDbCoordination:
     # Offsets
 
     def offsets(self, subscription: str) -> Mapping[EventTypePartition, CommittedOffset]:
+        # Each as it was at its moment: while pages are read, others may change. Readers have taken the assignment
+        # before, and recognise by its owner an offset that is newer.
         found = self._table.list_items(place_of(subscription), Item.item.startswith(OFFSET))
         return {place_in(each.item): offset_of(each) for each in found}
 
@@ -144,6 +158,7 @@ class DynamoDbCoordination:
             except Unavailable as error:
                 return error
 
+        # In any order: partitions have nothing to do with each other, and each is one step for itself.
         one_by_one = map if len(positions) < 2 else self._threads.map
         outcomes = list(one_by_one(commit_one, positions.items()))
         made = [each for each in outcomes if not isinstance(each, Unavailable)]
@@ -179,6 +194,8 @@ class DynamoDbCoordination:
                 return self._why_refused(item, session, position, token if in_doubt else None)
             return CommitResult.COMMITTED
 
+        # What refused it may be gone when it is looked at, as when the partition is handed over and back: then it is
+        # made again, for an answer has to be one that was true at some moment since it was asked for.
         for _ in range(TIMES_JUDGED):
             found = self._table.attempts.at(attempt)
             if found is not None:
@@ -261,6 +278,7 @@ class DynamoDbCoordination:
     # News
 
     def watch(self, subscription: str, changed: Callable[[SubscriptionReport], None]) -> Callable[[], None]:
+        # In this order: when the caller comes to read, what others change behind that read is looked for.
         self._changes.attend()
         end = self._listeners.add(subscription, changed)
 
@@ -285,6 +303,8 @@ class DynamoDbCoordination:
             raise
 
     def close(self) -> None:
+        # Refused first: what comes from now on raises, in whatever thread. Commits that have begun are waited for, and
+        # the clients that they use are closed last.
         self._table.refuse()
         self._changes.close()
         if "_commit_threads" in vars(self):

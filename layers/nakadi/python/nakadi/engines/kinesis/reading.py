@@ -100,6 +100,7 @@ class StreamReader:
             self.tails.read_until(hash_key(key), time.monotonic() - self._shared_for, pushed=True)
         else:
             self.tails.read_until(hash_key(key), since)
+        # Another thread may have read on since: then more is counted than was asked for, which is as true.
         return self._counted_state(key, topic, partition)
 
     def take_over_from(self, old: StreamReader) -> None:
@@ -134,6 +135,8 @@ class StreamReader:
         return head.counted
 
     def _counted_state(self, key: str, topic: str, partition: int) -> IndexingState:
+        # Several threads may count the same partition. What the index counts, and what is forgotten, goes on meanwhile:
+        # a count that does not meet what is remembered is not kept, and is begun anew from the head as it is then.
         while (state := self._recent_records.state(key, topic)) is None:
             start = self._head(topic, partition)
             if start.sealed_at == SEALED_AT_INDEX_END:
@@ -302,7 +305,11 @@ log = logging.getLogger(__name__)
 
 
 class RestartingReader:
-    """Asks a `StreamReader`. What this process stored itself is known to every new one."""
+    """Asks a `StreamReader`. What this process stored itself is known to every new one.
+
+    `_reader` is replaced as a whole, and read without the lock: a thread that has just read the old one asks that one,
+    which answers rightly or has lost its place.
+    """
 
     def __init__(self, begin: NewReader, shard_trees: ShardTreeCache) -> None:
         self._begin = begin
@@ -368,7 +375,12 @@ GAP_INTERVALS = 25
 
 
 class ShardWatch:
-    """One thread for each shard, from now until `end`."""
+    """One thread for each shard, from now until `end`.
+
+    A shard that came from a merge is begun by the threads of both that it came from: the lock lets one of them, and the
+    name stays in the table when the thread has ended, so that no shard is followed twice. It is read only when both are
+    read to their ends, whichever comes first: `ShardTails` sees to that.
+    """
 
     def __init__(
         self, reader: RestartingReader, shard_trees: ShardTreeCache, interval: float, fan_out: FanOut | None = None
@@ -386,6 +398,7 @@ class ShardWatch:
         self._ended.set()
 
     def join(self) -> None:
+        # A copy, for threads may still begin others; none does any more once `_ended` was seen under the lock.
         for thread in tuple(self._threads.values()):
             thread.join()
 
@@ -444,7 +457,12 @@ class ShardWatch:
 
 
 class SharedShardWatch:
-    """Watches as long as there are watchers."""
+    """Watches as long as there are watchers.
+
+    A watch whose last watcher leaves is ended, and not waited for: its threads may wait for Kinesis. If another watcher
+    comes meanwhile, two threads read a shard for a moment. Each record is taken once all the same, by the reader of its
+    shard, which has a lock.
+    """
 
     def __init__(
         self, reader: RestartingReader, shard_trees: ShardTreeCache, interval: float, fan_out: FanOut | None = None

@@ -92,7 +92,11 @@ class _DocumentsOfKind(Struct):
 
 
 class MemoryRegistry:
-    """Nothing of it survives the process."""
+    """Nothing of it survives the process.
+
+    Each call holds the lock from its first look to its last change, which is what a transaction is elsewhere. Entries
+    are bytes, which never change: so they are read into documents without it, and no caller holds up another by that.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -114,6 +118,8 @@ class MemoryRegistry:
     def write(self, *changes: DocumentChange) -> None:
         check_changes_of_one_write(changes)
         with self._while_open() as kinds:
+            # All are judged before the first is made: of two writers that expect the same revision the second finds
+            # another one, and leaves nothing behind.
             outcomes = [document_after_change(change, kinds[change.kind].revision(change.key)) for change in changes]
             entries = [document_json(document) if document else b"" for document in outcomes]
             for change, document, entry in zip(changes, outcomes, entries, strict=True):
@@ -148,6 +154,8 @@ class _PartitionIndex(Struct):
 
 
 class MemoryLogIndex:
+    """What it hands out is frozen, or a copy: it stays as it was at one moment, whatever other threads change."""
+
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._topics: dict[str, Topic] = {}
@@ -214,6 +222,7 @@ class MemoryLogIndex:
     def extend(self, topic: str, partition: int, expected: int, head: IndexHead, segment: IndexSegment | None) -> bool:
         with self._while_open():
             there = self._partitions.setdefault((topic, partition), _PartitionIndex())
+            # Two indexers may read the same records. Both began at the same head, and the second is refused.
             if there.head.revision != expected:
                 return False
             there.head = replace(head, revision=expected + 1)
@@ -242,6 +251,7 @@ class MemoryLogIndex:
     def drop_before(self, topic: str, partition: int, oldest: int) -> Sequence[ArchiveLocation]:
         with self._while_open():
             known = self._known_topic(topic)
+            # Of two threads that trim, the one that is late takes nothing back.
             grown = max(oldest, known.oldest.get(partition, 0))
             self._topics[topic] = replace(known, oldest={**known.oldest, partition: grown})
             there = self._partition_at((topic, partition)).segments
@@ -268,6 +278,7 @@ class MemoryLogIndex:
     def claim(self, name: str, owner: str, seconds: float) -> bool:
         now = time.monotonic()
         with self._while_open():
+            # One clock for all threads of a process, and a look and a change in one step: two cannot both have it.
             holder, until = self._claims.get(name, (owner, now))
             if holder != owner and now < until <= latest_plausible_expiry(now, seconds):
                 return False
@@ -276,6 +287,7 @@ class MemoryLogIndex:
 
     def release(self, name: str, owner: str) -> None:
         with self._while_open():
+            # An owner that was slow may have lost it to another by now, which keeps it.
             if self._claims.get(name, ("", 0.0))[0] == owner:
                 del self._claims[name]
 
@@ -329,7 +341,9 @@ class MemoryCoordination:
     """Nothing of it survives the process.
 
     The lock is what a transaction is elsewhere: what was read under it is true until it is released. Listeners are
-    called without it, since they may ask for the new state at once.
+    called without it, since they may ask for the new state at once. So two changes may be reported in the other order
+    than they were made, which is harmless: a report says what to read again, or how far a session has committed, which
+    only grows.
     """
 
     def __init__(self) -> None:
@@ -350,6 +364,7 @@ class MemoryCoordination:
         touched = owners_after_change(old, new, positions)
         with self._while_open():
             kept = self._state_of(subscription)
+            # Two sessions that rebalance at the same time have read the same revision: the second one reads again.
             if kept.assignment.revision != old.revision:
                 raise AssignmentChanged(subscription)
             kept.assignment = with_next_revision(old, new)
@@ -367,6 +382,8 @@ class MemoryCoordination:
     def commit(self, subscription: str, session: str, positions: Positions, now: datetime) -> CommitResults:
         with self._while_open():
             offsets = self._state_of(subscription).offsets
+            # The owner and the position are compared in the step that moves the offset: a partition that was handed
+            # over meanwhile is not its session's any more, and an offset never goes back.
             verdicts = {place: commit_result(offsets.get(place), session, at) for place, at in positions.items()}
             for place, found in verdicts.items():
                 if found is CommitResult.COMMITTED:
@@ -424,10 +441,13 @@ class MemoryCoordination:
         with self._while_open():
             lot = self._state_of(subscription).lot
             for position in positions:
+                # Another thread may have removed it: both wanted that.
                 lot.pop((place, position), None)
 
     def forget(self, subscription: str) -> None:
         with self._while_open():
+            # A commit that comes behind this finds no offset, and a session that joins behind it begins a new state,
+            # which it removes when it finds its subscription gone.
             self._kept.pop(subscription, None)
         self._listeners.notify_listeners(subscription, SubscriptionChange.ASSIGNMENT)
 

@@ -68,7 +68,17 @@ RENEW_LEASE = "INSERT INTO leases (holder, until) VALUES (?1, ?2) ON CONFLICT (h
 
 
 class SqliteCoordination:
-    """`pipes` lead to the other processes of a broker that has several."""
+    """`pipes` lead to the other processes of a broker that has several.
+
+    Any thread may call any of this. A read borrows a connection, and sees the file as it was at one moment. What
+    changes the file waits in the queue of `SharedTransactions`, and one transaction at a time has the turn to write, of
+    all threads and processes. So what a transaction has read is still true when it writes. What was read before it is
+    compared within it: the revision of an assignment, the owner and the position of an offset.
+
+    Listeners are called behind a transaction and outside of it. Two changes may so be reported in the other order than
+    they were made. That is harmless: a report says what to read again, or how far a session has committed, which only
+    grows.
+    """
 
     def __init__(self, path: Path, pipes: ChangePipes = ALONE) -> None:
         self._file = SqliteFile(path)
@@ -77,6 +87,7 @@ class SqliteCoordination:
         self._changing = SharedTransactions(self._file, self._changes)
 
     def assignment(self, subscription: str) -> Assignment:
+        # Perhaps old when it is used: who decides on it hands it to `write`, which compares its revision.
         with self._file.lent() as connection:
             return _read_assignment(connection, subscription)
 
@@ -119,6 +130,7 @@ class SqliteCoordination:
         self, subscription: str, session: str, positions: Positions, now: datetime, done: CommitCallback
     ) -> None:
         def finished(commit: Commit) -> None:
+            # In the thread that made the commit, which holds no lock then: `done` may begin the next one at once.
             call_at_once(partial(self._reported, commit), done)
 
         try:
@@ -130,6 +142,8 @@ class SqliteCoordination:
         results = commit.outcome()
         committed = committed_offsets(commit.session, commit.positions, results)
         if committed is not None:
+            # In this order: other processes hear of it first, for their listeners need longer. A poller of this process
+            # that finds the numbers before they are noted reports them once more, and listeners read in vain.
             self._changes.note_own(commit.numbers, commit.subscription, SubscriptionChange.OFFSETS)
             self._listeners.notify_listeners(commit.subscription, committed)
         return results
@@ -145,6 +159,8 @@ class SqliteCoordination:
         place = partition_to_park_in(events)
 
         def work(connection: sqlite3.Connection) -> tuple[CommitResult, int | None]:
+            # Judged by the offset as it is in this transaction: the partition may have been given to another session
+            # since the caller looked, and that one parks or sends the events itself.
             found = parking_result(_read_offset(connection, subscription, place), session, upto)
             if found is not CommitResult.COMMITTED:
                 return found, None
@@ -171,6 +187,7 @@ class SqliteCoordination:
             return list_parked_events(connection, subscription, place, after, limit)
 
     def parked_value(self, subscription: str, place: EventTypePartition, position: Position) -> bytes | None:
+        # Listed a moment ago, and perhaps removed since: then there is no value, as for one that was never parked.
         with self._file.lent() as connection:
             return parked_event_value(connection, subscription, place, position)
 
@@ -178,6 +195,8 @@ class SqliteCoordination:
         self._changing.run(lambda connection: remove_parked_events(connection, subscription, place, positions))
 
     def forget(self, subscription: str) -> None:
+        # All in one transaction. A commit that comes behind it finds no offset, and is not its session's; a session
+        # that joins behind it writes an assignment anew, and removes that when it finds its subscription gone.
         def work(connection: sqlite3.Connection) -> int:
             connection.execute("DELETE FROM assignments WHERE subscription = ?", (subscription,))
             connection.execute("DELETE FROM offsets WHERE subscription = ?", (subscription,))
@@ -198,6 +217,7 @@ class SqliteCoordination:
         self._changing.run(work)
 
     def release(self, holder: str) -> None:
+        # A process renews and releases its lease under one lock: no renewal that is under way writes it again.
         self._changing.run(lambda connection: connection.execute("DELETE FROM leases WHERE holder = ?", (holder,)))
 
     def leases(self) -> Mapping[str, datetime]:
@@ -217,6 +237,8 @@ class SqliteCoordination:
         return callable_once(end_both)
 
     def close(self) -> None:
+        # The queue first: it is emptied while the file is still open. A thread that reads meanwhile comes to its end,
+        # for its connection is closed when it gives it back.
         self._changing.close()
         self._changes.close()
         self._file.close()

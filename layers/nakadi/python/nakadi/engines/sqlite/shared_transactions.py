@@ -47,7 +47,12 @@ COMMIT_OFFSET = """
 
 
 class Change:
-    """Something that waits for its turn to change the file."""
+    """Something that waits for its turn to change the file.
+
+    The thread that makes it changes it, and no other looks at more than `is_made` before that is set. It is set last,
+    when the outcome is there, and never taken back: so it is read without a lock, and a thread that has just missed it
+    asks for the turn, and finds it then.
+    """
 
     def __init__(self) -> None:
         self.is_made = False
@@ -153,7 +158,8 @@ class SharedTransactions:
     def __init__(self, file: SqliteFile, changes: FileChangePoller) -> None:
         self._file = file
         self._changes = changes
-        # A deque needs no lock. The thread that has `_turn` makes what waits.
+        # A deque needs no lock: any thread adds at its end, in one step, and only the one that has `_turn` takes from
+        # its front. What that one sees in front cannot be taken by another before it does so itself.
         self._waiting: deque[Change] = deque()
         self._turn = threading.Lock()
         # The connection on which commits note what they change, once there were some.
@@ -190,6 +196,7 @@ class SharedTransactions:
                 self._thread = threading.Thread(target=self._make_until_closed, name="coordination-writer", daemon=True)
                 self._thread.start()
         # The flag is put back before the queue is looked at: what a thread that finds it set has queued will be made.
+        # Two threads that find it clear wake the writer twice, and it looks once in vain.
         if not self._is_awake:
             self._is_awake = True
             self._wishes.put(None)
@@ -201,6 +208,8 @@ class SharedTransactions:
         if self._thread is not None:
             self._wishes.put(None)
             self._thread.join()
+        # A thread that waits for its own change may still have the turn, or come for it after this: the connection for
+        # commits is closed in a turn, and is not opened again.
         with self._turn:
             self._is_over = True
             if self._connection is not None:
@@ -220,6 +229,8 @@ class SharedTransactions:
     def _make_next(self, wanted: Change | None = None) -> None:
         """Make the changes that wait first and can be made together, unless what is wanted has been made by now."""
         with self._turn:
+            # Looked at again, now that no other thread makes any: it may have been made while this one waited. If it
+            # was not, it is in the queue, for it is only taken from there in a turn.
             if not self._waiting or (wanted is not None and wanted.is_made):
                 return
             changes = self._first_of_one_kind()
@@ -268,6 +279,8 @@ class SharedTransactions:
     def _commit(self, commits: Sequence[Commit]) -> None:
         if sum(len(each.left) for each in commits) <= MOST_ROWS_OF_A_STATEMENT:
             self._commit_at_once(commits)
+        # Those that moved are durable. Why the others did not is found out in a transaction: between the two another
+        # process may have moved their offsets or given them to others, and then that is the answer.
         rest = [each for each in commits if each.left]
         if rest:
             try:
