@@ -209,6 +209,18 @@ def confirm_no_gap(shard_trees: ShardTreeCache, shard: str, progress: ShardProgr
     raise GapFound(shard)
 
 
+def confirm_no_gap_in_chain(shard_trees: ShardTreeCache, hash_key: int, progress: Mapping[str, ShardProgress]) -> None:
+    """The same for all shards of a hash key, by how far each was indexed."""
+    shard_tree = shard_trees.current
+    patience = GrowingPauses(GIVE_UP_SECONDS)
+    for shard in shard_tree.chain(hash_key):
+        indexed = shard_progress(progress, shard_tree, shard)
+        lost = [] if indexed.sequence else unfinished_shards(progress, shard_tree, shard_tree.origins(shard))
+        if lost:
+            raise GapFound(lost[0])
+        confirm_no_gap(shard_trees, shard, indexed, patience)
+
+
 def shard_progress(progress: Mapping[str, ShardProgress], shard_tree: ShardTree, shard: str) -> ShardProgress:
     """How far a shard is indexed. One of which nothing is noted was complete when those were that it came from."""
     if shard in progress:

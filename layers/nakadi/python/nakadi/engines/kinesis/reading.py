@@ -20,9 +20,7 @@ from nakadi.engines.kinesis.continuity import (
     GIVE_UP_SECONDS,
     GapFound,
     ShardTreeCache,
-    confirm_no_gap,
-    shard_progress,
-    unfinished_shards,
+    confirm_no_gap_in_chain,
 )
 from nakadi.engines.kinesis.envelopes import hash_key, original_topic, parse_partition_key, partition_key
 from nakadi.engines.kinesis.fan_out import FanOut
@@ -165,14 +163,7 @@ class StreamReader:
         """
         progress = self._index.progress(self._stream.name)
         found = scan()
-        shard_tree = self._shard_trees.current
-        patience = GrowingPauses(GIVE_UP_SECONDS)
-        for shard in shard_tree.chain(hash_key(key)):
-            indexed = shard_progress(progress, shard_tree, shard)
-            lost = [] if indexed.sequence else unfinished_shards(progress, shard_tree, shard_tree.origins(shard))
-            if lost:
-                raise GapFound(lost[0])
-            confirm_no_gap(self._shard_trees, shard, indexed, patience)
+        confirm_no_gap_in_chain(self._shard_trees, hash_key(key), progress)
         return found
 
     # Events
