@@ -92,7 +92,8 @@ class TailReader:
         self._arrived = threading.Condition()
         self._windows: dict[TopicPartition, _EventWindow] = {}
         self._size = 0
-        # What the thread of the tail has to do: only that thread uses the consumer, whose calls wait for each other.
+        # What the thread of the tail has to do: only that thread uses the consumer, whose calls wait for each other. A
+        # change is added with the lock, in one step with that of its window, and taken by that thread without it.
         self._assignment_changes: deque[KafkaPartition] = deque()
         self._thread: threading.Thread | None = None
         self._is_lost = False
@@ -209,9 +210,13 @@ class TailReader:
     def _add_to_windows(self, messages: Sequence[Any]) -> None:
         grown_windows: dict[TopicPartition, _EventWindow] = {}
         with self._arrived:
+            # While these were waited for, a window may have been dropped and another one begun in front of them. Then
+            # they were fetched for the earlier one, and what lies between is still to come: the next round assigns the
+            # partition anew, and has all of it again.
+            changing = {(change.topic, change.partition) for change in self._assignment_changes}
             for message in messages:
-                if message.topic() is None:
-                    continue  # an error of a connection, which the library opens again
+                if message.topic() is None or (message.topic(), message.partition()) in changing:
+                    continue  # without a topic it is an error of a connection, which the library opens again
                 partition = (message.topic().removeprefix(self._address.prefix), message.partition())
                 if message.error() is not None:
                     self._drop_failed_window(partition, message.error())

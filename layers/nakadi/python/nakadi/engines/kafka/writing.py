@@ -54,7 +54,10 @@ WriteDone = Callable[[Mapping[int, WriteOutcome]], None]
 
 
 class _PendingBatch(Struct, eq=False):
-    """Records that are stored in one batch. `completed` is called once."""
+    """Records that are stored in one batch. `completed` is called once.
+
+    As soon as it waits, only the thread of its producer changes it: the library calls `on_delivery` within a flush.
+    """
 
     partition: TopicPartition
     records: Sequence[Record]
@@ -100,6 +103,7 @@ class _PendingWrite:
             self._outcomes[number] = outcome
             self._missing -= 1
             is_last = self._missing == 0
+        # Without the lock. Of several threads one is the last, and nothing changes the outcomes behind it.
         if is_last:
             self._done(self._outcomes)
 
@@ -123,7 +127,8 @@ class RecordWriter:
         return failures | dict(written.result())
 
     def can_write_at_once(self, topic: str, partitions: Collection[int]) -> bool:
-        """Whether nothing has to be asked before records can be written."""
+        """Whether nothing has to be asked before records can be written. A topic that is forgotten behind this look is
+        written all the same: its times go on from the clock, and a topic that is gone is refused by the cluster."""
         return all(self._producer_thread((topic, number)).knows_latest_time((topic, number)) for number in partitions)
 
     def write_soon(self, topic: str, batches: Mapping[int, Sequence[Record]], done: WriteDone) -> None:
