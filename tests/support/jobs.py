@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -181,6 +182,12 @@ class Ran:
     shown: str
 
 
+@cache
+def looking(tables: str) -> SparkSession:
+    """A session to look at tables with. Another one for each look would have to learn everything anew."""
+    return open_spark("look", tables, "hadoop", "local[2]", "1g")
+
+
 class Jobs:
     """Runs jobs on a data folder, with tables in a database of their own."""
 
@@ -209,7 +216,7 @@ class Jobs:
         return self.run(retention.main, *arguments)
 
     def spark(self) -> SparkSession:
-        return open_spark("look", self._places[3], "hadoop", "local[2]", "1g")
+        return looking(self._places[3])
 
     def table(self, name: str) -> DataFrame:
         return self.spark().table(f"nakadi.{self.database}.{name}")

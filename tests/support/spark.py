@@ -7,8 +7,11 @@ import pyspark.rdd
 import pytest
 
 QUICK = {
-    # For a handful of rows, compiling takes longer than working.
-    "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    # For a handful of rows, compiling takes longer than working. Classes get their room at once: it would grow in many
+    # small steps, with a full collection of garbage before each.
+    "JDK_JAVA_OPTIONS": (
+        "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m -XX:ReservedCodeCacheSize=128m"
+    ),
     "PYSPARK_SUBMIT_ARGS": (
         "--conf spark.sql.codegen.wholeStage=false --conf spark.sql.codegen.factoryMode=NO_CODEGEN "
         "--conf spark.sql.adaptive.enabled=false pyspark-shell"
