@@ -1,9 +1,10 @@
 """What the jobs on the archive cost, against what Spark needs for the same files at the least.
 
-    python benchmarks/jobs.py [--events 1000000] [--keep .cache/bench/jobs]
+    python benchmarks/jobs.py [--events 1000000 4000000] [--keep .cache/bench/jobs]
 
 Compaction is compared with Spark reading the same JSON by a given schema and writing Parquet, statistics with counting
-the rows of the table. Each is done twice in turn, and the fewest seconds of CPU count. Events have about 0.7 KB.
+the rows of the table. Each is done twice in turn, and the fewest seconds of CPU count. Events have about 0.7 KB. With
+several numbers of events the last lines say what a job costs at all, and what each further million does.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import os
 import random
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from datetime import UTC, datetime, timedelta
 from io import StringIO
@@ -54,7 +55,7 @@ SCHEMA = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--events", type=int, default=1_000_000)
+    parser.add_argument("--events", type=int, nargs="+", default=[1_000_000])
     parser.add_argument(
         "--keep", type=Path, default=Path(".cache/bench/jobs"), help="where the archive is made, and kept"
     )
@@ -62,11 +63,35 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    figures = measured(options, archive_of(options.events, options.keep / str(options.events)))
-    for name, value in figures.items():
-        print(f"{name:44s} {value:12.2f}")
+    print(f"load {os.getloadavg()[0]:.0f}")
+    measurements = []
+    for events in sorted(options.events):
+        measurements.append(measured(options, events, archive_of(events, options.keep / str(events))))
+        show(measurements[-1])
+    if len(measurements) > 1:
+        show(slopes(measurements[0], measurements[-1]))
+    print(f"load {os.getloadavg()[0]:.0f}")
     if options.json:
-        options.json.write_text(json.dumps(figures))
+        options.json.write_text(json.dumps(measurements))
+
+
+def show(figures: Mapping[str, float]) -> None:
+    for name, value in figures.items():
+        print(f"{name:52s} {value:12.2f}", flush=True)
+
+
+def slopes(few: Mapping[str, float], many: Mapping[str, float]) -> Mapping[str, float]:
+    """What each task costs at all, and what it costs for a further million events."""
+    millions = (many["events"] - few["events"]) / 1e6
+    found = {}
+    for name in TASKS:
+        each = (many[name] - few[name]) / millions
+        found[f"{name}, each further million"] = each
+        found[f"{name}, at all"] = few[name] - each * few["events"] / 1e6
+    for job, floor in ((COMPACTION, WRITING), (STATISTICS, COUNTING)):
+        of_job, of_floor = (found[f"{name}, each further million"] for name in (job, floor))
+        found[f"{job} / {floor}, each further million"] = of_job / of_floor
+    return found
 
 
 def archive_of(events: int, folder: Path) -> DataFolder:
@@ -104,7 +129,15 @@ def texts_of(first: int, count: int) -> Iterator[bytes]:
         ).encode()
 
 
-def measured(options: argparse.Namespace, data: DataFolder) -> dict[str, float]:
+WRITING, COMPACTION, COUNTING, STATISTICS = TASKS = (
+    "floor: JSON to Parquet, s",
+    "compaction, s",
+    "floor: count, s",
+    "statistics, s",
+)
+
+
+def measured(options: argparse.Namespace, events: int, data: DataFolder) -> dict[str, float]:
     tables = data.folder / "tables"
     spark = open_spark("benchmark", f"file://{tables.absolute()}", "hadoop", "local[*]", options.memory)
     event_type = data.event_types.get("order.placed")
@@ -112,8 +145,8 @@ def measured(options: argparse.Namespace, data: DataFolder) -> dict[str, float]:
     schema = spark.createDataFrame([], ddl(Struct((*HEADER, Field("event", columns))))).schema
     files = str((data.folder / "archive").absolute())
     out = str((data.folder / "floor").absolute())
-    until = (BEGUN + timedelta(seconds=options.events / 200 + 3600)).isoformat()
-    hours = str(int(options.events / 200 / 3600) + 2)
+    until = (BEGUN + timedelta(seconds=events / 200 + 3600)).isoformat()
+    hours = str(int(events / 200 / 3600) + 2)
 
     def floor() -> None:
         reader = spark.read.option("recursiveFileLookup", "true").option("lineSep", "\n")
@@ -137,10 +170,10 @@ def measured(options: argparse.Namespace, data: DataFolder) -> dict[str, float]:
         return run
 
     tasks = {
-        "floor: JSON to Parquet, s": floor,
-        "compaction, s": job(compaction.main, "--no-tidying"),
-        "floor: count, s": count,
-        "statistics, s": job(statistics.main, "--until", until, "--hours", hours),
+        WRITING: floor,
+        COMPACTION: job(compaction.main, "--no-tidying"),
+        COUNTING: count,
+        STATISTICS: job(statistics.main, "--until", until, "--hours", hours),
     }
     best = dict.fromkeys(tasks, float("inf"))
     peaks = dict.fromkeys(tasks, 0.0)
@@ -154,12 +187,12 @@ def measured(options: argparse.Namespace, data: DataFolder) -> dict[str, float]:
     floor, compacted, count, counted = best.values()
     size = sum(path.stat().st_size for path in tables.parent.joinpath("archive").rglob("*.gz"))
     return {
-        "events": options.events,
+        "events": events,
         "archive, MB": size / 1e6,
         **best,
         "compaction / floor": compacted / floor,
         "statistics / count": counted / count,
-        "events compacted a second": options.events / compacted,
+        "events compacted a second": events / compacted,
         **{f"peak of Java, MB: {name.removesuffix(', s')}": peak for name, peak in peaks.items()},
     }
 
