@@ -157,13 +157,34 @@ def _any_extreme(value: str, kind: Kind, depth: int) -> str:
             found = (_any_extreme(f"{value}.`{field.name}`", field.kind, depth) for field in fields)
             return " or ".join(each for each in found if each)
         case Array(element):
-            inside = _any_extreme(f"each{depth}", element, depth + 1)
-            return inside and f"exists({value}, each{depth} -> coalesce({inside}, false))"
+            return " or ".join(_any_extreme_in(value, element, depth))
         case Scalar(name) if name.startswith("decimal"):
             return f"{value} is not null"
         case Json():
             return f"{value} is not null"
     return f"not (abs({value}) between 1e-290 and 1e290)" if kind == DOUBLE else ""
+
+
+def _any_extreme_in(values: str, kind: Kind, depth: int) -> Iterator[str]:
+    """The same of a list. Spark compiles no lambdas: only lists in lists have some, one for each list that is outside.
+
+    A `float` is zero for every number near zero.
+    """
+    match kind:
+        case Struct(fields):
+            for field in fields:
+                yield from _any_extreme_in(f"{values}.`{field.name}`", field.kind, depth)
+        case Array(element):
+            inside = " or ".join(_any_extreme_in(f"each{depth}", element, depth + 1))
+            if inside:
+                yield f"exists({values}, each{depth} -> coalesce({inside}, false))"
+        case Scalar("double"):
+            yield f"array_max({values}) > 1e290 or array_min({values}) < -1e290"
+            yield f"array_contains(cast({values} as array<float>), float(0))"
+        case Scalar(name) if name.startswith("decimal"):
+            yield f"size({values}) > 0"
+        case Json():
+            yield f"size({values}) > 0"
 
 
 def _marked(text: str) -> str:

@@ -278,20 +278,38 @@ def _members_of(value: str, field: Field, depth: int) -> str:
     return f"if({value} is null, 0, 1 + {_inside(value, field.kind, depth)})"
 
 
-def _leaves(value: str, kind: Struct) -> list[str] | None:
-    """Each member of a structure whose members are plain or such structures; nothing if it has others."""
-    found: list[str] = []
+def _whole(values: str, kind: Struct) -> tuple[int, list[str]] | None:
+    """How many members such a structure has, if it has all, and what is true or unknown if one in a list lacks some.
+
+    Nothing for a structure with members that are neither plain nor such structures. Spark compiles no lambdas; asked
+    for a value in a list that it does not find there, it says that it does not know, if an element is null.
+    """
+    members, lacking = 0, list[str]()
     for field in kind.fields:
-        inner = f"{value}.`{field.name}`"
-        within: list[str] | None = []
-        if isinstance(field.kind, Struct):
-            within = _leaves(inner, field.kind)
-        elif not _is_plain(field.kind):
-            within = None
-        if field.contested or within is None:
+        inner = f"{values}.`{field.name}`"
+        members += 1
+        if field.contested:
             return None
-        found += [inner, *within]
-    return found
+        match field.kind:
+            case Struct() as structure:
+                within = _whole(inner, structure)
+                if within is None or not within[0]:
+                    return None
+                members += within[0]
+                lacking += within[1]
+            case Scalar("boolean"):
+                lacking.append(f"array_contains(cast({inner} as array<int>), 2)")
+            case Scalar(name):
+                lacking.append(f"array_contains({inner}, cast('{UNLIKELY.get(name, '-99991')}' as {name}))")
+            case Array() as plain if _is_plain(plain):
+                lacking.append(f"flatten({inner}) is null")
+            case _:
+                return None
+    return members, lacking
+
+
+UNLIKELY = {"string": r"\u0000", "timestamp": "0001-01-01"}
+"""A value that hardly any event has: where one has it, members are counted one by one."""
 
 
 def _is_plain(kind: Kind) -> bool:
@@ -310,12 +328,13 @@ def _inside(value: str, kind: Kind, depth: int) -> str:
         case Array(element) if not _is_plain(element):
             each = f"each{depth}"
             inside = _inside(each, element, depth + 1)
-            one_by_one = f"aggregate({value}, 0, (sum{depth}, {each}) -> sum{depth} + cast({inside} as int))"
-            leaves = None if not isinstance(element, Struct) else _leaves(each, element)
-            if not leaves:
+            added = f"(sum{depth}, {each}) -> sum{depth} + cast({inside} as int)"
+            one_by_one = f"coalesce(aggregate({value}, 0, {added}), 0)"
+            whole = _whole(value, element) if isinstance(element, Struct) else None
+            if not whole or not whole[0]:
                 return one_by_one
-            missing = " or ".join(f"{leaf} is null" for leaf in leaves)
-            return f"if(exists({value}, {each} -> {missing}), {one_by_one}, {len(leaves)} * greatest(size({value}), 0))"
+            lacking = " or ".join(whole[1])
+            return f"if(coalesce({lacking}, true), {one_by_one}, {whole[0]} * size({value}))"
     return "0"
 
 

@@ -4,6 +4,8 @@ import json
 from datetime import datetime
 from decimal import Decimal
 
+from nakadi_jobs.columns import DOUBLE, STRING, Array, Field, Json, Struct
+from nakadi_jobs.exact_values import may_differ
 from tests.support.jobs import order
 
 
@@ -34,6 +36,41 @@ def test_numbers_are_exact_or_missing(jobs, data):
         (100000.0, None, None, '{"x":[1e400,12345678901234567890.123]}', None),
         (None, None, 2, None, texts[4]),
     ]
+
+
+def test_numbers_in_lists_are_exact_or_missing(jobs, data):
+    """The same for numbers of objects in lists, and of lists in them."""
+    number = {"type": "number"}
+    item = {"properties": {"n": number, "inner": {"type": "array", "items": {"properties": {"m": number}}}}}
+    data.archived(
+        data.event_type("order.placed", schema={"properties": {"l": {"type": "array", "items": item}}}),
+        events := [
+            b'{"l":[{"n":0,"inner":[{"m":2.5}]},{"n":1.5}]}',
+            b'{"l":[{"n":1.5},{"n":1e-400}]}',
+            b'{"l":[{"n":1.5},null,{"n":-1e400}]}',
+            b'{"l":[{"n":1.5},{"inner":[{"m":1},{"m":1E400}]}]}',
+            b'{"l":[{"inner":null},{"inner":[{"m":1e-400}]}]}',
+        ],
+    )
+
+    assert jobs.compacted().code == 0
+
+    texts = [event.decode() for event in events]
+    assert row_of(jobs, "l.n", "flatten(l.inner).m") == [
+        ([0.0, 1.5], None, None),
+        ([1.5, None], None, texts[1]),
+        ([1.5, None, None], None, texts[2]),
+        ([1.5, None], None, texts[3]),
+        ([None, None], None, texts[4]),
+    ]
+    assert jobs.rows("order_placed", "l[1].inner.m")[3:] == [([1.0, None],), ([None],)]
+
+
+def test_lists_are_looked_through_without_lambdas():
+    """Spark compiles no lambdas: each would cost a copy of every row."""
+    inner = Struct((Field("n", DOUBLE), Field("o", Json()), Field("s", STRING)))
+    assert "->" not in may_differ("value", "line", Struct((Field("l", Array(inner)), Field("m", Array(DOUBLE)))))
+    assert "->" in may_differ("value", "line", Struct((Field("l", Array(Array(inner))),)))
 
 
 def test_halves_of_surrogate_pairs(jobs, data):
