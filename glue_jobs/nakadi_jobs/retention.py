@@ -36,7 +36,9 @@ from nakadi_jobs.archive_ranges import NOTHING_READ, ArchiveRange, unread_parts
 from nakadi_jobs.command import BadArguments, Workplace, local_folder
 from nakadi_jobs.erasure import ENVELOPE, How, Rewriter, Rewritten, Unreadable, Wanted, by_place, search
 from nakadi_jobs.event_type_tables import EVENT_TYPE, EVENT_TYPE_ID, EXPIRED_BEFORE, LATEST, all_tables, tables_of
+from nakadi_jobs.reading import WORTH_TASKS
 from nakadi_jobs.reports import in_a_line
+from nakadi_jobs.session import rows_of_values
 from nakadi_jobs.tables import BRANCH_STAYS, ChangedMeanwhile, Table
 from nakadi_jobs.transform import ORDER, PLACES
 
@@ -272,7 +274,11 @@ def _search(work: Workplace, parts: Sequence[ArchiveRange], wanted: Wanted) -> M
 def in_tasks(
     spark: SparkSession, parts: Sequence[ArchiveRange], job: Callable[[Iterable[ArchiveRange]], Found]
 ) -> Found:
-    """Work on parts of the archive where Spark's tasks run: this process would be too small for all events."""
+    """Work on parts of the archive where Spark's tasks run: this process would be too small for all events. A few are
+    worked on here, since starting Python in tasks takes longer."""
+    most, size = WORTH_TASKS
+    if len(parts) < most and sum(part.location.length for part in parts) < size:
+        return list(job(parts))
     context = spark.sparkContext
     tasks = min(len(parts), max(context.defaultParallelism, len(parts) // PARTS_OF_A_TASK))
     return context.parallelize(parts, max(1, tasks)).mapPartitions(job).collect()
@@ -368,7 +374,7 @@ def _erase_from(work: Workplace, table: Table, wanted: Wanted, how: How) -> None
     found = places_of(table.rows(), wanted)
     if found:
         view = f"erased_from_{table.name}"
-        table.spark.createDataFrame(found, "timeline int, partition int, offset bigint").createOrReplaceTempView(view)
+        rows_of_values(table.spark, found, "timeline int, partition int, offset bigint").createOrReplaceTempView(view)
         _change_table(table, lambda path: statement(path, view, table.rows().columns, how))
         work.report.info(work.options.event_type, f"{len(found)} events erased from {table.name}")
     table.remove_replaced_rows()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import re
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 CATALOG = "nakadi"
 
@@ -60,6 +62,17 @@ def _session_in(there: SparkSession, catalog_settings: Mapping[str, str]) -> Spa
     for key, value in {"spark.sql.session.timeZone": "UTC", **catalog_settings}.items():
         spark.conf.set(key, value)
     return spark
+
+
+def rows_of_values(spark: SparkSession, rows: Iterable[Sequence[object]], columns: str) -> DataFrame:
+    """A few rows as a table; `columns` are names and types. `createDataFrame` would have a task start Python for them.
+
+    Times have to have a time zone.
+    """
+    names = [column.split()[0] for column in columns.split(", ")]
+    text = json.dumps([dict(zip(names, row, strict=True)) for row in rows], default=str)
+    listed = F.from_json(F.lit(text), f"array<struct<{columns}>>")
+    return spark.range(0, 1, 1, 1).select(F.inline(listed))
 
 
 def _always() -> Mapping[str, str]:
