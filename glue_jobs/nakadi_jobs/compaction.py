@@ -320,7 +320,7 @@ def _written(
 def rows_of(reading: Reading, columns: Struct) -> DataFrame:
     """Make rows of the table from lines of the archive."""
     lines = transform.of_topics(reading.lines, (part.topic for part in reading.parts))
-    wanted = transform.placed(transform.parsed(lines, columns), reading.parts)
+    wanted = transform.placed(transform.parsed(lines, columns, reading.parts), reading.parts)
     return transform.rows(wanted, columns)
 
 

@@ -9,13 +9,16 @@ from msgspec import Struct
 from pyspark.sql import Row, SparkSession
 
 from nakadi.model.event_type import EventType
-from nakadi_jobs.measuring import Advice, Traffic
-from nakadi_jobs.tables import ChangedMeanwhile, Table
+from nakadi_jobs.measuring import Advice, Traffic, begun
+from nakadi_jobs.session import rows_of_values
+from nakadi_jobs.tables import DAY, ChangedMeanwhile, Table
 
 NAME = "nakadi__statistics"
 """No event type's table has two underscores together."""
 
 ATTEMPTS = 5
+
+MOMENT = timedelta(microseconds=1)
 
 COLUMNS = (
     ("event_type", "string", "the name of the event type"),
@@ -66,21 +69,28 @@ def record(
     until: datetime,
     now: datetime,
 ) -> None:
-    """Replace earlier measurements of the same windows by these."""
+    """Replace earlier measurements of the same windows by these: the days of the windows are written anew."""
+    if not measurements:
+        return
     kinds = ", ".join(f"{name} {kind}" for name, kind, _ in COLUMNS)
-    rows = table.spark.createDataFrame([_row(each, length, now) for each in measurements], kinds)
+    rows = rows_of_values(table.spark, (_row(each, length, now) for each in measurements), kinds)
     again = _again({each.event_type.id for each in measurements}, length, since, until)
-    for _ in range(ATTEMPTS if measurements else 0):
+    first, last = begun(since, DAY), begun(until - MOMENT, DAY) + DAY
+    for _ in range(ATTEMPTS):
         try:
-            with table.change() as change:
-                change.delete(again)
-                change.append(rows.coalesce(1).sortWithinPartitions("event_type", "window_start"), "")
-                change.publish()
+            table.rewrite(
+                _between(first, last),
+                lambda there: (
+                    there.where(f"not ({again})")
+                    .unionByName(rows)
+                    .coalesce(1)
+                    .sortWithinPartitions("event_type", "window_start")
+                ),
+            )
         except ChangedMeanwhile:
             continue
         return
-    if measurements:
-        raise ChangedMeanwhile(f"table {table.name}: changed by other runs during {ATTEMPTS} attempts")
+    raise ChangedMeanwhile(f"table {table.name}: changed by other runs during {ATTEMPTS} attempts")
 
 
 def rows_since(table: Table, since: datetime) -> Sequence[Row]:
@@ -92,11 +102,13 @@ def rows_since(table: Table, since: datetime) -> Sequence[Row]:
 def _again(ids: Collection[str], length: timedelta, since: datetime, until: datetime) -> str:
     """The condition that says which rows are measured anew."""
     listed = ", ".join(f"'{each}'" for each in sorted(ids))
+    minutes = f"{_minutes(length):.0f}"
+    return f"event_type_id IN ({listed}) AND window_minutes = {minutes} AND {_between(since, until)}"
+
+
+def _between(since: datetime, until: datetime) -> str:
     first, last = (f"TIMESTAMP '{moment:%Y-%m-%d %H:%M:%S}'" for moment in (since, until))
-    return f"""
-        event_type_id IN ({listed}) AND window_minutes = {_minutes(length):.0f}
-        AND window_start >= {first} AND window_start < {last}
-    """
+    return f"window_start >= {first} AND window_start < {last}"
 
 
 def _row(measured: Measurement, length: timedelta, now: datetime) -> tuple[object, ...]:

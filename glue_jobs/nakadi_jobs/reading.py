@@ -21,12 +21,10 @@ from uuid import uuid4
 from msgspec import Struct
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
 from nakadi.engines.archive.stores import open_archive
 from nakadi.model.events import ArchiveLocation
 from nakadi.ports.archive_store import ArchiveGone, ArchiveStore
-from nakadi_jobs import transform
 from nakadi_jobs.archive_ranges import ArchiveRange, sizes
 
 GATHERED_BYTES = 32 * 1024 * 1024
@@ -50,9 +48,6 @@ class Reading(Struct, frozen=True):
     parts: Sequence[ArchiveRange]
     damaged: Sequence[tuple[ArchiveRange, str]]
     by_file: bool
-
-    def wanted(self) -> DataFrame:
-        return transform.wanted(self.lines.sparkSession, self.parts, by_file=self.by_file)
 
     def expected(self) -> int | None:
         """How many events there have to be; None where that is uncertain for a part."""
@@ -140,9 +135,8 @@ class Archive(Struct, frozen=True):
 
     def text(self, paths: Sequence[str]) -> DataFrame:
         if not paths:
-            return self.spark.createDataFrame([], "value string, file string")
-        text = self.spark.read.option("lineSep", "\n").text(list(paths))
-        return text.select("value", F.col("_metadata.file_name").alias("file"))
+            return self.spark.createDataFrame([], "value string")
+        return self.spark.read.option("lineSep", "\n").text(list(paths))
 
     def _has(self, base: str) -> bool:
         """Whether Spark knows how to reach such a place."""

@@ -32,7 +32,7 @@ from nakadi_jobs.history import Measurement, history_table, record, rows_since
 from nakadi_jobs.measuring import Advice, Count, Traffic, advice, begun, first_minute, statistic, traffic, windows
 from nakadi_jobs.reading import Reading
 from nakadi_jobs.reports import in_a_line
-from nakadi_jobs.transform import among, located, of_topics
+from nakadi_jobs.transform import among, located, of_topics, wanted
 
 Result = TypeVar("Result")
 
@@ -79,6 +79,9 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 def measure(work: Workplace) -> None:
     """Measure every event type, write it down, and show it."""
     since, until, length = period(work.options, work.clock.now())
+    # Spark need not think about these plans anew after each of their stages: what is counted soon is little.
+    work.spark.conf.set("spark.sql.adaptive.enabled", "false")
+    work.spark.conf.set("spark.sql.shuffle.partitions", str(work.spark.sparkContext.defaultParallelism))
     consumers = consumers_in(work)
     timely = _with_events_since(work, since)
     found = [
@@ -266,15 +269,14 @@ def _collected(
 
 def _lines_of(sources: Sequence[Source], reading: Reading) -> DataFrame:
     """The lines of all these event types, each with the number of its source."""
-    topics = [
-        (line.topic, str(number), source.is_stamped)
+    types = {
+        line.topic: (str(number), source.is_stamped)
         for number, source in enumerate(sources)
         for line in source.event_type.timelines
-    ]
-    types = reading.lines.sparkSession.createDataFrame(topics, "topic string, type string, stamped boolean")
-    lines = located(of_topics(reading.lines, (part.topic for part in reading.parts)))
-    chosen = reading.wanted().join(types, "topic")
-    return among(lines, chosen, by_file=reading.by_file, more=("type", "stamped"))
+    }
+    lines = located(of_topics(reading.lines, (part.topic for part in reading.parts)), by_file=reading.by_file)
+    chosen = wanted(lines.sparkSession, reading.parts, types, by_file=reading.by_file)
+    return among(lines, chosen, by_file=reading.by_file)
 
 
 def _report_gone(work: Workplace, source: Source) -> None:

@@ -6,7 +6,7 @@ meanwhile. How far a run has read is written with what it has read, in the same 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime, timedelta
 from typing import Any
@@ -17,6 +17,7 @@ import msgspec
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # its usual name
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from nakadi_jobs.columns import Array, Field, Kind, Scalar, Struct, Texts
@@ -180,6 +181,21 @@ class Table(msgspec.Struct, frozen=True):
             java = self._java()
             if not change.published and java.refs().containsKey(change.branch):
                 java.manageSnapshots().removeBranch(change.branch).commit()
+
+    def rewrite(self, condition: str, changed: Callable[[DataFrame], DataFrame]) -> None:
+        """Put other rows in place of those that fulfil a condition, which has to be one of whole partitions.
+
+        It is one commit, without a branch. Raises `ChangedMeanwhile`.
+        """
+        read = str(self._java().currentSnapshot().snapshotId())
+        there = self.spark.read.option("snapshot-id", read).table(self.path).where(condition)
+        writer = changed(there).writeTo(self.path).option("isolation-level", "serializable")
+        try:
+            writer.option("validate-from-snapshot-id", read).overwrite(F.expr(condition))
+        except (Py4JJavaError, PySparkException) as error:
+            if _is_conflict(error):
+                raise ChangedMeanwhile(self.name) from error
+            raise
 
     # Maintenance
 
@@ -397,6 +413,8 @@ _CONFLICTS = (
     "refresh is required",
     # An erasure removes the branches of all runs.
     "Ref does not exist",
+    "Found conflicting files",
+    "Missing required files",
 )
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
 from nakadi_jobs.archive_ranges import ArchiveRange
 from nakadi_jobs.columns import STRING, Array, Field, Json, Kind, Scalar, Struct, Texts, has_contested
 from nakadi_jobs.exact_values import MISFIT, is_misfit, may_differ, read_exactly, read_quickly
+from nakadi_jobs.session import rows_of_values
 
 EVENT = ',"event":'
 """Where the event begins in a line; in a text the quotes would have a backslash before them."""
@@ -60,16 +61,18 @@ _TIME = "substring_index(substring_index(head, '\"time\":\"', -1), '\"', 1)"
 SIZE = f"greatest(octet_length(value) - octet_length(head) - {len(EVENT) + 1}, 0)"
 """The event without what is around it."""
 
-WANTED = "file string, topic string, partition int, from long, to long"
+WANTED = "file string, topic string, partition int, from long, to long, type string, stamped boolean"
 
 
-def wanted(spark: SparkSession, parts: Iterable[ArchiveRange], *, by_file: bool) -> DataFrame:
-    """Which offsets to take, and if several objects may have them, from which."""
+def wanted(
+    spark: SparkSession, parts: Iterable[ArchiveRange], types: Mapping[str, tuple[str, bool]], *, by_file: bool
+) -> DataFrame:
+    """Which offsets to take, and if several objects may have them, from which; and what is known of their topics."""
     stretches = _stretches(
         (each.location.key.rpartition("/")[2] if by_file else "", each.topic, each.partition, each.first, each.end)
         for each in parts
     )
-    return spark.createDataFrame(list(stretches), WANTED)
+    return rows_of_values(spark, ((*each, *types[each[1]]) for each in stretches), WANTED)
 
 
 def of_topics(lines: DataFrame, topics: Iterable[str]) -> DataFrame:
@@ -81,15 +84,17 @@ def of_topics(lines: DataFrame, topics: Iterable[str]) -> DataFrame:
     return lines.where(topic.isin(named))
 
 
-def located(lines: DataFrame) -> DataFrame:
+def located(lines: DataFrame, *, by_file: bool) -> DataFrame:
     """Add the place of each line, taken from its beginning; `head` is the text before the event.
+
+    The name of its file only if that is asked for: Spark would write all that it knows of a file beside each line.
 
     Lines are parsed only after it is known which of them are wanted: Spark would parse them once more to see whether
     what they are joined by is there.
     """
-    return lines.withColumn("head", F.expr(_HEAD)).select(
+    return lines.select("*", *(["_metadata"] if by_file else []), F.expr(_HEAD).alias("head")).select(
         "value",
-        "file",
+        F.col("_metadata.file_name").alias("file") if by_file else F.lit("").alias("file"),
         "head",
         F.expr(_TOPIC).alias("topic"),
         F.expr(_PARTITION).cast("int").alias("partition"),
@@ -97,8 +102,8 @@ def located(lines: DataFrame) -> DataFrame:
     )
 
 
-def among(lines: DataFrame, chosen: DataFrame, *, by_file: bool, more: Sequence[str] = ()) -> DataFrame:
-    """Those whose place was asked for, with more columns of what asked for them."""
+def among(lines: DataFrame, chosen: DataFrame, *, by_file: bool) -> DataFrame:
+    """Those whose place was asked for, with what is known of their topics."""
     same = [
         F.col("lines.topic") == F.col("chosen.topic"),
         F.col("lines.partition") == F.col("chosen.partition"),
@@ -107,29 +112,28 @@ def among(lines: DataFrame, chosen: DataFrame, *, by_file: bool, more: Sequence[
     ]
     if by_file:
         same.append(F.col("lines.file") == F.col("chosen.file"))
-    return lines.alias("lines").join(F.broadcast(chosen.alias("chosen")), same).select("lines.*", *more)
+    return lines.alias("lines").join(F.broadcast(chosen.alias("chosen")), same).select("lines.*", "type", "stamped")
 
 
-def parsed(lines: DataFrame, columns: Struct) -> DataFrame:
-    """What the lines say: `line`, the whole as a structure, beside the text as it was.
+def parsed(lines: DataFrame, columns: Struct, parts: Sequence[ArchiveRange]) -> DataFrame:
+    """What the lines say: `line`, the whole as a structure, beside the text as it was, and its place.
 
     `doubtful` says whether a value was perhaps not what Spark makes of it: those lines were read with care. `misfit`
-    says whether one had another type than its column, or nothing could be read at all.
+    says whether one had another type than its column, or nothing could be read at all. Each step copies the lines, so
+    there are two.
     """
     line = _line(columns)
     if columns.fields and has_contested(line):
-        exactly = lines.withColumn("line", F.expr(_once(read_exactly("value", line))))
-        return exactly.withColumns({"doubtful": F.expr("true"), "misfit": F.expr(f"line.`{MISFIT}` is not null")})
+        read = lines.withColumn("line", F.expr(_once(read_exactly("value", line))))
+        return read.withColumns(
+            {"doubtful": F.lit(True), "misfit": F.expr(f"line.`{MISFIT}` is not null"), **_places(parts)}
+        )
     quickly = lines.withColumn("line", F.expr(_once(read_quickly("value", line))))
-    judged = quickly.withColumns(
-        {
-            "doubtful": F.expr(may_differ("value", "line", line) if columns.fields else "false"),
-            "misfit": F.expr(_once(is_misfit("value", "line", line))),
-        }
-    )
-    if not columns.fields:
-        return judged
-    return judged.withColumn("line", F.expr(_once(f"if(doubtful, {read_exactly('value', line)}, line)")))
+    doubtful = F.expr(may_differ("value", "line", line)) if columns.fields else F.lit(False)
+    judged = {"doubtful": doubtful, "misfit": F.expr(_once(is_misfit("value", "line", line))), **_places(parts)}
+    if columns.fields:
+        judged["line"] = F.when(doubtful, F.expr(read_exactly("value", line))).otherwise(F.col("line"))
+    return quickly.withColumns(judged)
 
 
 def _once(expression: str) -> str:
@@ -138,19 +142,20 @@ def _once(expression: str) -> str:
 
 
 def placed(lines: DataFrame, parts: Sequence[ArchiveRange]) -> DataFrame:
-    """The parsed lines whose place was asked for, with their partition, offset and timeline.
+    """The parsed lines whose place was asked for.
 
     Copies of an event in objects that were replaced are among them: whether there are any is seen by the number.
     """
-    head = lines.withColumns(
-        {
-            # What cannot be parsed has a place nevertheless.
-            "partition": F.expr(f"coalesce(line.partition, cast({_of_head(_PARTITION)} as int))"),
-            "offset": F.expr(f"coalesce(line.offset, cast({_of_head(_OFFSET)} as bigint))"),
-            "timeline": F.expr(f"case {' '.join(_timelines(parts))} end"),
-        }
-    )
-    return head.where(" or ".join(_conditions(parts)) or "false")
+    return lines.where(" or ".join(_conditions(parts)) or "false")
+
+
+def _places(parts: Sequence[ArchiveRange]) -> Mapping[str, Column]:
+    """Partition, offset and timeline of a line; what cannot be parsed has them nevertheless."""
+    return {
+        "partition": F.expr(f"coalesce(line.partition, cast({_of_head(_PARTITION)} as int))"),
+        "offset": F.expr(f"coalesce(line.offset, cast({_of_head(_OFFSET)} as bigint))"),
+        "timeline": F.expr(f"case {' '.join(_timelines(parts))} end"),
+    }
 
 
 def _timelines(parts: Sequence[ArchiveRange]) -> Iterator[str]:

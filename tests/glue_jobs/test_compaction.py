@@ -10,7 +10,8 @@ from nakadi.engines.archive.stores import FolderStore
 from nakadi.event_types.tables import MATERIALIZE_ANNOTATION
 from nakadi.model.event_type import Category, CleanupPolicy, PartitionStrategy
 from nakadi_jobs import compaction, reading
-from nakadi_jobs.event_type_tables import events_table
+from nakadi_jobs.archive_ranges import NOTHING_READ, unread_parts
+from nakadi_jobs.event_type_tables import columns_of_all_versions, events_table
 from nakadi_jobs.tables import ChangedMeanwhile
 from tests.support.jobs import ORDERS, STORED_AT, order
 from tests.support.table_readers import assert_read_alike
@@ -36,6 +37,22 @@ def test_events_become_rows(jobs, data):
     assert "1 events into order_placed" in second.told
     assert jobs.rows("order_placed") == [*((0, offset) for offset in range(6)), (1, 0)]
     assert "nothing new" in jobs.compacted().told
+
+
+def test_a_commit_is_one_job_of_spark_which_copies_lines_twice(jobs, data):
+    """Lines become structures, these are judged, and become rows; nothing is said of files."""
+    orders = data.event_type("order.placed")
+    data.archived(orders, [order(number) for number in range(5)])
+    parts = list(unread_parts(data.index, orders, NOTHING_READ))
+    archive = reading.Archive(jobs.spark(), data.store, data.archive, data.store, "")
+    columns = columns_of_all_versions(data.event_types, orders)
+
+    rows = compaction.rows_of(archive.in_place(parts), columns)
+    plan = rows._jdf.queryExecution().executedPlan().toString()
+
+    assert rows.count() == 5
+    assert (plan.count("Project ["), "file_name" in plan) == (3, False)
+    assert jobs.spark_jobs(jobs.compacted) == 1
 
 
 def test_nothing_that_was_said_is_dropped(jobs, data):

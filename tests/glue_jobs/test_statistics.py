@@ -8,6 +8,8 @@ import pytest
 from nakadi.event_types.documents import TABLES_KIND, TableState, table_state_body
 from nakadi.model.event_type import Category
 from nakadi.ports.registry import PutDocument
+from nakadi_jobs.history import NAME
+from nakadi_jobs.tables import ChangedMeanwhile, Table
 from tests.support.jobs import STORED_AT, Jobs, order
 
 BUSINESS = {"schema": {"properties": {"note": {"type": "string"}}}, "category": Category.BUSINESS}
@@ -122,18 +124,44 @@ def test_event_types_are_counted_together(jobs, data, tables):
     jobs = Jobs(data, tables)
     together = jobs.spark_jobs(lambda: jobs.measured(*UNTIL))
 
-    assert (alone, together > 0) == (together, True)
-    figures = jobs.table("nakadi__statistics").select("event_type", "events", "publishers")
-    assert {tuple(row) for row in figures.collect()} == {
-        ("order.placed", 60, 2),
-        ("order.placed", 12, 1),
-        ("page.viewed", 2, 0),
-    }
+    # What is wanted goes to every task, events are counted, and the days of the windows are written.
+    assert (alone, together) == (3, 3)
+    figures = ("event_type", "events", "publishers")
+    of_orders = {("order.placed", 60, 2), ("order.placed", 12, 1)}
+    assert set(rows_of(jobs, *figures)) == {*of_orders, ("page.viewed", 2, 0)}
+
+    # Measuring one again leaves those of the other as they are, though its days are written anew.
+    data.archived(pages, [order(3)])
+    assert jobs.spark_jobs(lambda: jobs.measured(*UNTIL, "--event-types", "page.viewed")) == 3
+    assert set(rows_of(jobs, *figures)) == {*of_orders, ("page.viewed", 3, 0)}
 
     later = ("--until", (STORED_AT + timedelta(days=9)).isoformat())
     assert jobs.spark_jobs(lambda: jobs.measured(*later)) == 0
 
 
+@pytest.mark.usefixtures("orders")
+def test_of_two_runs_at_once_one_begins_again(jobs):
+    """Days that another run changed meanwhile are not written over."""
+    jobs.measured(*UNTIL)
+    table = Table(jobs.spark(), jobs.database, NAME)
+
+    def as_there(rows):
+        return rows
+
+    def meanwhile(rows):
+        table.rewrite("window_start < timestamp'2027-01-01'", as_there)
+        return rows
+
+    with pytest.raises(ChangedMeanwhile):
+        table.rewrite("window_start < timestamp'2027-01-01'", meanwhile)
+    assert table.rows().count() == 2
+
+
 def windows_of(jobs):
-    columns = ("events", "publishers", "bytes", "size_p50", "size_p95", "size_max", "per_minute_peak", "partition_skew")
+    return rows_of(
+        jobs, "events", "publishers", "bytes", "size_p50", "size_p95", "size_max", "per_minute_peak", "partition_skew"
+    )
+
+
+def rows_of(jobs, *columns):
     return [tuple(row) for row in jobs.table("nakadi__statistics").orderBy("window_start").select(*columns).collect()]
