@@ -10,6 +10,7 @@ from nakadi.common.work import Turns, client_never_gone
 from nakadi.model.event_type import PartitionStrategy
 from nakadi.model.outcomes import TryLater
 from nakadi.publishing import batch as batches
+from nakadi.publishing import enrichment
 from nakadi.publishing.batch import STEPS_WITHOUT_TURN, BatchLimits, WorkBudget
 from nakadi.publishing.outcome import BatchStatus
 from nakadi.publishing.validation import LONG_BODY_BYTES
@@ -166,7 +167,8 @@ def test_a_long_explanation_takes_a_turn(house):
 
 def test_keys_are_part_of_the_work(house, monkeypatch):
     """The characters of keys that are hashed count, and too many of them are refused. (P84)"""
-    monkeypatch.setattr(batches, "STEPS_WITHOUT_TURN", 1_000)
+    for module in (batches, enrichment):
+        monkeypatch.setattr(module, "STEPS_WITHOUT_TURN", 1_000)
     fields = {"partition_strategy": PartitionStrategy.HASH, "partition_key_fields": ("k",) * 10, "partitions": 2}
     event_type = limited(house, 5_000).add(a_business_type(**fields))
     event = {"metadata": metadata(), "k": "x" * 100}
