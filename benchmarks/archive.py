@@ -56,7 +56,7 @@ def serve(archive_after: int | None, ready: Any, stop: Any) -> None:
     from nakadi.http.application import Application, Route  # noqa: PLC0415
     from nakadi.http.message import Request, Response  # noqa: PLC0415
     from nakadi.http.server import tune_interpreter  # noqa: PLC0415
-    from nakadi.local.broker import Serving  # noqa: PLC0415
+    from nakadi.local.broker import ServerThread  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/nakadi.db"
@@ -84,7 +84,7 @@ def serve(archive_after: int | None, ready: Any, stop: Any) -> None:
         route = Route(method="GET", template="/settle", handler=settle, operation="settle")
         application = Application([*broker.application.router.routes, route])
         tune_interpreter()
-        with Serving(application) as serving:
+        with ServerThread(application) as serving:
             ready.send(serving.url)
             stop.wait()
         broker.close()

@@ -42,7 +42,7 @@ def serve(url: str, parent: Any) -> None:
     from nakadi.http.application import Application, Route  # noqa: PLC0415
     from nakadi.http.message import Request, Response  # noqa: PLC0415
     from nakadi.http.server import tune_interpreter  # noqa: PLC0415
-    from nakadi.local.broker import Serving  # noqa: PLC0415
+    from nakadi.local.broker import ServerThread  # noqa: PLC0415
     from nakadi.model.events import Record  # noqa: PLC0415
 
     raise_file_limit()
@@ -60,7 +60,7 @@ def serve(url: str, parent: Any) -> None:
 
     fill_route = Route(method="GET", template="/fill", handler=fill, operation="fill")
     tune_interpreter()
-    with Serving(Application([*broker.application.router.routes, fill_route])) as serving:
+    with ServerThread(Application([*broker.application.router.routes, fill_route])) as serving:
         parent.send(serving.url)
         parent.poll(None)  # until it says anything, or ends
     broker.close()

@@ -34,7 +34,7 @@ from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
 from nakadi.engines.dynamodb.client import TableAddress
 from nakadi.engines.dynamodb.coordination import DynamoDbCoordination
-from nakadi.local.broker import Serving
+from nakadi.local.broker import ServerThread
 from nakadi.model.event_type import Position
 from nakadi.model.subscription import EMPTY_ASSIGNMENT, Assignment, EventTypePartition, PartitionAssignment, Session
 from tests.support.aws import REGION, Aws, aws
@@ -183,7 +183,7 @@ def idling(meter: Meter, streams: int, seconds: float, partitions: int = 4) -> M
     broker = open_broker(Settings(registry=f"dynamodb://bench?region={REGION}"))
     with ExitStack() as stack:
         stack.callback(broker.close)
-        serves = stack.enter_context(Serving(broker.application, grace_seconds=0))
+        serves = stack.enter_context(ServerThread(broker.application, grace_seconds=0))
         api = stack.enter_context(httpx.Client(base_url=serves.url, timeout=60))
         _made(api, partitions)
         for number in range(streams):

@@ -23,7 +23,7 @@ from nakadi.app.broker import BrokerServices, open_broker
 from nakadi.app.settings import Settings
 from nakadi.http.application import Application, Route
 from nakadi.http.message import empty_response
-from nakadi.local.broker import Serving
+from nakadi.local.broker import ServerThread
 from tests.support.builders import an_event_type
 
 CREATIONS = 400
@@ -79,14 +79,14 @@ def listing(engine: str, broker: BrokerServices) -> None:
 
 
 def _client(application: Application) -> httpx.Client:
-    serving = Serving(application, host="127.0.0.1", port=0)
+    serving = ServerThread(application, host="127.0.0.1", port=0)
     client = _ClosingBoth(base_url=serving.url, headers={"content-type": "application/json"}, timeout=60)
     client.serving = serving
     return client
 
 
 class _ClosingBoth(httpx.Client):
-    serving: Serving
+    serving: ServerThread
 
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)

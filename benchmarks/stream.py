@@ -48,7 +48,7 @@ def serve(engine: str, ready: Any, stop: Any) -> None:
     from nakadi.http.application import Application, Route  # noqa: PLC0415
     from nakadi.http.message import Outlet, Request, Response, StreamingResponse  # noqa: PLC0415
     from nakadi.http.server import tune_interpreter  # noqa: PLC0415
-    from nakadi.local.broker import Serving  # noqa: PLC0415
+    from nakadi.local.broker import ServerThread  # noqa: PLC0415
     from nakadi.model.events import Record  # noqa: PLC0415
 
     raise_file_limit()
@@ -80,7 +80,7 @@ def serve(engine: str, ready: Any, stop: Any) -> None:
         floor_route = Route(method="GET", template="/floor", handler=floor, operation="floor")
         application = Application([*broker.application.router.routes, floor_route, append_route])
         tune_interpreter()
-        with Serving(application) as serving:
+        with ServerThread(application) as serving:
             ready.send(serving.url)
             stop.wait()
         broker.close()

@@ -321,9 +321,9 @@ class WalkedStream:
 
 
 def _consuming_walks(steps: Steps, walked: WalkedBroker) -> dict[str, Counted]:
-    from nakadi.local.broker import Serving  # noqa: PLC0415
+    from nakadi.local.broker import ServerThread  # noqa: PLC0415
 
-    with Serving(walked.broker.application) as serving, closing(WalkedStream(walked, serving.url)) as stream:
+    with ServerThread(walked.broker.application) as serving, closing(WalkedStream(walked, serving.url)) as stream:
         stream.deliver()
         stream.commit()
         # First the ones and then the others: what a commit leads to in other threads is no part of a delivery.
@@ -345,10 +345,10 @@ def _consuming_walks(steps: Steps, walked: WalkedBroker) -> dict[str, Counted]:
 
 
 def _publishing_over_http(steps: Steps, walked: WalkedBroker) -> Counted:
-    from nakadi.local.broker import Serving  # noqa: PLC0415
+    from nakadi.local.broker import ServerThread  # noqa: PLC0415
 
     with (
-        Serving(walked.broker.application) as serving,
+        ServerThread(walked.broker.application) as serving,
         socket.create_connection(("127.0.0.1", serving.port)) as connection,
     ):
         # The first ones are looked at in threads, where everything is read that the loop finds remembered later.

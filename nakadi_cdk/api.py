@@ -20,7 +20,7 @@ from aws_cdk import aws_wafv2 as wafv2
 from constructs import Construct
 
 from nakadi.app.broker import open_broker
-from nakadi.app.routes import PUBLIC_PATH_PATTERN, STREAMED, routes_of
+from nakadi.app.routes import PUBLIC_PATH_PATTERN, STREAMING_AREAS, make_routes
 from nakadi.app.settings import Settings
 from nakadi.openapi import gateway_document
 from nakadi_cdk.console import Console, ConsoleSource
@@ -283,8 +283,8 @@ def _slower_for_everybody(limits: Limits) -> Mapping[str, apigateway.MethodDeplo
 def who_answers() -> Mapping[str, str]:
     """Which function answers each operation, or the streaming service, as their routes say, or the gateway itself."""
     with closing(open_broker(Settings())) as broker:
-        areas = {**{name: needs.areas for name, needs in NEEDS.items()}, STREAMS: STREAMED}
-        routed = {route.operation: name for name, served in areas.items() for route in routes_of(broker, *served)}
+        areas = {**{name: needs.areas for name, needs in NEEDS.items()}, STREAMS: STREAMING_AREAS}
+        routed = {route.operation: name for name, served in areas.items() for route in make_routes(broker, *served)}
     return {**routed, **dict.fromkeys(PAGES, GATEWAY)}
 
 

@@ -140,10 +140,10 @@ class Data(Construct):
         return dynamodb.Table(
             self,
             table.suffix,
-            table_name=table.name(self.prefix),
+            table_name=table.full_name(self.prefix),
             partition_key=_attribute(table.partition_key),
             sort_key=_attribute(table.sort_key) if table.sort_key else None,
-            time_to_live_attribute=table.expires,
+            time_to_live_attribute=table.expiry_attribute,
             billing_mode=dynamodb.BillingMode.PAY_PER_REQUEST,
             encryption=dynamodb.TableEncryption.CUSTOMER_MANAGED if self.key else dynamodb.TableEncryption.AWS_MANAGED,
             encryption_key=self.key,

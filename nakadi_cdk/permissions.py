@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from aws_cdk import Aws
 from aws_cdk import aws_iam as iam
 
-from nakadi.engines.dynamodb.log_index import SEGMENTS, claim_place, topic_place
+from nakadi.engines.dynamodb.log_index import SEGMENTS_KEY_PREFIX, claim_key, topic_key
 from nakadi.event_types.documents import MEASURED_KIND as MEASURED_STATISTICS
 from nakadi.event_types.documents import TABLES_KIND as TABLE_STATES
 from nakadi_cdk import msk
@@ -126,7 +126,7 @@ PERMISSIONS: Mapping[str, May] = {
     # Which objects are still referred to is known only to who has seen every reference.
     "retention": May(
         tables={"documents": LOOK_UP, "log-index": SCAN},
-        own={"log-index": (topic_place("*"), f"{SEGMENTS}*", claim_place("*"))},
+        own={"log-index": (topic_key("*"), f"{SEGMENTS_KEY_PREFIX}*", claim_key("*"))},
         archive=REARRANGE,
     ),
 }

@@ -10,7 +10,7 @@ from nakadi.app.broker import BrokerServices, open_broker
 from nakadi.app.engines import load_engines_on_aws
 from nakadi.app.functions import FunctionMetrics, Handle, LambdaFunction
 from nakadi.app.settings import Settings
-from nakadi.common.work import attempted, failures
+from nakadi.common.work import failed_chore_counts, run_and_log_failure
 
 # More than the gateway itself waits.
 PATIENCE = 60.0
@@ -28,7 +28,7 @@ def keep_tables(broker: BrokerServices) -> float:
     if lags is None or not job:
         return 0.0
     if lags.claim_start(job, broker.settings.table_minutes * 60):
-        attempted("start of a job", job, lambda: start(job))
+        run_and_log_failure("start of a job", job, lambda: start(job))
     return lags.greatest_lag
 
 
@@ -51,14 +51,14 @@ def opened(counts: FunctionMetrics) -> Handle:
             ask(str(event["ask"]))
             return
         broker = opened_broker()
-        before = sum(failures().values())
-        lag = broker.keep_house()
+        before = sum(failed_chore_counts().values())
+        lag = broker.run_housekeeping()
         table_lag = keep_tables(broker)
         # A metric is paid for as soon as it is sent, so no metric is sent where there is nothing to report.
         for name, count in (
-            ("FailedChores", sum(failures().values()) - before),
+            ("FailedChores", sum(failed_chore_counts().values()) - before),
             ("StalledSubscriptions", len(broker.subscription_maintenance.stall_watch.stalled)),
-            ("GapsFound", broker.lost_events.found),
+            ("GapsFound", broker.lost_events_recovery.found),
             ("TableLag", round(table_lag)),
         ):
             if count:

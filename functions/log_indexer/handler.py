@@ -9,7 +9,7 @@ from nakadi.app.settings import Settings
 
 
 def opened(_counts: FunctionMetrics) -> Handle:
-    return log_indexer.handle_of(Settings.from_env(os.environ))
+    return log_indexer.make_handler(Settings.from_env(os.environ))
 
 
 handler = LambdaFunction("log_indexer", opened)

@@ -14,14 +14,14 @@ from msgspec.structs import replace
 from nakadi.event_types.tables import (
     BUCKET,
     IDENTITY,
-    PARTITION_BY,
-    SORT_BY,
+    PARTITION_BY_ANNOTATION,
+    SORT_BY_ANNOTATION,
     TIME_UNITS,
     TRUNCATE,
     BadLayout,
     PartitionField,
     SortField,
-    layout_of,
+    parse_layout,
 )
 from nakadi.model.event_type import EventType
 from nakadi_jobs.columns import TIMESTAMP, Kind, Scalar, Struct
@@ -61,10 +61,10 @@ BY_KEY = TableLayout(
 
 def layout_for(event_type: EventType, columns: Struct) -> TableLayout:
     """Return the layout of the table of all events, which has these columns. Raises `BadLayout`."""
-    asked = layout_of(event_type.annotations)
+    asked = parse_layout(event_type.annotations)
     if asked.partition_by is None and asked.sort_by is None:
         return USUAL
-    texts = (event_type.annotations.get(name) or "" for name in (PARTITION_BY, SORT_BY))
+    texts = (event_type.annotations.get(name) or "" for name in (PARTITION_BY_ANNOTATION, SORT_BY_ANNOTATION))
     return TableLayout(
         "; ".join(texts),
         USUAL.partition_by

@@ -23,7 +23,7 @@ from nakadi.model.event_type import Category, EventType
 from nakadi.model.events import microseconds_since_epoch
 from nakadi.ports.registry import PutDocument, RemoveDocument
 from nakadi.subscriptions.api.repository import SUBSCRIPTIONS_KIND as SUBSCRIPTIONS
-from nakadi.subscriptions.api.repository import subscription_of
+from nakadi.subscriptions.api.repository import subscription_from_document
 from nakadi_jobs import command, measuring, plots, table_states
 from nakadi_jobs.archive_ranges import NOTHING_READ, ArchiveRange, Progress, since_moment
 from nakadi_jobs.command import BadArguments, Workplace
@@ -292,7 +292,7 @@ def consumers_in(work: Workplace) -> Mapping[str, int]:
     found: defaultdict[str, set[tuple[str, str]]] = defaultdict(set)
     after = ""
     while page := work.registry.list(SUBSCRIPTIONS, after=after, limit=1000):
-        for subscription in map(subscription_of, page):
+        for subscription in map(subscription_from_document, page):
             for name in subscription.event_types:
                 found[name].add((subscription.owning_application, subscription.consumer_group))
         after = page[-1].key

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from nakadi.event_types.documents import TABLES_KIND, TableState, table_state_body, table_state_of
+from nakadi.event_types.documents import TABLES_KIND, TableState, table_state_body, table_state_from_body
 from nakadi.model.event_type import EventType
 from nakadi.ports.registry import PutDocument, RemoveDocument
 from nakadi_jobs.archive_ranges import ArchiveRange, Progress
@@ -40,7 +40,9 @@ def note_unchanged(work: Workplace, event_type: EventType, table: Table) -> None
 
 def with_news(work: Workplace, event_types: Sequence[EventType]) -> Sequence[EventType]:
     """Those that may have events that are not in their tables. Tables are not looked at for that."""
-    known = {document.key: table_state_of(document.body).following for document in work.registry.list(TABLES_KIND)}
+    known = {
+        document.key: table_state_from_body(document.body).following for document in work.registry.list(TABLES_KIND)
+    }
     places = {
         each.id: [(line.topic, number) for line in each.timelines for number in range(line.partitions)]
         for each in event_types
@@ -57,7 +59,7 @@ def all_by_name(work: Workplace) -> Mapping[str, TableState]:
     """The state of each table, by the name of its event type."""
     names = {event_type.id: event_type.name for event_type in work.event_types.all()}
     documents = work.registry.list(TABLES_KIND)
-    return {names[each.key]: table_state_of(each.body) for each in documents if each.key in names}
+    return {names[each.key]: table_state_from_body(each.body) for each in documents if each.key in names}
 
 
 def forget_deleted(work: Workplace) -> None:
@@ -71,7 +73,7 @@ def forget_deleted(work: Workplace) -> None:
 def _known(work: Workplace, event_type: EventType) -> TableState | None:
     """The state that is known, which is also that of a table which was moved to another name."""
     document = work.registry.get(TABLES_KIND, event_type.id)
-    return None if document is None else table_state_of(document.body)
+    return None if document is None else table_state_from_body(document.body)
 
 
 def _write(work: Workplace, event_type: EventType, table: Table, misfits: int, waited: float | None) -> None:

@@ -15,7 +15,7 @@ from functools import partial
 
 from nakadi.app import logs
 from nakadi.app.broker import open_broker
-from nakadi.app.routes import DIRECT, STREAMED
+from nakadi.app.routes import DIRECT_AREAS, STREAMING_AREAS
 from nakadi.app.settings import Settings
 from nakadi.app.shutdown import ShutdownDeadline, SignalHandler, serve_until_signalled
 from nakadi.http.asgi import RequestLimits
@@ -30,7 +30,7 @@ CLOSING_SECONDS = 5.0
 
 def main(arguments: Sequence[str] | None = None, *, signals: SignalHandler) -> int:
     options = _options(arguments)
-    logs.set_up(json_lines=True, level=options.log_level, access_log=False)
+    logs.set_up_logging(json_lines=True, level=options.log_level, access_log=False)
     try:
         _run(options, os.environ, signals)
     except (BadSetting, Unavailable, OSError) as reason:
@@ -73,7 +73,8 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
     ):
         broker.prepare()
         doorway = Doorway(
-            broker.application_of(*STREAMED, *(DIRECT if options.direct else ()), "monitoring"), options.prefix
+            broker.application_of(*STREAMING_AREAS, *(DIRECT_AREAS if options.direct else ()), "monitoring"),
+            options.prefix,
         )
         tune_interpreter()
         server = Server(

@@ -118,7 +118,7 @@ def get(self, kind, key):
     return answered(self, kind, key)
 
 MemoryRegistry.get = get
-program.GRACE_SECONDS, program.CLIENTS_SECONDS = 3.0, 0.5
+program.EXIT_TIMEOUT_SECONDS, program.DRAIN_TIMEOUT_SECONDS = 3.0, 0.5
 signals = SignalHandler()
 signals.install()
 leave(program.main(signals=signals))

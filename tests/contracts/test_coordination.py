@@ -67,7 +67,7 @@ class TestAssignment:
             reset=Reset("r", LATER + timedelta(microseconds=7), A_MOMENT),
             ended=EndedReset("before", A_MOMENT, "no time"),
         )
-        positions = {each.place: at(number) for number, each in enumerate(full.entries)}
+        positions = {each.partition: at(number) for number, each in enumerate(full.entries)}
         stored = coordination.write(SUBSCRIPTION, EMPTY_ASSIGNMENT, full, A_MOMENT, positions)
         assert stored == replace(full, revision=1)
         assert coordination.assignment(SUBSCRIPTION) == stored

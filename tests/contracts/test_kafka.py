@@ -99,7 +99,7 @@ class TestArchive:
         dependencies = LogDependencies(
             index=lambda: open_log_index(f"sqlite:///{folder}/index.db"),
             archive=lambda: open_archive(f"{folder}/archive"),
-            tiers=lambda: ArchivePolicy(archived_elsewhere=True, **policy),
+            archive_policy=lambda: ArchivePolicy(archived_elsewhere=True, **policy),
         )
         return open_event_log(url, SystemClock(), dependencies)
 

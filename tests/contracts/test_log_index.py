@@ -19,7 +19,7 @@ from nakadi.model.events import (
 )
 from nakadi.ports.event_log import UnknownTopic
 from nakadi.ports.log_index import TOPICS_KIND, LogIndex
-from nakadi.ports.registry import change_bucket_of
+from nakadi.ports.registry import change_bucket
 from tests.support.closed import see_that_everything_is_refused
 from tests.support.engines import LOG_INDEXES, a_log_index
 
@@ -146,9 +146,9 @@ class TestChanges:
     def test_that_end_a_lease_are_counted(self, index: LogIndex, change):
         """The number of a topic grows when it is sealed, when it is continued, and when it is deleted."""
         index.create_topic("t", 1)
-        before = index.changes().number(change_bucket_of(TOPICS_KIND, "t"))
+        before = index.changes().number(change_bucket(TOPICS_KIND, "t"))
         change(index)
-        assert index.changes().number(change_bucket_of(TOPICS_KIND, "t")) > before
+        assert index.changes().number(change_bucket(TOPICS_KIND, "t")) > before
 
     def test_that_are_made_often_are_not_counted(self, index: LogIndex):
         """What the indexer and the housekeeping note of a topic ends no lease."""

@@ -67,23 +67,27 @@ class TestParkedEvents:
     def test_is_listed_in_order_page_by_page(self, coordination: Coordination):
         """Pages go by event type, partition and position, and begin behind what is named, be it there or not."""
         order = [
-            *(a_parked_event(9, place=a_place(10, "order")), a_parked_event(99, place=a_place(2, "order"))),
-            *(a_parked_event(100, place=a_place(2, "order")), a_parked_event(0, place=a_place(2, "order"), timeline=2)),
-            *(a_parked_event(1, place=a_place(0, "order.paid")), a_parked_event(1, place=a_place(0, "orders"))),
+            *(a_parked_event(9, partition=a_place(10, "order")), a_parked_event(99, partition=a_place(2, "order"))),
+            *(
+                a_parked_event(100, partition=a_place(2, "order")),
+                a_parked_event(0, partition=a_place(2, "order"), timeline=2),
+            ),
+            *(a_parked_event(1, partition=a_place(0, "order.paid")), a_parked_event(1, partition=a_place(0, "orders"))),
         ]
-        owned = [PartitionAssignment(each, "a") for each in dict.fromkeys(each.parked.place for each in order)]
+        owned = [PartitionAssignment(each, "a") for each in dict.fromkeys(each.parked.partition for each in order)]
         new = replace(an_assignment(), entries=tuple(owned))
-        coordination.write(SUBSCRIPTION, EMPTY_ASSIGNMENT, new, A_MOMENT, {each.place: at(-1) for each in owned})
+        coordination.write(SUBSCRIPTION, EMPTY_ASSIGNMENT, new, A_MOMENT, {each.partition: at(-1) for each in owned})
         for each in reversed(order):
             assert park(coordination, "a", each) is CommitResult.COMMITTED
         heads = [each.parked for each in order]
         assert coordination.parked(SUBSCRIPTION, limit=2) == heads[:2]
         assert coordination.parked(SUBSCRIPTION, after=(a_place(2, "order"), at(100))) == heads[3:]
-        assert coordination.parked(SUBSCRIPTION, place=a_place(2, "order")) == heads[1:4]
+        assert coordination.parked(SUBSCRIPTION, partition=a_place(2, "order")) == heads[1:4]
         assert (
-            coordination.parked(SUBSCRIPTION, place=a_place(2, "order"), after=(heads[1].place, at(99))) == heads[2:4]
+            coordination.parked(SUBSCRIPTION, partition=a_place(2, "order"), after=(heads[1].partition, at(99)))
+            == heads[2:4]
         )
-        assert coordination.parked(SUBSCRIPTION, place=a_place(7, "order")) == []
+        assert coordination.parked(SUBSCRIPTION, partition=a_place(7, "order")) == []
         assert coordination.parked("another") == []
 
     def test_releases_events(self, coordination: Coordination):
@@ -112,7 +116,7 @@ class TestParkedEvents:
         "events",
         [
             [],
-            [a_parked_event(1), a_parked_event(2, place=a_place(1))],
+            [a_parked_event(1), a_parked_event(2, partition=a_place(1))],
             [a_parked_event(1), a_parked_event(1)],
             [a_parked_event(each) for each in range(MAX_PARKED_PER_CALL + 1)],
             [a_parked_event(each, b"x" * (MAX_PARKED_BYTES // 2 + 1)) for each in range(2)],

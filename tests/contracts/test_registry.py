@@ -14,7 +14,7 @@ from nakadi.ports.registry import (
     PutDocument,
     Registry,
     RemoveDocument,
-    change_bucket_of,
+    change_bucket,
 )
 from tests.support.closed import see_that_everything_is_refused
 from tests.support.engines import REGISTRIES, a_registry
@@ -351,11 +351,11 @@ class TestChanges:
 
 
 def number(registry: Registry, kind: str, key: str) -> int:
-    return registry.changes().number(change_bucket_of(kind, key))
+    return registry.changes().number(change_bucket(kind, key))
 
 
 def number_in(changes: ChangeCounters, key: str) -> int:
-    return changes.number(change_bucket_of(REMEMBERED_KIND, key))
+    return changes.number(change_bucket(REMEMBERED_KIND, key))
 
 
 class TestClose:

@@ -14,7 +14,7 @@ from moto.kinesis.models import kinesis_backends
 from nakadi.app.engines import open_log_index, open_registry
 from nakadi.common import work
 from nakadi.event_types.deletion import Housekeeping
-from nakadi.event_types.documents import event_type_of
+from nakadi.event_types.documents import event_type_from_document
 from nakadi.event_types.repository import EVENT_TYPES_KIND
 from nakadi.model.events import ArchiveLocation, IndexHead, IndexingState, IndexSegment
 from nakadi.subscriptions.api.stats import StalledSubscriptions
@@ -106,7 +106,7 @@ def test_reports_what_stalls_and_what_failed(functions, capsys, monkeypatch):
         stalled()
 
     def failing():
-        work.attempted("retention", "order.placed", lambda: 1 / 0)
+        work.run_and_log_failure("retention", "order.placed", lambda: 1 / 0)
 
     def stalled():
         monkeypatch.setattr(StalledSubscriptions, "stalled", property(lambda _: {"a", "b"}))
@@ -138,7 +138,7 @@ def test_starts_the_job_when_archived_events_wait_for_their_table(functions, env
     assert functions.invoke("event_types", "apigateway/create_event_type")["statusCode"] == 201
     with closing(open_registry("dynamodb://live")) as registry:
         [timeline] = [
-            event_type_of(each).timeline
+            event_type_from_document(each).timeline
             for each in registry.list(EVENT_TYPES_KIND)
             if not each.key.startswith("nakadi.")
         ]

@@ -10,7 +10,7 @@ import boto3
 import pytest
 
 from nakadi.app.engines import LogDependencies, open_event_log, open_log_index
-from nakadi.app.log_indexer import indexed
+from nakadi.app.log_indexer import index_batch
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.stores import open_archive
 from nakadi.engines.kinesis import envelopes
@@ -253,7 +253,7 @@ def test_a_shard_that_fails_does_not_keep_the_others(caplog):
 
     found = [as_lambda_has_it("s", shard, a_record(number)) for number, shard in enumerate(("shard-0", "shard-1"))]
     indexer = Fails()
-    assert indexed(indexer, {"Records": found}) == {"batchItemFailures": [{"itemIdentifier": "0"}]}
+    assert index_batch(indexer, {"Records": found}) == {"batchItemFailures": [{"itemIdentifier": "0"}]}
     assert indexer.indexed == [("shard-1", 1)]
     assert "Indexing of shard-0 failed" in caplog.text
 

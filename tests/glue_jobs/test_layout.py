@@ -2,7 +2,7 @@
 
 import pytest
 
-from nakadi.event_types.tables import PARTITION_BY, SORT_BY, BadLayout, PartitionField, SortField
+from nakadi.event_types.tables import PARTITION_BY_ANNOTATION, SORT_BY_ANNOTATION, BadLayout, PartitionField, SortField
 from nakadi_jobs import compaction
 from nakadi_jobs.columns import BIGINT, BOOLEAN, DOUBLE, STRING, TIMESTAMP, Array, Field, Struct, Texts
 from nakadi_jobs.layout import USUAL, layout_for
@@ -23,7 +23,7 @@ COLUMNS = Struct(
 
 
 def layout(**texts):
-    names = {"partition_by": PARTITION_BY, "sort_by": SORT_BY}
+    names = {"partition_by": PARTITION_BY_ANNOTATION, "sort_by": SORT_BY_ANNOTATION}
     return layout_for(an_event_type(annotations={names[name]: text for name, text in texts.items()}), COLUMNS)
 
 
@@ -64,7 +64,9 @@ def test_a_table_is_partitioned_and_sorted_as_annotations_say(jobs, data, tables
     jobs.compacted()
     before = files(jobs)
 
-    orders = data.annotated(orders, {PARTITION_BY: "bucket(2, customer.id)", SORT_BY: "customer.id desc, total"})
+    orders = data.annotated(
+        orders, {PARTITION_BY_ANNOTATION: "bucket(2, customer.id)", SORT_BY_ANNOTATION: "customer.id desc, total"}
+    )
     data.archived(orders, [order(number) for number in range(3, 17)])
     assert jobs.compacted().code == 0
 
@@ -73,7 +75,7 @@ def test_a_table_is_partitioned_and_sorted_as_annotations_say(jobs, data, tables
     assert ids(jobs) == [DESCENDING, DESCENDING]
 
     monkeypatch.setattr("nakadi_jobs.tables.SMALL_FILES", 2)
-    wrong = data.annotated(orders, {PARTITION_BY: "day(total)"})
+    wrong = data.annotated(orders, {PARTITION_BY_ANNOTATION: "day(total)"})
     data.archived(wrong, [order(number) for number in range(7)])
     told = jobs.run(compaction.main)
     assert told.code == 0

@@ -11,9 +11,9 @@ import pytest
 
 from nakadi.app.engines import open_registry
 from nakadi.engines.archive import objects
-from nakadi.event_types.documents import TABLES_KIND, table_state_of
+from nakadi.event_types.documents import TABLES_KIND, table_state_from_body
 from nakadi.event_types.storages import STORAGES_KIND
-from nakadi.event_types.tables import PARTITION_BY, RETENTION_ANNOTATION, SORT_BY
+from nakadi.event_types.tables import PARTITION_BY_ANNOTATION, RETENTION_ANNOTATION, SORT_BY_ANNOTATION
 from nakadi.model.event_type import Category, CleanupPolicy
 from nakadi.ports.registry import ABSENT_REVISION, PutDocument
 from nakadi_jobs import leftovers, retention
@@ -79,7 +79,7 @@ class Killed(BaseException):
 def test_a_table_takes_the_name_of_its_event_type_once_that_is_free(jobs, data, monkeypatch):
     """The tables of an event type that was made again are found under its name when those of the deleted one are gone,
     with all that they had and what came since; also when the move is cut short again and again."""
-    annotations = {PARTITION_BY: "bucket(2, name)", RETENTION_ANNOTATION: "7 days"}
+    annotations = {PARTITION_BY_ANNOTATION: "bucket(2, name)", RETENTION_ANNOTATION: "7 days"}
     definition = {
         "schema": {"properties": {"name": {"type": "string"}}},
         "category": Category.BUSINESS,
@@ -124,7 +124,7 @@ def test_a_table_takes_the_name_of_its_event_type_once_that_is_free(jobs, data, 
     assert EXPIRED_BEFORE in table.properties()
     assert "name_bucket_2" in jobs.spark().table(f"{table.path}.files").select("partition.*").columns
     [state] = data.registry.list(TABLES_KIND)
-    assert table_state_of(state.body).table == "customer_changed"
+    assert table_state_from_body(state.body).table == "customer_changed"
     assert jobs.spark_jobs(jobs.compacted) == 0
 
 
@@ -372,7 +372,7 @@ def test_nothing_is_left_of_what_was_replaced_or_partitioned_by(jobs, data, tabl
         schema={"properties": {"name": {"type": "string"}}},
         category=Category.BUSINESS,
         cleanup_policy=CleanupPolicy.COMPACT,
-        annotations={PARTITION_BY: "name, truncate(20, name)", SORT_BY: "name"},
+        annotations={PARTITION_BY_ANNOTATION: "name, truncate(20, name)", SORT_BY_ANNOTATION: "name"},
     )
     for name in (NAME, "Bob"):
         data.archived(customers, [{"metadata": {"eid": "e"}, "name": each} for each in (name, "Ann")], keys=["a", "b"])

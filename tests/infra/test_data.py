@@ -36,22 +36,22 @@ ANALYSED = "nakadi-test-tables-123456789012-eu-central-1"
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.suffix)
 def test_a_table_is_as_its_engine_uses_it(data, table):
     """Name, keys and billing are those that the engines' own definition says."""
-    made = tables(data)[table.name("nakadi-test")]
+    made = tables(data)[table.full_name("nakadi-test")]
 
-    assert {name: made[name] for name in table.request("nakadi-test")} == table.request("nakadi-test")
+    assert {name: made[name] for name in table.create_request("nakadi-test")} == table.create_request("nakadi-test")
     expires = made.get("TimeToLiveSpecification")
-    assert expires == ({"AttributeName": table.expires, "Enabled": True} if table.expires else None)
+    assert expires == ({"AttributeName": table.expiry_attribute, "Enabled": True} if table.expiry_attribute else None)
 
 
 def test_there_are_no_other_tables(data):
     """What no engine uses is not made."""
-    assert set(tables(data)) == {table.name("nakadi-test") for table in TABLES}
+    assert set(tables(data)) == {table.full_name("nakadi-test") for table in TABLES}
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.suffix)
 def test_a_table_can_be_brought_back(data, table):
     """Tables are encrypted, can be put back to any second of the last weeks, and are not deleted by mistake."""
-    made = tables(data)[table.name("nakadi-test")]
+    made = tables(data)[table.full_name("nakadi-test")]
 
     assert made["SSESpecification"] == {"SSEEnabled": True}
     assert made["PointInTimeRecoverySpecification"] == {"PointInTimeRecoveryEnabled": True}

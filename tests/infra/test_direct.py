@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 import pytest
 
 from nakadi.app.broker import open_broker
-from nakadi.app.routes import DIRECT, STREAMED, routes_of
+from nakadi.app.routes import DIRECT_AREAS, STREAMING_AREAS, make_routes
 from nakadi.app.settings import Settings
 from nakadi_cdk.direct import PATHS
 from nakadi_cdk.permissions import PERMISSIONS
@@ -66,7 +66,7 @@ def test_only_events_and_commits_are_let_through(large, public):
 def test_what_is_let_through_is_served():
     """Publishing, streams and commits are reached by those paths, of what tasks serve; settings and types are not."""
     with closing(open_broker(Settings())) as broker:
-        routes = routes_of(broker, *STREAMED, *DIRECT, "monitoring")
+        routes = make_routes(broker, *STREAMING_AREAS, *DIRECT_AREAS, "monitoring")
     reached = {route.operation for route in routes if any(fnmatchcase(route.template, path) for path in PATHS)}
 
     assert reached >= {

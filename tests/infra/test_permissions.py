@@ -12,10 +12,10 @@ import pytest
 
 from nakadi.app import log_indexer
 from nakadi.app.broker import open_broker
-from nakadi.app.routes import STREAMED
+from nakadi.app.routes import STREAMING_AREAS
 from nakadi.app.settings import Settings
 from nakadi.engines.archive.stores import open_archive
-from nakadi.local.broker import Serving
+from nakadi.local.broker import ServerThread
 from nakadi.model.events import ArchiveLocation
 from nakadi.ports.archive_store import ArchiveGone
 from nakadi_cdk.needs import NEEDS
@@ -321,7 +321,7 @@ def _index(guarded, serving):
     with guarded.as_role("FunctionsRolelogindexer"):
         indexers = log_indexer.Indexers(Settings.from_env(serving.environment("log_indexer")))
         event = {"Records": records}
-        assert log_indexer.indexed(indexers.of(event), event) == {"batchItemFailures": []}
+        assert log_indexer.index_batch(indexers.for_event(event), event) == {"batchItemFailures": []}
 
 
 def _stream(guarded, serving, subscription):
@@ -331,7 +331,7 @@ def _stream(guarded, serving, subscription):
     with guarded.as_role("StreamingRole"):
         broker = open_broker(Settings.from_env({**environment, "NAKADI_AUTH": "off"}))
         with (
-            Serving(broker.application_of(*STREAMED)) as serves,
+            ServerThread(broker.application_of(*STREAMING_AREAS)) as serves,
             httpx.Client(base_url=serves.url, timeout=PATIENCE) as api,
         ):
             begin = {"X-Nakadi-Cursors": '[{"partition":"0","offset":"BEGIN"}]'}

@@ -140,21 +140,21 @@ class History:
         self.excuse(place, Position(position.timeline, -1), position)
 
     def _check_owners(self, actor: str, old: Assignment, new: Assignment, *, handing_over: bool) -> None:
-        places = [entry.place for entry in new.entries]
+        places = [entry.partition for entry in new.entries]
         promise("I1", len(places) == len(set(places)), "a partition has two entries")
         for each in {each.id for each in old.sessions} - {each.id for each in new.sessions}:
             promise("I7", each == actor or not self.able(each), f"{each} is removed while it could send")
         staying = {each.id: each for each in new.sessions}
         for entry in new.entries:
-            before = old.entry(entry.place)
+            before = old.entry(entry.partition)
             promise("I1", entry.owner is None or entry.owner in staying, f"{entry} belongs to nobody who takes part")
             asked = staying[entry.owner].requested if entry.owner else ()
-            promise("I6", not asked or entry.place in asked, f"{entry} belongs to somebody who did not ask for it")
+            promise("I6", not asked or entry.partition in asked, f"{entry} belongs to somebody who did not ask for it")
             if before is None or before.owner is None or before.owner == entry.owner or before.owner not in staying:
                 continue
-            promise("I2", handing_over and actor == before.owner, f"{entry.place} is taken from {before.owner}")
-            sent = self.sent.get((before.owner, entry.place), -1)
-            committed = self.offsets[entry.place].position.offset
+            promise("I2", handing_over and actor == before.owner, f"{entry.partition} is taken from {before.owner}")
+            sent = self.sent.get((before.owner, entry.partition), -1)
+            committed = self.offsets[entry.partition].position.offset
             promise("I5", sent <= committed, f"{before.owner} lets go at {sent}, committed is {committed}")
 
     def _check_admission(self, old: Assignment, new: Assignment) -> None:

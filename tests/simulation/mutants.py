@@ -182,7 +182,8 @@ MUTANTS = (
         "I8",
         "whoever begins a subscription a second time begins it anew",
         "subscriptions/api/offsets.py",
-        "    missing = sorted((place for place in positions if place not in there), key=_by_event_type_and_number)\n",
+        "    missing = sorted((partition for partition in positions if partition not in there), "
+        "key=_by_event_type_and_number)\n",
         "    assignment, missing = replace(assignment, entries=()), sorted(positions, key=_by_event_type_and_number)\n",
     ),
     Mutant(
@@ -224,7 +225,7 @@ MUTANTS = (
         "parking",
         "a stream that begins does not ask what is parked",
         "subscriptions/stream/calls.py",
-        "        parked = self._parking.keys(opening.place, opening.replay)\n",
+        "        parked = self._parking.keys(opening.partition, opening.replay)\n",
         "        parked = frozenset[str]()\n",
     ),
     Mutant(

@@ -126,10 +126,10 @@ class Repartitioning:
             self._closing.step()
             return self._closing.state
         if self.state == "new":
-            self._initialisation.initialised(self._subscription)
+            self._initialisation.ensure_initialised(self._subscription)
             self._topic.grow(self._count)
             return "grown"
-        _, extended = self._initialisation.extended(self._subscription, self._topic.get(EVENT_TYPE))
+        _, extended = self._initialisation.ensure_entries(self._subscription, self._topic.get(EVENT_TYPE))
         if not extended:
             return "over"
         self._closing = Resetting(self._wire, self._clock, {})

@@ -130,7 +130,9 @@ class Stream:
         # What is older than what the session has done since is not believed, and so not heard.
         if self.session._seen == shared.assignment.revision:
             self.process.history.was_told(self.session.id, shared.offsets)
-            wanted = [each.place for each in shared.assignment.entries if each.owner == self.session.id and each.next]
+            wanted = [
+                each.partition for each in shared.assignment.entries if each.owner == self.session.id and each.next
+            ]
             self.wanted = {place: self.wanted.get(place, now) for place in wanted}
             self.late = {place: since for place, since in self.late.items() if place in self.wanted}
         return actions
@@ -138,7 +140,7 @@ class Stream:
     def _opened(self, opening: OpenPartition, beginning: PartitionStart, now: float) -> Sequence[SessionAction]:
         if not self.session.expects(opening):
             return []
-        self.reads[opening.place] = beginning.start.offset + 1
+        self.reads[opening.partition] = beginning.start.offset + 1
         return self.session.opened(opening, beginning.start, beginning.lost, now, beginning.parked)
 
     def _carry_out_actions(self, actions: Iterable[SessionAction]) -> None:
@@ -154,7 +156,7 @@ class Stream:
                     self.reads.pop(place, None)
                 case _:
                     if isinstance(action, OpenPartition):
-                        self.reads.pop(action.place, None)
+                        self.reads.pop(action.partition, None)
                     self.calls.append(action)
 
     def _read(self, place: Place) -> EventRun | None:
@@ -218,7 +220,7 @@ class Process:
     ) -> Stream | None:
         """What the door does before the driver; the stream, if one began."""
         try:
-            initialisation(self.topic, self.wire, self.clock).initialised(subscription)
+            initialisation(self.topic, self.wire, self.clock).ensure_initialised(subscription)
         except Unavailable:
             return None
         try:
@@ -271,7 +273,7 @@ class Process:
 
     def handle(self, drop: Any) -> None:
         """A consumer failed at an event so often that it need not get it."""
-        self.history.excused[drop.place].add(drop.event.end.offset)
+        self.history.excused[drop.partition].add(drop.event.end.offset)
 
     def crash(self) -> None:
         self.alive = False

@@ -109,7 +109,7 @@ class Wire:
         upto: Position | None = None,
     ) -> CommitResult:
         def parked() -> CommitResult:
-            place = events[0].parked.place
+            place = events[0].parked.partition
             verdict = self._store.park(subscription, session, events, now, upto)
             if verdict is CommitResult.COMMITTED:
                 self._history.was_parked(place, [each.parked.position.offset for each in events])

@@ -159,7 +159,7 @@ class World:
     def _wanted(self) -> set[tuple[Place, str]]:
         """The partitions that others wait for, and who has them."""
         entries = self.store.assignment(SUBSCRIPTION).entries
-        return {(each.place, each.owner) for each in entries if each.owner and each.next and self._able(each.owner)}
+        return {(each.partition, each.owner) for each in entries if each.owner and each.next and self._able(each.owner)}
 
     def _commit_one(self, stream: Stream) -> None:
         """Commit the next event of a partition that no other session waits for."""

@@ -128,7 +128,7 @@ class Outages:
             for partition in range(self._type(name).timeline.partitions)
         ]
         self._consumers += [Consumer(each.place) for each in self._consumers]
-        self._keeper.lost_events.run()  # what is deployed looks at its stream at once
+        self._keeper.lost_events_recovery.run()  # what is deployed looks at its stream at once
 
     # Days
 
@@ -207,7 +207,7 @@ class Outages:
             if self.indexer_is_here:
                 self._attempt(self.world.index_all)
             if self.keeper_is_here:
-                self._attempt(self._keeper.lost_events.run)
+                self._attempt(self._keeper.lost_events_recovery.run)
             if self.chance.random() < 0.3:
                 self._attempt(self.publish)
             for task in self._tasks[:-1]:
@@ -261,7 +261,7 @@ class Outages:
 
     def _keep_house(self) -> None:
         if self.keeper_is_here:
-            self.world.a_broker(self._plain_index).lost_events.run()
+            self.world.a_broker(self._plain_index).lost_events_recovery.run()
 
     def _index_at_once(self) -> None:
         if self.indexer_is_here:
@@ -286,7 +286,7 @@ class Outages:
         self._interrupting = 0.0
         self.indexer_is_here = self.keeper_is_here = True
         for _ in range(6):
-            self._attempt(self._keeper.lost_events.run)
+            self._attempt(self._keeper.lost_events_recovery.run)
             self._attempt(self.world.index_all)
             self.world.pass_by(CHUNK)
         fresh = self.world.a_log()
@@ -313,7 +313,7 @@ class Outages:
     def _judge_leap(self, consumer: Consumer, position: Position, before: int, after: int, found: set[int]) -> None:
         """Within a timeline, only what is nowhere any more may be left out, and only if the timeline is closed."""
         passed = [value for value in self._acknowledged[consumer.place] if before < value < after]
-        timeline = cursors.timeline_of(self._type(consumer.place[0]), position.timeline)
+        timeline = cursors.timeline_with_order(self._type(consumer.place[0]), position.timeline)
         if timeline is None or not timeline.closed or found & set(passed) or not set(passed) <= self._forgotten:
             self.figures.skipped += 1
         else:

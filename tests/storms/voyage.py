@@ -11,7 +11,7 @@ from typing import Any
 
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.stores import open_archive
-from nakadi.engines.dynamodb.client import address_in
+from nakadi.engines.dynamodb.client import parse_table_address
 from nakadi.engines.dynamodb.log_index import DynamoDbLogIndex
 from nakadi.engines.dynamodb.registry import DynamoDbRegistry
 from nakadi.engines.kinesis import opening
@@ -105,10 +105,10 @@ class Voyage:
         self.figures = Figures()
         self._client = client
         self._stream = stream
-        self._index = DynamoDbLogIndex(address_in(TABLES))
+        self._index = DynamoDbLogIndex(parse_table_address(TABLES))
         self._index.create_topic(TOPIC, PARTITIONS)
         self._archive = open_archive(ARCHIVE)
-        self._registry = DynamoDbRegistry(address_in(TABLES))
+        self._registry = DynamoDbRegistry(parse_table_address(TABLES))
         self._logs = [self._a_log() for _ in range(READERS + 1)]
         self._indexer = self._an_indexer()
         self._number = 0
@@ -258,7 +258,7 @@ class Voyage:
             self.weather.badness = badness
 
     def _a_log(self) -> KinesisLog:
-        index = DynamoDbLogIndex(address_in(TABLES))
+        index = DynamoDbLogIndex(parse_table_address(TABLES))
         archive: ArchiveStore = open_archive(ARCHIVE)
         return KinesisLog(self._a_stream(), index, archive, SystemClock())
 

@@ -52,7 +52,7 @@ class Aws:
     def made_tables(self, prefix: str) -> None:
         client = _session().create_client("dynamodb", REGION)
         for table in TABLES:
-            client.create_table(**table.request(prefix))
+            client.create_table(**table.create_request(prefix))
 
     def answer(self, request: AWSPreparedRequest, effect: Effect) -> AWSResponse | None:
         """To the service a request is one step; moto leaves that to its callers."""

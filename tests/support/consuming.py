@@ -77,7 +77,9 @@ class Table:
         self.assignment = Assignment(
             revision=1, initialised=True, entries=(*owned, *entries), sessions=(a_session(ME), a_session("other"))
         )
-        self.offsets = {each.place: CommittedOffset(at(-1), each.owner, A_MOMENT) for each in self.assignment.entries}
+        self.offsets = {
+            each.partition: CommittedOffset(at(-1), each.owner, A_MOMENT) for each in self.assignment.entries
+        }
         self.look()
 
     # What happens
@@ -87,14 +89,14 @@ class Table:
 
     def change(self, *entries: PartitionAssignment) -> None:
         """These entries become like this, with their owners in the offsets, and the session hears of it."""
-        new = {each.place: each for each in entries}
-        there = tuple(new.pop(each.place, each) for each in self.assignment.entries)
+        new = {each.partition: each for each in entries}
+        there = tuple(new.pop(each.partition, each) for each in self.assignment.entries)
         self.assignment = replace(
             self.assignment, revision=self.assignment.revision + 1, entries=(*there, *new.values())
         )
         for each in entries:
-            before = self.offsets.get(each.place, CommittedOffset(at(-1), None, A_MOMENT))
-            self.offsets[each.place] = replace(before, owner=each.owner)
+            before = self.offsets.get(each.partition, CommittedOffset(at(-1), None, A_MOMENT))
+            self.offsets[each.partition] = replace(before, owner=each.owner)
         self.look()
 
     def commit(self, offset: int, partition: int = 0) -> None:
@@ -149,4 +151,4 @@ class Table:
 def _spelled(batch: SendBatch) -> str:
     offsets = [run.chunk.events[index].offset for run in batch.runs for index in range(run.first, run.last)]
     assert batch.position.offset == offsets[-1]
-    return f"{batch.place.partition}:{offsets[0]}-{offsets[-1]} {batch.info}".strip()
+    return f"{batch.partition.partition}:{offsets[0]}-{offsets[-1]} {batch.info}".strip()

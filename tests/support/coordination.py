@@ -68,7 +68,7 @@ def an_assignment(*told: str, sessions: Iterable[Session] = (), **changes: Any) 
 def a_parked_event(offset: int, value: bytes = b"{}", timeline: int = 1, **changes: Any) -> ParkedEvent:
     """An event of partition 0, unless something else is said."""
     defaults: dict[str, Any] = {
-        "place": a_place(),
+        "partition": a_place(),
         "position": Position(timeline, offset),
         "key": "a key",
         "fails": 0,
@@ -85,7 +85,7 @@ def at(offset: int, timeline: int = 1) -> Position:
 def begun(coordination: Coordination, *told: str, sessions=(), subscription: str = SUBSCRIPTION) -> Assignment:
     """An assignment whose partitions are all before their first event."""
     new = an_assignment(*told, sessions=sessions)
-    positions = {each.place: at(-1) for each in new.entries}
+    positions = {each.partition: at(-1) for each in new.entries}
     return coordination.write(subscription, EMPTY_ASSIGNMENT, new, A_MOMENT, positions)
 
 

@@ -75,7 +75,7 @@ def on_dynamodb_local() -> Iterator[str]:
 def tables(endpoint: str, prefix: str) -> Iterator[str]:
     with closing(Session().create_client("dynamodb", REGION, endpoint_url=endpoint)) as client:
         for table in TABLES:
-            client.create_table(**table.request(prefix))
+            client.create_table(**table.create_request(prefix))
         yield f"dynamodb://{prefix}?region={REGION}&endpoint={endpoint}"
         for table in TABLES:
-            client.delete_table(TableName=table.name(prefix))
+            client.delete_table(TableName=table.full_name(prefix))

@@ -60,7 +60,7 @@ class Hours:
             registry=self._registry,
             watch=watch,
             event_log=log,
-            around_log=lambda log: log,
+            wrap_log=lambda log: log,
             authenticate=authentication(settings, Now()),
             metrics=Metrics(),
         )

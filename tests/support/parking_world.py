@@ -254,7 +254,7 @@ class World:
         offset, again = beginning.start.offset, beginning.again
         if again is not None:
             for each in again.events:
-                value = self.coordination.parked_value(SUBSCRIPTION, each.place, each.position)
+                value = self.coordination.parked_value(SUBSCRIPTION, each.partition, each.position)
                 yield from runs_of([(each, value)] if value is not None else [])
             if (again.events[-1].position if again.events else beginning.start) < again.until:
                 yield empty_run_up_to(again.until)
@@ -286,16 +286,16 @@ class World:
             self.skip(chosen)
         elif self.consumer is None or self.chance.random() < 0.8:
             self.end()
-            self.redrive(None if dice > 0.8 else (chosen.place, chosen.key))
+            self.redrive(None if dice > 0.8 else (chosen.partition, chosen.key))
 
     def skip(self, parked: ParkedEventInfo) -> None:
-        self.coordination.unpark(SUBSCRIPTION, parked.place, [parked.position])
+        self.coordination.unpark(SUBSCRIPTION, parked.partition, [parked.position])
         self.skipped.add(parked.position.offset)
         old = self.members.assignment()
         self.coordination.write(SUBSCRIPTION, old, replace(old), self.clock.now())
 
     def redrive(self, of=None) -> None:
-        if any(of in (None, (each.place, each.key)) for each in self.store.events()):
+        if any(of in (None, (each.partition, each.key)) for each in self.store.events()):
             Resets(fulfilment=self.fulfilment, max_commit_timeout=5).fulfil(SUBSCRIPTION, Redrive(of))
 
     def get(self, _name: str):

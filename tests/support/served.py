@@ -6,19 +6,19 @@ from types import TracebackType
 from typing import Any, Self
 
 from nakadi.app.broker import open_broker
-from nakadi.app.core import AroundLog
+from nakadi.app.core import WrapLog
 from nakadi.app.settings import Settings
-from nakadi.local.broker import Serving
+from nakadi.local.broker import ServerThread
 from nakadi.ports.event_log import EventLog
 
 
 class ServedBroker:
     """Has no thread for its housekeeping, which a test does when it wants it."""
 
-    def __init__(self, *, around_log: AroundLog = lambda log: log, **settings: Any) -> None:
-        self.services = open_broker(Settings(**settings), around_log=around_log)
+    def __init__(self, *, wrap_log: WrapLog = lambda log: log, **settings: Any) -> None:
+        self.services = open_broker(Settings(**settings), wrap_log=wrap_log)
         self.services.prepare()
-        self._serving = Serving(self.services.application, metrics=self.services.metrics)
+        self._serving = ServerThread(self.services.application, metrics=self.services.metrics)
         self.url = self._serving.url
 
     @property

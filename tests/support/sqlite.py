@@ -19,8 +19,8 @@ class TracedFile(SqliteFile):
         self._before = before
 
     @contextmanager
-    def lent(self) -> Iterator[Any]:
-        with super().lent() as connection:
+    def read_connection(self) -> Iterator[Any]:
+        with super().read_connection() as connection:
             yield TracedConnection(connection, self._before)
 
 

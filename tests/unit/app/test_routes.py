@@ -4,7 +4,7 @@ import pytest
 
 from nakadi.app.audit import make_audit
 from nakadi.app.broker import open_broker
-from nakadi.app.routes import AREAS, CHANGING, routes_of
+from nakadi.app.routes import AREAS, CHANGING_AREAS, make_routes
 from nakadi.app.settings import Settings
 
 
@@ -16,7 +16,7 @@ def broker():
 
 
 def operations(broker, *areas):
-    return [route.operation for route in routes_of(broker, *areas)]
+    return [route.operation for route in make_routes(broker, *areas)]
 
 
 def test_areas_make_up_the_whole(broker):
@@ -29,9 +29,9 @@ def test_areas_make_up_the_whole(broker):
 
 def test_what_is_audited_belongs_to_areas_that_change_something(broker):
     """An area that is loaded without the audit log has no operation that it should record."""
-    changing = {operation for area in CHANGING for operation in operations(broker, area)}
+    changing = {operation for area in CHANGING_AREAS for operation in operations(broker, area)}
 
-    assert set(make_audit(broker).audited) <= changing
+    assert set(make_audit(broker).audited_operations) <= changing
 
 
 def test_an_application_of_some_areas_has_their_routes_alone(broker):

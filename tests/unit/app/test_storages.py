@@ -7,7 +7,7 @@ import pytest
 
 from infra.laptop.kinesis_local import free_port
 from nakadi.app import engines
-from nakadi.app.engines import LogDependencies, StorageLogs, at_stream, check_reachable, url_of
+from nakadi.app.engines import LogDependencies, StorageLogs, check_reachable, storage_url, with_stream_name
 from nakadi.engines.archive.stores import open_archive_if_set
 from nakadi.engines.kinesis import opening
 from nakadi.engines.memory.event_log import MemoryLog
@@ -30,7 +30,7 @@ def a_kafka(configuration):
 
 def test_a_dedicated_stream_is_where_the_shared_one_is():
     """A storage's stream has the region, and whatever else is said, of the built-in storage's."""
-    assert url_of(a_storage(stream="nakadi-live-orders"), BUILT_IN) == (
+    assert storage_url(a_storage(stream="nakadi-live-orders"), BUILT_IN) == (
         "kinesis://nakadi-live-orders?region=eu-central-1&window=3"
     )
 
@@ -48,7 +48,7 @@ def test_a_dedicated_stream_is_where_the_shared_one_is():
 def test_other_storages_are_out_of_reach(storage, built_in):
     """What this broker cannot open, it says so of, and opens nothing else instead."""
     with pytest.raises(Unavailable, match="cannot reach the storage orders"):
-        url_of(storage, built_in)
+        storage_url(storage, built_in)
 
 
 @pytest.mark.parametrize("built_in", ["memory:", BUILT_IN, "kafka://elsewhere:9092"])
@@ -57,8 +57,8 @@ def test_a_storage_in_kafka_is_where_it_says(built_in, monkeypatch):
     monkeypatch.setattr(engines, "find_spec", lambda _: True)
     servers = {"bootstrap_servers": "kafka-1:9092,kafka-2:9093"}
 
-    assert url_of(a_kafka(servers), built_in) == "kafka://kafka-1:9092,kafka-2:9093"
-    assert url_of(a_kafka(servers | {"topic_prefix": "n-"}), built_in, "/etc/kafka.properties") == (
+    assert storage_url(a_kafka(servers), built_in) == "kafka://kafka-1:9092,kafka-2:9093"
+    assert storage_url(a_kafka(servers | {"topic_prefix": "n-"}), built_in, "/etc/kafka.properties") == (
         "kafka://kafka-1:9092,kafka-2:9093?prefix=n-&properties=%2Fetc%2Fkafka.properties"
     )
 
@@ -85,7 +85,7 @@ MSK = "b-1.shop.4fw2.c2.kafka.eu-central-1.amazonaws.com:9098"
 def test_a_storage_in_msk_is_signed_in_to_by_iam(servers, region, monkeypatch):
     """Servers of MSK at the port of IAM are sent a token for their region; no other server ever is."""
     monkeypatch.setattr(engines, "find_spec", lambda _: True)
-    url = url_of(a_kafka({"bootstrap_servers": servers}), BUILT_IN, "/p")
+    url = storage_url(a_kafka({"bootstrap_servers": servers}), BUILT_IN, "/p")
 
     assert url == f"kafka://{servers}?" + (f"iam={region}&" if region else "") + "properties=%2Fp"
 
@@ -105,7 +105,7 @@ def test_a_storage_in_kafka_says_no_more_than_where_it_is(configuration, monkeyp
     """What is no list of servers, or would be more than that, is no place of a log."""
     monkeypatch.setattr(engines, "find_spec", lambda _: True)
     with pytest.raises(Unavailable, match="cannot reach the storage orders"):
-        url_of(a_kafka(configuration), "memory:")
+        storage_url(a_kafka(configuration), "memory:")
 
 
 def test_without_the_client_library_no_storage_in_kafka_is_reached(monkeypatch):
@@ -120,7 +120,7 @@ def test_an_embedded_storage_lies_in_the_built_in_one(built_in):
     """On one machine another embedded storage is the same file or memory, and can always be reached. (R239)"""
     storage = Storage(id="orders", type=StorageType.EMBEDDED)
 
-    assert url_of(storage, built_in) == built_in
+    assert storage_url(storage, built_in) == built_in
     check_reachable(storage, built_in)
 
 
@@ -130,7 +130,7 @@ def test_a_stream_is_looked_for(kinesis, tmp_path):
     with kinesis(*([tmp_path] if kinesis is on_local else [])) as (built_in, _):
         there = urlsplit(built_in).netloc
         check_reachable(a_storage("same", stream=there), built_in)
-        check_reachable(a_storage(stream=there), at_stream(built_in, "another"))
+        check_reachable(a_storage(stream=there), with_stream_name(built_in, "another"))
         with pytest.raises(Unavailable, match=r"^The stream no-such of the storage orders cannot be reached$"):
             check_reachable(a_storage(stream="no-such"), built_in)
 
@@ -186,7 +186,7 @@ def test_a_log_whose_archive_cannot_be_opened_is_closed(tmp_path):
         raise Unavailable("The registry does not answer.")
 
     dependencies = LogDependencies(
-        index=MemoryLogIndex, archive=partial(open_archive_if_set, str(tmp_path)), directory=unavailable
+        index=MemoryLogIndex, archive=partial(open_archive_if_set, str(tmp_path)), topic_directory=unavailable
     )
     with pytest.raises(Unavailable, match="registry"):
         engines._with_archive(lambda: hot, SystemClock(), dependencies)

@@ -8,9 +8,9 @@ from threading import Event
 import pytest
 
 from nakadi.common.caching import (
-    CHANGE_NUMBER,
-    LONGEST_KEPT_SECONDS,
-    MOST_ENTRIES,
+    CHANGE_NUMBER_FORMAT,
+    MAX_CACHED_SECONDS,
+    MAX_ENTRIES,
     Cache,
     ChangeCounter,
     ChangeCountingRegistry,
@@ -63,10 +63,10 @@ def test_a_read_that_met_a_change_is_not_remembered():
 def test_strangers_cannot_fill_the_memory():
     """However many keys are asked for, only so many are remembered."""
     cache = Cache(HandMovedClock(), 1.0)
-    for number in range(MOST_ENTRIES + 5):
+    for number in range(MAX_ENTRIES + 5):
         cache.get(number, lambda _: None)
 
-    assert len(cache._entries) <= MOST_ENTRIES
+    assert len(cache._entries) <= MAX_ENTRIES
 
 
 KIND = "event-types"
@@ -200,7 +200,7 @@ class TestWithAWatch:
     def test_a_value_is_read_again_some_day(self, case: Case):
         """A change that was not counted, made by a process of an older version, is seen within an hour."""
         case.get()
-        case.clock.move(LONGEST_KEPT_SECONDS)
+        case.clock.move(MAX_CACHED_SECONDS)
         case.get()
         assert case.asked["a"] == 2
 
@@ -244,7 +244,7 @@ class TestLooks:
         slow.fails = fails
         watch = ChangeWatch(slow, HandMovedClock())
         with ThreadPoolExecutor(8) as threads:
-            looks = [threads.submit(watch.look, 1.0) for _ in range(8)]
+            looks = [threads.submit(watch.read_counters, 1.0) for _ in range(8)]
             until(lambda: slow.asked == 1)
             slow.may_answer.set()
             found = {str(each.exception(PATIENCE) or each.result()) for each in looks}
@@ -256,7 +256,7 @@ class TestLooks:
         slow = Slow()
         watch = ChangeWatch(slow, HandMovedClock())
         with ThreadPoolExecutor(2) as threads:
-            looks = [threads.submit(watch.look, 0.0) for _ in range(2)]
+            looks = [threads.submit(watch.read_counters, 0.0) for _ in range(2)]
             until(lambda: slow.asked == 2)
             slow.may_answer.set()
             assert [each.result(PATIENCE).began for each in looks] == [0.0, 0.0]
@@ -268,9 +268,9 @@ class TestLooks:
         slow.fails = True
         watch = ChangeWatch(slow, HandMovedClock())
         with pytest.raises(Unavailable):
-            watch.look(1.0)
+            watch.read_counters(1.0)
         slow.fails = False
-        assert watch.look(1.0).changes == ChangeCounters({1: 2})
+        assert watch.read_counters(1.0).changes == ChangeCounters({1: 2})
 
 
 class TestSeveralProcesses:
@@ -279,7 +279,7 @@ class TestSeveralProcesses:
     @pytest.fixture
     def counters(self):
         with tempfile.TemporaryFile() as file:
-            file.truncate(2 * CHANGE_NUMBER.size)
+            file.truncate(2 * CHANGE_NUMBER_FORMAT.size)
             yield ChangeCounter(file.fileno(), 0), ChangeCounter(file.fileno(), 1)
 
     def test_a_change_by_another_process_is_seen_at_once(self, counters):
@@ -301,7 +301,7 @@ class TestSeveralProcesses:
         for _ in range(5):
             cache.get("a", lambda _: 1)
         assert len(looks) == 1
-        counters[1].advance()
+        counters[1].count_change()
         for _ in range(5):
             cache.get("a", lambda _: 1)
         assert len(looks) == 2
@@ -310,6 +310,6 @@ class TestSeveralProcesses:
         """Each counts for itself, so that the numbers differ after every change, whoever made it."""
         seen = [counters[0].numbers()]
         for counter in (counters[0], counters[1], counters[1], counters[0]):
-            counter.advance()
+            counter.count_change()
             seen.append(counters[1].numbers())
         assert len(set(seen)) == 5

@@ -14,7 +14,7 @@ from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
 from nakadi.common.counting import OTHER_NAMES
 from nakadi.common.metrics import Metrics
-from nakadi.common.work import Turns, attempted
+from nakadi.common.work import Turns, run_and_log_failure
 from nakadi.engines.archive.archiver import ArchivePolicy
 from nakadi.engines.archive.reading import SegmentCache, UnreadableSegment
 from nakadi.engines.archive.stores import MemoryStore
@@ -134,7 +134,7 @@ def test_json_keeps_its_names():
     metrics = Metrics(started=10)
     metrics.answered("get_health", 200, 0.25)
     metrics.kpi_figures.add(7, "dropped")
-    attempted("a try of json", "x", lambda: 1 / 0)
+    run_and_log_failure("a try of json", "x", lambda: 1 / 0)
 
     found = as_json(metrics, now=70)
     assert found["gauges"]["nakadi.uptime"] == {"value": 60}
@@ -156,7 +156,7 @@ def test_json_keeps_its_names():
 def test_failed_chores_are_counted(metrics):
     """A step of housekeeping that fails counts by its operation."""
     before = seen(metrics, "nakadi_chore_failures_total", operation="a try")
-    attempted("a try", "x", lambda: 1 / 0)
+    run_and_log_failure("a try", "x", lambda: 1 / 0)
 
     assert seen(metrics, "nakadi_chore_failures_total", operation="a try") == before + 1
 
@@ -298,7 +298,7 @@ def test_sessions_of_dead_processes_are_counted(metrics):
     host = LeaseKeeper(coordination, clock, metrics=metrics)
     sessions = [a_session("mine", holder=host.lease().holder), a_session("theirs", holder="a dead process")]
     new = an_assignment("mine", "theirs", sessions=sessions)
-    offsets = {each.place: Position(1, -1) for each in new.entries}
+    offsets = {each.partition: Position(1, -1) for each in new.entries}
     members = SubscriptionSessions(coordination, "s", clock, lambda _subscription: None)
     assignment = coordination.write("s", EMPTY_ASSIGNMENT, new, clock.now(), offsets)
     for _ in range(2):  # what was read before is looked at once more
@@ -377,7 +377,7 @@ def test_index_lag_is_reported_once_it_was_measured():
             return timedelta(seconds=7)
 
     clock = HandMovedClock()
-    with closing(open_broker(Settings(), clock, around_log=lambda _: Late(clock))) as broker:
+    with closing(open_broker(Settings(), clock, wrap_log=lambda _: Late(clock))) as broker:
         assert not broker.metrics.index_lag.rows()
-        assert broker.keep_house() == timedelta(seconds=7)
+        assert broker.run_housekeeping() == timedelta(seconds=7)
         assert seen(broker.metrics, "nakadi_index_lag_seconds") == 7

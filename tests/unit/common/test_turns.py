@@ -32,7 +32,7 @@ def taken(turns):
 
 def test_one_thread_at_a_time_has_its_turn():
     """A turn begins when the one before it is over, also when that failed."""
-    turns = Turns(patience=PATIENCE)
+    turns = Turns(timeout_seconds=PATIENCE)
     with pytest.raises(RuntimeError), turns.turn(client_never_gone):
         raise RuntimeError
     order = []
@@ -53,14 +53,14 @@ def _turn(turns):
 
 def test_a_turn_is_not_waited_for_too_long():
     """Who has waited long enough may come again later."""
-    turns = Turns(patience=0.01)
+    turns = Turns(timeout_seconds=0.01)
     with taken(turns), pytest.raises(TryLater, match="please repeat request"), turns.turn(client_never_gone):
         pytest.fail("it is not its turn")
 
 
 def test_only_a_few_wait():
     """Beyond a number of those that wait, others are sent away at once."""
-    turns = Turns(most_waiting=0, patience=PATIENCE)
+    turns = Turns(max_waiting=0, timeout_seconds=PATIENCE)
     with taken(turns), pytest.raises(TryLater, match="please repeat request"), turns.turn(client_never_gone):
         pytest.fail("it is not its turn")
     assert _turn(turns) == "had"
@@ -68,6 +68,6 @@ def test_only_a_few_wait():
 
 def test_who_has_gone_does_not_wait():
     """Work for a client that has closed its connection is given up."""
-    turns = Turns(patience=PATIENCE)
+    turns = Turns(timeout_seconds=PATIENCE)
     with taken(turns), pytest.raises(TryLater, match="given up"), turns.turn(lambda: True):
         pytest.fail("it is not its turn")

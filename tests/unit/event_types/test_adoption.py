@@ -27,7 +27,7 @@ class SharedLog(MemoryLog):
 @pytest.fixture
 def broker():
     clock = HandMovedClock()
-    broker = open_broker(Settings(), clock, around_log=lambda _: SharedLog(clock))
+    broker = open_broker(Settings(), clock, wrap_log=lambda _: SharedLog(clock))
     log = broker.logs.for_storage("default")
     for topic in ("first", "second", "avro", "sealed"):
         log.create_topic(topic, 1)

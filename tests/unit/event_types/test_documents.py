@@ -1,6 +1,6 @@
 from datetime import timedelta
 
-from nakadi.event_types.documents import event_type_body, event_type_of
+from nakadi.event_types.documents import event_type_body, event_type_from_document
 from nakadi.model.authorization import Attribute, Authorization
 from nakadi.model.event_type import (
     Audience,
@@ -21,7 +21,7 @@ A_LATER_MOMENT = A_MOMENT + timedelta(milliseconds=1)
 
 
 def kept(event_type):
-    return event_type_of(Document(event_type.name, event_type_body(event_type), event_type.revision))
+    return event_type_from_document(Document(event_type.name, event_type_body(event_type), event_type.revision))
 
 
 def test_an_event_type_without_optional_fields_is_stored_completely():

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
-from nakadi.common.work import failures
+from nakadi.common.work import failed_chore_counts
 from nakadi.event_types.deletion import COMPACTION_LAG, expired_timelines
 from nakadi.http.routes.monitoring import as_json
 from nakadi.model.authorization import UNAUTHENTICATED
@@ -184,12 +184,12 @@ def test_an_event_type_that_is_deleted_during_a_round_is_no_failure(broker, cloc
         trim(topic, partition, before)
 
     monkeypatch.setattr(event_log, "trim", deleted_before)
-    before = failures()
+    before = failed_chore_counts()
 
     broker.housekeeping.run()
 
     assert values(broker, fine) == []
-    assert failures() == before
+    assert failed_chore_counts() == before
     assert [each for each in caplog.records if each.levelname == "WARNING"] == []
 
 
@@ -210,13 +210,13 @@ def test_a_failure_is_logged_with_operation_thing_and_cause(broker, clock, monke
         trim(topic, partition, before)
 
     monkeypatch.setattr(event_log, "trim", fails_for_one)
-    before = failures().get("retention", 0)
+    before = failed_chore_counts().get("retention", 0)
 
     broker.housekeeping.run()
 
     assert [each.oldest for each in event_log.bounds(event_type.timeline.topic, [0, 1]).values()] == [0, 1]
     assert f"The retention of a.broken failed, it is tried again later: {error!r}" in caplog.text
-    assert failures()["retention"] == before + 1
+    assert failed_chore_counts()["retention"] == before + 1
     assert as_json(broker.metrics, 0)["counters"]["nakadi.chores.failed.retention"]["count"] == before + 1
 
 
@@ -252,12 +252,12 @@ def test_a_round_that_is_stopped_ends_after_its_step(broker, monkeypatch):
     event_log = broker.logs.for_storage("default")
     trimmed = []
     monkeypatch.setattr(event_log, "trim", lambda topic, *_: (trimmed.append(topic), broker.housekeeping.stop()))
-    before = failures()
+    before = failed_chore_counts()
 
     broker.housekeeping.run()
 
     assert len(trimmed) == 1
-    assert failures() == before
+    assert failed_chore_counts() == before
 
 
 def raised(error):

@@ -6,7 +6,7 @@ from nakadi.event_types.documents import (
     MEASURED_KIND,
     MeasuredStatistics,
     measured_statistics_body,
-    measured_statistics_of,
+    measured_statistics_from_body,
 )
 from nakadi.event_types.repository import EventTypes
 from nakadi.model.event_type import Statistics
@@ -24,7 +24,7 @@ MEASURED = MeasuredStatistics(
 
 def test_measured_statistics_are_stored_completely():
     """What was measured is the same after it was written down."""
-    assert measured_statistics_of(measured_statistics_body(MEASURED)) == MEASURED
+    assert measured_statistics_from_body(measured_statistics_body(MEASURED)) == MEASURED
 
 
 def test_a_recreated_event_type_has_no_measured_statistics():

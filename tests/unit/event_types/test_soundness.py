@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
 from nakadi.common.work import Turns
-from nakadi.event_types.schema_versions import LONGEST_SCHEMA_WITHOUT_TURN
+from nakadi.event_types.schema_versions import MAX_SCHEMA_LENGTH_WITHOUT_TURN
 from nakadi.model.outcomes import TryLater
 from nakadi.schemas.limits import MAX_SCHEMA_BYTES
 from tests.support.api import a_definition, problem
@@ -42,7 +42,7 @@ def doubling(levels):
 
 
 def long_schema(title):
-    return {"title": title, "description": "x" * LONGEST_SCHEMA_WITHOUT_TURN}
+    return {"title": title, "description": "x" * MAX_SCHEMA_LENGTH_WITHOUT_TURN}
 
 
 def as_draft(schema):

@@ -3,14 +3,14 @@
 import pytest
 
 from nakadi.event_types.tables import (
-    MOST_FIELDS,
-    PARTITION_BY,
-    SORT_BY,
+    MAX_FIELDS,
+    PARTITION_BY_ANNOTATION,
+    SORT_BY_ANNOTATION,
     Layout,
     PartitionField,
     SortField,
     check_data_lake_annotations,
-    layout_of,
+    parse_layout,
 )
 from nakadi.model.outcomes import Invalid
 
@@ -18,7 +18,9 @@ from nakadi.model.outcomes import Invalid
 def test_partitions_and_order():
     """Fields have commas between them, and spaces and letter case as one likes."""
     text = "day( metadata.occurred_at ),Bucket(16,customer.id) , truncate(4, sku), country"
-    assert layout_of({PARTITION_BY: text, SORT_BY: "customer.id, nakadi_time DESC,sku asc"}) == Layout(
+    assert parse_layout(
+        {PARTITION_BY_ANNOTATION: text, SORT_BY_ANNOTATION: "customer.id, nakadi_time DESC,sku asc"}
+    ) == Layout(
         (
             PartitionField("metadata.occurred_at", "day"),
             PartitionField("customer.id", "bucket", 16),
@@ -27,27 +29,31 @@ def test_partitions_and_order():
         ),
         (SortField("customer.id"), SortField("nakadi_time", descending=True), SortField("sku")),
     )
-    assert layout_of({"other": "x"}) == Layout()
+    assert parse_layout({"other": "x"}) == Layout()
 
 
 @pytest.mark.parametrize(
     ("annotation", "text", "reason"),
     [
-        (PARTITION_BY, "", '"" is not a column, nor one of year'),
-        (PARTITION_BY, "a,", '"" is not a column'),
-        (PARTITION_BY, "week(a)", '"week(a)" is not a column'),
-        (PARTITION_BY, "bucket(a, 16)", '"bucket(a, 16)" is not a column'),
-        (PARTITION_BY, "bucket(a)", '"bucket(a)" is not a column'),
-        (PARTITION_BY, "day(a", '"day(a" is not a column'),
-        (PARTITION_BY, "a; DROP TABLE b", '"a; DROP TABLE b" is not a column'),
-        (PARTITION_BY, "bucket(0, a)", "the number in bucket is from 1 to 4096, and not 0"),
-        (PARTITION_BY, "truncate(1001, a)", "the number in truncate is from 1 to 1000, and not 1001"),
-        (PARTITION_BY, "day(a), hour(A)", "A is there twice"),
-        (PARTITION_BY, "bucket(2, a), bucket(4, a)", "a is there twice"),
-        (PARTITION_BY, ", ".join(f"a{number}" for number in range(MOST_FIELDS + 1)), "it has 9 fields, and 8 are"),
-        (SORT_BY, "a up", '"a up" is not a column, with asc or desc'),
-        (SORT_BY, "a.b., c", '"a.b." is not a column'),
-        (SORT_BY, "a, a desc", "a is there twice"),
+        (PARTITION_BY_ANNOTATION, "", '"" is not a column, nor one of year'),
+        (PARTITION_BY_ANNOTATION, "a,", '"" is not a column'),
+        (PARTITION_BY_ANNOTATION, "week(a)", '"week(a)" is not a column'),
+        (PARTITION_BY_ANNOTATION, "bucket(a, 16)", '"bucket(a, 16)" is not a column'),
+        (PARTITION_BY_ANNOTATION, "bucket(a)", '"bucket(a)" is not a column'),
+        (PARTITION_BY_ANNOTATION, "day(a", '"day(a" is not a column'),
+        (PARTITION_BY_ANNOTATION, "a; DROP TABLE b", '"a; DROP TABLE b" is not a column'),
+        (PARTITION_BY_ANNOTATION, "bucket(0, a)", "the number in bucket is from 1 to 4096, and not 0"),
+        (PARTITION_BY_ANNOTATION, "truncate(1001, a)", "the number in truncate is from 1 to 1000, and not 1001"),
+        (PARTITION_BY_ANNOTATION, "day(a), hour(A)", "A is there twice"),
+        (PARTITION_BY_ANNOTATION, "bucket(2, a), bucket(4, a)", "a is there twice"),
+        (
+            PARTITION_BY_ANNOTATION,
+            ", ".join(f"a{number}" for number in range(MAX_FIELDS + 1)),
+            "it has 9 fields, and 8 are",
+        ),
+        (SORT_BY_ANNOTATION, "a up", '"a up" is not a column, with asc or desc'),
+        (SORT_BY_ANNOTATION, "a.b., c", '"a.b." is not a column'),
+        (SORT_BY_ANNOTATION, "a, a desc", "a is there twice"),
     ],
 )
 def test_what_is_refused(annotation, text, reason):
@@ -60,4 +66,4 @@ def test_what_is_refused(annotation, text, reason):
 
 def test_one_column_in_several_ways():
     """By a bucket of a column and by its value is not the same."""
-    check_data_lake_annotations({PARTITION_BY: "bucket(4, a), truncate(2, a), a, day(b)"})
+    check_data_lake_annotations({PARTITION_BY_ANNOTATION: "bucket(4, a), truncate(2, a), a, day(b)"})

@@ -9,7 +9,7 @@ from nakadi.app.settings import Settings
 from nakadi.common.caching import Cache
 from nakadi.common.metrics import Metrics
 from nakadi.engines.memory.stores import MemoryLogIndex, MemoryRegistry
-from nakadi.event_types.documents import TABLES_KIND, TableState, table_state_body, table_state_of
+from nakadi.event_types.documents import TABLES_KIND, TableState, table_state_body, table_state_from_body
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.tables import STARTS_KIND, TableLags
 from nakadi.model.events import ArchiveLocation, IndexHead, IndexingState, IndexSegment
@@ -76,7 +76,7 @@ def test_the_state_of_a_table_is_stored_completely(world):
     first = world.event_type("a.b")
     state = world.has(first, p0=5, p1=7)
 
-    assert table_state_of(table_state_body(state)) == state
+    assert table_state_from_body(table_state_body(state)) == state
     assert world.event_types.table_state(first) == state
     assert world.event_types.table_state(an_event_type(name="a.b", id="another")) is None
 
@@ -219,7 +219,7 @@ def test_tables_are_counted_as_housekeeping_saw_them(tmp_path):
         )
         index.extend("a.b", 0, 0, IndexHead(IndexingState(next=1)), segment)
         clock.move(40)
-        broker.keep_house()
+        broker.run_housekeeping()
 
         for name, expected in (
             ("nakadi_table_lag_seconds", 40),

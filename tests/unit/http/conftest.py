@@ -4,7 +4,7 @@ import pytest
 
 from nakadi.http.application import Application, Route
 from nakadi.http.message import StreamingResponse
-from nakadi.local.broker import Serving
+from nakadi.local.broker import ServerThread
 from nakadi.model.authorization import UNAUTHENTICATED
 from tests.support.http_server import Slow, Streams, echo
 from tests.support.patience import PATIENCE
@@ -32,7 +32,7 @@ def serving(streams, slow):
     ]
     ours = [stream(name, getattr(streams, name)) for name in ("three", "idle", "endless", "until_drained")]
     routes = [*echoes, *ours, Route(method="GET", template="/slow", handler=slow, operation="slow")]
-    with Serving(Application(routes, lambda _: UNAUTHENTICATED), grace_seconds=PATIENCE) as serving:
+    with ServerThread(Application(routes, lambda _: UNAUTHENTICATED), grace_seconds=PATIENCE) as serving:
         yield serving
 
 

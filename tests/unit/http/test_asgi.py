@@ -9,7 +9,7 @@ import pytest
 from nakadi.common.metrics import Metrics
 from nakadi.http.application import Application, Route
 from nakadi.http.asgi import RequestLimits, asgi_application
-from nakadi.http.message import Response, StreamingResponse, empty_response, json_response, request_of
+from nakadi.http.message import Response, StreamingResponse, empty_response, json_response, request_from_scope
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.outcomes import NotAuthenticated
 from tests.support.asgi import NO_HEAD_START, Client, a_scope, an_application, answered, asked_of
@@ -19,14 +19,14 @@ from tests.support.asgi import NO_HEAD_START, Client, a_scope, an_application, a
 
 def test_headers_are_found_in_any_case_and_joined():
     """Header names come in any case; what comes twice is joined by a comma."""
-    request = request_of(a_scope(headers=[("X-Nakadi-Cursors", "[1]"), ("ACCEPT", "a/b"), ("accept", "c/d")]))
+    request = request_from_scope(a_scope(headers=[("X-Nakadi-Cursors", "[1]"), ("ACCEPT", "a/b"), ("accept", "c/d")]))
 
     assert request.headers == {"x-nakadi-cursors": "[1]", "accept": "a/b, c/d"}
 
 
 def test_queries_keep_blanks_and_every_value():
     """Every value of a parameter is kept in its order, blank ones too, and escapes are undone."""
-    request = request_of(a_scope(target="/x?a=1&b=&a=2&c&d=%2B+%C3%BC"))
+    request = request_from_scope(a_scope(target="/x?a=1&b=&a=2&c&d=%2B+%C3%BC"))
 
     assert request.query == {"a": ("1", "2"), "b": ("",), "c": ("",), "d": ("+ ü",)}
     assert request.target == "/x?a=1&b=&a=2&c&d=%2B+%C3%BC"
@@ -38,7 +38,7 @@ def test_queries_keep_blanks_and_every_value():
 )
 def test_a_whole_url_as_target_is_understood(raw, target):
     """Proxies ask with a whole URL; scheme and host are no part of the path."""
-    assert request_of(a_scope(target=raw)).target == target
+    assert request_from_scope(a_scope(target=raw)).target == target
 
 
 @pytest.mark.parametrize("value", ["f", "Ümläut", "\xff\xfe"])

@@ -10,7 +10,7 @@ import pytest
 
 from nakadi.http.application import Application, Lane, Route
 from nakadi.http.asgi import RequestLimits, asgi_application
-from nakadi.http.message import ClientGone, Response, StreamingResponse, empty_response, request_of
+from nakadi.http.message import ClientGone, Response, StreamingResponse, empty_response, request_from_scope
 from nakadi.model.authorization import UNAUTHENTICATED
 from tests.support.asgi import NO_HEAD_START, Client, a_scope, an_application, answered, streaming
 from tests.support.patience import PATIENCE, effort
@@ -131,13 +131,13 @@ def test_a_request_knows_whether_its_client_may_have_gone():
         half_closed, lost = False, False
 
     connection = Connection()
-    request = request_of(a_scope(state={"connection": connection}))
+    request = request_from_scope(a_scope(state={"connection": connection}))
     assert not request.gone()
     connection.half_closed = True
     assert request.gone()
     connection.half_closed, connection.lost = False, True
     assert request.gone()
-    assert not request_of(a_scope()).gone()
+    assert not request_from_scope(a_scope()).gone()
 
 
 # Streams.
@@ -351,9 +351,9 @@ async def nothing(_outlet):
 def effort_of_saying(times):
     """The processor's effort for a request that names a parameter and a header so many times."""
     scope = a_scope(target="/x?" + "a&" * times, headers=[("a", "b")] * times)
-    request = request_of(scope)
+    request = request_from_scope(scope)
     assert (len(request.query["a"]), len(request.headers["a"])) == (times, 3 * times - 2)
-    return min(effort(lambda: request_of(scope)) for _ in range(3))
+    return min(effort(lambda: request_from_scope(scope)) for _ in range(3))
 
 
 def test_what_is_said_again_and_again_costs_no_more_each_time():

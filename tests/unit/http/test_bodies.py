@@ -9,7 +9,7 @@ from nakadi.model.outcomes import Malformed
 
 def refusal(draft, body) -> str:
     with pytest.raises(Malformed) as refused:
-        draft(Members.of(body))
+        draft(Members.from_value(body))
     return refused.value.detail
 
 
@@ -63,7 +63,7 @@ def test_the_event_types_of_a_subscription_are_a_list_of_texts(listed):
 
 def test_a_null_key_field_stays_null():
     """A null among the key fields is neither dropped nor turned into a text. (R111)"""
-    draft = event_type_draft(Members.of({"partition_key_fields": [None, "a", 5]}))
+    draft = event_type_draft(Members.from_value({"partition_key_fields": [None, "a", 5]}))
 
     assert draft.partition_key_fields == (None, "a", "5")
 
@@ -131,4 +131,4 @@ def test_numbers_of_the_statistic_have_32_bits(name):
 )
 def test_truth_values_are_read(value, truth):
     """A truth value may be a word or a number, 0 being false. (R1)"""
-    assert Members({"flag": value}).flag("flag") is truth
+    assert Members({"flag": value}).boolean("flag") is truth

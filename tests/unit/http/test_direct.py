@@ -17,7 +17,7 @@ from nakadi.http import direct
 from nakadi.http.application import Application, Lane, Route
 from nakadi.http.direct import LoopMailbox, LoopWorkQueue, response_bytes
 from nakadi.http.message import Response, empty_response, json_response
-from nakadi.local.broker import Serving
+from nakadi.local.broker import ServerThread
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.events import Refused, Stored
 from nakadi.model.outcomes import NotAuthenticated, Unavailable
@@ -95,7 +95,7 @@ def metrics():
 @pytest.fixture
 def serving(handlers, metrics):
     other = Route(method="GET", template="/other", handler=lambda _: empty_response(), operation="other")
-    with Serving(
+    with ServerThread(
         Application([quick_route(handlers), other], lambda _: UNAUTHENTICATED), grace_seconds=PATIENCE, metrics=metrics
     ) as serving:
         yield serving
@@ -187,7 +187,7 @@ def test_an_answer_that_cannot_be_finished_is_a_problem(handlers, metrics, is_kn
         raise OSError("The observer has failed")
 
     application = Application([quick_route(handlers)], authenticate, observe=fail)
-    with Serving(application, grace_seconds=PATIENCE, metrics=metrics) as serving, Wire(serving.url) as wire:
+    with ServerThread(application, grace_seconds=PATIENCE, metrics=metrics) as serving, Wire(serving.url) as wire:
         publish(wire)
         if is_known:
             handlers.log.end()
@@ -264,7 +264,7 @@ def test_no_publication_asks_the_registry_on_the_loop(monkeypatch):
     definition = orjson.dumps({"name": "x", "owning_application": "y", "category": "undefined", "schema": schema})
     with (
         closing(open_broker(Settings(cache_seconds=0))) as broker,
-        Serving(broker.application) as serving,
+        ServerThread(broker.application) as serving,
         Wire(serving.url) as wire,
     ):
         kind = "Content-Type: application/json"
@@ -278,7 +278,7 @@ def test_no_publication_asks_the_registry_on_the_loop(monkeypatch):
 
 def test_a_round_of_the_loop_is_short_however_much_is_waiting(monkeypatch):
     """Between two pieces of work that take long the loop does what else there is."""
-    monkeypatch.setattr(direct, "LOOP_WORK_SECONDS", 0.0)
+    monkeypatch.setattr(direct, "MAX_LOOP_WORK_SECONDS", 0.0)
 
     async def run():
         work, seen = LoopWorkQueue(), []

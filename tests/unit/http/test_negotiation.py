@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from nakadi.http.application import Application, Route
 from nakadi.http.message import Request, Response, StreamingResponse, empty_response, json_response
 from nakadi.http.negotiation import adapt_problem_type, json_type_for
-from nakadi.http.problem import problem_of
+from nakadi.http.problem import problem_for_error
 from nakadi.model.outcomes import NotFound
 from tests.support.patience import effort
 
@@ -134,7 +134,7 @@ async def no_events(_outlet):
         StreamingResponse(no_events, {"content-type": "application/x-json-stream"}),
         Response(200, {"content-type": "text/plain"}, b"OK"),
         json_response([{"publishing_status": "failed"}], 422),
-        problem_of(NotFound("no")),
+        problem_for_error(NotFound("no")),
     ],
 )
 @pytest.mark.parametrize("accept", ["text/html", "application/problem+json", "garbage"])
@@ -241,5 +241,6 @@ def test_bodies_without_a_meaning_are_passed_over(method):
 def test_problems_are_sent_whatever_is_accepted(accept, content_type):
     """Negotiation never turns an error into something else; only the old media type, if preferred, is used. (R25)"""
     assert (
-        adapt_problem_type(a_request(accept=accept), problem_of(NotFound("no"))).headers["content-type"] == content_type
+        adapt_problem_type(a_request(accept=accept), problem_for_error(NotFound("no"))).headers["content-type"]
+        == content_type
     )

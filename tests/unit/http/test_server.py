@@ -332,7 +332,7 @@ def test_bad_urls_are_problems(wire, target):
 
 def test_a_head_that_does_not_come_is_given_up(serving, monkeypatch):
     """A connection whose request never becomes complete is closed after a while, a silent one too."""
-    monkeypatch.setattr("nakadi.http.connection.HEAD_SECONDS", 0.1)
+    monkeypatch.setattr("nakadi.http.connection.HEAD_TIMEOUT_SECONDS", 0.1)
     for beginning in (b"", b"GET /echo HTTP/1.1\r\nHost:", b"\r\n"):
         with Wire(serving.url) as wire:
             wire.socket.sendall(beginning)

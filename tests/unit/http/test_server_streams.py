@@ -12,7 +12,7 @@ import pytest
 from nakadi.http.application import Application, Route
 from nakadi.http.asgi import RequestLimits
 from nakadi.http.message import StreamingResponse
-from nakadi.local.broker import Serving
+from nakadi.local.broker import ServerThread
 from nakadi.model.authorization import UNAUTHENTICATED
 from tests.support.patience import PATIENCE, until
 from tests.support.wire import Wire
@@ -41,7 +41,7 @@ def test_a_client_that_reads_the_socket_itself_loses_nothing(streams):
     )
     # On a busy machine the library may need much longer than a tenth of a second to read the headers.
     patient = RequestLimits(head_start_seconds=2.0)
-    with Serving(Application([three], lambda _: UNAUTHENTICATED), limits=patient) as serving:
+    with ServerThread(Application([three], lambda _: UNAUTHENTICATED), limits=patient) as serving:
         address = urlsplit(serving.url)
         library = http.client.HTTPConnection(address.hostname, address.port, timeout=PATIENCE)
         agent = {"User-Agent": "python-requests/2.32.5", "Accept-Encoding": "identity"}
@@ -192,7 +192,7 @@ def test_requests_in_progress_are_answered_when_the_server_stops(serving, slow):
 def test_who_does_not_end_is_cut_off(streams):
     """A stream that does not heed the call to end is cut off after the grace time."""
     route = Route(method="GET", template="/idle", handler=lambda _: StreamingResponse(streams.idle), operation="idle")
-    serving = Serving(Application([route], lambda _: UNAUTHENTICATED), grace_seconds=0.1)
+    serving = ServerThread(Application([route], lambda _: UNAUTHENTICATED), grace_seconds=0.1)
     with Wire(serving.url) as wire:
         wire.send("GET /idle HTTP/1.1").head()
         serving.close()

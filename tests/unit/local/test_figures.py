@@ -1,7 +1,7 @@
 """Metrics of several processes, put together."""
 
 from nakadi.common.metrics import Metrics
-from nakadi.local.figures import merged_metrics, snapshot_of, totals_of_ended_processes
+from nakadi.local.figures import merged_metrics, take_snapshot, totals_of_ended_processes
 from tests.support.metrics import samples_of, value
 
 
@@ -17,7 +17,7 @@ def counted(events: int, lag: float) -> Metrics:
 
 
 def test_counters_and_times_add_up_and_gauges_are_combined_as_they_say():
-    whole = merged_metrics([snapshot_of(counted(3, 1.0)), snapshot_of(counted(4, 7.0))])
+    whole = merged_metrics([take_snapshot(counted(3, 1.0)), take_snapshot(counted(4, 7.0))])
     assert dict(whole.events_published.rows()) == {("order",): 7}
     assert dict(whole.streams_opened.rows()) == {("low",): 2}
     assert dict(whole.open_streams.rows()) == {("low",): 4}
@@ -29,8 +29,8 @@ def test_counters_and_times_add_up_and_gauges_are_combined_as_they_say():
 
 
 def test_what_a_process_counted_stays_after_its_end_and_its_gauges_do_not():
-    gone = totals_of_ended_processes([snapshot_of(counted(3, 1.0)), snapshot_of(counted(4, 7.0))], 5.0)
-    whole = merged_metrics([snapshot_of(counted(1, 2.0)), gone])
+    gone = totals_of_ended_processes([take_snapshot(counted(3, 1.0)), take_snapshot(counted(4, 7.0))], 5.0)
+    whole = merged_metrics([take_snapshot(counted(1, 2.0)), gone])
     assert dict(whole.events_published.rows()) == {("order",): 8}
     assert dict(whole.subscription_lag.rows()) == {("s",): 2.0}
     assert whole.request_seconds.rows()[("publish_events",)].count == 3
@@ -40,12 +40,14 @@ def test_what_a_process_counted_stays_after_its_end_and_its_gauges_do_not():
 def test_processor_time_is_reported_as_processes_counted_it():
     """A process that has ended is not asked any more, and its time is still there."""
     reported = samples_of(
-        merged_metrics([snapshot_of(counted(3, 1.0)), totals_of_ended_processes([snapshot_of(counted(4, 1.0))], 5.0)])
+        merged_metrics(
+            [take_snapshot(counted(3, 1.0)), totals_of_ended_processes([take_snapshot(counted(4, 1.0))], 5.0)]
+        )
     )
     assert value(reported, "process_cpu_seconds_total") == 7
 
 
 def test_putting_together_counts_no_steps_of_this_process_twice():
     """What every `Metrics` of a process follows, such as failed chores, comes from the snapshots alone."""
-    snapshot = snapshot_of(Metrics())
+    snapshot = take_snapshot(Metrics())
     assert dict(merged_metrics([snapshot]).chore_failures.rows()) == dict(Metrics().chore_failures.rows())

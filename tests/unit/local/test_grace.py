@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from nakadi.app.shutdown import EXIT_CODE_CUT_OFF, ShutdownDeadline, at_work
+from nakadi.app.shutdown import EXIT_CODE_TIMED_OUT, ShutdownDeadline, describe_busy_threads
 from tests.support.patience import PATIENCE, until
 
 
@@ -54,7 +54,7 @@ def test_a_process_whose_time_is_over_ends(caplog):
         grace.begin()
         assert ended.event.wait(PATIENCE)
 
-    assert ended.codes == [EXIT_CODE_CUT_OFF]
+    assert ended.codes == [EXIT_CODE_TIMED_OUT]
     (record,) = [each for each in caplog.records if each.name == "nakadi.app.shutdown"]
     assert record.levelno == logging.WARNING
     assert record.getMessage().startswith("The process is cut off after 0 seconds. Still at work: 3 x test-asking in ")
@@ -79,7 +79,7 @@ def test_a_process_that_ends_in_time_is_left_alone():
 
 def test_a_log_that_takes_nothing_does_not_hold_up_the_end(monkeypatch):
     """The process ends though its last words cannot be said."""
-    monkeypatch.setattr("nakadi.app.shutdown.LAST_WORDS_SECONDS", 0.01)
+    monkeypatch.setattr("nakadi.app.shutdown.LOG_TIMEOUT_SECONDS", 0.01)
     freed, ended = threading.Event(), Ended()
     monkeypatch.setattr("nakadi.app.shutdown.log.warning", lambda *_: freed.wait(PATIENCE))
     with ShutdownDeadline(0, end=ended) as grace:
@@ -91,8 +91,8 @@ def test_a_log_that_takes_nothing_does_not_hold_up_the_end(monkeypatch):
 def test_threads_at_work_are_reported_by_their_place():
     """Threads that do the same are listed once, with their number; those that wait for work are not listed."""
     with stuck_threads(2):
-        assert "2 x test-asking in " in at_work()
-    assert "test-asking" not in at_work()
+        assert "2 x test-asking in " in describe_busy_threads()
+    assert "test-asking" not in describe_busy_threads()
 
 
 @pytest.mark.parametrize("number", [0, 1])
@@ -109,5 +109,5 @@ def test_pools_without_work_are_not_reported(number):
         if number:
             pool.submit(work)
             assert entered.wait(PATIENCE)
-        until(lambda: at_work().count("test-pool") == number)
+        until(lambda: describe_busy_threads().count("test-pool") == number)
         freed.set()

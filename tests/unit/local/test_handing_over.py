@@ -3,7 +3,13 @@
 import asyncio
 import socket
 
-from nakadi.local.worker import CONNECTION_ENDED, CONNECTION_FOLLOWS, WORKER_LEAVING, WORKER_READY, HandedOver
+from nakadi.local.worker import (
+    CONNECTION_ENDED,
+    CONNECTION_FOLLOWS,
+    WORKER_LEAVING,
+    WORKER_READY,
+    HandedOverConnections,
+)
 from tests.support.patience import PATIENCE
 
 
@@ -21,7 +27,7 @@ def test_a_worker_that_leaves_serves_what_it_gets_until_the_supervisor_knows():
             client, connection = socket.socketpair()
             with supervisor, worker, client, connection:
                 supervisor.setblocking(False)
-                handed_over = HandedOver(worker, stopped.set)
+                handed_over = HandedOverConnections(worker, stopped.set)
 
                 class Protocol(asyncio.Protocol):
                     def connection_made(self, transport):

@@ -7,7 +7,7 @@ import pytest
 
 from nakadi.http.application import Application, Route
 from nakadi.http.message import json_response
-from nakadi.local.broker import Serving, url_of
+from nakadi.local.broker import ServerThread, server_url
 from nakadi.model.authorization import UNAUTHENTICATED
 from tests.support import http
 from tests.support.patience import PATIENCE, until
@@ -20,14 +20,14 @@ APPLICATION = Application(
 
 def test_it_serves_as_soon_as_it_is_made():
     """The first request may come at once, on a port that was free."""
-    with Serving(APPLICATION) as serving:
+    with ServerThread(APPLICATION) as serving:
         assert http.get(f"{serving.url}/hello").json() == "hello"
 
 
 def test_it_stops_without_waiting_for_anyone():
     """Where nothing is under way, a client that stays connected is not waited for, so every test may have its own."""
     with httpx.Client(timeout=PATIENCE) as client:
-        serving = Serving(APPLICATION, grace_seconds=10 * PATIENCE)
+        serving = ServerThread(APPLICATION, grace_seconds=10 * PATIENCE)
         assert client.get(f"{serving.url}/hello").json() == "hello"
         stopping = threading.Thread(target=serving.close, daemon=True)
         stopping.start()
@@ -39,20 +39,20 @@ def test_it_stops_without_waiting_for_anyone():
 def test_nothing_is_left_behind():
     """After the end the port is free, its threads are gone, and closing again changes nothing."""
     before = set(threading.enumerate())
-    serving = Serving(APPLICATION)
+    serving = ServerThread(APPLICATION)
     http.get(f"{serving.url}/hello")
     serving.close()
     serving.close()
 
     until(lambda: set(threading.enumerate()) <= before)
-    with Serving(APPLICATION, port=serving.port) as again:
+    with ServerThread(APPLICATION, port=serving.port) as again:
         assert http.get(f"{again.url}/hello").status_code == 200
 
 
 def test_a_port_that_is_taken_is_an_error():
     """A port can be had once."""
-    with Serving(APPLICATION) as serving, pytest.raises(OSError, match="in use"):
-        Serving(APPLICATION, port=serving.port)
+    with ServerThread(APPLICATION) as serving, pytest.raises(OSError, match="in use"):
+        ServerThread(APPLICATION, port=serving.port)
 
 
 @pytest.mark.parametrize(
@@ -67,4 +67,4 @@ def test_a_port_that_is_taken_is_an_error():
 )
 def test_an_address_that_can_be_asked_is_reported(host, url):
     """A server that listens everywhere is reached at this machine's own address."""
-    assert url_of(host, 1) == url
+    assert server_url(host, 1) == url

@@ -10,7 +10,13 @@ import pytest
 from nakadi import openapi
 from nakadi.model.outcomes import Violation
 from nakadi.openapi import checks
-from nakadi.openapi.checks import SENTENCES, SENTENCES_OF_RULES, body_violations, component, conforms
+from nakadi.openapi.checks import (
+    MESSAGES_BY_FIELD_AND_RULE,
+    MESSAGES_BY_RULE,
+    body_violations,
+    component_schema,
+    conforms,
+)
 
 ROOT = Path(__file__).parents[3]
 
@@ -44,27 +50,27 @@ def violations_of(name, body) -> list[tuple[str, str]]:
 @pytest.mark.parametrize("name", sorted(openapi.document()["components"]["schemas"]))
 def test_a_schema_that_is_read_alone_is_the_one_of_the_whole_description(name):
     """Only the lines of the schemas that are needed are read, and they say what the whole document says."""
-    assert component(name) == openapi.document()["components"]["schemas"][name]
+    assert component_schema(name) == openapi.document()["components"]["schemas"][name]
 
 
 def test_a_schema_that_is_not_described_is_not_found():
     """A name that no file has is a mistake in the code."""
     with pytest.raises(KeyError):
-        component("NoSuchSchema")
+        component_schema("NoSuchSchema")
 
 
 @pytest.mark.parametrize("name", CHECKED)
 def test_examples_of_the_description_conform_to_it(name):
     """What the description shows can be sent."""
-    example = component(name).get("example")
+    example = component_schema(name).get("example")
     if example is not None:
         assert conforms(name, example)
         assert body_violations(name, example) == ()
 
 
 def _rules(schema, path=""):
-    schema = openapi.resolved(schema)
-    yield from ((path, rule) for rule in checks.KEPT if rule in schema and rule not in ("type", "required"))
+    schema = openapi.resolve_reference(schema)
+    yield from ((path, rule) for rule in checks.COPIED_KEYWORDS if rule in schema and rule not in ("type", "required"))
     yield from _rules(schema["items"], path) if "items" in schema else ()
     for name, each in schema.get("properties", {}).items():
         yield from _rules(each, f"{path}.{name}" if path else name)
@@ -76,8 +82,8 @@ def test_every_rule_of_a_checked_body_has_a_message(name):
     missing members are checked."""
     without = [
         (path, rule)
-        for path, rule in _rules(component(name))
-        if (path, rule) not in SENTENCES and rule not in SENTENCES_OF_RULES
+        for path, rule in _rules(component_schema(name))
+        if (path, rule) not in MESSAGES_BY_FIELD_AND_RULE and rule not in MESSAGES_BY_RULE
     ]
     assert without == []
 

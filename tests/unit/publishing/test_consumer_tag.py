@@ -1,6 +1,6 @@
 import pytest
 
-from nakadi.http.routes.publishing import directed_to
+from nakadi.http.routes.publishing import subscription_id_in_header
 from nakadi.model.outcomes import Invalid
 
 ID = "0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11"
@@ -18,7 +18,7 @@ ID = "0e1e5b3a-7c55-4d6b-9a2c-6d2b8f3f1c11"
 )
 def test_a_batch_can_be_for_one_subscription(header):
     """The tag names a subscription; blanks and the case of its name do not matter. (P125)"""
-    assert directed_to(header) == ID
+    assert subscription_id_in_header(header) == ID
 
 
 @pytest.mark.parametrize(
@@ -44,5 +44,5 @@ def test_a_batch_can_be_for_one_subscription(header):
 def test_tags_that_make_no_sense(header, detail):
     """Each mistake in the header has its own words. (P126)"""
     with pytest.raises(Invalid) as caught:
-        directed_to(header)
+        subscription_id_in_header(header)
     assert caught.value.detail == detail

@@ -15,7 +15,7 @@ from nakadi.engines.memory.stores import MemoryRegistry
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.snapshot import Cursors
 from nakadi.http.message import Request
-from nakadi.http.problem import problem_of
+from nakadi.http.problem import problem_for_error
 from nakadi.http.routes.streams import routes
 from nakadi.model.authorization import Attribute, Authorization, BlockedKind, Feature, Subject
 from nakadi.model.event_type import EventType
@@ -82,7 +82,7 @@ class Stage:
     def serve(self, event_type: EventType, outlet: KeptOutlet, subject: Subject = ANN, **asked: int) -> None:
         opening = self.streams.open(event_type.name, StreamParameters(**asked), BEGIN, subject)
         lines = JsonStreamFormat(opening.starts)
-        serving = self.streams.serve(opening, lines, outlet, lambda error: problem_of(error).body)
+        serving = self.streams.serve(opening, lines, outlet, lambda error: problem_for_error(error).body)
         self.running.append(asyncio.ensure_future(serving))
 
     async def ended(self) -> None:
@@ -143,7 +143,7 @@ def test_a_log_that_does_not_answer_is_no_fault_of_the_client(stage):
     )
     with pytest.raises(Unavailable) as failure:
         streams.open(event_type.name, StreamParameters(), None, ANN)
-    answer = problem_of(failure.value)
+    answer = problem_for_error(failure.value)
     assert answer.status == 503
     assert orjson.loads(answer.body)["detail"] == "Error occurred when fetching partitions offsets"
 

@@ -82,7 +82,7 @@ class House:
 
     def hand_over(self, subscription: dict[str, Any], session_id: str) -> None:
         old = self.assignment(subscription)
-        new = assignments.with_partitions_handed_over(old, session_id, {each.place for each in old.entries})
+        new = assignments.with_partitions_handed_over(old, session_id, {each.partition for each in old.entries})
         self.coordination.write(subscription["id"], old, new, self.clock.now())
 
     def commit(self, subscription: dict[str, Any], session_id: str, *items: dict[str, Any]) -> httpx.Response:

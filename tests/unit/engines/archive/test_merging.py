@@ -17,7 +17,7 @@ from nakadi.engines.archive.maintenance import (
 )
 from nakadi.engines.archive.reading import ArchiveReader, SegmentCache, UnreadableSegment
 from nakadi.engines.archive.stores import MemoryStore
-from nakadi.engines.dynamodb.client import RetriedCalls, TableAddress
+from nakadi.engines.dynamodb.client import CallRetryPolicy, TableAddress
 from nakadi.engines.dynamodb.log_index import DynamoDbLogIndex
 from nakadi.engines.memory.stores import MemoryLogIndex
 from nakadi.model.events import ArchiveLocation, IndexHead, IndexingState, IndexSegment, Record, StoredEvent
@@ -140,7 +140,7 @@ def service():
 @pytest.fixture
 def far(service):  # noqa: ARG001  # the tables
     """The same, with an index of which a crash can leave half."""
-    return World(DynamoDbLogIndex(TableAddress("test", REGION), RetriedCalls(lambda _: None)), windows=28)
+    return World(DynamoDbLogIndex(TableAddress("test", REGION), CallRetryPolicy(lambda _: None)), windows=28)
 
 
 def test_many_small_neighbours_become_one(world: World):

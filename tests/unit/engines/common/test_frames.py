@@ -47,7 +47,7 @@ def test_many_events_are_compressed():
     assert len(frames.encode(alike)) < sum(len(record.value) for record in alike) / 4
     assert frames.decode(frames.encode(alike)) == alike
     few = [Record(b"1"), Record(b"2")]
-    assert len(frames.encode(few)) == frames.HEADER.size + 3
+    assert len(frames.encode(few)) == frames.HEADER_FORMAT.size + 3
 
 
 @pytest.mark.parametrize("value", [b"1\n2", b"\n"])

@@ -8,9 +8,17 @@ import pytest
 from msgspec.structs import replace
 
 from nakadi.engines.dynamodb import coordination_table
-from nakadi.engines.dynamodb.client import RetriedCalls, TableAddress
+from nakadi.engines.dynamodb.client import CallRetryPolicy, TableAddress
 from nakadi.engines.dynamodb.coordination import DynamoDbCoordination
-from nakadi.engines.dynamodb.coordination_table import ECHO, LATE, MOMENT, NEWS, PAUSE, CoordinationTable, TableChanges
+from nakadi.engines.dynamodb.coordination_table import (
+    CHANGES_KEY,
+    ECHO_DELAY_SECONDS,
+    MAX_LATENESS_SECONDS,
+    POLL_SECONDS,
+    REPORT_INTERVAL_SECONDS,
+    CoordinationTable,
+    TableChangeReader,
+)
 from nakadi.model.event_type import Position
 from nakadi.model.subscription import EMPTY_ASSIGNMENT, CommitResult, SubscriptionChange
 from tests.support.aws import REGION, no_answer_before, refused
@@ -113,18 +121,18 @@ class TestTogether:
         began = time.monotonic()
         until(lambda: world.calls["Query"] >= 3)
         assert set(world.calls) == {"Query"}
-        assert world.calls["Query"] <= (time.monotonic() - began) / PAUSE + 1
+        assert world.calls["Query"] <= (time.monotonic() - began) / POLL_SECONDS + 1
         assert threading.active_count() == before + 1
         for each in ears:
             each.end()
         settled = world.calls["Query"] + 1  # one may be under way
-        time.sleep(3 * PAUSE)
+        time.sleep(3 * POLL_SECONDS)
         assert world.calls["Query"] <= settled
 
     def test_a_later_watcher_is_notified_as_well(self, here, there):
         """A watcher that begins when there was none hears what happens from then on."""
         Ear(here).end()
-        time.sleep(2 * PAUSE)
+        time.sleep(2 * POLL_SECONDS)
         ear = Ear(here)
         commit(there, 5)
         assert ear.wait_for(SubscriptionChange.OFFSETS)
@@ -132,9 +140,9 @@ class TestTogether:
 
 def test_changes_of_others_are_heard_within_a_second():
     """A look, and the echo of it, come in time; an echo comes when the moment is over. (S198)"""
-    assert PAUSE < 1.0
-    assert PAUSE + ECHO < 1.0
-    assert ECHO > MOMENT
+    assert POLL_SECONDS < 1.0
+    assert POLL_SECONDS + ECHO_DELAY_SECONDS < 1.0
+    assert ECHO_DELAY_SECONDS > REPORT_INTERVAL_SECONDS
 
 
 class Clock:
@@ -163,70 +171,72 @@ class TestFeed:
     @pytest.fixture
     def items(self, here):  # noqa: ARG002  # after it
         """The items of the table, past every coordination."""
-        return CoordinationTable(TableAddress("test", REGION), RetriedCalls()).items
+        return CoordinationTable(TableAddress("test", REGION), CallRetryPolicy()).items
 
     @pytest.fixture
     def feed(self, items, clock):
-        feed = TableChanges(items, "me", clock)
-        feed.begin()
+        feed = TableChangeReader(items, "me", clock)
+        feed.skip_to_now()
         return feed
 
     def test_reports_everything_once(self, feed, there):
         """What was reported is not reported again by the next look, though that looks back a little."""
         commit(there, 1)
-        assert feed.look(0.0) == [(SUBSCRIPTION, SubscriptionChange.OFFSETS)]
-        assert feed.look(0.4) == []
+        assert feed.read_changes(0.0) == [(SUBSCRIPTION, SubscriptionChange.OFFSETS)]
+        assert feed.read_changes(0.4) == []
 
     def test_reports_again_what_belongs_to_the_same_moment(self, feed, there, world):
         """Commits in a moment of which others were reported cost no news, and are looked for when it is over."""
         commit(there, 1)
-        assert feed.look(0.0)
+        assert feed.read_changes(0.0)
         world.calls.clear()
         commit(there, 2)
         assert world.calls["PutItem"] == 0
-        assert feed.look(0.4) == []
-        assert (feed.next_echo, list(feed.echoes(ECHO - 0.01))) == (ECHO, [])
-        assert feed.echoes(ECHO) == [SUBSCRIPTION]
-        assert feed.echoes(9.0) == []
+        assert feed.read_changes(0.4) == []
+        assert (feed.next_echo_time, list(feed.take_due_echoes(ECHO_DELAY_SECONDS - 0.01))) == (ECHO_DELAY_SECONDS, [])
+        assert feed.take_due_echoes(ECHO_DELAY_SECONDS) == [SUBSCRIPTION]
+        assert feed.take_due_echoes(9.0) == []
 
     def test_reports_of_every_moment(self, feed, there, world):
         """Commits in different moments are news, each of them."""
         for each in range(5):
-            commit(there, each, seconds=MOMENT * each)
+            commit(there, each, seconds=REPORT_INTERVAL_SECONDS * each)
         assert world.calls["PutItem"] >= 5
-        assert feed.look(0.0) == [(SUBSCRIPTION, SubscriptionChange.OFFSETS)] * 5
-        assert feed.echoes(9.0) == [SUBSCRIPTION]
+        assert feed.read_changes(0.0) == [(SUBSCRIPTION, SubscriptionChange.OFFSETS)] * 5
+        assert feed.take_due_echoes(9.0) == [SUBSCRIPTION]
 
     def test_does_not_report_to_a_process_its_own(self, feed, items, clock):
         """A process reports its own changes at once; but others may have followed it in the same moment."""
         now = f"{int(clock.seconds * 1_000_000)}#1"
-        items(NEWS, now, about=SUBSCRIPTION, changed=SubscriptionChange.OFFSETS.value, teller="me").save()
-        assert feed.look(0.0) == []
-        assert feed.echoes(9.0) == [SUBSCRIPTION]
+        items(
+            CHANGES_KEY, now, subscription=SUBSCRIPTION, change=SubscriptionChange.OFFSETS.value, reporter="me"
+        ).save()
+        assert feed.read_changes(0.0) == []
+        assert feed.take_due_echoes(9.0) == [SUBSCRIPTION]
 
     def test_hears_those_whose_clock_is_late(self, feed, there, clock):
         """News that bear a time a little before what was heard last are heard, and once."""
         commit(there, 1, seconds=1)
-        assert feed.look(0.0)
-        clock.seconds -= LATE / 2
+        assert feed.read_changes(0.0)
+        clock.seconds -= MAX_LATENESS_SECONDS / 2
         commit(there, 2, seconds=2)
-        clock.seconds += LATE / 2
-        assert feed.look(0.4) == [(SUBSCRIPTION, SubscriptionChange.OFFSETS)]
-        assert feed.look(0.8) == []
+        clock.seconds += MAX_LATENESS_SECONDS / 2
+        assert feed.read_changes(0.4) == [(SUBSCRIPTION, SubscriptionChange.OFFSETS)]
+        assert feed.read_changes(0.8) == []
 
     def test_is_not_deafened_by_a_clock_that_is_ahead(self, feed, there, clock):
         """Someone whose clock is an hour ahead does not keep us from hearing the others."""
         clock.seconds += 3600
         commit(there, 1, seconds=1)
         clock.seconds -= 3600
-        assert feed.look(0.0)
+        assert feed.read_changes(0.0)
         commit(there, 2, seconds=2)
-        assert feed.look(0.4) == [(SUBSCRIPTION, SubscriptionChange.OFFSETS)]
+        assert feed.read_changes(0.4) == [(SUBSCRIPTION, SubscriptionChange.OFFSETS)]
 
     def test_knows_nothing_of_what_was_before(self, items, there, clock):
         """Old changes are not reported to new listeners."""
         commit(there, 1)
         clock.seconds += 60
-        feed = TableChanges(items, "me", clock)
-        feed.begin()
-        assert feed.look(0.0) == []
+        feed = TableChangeReader(items, "me", clock)
+        feed.skip_to_now()
+        assert feed.read_changes(0.0) == []

@@ -11,9 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from nakadi.app.engines import open_coordination
-from nakadi.engines.dynamodb.client import PAUSES, RetriedCalls, TableAddress
+from nakadi.engines.dynamodb.client import RETRY_PAUSES_SECONDS, CallRetryPolicy, TableAddress
 from nakadi.engines.dynamodb.coordination import DynamoDbCoordination
-from nakadi.engines.dynamodb.coordination_table import LEASES, CoordinationTable
+from nakadi.engines.dynamodb.coordination_table import LEASES_KEY, CoordinationTable
 from nakadi.model.event_type import Position
 from nakadi.model.outcomes import BadSetting, Invalid, Unavailable
 from nakadi.model.subscription import EMPTY_ASSIGNMENT, Assignment, CommitResult, PartitionAssignment
@@ -30,7 +30,7 @@ from tests.support.builders import A_MOMENT
 from tests.support.coordination import a_parked_event, a_place, a_session, an_assignment, entries, places
 
 SUBSCRIPTION = "1b6c"
-ATTEMPTS = len(PAUSES) + 1
+ATTEMPTS = len(RETRY_PAUSES_SECONDS) + 1
 LATER = A_MOMENT + timedelta(seconds=1)
 
 
@@ -38,7 +38,7 @@ LATER = A_MOMENT + timedelta(seconds=1)
 def coordination(world):
     with_owners = opened(world)
     new = an_assignment("a", "b", sessions=[a_session("a"), a_session("b")])
-    with_owners.write(SUBSCRIPTION, EMPTY_ASSIGNMENT, new, A_MOMENT, {each.place: at(0) for each in new.entries})
+    with_owners.write(SUBSCRIPTION, EMPTY_ASSIGNMENT, new, A_MOMENT, {each.partition: at(0) for each in new.entries})
     world.calls.clear()
     yield with_owners
     with_owners.close()
@@ -53,7 +53,7 @@ def other(coordination, world):  # noqa: ARG001  # after it, so that the table i
 
 
 def opened(_world) -> DynamoDbCoordination:
-    return DynamoDbCoordination(TableAddress("test", REGION), RetriedCalls(lambda _: None))
+    return DynamoDbCoordination(TableAddress("test", REGION), CallRetryPolicy(lambda _: None))
 
 
 def at(offset: int, timeline: int = 1) -> Position:
@@ -267,7 +267,7 @@ class TestLeases:
         """DynamoDB removes what ran out a day ago, and nothing that still says something, though a clock be an hour
         behind."""
         coordination.renew("one", LATER)
-        item = CoordinationTable(TableAddress("test", REGION), RetriedCalls()).find(LEASES, "one")
+        item = CoordinationTable(TableAddress("test", REGION), CallRetryPolicy()).find(LEASES_KEY, "one")
         assert item.expires == int(LATER.timestamp()) + 24 * 3600
 
 
@@ -317,7 +317,7 @@ def test_two_never_own_a_partition_and_nothing_acknowledged_is_lost(world, coord
 class TestSizes:
     def test_of_assignments_are_bounded_by_what_an_item_takes(self):
         """Two thousand streams of two thousand partitions fit; what does not is refused in words."""
-        from nakadi.engines.dynamodb.coordination_table import MOST_BYTES, contents_of  # noqa: PLC0415
+        from nakadi.engines.dynamodb.coordination_table import MAX_ITEM_BYTES, assignment_attributes  # noqa: PLC0415
 
         chance = random.Random(1)
         ids = [str(chance.randbytes(16).hex()) for _ in range(20_000)]
@@ -328,9 +328,9 @@ class TestSizes:
             )
             return Assignment(entries=owned, sessions=tuple(a_session(ids[each]) for each in range(count)))
 
-        assert len(contents_of(shared(2_000))["packed"]) < MOST_BYTES
+        assert len(assignment_attributes(shared(2_000))["packed"]) < MAX_ITEM_BYTES
         with pytest.raises(Invalid, match="Too many streams"):
-            contents_of(shared(9_000))
+            assignment_attributes(shared(9_000))
 
     def test_of_lots_are_bounded_by_what_a_transaction_takes(self, coordination):
         """As many events as may be parked at once fit a transaction, however large and however little they shrink."""
@@ -353,7 +353,7 @@ class TestCosts:
         """However many partitions change hands, it is one transaction."""
         old = coordination.assignment(SUBSCRIPTION)
         new = an_assignment(*["a"] * MAX_PARTITIONS_PER_WRITE)
-        added = {each.place: at(0) for each in new.entries}
+        added = {each.partition: at(0) for each in new.entries}
         coordination.write(SUBSCRIPTION, old, replace(new, revision=old.revision), LATER, added)
         assert world.calls == {"GetItem": 1, "TransactWriteItems": 1, "PutItem": 1}
 

@@ -3,7 +3,7 @@
 import pytest
 
 from nakadi.engines.dynamodb import log_index
-from nakadi.engines.dynamodb.client import PAUSES, RetriedCalls, TableAddress
+from nakadi.engines.dynamodb.client import RETRY_PAUSES_SECONDS, CallRetryPolicy, TableAddress
 from nakadi.engines.dynamodb.log_index import DynamoDbLogIndex
 from nakadi.model.events import (
     ArchiveLocation,
@@ -26,12 +26,12 @@ SOME = {
     name: PASSING_FAULTS[name] for name in ("throttled", "cancelled by a conflict", "broken after", "no answer after")
 }
 EXPIRED = refused("ExpiredTokenException")
-ATTEMPTS = len(PAUSES) + 1
+ATTEMPTS = len(RETRY_PAUSES_SECONDS) + 1
 
 
 @pytest.fixture
 def index(world):
-    index = DynamoDbLogIndex(TableAddress("test", REGION), RetriedCalls(lambda _: None))
+    index = DynamoDbLogIndex(TableAddress("test", REGION), CallRetryPolicy(lambda _: None))
     index.create_topic("t", 2)
     assert index.extend("t", 0, 0, IndexHead(counted(10)), a_segment(0, 10))
     index.set_shard_progress("stream", "shard", ShardProgress(7))
@@ -43,8 +43,8 @@ def index(world):
 def test_it_connects_with_its_first_call(monkeypatch):
     """An index that is opened and never asked makes no client, for a client takes long to make."""
     made = []
-    connected = log_index.connected
-    monkeypatch.setattr(log_index, "connected", lambda items: made.append(items) or connected(items))
+    connect = log_index.connect
+    monkeypatch.setattr(log_index, "connect", lambda items: made.append(items) or connect(items))
     unasked, asked = (DynamoDbLogIndex(TableAddress("test", REGION)) for _ in range(2))
 
     assert made == []
@@ -148,7 +148,7 @@ def test_an_extension_is_made_once_or_not_at_all(world, index, fault):
 
 def test_anothers_extension_is_no_fault(world, index):
     """Of two that count on from the same head the second learns that, also when its first attempt got no answer."""
-    other = DynamoDbLogIndex(TableAddress("test", REGION), RetriedCalls(lambda _: None))
+    other = DynamoDbLogIndex(TableAddress("test", REGION), CallRetryPolicy(lambda _: None))
     assert other.extend("t", 0, 1, IndexHead(counted(12)), a_segment(10, 2))
     world.goes_wrong("TransactWriteItems", no_answer_before)
     assert not index.extend("t", 0, 1, IndexHead(counted(15)), a_segment(10, 5))

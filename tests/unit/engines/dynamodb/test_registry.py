@@ -9,7 +9,14 @@ from pynamodb.expressions.operand import Path
 
 from nakadi.app.engines import open_registry
 from nakadi.engines.common.documents import CHANGE_COUNTS_KIND
-from nakadi.engines.dynamodb.client import DOCUMENTS, PAUSES, TURNS, RetriedCalls, TableAddress, connected
+from nakadi.engines.dynamodb.client import (
+    CONFLICT_RETRY_PAUSES_SECONDS,
+    DOCUMENTS,
+    RETRY_PAUSES_SECONDS,
+    CallRetryPolicy,
+    TableAddress,
+    connect,
+)
 from nakadi.engines.dynamodb.registry import DocumentItem, DynamoDbRegistry
 from nakadi.model.outcomes import BadSetting, Invalid, Unavailable
 from nakadi.ports.registry import (
@@ -34,7 +41,7 @@ from tests.support.aws import (
 )
 
 KIND = "thing"
-ATTEMPTS = len(PAUSES) + 1
+ATTEMPTS = len(RETRY_PAUSES_SECONDS) + 1
 
 PASSING = PASSING_FAULTS | {
     "over the account's limit": refused("RequestLimitExceeded"),
@@ -69,7 +76,7 @@ def pauses():
 
 @pytest.fixture
 def registry(world, pauses):
-    registry = DynamoDbRegistry(TableAddress("test", REGION), RetriedCalls(pauses.append))
+    registry = DynamoDbRegistry(TableAddress("test", REGION), CallRetryPolicy(pauses.append))
     registry.write(PutDocument(KIND, "a", {"n": 1}, expected=ABSENT_REVISION))
     world.calls.clear()
     return registry
@@ -78,7 +85,7 @@ def registry(world, pauses):
 @pytest.fixture
 def others(registry):  # noqa: ARG001  # after it, so that the table is as it left it
     """Another process with the same tables."""
-    return DynamoDbRegistry(TableAddress("test", REGION), RetriedCalls())
+    return DynamoDbRegistry(TableAddress("test", REGION), CallRetryPolicy())
 
 
 def revision(registry, key="a"):
@@ -89,7 +96,10 @@ def revision(registry, key="a"):
 class TestWritersThatMeet:
     def test_get_more_turns_than_faults_do(self, world, registry, pauses):
         """Changes of different documents meet where they are counted, and each is made once however often they do."""
-        world.goes_wrong("TransactWriteItems", *[cancelled("TransactionConflict")] * (len(TURNS) + ATTEMPTS - 1))
+        world.goes_wrong(
+            "TransactWriteItems",
+            *[cancelled("TransactionConflict")] * (len(CONFLICT_RETRY_PAUSES_SECONDS) + ATTEMPTS - 1),
+        )
         registry.write(PutDocument("settings", "a", {}, ABSENT_REVISION))
 
         assert registry.get("settings", "a").revision == 1
@@ -98,7 +108,9 @@ class TestWritersThatMeet:
 
     def test_give_up_some_day(self, world, registry):
         """A writer that always meets others says so, and has changed and counted nothing."""
-        world.goes_wrong("TransactWriteItems", *[cancelled("TransactionConflict")] * (len(TURNS) + ATTEMPTS))
+        world.goes_wrong(
+            "TransactWriteItems", *[cancelled("TransactionConflict")] * (len(CONFLICT_RETRY_PAUSES_SECONDS) + ATTEMPTS)
+        )
         with pytest.raises(Unavailable):
             registry.write(PutDocument("settings", "a", {}, ABSENT_REVISION))
 
@@ -162,7 +174,7 @@ class TestFaultsThatLast:
             registry.write(*changes)
 
         assert world.calls[operation] == ATTEMPTS
-        assert all(pause <= longest for pause, longest in zip(pauses, PAUSES, strict=True))
+        assert all(pause <= longest for pause, longest in zip(pauses, RETRY_PAUSES_SECONDS, strict=True))
         assert revision(registry, changes[0].key) in (before, expected)
 
     @pytest.mark.parametrize("fault", LASTING.values(), ids=LASTING)
@@ -182,11 +194,11 @@ class TestFaultsThatLast:
     @pytest.mark.usefixtures("world")
     def test_are_bounded_in_time(self):
         """A call to a service that does not answer ends well before API Gateway's half minute."""
-        config = connected(TableAddress("test", REGION).bound(DocumentItem, DOCUMENTS)).client.meta.config
+        config = connect(TableAddress("test", REGION).bind_model(DocumentItem, DOCUMENTS)).client.meta.config
         longest = config.connect_timeout + config.read_timeout
 
         assert config.retries["total_max_attempts"] == 1
-        assert ATTEMPTS * longest + sum(PAUSES) < 15
+        assert ATTEMPTS * longest + sum(RETRY_PAUSES_SECONDS) < 15
 
 
 class TestDoubt:
@@ -248,11 +260,11 @@ class TestCalls:
 
     def test_for_what_changed_cost_one_unit_for_ever(self, registry):
         """The numbers of all buckets, each as large as a century of changes makes it, are within the 4 KB of a unit."""
-        items = TableAddress("test", REGION).bound(DocumentItem, DOCUMENTS)
+        items = TableAddress("test", REGION).bind_model(DocumentItem, DOCUMENTS)
         items(CHANGE_COUNTS_KIND, CHANGE_COUNTS_KIND).update(
             [Path(f"n{bucket}").set(3 * 10**9) for bucket in range(CHANGE_BUCKETS)]
         )
-        found = connected(items).get_item(items.Meta.table_name, CHANGE_COUNTS_KIND, CHANGE_COUNTS_KIND)["Item"]
+        found = connect(items).get_item(items.Meta.table_name, CHANGE_COUNTS_KIND, CHANGE_COUNTS_KIND)["Item"]
 
         assert len(registry.changes().numbers) == CHANGE_BUCKETS
         # DynamoDB takes at most 21 bytes for a number, and as many as its name has letters for that.
@@ -307,7 +319,7 @@ class TestUrl:
         [(url, signature, table)] = asked
         assert url == "http://localhost:8000/"
         assert "/eu-west-1/dynamodb/" in signature
-        assert table == DOCUMENTS.name("near")
+        assert table == DOCUMENTS.full_name("near")
 
         here = open_registry(f"dynamodb://test?region={REGION}")
         here.write(PutDocument(KIND, "a", {}))

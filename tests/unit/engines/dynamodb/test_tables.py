@@ -22,7 +22,7 @@ def test_a_model_and_its_table_have_the_same_keys(table, model):
 
     assert [(each.attr_name, each.attr_type) for each in attributes if each.is_hash_key] == [table.partition_key]
     assert [(each.attr_name, each.attr_type) for each in attributes if each.is_range_key] == [table.sort_key]
-    assert table.expires is None or isinstance(getattr(model, table.expires), NumberAttribute)
+    assert table.expiry_attribute is None or isinstance(getattr(model, table.expiry_attribute), NumberAttribute)
 
 
 def test_every_table_has_its_model():
@@ -32,7 +32,7 @@ def test_every_table_has_its_model():
 
 def test_tables_of_one_deployment_have_different_names():
     """Every table has a name of its own, which begins with the deployment's prefix."""
-    names = sorted(table.name("live") for table in TABLES)
+    names = sorted(table.full_name("live") for table in TABLES)
 
     assert all(name.startswith("live-") for name in names)
     assert all(first != second for first, second in pairwise(names))

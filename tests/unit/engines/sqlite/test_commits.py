@@ -53,7 +53,7 @@ def texts(log, partition=0):
 def statements(monkeypatch):
     """The statements of connections that write, without their values."""
     seen = []
-    begun = SqliteFile.lent_to_write
+    begun = SqliteFile.write_connection
 
     def traced(file):
         manager = begun(file)
@@ -71,7 +71,7 @@ def statements(monkeypatch):
 
         return Traced()
 
-    monkeypatch.setattr(SqliteFile, "lent_to_write", traced)
+    monkeypatch.setattr(SqliteFile, "write_connection", traced)
     return seen
 
 
@@ -227,7 +227,7 @@ def test_commits_of_this_process_are_no_news_to_it(coordination):
         outcomes = [committed_soon(coordination, "a", {a_place(number): at(1)}) for number in range(5)]
     for each in outcomes:
         each.result(PATIENCE)
-    with coordination._file.lent() as connection:
+    with coordination._file.read_connection() as connection:
         coordination._changes._look_once(connection, -1)
     end()
     assert heard == [OffsetsCommitted("a", ((a_place(number), at(1)),)) for number in range(5)]

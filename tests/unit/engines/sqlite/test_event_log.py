@@ -210,7 +210,7 @@ class TestCleaning:
 class TestCompaction:
     def test_of_more_keys_than_fit_takes_several_rounds(self, log, clock, monkeypatch):
         """With room for a few keys only, the result is the same."""
-        monkeypatch.setattr(event_log, "MOST_KEYS_AT_ONCE", 10)
+        monkeypatch.setattr(event_log, "MAX_KEYS_AT_ONCE", 10)
         monkeypatch.setattr(event_log, "STEP_ROWS", 7)
         for number in range(200):
             log.append("t", {0: [a_record(f"{number}", f"key {number * 7 % 60}")]})

@@ -10,7 +10,7 @@ import pytest
 from nakadi.engines.sqlite.file import (
     CREATE_TABLES,
     FILE_VERSION,
-    MOST_IDLE_CONNECTIONS,
+    MAX_IDLE_CONNECTIONS,
     BadDataFile,
     SqliteFile,
     path_in,
@@ -34,7 +34,7 @@ def file(path):
 def filled(path):
     """A data file with a topic and some events, closed in good order."""
     file = SqliteFile(path)
-    with file.writing() as connection:
+    with file.write_transaction() as connection:
         connection.execute("INSERT INTO topics (name, sealed) VALUES ('t', 0)")
         connection.executemany(
             "INSERT INTO frames (log, first, count, stored_at, size, body) VALUES (1, ?, 1, 0, 4000, zeroblob(4000))",
@@ -63,7 +63,7 @@ def test_a_new_file_is_made_with_its_folder(tmp_path):
     path = tmp_path / "new" / "folder" / "nakadi.db"
     filled(path)
     file = SqliteFile(path)
-    with file.lent() as connection:
+    with file.read_connection() as connection:
         assert connection.execute("SELECT count(*) FROM frames").fetchone() == (200,)
     file.close()
 
@@ -72,10 +72,10 @@ def test_a_new_file_is_made_once(path):
     """Of many who open a file that is not there all find the same one."""
     with ThreadPoolExecutor(8) as threads:
         files = [each.result(PATIENCE) for each in [threads.submit(SqliteFile, path) for _ in range(8)]]
-    with files[0].writing() as connection:
+    with files[0].write_transaction() as connection:
         connection.execute("INSERT INTO topics (name, sealed) VALUES ('t', 0)")
     for file in files:
-        with file.lent() as connection:
+        with file.read_connection() as connection:
             assert connection.execute("SELECT count(*) FROM topics").fetchone() == (1,)
         file.close()
 
@@ -100,7 +100,7 @@ def test_a_file_from_an_older_version_is_brought_up_to_date(path):
     connection.close()
     with ThreadPoolExecutor(4) as threads:
         files = [each.result(PATIENCE) for each in [threads.submit(SqliteFile, path) for _ in range(4)]]
-    with files[0].lent() as connection:
+    with files[0].read_connection() as connection:
         assert connection.execute("SELECT * FROM topics").fetchall() == before
         assert connection.execute("SELECT count(*) FROM log_index").fetchone() == (1,)
         assert connection.execute("PRAGMA user_version").fetchone() == (FILE_VERSION,)
@@ -171,20 +171,20 @@ def test_a_block_that_raises_changes_nothing(file):
     """A transaction is undone when its block raises, and the connection can be used again."""
 
     def fail() -> None:
-        with file.writing() as connection:
+        with file.write_transaction() as connection:
             connection.execute("INSERT INTO topics (name, sealed) VALUES ('t', 0)")
             raise ZeroDivisionError
 
     for _ in range(3):
         with pytest.raises(ZeroDivisionError):
             fail()
-    with file.writing() as connection:
+    with file.write_transaction() as connection:
         assert connection.execute("SELECT count(*) FROM topics").fetchone() == (0,)
 
 
 def test_errors_of_sqlite_say_that_nothing_is_known(file):
     """Whatever SQLite refuses is `Unavailable`, in its own words."""
-    with pytest.raises(Unavailable, match="no such table"), file.lent() as connection:
+    with pytest.raises(Unavailable, match="no such table"), file.read_connection() as connection:
         connection.execute("SELECT * FROM no_such_place")
 
 
@@ -193,7 +193,7 @@ def test_a_writer_waits_for_its_turn(file):
     turns: list[int] = []
 
     def write(number: int) -> None:
-        with file.writing() as connection:
+        with file.write_transaction() as connection:
             connection.execute("INSERT INTO topics (name, sealed) VALUES (?, 0)", (f"{number}",))
             turns.append(number)
 
@@ -205,37 +205,37 @@ def test_a_writer_waits_for_its_turn(file):
 def test_a_writer_gives_up_after_a_while(path, file):
     """A writer that gets no turn in time raises `Unavailable`, and the one whose turn it was goes on."""
     impatient = SqliteFile(path, patience=0.1)
-    with file.writing() as connection:
+    with file.write_transaction() as connection:
         begun = time.monotonic()
-        with pytest.raises(Unavailable, match="locked"), impatient.writing():
+        with pytest.raises(Unavailable, match="locked"), impatient.write_transaction():
             pass
         assert time.monotonic() - begun >= 0.1
         connection.execute("INSERT INTO topics (name, sealed) VALUES ('t', 0)")
-    with impatient.lent() as connection:
+    with impatient.read_connection() as connection:
         assert connection.execute("SELECT count(*) FROM topics").fetchone() == (1,)
     impatient.close()
 
 
 def test_readers_do_not_wait_for_the_writer(file):
     """While a transaction is open, others read what was there before it."""
-    with file.writing() as writing:
+    with file.write_transaction() as writing:
         writing.execute("INSERT INTO topics (name, sealed) VALUES ('t', 0)")
-        with file.lent() as reading:
+        with file.read_connection() as reading:
             assert reading.execute("SELECT count(*) FROM topics").fetchone() == (0,)
 
 
 def test_few_connections_are_kept(file):
     """However many threads read at once, only some connections are kept for later."""
-    all_at_once = threading.Barrier(3 * MOST_IDLE_CONNECTIONS)
+    all_at_once = threading.Barrier(3 * MAX_IDLE_CONNECTIONS)
 
     def read(_: int) -> sqlite3.Connection:
-        with file.lent() as connection:
+        with file.read_connection() as connection:
             all_at_once.wait(PATIENCE)
         return connection
 
-    with ThreadPoolExecutor(3 * MOST_IDLE_CONNECTIONS) as threads:
-        connections = list(threads.map(read, range(3 * MOST_IDLE_CONNECTIONS)))
-    assert sum(is_open(connection) for connection in connections) == MOST_IDLE_CONNECTIONS
+    with ThreadPoolExecutor(3 * MAX_IDLE_CONNECTIONS) as threads:
+        connections = list(threads.map(read, range(3 * MAX_IDLE_CONNECTIONS)))
+    assert sum(is_open(connection) for connection in connections) == MAX_IDLE_CONNECTIONS
 
 
 def is_open(connection: sqlite3.Connection) -> bool:

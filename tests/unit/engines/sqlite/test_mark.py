@@ -11,7 +11,7 @@ import pytest
 
 from nakadi.engines.sqlite.event_log import SqliteLog
 from nakadi.engines.sqlite.file import BadDataFile, SqliteFile
-from nakadi.engines.sqlite.mark import Marker, examine, mark_path
+from nakadi.engines.sqlite.mark import Marker, check_against_mark, mark_path
 from nakadi.engines.sqlite.registry import SqliteRegistry
 from nakadi.model.events import Record
 from nakadi.ports.clock import SystemClock
@@ -81,7 +81,7 @@ def refusal(path):
     """What a start is refused with, by which nothing is changed."""
     before = contents(path.parent)
     with pytest.raises(BadDataFile) as refused:
-        examine(path, accept_loss=False)
+        check_against_mark(path, accept_loss=False)
     after = contents(path.parent)
     # Looking at a file that was closed leaves an empty log behind.
     assert {name: text for name, text in after.items() if text or name in before} == before
@@ -109,7 +109,7 @@ def started_and_ended(path, above=0):
 
 def test_a_new_folder_is_fine(path):
     """Where there is neither a data file nor a mark, there is nothing to miss, and nothing is made."""
-    assert examine(path, accept_loss=False) == 0
+    assert check_against_mark(path, accept_loss=False) == 0
     assert list(path.parent.iterdir()) == []
 
 
@@ -117,7 +117,7 @@ def test_a_file_without_a_mark_is_taken_as_it_is(path):
     """A data file that was made before there were marks is fine, and gets one."""
     SqliteFile(path).close()
 
-    assert examine(path, accept_loss=False) == 0
+    assert check_against_mark(path, accept_loss=False) == 0
     started_and_ended(path)
     assert mark_path(path).exists()
 
@@ -126,21 +126,21 @@ def test_a_file_that_was_closed_in_good_order_is_fine(at_work):
     """A file that was closed goes as far as its mark."""
     at_work.close()
 
-    assert examine(at_work.path, accept_loss=False) == 0
+    assert check_against_mark(at_work.path, accept_loss=False) == 0
 
 
 def test_a_file_that_was_not_closed_is_fine(at_work, tmp_path):
     """A crash loses nothing that was marked."""
     at_work.publish("order.created", 5)
 
-    assert examine(crashed(at_work, tmp_path), accept_loss=False) == 0
+    assert check_against_mark(crashed(at_work, tmp_path), accept_loss=False) == 0
 
 
 def test_a_file_that_someone_works_with_is_fine(at_work):
     """A second process finds a file complete that the first is writing to."""
     for _ in range(50):
         at_work.publish("order.created", 1)
-        assert examine(at_work.path, accept_loss=False) == 0
+        assert check_against_mark(at_work.path, accept_loss=False) == 0
 
 
 def test_two_processes_mark_one_file(at_work):
@@ -149,7 +149,7 @@ def test_two_processes_mark_one_file(at_work):
         for marker in (other, at_work.marker, other, at_work.marker):
             at_work.publish("order.created", 1)
             marker.mark()
-            assert examine(at_work.path, accept_loss=False) == 0
+            assert check_against_mark(at_work.path, accept_loss=False) == 0
 
 
 def test_what_did_not_change_is_not_marked_again(at_work):
@@ -171,7 +171,7 @@ def test_a_mark_that_cannot_be_written_stops_nothing(at_work, monkeypatch, caplo
     at_work.marker.mark()
 
     assert "could not be marked" in caplog.text
-    assert examine(at_work.path, accept_loss=False) == 0
+    assert check_against_mark(at_work.path, accept_loss=False) == 0
 
 
 @pytest.mark.parametrize(
@@ -182,11 +182,11 @@ def test_a_damaged_mark_is_reported_and_passed_over(at_work, change, caplog):
     at_work.close()
     change(mark_path(at_work.path))
 
-    assert examine(at_work.path, accept_loss=False) == 0
+    assert check_against_mark(at_work.path, accept_loss=False) == 0
     assert "its checksum is wrong" in caplog.text
     started_and_ended(at_work.path)
     caplog.clear()
-    assert examine(at_work.path, accept_loss=False) == 0
+    assert check_against_mark(at_work.path, accept_loss=False) == 0
     assert caplog.records == []
 
 
@@ -278,7 +278,7 @@ def test_half_a_transaction_at_the_end_is_reported_and_left_out(at_work, tmp_pat
     path = crashed(at_work, tmp_path)
     flip(wal_of(path), wal_of(path).stat().st_size - 10)
 
-    assert examine(path, accept_loss=False) == 0
+    assert check_against_mark(path, accept_loss=False) == 0
     assert "ends in a transaction that is not whole" in caplog.text
 
 
@@ -290,7 +290,7 @@ def test_pages_of_a_former_round_of_the_log_are_no_loss(at_work, tmp_path):
         connection.execute("PRAGMA wal_checkpoint(RESTART)")
     at_work.publish("order.created", 1)
 
-    assert examine(crashed(at_work, tmp_path), accept_loss=False) == 0
+    assert check_against_mark(crashed(at_work, tmp_path), accept_loss=False) == 0
 
 
 def test_a_damaged_page_is_noticed(at_work):
@@ -312,10 +312,10 @@ def test_an_accepted_loss_is_the_new_state(at_work, caplog):
     at_work.close()
     at_work.path.unlink()
 
-    above = examine(at_work.path, accept_loss=True)
+    above = check_against_mark(at_work.path, accept_loss=True)
     assert "The loss is accepted: The data file" in caplog.text
     started_and_ended(at_work.path, above)
-    assert examine(at_work.path, accept_loss=False) == 0
+    assert check_against_mark(at_work.path, accept_loss=False) == 0
 
 
 def test_what_was_lost_cannot_come_back_unnoticed(at_work, tmp_path):
@@ -326,8 +326,8 @@ def test_what_was_lost_cannot_come_back_unnoticed(at_work, tmp_path):
     whole = crashed(at_work, tmp_path / "whole")
     path = crashed(at_work, tmp_path / "cut")
     os.truncate(wal_of(path), wal_of(path).stat().st_size // 2)
-    started_and_ended(path, examine(path, accept_loss=True))
-    assert examine(path, accept_loss=False) == 0
+    started_and_ended(path, check_against_mark(path, accept_loss=True))
+    assert check_against_mark(path, accept_loss=False) == 0
     with closing(sqlite3.connect(whole)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     whole.replace(path)
@@ -341,9 +341,9 @@ def test_an_accepted_damage_of_the_log_is_put_away(at_work, tmp_path):
         at_work.publish("order.created", 1)
     path = crashed(at_work, tmp_path)
     flip(wal_of(path), wal_of(path).stat().st_size // 2)
-    with closing(Marker(path, lambda: NOON, above=examine(path, accept_loss=True))) as marker:
+    with closing(Marker(path, lambda: NOON, above=check_against_mark(path, accept_loss=True))) as marker:
         marker.mark()
-        assert examine(path, accept_loss=False) == 0
+        assert check_against_mark(path, accept_loss=False) == 0
 
 
 def test_a_process_that_is_killed_is_never_refused(path):
@@ -351,4 +351,4 @@ def test_a_process_that_is_killed_is_never_refused(path):
     for _ in range(5):
         lines_until_killed("mark_until_killed.py", path, between=(0.0, 0.15))
 
-        assert examine(path, accept_loss=False) == 0
+        assert check_against_mark(path, accept_loss=False) == 0

@@ -11,7 +11,7 @@ import pytest
 from nakadi.common.metrics import Metrics
 from nakadi.engines.sqlite import sharing
 from nakadi.engines.sqlite.event_log import SqliteLog
-from nakadi.engines.sqlite.reading import PreparedRecords, chunks_of
+from nakadi.engines.sqlite.reading import PreparedRecords, split_into_chunks
 from nakadi.engines.sqlite.sharing import AppendService
 from nakadi.model.events import Record, Stored
 from nakadi.model.outcomes import Unavailable
@@ -153,7 +153,7 @@ def test_a_process_that_does_not_read_has_each_partition_kept_once(committing):
 def test_prepared_records_are_the_records():
     """They can be looked at, whether they are in frames or not."""
     records = [Record(b'"%s"' % (b"y" * size), "key") for size in (10, 70_000, 10)] + [Record(None, "gone")]
-    prepared = PreparedRecords([sharing._without_copies(chunk) for chunk in chunks_of(records)])
+    prepared = PreparedRecords([sharing._without_copies(chunk) for chunk in split_into_chunks(records)])
     assert (len(prepared), list(prepared), prepared[1:3], prepared[3]) == (4, records, records[1:3], records[3])
 
 

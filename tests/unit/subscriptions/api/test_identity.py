@@ -6,7 +6,7 @@ from itertools import pairwise
 from uuid import RFC_4122, UUID
 
 from nakadi.model.event_type import Position
-from nakadi.subscriptions.api.repository import SubscriptionIds, key_of
+from nakadi.subscriptions.api.repository import SubscriptionIds, uniqueness_key
 from tests.support.builders import A_MOMENT
 
 
@@ -60,8 +60,13 @@ def test_ids_of_many_threads_are_in_order():
 def test_keys_are_of_sets():
     """The key depends on application, group and the set of event types, and on where one ends and the next begins.
     (S11)"""
-    assert key_of("a", ["x", "y"], "g") == key_of("a", ["y", "x", "y"], "g")
-    others = {key_of("a", ["x"], "g"), key_of("b", ["x"], "g"), key_of("a", ["x"], "h"), key_of("a", ["x,g"], "g")}
+    assert uniqueness_key("a", ["x", "y"], "g") == uniqueness_key("a", ["y", "x", "y"], "g")
+    others = {
+        uniqueness_key("a", ["x"], "g"),
+        uniqueness_key("b", ["x"], "g"),
+        uniqueness_key("a", ["x"], "h"),
+        uniqueness_key("a", ["x,g"], "g"),
+    }
     assert len(others) == 4
 
 

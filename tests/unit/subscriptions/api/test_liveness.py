@@ -26,7 +26,7 @@ class Case:
         self.coordination.renew("one", self.clock.now() - timedelta(seconds=behind) + LEASE_DURATION)
 
     def is_alive(self) -> bool:
-        return "one" in self.watch.living()
+        return "one" in self.watch.live_holders()
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_sessions_without_a_lease_are_dead(case):
     """A session lives while its process has a lease. (S318)"""
     case.renew()
     sessions = [a_session("a", holder="one"), a_session("b", holder="two")]
-    assert sessions_without_lease(sessions, case.watch.living()) == {"b"}
+    assert sessions_without_lease(sessions, case.watch.live_holders()) == {"b"}
 
 
 def test_a_lease_that_was_never_looked_at_is_believed(case):
@@ -47,7 +47,7 @@ def test_a_lease_that_was_never_looked_at_is_believed(case):
     case.clock.move(WHOLE - 0.001)
     assert case.is_alive()
     case.clock.move(0.001)
-    assert not LeaseWatch(case.coordination, case.clock).living()
+    assert not LeaseWatch(case.coordination, case.clock).live_holders()
 
 
 def test_a_lease_is_dead_after_its_length(case):

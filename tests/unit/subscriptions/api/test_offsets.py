@@ -39,7 +39,7 @@ class TestAdding:
         """Entries are ordered by event type, then by number. (S237)"""
         several = {a_place(number, name): Position(1, 0) for name in ("b", "a") for number in (10, 2, 0)}
         new, _ = with_missing_entries(EMPTY_ASSIGNMENT, several)
-        assert [(each.place.event_type, each.place.partition) for each in new.entries] == [
+        assert [(each.partition.event_type, each.partition.partition) for each in new.entries] == [
             ("a", "0"), ("a", "2"), ("a", "10"), ("b", "0"), ("b", "2"), ("b", "10")]  # fmt: skip
 
 

@@ -28,7 +28,7 @@ class Parking:
         self.id = self.subscription["id"]
         [self.entry] = house.assignment(self.subscription).entries
         session = house.session(self.subscription)
-        them = [replace_place(each, self.entry.place) for each in events]
+        them = [replace_place(each, self.entry.partition) for each in events]
         if them:
             house.coordination.park(self.id, session, them, A_MOMENT)
         house.commit(self.subscription, session, a_cursor(self.name, "0", 9))
@@ -57,11 +57,11 @@ class Parking:
 
     def put_cursor(self, position):
         old = self.house.assignment(self.subscription)
-        self.house.coordination.write(self.id, old, old, A_MOMENT, {self.entry.place: position})
+        self.house.coordination.write(self.id, old, old, A_MOMENT, {self.entry.partition: position})
 
 
 def replace_place(event, place):
-    return replace(event, parked=replace(event.parked, place=place))
+    return replace(event, parked=replace(event.parked, partition=place))
 
 
 def test_a_redrive_puts_the_cursor_before_the_first(house):
@@ -119,7 +119,7 @@ def test_without_parked_events_streams_are_not_disturbed(house):
 
 def test_many_keys_at_once_are_too_many(house, monkeypatch):
     """Keys that are redriven have to fit into the partition's entry; all together always do."""
-    monkeypatch.setattr(module, "MOST_KEYS_REDRIVEN_AT_ONCE", 1)
+    monkeypatch.setattr(module, "MAX_KEYS_PER_REDRIVE", 1)
     parking = Parking(house, a_parked_event(3), a_parked_event(4, key="another"))
     assert house.api.post(parking.path(3) + "/redrive").status_code == 204
     assert problem(house.api.post(parking.path(4) + "/redrive"), 409).startswith("More than")
@@ -150,11 +150,11 @@ def test_events_of_others_are_not_shown(house):
     parking = Parking(house, a_parked_event(3, value=b'{"n":3}', owner=Attribute("user", "bob")))
     switch = {"feature": "event_owner_selector_authz", "enabled": True}
     assert house.api.post("/settings/features", json=switch).status_code == 204
-    [found] = parking.events.listed(parking.id, ParkedEventFilter(), None, 10, ADMIN)
+    [found] = parking.events.list_events(parking.id, ParkedEventFilter(), None, 10, ADMIN)
     ann, bob = (Subject(name=each, attributes=frozenset({Attribute("user", each)})) for each in ("ann", "bob"))
-    assert parking.events.one(parking.id, found.id, bob)[1] == b'{"n":3}'
+    assert parking.events.get_event(parking.id, found.id, bob)[1] == b'{"n":3}'
     with pytest.raises(NotPermitted):
-        parking.events.one(parking.id, found.id, ann)
+        parking.events.get_event(parking.id, found.id, ann)
 
 
 def test_an_event_that_goes_meanwhile_is_not_found(house, monkeypatch):
@@ -181,7 +181,7 @@ def test_skipping_notifies_streams_even_if_another_is_faster(house, monkeypatch)
 def test_ids_name_places():
     """An id is event type, partition and offset; there and back it is the same, whatever the timeline."""
     event = a_parked_event(12, timeline=0xABCDE).parked
-    assert parse_parked_event_id(parked_event_id(event)) == (event.place, event.position)
+    assert parse_parked_event_id(parked_event_id(event)) == (event.partition, event.position)
     assert parse_parked_event_id("a:b:c") is None
 
 

@@ -14,8 +14,8 @@ from tests.support.coordination import a_place, a_session, entries, entry, in_wo
 
 def after(sessions, before):
     """All entries as the rebalance wants them."""
-    changed = {each.place: each for each in changes_to_rebalance(sessions, before)}
-    return [changed.get(each.place, each) for each in before]
+    changed = {each.partition: each for each in changes_to_rebalance(sessions, before)}
+    return [changed.get(each.partition, each) for each in before]
 
 
 def sharing(*ids):
@@ -126,8 +126,8 @@ class TestHandOver:
         """An owner that releases partitions gives them to the sessions that they are promised to; nothing else moves.
         (S242, S313)"""
         before = entries("a>b", "a", "c>b", "a>b", "")
-        changed = entries_given_to_next(before, "a", {each.place for each in before[:3]})
-        assert [(each.place, *in_words([each])) for each in changed] == [(a_place(0), "b")]
+        changed = entries_given_to_next(before, "a", {each.partition for each in before[:3]})
+        assert [(each.partition, *in_words([each])) for each in changed] == [(a_place(0), "b")]
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -158,10 +158,10 @@ def test_whatever_happens_the_rules_hold(seed):
 def _assert_fair(sessions, settled):
     claims = {place: each.id for each in sessions for place in each.requested}
     automatic = [each.id for each in sessions if not each.requested]
-    rest = [each for each in settled if each.place not in claims]
+    rest = [each for each in settled if each.partition not in claims]
     if automatic and len(rest) < len(automatic) and rest:
         return
-    assert all(each.owner == claims[each.place] for each in settled if each.place in claims)
+    assert all(each.owner == claims[each.partition] for each in settled if each.partition in claims)
     if automatic and rest:
         shares = Counter(each.owner for each in rest)
         assert set(shares) == set(automatic)

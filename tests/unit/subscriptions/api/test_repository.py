@@ -12,9 +12,9 @@ from nakadi.model.subscription import Subscription
 from nakadi.ports.registry import ChangedMeanwhile, CheckRevision, PutDocument
 from nakadi.subscriptions.api.repository import (
     BY_EVENT_TYPE_KIND,
-    CREATION_MAY_TAKE,
     DELETED_KIND,
     KEYS_KIND,
+    MAX_CREATION_TIME,
     SubscriptionIds,
     Subscriptions,
     _batches_of_changes,
@@ -145,7 +145,7 @@ def test_what_has_only_begun_protects_event_types_for_a_while(registered):
         registered.add(*names)
     registered.registry.write = write
     assert not registered.removable(names[-1])
-    registered.clock.move(CREATION_MAY_TAKE.total_seconds())
+    registered.clock.move(MAX_CREATION_TIME.total_seconds())
     assert registered.removable(names[-1])
 
 
@@ -181,7 +181,7 @@ def test_what_is_left_is_cleared_away_later(house):
     assert house.api.delete(f"/subscriptions/{subscription['id']}").status_code == 204
     house.coordination.forget = forget
     assert house.coordination.offsets(subscription["id"])
-    house.subscription_services.leftovers.clear_all()
+    house.subscription_services.deleted_subscriptions.clear_all()
     assert not house.coordination.offsets(subscription["id"])
     assert not house.broker.registry.list(DELETED_KIND)
 

@@ -14,7 +14,7 @@ from nakadi.publishing.system_events import SystemEvents
 from nakadi.subscriptions.api import assignments
 from nakadi.subscriptions.api.assignments import is_being_reset, with_reset_ended
 from nakadi.subscriptions.api.offsets import (
-    OUTCOME_KEPT_FOR,
+    OUTCOME_RETENTION,
     STREAMS_NOT_ENDED_MESSAGE,
     ResetExecution,
     with_requested_reset,
@@ -256,7 +256,7 @@ class TestMarkers:
         assert with_requested_reset(ended, again, self.NOW + timedelta(seconds=59)) == ended
         for other, now in (
             (without_reported_task(ended, "mine"), self.NOW),
-            (ended, self.NOW + OUTCOME_KEPT_FOR),
+            (ended, self.NOW + OUTCOME_RETENTION),
             (ended, self.NOW - timedelta(hours=1)),
         ):
             assert with_requested_reset(other, again, now).reset == again

@@ -10,7 +10,7 @@ from nakadi.subscriptions.api.fields import (
     SEND_COUNT_ANNOTATION,
     RetryPolicy,
     UnprocessablePolicy,
-    policy_of,
+    retry_policy_from_annotations,
 )
 from nakadi.subscriptions.stream.actions import GiveUpOnEvent, RecordFailures
 from nakadi.subscriptions.stream.calls import dead_letter_event
@@ -121,7 +121,7 @@ def test_an_event_is_dropped():
     table = a_table(fails=3, search_end=4)
     table.arrive(3)
     [drop] = table.called()
-    assert (drop.place, drop.event.end, drop.fails) == (a_place(0), at(0), 3)
+    assert (drop.partition, drop.event.end, drop.fails) == (a_place(0), at(0), 3)
     table.tick()
     assert (table.told(), table.called()) == ([], [])
     table.commit(0)
@@ -133,7 +133,7 @@ def test_partitions_of_the_same_number_are_kept_apart():
     """What is known of a partition says nothing about one of another event type: the better behaviour. (S272)"""
     other = a_place(0, event_type="another")
     table = Table(entries=[failed(3), PartitionAssignment(other, ME)], policy=SKIPPING)
-    assert [each.place for each in table.called()] == [a_place(0)]
+    assert [each.partition for each in table.called()] == [a_place(0)]
 
 
 def test_a_partition_waits_while_its_event_is_dropped():
@@ -161,7 +161,7 @@ def test_a_partition_waits_while_its_event_is_dropped():
 )
 def test_policies(annotations, policy):
     """Two annotations together say what becomes of events that cannot be processed. (S250, S253)"""
-    assert policy_of(annotations) == policy
+    assert retry_policy_from_annotations(annotations) == policy
 
 
 def a_drop(event):

@@ -109,7 +109,7 @@ class Carried:
         self.driver.state_read(
             SharedState(
                 Assignment(initialised=True, entries=(each,), sessions=(a_session(ME), a_session("other"))),
-                {each.place: CommittedOffset(at(committed), ME, A_MOMENT)},
+                {each.partition: CommittedOffset(at(committed), ME, A_MOMENT)},
             )
         )
 

@@ -46,7 +46,7 @@ def shared(coordination, clock, subscription, *holders):
     """A subscription in which these processes have a session each, with a partition each."""
     sessions = [a_session(f"{subscription}-{each}", holder=each) for each in holders]
     new = an_assignment(*[each.id for each in sessions], sessions=sessions)
-    offsets = {each.place: Position(1, -1) for each in new.entries}
+    offsets = {each.partition: Position(1, -1) for each in new.entries}
     members = SubscriptionSessions(coordination, subscription, clock, execute_reset=print)
     return members, coordination.write(subscription, EMPTY_ASSIGNMENT, new, clock.now(), offsets)
 

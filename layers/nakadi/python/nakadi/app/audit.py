@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 def make_audit(broker: BrokerServices) -> Audit:
     events = SystemEvents(event_types=broker.system_event_types, publisher=broker.publisher, clock=broker.clock)
-    return Audit(broker.features, events, AuditedResources(broker).audited(), name_hasher(broker.settings.hash_salt))
+    return Audit(
+        broker.features, events, AuditedResources(broker).audited_operations(), name_hasher(broker.settings.hash_salt)
+    )
 
 
 def timelines_view(event_type: EventType) -> list[views.View]:
@@ -45,31 +47,31 @@ class AuditedResources(Struct, frozen=True):
 
     broker: BrokerServices
 
-    def audited(self) -> Mapping[str, AuditedOperation]:
+    def audited_operations(self) -> Mapping[str, AuditedOperation]:
         """Operation -> what it changes."""
         event_type = AuditedOperation("event_type", name_from_path("name"), self._event_type)
         storage = AuditedOperation("storage", name_from_path("id"), self._storage)
         blacklist_entry = AuditedOperation("blacklist_entry", name_from_path("name"), self._blacklist_entry)
         subscription = AuditedOperation("subscription", name_from_path("subscription_id"), self._subscription)
         return {
-            "create_event_type": replace(event_type, id_of=name_from_body("name")),
+            "create_event_type": replace(event_type, resource_id=name_from_body("name")),
             "update_event_type": event_type,
             "delete_event_type": event_type,
             "add_schema": event_type,
             "set_partition_count": event_type,
             "create_timeline": AuditedOperation("timeline", name_from_path("name"), self._timelines),
-            "create_subscription": replace(subscription, id_of=fixed_name(""), made=name_from_location),
+            "create_subscription": replace(subscription, resource_id=fixed_name(""), created_id=name_from_location),
             "update_subscription": subscription,
             "delete_subscription": subscription,
             "reset_subscription_cursors": AuditedOperation(
-                "cursors", by_path_if_listed("subscription_id"), self._cursors
+                "cursors", name_from_path_if_body_lists("subscription_id"), self._cursors
             ),
             "redrive_parked_event": AuditedOperation("cursors", name_from_path("subscription_id"), self._cursors),
             "redrive_parked_events": AuditedOperation("cursors", name_from_path("subscription_id"), self._cursors),
             "skip_parked_event": AuditedOperation(
                 "parked_event", name_from_whole_path("subscription_id", "parked_event_id"), self._parked_event
             ),
-            "create_storage": replace(storage, id_of=name_from_body("id")),
+            "create_storage": replace(storage, resource_id=name_from_body("id")),
             "delete_storage": storage,
             "set_default_storage": storage,
             "set_feature": AuditedOperation("feature", name_from_body("feature"), self._feature),
@@ -101,12 +103,12 @@ class AuditedResources(Struct, frozen=True):
         coordination = self.broker.coordination
         # In this order: what is not awaited any more is in the offsets.
         reset = coordination.assignment(subscription_id).reset
-        cursors = {place: each.position for place, each in coordination.offsets(subscription_id).items()}
+        cursors = {partition: each.position for partition, each in coordination.offsets(subscription_id).items()}
         if reset is not None and isinstance(reset.task, SetOffsets):
             cursors |= dict(reset.task.positions)
         shown: list[views.View] = [
-            {"event_type": place.event_type, "partition": place.partition, "offset": str(cursors[place])}
-            for place in sorted(cursors)
+            {"event_type": partition.event_type, "partition": partition.partition, "offset": str(cursors[partition])}
+            for partition in sorted(cursors)
         ]
         if reset is not None and isinstance(reset.task, Redrive):
             of = reset.task.of
@@ -142,21 +144,21 @@ class AuditedOperation(Struct, frozen=True):
     """
 
     resource_type: str
-    id_of: Callable[[Request], str]
-    look: ReadState
-    made: Callable[[Answer], str] | None = None
+    resource_id: Callable[[Request], str]
+    read_state: ReadState
+    created_id: Callable[[Answer], str] | None = None
 
 
 class Audit(Struct, frozen=True):
     features: Features
     events: SystemEvents
-    audited: Mapping[str, AuditedOperation]
-    hashed: Callable[[str], str]
+    audited_operations: Mapping[str, AuditedOperation]
+    hash_text: Callable[[str], str]
     """What stands for the name of a subject where the name itself must not be read."""
 
-    def wrapped(self, route: Route) -> Route:
+    def wrap_route(self, route: Route) -> Route:
         """The route, telling the audit log of every change that it makes."""
-        audited = self.audited.get(route.operation)
+        audited = self.audited_operations.get(route.operation)
         return (
             route
             if audited is None
@@ -167,17 +169,17 @@ class Audit(Struct, frozen=True):
         def handle(request: Request) -> Answer:
             if not self._is_on() and not _may_switch_on(request):
                 return handler(request)
-            name = audited.id_of(request)
-            before = audited.look(name)
+            name = audited.resource_id(request)
+            before = audited.read_state(name)
             try:
                 answer = handler(request)
             except StillRunning:
                 # The subject is known now, and the request may never be repeated.
-                self._publish_change(audited.resource_type, name, before, audited.look(name), request)
+                self._publish_change(audited.resource_type, name, before, audited.read_state(name), request)
                 raise
             if answer.status < 300:
-                name = audited.made(answer) if audited.made else name
-                self._publish_change(audited.resource_type, name, before, audited.look(name), request)
+                name = audited.created_id(answer) if audited.created_id else name
+                self._publish_change(audited.resource_type, name, before, audited.read_state(name), request)
             return answer
 
         return handle
@@ -185,7 +187,7 @@ class Audit(Struct, frozen=True):
     def publish_own_change(self, resource_type: str, name: str, before: Any, after: Any) -> None:
         """Publish a change that the broker made by itself to the audit log."""
         if self.features.is_on(Feature.AUDIT_LOG_COLLECTION):
-            user = {"user": BROKER_SUBJECT.name, "user_hash": self.hashed(BROKER_SUBJECT.name)}
+            user = {"user": BROKER_SUBJECT.name, "user_hash": self.hash_text(BROKER_SUBJECT.name)}
             self.events.publish(AUDIT_LOG, audit_event(resource_type, name, before, after, user), str(uuid4()))
 
     def _is_on(self) -> bool:
@@ -196,12 +198,12 @@ class Audit(Struct, frozen=True):
             return
         if self.features.is_on(Feature.AUDIT_LOG_COLLECTION):
             user = request.subject.name
-            event = audit_event(resource_type, name, before, after, {"user": user, "user_hash": self.hashed(user)})
+            event = audit_event(resource_type, name, before, after, {"user": user, "user_hash": self.hash_text(user)})
             self.events.publish(AUDIT_LOG, event, request.flow_id)
         if self.features.is_on(Feature.KPI_COLLECTION):
-            self._count(resource_type, name, before, after, request.flow_id)
+            self._count_change(resource_type, name, before, after, request.flow_id)
 
-    def _count(self, resource_type: str, name: str, before: Any, after: Any, flow_id: str) -> None:
+    def _count_change(self, resource_type: str, name: str, before: Any, after: Any, flow_id: str) -> None:
         if resource_type == "event_type":
             self.events.publish(EVENT_TYPE_LOG, event_type_event(name, before, after), flow_id)
         elif resource_type == "subscription" and None in (before, after):
@@ -255,7 +257,7 @@ def name_from_body(name: str) -> Callable[[Request], str]:
     return named
 
 
-def by_path_if_listed(name: str) -> Callable[[Request], str]:
+def name_from_path_if_body_lists(name: str) -> Callable[[Request], str]:
     """A resource that is named in the path, if the body lists anything to do."""
 
     def named(request: Request) -> str:

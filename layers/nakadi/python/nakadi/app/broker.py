@@ -16,7 +16,7 @@ from nakadi.app.engines import (
     open_event_log,
     open_registry,
 )
-from nakadi.app.routes import AREAS, authentication, routes_of
+from nakadi.app.routes import AREAS, authentication, make_routes
 from nakadi.app.settings import Settings
 from nakadi.auth.permissions import SETTINGS_KIND
 from nakadi.common.caching import ChangeCounter, ChangeCountingRegistry, ChangeWatch, ChangeWatchOfSeveralProcesses
@@ -43,26 +43,26 @@ if TYPE_CHECKING:
     from nakadi.subscriptions.stream.streams import SubscriptionStreams
 
 
-from nakadi.app.core import AroundLog, EventTypeServices, log_dependencies
+from nakadi.app.core import EventTypeServices, WrapLog, log_dependencies
 
 log = logging.getLogger(__name__)
 
-FiguresDropped = Callable[[int], None]
+ReportDroppedFigures = Callable[[int], None]
 
-Care = TypeVar("Care", bound="SubscriptionMaintenance")
+Services = TypeVar("Services", bound="SubscriptionMaintenance")
 
 
 def open_broker(
     settings: Settings,
     clock: Clock | None = None,
-    around_log: AroundLog = lambda log: log,
+    wrap_log: WrapLog = lambda log: log,
     *,
     counter: ChangeCounter | None = None,
     committer: socket | None = None,
 ) -> BrokerServices:
     """Open what the settings name. The rest is made when it is first asked for.
 
-    `around_log` may put something of one's own around the event log, such as faults on demand. A broker of several
+    `wrap_log` may put something of one's own around the event log, such as faults on demand. A broker of several
     processes has a `counter` of their changes, and in all but one of them a connection to the one that commits.
     """
     clock = clock or SystemClock()
@@ -86,8 +86,8 @@ def open_broker(
         clock=clock,
         registry=registry,
         watch=watch,
-        event_log=around_log(event_log),
-        around_log=around_log,
+        event_log=wrap_log(event_log),
+        wrap_log=wrap_log,
         authenticate=authenticate,
         metrics=metrics,
     )
@@ -96,7 +96,7 @@ def open_broker(
 class BrokerServices(EventTypeServices):
     """Every part of a broker, each made once."""
 
-    _figures_dropped: FiguresDropped | None = None
+    _figures_dropped: ReportDroppedFigures | None = None
 
     read_metrics: Callable[[], Metrics] | None = None
     """Reads the metrics of all processes of this broker, where there are several."""
@@ -138,13 +138,13 @@ class BrokerServices(EventTypeServices):
         return Housekeeping(
             event_types=self.event_types,
             timelines=self.timelines,
-            leftovers=self.leftovers,
+            deleted_event_types=self.deleted_event_types,
             logs=self.logs,
             clock=self.clock,
             more={
-                "lost events": self.lost_events.run,
+                "lost events": self.lost_events_recovery.run,
                 "the broker's own event types": self.system_event_types.prepare,
-                "deleted subscriptions": self.subscription_maintenance.leftovers.clear_all,
+                "deleted subscriptions": self.subscription_maintenance.deleted_subscriptions.clear_all,
                 "redriven events": self.subscription_maintenance.attachment.run,
                 "stalled subscriptions": watch.look,
                 "orphaned consumers": self._remove_orphaned_consumers,
@@ -188,13 +188,13 @@ class BrokerServices(EventTypeServices):
             except Unavailable:
                 log.warning("Consumers of storage %s could not be looked at", storage.id, exc_info=True)
 
-    def keep_house(self) -> timedelta | None:
+    def run_housekeeping(self) -> timedelta | None:
         """A round of housekeeping; then how late the log indexers are, as `index_lag` says."""
         self.housekeeping.run()
         return self.index_lag()
 
     @cached_property
-    def lost_events(self) -> LostEventsRecovery:
+    def lost_events_recovery(self) -> LostEventsRecovery:
         from nakadi.event_types.timelines import LostEventsRecovery
 
         return LostEventsRecovery(
@@ -259,7 +259,7 @@ class BrokerServices(EventTypeServices):
                 event_bytes=self.settings.max_event_bytes,
                 steps=self.settings.max_batch_steps,
             ),
-            turns=self.followed("publishing", Turns()),
+            turns=self.with_turn_metrics("publishing", Turns()),
             metrics=self.metrics,
         )
 
@@ -284,7 +284,7 @@ class BrokerServices(EventTypeServices):
             collect_seconds=COLLECT_SECONDS if self._figures_dropped is None else None,
         )
 
-    def write_figures_when_asked(self, dropped: FiguresDropped) -> None:
+    def write_figures_when_asked(self, dropped: ReportDroppedFigures) -> None:
         """For a process whose threads stand still between requests; to be called before anything is made.
 
         `dropped` is called with the number of figures that found no room, or could not be written.
@@ -323,15 +323,15 @@ class BrokerServices(EventTypeServices):
     def subscription_services(self) -> SubscriptionServices:
         from nakadi.app.subscriptions import SubscriptionServices
 
-        return self._about_subscriptions(SubscriptionServices)
+        return self._make_subscription_services(SubscriptionServices)
 
     @cached_property
     def subscription_maintenance(self) -> SubscriptionMaintenance:
         from nakadi.app.subscriptions import SubscriptionMaintenance
 
-        return self._about_subscriptions(SubscriptionMaintenance)
+        return self._make_subscription_services(SubscriptionMaintenance)
 
-    def _about_subscriptions(self, kind: type[Care]) -> Care:
+    def _make_subscription_services(self, kind: type[Services]) -> Services:
         return kind(
             settings=self.settings,
             clock=self.clock,
@@ -405,7 +405,7 @@ class BrokerServices(EventTypeServices):
                 answered(operation, status, seconds, received, sent)
 
         return Application(
-            routes_of(self, *areas),
+            make_routes(self, *areas),
             self.authenticate,
             metrics.answered if answered is None else counted,
             observe,

@@ -16,7 +16,7 @@ from nakadi.app.engines import (
     check_reachable,
     open_event_log,
     open_log_index,
-    url_of,
+    storage_url,
 )
 from nakadi.app.settings import Settings
 from nakadi.auth.permissions import SETTINGS_KIND, SettingsBody, SettingsDocument
@@ -57,7 +57,7 @@ MIN_ARCHIVE_GRACE = 600
 
 ARCHIVERS = ("broker", "function")
 
-AroundLog = Callable[[EventLog], EventLog]
+WrapLog = Callable[[EventLog], EventLog]
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
@@ -74,7 +74,7 @@ class Core:
         registry: Registry,
         watch: ChangeWatch,
         event_log: EventLog,
-        around_log: AroundLog,
+        wrap_log: WrapLog,
         authenticate: Authenticate | None,
         metrics: Metrics,
     ) -> None:
@@ -83,10 +83,10 @@ class Core:
         self.registry = registry
         self.metrics = metrics
         self.logs = StorageLogs(event_log, self._storage, self._open_storage)
-        self._around_log = around_log
+        self._wrap_log = wrap_log
         self.authenticate = authenticate
         self.watch = watch
-        self._settings_cache: Cache[str, SettingsBody] = self.counted(
+        self._settings_cache: Cache[str, SettingsBody] = self.with_cache_metrics(
             "settings", Cache(clock, settings.cache_seconds, watch, SETTINGS_KIND)
         )
 
@@ -94,10 +94,10 @@ class Core:
         return self.storages.find(storage_id)
 
     def _open_storage(self, storage: Storage) -> EventLog:
-        url = url_of(storage, self.settings.event_log, self.settings.kafka_properties)
+        url = storage_url(storage, self.settings.event_log, self.settings.kafka_properties)
         if url == self.settings.event_log:
             return self.logs.for_storage(DEFAULT_STORAGE_ID)
-        return self._around_log(
+        return self._wrap_log(
             open_event_log(
                 url, self.clock, log_dependencies(self.settings, self.registry, self.clock, self.watch, self.metrics)
             )
@@ -116,7 +116,7 @@ class Core:
     def admins(self) -> Admins:
         from nakadi.auth.permissions import Admins
 
-        default = attributes_of(self.settings.default_admins)
+        default = attributes_from_pairs(self.settings.default_admins)
         return Admins(self.settings_document("admins"), self.features, default)
 
     @cached_property
@@ -141,7 +141,7 @@ class Core:
     def permissions(self) -> Permissions:
         from nakadi.auth.permissions import Permissions
 
-        return Permissions(self.admins, self.blacklist, attributes_of(self.settings.all_data_access))
+        return Permissions(self.admins, self.blacklist, attributes_from_pairs(self.settings.all_data_access))
 
     @cached_property
     def event_types(self) -> EventTypes:
@@ -151,13 +151,13 @@ class Core:
         cache: Cache[str, EventType] = Cache(
             self.clock, self.settings.cache_seconds, watch=self.watch, kind=EVENT_TYPES
         )
-        return EventTypes(self.registry, self.counted("event_types", cache))
+        return EventTypes(self.registry, self.with_cache_metrics("event_types", cache))
 
-    def counted(self, name: str, cache: Cache[Key, Value]) -> Cache[Key, Value]:
+    def with_cache_metrics(self, name: str, cache: Cache[Key, Value]) -> Cache[Key, Value]:
         self.metrics.follow_cache(name, lambda: cache.hits, lambda: cache.misses)
         return cache
 
-    def followed(self, work: str, turns: Turns) -> Turns:
+    def with_turn_metrics(self, work: str, turns: Turns) -> Turns:
         self.metrics.turns_waiting.follow(lambda: {(work,): turns.waiting})
         return turns
 
@@ -178,8 +178,10 @@ def log_dependencies(
     return LogDependencies(
         index=partial(open_log_index, settings.log_index_url),
         archive=partial(open_archive_if_set, settings.archive),
-        directory=partial(_topic_directory, registry, clock),
-        tiers=partial(_archive_policy, settings, elsewhere=committer is not None and _is_embedded(settings.event_log)),
+        topic_directory=partial(_topic_directory, registry, clock),
+        archive_policy=partial(
+            _archive_policy, settings, elsewhere=committer is not None and _is_embedded(settings.event_log)
+        ),
         watch=watch if one_store else None,
         metrics=metrics,
         committer=committer,
@@ -215,7 +217,7 @@ def _storage_type(event_log_url: str) -> StorageType:
     return StorageType(scheme) if scheme in set(StorageType) else StorageType.EMBEDDED
 
 
-def attributes_of(pairs: tuple[tuple[str, str], ...]) -> tuple[Attribute, ...]:
+def attributes_from_pairs(pairs: tuple[tuple[str, str], ...]) -> tuple[Attribute, ...]:
     return tuple(Attribute(data_type, value) for data_type, value in pairs)
 
 
@@ -246,7 +248,7 @@ class EventTypeServices(Core, ABC):
     def schema_turns(self) -> Turns:
         from nakadi.common.work import Turns
 
-        return self.followed("schemas", Turns(patience=20.0))
+        return self.with_turn_metrics("schemas", Turns(timeout_seconds=20.0))
 
     @cached_property
     def creation(self) -> EventTypeCreation:
@@ -285,7 +287,8 @@ class EventTypeServices(Core, ABC):
         def owner_of(owner: str, members: tuple[tuple[str, str], ...]) -> SystemEventTypeOwner:
             """The members in the settings; else administrators, or all subjects without authentication."""
             return SystemEventTypeOwner(
-                owner=owner, members=attributes_of(members or (settings.default_admins if closed else (("*", "*"),)))
+                owner=owner,
+                members=attributes_from_pairs(members or (settings.default_admins if closed else (("*", "*"),))),
             )
 
         return SystemEventTypes(
@@ -319,7 +322,7 @@ class EventTypeServices(Core, ABC):
         )
 
     @cached_property
-    def leftovers(self) -> DeletedEventTypes:
+    def deleted_event_types(self) -> DeletedEventTypes:
         from nakadi.event_types.deletion import DeletedEventTypes
 
         return DeletedEventTypes(self.registry, self.logs)
@@ -332,7 +335,7 @@ class EventTypeServices(Core, ABC):
             event_types=self.event_types,
             permissions=self.permissions,
             features=self.features,
-            leftovers=self.leftovers,
+            deleted_event_types=self.deleted_event_types,
             dependents=self.dependents,
         )
 
@@ -371,7 +374,7 @@ class EventTypeServices(Core, ABC):
             timelines=self.timelines,
             event_types=self.event_types,
             logs=self.logs,
-            leftovers=self.leftovers,
+            deleted_event_types=self.deleted_event_types,
             dependents=self.dependents,
             clock=self.clock,
         )

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 
 Opener = TypeVar("Opener")
 
-MSK_SERVER = re.compile(r"[a-z0-9.-]+\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?:(?:9098|9198)")
+MSK_SERVER_PATTERN = re.compile(
+    r"[a-z0-9.-]+\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?:(?:9098|9198)"
+)
 """A server that takes IAM, in its network or from the internet."""
 
 
@@ -49,10 +51,10 @@ def load_engines_on_aws() -> None:
     import nakadi.engines.kinesis.opening  # noqa: F401
 
 
-def _choose_engine(url: str, engines: Mapping[str, Opener], what: str) -> Opener:
+def _choose_engine(url: str, engines: Mapping[str, Opener], store_kind: str) -> Opener:
     scheme, colon, _ = url.partition(":")
     if not colon or scheme not in engines:
-        raise BadSetting(f"No {what} is known for {url!r}; it begins with one of: {', '.join(engines)}.")
+        raise BadSetting(f"No {store_kind} is known for {url!r}; it begins with one of: {', '.join(engines)}.")
     return engines[scheme]
 
 
@@ -78,10 +80,10 @@ def _registry_in_sqlite(url: str) -> Registry:
 
 
 def _registry_in_dynamodb(url: str) -> Registry:
-    from nakadi.engines.dynamodb.client import address_in
+    from nakadi.engines.dynamodb.client import parse_table_address
     from nakadi.engines.dynamodb.registry import DynamoDbRegistry
 
-    return DynamoDbRegistry(address_in(url))
+    return DynamoDbRegistry(parse_table_address(url))
 
 
 REGISTRIES: Mapping[str, Callable[[str], Registry]] = {
@@ -113,10 +115,10 @@ def _log_index_in_sqlite(url: str) -> LogIndex:
 
 
 def _log_index_in_dynamodb(url: str) -> LogIndex:
-    from nakadi.engines.dynamodb.client import address_in
+    from nakadi.engines.dynamodb.client import parse_table_address
     from nakadi.engines.dynamodb.log_index import DynamoDbLogIndex
 
-    return DynamoDbLogIndex(address_in(url))
+    return DynamoDbLogIndex(parse_table_address(url))
 
 
 LOG_INDEXES: Mapping[str, Callable[[str], LogIndex]] = {
@@ -148,10 +150,10 @@ def _coordination_in_sqlite(url: str) -> Coordination:
 
 
 def _coordination_in_dynamodb(url: str) -> Coordination:
-    from nakadi.engines.dynamodb.client import address_in
+    from nakadi.engines.dynamodb.client import parse_table_address
     from nakadi.engines.dynamodb.coordination import DynamoDbCoordination
 
-    return DynamoDbCoordination(address_in(url))
+    return DynamoDbCoordination(parse_table_address(url))
 
 
 COORDINATIONS: Mapping[str, Callable[[str], Coordination]] = {
@@ -164,17 +166,17 @@ COORDINATIONS: Mapping[str, Callable[[str], Coordination]] = {
 # Event logs ----------------------------------------------------------------------------------------------------------
 
 
-def _none() -> None:
+def _open_nothing() -> None:
     return None
 
 
 class LogDependencies(Struct, frozen=True, kw_only=True):
     """What a log may need beside its own store. It is opened by the log that asks for it, and closed with it."""
 
-    index: Callable[[], LogIndex | None] = _none
-    archive: Callable[[], ArchiveStore | None] = _none
-    directory: Callable[[], TopicOwners | None] = _none
-    tiers: Callable[[], ArchivePolicy | None] = _none
+    index: Callable[[], LogIndex | None] = _open_nothing
+    archive: Callable[[], ArchiveStore | None] = _open_nothing
+    topic_directory: Callable[[], TopicOwners | None] = _open_nothing
+    archive_policy: Callable[[], ArchivePolicy | None] = _open_nothing
     watch: ChangeWatch | None = None
     """What notices changes in the index, where that shares its numbers with the registry."""
     metrics: Metrics = field(default_factory=Metrics)
@@ -238,7 +240,13 @@ def _with_archive(hot: Callable[[], EventLog], clock: Clock, dependencies: LogDe
         event_log = hot()
         opened.callback(event_log.close)
         log = TieredLog(
-            event_log, index, store, clock, dependencies.directory(), dependencies.tiers(), dependencies.metrics
+            event_log,
+            index,
+            store,
+            clock,
+            dependencies.topic_directory(),
+            dependencies.archive_policy(),
+            dependencies.metrics,
         )
         opened.pop_all()
         return log
@@ -292,7 +300,7 @@ class StorageLogs:
             return self._logs[storage_id]
 
 
-def url_of(storage: Storage, built_in: str, kafka_properties: str = "") -> str:
+def storage_url(storage: Storage, built_in: str, kafka_properties: str = "") -> str:
     """Where a storage's log is: in the built-in storage's file or memory, a stream beside its stream, or in Kafka.
 
     How to log in to a Kafka is never part of a storage, which anybody may read, but in the file `kafka_properties`.
@@ -307,7 +315,7 @@ def url_of(storage: Storage, built_in: str, kafka_properties: str = "") -> str:
         servers = str(storage.configuration["bootstrap_servers"])
         options = {
             "prefix": storage.configuration.get("topic_prefix", ""),
-            "iam": _region_of_msk(servers) if find_spec("botocore") else "",
+            "iam": _msk_region(servers) if find_spec("botocore") else "",
             "properties": kafka_properties,
         }
         query = urlencode({name: value for name, value in options.items() if value})
@@ -320,21 +328,21 @@ def url_of(storage: Storage, built_in: str, kafka_properties: str = "") -> str:
     if storage.type is not StorageType.KINESIS or not on_kinesis or not is_stream_name(stream):
         unreachable = f"This broker cannot reach the storage {storage.id}, it has no engine for it"
         raise Unavailable(unreachable, public=unreachable)
-    return at_stream(built_in, str(stream))
+    return with_stream_name(built_in, str(stream))
 
 
-def _region_of_msk(servers: str) -> str:
+def _msk_region(servers: str) -> str:
     """The region of a cluster of MSK whose servers take IAM; empty for other servers.
 
     Only servers with names of AWS are sent a token: with it, any other could sign in to MSK as this process.
     """
-    found = {match[1] if (match := MSK_SERVER.fullmatch(each)) else "" for each in servers.split(",")}
+    found = {match[1] if (match := MSK_SERVER_PATTERN.fullmatch(each)) else "" for each in servers.split(",")}
     return found.pop() if len(found) == 1 else ""
 
 
 def check_reachable(storage: Storage, built_in: str, kafka_properties: str = "") -> None:
     """Raise `Unavailable`, within seconds, unless this broker can read and write events in a storage."""
-    url = url_of(storage, built_in, kafka_properties)
+    url = storage_url(storage, built_in, kafka_properties)
     if url == built_in:
         return
     if storage.type is StorageType.KAFKA:
@@ -356,6 +364,6 @@ def check_reachable(storage: Storage, built_in: str, kafka_properties: str = "")
         raise Unavailable(message, public=message) from error
 
 
-def at_stream(url: str, stream: str) -> str:
+def with_stream_name(url: str, stream: str) -> str:
     """The same service, another stream."""
     return urlsplit(url)._replace(netloc=stream).geturl()

@@ -24,7 +24,7 @@ from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 from nakadi.app.logs import without_secrets
 from nakadi.http import negotiation
 from nakadi.http.application import Application, current_flow_id
-from nakadi.http.message import Request, Response, StreamingResponse, headers_of
+from nakadi.http.message import Request, Response, StreamingResponse, joined_headers
 from nakadi.http.problem import NotAcceptable
 from nakadi.model.authorization import UNAUTHENTICATED, Attribute, Subject
 from nakadi.model.outcomes import FeatureSwitchedOff, NotAuthenticated
@@ -146,7 +146,7 @@ def http_function(name: str, *areas: str, tells: bool = True) -> LambdaFunction:
     load_engines_on_aws()
     for area in areas:
         module = import_module(f"nakadi.http.routes.{area}")
-        prepare(*getattr(module, "BODIES", ()))
+        prepare(*getattr(module, "BODY_SCHEMAS", ()))
 
     def opened(counts: FunctionMetrics) -> Handle:
         broker = open_broker(Settings.from_env(os.environ))
@@ -209,7 +209,7 @@ def request_from_event(event: Mapping[str, Any]) -> Request:
         path=unquote(raw_path),
         target=f"{raw_path}?{urlencode(query, doseq=True)}" if query else raw_path,
         query={name: tuple(values) for name, values in query.items()},
-        headers=headers_of(_header_pairs(event)),
+        headers=joined_headers(_header_pairs(event)),
         body=base64.b64decode(body) if event.get("isBase64Encoded") else body.encode(),
         subject=subject_from_context((event.get("requestContext") or {}).get("authorizer") or {}),
     )

@@ -24,10 +24,10 @@ from zlib import crc32
 
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
-from nakadi.app.engines import at_stream, open_log_index
+from nakadi.app.engines import open_log_index, with_stream_name
 from nakadi.app.functions import METRIC_NAMESPACE, Handle
 from nakadi.app.settings import Settings
-from nakadi.common.work import attempted
+from nakadi.common.work import run_and_log_failure
 from nakadi.engines.archive.stores import open_archive_if_set
 from nakadi.engines.kinesis.indexing import Indexer, IndexingResult
 from nakadi.engines.kinesis.opening import open_indexer
@@ -44,13 +44,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def handle_of(settings: Settings) -> Handle:
+def make_handler(settings: Settings) -> Handle:
     """What the function does with an invocation, which depends on the log that it works for."""
     if not settings.event_log.startswith("kinesis:"):
         archiver = TopicArchiver(settings)
         return lambda event, _context: archiver.run(int(event["part"]), int(event["parts"]))
     indexers = Indexers(settings)
-    return lambda event, _context: indexed(indexers.of(event), event)
+    return lambda event, _context: index_batch(indexers.for_event(event), event)
 
 
 # From a Kinesis stream ------------------------------------------------------------------------------------------------
@@ -65,28 +65,28 @@ class Indexers:
         self._archive = open_archive_if_set(settings.archive)
         self._open: dict[str, Indexer] = {}
 
-    def of(self, event: Mapping[str, Any]) -> Indexer:
+    def for_event(self, event: Mapping[str, Any]) -> Indexer:
         """The indexer of the stream that an invocation is about."""
         stream = event["Records"][0]["eventSourceARN"].rpartition("/")[2]
         if stream not in self._open:
-            self._open[stream] = open_indexer(at_stream(self._event_log, stream), self._index, self._archive)
+            self._open[stream] = open_indexer(with_stream_name(self._event_log, stream), self._index, self._archive)
         return self._open[stream]
 
 
-def indexed(indexer: Indexer, event: Mapping[str, Any]) -> dict[str, Any]:
+def index_batch(indexer: Indexer, event: Mapping[str, Any]) -> dict[str, Any]:
     """Index a batch; return the records from which it has to be repeated."""
     failures: list[str] = []
-    for shard, records in _by_shard(event).items():
+    for shard, records in _records_by_shard(event).items():
         try:
             _write_metrics(indexer.index(shard, records))
         except Exception:  # whatever it was: the other shards have been, or will be, indexed, and this one comes again
-            first = _first_left(indexer, shard, records)
+            first = _first_unindexed(indexer, shard, records)
             log.warning("Indexing of %s failed, it is tried again from record %s on", shard, first, exc_info=True)
             failures.append(str(first))
     return {"batchItemFailures": [{"itemIdentifier": sequence} for sequence in failures]}
 
 
-def _first_left(indexer: Indexer, shard: str, records: Sequence[ArrivedRecord]) -> int:
+def _first_unindexed(indexer: Indexer, shard: str, records: Sequence[ArrivedRecord]) -> int:
     try:
         done = indexer.progress(shard)
     except Exception:  # noqa: BLE001  # it was logged that something is wrong; all of it comes again
@@ -95,7 +95,7 @@ def _first_left(indexer: Indexer, shard: str, records: Sequence[ArrivedRecord]) 
     return left[0] if left else records[-1].mark.sequence
 
 
-def _by_shard(event: Mapping[str, Any]) -> Mapping[str, list[ArrivedRecord]]:
+def _records_by_shard(event: Mapping[str, Any]) -> Mapping[str, list[ArrivedRecord]]:
     found: dict[str, list[ArrivedRecord]] = {}
     for record in event["Records"]:
         arrived = _arrived_record(record)
@@ -143,17 +143,17 @@ class TopicArchiver:
     def run(self, part: int, parts: int) -> None:
         """Archive the topics of one of so many parts, and report how much it was and how long it had waited."""
         metrics = self._broker.metrics
-        events, size = _total(metrics.archive_events), _total(metrics.archive_bytes)
+        events, size = _counter_total(metrics.archive_events), _counter_total(metrics.archive_bytes)
         waiting: list[datetime] = []
         failed = [
             timeline.topic
             for timeline in self._timelines()
             if crc32(timeline.topic.encode()) % parts == part
-            and not attempted("archiving", timeline.topic, partial(self._archive, timeline, waiting))
+            and not run_and_log_failure("archiving", timeline.topic, partial(self._archive, timeline, waiting))
         ]
         report = EphemeralMetrics(namespace=METRIC_NAMESPACE, service="log_indexer")
-        report.add_metric("EventsIndexed", MetricUnit.Count, _total(metrics.archive_events) - events)
-        report.add_metric("BytesIndexed", MetricUnit.Bytes, _total(metrics.archive_bytes) - size)
+        report.add_metric("EventsIndexed", MetricUnit.Count, _counter_total(metrics.archive_events) - events)
+        report.add_metric("BytesIndexed", MetricUnit.Bytes, _counter_total(metrics.archive_bytes) - size)
         if not failed:
             # While it is missing, the alarm on it takes the worst for granted.
             lag = (self._clock.now() - min(waiting)).total_seconds() if waiting else 0.0
@@ -174,12 +174,12 @@ class TopicArchiver:
         if not isinstance(event_log, TieredLog):
             return
         try:
-            waiting += self._waiting_since(event_log, timeline)
+            waiting += self._oldest_unarchived_times(event_log, timeline)
             event_log.archive_topic(timeline.topic, range(timeline.partitions))
         except UnknownTopic:
             return  # it was deleted meanwhile
 
-    def _waiting_since(self, event_log: TieredLog, timeline: Timeline) -> Iterator[datetime]:
+    def _oldest_unarchived_times(self, event_log: TieredLog, timeline: Timeline) -> Iterator[datetime]:
         """When the first event of each partition was stored that is not archived yet."""
         topic, partitions = timeline.topic, range(timeline.partitions)
         bounds = event_log.bounds(topic, partitions)
@@ -194,5 +194,5 @@ class TopicArchiver:
                 yield from [event.stored_at for event in found.events]
 
 
-def _total(counter: Counter) -> float:
+def _counter_total(counter: Counter) -> float:
     return sum(counter.rows().values())

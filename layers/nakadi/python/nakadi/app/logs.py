@@ -14,7 +14,7 @@ from nakadi.http.application import current_flow_id
 
 
 # Tokens are not logged on purpose. This protects against one in the text of an exception.
-SECRETS = re.compile(
+SECRET_PATTERN = re.compile(
     r"(?P<said>\bauthorization['\"]?\s*[:=]\s*(?:b?['\"])?(?:bearer\s+|basic\s+)?)[^\s'\",;]+"
     r"|(?P<scheme>\b(?:bearer|basic)\s+)[^\s'\",;]{6,}"
     r"|\beyJ[\w-]{5,}\.[\w-]+\.[\w-]*",
@@ -23,13 +23,13 @@ SECRETS = re.compile(
 
 
 def without_secrets(text: str) -> str:
-    return SECRETS.sub(lambda found: f"{found['said'] or found['scheme'] or ''}***", text)
+    return SECRET_PATTERN.sub(lambda found: f"{found['said'] or found['scheme'] or ''}***", text)
 
 
 # Lines ----------------------------------------------------------------------------------------------------------------
 
 
-def set_up(*, json_lines: bool, level: str, access_log: bool) -> None:
+def set_up_logging(*, json_lines: bool, level: str, access_log: bool) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if json_lines else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)

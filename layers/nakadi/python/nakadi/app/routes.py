@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 
 # What the streaming service serves, and no function.
-STREAMED = ("streams", "subscription_streams")
+STREAMING_AREAS = ("streams", "subscription_streams")
 
 # What it serves beside that to clients that do not come by the gateway.
-DIRECT = ("publishing", "subscriptions")
+DIRECT_AREAS = ("publishing", "subscriptions")
 
 
-def routes_of(broker: BrokerServices, *areas: str) -> list[Route]:
+def make_routes(broker: BrokerServices, *areas: str) -> list[Route]:
     routes = [route for area in areas for route in AREAS[area](broker)]
-    if CHANGING.isdisjoint(areas):
+    if CHANGING_AREAS.isdisjoint(areas):
         return routes
     from nakadi.app.audit import make_audit
 
     audit = make_audit(broker)
-    return [audit.wrapped(route) for route in routes]
+    return [audit.wrap_route(route) for route in routes]
 
 
 def _event_type_routes(broker: BrokerServices) -> list[Route]:
@@ -141,7 +141,7 @@ AREAS: Mapping[str, Callable[[BrokerServices], list[Route]]] = {
 }
 """Every area; it is called as its module in `nakadi.http.routes`."""
 
-CHANGING = frozenset({"event_types", "subscriptions", "settings"})
+CHANGING_AREAS = frozenset({"event_types", "subscriptions", "settings"})
 """The areas with operations that the audit log records."""
 
 

@@ -10,16 +10,16 @@ from msgspec import Struct
 from nakadi.model.outcomes import BadSetting
 
 
-def _number(text: str) -> int:
+def _parse_number(text: str) -> int:
     return int(text)
 
 
-def _comma_separated(text: str) -> tuple[str, ...]:
+def _parse_comma_separated(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def _pairs(text: str) -> tuple[tuple[str, str], ...]:
-    pairs = tuple(tuple(part.strip() for part in word.split("=", 1)) for word in _comma_separated(text))
+def _parse_pairs(text: str) -> tuple[tuple[str, str], ...]:
+    pairs = tuple(tuple(part.strip() for part in word.split("=", 1)) for word in _parse_comma_separated(text))
     if any(len(pair) != 2 or not all(pair) for pair in pairs):
         raise ValueError
     return tuple((first, second) for first, second in pairs)
@@ -241,16 +241,16 @@ class Settings(Struct, frozen=True, kw_only=True):
         return cls(**found)
 
 
-READERS: Mapping[str, Callable[[str], Any]] = {
+PARSERS_BY_TYPE: Mapping[str, Callable[[str], Any]] = {
     "str": str,
-    "int": _number,
-    "tuple[str, ...]": _comma_separated,
-    "tuple[tuple[str, str], ...]": _pairs,
+    "int": _parse_number,
+    "tuple[str, ...]": _parse_comma_separated,
+    "tuple[tuple[str, str], ...]": _parse_pairs,
 }
 
 
 def _parse_variable(variable: str, environ: Mapping[str, str], kind: str) -> Any:
     try:
-        return READERS[kind](environ[variable])
+        return PARSERS_BY_TYPE[kind](environ[variable])
     except ValueError as error:
         raise BadSetting(f"{variable} is not {kind}: {environ[variable]!r}") from error

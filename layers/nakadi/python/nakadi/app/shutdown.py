@@ -99,11 +99,11 @@ async def serve_until_signalled(
 log = logging.getLogger(__name__)
 
 # For what has to be said: the log may lead into a pipe that nothing reads from.
-LAST_WORDS_SECONDS = 1.0
+LOG_TIMEOUT_SECONDS = 1.0
 # For threads that are still at work when everything is closed: there is no client left whom they could answer.
-LEAVING_SECONDS = 1.0
+EXIT_TIMEOUT_SECONDS = 1.0
 
-EXIT_CODE_CUT_OFF = 1
+EXIT_CODE_TIMED_OUT = 1
 """The exit code of a process that did not end by itself in time."""
 
 MAX_LOGGED_THREADS = 20
@@ -118,7 +118,7 @@ class ShutdownDeadline:
     """
 
     def __init__(
-        self, seconds: float, *, code: int = EXIT_CODE_CUT_OFF, end: Callable[[int], object] = os._exit
+        self, seconds: float, *, code: int = EXIT_CODE_TIMED_OUT, end: Callable[[int], object] = os._exit
     ) -> None:
         self._seconds = seconds
         self._code = code
@@ -150,7 +150,7 @@ class ShutdownDeadline:
         self._begun.wait()
         if not self._over.wait(self._seconds):
             try:
-                _log_in_time(f"The process is cut off after {self._seconds:g} seconds. {at_work()}")
+                _log_with_timeout(f"The process is cut off after {self._seconds:g} seconds. {describe_busy_threads()}")
             finally:
                 self._end(self._code)
 
@@ -158,15 +158,15 @@ class ShutdownDeadline:
 def leave(code: int) -> NoReturn:
     """End a process that has closed everything, though threads may still wait for something."""
     # The interpreter waits for its threads, but not for those that watch over the time.
-    ShutdownDeadline(LEAVING_SECONDS, code=code).start().begin()
+    ShutdownDeadline(EXIT_TIMEOUT_SECONDS, code=code).start().begin()
     sys.exit(code)
 
 
-def at_work() -> str:
+def describe_busy_threads() -> str:
     """Which threads do something at the moment, and where in this package."""
     frames = sys._current_frames()  # noqa: SLF001  # it is documented, for debuggers
     places = [
-        f"{each.name.rstrip('0123456789').rstrip('_-')} in {_line_of(frames[each.ident])}"
+        f"{each.name.rstrip('0123456789').rstrip('_-')} in {_innermost_line(frames[each.ident])}"
         for each in threading.enumerate()
         if each.ident in frames and not each.daemon and not _is_idle(frames[each.ident])
     ]
@@ -179,7 +179,7 @@ def _is_idle(frame: FrameType) -> bool:
     return Path(frame.f_code.co_filename).parts[-3:] == ("concurrent", "futures", "thread.py")
 
 
-def _line_of(frame: FrameType) -> str:
+def _innermost_line(frame: FrameType) -> str:
     """The innermost line of this package that a thread is at, or the innermost line of all."""
     inside: FrameType | None = frame
     while inside is not None and not Path(inside.f_code.co_filename).is_relative_to(_PACKAGE):
@@ -188,7 +188,7 @@ def _line_of(frame: FrameType) -> str:
     return f"{found.f_code.co_qualname} ({Path(found.f_code.co_filename).name}:{found.f_lineno})"
 
 
-def _log_in_time(words: str) -> None:
-    saying = threading.Thread(target=log.warning, args=(words,), name="nakadi-last-words", daemon=True)
+def _log_with_timeout(message: str) -> None:
+    saying = threading.Thread(target=log.warning, args=(message,), name="nakadi-last-words", daemon=True)
     saying.start()
-    saying.join(LAST_WORDS_SECONDS)
+    saying.join(LOG_TIMEOUT_SECONDS)

@@ -66,7 +66,7 @@ class SubscriptionMaintenance(Struct, dict=True, frozen=True, kw_only=True):
         )
 
     @cached_property
-    def leftovers(self) -> DeletedSubscriptions:
+    def deleted_subscriptions(self) -> DeletedSubscriptions:
         return DeletedSubscriptions(self.subscriptions, self.coordination)
 
     @cached_property
@@ -140,7 +140,7 @@ class SubscriptionServices(SubscriptionMaintenance, frozen=True, kw_only=True):
             features=self.features,
             initialisation=self.initialisation,
             resets=self.resets,
-            leftovers=self.leftovers,
+            deleted_subscriptions=self.deleted_subscriptions,
             deletable_owner=self.settings.deletable_subscription_owning_application,
             deletable_group=self.settings.deletable_subscription_consumer_group,
             attachment=self.attachment,
@@ -173,7 +173,7 @@ class SubscriptionServices(SubscriptionMaintenance, frozen=True, kw_only=True):
             subscriptions=self.subscriptions,
             permissions=self.permissions,
             features=self.features,
-            leftovers=self.leftovers,
+            deleted_subscriptions=self.deleted_subscriptions,
         )
 
     @cached_property

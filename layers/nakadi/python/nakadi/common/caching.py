@@ -14,22 +14,22 @@ from msgspec import Struct
 
 from nakadi.common.work import is_quick, refuse_if_quick
 from nakadi.ports.clock import Clock
-from nakadi.ports.registry import CACHED_KINDS, ChangeCounters, DocumentChange, Registry, change_bucket_of
+from nakadi.ports.registry import CACHED_KINDS, ChangeCounters, DocumentChange, Registry, change_bucket
 
 Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 # Names come from requests: a client that asks for many of them must not fill the memory.
-MOST_ENTRIES = 10_000
+MAX_ENTRIES = 10_000
 
 # The longest that a value is kept, whatever the numbers say: a process of an older version, or an operator with a
 # console, may have changed a document without counting the change.
-LONGEST_KEPT_SECONDS = 3600.0
+MAX_CACHED_SECONDS = 3600.0
 
-CHANGE_NUMBER = struct.Struct("<Q")
+CHANGE_NUMBER_FORMAT = struct.Struct("<Q")
 
 
-class ChangesLook(Struct, frozen=True):
+class ChangeCountersSnapshot(Struct, frozen=True):
     """The numbers of changes, and when the request for them began: by the clock of the caches, and by the two clocks
     of the machine, of which one may be put back and the other stop with the machine. `counted` is what the processes of
     this broker had counted then."""
@@ -48,36 +48,41 @@ class ChangeWatch:
     need no number to know of their own changes.
     """
 
-    def __init__(self, ask: Callable[[], ChangeCounters], clock: Clock, counted: Callable[[], bytes] = bytes) -> None:
-        self._ask = ask
+    def __init__(
+        self,
+        read_change_counters: Callable[[], ChangeCounters],
+        clock: Clock,
+        read_own_counts: Callable[[], bytes] = bytes,
+    ) -> None:
+        self._ask = read_change_counters
         self._clock = clock
-        self._counted = counted
+        self._counted = read_own_counts
         self._lock = threading.Lock()
-        self._asking: tuple[float, bytes, Future[ChangesLook]] | None = None
-        self.latest: ChangesLook | None = None
+        self._asking: tuple[float, bytes, Future[ChangeCountersSnapshot]] | None = None
+        self.latest: ChangeCountersSnapshot | None = None
         # Set while a thread is wanted that looks again although the latest look is still good.
-        self.is_wanted_early = False
+        self.is_early_reading_wanted = False
 
-    def claim_early_look(self) -> bool:
+    def claim_early_reading(self) -> bool:
         """Whether the caller is to see to an early look: only the first one that asks, until there is a new look."""
         with self._lock:
-            first, self.is_wanted_early = not self.is_wanted_early, True
+            first, self.is_early_reading_wanted = not self.is_early_reading_wanted, True
         return first
 
-    def look(self, seconds: float) -> ChangesLook:
+    def read_counters(self, max_age_seconds: float) -> ChangeCountersSnapshot:
         """A look that began less than `seconds` ago. Several threads that need a new one share it."""
         now = self._clock.monotonic()
         counted = self._counted()
         # Read once and never changed, so that this and what follows are of one look, whatever other threads do.
         latest = self.latest
-        if latest is not None and now - latest.began < seconds:
+        if latest is not None and now - latest.began < max_age_seconds:
             return latest
-        answer: Future[ChangesLook] = Future()
+        answer: Future[ChangeCountersSnapshot] = Future()
         with self._lock:
             # An answer that is under way is good for this thread if it was asked for lately, and after every change
             # that this thread may know of.
             asking = self._asking
-            if asking is None or now - asking[0] >= seconds or asking[1] != counted:
+            if asking is None or now - asking[0] >= max_age_seconds or asking[1] != counted:
                 self._asking = mine = (now, counted, answer)
             else:
                 mine = None
@@ -85,22 +90,24 @@ class ChangeWatch:
             assert asking is not None
             return asking[2].result()
         try:
-            look = ChangesLook(
+            look = ChangeCountersSnapshot(
                 began=now, monotonic=time.monotonic(), wall=time.time(), changes=self._ask(), counted=counted
             )
         except BaseException as error:
-            self._finish_look(mine, None)
+            self._finish_reading(mine, None)
             answer.set_exception(error)
             raise
-        self._finish_look(mine, look)
+        self._finish_reading(mine, look)
         answer.set_result(look)
         return look
 
-    def _finish_look(self, mine: tuple[float, bytes, Future[ChangesLook]], look: ChangesLook | None) -> None:
+    def _finish_reading(
+        self, mine: tuple[float, bytes, Future[ChangeCountersSnapshot]], look: ChangeCountersSnapshot | None
+    ) -> None:
         with self._lock:
             if self._asking is mine:
                 self._asking = None
-            self.is_wanted_early = False
+            self.is_early_reading_wanted = False
             # A look that began earlier may arrive later.
             if look is not None and (self.latest is None or self.latest.began <= look.began):
                 self.latest = look
@@ -109,15 +116,15 @@ class ChangeWatch:
 class ChangeWatchOfSeveralProcesses(ChangeWatch):
     """For a process of several: a look is good only until another of them has changed something."""
 
-    _latest: ChangesLook | None = None
+    _latest: ChangeCountersSnapshot | None = None
 
     @property
-    def latest(self) -> ChangesLook | None:
+    def latest(self) -> ChangeCountersSnapshot | None:
         look = self._latest
         return look if look is None or look.counted == self._counted() else None
 
     @latest.setter
-    def latest(self, look: ChangesLook | None) -> None:
+    def latest(self, look: ChangeCountersSnapshot | None) -> None:
         self._latest = look
 
 
@@ -128,16 +135,16 @@ class ChangeCounter:
     every change.
     """
 
-    def __init__(self, file: int, own: int) -> None:
+    def __init__(self, file: int, own_number: int) -> None:
         self._memory = mmap.mmap(file, 0)
-        self._own = own * CHANGE_NUMBER.size
+        self._own = own_number * CHANGE_NUMBER_FORMAT.size
         self._lock = threading.Lock()
 
-    def advance(self) -> None:
+    def count_change(self) -> None:
         # The lock is for the threads of this process. Others write other places, and only copy this one.
         with self._lock:
-            (number,) = CHANGE_NUMBER.unpack_from(self._memory, self._own)
-            CHANGE_NUMBER.pack_into(self._memory, self._own, number + 1)
+            (number,) = CHANGE_NUMBER_FORMAT.unpack_from(self._memory, self._own)
+            CHANGE_NUMBER_FORMAT.pack_into(self._memory, self._own, number + 1)
 
     def numbers(self) -> bytes:
         # A copy that is made while another process counts may be the one before or the one after. Both are right: a
@@ -159,7 +166,7 @@ class ChangeCountingRegistry:
             self._write(*changes)
         # After a failure as well: what is not known to be stored may be.
         finally:
-            self._counter.advance()
+            self._counter.count_change()
 
 
 class _CachedValue(Struct, Generic[Value], frozen=True):
@@ -204,10 +211,11 @@ class Cache(Generic[Key, Value]):
             age = self._seconds if look is None else now - look.began
             # Quick work never looks. One in time has a thread do it, or all would need a thread at the same moment.
             if age >= self._seconds / 2 and (
-                age >= self._seconds or (watch.claim_early_look() if is_quick.get() else watch.is_wanted_early)
+                age >= self._seconds
+                or (watch.claim_early_reading() if is_quick.get() else watch.is_early_reading_wanted)
             ):
                 refuse_if_quick()
-                look = watch.look(self._seconds / 2 if watch.is_wanted_early else self._seconds)
+                look = watch.read_counters(self._seconds / 2 if watch.is_early_reading_wanted else self._seconds)
                 now = self._clock.monotonic()
         if (
             entry is not None
@@ -226,14 +234,14 @@ class Cache(Generic[Key, Value]):
                 self._remember(key, value, now, look)
         return value
 
-    def _remember(self, key: Key, value: Value, now: float, look: ChangesLook | None) -> None:
-        if len(self._entries) >= MOST_ENTRIES:
+    def _remember(self, key: Key, value: Value, now: float, look: ChangeCountersSnapshot | None) -> None:
+        if len(self._entries) >= MAX_ENTRIES:
             self._entries.clear()
         if look is None:
             self._entries[key] = _CachedValue(value, 0, None, self._clock.monotonic() + self._seconds)
         else:
-            bucket = change_bucket_of(self._kind, str(key))
-            self._entries[key] = _CachedValue(value, bucket, look.changes.number(bucket), now + LONGEST_KEPT_SECONDS)
+            bucket = change_bucket(self._kind, str(key))
+            self._entries[key] = _CachedValue(value, bucket, look.changes.number(bucket), now + MAX_CACHED_SECONDS)
 
     def forget(self, key: Key) -> None:
         """Drop a value, so that the next `get` reads it again."""

@@ -22,7 +22,7 @@ from nakadi.common.counting import (
     MetricDefinition,
     StoredEvents,
 )
-from nakadi.common.work import failures
+from nakadi.common.work import failed_chore_counts
 
 Metric = Counter | Histogram
 
@@ -229,7 +229,7 @@ class Metrics:
             ("operation",),
             json="nakadi.chores.failed",
         )
-        self.chore_failures.follow(lambda: {(name,): count for name, count in failures().items()})
+        self.chore_failures.follow(lambda: {(name,): count for name, count in failed_chore_counts().items()})
         self.index_lag = self._gauge(
             "nakadi_index_lag_seconds",
             "Age of the oldest event that the log indexer has not counted, as last measured.",

@@ -22,8 +22,8 @@ from nakadi.model.outcomes import Fault, TryLater
 
 Result = TypeVar("Result")
 
-MOST_WAITING = 16
-PATIENCE_SECONDS = 5.0
+MAX_WAITING_THREADS = 16
+TURN_TIMEOUT_SECONDS = 5.0
 # How long it takes at most to see that a client has gone which waits for its turn.
 GONE_CLIENT_CHECK_SECONDS = 0.1
 
@@ -68,9 +68,9 @@ def client_never_gone() -> bool:
 class Turns:
     """`most_waiting` is how many threads may wait at once, so that some are left for what is short."""
 
-    def __init__(self, most_waiting: int = MOST_WAITING, patience: float = PATIENCE_SECONDS) -> None:
-        self._most_waiting = most_waiting
-        self._patience = patience
+    def __init__(self, max_waiting: int = MAX_WAITING_THREADS, timeout_seconds: float = TURN_TIMEOUT_SECONDS) -> None:
+        self._most_waiting = max_waiting
+        self._patience = timeout_seconds
         self._waiting = 0
         self._lock = threading.Lock()
         self._turn = threading.Lock()
@@ -81,15 +81,15 @@ class Turns:
         return self._waiting
 
     @contextmanager
-    def turn(self, gone: Callable[[], bool]) -> Iterator[None]:
+    def turn(self, client_gone: Callable[[], bool]) -> Iterator[None]:
         """Wait for a turn, which lasts as long as the block; raise `TryLater` if that takes too long."""
-        self._wait_for_turn(gone)
+        self._wait_for_turn(client_gone)
         try:
             yield
         finally:
             self._turn.release()
 
-    def _wait_for_turn(self, gone: Callable[[], bool]) -> None:
+    def _wait_for_turn(self, client_gone: Callable[[], bool]) -> None:
         refuse_if_quick()
         if self._turn.acquire(blocking=False):
             return
@@ -101,7 +101,7 @@ class Turns:
             remaining = self._patience
             while not self._turn.acquire(timeout=min(GONE_CLIENT_CHECK_SECONDS, remaining)):
                 remaining -= GONE_CLIENT_CHECK_SECONDS
-                if gone():
+                if client_gone():
                     raise TryLater(GIVEN_UP_MESSAGE)
                 if remaining <= 0:
                     raise TryLater(TOO_MUCH_WAITING_MESSAGE)
@@ -124,7 +124,7 @@ class ChoreStopped(BaseException):
     that it was at."""
 
 
-def attempted(operation: str, thing: str, work: Callable[[], object]) -> bool:
+def run_and_log_failure(operation: str, thing: str, work: Callable[[], object]) -> bool:
     """Do a part of a chore, whatever comes of it; whether it succeeded. `operation` is one of few, and goes before "of"
     and the thing. What is no `Exception` is raised: it ends the whole."""
     try:
@@ -139,7 +139,7 @@ def attempted(operation: str, thing: str, work: Callable[[], object]) -> bool:
     return True
 
 
-def failures() -> Mapping[str, int]:
+def failed_chore_counts() -> Mapping[str, int]:
     """How many parts of chores have failed in this process, by operation."""
     with _lock:
         return dict(_failed)

@@ -26,12 +26,12 @@ from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import EventLog, EventLogs, SealedTopic, TopicAdoptingLog, UnknownTopic
 from nakadi.ports.registry import DocumentChange
 
-MOST_TIMELINES = 100
+MAX_TIMELINES = 100
 
 # Kafka's own rule, without the names that Kafka has for itself.
-TOPIC_NAME = re.compile(r"(?!__)[a-zA-Z0-9._-]{1,249}")
+TOPIC_NAME_PATTERN = re.compile(r"(?!__)[a-zA-Z0-9._-]{1,249}")
 
-LARGEST_TIMELINE_ORDER = 0xFFFF
+MAX_TIMELINE_ORDER = 0xFFFF
 """The greatest order that a cursor has digits for."""
 
 
@@ -49,7 +49,7 @@ class Adoption(Struct, frozen=True, kw_only=True):
     timelines: Timelines
     event_types: EventTypes
     logs: EventLogs
-    leftovers: DeletedEventTypes
+    deleted_event_types: DeletedEventTypes
     dependents: Dependents
     clock: Clock
 
@@ -63,7 +63,7 @@ class Adoption(Struct, frozen=True, kw_only=True):
         announce = partial(self.timelines.announce, name, event_type.timeline.storage_id)
         announced = self.event_types.retry_if_changed(announce)
         self.event_types.retry_if_changed(lambda: self._replace_timelines(announced, adopted, checks))
-        self.leftovers.clear(str(announced.switching_to and announced.switching_to.id))
+        self.deleted_event_types.clear(str(announced.switching_to and announced.switching_to.id))
 
     def _replace_timelines(
         self, announced: EventType, adopted: tuple[Timeline, ...], checks: Sequence[DocumentChange]
@@ -173,14 +173,14 @@ class Adoption(Struct, frozen=True, kw_only=True):
 
 def _check_drafts(drafts: Sequence[AdoptedTimeline]) -> None:
     """Raise unless these can be the timelines of an event type: ascending, and closed but for the last one."""
-    if not 0 < len(drafts) <= MOST_TIMELINES:
-        raise Invalid(f"Between 1 and {MOST_TIMELINES} timelines can be adopted")
+    if not 0 < len(drafts) <= MAX_TIMELINES:
+        raise Invalid(f"Between 1 and {MAX_TIMELINES} timelines can be adopted")
     before = 0
     for draft in drafts:
-        if draft.order is None or not before < draft.order <= LARGEST_TIMELINE_ORDER:
-            raise Invalid(f"The orders of adopted timelines have to ascend, from 1 to {LARGEST_TIMELINE_ORDER} at most")
+        if draft.order is None or not before < draft.order <= MAX_TIMELINE_ORDER:
+            raise Invalid(f"The orders of adopted timelines have to ascend, from 1 to {MAX_TIMELINE_ORDER} at most")
         before = draft.order
-        if draft.topic is None or TOPIC_NAME.fullmatch(draft.topic) is None:
+        if draft.topic is None or TOPIC_NAME_PATTERN.fullmatch(draft.topic) is None:
             raise Invalid(f"The timeline {draft.order} needs the name of a topic")
         if (draft.latest_offsets is None) != (draft is drafts[-1]):
             raise Invalid("Each adopted timeline but the last one needs its latest_position")

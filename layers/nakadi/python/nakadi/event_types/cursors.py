@@ -19,9 +19,9 @@ from nakadi.model.outcomes import Invalid
 BEGIN: Literal["BEGIN"] = "BEGIN"
 
 CURSOR_VERSION = "001"
-PLAIN_NUMBER = re.compile(r"-?[0-9]+", re.ASCII)
-VERSIONED_OFFSET = re.compile(rf"{CURSOR_VERSION}-([0-9a-fA-F]{{4}})-(-?[0-9]+)", re.ASCII)
-DATE_TIME = re.compile(
+PLAIN_NUMBER_PATTERN = re.compile(r"-?[0-9]+", re.ASCII)
+VERSIONED_OFFSET_PATTERN = re.compile(rf"{CURSOR_VERSION}-([0-9a-fA-F]{{4}})-(-?[0-9]+)", re.ASCII)
+DATE_TIME_PATTERN = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)",
     re.ASCII | re.IGNORECASE,
 )
@@ -103,7 +103,7 @@ ParsedOffset = Literal["BEGIN"] | datetime | NumberedOffset
 
 def parse_offset(cursor: Cursor) -> ParsedOffset:
     """Parse the offset of a cursor: `001-0001-000000000000000012`, `12`, `BEGIN` or a time. Raises `CursorError`."""
-    versioned = VERSIONED_OFFSET.fullmatch(cursor.offset)
+    versioned = VERSIONED_OFFSET_PATTERN.fullmatch(cursor.offset)
     if versioned:
         return NumberedOffset(int(versioned[1], 16), versioned[2])
     if cursor.offset.startswith(CURSOR_VERSION):
@@ -111,7 +111,7 @@ def parse_offset(cursor: Cursor) -> ParsedOffset:
         raise CursorError(CursorErrorKind.INVALID_OFFSET)
     if cursor.offset.upper() == BEGIN:
         return BEGIN
-    if PLAIN_NUMBER.fullmatch(cursor.offset):
+    if PLAIN_NUMBER_PATTERN.fullmatch(cursor.offset):
         return NumberedOffset(None, _padded_digits(cursor.offset))
     time = _time_from_text(cursor.offset)
     if time is None:
@@ -122,7 +122,7 @@ def parse_offset(cursor: Cursor) -> ParsedOffset:
 def newest_position(event_type: EventType, offset: str) -> Position | None:
     """The position of an offset as it is sent to clients, in the newest timeline: what nearly every cursor has. None
     for any other, which `parse_offset` reads."""
-    versioned = VERSIONED_OFFSET.fullmatch(offset)
+    versioned = VERSIONED_OFFSET_PATTERN.fullmatch(offset)
     if (
         versioned is None
         or len(versioned[2]) > MOST_SAFE_DIGITS
@@ -159,7 +159,7 @@ def _padded_digits(digits: str) -> str:
 
 
 def _time_from_text(text: str) -> datetime | None:
-    if not DATE_TIME.fullmatch(text):
+    if not DATE_TIME_PATTERN.fullmatch(text):
         return None
     try:
         return datetime.fromisoformat(text.upper()).astimezone(UTC)
@@ -182,7 +182,7 @@ def partition_number(event_type: EventType, partition: str) -> int | None:
     return int(partition) if partition in event_type.partitions else None
 
 
-def timeline_of(event_type: EventType, order: int) -> Timeline | None:
+def timeline_with_order(event_type: EventType, order: int) -> Timeline | None:
     """The timeline with this order, also one whose events were deleted; None if there never was one."""
     # Nearly every position is in the newest timeline, which is the last one.
     for timeline in reversed(event_type.timelines):
@@ -191,23 +191,23 @@ def timeline_of(event_type: EventType, order: int) -> Timeline | None:
     return None
 
 
-def timelines_with(event_type: EventType, partition: int) -> tuple[Timeline, ...]:
+def timelines_with_partition(event_type: EventType, partition: int) -> tuple[Timeline, ...]:
     """The timelines that have the partition, oldest first, without those whose events were deleted."""
     return tuple(each for each in event_type.timelines if not each.deleted and partition < each.partitions)
 
 
-def end_of(timeline: Timeline, partition: int) -> int | None:
+def closed_timeline_end(timeline: Timeline, partition: int) -> int | None:
     """The last offset of a closed timeline; None while it is open."""
     return None if timeline.latest_positions is None else timeline.latest_positions.get(partition, -1)
 
 
 def clamped_to_loss(event_type: EventType, position: Position, partition: int) -> Position:
     """The position, but at most the end of its timeline if the events behind that end were lost."""
-    following = timeline_of(event_type, position.timeline + 1)
-    timeline = None if following is None else timeline_of(event_type, position.timeline)
+    following = timeline_with_order(event_type, position.timeline + 1)
+    timeline = None if following is None else timeline_with_order(event_type, position.timeline)
     if timeline is None or following is None or not following.after_loss:
         return position
-    end = end_of(timeline, partition)
+    end = closed_timeline_end(timeline, partition)
     return position if end is None else min(position, Position(timeline.order, end))
 
 
@@ -216,9 +216,9 @@ def canonical_position(event_type: EventType, position: Position, partition: int
     if position.timeline == event_type.timelines[-1].order:
         return position
     position = clamped_to_loss(event_type, position, partition)
-    timeline = timeline_of(event_type, position.timeline)
-    while timeline is not None and end_of(timeline, partition) == position.offset:
-        timeline = timeline_of(event_type, timeline.order + 1)
+    timeline = timeline_with_order(event_type, position.timeline)
+    while timeline is not None and closed_timeline_end(timeline, partition) == position.offset:
+        timeline = timeline_with_order(event_type, timeline.order + 1)
         if timeline is not None:
             position = Position(timeline.order, -1)
     return position
@@ -226,19 +226,19 @@ def canonical_position(event_type: EventType, position: Position, partition: int
 
 def next_event(event_type: EventType, position: Position, partition: int) -> tuple[Timeline, int]:
     """The timeline and the offset of the event behind a position. Timelines whose events were deleted are skipped."""
-    timeline = timeline_of(event_type, position.timeline)
+    timeline = timeline_with_order(event_type, position.timeline)
     if timeline is None:
         raise CursorError(CursorErrorKind.UNAVAILABLE, event_type=event_type.name)
     offset = position.offset + 1
     while _is_behind_last_event(timeline, partition, offset):
-        following = timeline_of(event_type, timeline.order + 1)
+        following = timeline_with_order(event_type, timeline.order + 1)
         assert following is not None, "the newest timeline is open"
         timeline, offset = following, 0
     return timeline, offset
 
 
 def _is_behind_last_event(timeline: Timeline, partition: int, offset: int) -> bool:
-    end = end_of(timeline, partition)
+    end = closed_timeline_end(timeline, partition)
     return end is not None and (timeline.deleted or offset > end)
 
 
@@ -289,7 +289,7 @@ def _clamped_to_loss(event_type: EventType, partition: str, position: Position) 
 
 def _events_of_closed_timeline(event_type: EventType, order: int, partition: str) -> int:
     """The number of events that a closed timeline ever had in the partition."""
-    timeline = timeline_of(event_type, order)
+    timeline = timeline_with_order(event_type, order)
     if timeline is None or timeline.latest_positions is None:
         raise Invalid(TIMELINE_NOT_FOUND_MESSAGE)
     number = partition_number(event_type, partition)

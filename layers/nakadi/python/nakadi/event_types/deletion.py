@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from nakadi.auth.permissions import Features, Permissions, denied
 from nakadi.common.metrics import Metrics
-from nakadi.common.work import ChoreStopped, attempted
+from nakadi.common.work import ChoreStopped, run_and_log_failure
 from nakadi.event_types.repository import CLEANUP_NOTES_KIND, SCHEMAS_KIND, EventTypes, cleanup_note
 from nakadi.event_types.timelines import Timelines
 from nakadi.model.authorization import Feature, Operation, Subject
@@ -90,7 +90,7 @@ class DeletedEventTypes(Struct, frozen=True):
 
     def clear_all(self) -> None:
         for note in self.registry.list(CLEANUP_NOTES_KIND):
-            attempted("removal of leftovers", f"the event type {note.key}", partial(self.clear, note.key))
+            run_and_log_failure("removal of leftovers", f"the event type {note.key}", partial(self.clear, note.key))
 
     def clear(self, event_type_id: str) -> None:
         """Remove what one event type has left behind. Can be repeated: the note about it is removed last."""
@@ -110,7 +110,7 @@ class EventTypeDeletion(Struct, frozen=True, kw_only=True):
     event_types: EventTypes
     permissions: Permissions
     features: Features
-    leftovers: DeletedEventTypes
+    deleted_event_types: DeletedEventTypes
     dependents: Dependents
 
     def delete(self, name: str, subject: Subject) -> None:
@@ -140,7 +140,7 @@ class EventTypeDeletion(Struct, frozen=True, kw_only=True):
         """Remove events and schema versions. What fails is left to housekeeping, since the event type is deleted."""
         self.dependents.clean_up()
         try:
-            self.leftovers.clear(event_type.id)
+            self.deleted_event_types.clear(event_type.id)
         except Fault:
             log.warning(
                 "Removal of events of deleted event type %s failed, housekeeping will retry",
@@ -163,7 +163,7 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
 
     event_types: EventTypes
     timelines: Timelines
-    leftovers: DeletedEventTypes
+    deleted_event_types: DeletedEventTypes
     logs: EventLogs
     clock: Clock
     more: Mapping[str, Callable[[], None]] = field(default_factory=dict)
@@ -173,7 +173,11 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
 
     def run(self) -> None:
         """Run each task once. A failure is logged and counted, and the task is tried again in the next round."""
-        tasks = {"deleted event types": self.leftovers.clear_all, **self.more, "event types": self._run_for_all}
+        tasks = {
+            "deleted event types": self.deleted_event_types.clear_all,
+            **self.more,
+            "event types": self._run_for_all,
+        }
         began = self.clock.monotonic()
         with suppress(ChoreStopped):
             for name, step in tasks.items():
@@ -233,7 +237,7 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
     def _attempt(self, operation: str, thing: str, step: Callable[[], None]) -> None:
         if self._ending.is_set():
             raise ChoreStopped
-        attempted(operation, thing, step)
+        run_and_log_failure(operation, thing, step)
 
     def _exists(self, event_type: EventType) -> bool:
         current = self.event_types.find(event_type.name)
@@ -256,7 +260,7 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
         marked = tuple(replace(each, deleted=True) if each in expired else each for each in event_type.timelines)
         note = cleanup_note(expired[-1].id, expired)
         self.event_types.replace(event_type, replace(event_type, timelines=marked), note)
-        self.leftovers.clear(note.key)
+        self.deleted_event_types.clear(note.key)
 
 
 def expired_timelines(event_type: EventType, now: datetime) -> tuple[Timeline, ...]:

@@ -72,14 +72,14 @@ def event_type_body(event_type: EventType) -> DocumentBody:
     }
 
 
-def event_type_of(document: Document) -> EventType:
+def event_type_from_document(document: Document) -> EventType:
     body = document.body
     return EventType(
         id=body["id"],
         name=document.key,
         owning_application=body["owning_application"],
         category=Category(body["category"]),
-        schema=schema_of(body["schema"]),
+        schema=schema_from_body(body["schema"]),
         enrichment_strategies=tuple(EnrichmentStrategy(each) for each in body["enrichment_strategies"]),
         partition_strategy=PartitionStrategy(body["partition_strategy"]),
         partition_key_fields=tuple(body["partition_key_fields"]),
@@ -89,15 +89,15 @@ def event_type_of(document: Document) -> EventType:
         compatibility_mode=CompatibilityMode(body["compatibility_mode"]),
         default_statistic=_converted_unless_none(body["default_statistic"], lambda statistic: Statistics(**statistic)),
         retention_time=body["retention_time"],
-        authorization=_converted_unless_none(body["authorization"], authorization_of),
+        authorization=_converted_unless_none(body["authorization"], authorization_from_body),
         audience=_converted_unless_none(body["audience"], Audience),
         event_owner_selector=_converted_unless_none(body["event_owner_selector"], _owner_selector_of),
         annotations=body["annotations"],
         labels=body["labels"],
         created_at=datetime.fromisoformat(body["created_at"]),
         updated_at=datetime.fromisoformat(body["updated_at"]),
-        timelines=tuple(timeline_of(each) for each in body["timelines"]),
-        switching_to=_converted_unless_none(body["switching_to"], timeline_of),
+        timelines=tuple(timeline_from_body(each) for each in body["timelines"]),
+        switching_to=_converted_unless_none(body["switching_to"], timeline_from_body),
         revision=document.revision,
     )
 
@@ -111,7 +111,7 @@ def schema_body(schema: Schema) -> DocumentBody:
     }
 
 
-def schema_of(body: DocumentBody) -> Schema:
+def schema_from_body(body: DocumentBody) -> Schema:
     return Schema(
         type=SchemaType(body["type"]),
         text=body["text"],
@@ -128,7 +128,7 @@ def authorization_body(authorization: Authorization) -> DocumentBody:
     }
 
 
-def authorization_of(body: DocumentBody) -> Authorization:
+def authorization_from_body(body: DocumentBody) -> Authorization:
     return Authorization(
         admins=_attributes_of(body["admins"]),
         readers=_attributes_of(body["readers"]),
@@ -154,7 +154,7 @@ def timeline_body(timeline: Timeline) -> DocumentBody:
     }
 
 
-def timeline_of(body: DocumentBody) -> Timeline:
+def timeline_from_body(body: DocumentBody) -> Timeline:
     positions = body["latest_positions"]
     return Timeline(
         id=body["id"],
@@ -213,7 +213,7 @@ def measured_statistics_body(measured: MeasuredStatistics) -> Mapping[str, Any]:
     }
 
 
-def measured_statistics_of(body: Mapping[str, Any]) -> MeasuredStatistics:
+def measured_statistics_from_body(body: Mapping[str, Any]) -> MeasuredStatistics:
     return MeasuredStatistics(
         statistic=Statistics(**body["statistic"]),
         recommended_partitions=body["recommended_partitions"],
@@ -257,7 +257,7 @@ def table_state_body(state: TableState) -> Mapping[str, Any]:
     }
 
 
-def table_state_of(body: Mapping[str, Any]) -> TableState:
+def table_state_from_body(body: Mapping[str, Any]) -> TableState:
     places = ((name.rpartition("/"), offset) for name, offset in body["next"].items())
     return TableState(
         table=body["table"],
@@ -374,12 +374,12 @@ def _owner_violations(selector: OwnerSelectorDraft | None) -> Iterator[Violation
 # Annotations and labels, on event types and subscriptions alike -------------------------------------------------------
 
 
-MAX_PREFIX = 253
-MAX_KEY_NAME = 63
-MAX_ANNOTATION = 1000
-MAX_LABEL = 63
+MAX_KEY_PREFIX_LENGTH = 253
+MAX_KEY_NAME_LENGTH = 63
+MAX_ANNOTATION_LENGTH = 1000
+MAX_LABEL_LENGTH = 63
 # Keys are cut to this length in messages. It is more than a key may have, so that one that is too long is still known.
-MOST_KEY_CHARACTERS_SHOWN = 500
+MAX_KEY_CHARACTERS_SHOWN = 500
 
 _HOST_NAME_PART = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _KEY_NAME = "[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
@@ -394,10 +394,13 @@ _KEY_RULES = tuple(
             "Key name should be an optional lowercase domain name with path",
         ),
         (
-            rf"([-.a-z0-9]{{0,{MAX_PREFIX}}}/)?[^/]*",
-            f"Key prefix cannot be more than {MAX_PREFIX} characters.",
+            rf"([-.a-z0-9]{{0,{MAX_KEY_PREFIX_LENGTH}}}/)?[^/]*",
+            f"Key prefix cannot be more than {MAX_KEY_PREFIX_LENGTH} characters.",
         ),
-        (rf"([-.a-z0-9]+/)?[^/]{{0,{MAX_KEY_NAME}}}", f"Key name cannot be more than {MAX_KEY_NAME} characters."),
+        (
+            rf"([-.a-z0-9]+/)?[^/]{{0,{MAX_KEY_NAME_LENGTH}}}",
+            f"Key name cannot be more than {MAX_KEY_NAME_LENGTH} characters.",
+        ),
         (f"([^/]+/)?{_KEY_NAME}", "Key name should start and end with a letter or a digit"),
     )
 )
@@ -406,17 +409,17 @@ _KEY_RULES = tuple(
 def annotation_violations(annotations: Mapping[str, str | None]) -> Iterator[Violation]:
     yield from size_violations("annotations", annotations, MAX_ENTRIES)
     for key, value in islice(annotations.items(), MAX_ENTRIES):
-        path = f"annotations[{key[:MOST_KEY_CHARACTERS_SHOWN]}]"
-        yield from _key_violations(path, key[:MOST_KEY_CHARACTERS_SHOWN])
-        yield from size_violations(path, value, MAX_ANNOTATION)
+        path = f"annotations[{key[:MAX_KEY_CHARACTERS_SHOWN]}]"
+        yield from _key_violations(path, key[:MAX_KEY_CHARACTERS_SHOWN])
+        yield from size_violations(path, value, MAX_ANNOTATION_LENGTH)
 
 
 def label_violations(labels: Mapping[str, str | None]) -> Iterator[Violation]:
     yield from size_violations("labels", labels, MAX_ENTRIES)
     for key, value in islice(labels.items(), MAX_ENTRIES):
-        path = f"labels[{key[:MOST_KEY_CHARACTERS_SHOWN]}]"
-        yield from _key_violations(path, key[:MOST_KEY_CHARACTERS_SHOWN])
-        yield from size_violations(path, value, MAX_LABEL)
+        path = f"labels[{key[:MAX_KEY_CHARACTERS_SHOWN]}]"
+        yield from _key_violations(path, key[:MAX_KEY_CHARACTERS_SHOWN])
+        yield from size_violations(path, value, MAX_LABEL_LENGTH)
         if value and not _LABEL_VALUE.fullmatch(value):
             yield Violation(path, "Should contain only allowed symbols")
 

@@ -21,11 +21,11 @@ from nakadi.event_types.documents import (
     MeasuredStatistics,
     TableState,
     event_type_body,
-    event_type_of,
-    measured_statistics_of,
+    event_type_from_document,
+    measured_statistics_from_body,
     schema_body,
-    schema_of,
-    table_state_of,
+    schema_from_body,
+    table_state_from_body,
 )
 from nakadi.model.event_type import EventType, Schema, Timeline
 from nakadi.model.outcomes import Conflict, NotFound, TryLater
@@ -68,7 +68,7 @@ class EventTypes:
     def find(self, name: str) -> EventType | None:
         refuse_if_quick()
         document = self._registry.get(EVENT_TYPES_KIND, name)
-        return None if document is None else event_type_of(document)
+        return None if document is None else event_type_from_document(document)
 
     def get(self, name: str) -> EventType:
         event_type = self.find(name)
@@ -79,7 +79,7 @@ class EventTypes:
     def all(self, *, after: str = "", page_size: int = PAGE_SIZE) -> Iterator[EventType]:
         """All event types whose names are greater than `after`, in the order of their names, read so many at a time."""
         while page := self._registry.list(EVENT_TYPES_KIND, after=after, limit=page_size):
-            yield from map(event_type_of, page)
+            yield from map(event_type_from_document, page)
             after = page[-1].key
 
     def uses_storage(self, storage_id: str) -> bool:
@@ -95,17 +95,17 @@ class EventTypes:
         """All versions of its schema, newest first."""
         refuse_if_quick()
         documents = self._registry.list(SCHEMAS_KIND, prefix=f"{event_type.id}/")
-        return [schema_of(document.body) for document in reversed(documents)]
+        return [schema_from_body(document.body) for document in reversed(documents)]
 
     def measured_statistics(self, event_type: EventType) -> MeasuredStatistics | None:
         """The latest measured statistics of its traffic; None if there are none."""
         document = self._registry.get(MEASURED, event_type.id)
-        return None if document is None else measured_statistics_of(document.body)
+        return None if document is None else measured_statistics_from_body(document.body)
 
     def table_state(self, event_type: EventType) -> TableState | None:
         """What the last job that changed its table left there; None if there is none."""
         document = self._registry.get(TABLES_KIND, event_type.id)
-        return None if document is None else table_state_of(document.body)
+        return None if document is None else table_state_from_body(document.body)
 
     # Writing
 

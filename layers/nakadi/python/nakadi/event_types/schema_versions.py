@@ -32,12 +32,12 @@ AVRO_REFUSED_MESSAGE = "Schemas of type avro_schema are not supported by this br
 
 
 # In characters. It takes up to a second to compile a longer one.
-LONGEST_SCHEMA_WITHOUT_TURN = 20_000
+MAX_SCHEMA_LENGTH_WITHOUT_TURN = 20_000
 
 
 def schema_turn(schema: SchemaDraft, turns: Turns) -> AbstractContextManager[None]:
     """A turn to check this schema, if the check may take long; other long checks wait meanwhile."""
-    return turns.turn(client_never_gone) if len(schema.text or "") > LONGEST_SCHEMA_WITHOUT_TURN else nullcontext()
+    return turns.turn(client_never_gone) if len(schema.text or "") > MAX_SCHEMA_LENGTH_WITHOUT_TURN else nullcontext()
 
 
 def check_schema(schema: SchemaDraft, wanted: EventType | EventTypeDraft) -> str:

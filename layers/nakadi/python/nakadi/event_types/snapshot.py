@@ -14,14 +14,14 @@ from nakadi.event_types.cursors import (
     NumberedOffset,
     canonical_position,
     clamped_to_loss,
-    end_of,
+    closed_timeline_end,
     fits_64_bits,
     next_event,
     offset_digits,
     parse_offset,
     partition_number,
-    timeline_of,
-    timelines_with,
+    timeline_with_order,
+    timelines_with_partition,
 )
 from nakadi.model.event_type import Cursor, EventType, Position, Timeline
 from nakadi.model.events import OffsetBounds
@@ -107,7 +107,7 @@ class PartitionSnapshot(Struct):
         return {str(number): Position(timeline.order, each.newest) for number, each in bounds.items()}
 
     def _oldest(self, partition: int) -> Position:
-        timeline = timelines_with(self._event_type, partition)[0]
+        timeline = timelines_with_partition(self._event_type, partition)[0]
         return Position(timeline.order, self._bounds_of(timeline)[partition].oldest)
 
     def _before_oldest(self, partition: int) -> Position:
@@ -116,12 +116,12 @@ class PartitionSnapshot(Struct):
 
     def _newest_event(self, partition: int) -> Position:
         """The newest event, whichever timeline it is in: the newest timelines may be empty."""
-        timelines = timelines_with(self._event_type, partition)
+        timelines = timelines_with_partition(self._event_type, partition)
         ends = [Position(each.order, self._next_offset_of(each, partition)) for each in timelines]
         return next((end for end in reversed(ends) if end.offset >= 0), ends[0])
 
     def _next_offset_of(self, timeline: Timeline, partition: int) -> int:
-        end = end_of(timeline, partition)
+        end = closed_timeline_end(timeline, partition)
         return self._bounds_of(timeline)[partition].newest if end is None else end
 
     # Cursors
@@ -180,18 +180,18 @@ class PartitionSnapshot(Struct):
         position = Position(offset.order, offset.offset)
         if offset.order == timelines[-1].order:  # as in nearly all cursors
             return position
-        if timeline_of(self._event_type, offset.order) is None:
+        if timeline_with_order(self._event_type, offset.order) is None:
             # Clients know this error without the partition and the offset.
             raise CursorError(CursorErrorKind.UNAVAILABLE, event_type=self._event_type.name)
         number = partition_number(self._event_type, cursor.partition)
         return position if number is None else canonical_position(self._event_type, position, number)
 
     def _position_before_time(self, time: datetime, partition: int) -> Position:
-        for timeline in timelines_with(self._event_type, partition):
+        for timeline in timelines_with_partition(self._event_type, partition):
             with log_errors_as_unavailable():
                 log = self._logs.for_storage(timeline.storage_id)
                 position = Position(timeline.order, log.offset_at(timeline.topic, partition, time) - 1)
-            end = end_of(timeline, partition)
+            end = closed_timeline_end(timeline, partition)
             if end is None or position.offset < end:
                 return position
         raise AssertionError("the newest timeline is open")
@@ -199,7 +199,7 @@ class PartitionSnapshot(Struct):
     # Errors
 
     def _stored_timeline(self, partition: str, position: Position, sent: str) -> Timeline:
-        timeline = timeline_of(self._event_type, position.timeline)
+        timeline = timeline_with_order(self._event_type, position.timeline)
         if timeline is None or timeline.deleted:
             raise self._unavailable_error(partition, position, sent)
         return timeline

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from msgspec import Struct, field
 
-from nakadi.event_types.documents import TABLES_KIND, TableState, table_state_of
+from nakadi.event_types.documents import TABLES_KIND, TableState, table_state_from_body
 from nakadi.event_types.repository import EventTypes
 from nakadi.model.event_type import CleanupPolicy, EventType
 from nakadi.model.events import TopicPartition
@@ -28,17 +28,17 @@ from nakadi.ports.registry import ABSENT_REVISION, ChangedMeanwhile, PutDocument
 # How tables are partitioned and sorted --------------------------------------------------------------------------------
 
 
-PARTITION_BY = "nakadi.io/table-partition-by"
-SORT_BY = "nakadi.io/table-sort-by"
+PARTITION_BY_ANNOTATION = "nakadi.io/table-partition-by"
+SORT_BY_ANNOTATION = "nakadi.io/table-sort-by"
 
 TIME_UNITS = ("year", "month", "day", "hour")
 BUCKET, TRUNCATE, IDENTITY = "bucket", "truncate", "identity"
 
-MOST_FIELDS = 8
+MAX_FIELDS = 8
 """Of each kind. Files become small, and queries slow to plan, long before that."""
 
-MOST_BUCKETS = 4096
-LONGEST_PREFIX = 1000
+MAX_BUCKETS = 4096
+MAX_TRUNCATED_WIDTH = 1000
 
 _COLUMN = r"[A-Za-z0-9_]+(?:\.[A-Za-z0-9_]+)*"
 _PARTITION = re.compile(
@@ -79,11 +79,11 @@ class Layout(Struct, frozen=True):
     sort_by: tuple[SortField, ...] | None = None
 
 
-def layout_of(annotations: Mapping[str, str | None]) -> Layout:
+def parse_layout(annotations: Mapping[str, str | None]) -> Layout:
     """Return what annotations say. Raises `BadLayout`."""
     return Layout(
-        _read(annotations, PARTITION_BY, _partition_fields),
-        _read(annotations, SORT_BY, _sort_fields),
+        _read(annotations, PARTITION_BY_ANNOTATION, _partition_fields),
+        _read(annotations, SORT_BY_ANNOTATION, _sort_fields),
     )
 
 
@@ -112,8 +112,8 @@ def _sort_fields(text: str) -> tuple[SortField, ...]:
 
 def _texts(text: str) -> Iterator[str]:
     fields = _COMMA.split(text)
-    if len(fields) > MOST_FIELDS:
-        raise BadLayout(f"it has {len(fields)} fields, and {MOST_FIELDS} are possible")
+    if len(fields) > MAX_FIELDS:
+        raise BadLayout(f"it has {len(fields)} fields, and {MAX_FIELDS} are possible")
     return (each.strip() for each in fields)
 
 
@@ -129,7 +129,7 @@ def _partition_field(text: str) -> PartitionField:
     if not found["sized"]:
         return PartitionField(found["plain"])
     transform, size = found["sized"].lower(), int(found["size"])
-    most = MOST_BUCKETS if transform == BUCKET else LONGEST_PREFIX
+    most = MAX_BUCKETS if transform == BUCKET else MAX_TRUNCATED_WIDTH
     if not 1 <= size <= most:
         raise BadLayout(f"the number in {transform} is from 1 to {most}, and not {size}")
     return PartitionField(found["inner"], transform, size)
@@ -174,7 +174,7 @@ def check_data_lake_annotations(annotations: Mapping[str, str | None], *, mandat
     if period is not None:
         _check_retention_period(period, annotations.get(RETENTION_REASON_ANNOTATION))
     try:
-        layout_of(annotations)
+        parse_layout(annotations)
     except BadLayout as reason:
         raise Invalid(str(reason)) from None
     if mandatory and materialize is None:
@@ -240,7 +240,7 @@ class TableLags(Struct, frozen=True, kw_only=True):
 
     def look(self) -> None:
         """Measure the lag of each table. It costs little where nothing is in the archive that is in no table."""
-        states = {each.key: table_state_of(each.body) for each in self.registry.list(TABLES_KIND)}
+        states = {each.key: table_state_from_body(each.body) for each in self.registry.list(TABLES_KIND)}
         found: dict[str, float] = {}
         known: dict[str, TableState] = {}
         if states or self.always:

@@ -18,7 +18,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nakadi.auth.permissions import Features, Permissions, denied
-from nakadi.common.work import attempted
+from nakadi.common.work import run_and_log_failure
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.storages import Storages
 from nakadi.model.authorization import Operation, Resource, ResourceType, Subject
@@ -211,7 +211,7 @@ class LostEventsRecovery(Struct, kw_only=True):
         """Find the gaps in all storages, and close them."""
         self.found = 0
         for storage in self.storages.all():
-            attempted(
+            run_and_log_failure(
                 "search for lost events", f"storage {storage.id}", partial(self._close_gaps_of_storage, storage.id)
             )
 

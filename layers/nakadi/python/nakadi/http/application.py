@@ -34,7 +34,7 @@ from nakadi.http.message import (
     complete_answer,
     is_about_kpis,
 )
-from nakadi.http.problem import MethodNotAllowed, log_problem, problem_of, token_problem
+from nakadi.http.problem import MethodNotAllowed, log_problem, problem_for_error, token_problem
 from nakadi.model.authorization import UNAUTHENTICATED, Subject
 from nakadi.model.outcomes import (
     MAX_CHARACTERS,
@@ -349,7 +349,7 @@ class Application:
         began, request = time.perf_counter(), replace(request, flow_id=flow_id_of(request))
         token = current_flow_id.set(request.flow_id)
         try:
-            answer = negotiation.adapt_problem_type(request, problem_of(outcome))
+            answer = negotiation.adapt_problem_type(request, problem_for_error(outcome))
             self._refused(answer.status)
             return self._finish_answer(request, answer, began)
         finally:

@@ -30,8 +30,8 @@ from nakadi.http.message import (
     StreamingResponse,
     UnfinishedAnswer,
     complete_answer,
-    connection_of,
-    request_of,
+    connection_in_scope,
+    request_from_scope,
     trim_memory,
 )
 from nakadi.http.problem import RequestTooSlow, log_problem
@@ -176,7 +176,7 @@ class AsgiApplication:
         self, request: Request, lane: Lane, scope: Message, receive: Receive, send: Send
     ) -> Answer | None:
         """The answer; None if the request was refused before it was read to its end, or if its client has gone."""
-        connection = connection_of(scope)
+        connection = connection_in_scope(scope)
         try:
             if not request.may_have_body() or (connection is not None and connection.whole):
                 body = await self._read_body(request, self._limits.max_body, receive)
@@ -208,7 +208,7 @@ class AsgiApplication:
 
     def _new_request(self, scope: AsgiScope, body: bytes = b"") -> Request:
         """A request with a share of the memory, which has to be closed."""
-        return request_of(scope, body, self._memory.share(), lambda: self._is_draining)
+        return request_from_scope(scope, body, self._memory.share(), lambda: self._is_draining)
 
     async def _complete_answer(
         self, lane: Lane, request: Request, connection: ClosableConnection | None, work: Work, *, quick: bool
@@ -302,7 +302,7 @@ class AsgiApplication:
     async def _answer_with_stream(
         self, request: Request, answer: StreamingResponse, scope: Message, receive: Receive, send: Send
     ) -> None:
-        connection = connection_of(scope)
+        connection = connection_in_scope(scope)
         if connection is not None and connection.half_closed:
             # It may be gone altogether, without any sign of it: closing looks the same as closing one half.
             connection.abort()

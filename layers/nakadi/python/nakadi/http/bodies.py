@@ -58,48 +58,48 @@ def json_document(text: bytes) -> Any:
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        return _with_tail(text, error)
+        return _decode_first_document(text, error)
 
 
 def object_body(request: Request) -> Members:
-    return Members.of(json_body(request))
+    return Members.from_value(json_body(request))
 
 
 def list_body(request: Request) -> list[Any]:
     body = json_body(request)
     if not isinstance(body, list):
-        raise cannot_read(body, "a list")
+        raise unreadable_value_error(body, "a list")
     return body
 
 
-def _with_tail(body: bytes, first_error: Exception) -> Any:
+def _decode_first_document(body: bytes, first_error: Exception) -> Any:
     """The first document of the body: what follows it is passed over."""
     try:
         text = body.decode().lstrip(" \t\r\n")
-        value, _ = json.JSONDecoder(parse_constant=_no_constant).raw_decode(text)
+        value, _ = json.JSONDecoder(parse_constant=_refuse_constant).raw_decode(text)
         orjson.dumps(value)  # half a surrogate pair could not be written down again
     except (ValueError, TypeError, RecursionError):
         raise Malformed(f"JSON parse error: {first_error}") from first_error
     return value
 
 
-def _no_constant(name: str) -> None:
+def _refuse_constant(name: str) -> None:
     raise ValueError(name)
 
 
-def cannot_read(value: Any, wanted: str, at: str = "") -> Malformed:
-    return Malformed(f"JSON parse error: Cannot read {wanted} from {_kind(value)}{_place(at)}")
+def unreadable_value_error(value: Any, wanted: str, at: str = "") -> Malformed:
+    return Malformed(f"JSON parse error: Cannot read {wanted} from {_json_type_name(value)}{_at_field(at)}")
 
 
-def illegal_word(value: str, words: type[Word], at: str = "") -> Malformed:
-    return Malformed(f"Illegal enum value: '{value}'. Possible values: [{', '.join(words)}]{_place(at)}")
+def unknown_enum_value_error(value: str, words: type[Word], at: str = "") -> Malformed:
+    return Malformed(f"Illegal enum value: '{value}'. Possible values: [{', '.join(words)}]{_at_field(at)}")
 
 
-def _place(at: str) -> str:
+def _at_field(at: str) -> str:
     return f" (at {at})" if at else ""
 
 
-def _kind(value: Any) -> str:
+def _json_type_name(value: Any) -> str:
     return {dict: "an object", list: "a list", type(None): "null"}.get(type(value), "a value")
 
 
@@ -114,9 +114,9 @@ class Members:
         self._at = at
 
     @classmethod
-    def of(cls, value: Any, at: str = "") -> Members:
+    def from_value(cls, value: Any, at: str = "") -> Members:
         if not isinstance(value, dict):
-            raise cannot_read(value, "an object", at)
+            raise unreadable_value_error(value, "an object", at)
         return cls(value, at)
 
     def __contains__(self, name: str) -> bool:
@@ -136,41 +136,41 @@ class Members:
         """A number without its fraction, of so many bits at most; a text of digits is one too."""
         return _as_integer(self._raw.get(name), bits, self.at(name))
 
-    def flag(self, name: str) -> bool | None:
+    def boolean(self, name: str) -> bool | None:
         """A truth value; as a number, 0 is false and every other one true."""
         value = self._raw.get(name)
         if isinstance(value, str) and value.lower() in ("true", "false"):
             return value.lower() == "true"
         if value is None or isinstance(value, int):
             return None if value is None else bool(value)
-        raise cannot_read(value, "true or false", self.at(name))
+        raise unreadable_value_error(value, "true or false", self.at(name))
 
-    def word(self, name: str, words: type[Word]) -> Word | None:
+    def enum_value(self, name: str, words: type[Word]) -> Word | None:
         """A value of an enumeration, in any letter case."""
         return _as_word(self._raw.get(name), words, self.at(name))
 
-    def exact_word(self, name: str, words: type[Word]) -> Word | None:
+    def exact_enum_value(self, name: str, words: type[Word]) -> Word | None:
         """A value of an enumeration, to the letter."""
         value = self.text(name)
         if value is None or value in set(words):
             return None if value is None else words(value)
-        raise illegal_word(value, words, self.at(name))
+        raise unknown_enum_value_error(value, words, self.at(name))
 
-    def words(self, name: str, words: type[Word]) -> tuple[Word | None, ...] | None:
-        return self._each(name, lambda value, at: _as_word(value, words, at))
+    def enum_values(self, name: str, words: type[Word]) -> tuple[Word | None, ...] | None:
+        return self._read_items(name, lambda value, at: _as_word(value, words, at))
 
     def texts(self, name: str) -> tuple[str | None, ...] | None:
-        return self._each(name, _as_text)
+        return self._read_items(name, _as_text)
 
     def integers(self, name: str) -> tuple[int | None, ...] | None:
-        return self._each(name, lambda value, at: _as_integer(value, 64, at))
+        return self._read_items(name, lambda value, at: _as_integer(value, 64, at))
 
     def object(self, name: str) -> Members | None:
         value = self._raw.get(name)
-        return None if value is None else Members.of(value, self.at(name))
+        return None if value is None else Members.from_value(value, self.at(name))
 
     def objects(self, name: str) -> tuple[Members, ...] | None:
-        return self._each(name, Members.of)
+        return self._read_items(name, Members.from_value)
 
     def mapping(self, name: str) -> dict[str, str | None] | None:
         """An object all of whose values are texts or null."""
@@ -178,16 +178,16 @@ class Members:
         if value is None:
             return None
         if not isinstance(value, dict):
-            raise cannot_read(value, "an object", self.at(name))
+            raise unreadable_value_error(value, "an object", self.at(name))
         return {key: _as_text(each, f"{self.at(name)}.{key}") for key, each in value.items()}
 
-    def _each(self, name: str, read: Callable[[Any, str], Item]) -> tuple[Item, ...] | None:
+    def _read_items(self, name: str, read: Callable[[Any, str], Item]) -> tuple[Item, ...] | None:
         """The items of a list, read one by one."""
         value = self._raw.get(name)
         if value is None:
             return None
         if not isinstance(value, list):
-            raise cannot_read(value, "a list", self.at(name))
+            raise unreadable_value_error(value, "a list", self.at(name))
         return tuple(read(each, f"{self.at(name)}[{index}]") for index, each in enumerate(value))
 
 
@@ -198,21 +198,21 @@ def _as_text(value: Any, at: str) -> str | None:
         return "true" if value else "false"
     if isinstance(value, int | float):
         return str(value)
-    raise cannot_read(value, "a text", at)
+    raise unreadable_value_error(value, "a text", at)
 
 
 def _as_integer(value: Any, bits: int, at: str) -> int | None:
     if value is None or value == "":
         return None
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise cannot_read(value, "a number", at)
+        raise unreadable_value_error(value, "a number", at)
     if isinstance(value, float) and not isfinite(value):  # 1e999, read by the parser that passes over what follows
-        raise cannot_read(value, "a number", at)
+        raise unreadable_value_error(value, "a number", at)
     number = parse_integer(value.strip()) if isinstance(value, str) else int(value)
     if number is None:
-        raise cannot_read(value, "a number", at)
+        raise unreadable_value_error(value, "a number", at)
     if not fits_bits(number, bits):
-        raise Malformed(f"JSON parse error: {number} does not fit {bits} bits{_place(at)}")
+        raise Malformed(f"JSON parse error: {number} does not fit {bits} bits{_at_field(at)}")
     return number
 
 
@@ -223,7 +223,7 @@ def _as_word(value: Any, words: type[Word], at: str) -> Word | None:
     try:
         return words(text.lower())
     except ValueError:
-        raise illegal_word(text, words, at) from None
+        raise unknown_enum_value_error(text, words, at) from None
 
 
 # Drafts ---------------------------------------------------------------------------------------------------------------
@@ -268,7 +268,7 @@ def _attributes(body: Members, name: str) -> tuple[AttributeDraft, ...] | None:
     return tuple(AttributeDraft(each.text("data_type"), each.text("value")) for each in members)
 
 
-STATISTICS = ("messages_per_minute", "message_size", "read_parallelism", "write_parallelism")
+STATISTICS_FIELDS = ("messages_per_minute", "message_size", "read_parallelism", "write_parallelism")
 
 
 def event_type_draft(body: Members) -> EventTypeDraft:
@@ -278,7 +278,7 @@ def event_type_draft(body: Members) -> EventTypeDraft:
     return EventTypeDraft(
         name=body.text("name"),
         owning_application=body.text("owning_application"),
-        category=body.word("category", Category),
+        category=body.enum_value("category", Category),
         schema=None if schema is None else schema_draft(schema),
         partition_key_fields=body.texts("partition_key_fields") or (),
         ordering_key_fields=_field_paths(body, "ordering_key_fields"),
@@ -286,11 +286,11 @@ def event_type_draft(body: Members) -> EventTypeDraft:
         default_statistic=None if statistic is None else _statistics_draft(statistic),
         retention_time=None if options is None else options.integer("retention_time"),
         authorization=None if authorization is None else authorization_draft(authorization),
-        audience=body.exact_word("audience", Audience),
+        audience=body.exact_enum_value("audience", Audience),
         event_owner_selector=None if selector is None else _owner_selector_draft(selector),
         annotations=body.mapping("annotations"),
         labels=body.mapping("labels"),
-        **_with_defaults(body),
+        **_defaultable_fields(body),
     )
 
 
@@ -299,13 +299,13 @@ def _field_paths(body: Members, name: str) -> tuple[str, ...]:
     return tuple(each or "" for each in body.texts(name) or ())
 
 
-def _with_defaults(body: Members) -> dict[str, Any]:
+def _defaultable_fields(body: Members) -> dict[str, Any]:
     """The fields that have a default of their own when they are left out, and are null when they are null."""
     readers: Mapping[str, Callable[[str], Any]] = {
-        "enrichment_strategies": lambda name: body.words(name, EnrichmentStrategy),
+        "enrichment_strategies": lambda name: body.enum_values(name, EnrichmentStrategy),
         "partition_strategy": body.text,
-        "cleanup_policy": lambda name: body.word(name, CleanupPolicy),
-        "compatibility_mode": lambda name: body.word(name, CompatibilityMode),
+        "cleanup_policy": lambda name: body.enum_value(name, CleanupPolicy),
+        "compatibility_mode": lambda name: body.enum_value(name, CompatibilityMode),
     }
     return {name: read(name) for name, read in readers.items() if name in body}
 
@@ -321,17 +321,17 @@ def _schema_type(body: Members) -> SchemaType | None:
         return None
     word = text.lower().replace("-", "_")
     if word not in set(SchemaType):
-        raise illegal_word(text, SchemaType, body.at("type"))
+        raise unknown_enum_value_error(text, SchemaType, body.at("type"))
     return SchemaType(word)
 
 
 def _statistics_draft(body: Members) -> StatisticsDraft:
-    return StatisticsDraft(**{name: body.integer(name, bits=32) for name in STATISTICS})
+    return StatisticsDraft(**{name: body.integer(name, bits=32) for name in STATISTICS_FIELDS})
 
 
 def _owner_selector_draft(body: Members) -> OwnerSelectorDraft:
     return OwnerSelectorDraft(
-        type=body.word("type", OwnerSelectorType),
+        type=body.enum_value("type", OwnerSelectorType),
         name=body.text("name"),
         value=body.text("value"),
     )
@@ -343,7 +343,7 @@ def subscription_draft(body: Members) -> SubscriptionDraft:
     if "consumer_group" in body:
         given["consumer_group"] = body.text("consumer_group")
     if "read_from" in body:
-        given["read_from"] = body.word("read_from", ReadFrom)
+        given["read_from"] = body.enum_value("read_from", ReadFrom)
     return SubscriptionDraft(
         owning_application=body.text("owning_application"),
         event_types=_event_type_names(body),
@@ -361,10 +361,10 @@ def _event_type_names(body: Members) -> tuple[str, ...] | None:
         return None
     names = body.texts("event_types")
     if names is None:
-        raise cannot_read(None, "a list", body.at("event_types"))
+        raise unreadable_value_error(None, "a list", body.at("event_types"))
     known = {name for name in names if name is not None}
     if None in names:
-        raise cannot_read(None, "a text", body.at("event_types"))
+        raise unreadable_value_error(None, "a text", body.at("event_types"))
     return tuple(sorted(known))
 
 

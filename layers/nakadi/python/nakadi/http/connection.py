@@ -28,7 +28,7 @@ MAX_HEAD_BYTES = 256 * 1024
 # Each header costs memory beyond its bytes.
 MAX_HEADERS = 1000
 # For the head of a request, once its first byte or the connection is there.
-HEAD_SECONDS = 20.0
+HEAD_TIMEOUT_SECONDS = 20.0
 # Behind a stream, a client that has nothing more to ask may be waiting for the connection to close.
 CLOSE_AFTER_STREAM_SECONDS = 1.5
 # A client that is still sending would lose the refusal if the connection were closed under it.
@@ -417,7 +417,7 @@ class Connection(asyncio.Protocol):
         """Bound the time for a head, from its first byte or from when the connection was there."""
         if not self._is_head_awaited:
             self._is_head_awaited = True
-            self._close_in(HEAD_SECONDS)
+            self._close_in(HEAD_TIMEOUT_SECONDS)
 
     def _close_in(self, seconds: float) -> None:
         self._deadline = deadline = self._loop.time() + seconds

@@ -55,11 +55,11 @@ CONTENT_TYPES = {
     ".svg": "image/svg+xml",
     ".txt": "text/plain; charset=utf-8",
 }
-SERVED = frozenset({".css", ".html", ".js", ".svg"})
+SERVED_SUFFIXES = frozenset({".css", ".html", ".js", ".svg"})
 
 # The names of assets have a hash of their content in them, so that they never change.
-CACHE_FOREVER = {"cache-control": "public, max-age=31536000, immutable"}
-REVALIDATE_EACH_TIME = {"cache-control": "no-cache"}
+CACHE_FOREVER_HEADERS = {"cache-control": "public, max-age=31536000, immutable"}
+REVALIDATE_HEADERS = {"cache-control": "no-cache"}
 
 # It goes into a header, so that only what can be a URL is taken.
 CONSOLE_URL_PATTERN = re.compile(r"https?://[A-Za-z0-9.:\[\]-]+(/[A-Za-z0-9._~/%-]*)?")
@@ -118,19 +118,19 @@ class ConsoleFiles:
         path = request.target.partition("?")[0].removeprefix(CONSOLE_PREFIX)
         if not path:
             # The page names its assets relative to a folder, so that it works behind any prefix of a proxy.
-            return Response(308, {**self._headers, **REVALIDATE_EACH_TIME, "location": "console/"})
+            return Response(308, {**self._headers, **REVALIDATE_HEADERS, "location": "console/"})
         if path in ("/", "/index.html"):
-            page = self._file_response("index.html", request, REVALIDATE_EACH_TIME)
+            page = self._file_response("index.html", request, REVALIDATE_HEADERS)
             return page or self._text_response(404, ".html", NOT_BUILT_PAGE)
         if path == "/config.json":
             return self._text_response(200, ".json", json.dumps({"sign_in": self._sign_in or None}))
         asset = ASSET_PATTERN.fullmatch(path)
-        file = self._file_response(f"assets/{asset[1]}", request, CACHE_FOREVER) if asset else None
+        file = self._file_response(f"assets/{asset[1]}", request, CACHE_FOREVER_HEADERS) if asset else None
         return file or self._text_response(404, ".txt", "There is no such file in the console.\n")
 
     def _file_response(self, name: str, request: Request, caching: dict[str, str]) -> Response | None:
         """A file of the folder; None if there is none, or none of a kind that the console has."""
-        if self._folder is None or Path(name).suffix not in SERVED:
+        if self._folder is None or Path(name).suffix not in SERVED_SUFFIXES:
             return None
         path = self._folder / name
         try:
@@ -148,7 +148,7 @@ class ConsoleFiles:
         return Response(200, headers, content)
 
     def _text_response(self, status: int, kind: str, text: str, headers: Mapping[str, str] | None = None) -> Response:
-        own = {**self._headers, **REVALIDATE_EACH_TIME, "content-type": CONTENT_TYPES[kind], **(headers or {})}
+        own = {**self._headers, **REVALIDATE_HEADERS, "content-type": CONTENT_TYPES[kind], **(headers or {})}
         return Response(status, own, text.encode())
 
 

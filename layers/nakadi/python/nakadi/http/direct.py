@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 from nakadi.common.work import NeedsThread, run_quickly
 from nakadi.http import negotiation
 from nakadi.http.application import AdmittedRequest, Lane
-from nakadi.http.message import Answer, AsgiScope, Request, Response, UnfinishedAnswer, connection_of
+from nakadi.http.message import Answer, AsgiScope, Request, Response, UnfinishedAnswer, connection_in_scope
 from nakadi.http.problem import log_problem
 from nakadi.model.outcomes import Outcome, TooLarge, TryLater
 
@@ -29,7 +29,7 @@ MAX_QUICK_BODY_BYTES = 128 * 1024
 # Packing more than this at once would hold up all other requests on the event loop.
 THREAD_PACKING_BYTES = 32 * 1024
 # How long a round of the event loop goes on with requests that wait for it.
-LOOP_WORK_SECONDS = 0.004
+MAX_LOOP_WORK_SECONDS = 0.004
 
 T = TypeVar("T")
 SendResponse = Callable[[Response], None]
@@ -111,7 +111,7 @@ class LoopWorkQueue:
             self._loop.call_soon(self._run_for_a_moment)
 
     def _run_for_a_moment(self) -> None:
-        end = time.perf_counter() + LOOP_WORK_SECONDS
+        end = time.perf_counter() + MAX_LOOP_WORK_SECONDS
         while self._waiting:
             work = self._waiting.popleft()
             try:
@@ -153,7 +153,7 @@ class DirectAnswers:
         self, scope: AsgiScope, body: bytes, respond: SendResponse, otherwise: Callable[[], None]
     ) -> None:
         request = self._new_request(scope, body)
-        connection = connection_of(scope)
+        connection = connection_in_scope(scope)
         if "content-encoding" in request.headers or (connection is not None and connection.lost):
             otherwise()
             return

@@ -186,7 +186,7 @@ def fits_bits(number: int, bits: int) -> bool:
     return -(1 << (bits - 1)) <= number < 1 << (bits - 1)
 
 
-def headers_of(pairs: Iterable[tuple[str, str]]) -> Mapping[str, str]:
+def joined_headers(pairs: Iterable[tuple[str, str]]) -> Mapping[str, str]:
     """Headers as requests have them: names in lower case, values of one name joined by commas."""
     return {
         name: ", ".join(values) for name, values in group_values((name.lower(), value) for name, value in pairs).items()
@@ -306,7 +306,7 @@ def complete_answer(work: Answer | UnfinishedAnswer) -> Answer:
 
 AsgiScope = Mapping[str, Any]
 
-SCHEME_AND_HOST = re.compile(r"^https?://[^/?]*", re.IGNORECASE)
+SCHEME_AND_HOST_PATTERN = re.compile(r"^https?://[^/?]*", re.IGNORECASE)
 
 
 class ClosableConnection(Protocol):
@@ -324,7 +324,7 @@ class ClosableConnection(Protocol):
         """Close now."""
 
 
-def request_of(
+def request_from_scope(
     scope: AsgiScope,
     body: bytes = b"",
     memory: MemoryShare = UNLIMITED_SHARE,
@@ -333,17 +333,17 @@ def request_of(
     """The request. What is wrong with its URL is for the application to say."""
     raw_path = scope["raw_path"].decode("latin-1")
     if not raw_path.startswith("/"):
-        raw_path = SCHEME_AND_HOST.sub("", raw_path) or "/"
+        raw_path = SCHEME_AND_HOST_PATTERN.sub("", raw_path) or "/"
     query = scope["query_string"].decode("latin-1")
     pairs = [(name.decode("latin-1").lower(), value.decode("latin-1")) for name, value in scope["headers"]]
     headers: Mapping[str, str] = dict(pairs)
-    connection = connection_of(scope)
+    connection = connection_in_scope(scope)
     return Request(
         method=scope["method"],
         path=unquote(raw_path) if "%" in raw_path else raw_path,
         target=f"{raw_path}?{query}" if query else raw_path,
         query=parse_query(query) if query else {},
-        headers=headers if len(headers) == len(pairs) else headers_of(pairs),
+        headers=headers if len(headers) == len(pairs) else joined_headers(pairs),
         body=body,
         # Long work should be given up: who asked may be gone, or will have to ask another process.
         # A client that closes its half may still read. To be gone altogether looks the same from here.
@@ -356,7 +356,7 @@ def parse_query(query: str) -> Mapping[str, tuple[str, ...]]:
     return {name: tuple(values) for name, values in group_values(parse_qsl(query, keep_blank_values=True)).items()}
 
 
-def connection_of(scope: AsgiScope) -> ClosableConnection | None:
+def connection_in_scope(scope: AsgiScope) -> ClosableConnection | None:
     found: ClosableConnection | None = scope.get("state", {}).get("connection")
     return found
 
@@ -365,8 +365,8 @@ def connection_of(scope: AsgiScope) -> ClosableConnection | None:
 
 
 # Slashes, backslashes, semicolons and control characters that could make two readers see two different paths.
-SUSPICIOUS_PATH = re.compile(r"//|;|\\|%2f|%5c|%3b|%0[0-9a-f]|%1[0-9a-f]|%25|/\.{1,2}(/|$)|%2e", re.IGNORECASE)
-INCOMPLETE_ESCAPE = re.compile(r"%(?![0-9a-f]{2})", re.IGNORECASE)
+SUSPICIOUS_PATH_PATTERN = re.compile(r"//|;|\\|%2f|%5c|%3b|%0[0-9a-f]|%1[0-9a-f]|%25|/\.{1,2}(/|$)|%2e", re.IGNORECASE)
+INCOMPLETE_ESCAPE_PATTERN = re.compile(r"%(?![0-9a-f]{2})", re.IGNORECASE)
 
 
 def check_path(request: Request) -> str:
@@ -375,9 +375,9 @@ def check_path(request: Request) -> str:
     # It goes into every event of the request, and into every line of the log.
     if len(request.headers.get("x-flow-id", "")) > MAX_CHARACTERS:
         raise Malformed(f"X-Flow-Id has more than {MAX_CHARACTERS} characters")
-    if SUSPICIOUS_PATH.search(path):
+    if SUSPICIOUS_PATH_PATTERN.search(path):
         raise Malformed("The request was rejected because its URL is not normal")
-    if not target.isascii() or ("%" in target and INCOMPLETE_ESCAPE.search(target)):
+    if not target.isascii() or ("%" in target and INCOMPLETE_ESCAPE_PATTERN.search(target)):
         raise Malformed(
             "The request was rejected because its URL has characters that are not escaped as they should be"
         )

@@ -57,11 +57,11 @@ STATUS_BY_OUTCOME: tuple[tuple[type[Exception], HTTPStatus], ...] = (
 )
 
 # Something was changed between a read and a write. A repeated request reads it as it is now.
-LOST_RACES = (AssignmentChanged, ChangedMeanwhile, SealedTopic, UnknownTopic)
-LOST_RACE_DETAIL = "This was changed by others meanwhile, please repeat request"
+LOST_RACE_ERRORS = (AssignmentChanged, ChangedMeanwhile, SealedTopic, UnknownTopic)
+LOST_RACE_MESSAGE = "This was changed by others meanwhile, please repeat request"
 
 # What went wrong inside is for operators: they find it in the log, by the ticket that clients are given.
-NO_ANSWER_DETAIL = "A part of the broker does not answer at the moment, please repeat request"
+NO_ANSWER_MESSAGE = "A part of the broker does not answer at the moment, please repeat request"
 
 # How long a client may sensibly wait before it tries again, in seconds.
 RETRY_AFTER_SECONDS = "1"
@@ -69,15 +69,15 @@ RETRY_AFTER_SECONDS = "1"
 CONSTRAINT_VIOLATION_TYPE = "https://zalando.github.io/problem/constraint-violation"
 
 
-def problem_of(error: Exception) -> Response:
+def problem_for_error(error: Exception) -> Response:
     """The Problem that answers an outcome or a fault; an unknown error is a 500 that can be found in the logs.
 
     Of a fault it shows nothing but what was written for clients.
     """
     if isinstance(error, outcomes.MalformedFields):
         return _constraint_violations_problem(error)
-    if isinstance(error, LOST_RACES):
-        return problem_of(outcomes.TryLater(LOST_RACE_DETAIL))
+    if isinstance(error, LOST_RACE_ERRORS):
+        return problem_for_error(outcomes.TryLater(LOST_RACE_MESSAGE))
     status = next((status for kind, status in STATUS_BY_OUTCOME if isinstance(error, kind)), None)
     if status is None:
         return _problem_response(
@@ -85,7 +85,7 @@ def problem_of(error: Exception) -> Response:
         )
     if isinstance(error, outcomes.Unavailable):
         return _problem_response(
-            status, error.public or f"{NO_ANSWER_DETAIL} ({_new_ticket()})", headers=_problem_headers(error, status)
+            status, error.public or f"{NO_ANSWER_MESSAGE} ({_new_ticket()})", headers=_problem_headers(error, status)
         )
     if isinstance(error, outcomes.Violations):
         return _violations_problem(error, status)
@@ -96,7 +96,7 @@ def problem_of(error: Exception) -> Response:
 
 def log_problem(error: Exception, during: str) -> Response:
     """The Problem that answers an error. A fault goes into the log with it, so that its ticket leads to the cause."""
-    problem = problem_of(error)
+    problem = problem_for_error(error)
     if problem.status >= 500 and not isinstance(error, outcomes.Outcome):
         log.error("%s failed: %s", during, problem.body.decode(), exc_info=error)
     return problem

@@ -40,10 +40,10 @@ View = dict[str, Any]
 
 def timestamp(moment: datetime) -> str:
     """RFC 3339 in UTC, always with three digits of a second."""
-    return _with_offset(moment).replace("+00:00", "Z")
+    return _timestamp_with_offset(moment).replace("+00:00", "Z")
 
 
-def _with_offset(moment: datetime) -> str:
+def _timestamp_with_offset(moment: datetime) -> str:
     """The same, ending in `+00:00`: this is how moments of timelines are written."""
     return moment.astimezone(UTC).isoformat(timespec="milliseconds")
 
@@ -160,16 +160,16 @@ def timeline_view(timeline: Timeline, event_type: str) -> View:
         "order": timeline.order,
         "storage_id": timeline.storage_id,
         "topic": timeline.topic,
-        "created_at": _with_offset(timeline.created_at),
-        "switched_at": _maybe_with_offset(timeline.switched_at),
-        "cleaned_up_at": _maybe_with_offset(timeline.cleaned_up_at),
+        "created_at": _timestamp_with_offset(timeline.created_at),
+        "switched_at": _optional_timestamp_with_offset(timeline.switched_at),
+        "cleaned_up_at": _optional_timestamp_with_offset(timeline.cleaned_up_at),
         "latest_position": _positions_view(timeline),
         **more,
     }
 
 
-def _maybe_with_offset(moment: datetime | None) -> str | None:
-    return None if moment is None else _with_offset(moment)
+def _optional_timestamp_with_offset(moment: datetime | None) -> str | None:
+    return None if moment is None else _timestamp_with_offset(moment)
 
 
 def _positions_view(timeline: Timeline) -> View | None:
@@ -215,12 +215,12 @@ def committed_view(committed: Sequence[tuple[EventTypePartition, Position]]) -> 
     return {
         "items": [
             {
-                "partition": place.partition,
+                "partition": partition.partition,
                 "offset": str(position),
-                "event_type": place.event_type,
+                "event_type": partition.event_type,
                 "cursor_token": str(uuid4()),
             }
-            for place, position in committed
+            for partition, position in committed
         ]
     }
 

@@ -16,9 +16,9 @@ from msgspec import Struct
 
 from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
-from nakadi.app.shutdown import at_work
+from nakadi.app.shutdown import describe_busy_threads
 from nakadi.common.metrics import Metrics
-from nakadi.engines.common.listeners import call_at_once
+from nakadi.engines.common.listeners import call_and_report
 from nakadi.http.asgi import RequestLimits
 from nakadi.http.console import PACKAGED_FOLDER, ApplicationWithConsole, ConsoleFiles
 from nakadi.http.direct import AnsweringApp
@@ -33,10 +33,10 @@ from nakadi.ports.event_log import AppendCallback, EventLog, TopicAdoptingLog, U
 log = logging.getLogger(__name__)
 
 # For what is closed when the clients are gone.
-CLOSING_SECONDS = 10.0
+CLOSE_TIMEOUT_SECONDS = 10.0
 
 
-class Serving:
+class ServerThread:
     """Serves from when it is made until it is closed. The port is a free one unless it is given."""
 
     def __init__(
@@ -52,7 +52,7 @@ class Serving:
         self._grace_seconds = grace_seconds
         self._listening = open_listening_socket(host, port)
         self.port: int = self._listening.getsockname()[1]
-        self.url = url_of(host, self.port)
+        self.url = server_url(host, self.port)
         self._loop = new_event_loop()
         self._stopping = asyncio.Event()
         self._thread = threading.Thread(
@@ -65,9 +65,9 @@ class Serving:
         """Let open streams come to their end, close every connection, and return when all is done."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stopping.set)
-            self._thread.join(self._grace_seconds + CLOSING_SECONDS)
+            self._thread.join(self._grace_seconds + CLOSE_TIMEOUT_SECONDS)
         if self._thread.is_alive():
-            log.warning("The server is left behind, for it does not end. %s", at_work())
+            log.warning("The server is left behind, for it does not end. %s", describe_busy_threads())
 
     def __enter__(self) -> Self:
         return self
@@ -85,7 +85,7 @@ class Serving:
             runner.run(server.serve(self._listening, self._stopping))
 
 
-def console_of(application: AnsweringApp, settings: Settings) -> ApplicationWithConsole:
+def with_console(application: AnsweringApp, settings: Settings) -> ApplicationWithConsole:
     """The application with the console in front of it, a wheel's own if no other is named. Raises `BadSetting`."""
     folder = settings.console or (str(PACKAGED_FOLDER) if PACKAGED_FOLDER.is_dir() else "")
     try:
@@ -94,7 +94,7 @@ def console_of(application: AnsweringApp, settings: Settings) -> ApplicationWith
         raise BadSetting(f"NAKADI_CONSOLE_SIGN_IN cannot be used: {error}") from error
 
 
-def url_of(host: str, port: int) -> str:
+def server_url(host: str, port: int) -> str:
     """The URL of a server that listens there, for clients on this machine."""
     reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  # a comparison, not a binding
     return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"
@@ -103,7 +103,7 @@ def url_of(host: str, port: int) -> str:
 # Housekeeping thread --------------------------------------------------------------------------------------------------
 
 
-LAST_ROUND_SECONDS = 30.0
+LAST_CHORE_TIMEOUT_SECONDS = 30.0
 
 
 class Housekeeper:
@@ -122,7 +122,7 @@ class Housekeeper:
         """Finish what is being done, and do no more. A chore that waits for something for too long is left behind."""
         self._closing.set()
         self._stop()
-        self._thread.join(LAST_ROUND_SECONDS)
+        self._thread.join(LAST_CHORE_TIMEOUT_SECONDS)
         if self._thread.is_alive():
             log.warning("The housekeeping is left behind, for it does not end")
 
@@ -138,7 +138,7 @@ class Housekeeper:
 
 
 INTERNAL_ERROR_MESSAGE = "internal error"
-TIMED_OUT = "timed out"
+TIMED_OUT_MESSAGE = "timed out"
 
 
 class _FaultKind(Enum):
@@ -192,7 +192,7 @@ class Faults:
 
     def time_out(self, *, event_type: str | None = None, partition: str | None = None, times: int = 1) -> None:
         """Store the next appends, and report a timeout: a caller that tries again will store them twice."""
-        self._add_order(_FaultOrder(_FaultKind.TIME_OUT, event_type, partition, times, reason=TIMED_OUT))
+        self._add_order(_FaultOrder(_FaultKind.TIME_OUT, event_type, partition, times, reason=TIMED_OUT_MESSAGE))
 
     def delay(
         self, seconds: float, *, event_type: str | None = None, partition: str | None = None, times: int = 1
@@ -237,7 +237,7 @@ class Faults:
         if self._stopped:
             raise Unavailable("The event log was stopped on purpose.")
 
-    def rest(self, seconds: float) -> None:
+    def wait_unless_cleared(self, seconds: float) -> None:
         self._cleared.wait(seconds)
 
     def take_fault_for(self, topic: str, partition: int, *kinds: _FaultKind) -> _FaultOrder | None:
@@ -283,7 +283,7 @@ class FaultyLog:
         if orders or self._faults.are_stopped:
             # They may let it wait, and the log behind is asked in between: on a thread of its own, for they are few.
             append = partial(self._append, topic, batches, orders)
-            threading.Thread(target=call_at_once, args=(append, done), name="nakadi-faulty-append").start()
+            threading.Thread(target=call_and_report, args=(append, done), name="nakadi-faulty-append").start()
         else:
             self._log.begin_append(topic, batches, done)
 
@@ -300,7 +300,7 @@ class FaultyLog:
         self._faults.require_running()
         if any(order.kind is _FaultKind.THROTTLE for order in orders.values()):
             raise Unavailable("The event log was throttled on purpose.")
-        self._faults.rest(sum(order.seconds for order in orders.values()))
+        self._faults.wait_unless_cleared(sum(order.seconds for order in orders.values()))
         refused = {partition for partition, order in orders.items() if order.kind is _FaultKind.REFUSE}
         stored = {partition: records for partition, records in batches.items() if partition not in refused}
         fates = dict(self._log.append(topic, stored))
@@ -389,16 +389,16 @@ class Broker:
 
     def __init__(self, *, host: str = "127.0.0.1", port: int = 0, **settings: Any) -> None:
         self.faults = Faults(self._topics_of)
-        self._inside = open_broker(Settings(**settings), around_log=lambda log: FaultyLog(log, self.faults))
+        self._inside = open_broker(Settings(**settings), wrap_log=lambda log: FaultyLog(log, self.faults))
         try:
             self._inside.prepare()
             limits = RequestLimits(memory=self._inside.settings.max_request_memory_bytes)
-            application = console_of(self._inside.application, self._inside.settings)
-            self._serving = Serving(application, host=host, port=port, limits=limits, metrics=self._inside.metrics)
+            application = with_console(self._inside.application, self._inside.settings)
+            self._serving = ServerThread(application, host=host, port=port, limits=limits, metrics=self._inside.metrics)
         except (OSError, BadSetting):
             self._inside.close()
             raise
-        self._housekeeper = Housekeeper(self._inside.keep_house, stop=self._inside.housekeeping.stop)
+        self._housekeeper = Housekeeper(self._inside.run_housekeeping, stop=self._inside.housekeeping.stop)
         self.url = self._serving.url
 
     def close(self) -> None:

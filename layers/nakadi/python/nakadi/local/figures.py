@@ -28,9 +28,9 @@ from nakadi.model.outcomes import TryLater
 log = logging.getLogger(__name__)
 
 # A worker that does not answer so long is counted as it was last seen.
-ANSWER_SECONDS = 1.0
+SNAPSHOT_TIMEOUT_SECONDS = 1.0
 # For the supervisor, which waits for workers.
-PATIENCE_SECONDS = 3.0
+READ_TIMEOUT_SECONDS = 3.0
 
 
 # What a process has counted -------------------------------------------------------------------------------------------
@@ -54,7 +54,7 @@ class MetricsSnapshot(Struct, frozen=True, array_like=True):
     histograms: dict[str, list[tuple[Labels, DistributionSnapshot]]]
 
 
-def snapshot_of(metrics: Metrics) -> MetricsSnapshot:
+def take_snapshot(metrics: Metrics) -> MetricsSnapshot:
     """The values of this process."""
     numbers: dict[str, dict[str, list[tuple[Labels, float]]]] = {"counter": {}, "gauge": {}}
     histograms: dict[str, list[tuple[Labels, DistributionSnapshot]]] = {}
@@ -73,7 +73,7 @@ def snapshot_of(metrics: Metrics) -> MetricsSnapshot:
 
 def totals_of_ended_processes(snapshots: Sequence[MetricsSnapshot], started: float) -> MetricsSnapshot:
     """What is left of processes that have ended: what they counted, and no values of the moment."""
-    whole = snapshot_of(merged_metrics(snapshots))
+    whole = take_snapshot(merged_metrics(snapshots))
     return MetricsSnapshot(None, started, whole.cpu_seconds, whole.counters, {}, whole.histograms)
 
 
@@ -118,7 +118,7 @@ class _SnapshotRequest(Struct, frozen=True, array_like=True, tag=1):
     snapshot: MetricsSnapshot | None = None
 
 
-UNASKED = 0
+UNREQUESTED_NUMBER = 0
 
 
 class _AllSnapshots(Struct, frozen=True, array_like=True, tag=2):
@@ -162,7 +162,7 @@ class WorkerFigures:
         except OSError as error:
             raise TryLater("The metrics of the other processes cannot be read") from error
         with self._changed:
-            if not self._changed.wait_for(lambda: self._answered >= number, PATIENCE_SECONDS):
+            if not self._changed.wait_for(lambda: self._answered >= number, READ_TIMEOUT_SECONDS):
                 raise TryLater("The metrics of the other processes cannot be read in time")
             return merged_metrics(self._latest, self._most_names)
 
@@ -174,7 +174,7 @@ class WorkerFigures:
     def close(self) -> None:
         try:
             # What is counted after it was asked for last would be missing in the sums.
-            self._send(_SnapshotRequest(UNASKED, snapshot_of(self._metrics)))
+            self._send(_SnapshotRequest(UNREQUESTED_NUMBER, take_snapshot(self._metrics)))
             self._connection.shutdown(socket.SHUT_RDWR)
         except OSError:
             log.debug("The connection to the supervisor was broken already")
@@ -187,13 +187,13 @@ class WorkerFigures:
             while data := self._connection.recv(BYTES_RECEIVED_AT_ONCE):
                 received += data
                 for message in split_messages(received):
-                    self._take(_MESSAGES.decode(message))
+                    self._handle_message(_MESSAGES.decode(message))
         except OSError as error:
             log.warning("The connection to the supervisor is broken: %s", error)
 
-    def _take(self, message: _SnapshotRequest | _AllSnapshots | _LeaseTaken) -> None:
+    def _handle_message(self, message: _SnapshotRequest | _AllSnapshots | _LeaseTaken) -> None:
         if isinstance(message, _SnapshotRequest):
-            self._send(_SnapshotRequest(message.number, snapshot_of(self._metrics)))
+            self._send(_SnapshotRequest(message.number, take_snapshot(self._metrics)))
         elif isinstance(message, _AllSnapshots):
             with self._changed:
                 self._answered, self._latest = message.number, message.snapshots
@@ -232,13 +232,13 @@ class SupervisorFigures:
 
     async def snapshots_of_processes(self) -> Sequence[MetricsSnapshot]:
         """What each process has counted. At most one second passes, whatever workers do."""
-        asked = [asyncio.ensure_future(each.count()) for each in self._workers]
+        asked = [asyncio.ensure_future(each.request_snapshot()) for each in self._workers]
         if asked:
-            _, late = await asyncio.wait(asked, timeout=ANSWER_SECONDS)
+            _, late = await asyncio.wait(asked, timeout=SNAPSHOT_TIMEOUT_SECONDS)
             for each in late:
                 each.cancel()
         # A worker that has ended during the wait is in `_ended` by now, which is why this is looked at only here.
-        own = snapshot_of(self._metrics)
+        own = take_snapshot(self._metrics)
         latest = [own, self._ended, *(each.latest for each in self._workers)]
         return [each for each in latest if each is not None]
 
@@ -260,7 +260,7 @@ class _WorkerConnection(asyncio.Protocol):
         self._waiting: dict[int, asyncio.Future[None]] = {}
         self._answering: set[asyncio.Task[None]] = set()
 
-    async def count(self) -> None:
+    async def request_snapshot(self) -> None:
         """Ask the worker, and return when `latest` is its answer."""
         self._number += 1
         answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -19,32 +19,32 @@ from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
 from nakadi.app.shutdown import ShutdownDeadline, SignalHandler, serve_until_signalled
 from nakadi.engines.sqlite.file import SCHEME, BadDataFile, path_in
-from nakadi.engines.sqlite.mark import Marker, examine
+from nakadi.engines.sqlite.mark import Marker, check_against_mark
 from nakadi.http.asgi import RequestLimits
 from nakadi.http.server import Server, new_event_loop, open_listening_socket, tune_interpreter
-from nakadi.local.broker import Housekeeper, console_of, url_of
+from nakadi.local.broker import Housekeeper, server_url, with_console
 from nakadi.local.supervisor import check_workers, supervise, worker_command
-from nakadi.local.worker import CLIENTS_SECONDS, add_logging_options, logging_options
+from nakadi.local.worker import DRAIN_TIMEOUT_SECONDS, add_logging_options, logging_options
 from nakadi.model.outcomes import BadSetting, Unavailable
 from nakadi.ports.clock import SystemClock
 
-CANNOT_START = 1
+EXIT_CODE_CANNOT_START = 1
 DATA_FILE = "nakadi.db"
 # What was acknowledged in the last seconds before a data file is changed by others can be gone without a trace.
-MARK_SECONDS = 5.0
+MARK_INTERVAL_SECONDS = 5.0
 
 # From the signal to the end of the process: less than the ten seconds after which Docker, for one, kills it.
-GRACE_SECONDS = 9.0
+EXIT_TIMEOUT_SECONDS = 9.0
 
 
 def main(arguments: Sequence[str] | None = None, *, signals: SignalHandler) -> int:
     options = _options(arguments)
-    logs.set_up(json_lines=options.log_format == "json", level=options.log_level, access_log=options.access_log)
+    logs.set_up_logging(json_lines=options.log_format == "json", level=options.log_level, access_log=options.access_log)
     try:
         return _run(options, os.environ, signals)
     except (BadSetting, BadDataFile, Unavailable) as reason:
         print(f"The broker cannot start. {reason}", file=sys.stderr)
-        return CANNOT_START
+        return EXIT_CODE_CANNOT_START
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -72,17 +72,17 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: SignalHandler) -> int:
-    variables = _variables(options, environ)
+    variables = _variables_with_options(options, environ)
     settings = Settings.from_env(variables)
     if SCHEME + str(options.data / DATA_FILE) in (settings.registry, settings.event_log):
         _check_writable(options.data)
     with (
-        ShutdownDeadline(GRACE_SECONDS) as grace,
-        _listening(options.host, options.port) as listening,
+        ShutdownDeadline(EXIT_TIMEOUT_SECONDS) as grace,
+        _open_socket(options.host, options.port) as listening,
     ):
-        greeting = _greeting(url_of(options.host, listening.getsockname()[1]), settings)
+        greeting = _greeting(server_url(options.host, listening.getsockname()[1]), settings)
         greet = partial(print, greeting, flush=True)
-        with _marked_data_files(_data_files(settings), accept_loss=options.accept_loss):
+        with _mark_data_files(_data_files(settings), accept_loss=options.accept_loss):
             if settings.workers == 1:
                 return _serve(settings, listening, signals, grace, greet)
             check_workers(settings)
@@ -99,13 +99,13 @@ def _serve(
 ) -> int:
     with (
         contextlib.closing(open_broker(settings)) as broker,
-        contextlib.closing(Housekeeper(broker.keep_house, stop=broker.housekeeping.stop)),
+        contextlib.closing(Housekeeper(broker.run_housekeeping, stop=broker.housekeeping.stop)),
         asyncio.Runner(loop_factory=new_event_loop) as runner,
     ):
         broker.prepare()
         server = Server(
-            console_of(broker.application, settings),
-            grace_seconds=CLIENTS_SECONDS,
+            with_console(broker.application, settings),
+            grace_seconds=DRAIN_TIMEOUT_SECONDS,
             limits=RequestLimits(memory=settings.max_request_memory_bytes),
             metrics=broker.metrics,
         )
@@ -120,18 +120,18 @@ def _data_files(settings: Settings) -> Sequence[Path]:
 
 
 @contextlib.contextmanager
-def _marked_data_files(paths: Sequence[Path], *, accept_loss: bool) -> Iterator[None]:
+def _mark_data_files(paths: Sequence[Path], *, accept_loss: bool) -> Iterator[None]:
     """Look at data files before anything opens them, and mark how far they have come until everything is closed."""
-    above = {path: examine(path, accept_loss=accept_loss) for path in paths}
+    above = {path: check_against_mark(path, accept_loss=accept_loss) for path in paths}
     with contextlib.ExitStack() as stack:
         for path, number in above.items():
             marker = stack.enter_context(contextlib.closing(Marker(path, SystemClock().now, above=number)))
             marker.mark()
-            stack.enter_context(contextlib.closing(Housekeeper(marker.mark, every_seconds=MARK_SECONDS)))
+            stack.enter_context(contextlib.closing(Housekeeper(marker.mark, every_seconds=MARK_INTERVAL_SECONDS)))
         yield
 
 
-def _variables(options: argparse.Namespace, environ: Mapping[str, str]) -> Mapping[str, str]:
+def _variables_with_options(options: argparse.Namespace, environ: Mapping[str, str]) -> Mapping[str, str]:
     """The environment has the last word, so that a registry or log of one's own can be named."""
     engine = "memory:" if options.engine == "memory" else f"{SCHEME}{options.data / DATA_FILE}"
     archive = "" if options.engine == "memory" else str(options.data / "archive")
@@ -152,7 +152,7 @@ def _check_writable(folder: Path) -> None:
         raise BadSetting(f"Nothing can be written to the folder {folder}: {error.strerror}.") from error
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def _open_socket(host: str, port: int) -> socket.socket:
     if not 0 <= port <= 65535:
         raise BadSetting(f"There is no port {port}: they go from 0 to 65535.")
     try:
@@ -164,7 +164,7 @@ def _listening(host: str, port: int) -> socket.socket:
 
 
 def _greeting(url: str, settings: Settings) -> str:
-    kept = sorted({_location_of(settings.registry), _location_of(settings.event_log)})
+    kept = sorted({_describe_location(settings.registry), _describe_location(settings.event_log)})
     archive = [f"Old events move to {settings.archive}"] if settings.archive else []
     token = ' -H "Authorization: Bearer $TOKEN"' if settings.auth != "off" else ""
     example = (
@@ -184,5 +184,5 @@ The console is at {url}/console
 Ctrl-C ends it."""
 
 
-def _location_of(engine: str) -> str:
+def _describe_location(engine: str) -> str:
     return "memory, until it ends" if engine == "memory:" else engine.removeprefix(SCHEME)

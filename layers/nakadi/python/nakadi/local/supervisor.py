@@ -23,7 +23,7 @@ from itertools import chain
 from nakadi.app.broker import BrokerServices, open_broker
 from nakadi.app.settings import Settings
 from nakadi.app.shutdown import ShutdownDeadline, SignalHandler, serve_until_signalled
-from nakadi.common.caching import CHANGE_NUMBER, ChangeCounter
+from nakadi.common.caching import CHANGE_NUMBER_FORMAT, ChangeCounter
 from nakadi.engines.sqlite.changes import ChangePipes
 from nakadi.engines.sqlite.coordination import SqliteCoordination
 from nakadi.engines.sqlite.file import SCHEME
@@ -41,19 +41,19 @@ log = logging.getLogger(__name__)
 KAFKA = "kafka:"
 """A log of which each worker is a client of its own: nothing of it passes through the supervisor."""
 
-MOST_WORKERS = 64
-WORKERS_FAILED = 1
+MAX_WORKERS = 64
+EXIT_CODE_WORKERS_FAILED = 1
 """The exit code when workers end again and again."""
 
-ACCEPTED_AT_ONCE = 32
+MAX_ACCEPTS_AT_ONCE = 32
 # When there are no more descriptors, for one.
-PAUSE_SECONDS = 0.1
+ACCEPT_PAUSE_SECONDS = 0.1
 
 
 def check_workers(settings: Settings) -> None:
     """Raise `BadSetting` unless a broker with these settings can have several processes."""
-    if not 1 <= settings.workers <= MOST_WORKERS:
-        raise BadSetting(f"NAKADI_WORKERS is {settings.workers}, and has to be from 1 to {MOST_WORKERS}.")
+    if not 1 <= settings.workers <= MAX_WORKERS:
+        raise BadSetting(f"NAKADI_WORKERS is {settings.workers}, and has to be from 1 to {MAX_WORKERS}.")
     stores = (settings.registry, settings.coordination or settings.registry)
     if not all(each.startswith(SCHEME) for each in stores) or not settings.event_log.startswith((SCHEME, KAFKA)):
         raise BadSetting(
@@ -73,12 +73,12 @@ class SharedDescriptors:
 
     def __init__(self, workers: int) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `close`
-        self._file.truncate((workers + 1) * CHANGE_NUMBER.size)
+        self._file.truncate((workers + 1) * CHANGE_NUMBER_FORMAT.size)
         self._pipes = [ChangePipes.pair() for _ in range(workers)]
         self.counter = ChangeCounter(self._file.fileno(), 0)
         self.pipes = ChangePipes(None, [entrance for _, entrance in self._pipes])
 
-    def of(self, number: int) -> Mapping[str, Sequence[int]]:
+    def for_worker(self, number: int) -> Mapping[str, Sequence[int]]:
         """The descriptors for a worker, by the names of its options. Numbers of workers begin with 1."""
         own, _ = self._pipes[number - 1]
         others = [entrance for each, (_, entrance) in enumerate(self._pipes, 1) if each != number]
@@ -99,7 +99,7 @@ class WorkerCommand:
         self._logging = logging
 
     async def start(self, number: int, shared: SharedDescriptors, **sockets: socket.socket) -> Process:
-        descriptors = {**shared.of(number), **{name: [each.fileno()] for name, each in sockets.items()}}
+        descriptors = {**shared.for_worker(number), **{name: [each.fileno()] for name, each in sockets.items()}}
         named = [f"--{name}={','.join(map(str, numbers))}" for name, numbers in descriptors.items()]
         return await asyncio.create_subprocess_exec(
             sys.executable,
@@ -111,15 +111,15 @@ class WorkerCommand:
         )
 
 
-class Restarts:
+class RestartLimit:
     """How often workers may die: `most` times in `seconds`."""
 
-    def __init__(self, most: int = 10, seconds: float = 60.0) -> None:
-        self._most = most
+    def __init__(self, max_deaths: int = 10, seconds: float = 60.0) -> None:
+        self._most = max_deaths
         self._seconds = seconds
         self._deaths: deque[float] = deque()
 
-    def allowed(self, now: float) -> bool:
+    def is_allowed(self, now: float) -> bool:
         """Whether a worker that has died is to be started again."""
         self._deaths.append(now)
         while self._deaths[0] <= now - self._seconds:
@@ -136,7 +136,7 @@ class _Worker:
         self.has_served = False
         self.open = 0
 
-    def take(self, connection: socket.socket) -> bool:
+    def hand_over(self, connection: socket.socket) -> bool:
         """Hand a connection over, if the worker can take it."""
         try:
             # The socket does not block: a worker that has not looked for long refuses, and the loop does not wait.
@@ -168,7 +168,7 @@ class Supervisor:
         listening: socket.socket,
         shared: SharedDescriptors,
         broker: BrokerServices,
-        restarts: Restarts,
+        restarts: RestartLimit,
     ) -> None:
         self._command = command
         self._listening = listening
@@ -197,7 +197,7 @@ class Supervisor:
             await self._over.wait()
             # In this order: the time for the end begins, nothing new is accepted, then workers answer what they have.
             begin_end()
-            self._pause()
+            self._pause_accepting()
             self._listening.close()
             for worker in self._workers.values():
                 worker.stop()
@@ -223,7 +223,7 @@ class Supervisor:
         has_ever_served = False
         while not self._over.is_set():
             try:
-                has_served, code = await self._run_one(number)
+                has_served, code = await self._run_worker_once(number)
             except Exception:  # without it this worker would be missing, and nothing would say so
                 log.exception("Running worker %s failed", number)
                 has_served, code = False, None
@@ -233,17 +233,17 @@ class Supervisor:
             if not has_ever_served:
                 log.error("Worker %s could not start, the broker ends", number)
                 self._give_up()
-            elif not self._restarts.allowed(self._clock.monotonic()):
+            elif not self._restarts.is_allowed(self._clock.monotonic()):
                 log.error("Worker %s ended with %s, and workers did so too often: the broker ends", number, code)
                 self._give_up()
             else:
                 log.warning("Worker %s ended with %s, it is started again", number, code)
 
     def _give_up(self) -> None:
-        self._code = WORKERS_FAILED
+        self._code = EXIT_CODE_WORKERS_FAILED
         self._over.set()
 
-    async def _run_one(self, number: int) -> tuple[bool, int]:
+    async def _run_worker_once(self, number: int) -> tuple[bool, int]:
         """Whether the worker came to serve, and its exit code."""
         ours, theirs = zip(*(socket.socketpair() for _ in range(3)), strict=True)
         connections, appends, figures = ours
@@ -270,7 +270,7 @@ class Supervisor:
         # From here on no connection is handed over to it. One that it had been handed and did not serve is closed with
         # it, which its client sees as it sees the end of any server.
         del self._workers[number]
-        self._exclude(worker)
+        self._stop_handing_over_to(worker)
         self._loop.remove_reader(connections)
         connections.close()
         # Both end because its ends of the sockets closed with it. What it had sent before is still worked on.
@@ -297,51 +297,51 @@ class Supervisor:
         except OSError:
             said = b""
         if not said:
-            # It is about to end, which `_run_one` waits for.
+            # It is about to end, which `_run_worker_once` waits for.
             self._loop.remove_reader(worker.connections)
-            self._exclude(worker)
+            self._stop_handing_over_to(worker)
             return
         # Many may have ended since the last look: each is one byte.
         worker.open -= said.count(CONNECTION_ENDED)
         if WORKER_READY in said:
             worker.is_ready = worker.has_served = True
-            self._accept_again()
+            self._resume_accepting()
             if len(self._workers) == self._command.workers and all(each.is_ready for each in self._workers.values()):
                 self._all_ready.set()
         if WORKER_LEAVING in said:
             # In this order: what was handed over before lies in front of the end, and the worker serves it first.
-            self._exclude(worker)
+            self._stop_handing_over_to(worker)
             worker.stop()
 
-    def _exclude(self, worker: _Worker) -> None:
+    def _stop_handing_over_to(self, worker: _Worker) -> None:
         """Hand no more connections to a worker. They wait if there is no other."""
         worker.is_ready = False
         if not any(each.is_ready for each in self._workers.values()):
-            self._pause()
+            self._pause_accepting()
 
     # Connections
 
-    def _accept_again(self) -> None:
+    def _resume_accepting(self) -> None:
         if not self._is_accepting and not self._over.is_set() and any(each.is_ready for each in self._workers.values()):
             self._is_accepting = True
             self._loop.add_reader(self._listening, self._accept_for_workers)
 
-    def _pause(self) -> None:
+    def _pause_accepting(self) -> None:
         """Let connections wait to be accepted."""
         if self._is_accepting:
             self._is_accepting = False
             self._loop.remove_reader(self._listening)
 
     def _accept_for_workers(self) -> None:
-        for _ in range(ACCEPTED_AT_ONCE):
+        for _ in range(MAX_ACCEPTS_AT_ONCE):
             try:
                 connection, _ = self._listening.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
             except OSError as error:
-                log.warning("Accepting connections failed, tried again in %s s: %s", PAUSE_SECONDS, error)
-                self._pause()
-                self._loop.call_later(PAUSE_SECONDS, self._accept_again)
+                log.warning("Accepting connections failed, tried again in %s s: %s", ACCEPT_PAUSE_SECONDS, error)
+                self._pause_accepting()
+                self._loop.call_later(ACCEPT_PAUSE_SECONDS, self._resume_accepting)
                 return
             # The worker has a descriptor of its own then; this one is closed, and the connection stays.
             with connection:
@@ -352,7 +352,7 @@ class Supervisor:
         ready = [each for each in self._workers.values() if each.is_ready]
         for worker in sorted(ready, key=lambda each: each.open):
             # A worker may have died since it was found ready: the next one takes the connection.
-            if worker.take(connection):
+            if worker.hand_over(connection):
                 return
         log.warning("No worker could take a connection, it is closed")
 
@@ -373,13 +373,13 @@ def supervise(
         contextlib.ExitStack() as stack,
     ):
         broker.coordination = SqliteCoordination(coordination_path(settings), shared.pipes)
-        stack.enter_context(contextlib.closing(Housekeeper(broker.keep_house, stop=broker.housekeeping.stop)))
+        stack.enter_context(contextlib.closing(Housekeeper(broker.run_housekeeping, stop=broker.housekeeping.stop)))
         runner = stack.enter_context(asyncio.Runner(loop_factory=new_event_loop))
         broker.prepare()
         tune_interpreter()
 
         async def serve(stopping: asyncio.Event) -> None:
-            supervisor = Supervisor(command, listening, shared, broker, Restarts())
+            supervisor = Supervisor(command, listening, shared, broker, RestartLimit())
             codes.append(await supervisor.run(stopping, greet, grace.begin))
 
         runner.run(serve_until_signalled(serve, signals, grace, lambda: None))

@@ -28,16 +28,16 @@ from nakadi.engines.sqlite.coordination import SqliteCoordination
 from nakadi.engines.sqlite.file import BadDataFile, path_in
 from nakadi.http.asgi import RequestLimits
 from nakadi.http.server import Server, new_event_loop, tune_interpreter
-from nakadi.local.broker import console_of
+from nakadi.local.broker import with_console
 from nakadi.local.figures import WorkerFigures
 from nakadi.model.outcomes import BadSetting, Unavailable
 
 log = logging.getLogger(__name__)
 
 # From the end of the supervisor's connection, or a signal, to the end of the process: earlier than the supervisor's.
-GRACE_SECONDS = 8.0
+EXIT_TIMEOUT_SECONDS = 8.0
 # Of these, so much is for clients to take their answers, and for streams to come to their end.
-CLIENTS_SECONDS = 7.0
+DRAIN_TIMEOUT_SECONDS = 7.0
 
 WORKER_READY = b"r"
 """What a worker sends when it serves."""
@@ -66,7 +66,7 @@ def logging_options(options: argparse.Namespace) -> Sequence[str]:
     return [*named, *(["--access-log"] if options.access_log else [])]
 
 
-class HandedOver:
+class HandedOverConnections:
     """Connections that the supervisor accepts, and sends as descriptors through a socket."""
 
     def __init__(self, supervisor: socket.socket, stop: Callable[[], None]) -> None:
@@ -81,14 +81,14 @@ class HandedOver:
     def begin(self, protocol: Callable[[], asyncio.Protocol]) -> None:
         self._protocol = protocol
         self._loop.add_reader(self._supervisor, self._receive)
-        self._say(WORKER_READY)
+        self._send_to_supervisor(WORKER_READY)
 
     def ended(self) -> None:
-        self._say(CONNECTION_ENDED)
+        self._send_to_supervisor(CONNECTION_ENDED)
 
     def leave(self) -> None:
         """Stop when the supervisor knows of it: what it hands over until then is served."""
-        self._say(WORKER_LEAVING)
+        self._send_to_supervisor(WORKER_LEAVING)
 
     def close(self) -> None:
         self._loop.remove_reader(self._supervisor)
@@ -123,7 +123,7 @@ class HandedOver:
             connection.close()
             self.ended()
 
-    def _say(self, what: bytes) -> None:
+    def _send_to_supervisor(self, what: bytes) -> None:
         """Say it to the supervisor, or later if it has not read for long: the numbers matter, and not the moments."""
         self._unsent += what
         try:
@@ -142,7 +142,7 @@ def main(arguments: Sequence[str] | None = None, *, signals: SignalHandler) -> i
     parser.add_argument("--changes", type=_numbers, required=True, help="the pipe to read from, and those of others")
     add_logging_options(parser)
     options = parser.parse_args(arguments)
-    logs.set_up(json_lines=options.log_format == "json", level=options.log_level, access_log=options.access_log)
+    logs.set_up_logging(json_lines=options.log_format == "json", level=options.log_level, access_log=options.access_log)
     try:
         _run(options, signals)
     except (BadSetting, BadDataFile, Unavailable) as reason:
@@ -165,13 +165,13 @@ class WorkerCoordination(SqliteCoordination):
     def __init__(self, path: Path, pipes: ChangePipes, take_lease: Callable[[str], None]) -> None:
         super().__init__(path, pipes)
         self._take_lease = take_lease
-        self._told: set[str] = set()
+        self._announced_holders: set[str] = set()
 
     def renew(self, holder: str, until: datetime) -> None:
         # Told first: if this process dies between the two, the supervisor releases a lease that nothing holds. Threads
         # that come here at once may tell twice, which the supervisor counts once.
-        if holder not in self._told:
-            self._told.add(holder)
+        if holder not in self._announced_holders:
+            self._announced_holders.add(holder)
             self._take_lease(holder)
         super().renew(holder, until)
 
@@ -183,7 +183,7 @@ def _run(options: argparse.Namespace, signals: SignalHandler) -> None:
     )
     counter = ChangeCounter(options.counter, options.number)
     with (
-        ShutdownDeadline(GRACE_SECONDS) as grace,
+        ShutdownDeadline(EXIT_TIMEOUT_SECONDS) as grace,
         contextlib.closing(connections),
         contextlib.closing(appends),  # which only a log in the data file uses
         contextlib.closing(open_broker(settings, counter=counter, committer=appends)) as broker,
@@ -194,8 +194,8 @@ def _run(options: argparse.Namespace, signals: SignalHandler) -> None:
         pipes = ChangePipes(options.changes[0], options.changes[1:])
         broker.coordination = WorkerCoordination(coordination_path(settings), pipes, gathered.take_lease)
         server = Server(
-            console_of(broker.application, settings),
-            grace_seconds=CLIENTS_SECONDS,
+            with_console(broker.application, settings),
+            grace_seconds=DRAIN_TIMEOUT_SECONDS,
             limits=RequestLimits(memory=settings.max_request_memory_bytes // settings.workers),
             metrics=broker.metrics,
         )
@@ -208,7 +208,7 @@ def _run(options: argparse.Namespace, signals: SignalHandler) -> None:
                 grace.begin()
                 stopping.set()
 
-            handed_over = HandedOver(connections, stop)
+            handed_over = HandedOverConnections(connections, stop)
 
             async def leave() -> None:
                 await signalled.wait()

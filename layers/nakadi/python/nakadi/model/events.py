@@ -286,10 +286,10 @@ class ShardGap(Struct, frozen=True):
     """A shard that has forgotten records before they were indexed, and how far it is indexed."""
 
     shard: str
-    place: ShardProgress
+    progress: ShardProgress
 
     def __str__(self) -> str:
-        return f"{self.shard}/{self.place.sequence}/{self.place.complete_at}"
+        return f"{self.shard}/{self.progress.sequence}/{self.progress.complete_at}"
 
 
 class ArchiveLocation(NamedTuple):

@@ -119,7 +119,7 @@ class PartitionAssignment(Struct, frozen=True):
     goes on.
     """
 
-    place: EventTypePartition
+    partition: EventTypePartition
     owner: str | None = None
     next: str | None = None
     fails: int = 0
@@ -198,8 +198,8 @@ class Assignment(Struct, frozen=True, kw_only=True):
     reset: Reset | None = None
     ended: EndedReset | None = None
 
-    def entry(self, place: EventTypePartition) -> PartitionAssignment | None:
-        return next((each for each in self.entries if each.place == place), None)
+    def entry(self, partition: EventTypePartition) -> PartitionAssignment | None:
+        return next((each for each in self.entries if each.partition == partition), None)
 
     def session(self, session_id: str) -> Session | None:
         return next((each for each in self.sessions if each.id == session_id), None)
@@ -224,7 +224,7 @@ class ParkedEventInfo(Struct, frozen=True, kw_only=True):
     one during which it was parked. `owner` is who may read this single event.
     """
 
-    place: EventTypePartition
+    partition: EventTypePartition
     position: Position
     key: str
     fails: int

@@ -36,7 +36,7 @@ def document() -> Node:
     whole = _read_yaml("api.yaml")
     for name in sorted(each.name for each in files(__name__).iterdir() if each.name.endswith(".yaml")):
         if name != "api.yaml":
-            _join(whole, _read_yaml(name))
+            _merge(whole, _read_yaml(name))
     return whole
 
 
@@ -53,7 +53,7 @@ def operations() -> Mapping[str, ApiOperation]:
     return {operation.id: operation for operation in found}
 
 
-def resolved(node: Node) -> Node:
+def resolve_reference(node: Node) -> Node:
     """What a reference stands for; anything else stands for itself."""
     while "$ref" in node:
         target: Any = document()
@@ -101,15 +101,15 @@ def _read_yaml(name: str) -> dict[str, Any]:
     return content
 
 
-def _join(whole: dict[str, Any], part: Node, place: str = "") -> None:
+def _merge(whole: dict[str, Any], part: Node, path: str = "") -> None:
     """Add what a file says. Different files may describe different operations of one path."""
     for name, value in part.items():
         if name not in whole:
             whole[name] = value
         elif isinstance(value, dict):
-            _join(whole[name], value, f"{place}/{name}")
+            _merge(whole[name], value, f"{path}/{name}")
         elif value != whole[name]:
-            raise ValueError(f"Two files describe {place}/{name} differently")
+            raise ValueError(f"Two files describe {path}/{name} differently")
 
 
 def _operations() -> Iterator[ApiOperation]:
@@ -124,8 +124,8 @@ def _operation(path: str, method: str, description: Node, shared: list[Node]) ->
         id=description["operationId"],
         method=method.upper(),
         path=path,
-        parameters=tuple(resolved(each) for each in (*shared, *description.get("parameters", ()))),
-        responses={status: resolved(each) for status, each in description["responses"].items()},
+        parameters=tuple(resolve_reference(each) for each in (*shared, *description.get("parameters", ()))),
+        responses={status: resolve_reference(each) for status, each in description["responses"].items()},
         description=description,
     )
 
@@ -144,7 +144,7 @@ def examples_of_media_type(content: Node) -> list[tuple[str, Any]]:
 
 
 def example_of_schema(schema: Node) -> Any:
-    schema = resolved(schema)
+    schema = resolve_reference(schema)
     if "example" in schema:
         return schema["example"]
     if schema["type"] == "array":

@@ -22,7 +22,7 @@ STORAGE_ID_MESSAGE = (
 )
 
 # By the path without its indices, and the rule that is broken.
-SENTENCES: Mapping[tuple[str, str], str] = {
+MESSAGES_BY_FIELD_AND_RULE: Mapping[tuple[str, str], str] = {
     ("name", "pattern"): NAME_FORMAT_MESSAGE,
     ("name", "minLength"): "the length of the name must be >= 1 and <= 255",
     ("name", "maxLength"): "the length of the name must be >= 1 and <= 255",
@@ -41,7 +41,7 @@ SENTENCES: Mapping[tuple[str, str], str] = {
 }
 
 # For every other path; `{}` is the value of the rule.
-SENTENCES_OF_RULES: Mapping[str, str] = {
+MESSAGES_BY_RULE: Mapping[str, str] = {
     "type": NULL_REFUSED_MESSAGE,
     "minLength": "must contain at least one character",
     "minItems": "must contain at least one attribute",
@@ -50,9 +50,19 @@ SENTENCES_OF_RULES: Mapping[str, str] = {
 }
 
 # What the compiler is shown of a schema. Words are no part of it: they are read before, in any letter case.
-KEPT = ("type", "required", "minLength", "maxLength", "pattern", "minItems", "maxItems", "minimum", "maximum")
+COPIED_KEYWORDS = (
+    "type",
+    "required",
+    "minLength",
+    "maxLength",
+    "pattern",
+    "minItems",
+    "maxItems",
+    "minimum",
+    "maximum",
+)
 
-SCHEMAS = "\n  schemas:\n"
+SCHEMAS_HEADING = "\n  schemas:\n"
 
 _INDEX = re.compile(r"\[(\d+)\]")
 
@@ -78,7 +88,9 @@ def body_violations(name: str, body: Mapping[str, Any]) -> tuple[Violation, ...]
     places: dict[str, int] = {}
     for each in found:
         places.setdefault(each.path, len(places))
-    return tuple(sorted(found, key=lambda each: (_rank(each), places[each.path], each.message != NAME_FORMAT_MESSAGE)))
+    return tuple(
+        sorted(found, key=lambda each: (_sort_rank(each), places[each.path], each.message != NAME_FORMAT_MESSAGE))
+    )
 
 
 def prepare(*names: str) -> None:
@@ -88,7 +100,7 @@ def prepare(*names: str) -> None:
 
 
 @cache
-def component(name: str) -> Mapping[str, Any]:
+def component_schema(name: str) -> Mapping[str, Any]:
     """The schema of this name, which may refer to others.
 
     Only its lines are read: the whole description takes a fifth of a second, and functions are waited for that load it.
@@ -107,7 +119,7 @@ def component(name: str) -> Mapping[str, Any]:
 def _schemas() -> str:
     """The lines of all schemas."""
     texts = (each.read_text("utf-8") for each in files(__package__).iterdir() if each.name.endswith(".yaml"))
-    return "".join(f"{text.partition(SCHEMAS)[2]}\n" for text in texts)
+    return "".join(f"{text.partition(SCHEMAS_HEADING)[2]}\n" for text in texts)
 
 
 def _errors(name: str, body: Any) -> list[Any]:
@@ -125,31 +137,31 @@ def _check(name: str) -> Callable[[Any], Any]:
     from fastjsonschema import compile as compiled  # noqa: PLC0415  # as above
 
     check: Callable[[Any], Any] = compiled(
-        _translated(component(name)), use_default=False, use_formats=False, fast_fail=False
+        _as_json_schema(component_schema(name)), use_default=False, use_formats=False, fast_fail=False
     )
     return check
 
 
-def _translated(schema: Mapping[str, Any], *, may_be_null: bool = False) -> dict[str, Any]:
+def _as_json_schema(schema: Mapping[str, Any], *, may_be_null: bool = False) -> dict[str, Any]:
     """A schema of OpenAPI as one of JSON Schema. Annotations and labels have rules of their own for their keys."""
     if "$ref" in schema:
-        return _translated(component(schema["$ref"].rpartition("/")[2]), may_be_null=may_be_null)
-    found = {rule: schema[rule] for rule in KEPT if rule in schema}
+        return _as_json_schema(component_schema(schema["$ref"].rpartition("/")[2]), may_be_null=may_be_null)
+    found = {rule: schema[rule] for rule in COPIED_KEYWORDS if rule in schema}
     if may_be_null or schema.get("nullable"):
         found["type"] = [schema["type"], "null"]
     if "items" in schema:
-        found["items"] = _translated(schema["items"])
+        found["items"] = _as_json_schema(schema["items"])
     if "properties" in schema:
         required = schema.get("required", ())
         found["properties"] = {
-            name: _translated(each, may_be_null=name not in required and not _has_default(each))
+            name: _as_json_schema(each, may_be_null=name not in required and not _has_default(each))
             for name, each in schema["properties"].items()
         }
     return found
 
 
 def _has_default(schema: Mapping[str, Any]) -> bool:
-    return "default" in (component(schema["$ref"].rpartition("/")[2]) if "$ref" in schema else schema)
+    return "default" in (component_schema(schema["$ref"].rpartition("/")[2]) if "$ref" in schema else schema)
 
 
 def _path(error: Any) -> str:
@@ -163,7 +175,7 @@ def _violations(error: Any) -> Iterator[Violation]:
             if name not in error.value:
                 yield Violation(f"{path}.{name}" if path else name, NULL_REFUSED_MESSAGE)
         return
-    sentence = SENTENCES.get((_INDEX.sub("", path), error.rule)) or SENTENCES_OF_RULES[error.rule]
+    sentence = MESSAGES_BY_FIELD_AND_RULE.get((_INDEX.sub("", path), error.rule)) or MESSAGES_BY_RULE[error.rule]
     yield Violation(path, sentence.format(error.rule_definition))
 
 
@@ -175,7 +187,7 @@ def _is_beyond(limits: Mapping[str, int], path: str) -> bool:
     )
 
 
-def _rank(violation: Violation) -> int:
+def _sort_rank(violation: Violation) -> int:
     if violation.path == "name":
         return 0
     return 1 if violation.message == NULL_REFUSED_MESSAGE and not {".", "["} & set(violation.path) else 2

@@ -126,7 +126,7 @@ class Coordination(Protocol):
         self,
         subscription: str,
         *,
-        place: EventTypePartition | None = None,
+        partition: EventTypePartition | None = None,
         after: tuple[EventTypePartition, Position] | None = None,
         limit: int = 1000,
     ) -> Sequence[ParkedEventInfo]:
@@ -135,10 +135,10 @@ class Coordination(Protocol):
         They are in the order of event types, partitions (both as texts) and positions.
         """
 
-    def parked_value(self, subscription: str, place: EventTypePartition, position: Position) -> bytes | None:
+    def parked_value(self, subscription: str, partition: EventTypePartition, position: Position) -> bytes | None:
         """A parked event as it was published; None if it is not parked any more."""
 
-    def unpark(self, subscription: str, place: EventTypePartition, positions: Collection[Position]) -> None:
+    def unpark(self, subscription: str, partition: EventTypePartition, positions: Collection[Position]) -> None:
         """Remove parked events, however many. Doing it again changes nothing."""
 
     def forget(self, subscription: str) -> None:

@@ -61,7 +61,7 @@ class LogIndex(Protocol):
         numbers, and either tells those of both.
         """
 
-    def heads(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, IndexHead]:
+    def heads(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, IndexHead]:
         """How far these partitions are indexed; one that never was has an empty head."""
 
     def extend(self, topic: str, partition: int, expected: int, head: IndexHead, segment: IndexSegment | None) -> bool:

@@ -22,7 +22,7 @@ class ChangeCounters(Struct, frozen=True):
         return self.numbers.get(bucket, 0)
 
 
-def change_bucket_of(kind: str, key: str) -> int:
+def change_bucket(kind: str, key: str) -> int:
     return crc32(f"{kind}/{key}".encode()) % CHANGE_BUCKETS
 
 

@@ -322,14 +322,14 @@ class _WatchedLog:
         self._changed: set[TopicPartition] = set()
         self._stop = event_log.watch(self._on_change)
 
-    def feed(self, place: TopicPartition, make: Callable[[], PartitionFeed]) -> PartitionFeed:
-        if place not in self._feeds:
-            self._feeds[place] = make()
-        return self._feeds[place]
+    def feed(self, partition: TopicPartition, make: Callable[[], PartitionFeed]) -> PartitionFeed:
+        if partition not in self._feeds:
+            self._feeds[partition] = make()
+        return self._feeds[partition]
 
-    def forget(self, place: TopicPartition) -> bool:
+    def forget(self, partition: TopicPartition) -> bool:
         """Whether that was the last one."""
-        del self._feeds[place]
+        del self._feeds[partition]
         if not self._feeds:
             self._stop()
         return not self._feeds
@@ -355,10 +355,10 @@ class _WatchedLog:
     def _refresh_changed_feeds(self) -> None:
         with self._lock:
             changed, self._changed = self._changed, set()
-        for place in changed:
+        for partition in changed:
             # Its last follower may have left since the loop was woken.
-            if place in self._feeds:
-                self._feeds[place].refresh()
+            if partition in self._feeds:
+                self._feeds[partition].refresh()
 
 
 # Across timelines -----------------------------------------------------------------------------------------------------

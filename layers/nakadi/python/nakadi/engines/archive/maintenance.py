@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from msgspec import Struct
 
-from nakadi.common.work import attempted
+from nakadi.common.work import run_and_log_failure
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.objects import MemberPacker
 from nakadi.engines.archive.reading import SegmentCache, read_segment
@@ -61,7 +61,7 @@ class ArchiveSweep(Struct, frozen=True):
         for start in range(0, len(unused), KEYS_PER_REMOVAL):
             some = unused[start : start + KEYS_PER_REMOVAL]
             keys_of_some = [each.key for each in some]
-            if attempted(
+            if run_and_log_failure(
                 "removal of archive objects", f"{some[0].key} and on", partial(self.store.remove, keys_of_some)
             ):
                 gone += some

@@ -20,7 +20,7 @@ from math import inf
 from typing import TypeVar
 
 from nakadi.common.metrics import Metrics
-from nakadi.common.work import ChoreStopped, attempted
+from nakadi.common.work import ChoreStopped, run_and_log_failure
 from nakadi.engines.archive.archiver import ArchivePolicy, Archiver, TopicOwners, UnknownOwners, trim_hot_log
 from nakadi.engines.archive.compaction import ArchiveCompaction
 from nakadi.engines.archive.maintenance import ArchiveSweep, PartitionBusy, SegmentMerger
@@ -390,7 +390,7 @@ class ArchiveWorker:
     def _attempt(self, operation: str, thing: str, work: Callable[[], None]) -> bool:
         if self._closing.is_set():
             raise ChoreStopped
-        succeeded = attempted(operation, thing, work)
+        succeeded = run_and_log_failure(operation, thing, work)
         if not succeeded:
             self._metrics.archive_failures.add(1, operation)
         return succeeded

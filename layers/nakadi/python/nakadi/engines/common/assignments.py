@@ -91,9 +91,9 @@ def _reset_task_body(task: ResetTask) -> Mapping[str, Any]:
     match task:
         case SetOffsets(positions):
             offsets: dict[str, dict[str, Sequence[int]]] = {}
-            for place, position in positions:
-                of_event_type = offsets.setdefault(place.event_type, {})
-                of_event_type[place.partition] = [position.timeline, position.offset]
+            for partition, position in positions:
+                of_event_type = offsets.setdefault(partition.event_type, {})
+                of_event_type[partition.partition] = [position.timeline, position.offset]
             return {"offsets": offsets}
         case Redrive(of):
             return {"redrive": None if of is None else [of[0].event_type, of[0].partition, of[1]]}
@@ -119,7 +119,7 @@ def _reset_task_from_body(body: Mapping[str, Any]) -> ResetTask:
 def _entry_row(entry: PartitionAssignment) -> Sequence[Any]:
     end = entry.search_end
     search_end = None if end is None else [end.timeline, end.offset]
-    row = [entry.place.event_type, entry.place.partition, entry.owner, entry.next, entry.fails, search_end]
+    row = [entry.partition.event_type, entry.partition.partition, entry.owner, entry.next, entry.fails, search_end]
     return row if entry.replay is None else [*row, _replay_row(entry.replay)]
 
 
@@ -158,9 +158,9 @@ def _session_from_row(row: Sequence[Any]) -> Session:
 # Rules ----------------------------------------------------------------------------------------------------------------
 
 
-Positions = Mapping[EventTypePartition, Position]
+PositionsByPartition = Mapping[EventTypePartition, Position]
 
-BEFORE_EVERYTHING = Position(0, -1)
+FIRST_COMMIT_POSITION = Position(0, -1)
 
 
 def with_next_revision(old: Assignment, new: Assignment) -> Assignment:
@@ -169,18 +169,20 @@ def with_next_revision(old: Assignment, new: Assignment) -> Assignment:
 
 
 def owners_after_change(
-    old: Assignment, new: Assignment, positions: Positions
+    old: Assignment, new: Assignment, positions: PositionsByPartition
 ) -> Mapping[EventTypePartition, str | None]:
     """The partitions whose offsets a write touches, with their owners; raises `ValueError` for what no engine does."""
-    before = {entry.place: entry.owner for entry in old.entries}
-    after = {entry.place: entry.owner for entry in new.entries}
+    before = {entry.partition: entry.owner for entry in old.entries}
+    after = {entry.partition: entry.owner for entry in new.entries}
     if len(after) < len(new.entries):
         raise ValueError("two entries for one partition")
     if not before.keys() <= after.keys() or not positions.keys() <= after.keys():
         raise ValueError("a partition without an entry")
     if after.keys() - before.keys() - positions.keys():
         raise ValueError("a new entry without a position")
-    touched = {place: owner for place, owner in after.items() if place in positions or before[place] != owner}
+    touched = {
+        partition: owner for partition, owner in after.items() if partition in positions or before[partition] != owner
+    }
     if len(touched) > MAX_PARTITIONS_PER_WRITE:
         raise ValueError(f"{len(touched)} partitions in one write, {MAX_PARTITIONS_PER_WRITE} are the most")
     return touched
@@ -194,7 +196,7 @@ def commit_result(offset: CommittedOffset | None, session: str, position: Positi
 
 
 def committed_offsets(
-    session: str, positions: Positions, verdicts: Mapping[EventTypePartition, CommitResult]
+    session: str, positions: PositionsByPartition, verdicts: Mapping[EventTypePartition, CommitResult]
 ) -> OffsetsCommitted | None:
     """What listeners get to know of a commit; None if it moved nothing."""
     moved = [item for item in positions.items() if verdicts[item[0]] is CommitResult.COMMITTED]
@@ -212,19 +214,19 @@ def offset_after_change(
 
 def partition_to_park_in(events: Sequence[ParkedEvent]) -> EventTypePartition:
     """The one partition of events that are to be parked; raises `ValueError` for what no engine does."""
-    places = {each.parked.place for each in events}
-    if len(places) != 1:
-        raise ValueError(f"events of {len(places)} partitions are parked at once")
+    partitions = {each.parked.partition for each in events}
+    if len(partitions) != 1:
+        raise ValueError(f"events of {len(partitions)} partitions are parked at once")
     if len({each.parked.position for each in events}) < len(events):
         raise ValueError("two events at one position")
     size = sum(len(each.value) for each in events)
     if len(events) > MAX_PARKED_PER_CALL or (size > MAX_PARKED_BYTES and len(events) > 1):
         raise ValueError(f"{len(events)} events with {size} bytes are too many for one step")
-    return places.pop()
+    return partitions.pop()
 
 
 def parking_result(offset: CommittedOffset | None, session: str, upto: Position | None) -> CommitResult:
     """What becomes of events to be parked where this is stored."""
     if upto is None and offset is not None and offset.owner == session:
         return CommitResult.COMMITTED
-    return commit_result(offset, session, upto if upto is not None else BEFORE_EVERYTHING)
+    return commit_result(offset, session, upto if upto is not None else FIRST_COMMIT_POSITION)

@@ -29,10 +29,10 @@ from nakadi.ports.registry import (
     Document,
     DocumentChange,
     PutDocument,
-    change_bucket_of,
+    change_bucket,
 )
 
-MOST_CHANGES = 99
+MAX_CHANGES_PER_WRITE = 99
 """DynamoDB makes a hundred changes in one step, and one of them counts the others."""
 
 CHANGE_COUNTS_KIND = "changes"
@@ -53,8 +53,8 @@ def documents_from_json(array: bytes | str) -> Sequence[Document]:
 
 
 def check_changes_of_one_write(changes: Sequence[DocumentChange]) -> None:
-    if len(changes) > MOST_CHANGES:
-        raise ValueError(f"{len(changes)} changes in one write, {MOST_CHANGES} are the most")
+    if len(changes) > MAX_CHANGES_PER_WRITE:
+        raise ValueError(f"{len(changes)} changes in one write, {MAX_CHANGES_PER_WRITE} are the most")
     if len({(change.kind, change.key) for change in changes}) < len(changes):
         raise ValueError("two changes of one document in one write")
 
@@ -69,9 +69,9 @@ def document_after_change(change: DocumentChange, revision: int) -> Document | N
     return Document(change.key, change.body, revision + 1) if isinstance(change, PutDocument) else None
 
 
-def buckets_to_count(changes: Sequence[DocumentChange]) -> Collection[int]:
+def changed_buckets(changes: Sequence[DocumentChange]) -> Collection[int]:
     """Where changes are counted of what processes remember; in order, so that writers meet in one order."""
-    return sorted({change_bucket_of(change.kind, change.key) for change in changes if _is_counted(change)})
+    return sorted({change_bucket(change.kind, change.key) for change in changes if _is_counted(change)})
 
 
 def _is_counted(change: DocumentChange) -> bool:
@@ -86,13 +86,13 @@ def _is_counted(change: DocumentChange) -> bool:
 SEQUENCE_DIGITS = 129
 
 # Seconds by which clocks may differ when a claim is looked at.
-CLOCK_DIFFERENCE_SECONDS = 60
+MAX_CLOCK_DIFFERENCE_SECONDS = 60
 
 
 def latest_plausible_expiry(now: float, seconds: float) -> float:
     """Until when a claim can go that was made for so long by now. One that goes on for longer was made before a clock
     was set back, and would keep all other processes away for as long as the clock is behind."""
-    return now + max(seconds, 0) + CLOCK_DIFFERENCE_SECONDS
+    return now + max(seconds, 0) + MAX_CLOCK_DIFFERENCE_SECONDS
 
 
 def shard_progress_text(progress: ShardProgress) -> str:
@@ -159,18 +159,18 @@ def topic_from_json(body: str) -> Topic:
     )
 
 
-def counted_json(counted: IndexingState) -> str:
-    return _json_text(_counted_document(counted))
+def indexing_state_json(counted: IndexingState) -> str:
+    return _json_text(_indexing_state_document(counted))
 
 
-def counted_from_json(body: str) -> IndexingState:
-    return _counted_from_document(orjson.loads(body))
+def indexing_state_from_json(body: str) -> IndexingState:
+    return _indexing_state_from_document(orjson.loads(body))
 
 
 def segment_json(segment: IndexSegment) -> str:
     return _json_text(
         {
-            "before": _counted_document(segment.before),
+            "before": _indexing_state_document(segment.before),
             "count": segment.count,
             "since": segment.since,
             "until": segment.until,
@@ -186,7 +186,7 @@ def segment_from_json(body: str) -> IndexSegment:
 
 def segment_from_document(found: Mapping[str, Any]) -> IndexSegment:
     return IndexSegment(
-        before=_counted_from_document(found["before"]),
+        before=_indexing_state_from_document(found["before"]),
         count=found["count"],
         since=found["since"],
         until=found["until"],
@@ -195,35 +195,38 @@ def segment_from_document(found: Mapping[str, Any]) -> IndexSegment:
     )
 
 
-def _counted_document(counted: IndexingState) -> Mapping[str, Any]:
+def _indexing_state_document(counted: IndexingState) -> Mapping[str, Any]:
     return {
-        "mark": _mark_document(counted.mark),
+        "mark": _record_position_document(counted.mark),
         "next": counted.next,
         "latest": counted.latest,
-        "sealed_at": _mark_document(counted.sealed_at),
-        "parts": [[part.append.hex(), part.number, _mark_document(part.mark), part.arrived] for part in counted.parts],
+        "sealed_at": _record_position_document(counted.sealed_at),
+        "parts": [
+            [part.append.hex(), part.number, _record_position_document(part.mark), part.arrived]
+            for part in counted.parts
+        ],
     }
 
 
-def _counted_from_document(found: Mapping[str, Any]) -> IndexingState:
+def _indexing_state_from_document(found: Mapping[str, Any]) -> IndexingState:
     parts = [
         UnfinishedAppend(bytes.fromhex(append), number, RecordPosition(mark[0], int(mark[1])), arrived)
         for append, number, mark, arrived in found["parts"]
     ]
     return IndexingState(
-        mark=_mark_from_document(found["mark"]),
+        mark=_record_position_from_document(found["mark"]),
         next=found["next"],
         latest=found["latest"],
-        sealed_at=_mark_from_document(found["sealed_at"]),
+        sealed_at=_record_position_from_document(found["sealed_at"]),
         parts=tuple(parts),
     )
 
 
-def _mark_document(mark: RecordPosition | None) -> list[str] | None:
+def _record_position_document(mark: RecordPosition | None) -> list[str] | None:
     return None if mark is None else [mark.shard, str(mark.sequence)]
 
 
-def _mark_from_document(found: list[str] | None) -> RecordPosition | None:
+def _record_position_from_document(found: list[str] | None) -> RecordPosition | None:
     return None if found is None else RecordPosition(found[0], int(found[1]))
 
 

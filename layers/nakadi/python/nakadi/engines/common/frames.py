@@ -22,23 +22,23 @@ import zstandard
 from nakadi.model.authorization import Attribute
 from nakadi.model.events import Record, RecordLines
 
-HEADER = struct.Struct("<2sBBII")
-MAGIC = b"nf"
-VERSION = 1
+HEADER_FORMAT = struct.Struct("<2sBBII")
+MAGIC_BYTES = b"nf"
+FORMAT_VERSION = 1
 HAS_NOTES_FLAG = 1
 COMPRESSED_FLAG = 2
 
-LEAST_BYTES_TO_COMPRESS = 1500
+MIN_BYTES_TO_COMPRESS = 1500
 """Below this many bytes, compression saves less than it costs."""
 
 COMPRESSION_LEVEL = 1
 """On events, higher levels take longer and find no more."""
 
-LONGEST_UNPACKED = 1 << 30
+MAX_UNPACKED_BYTES = 1 << 30
 
 ALL_RECORDS = slice(None)
 NO_VALUES = repeat(None)
-PLAIN_RECORD_REST = (None, None, None)
+PLAIN_RECORD_FIELDS = (None, None, None)
 """No key, no owner, no subscription."""
 
 
@@ -55,7 +55,7 @@ def encode(records: Sequence[Record | None]) -> bytes:
     if records and joined.count(b"\n") != len(records) - 1:
         raise ValueError("an event contains a line break")
     flags, payload = _compressed_if_smaller(HAS_NOTES_FLAG if notes else 0, notes + joined)
-    return HEADER.pack(MAGIC, VERSION, flags, len(records), len(notes)) + payload
+    return HEADER_FORMAT.pack(MAGIC_BYTES, FORMAT_VERSION, flags, len(records), len(notes)) + payload
 
 
 def check(records: Sequence[Record]) -> None:
@@ -94,7 +94,7 @@ def lines_and_ends(frame: bytes) -> tuple[bytes, list[int]]:
 
 def has_notes(frame: bytes) -> bool:
     """Whether the lines do not tell everything: some of the records may be gone, or have keys."""
-    return bool(HEADER.unpack_from(frame)[2] & HAS_NOTES_FLAG)
+    return bool(HEADER_FORMAT.unpack_from(frame)[2] & HAS_NOTES_FLAG)
 
 
 def keys_and_tombstones(frame: bytes) -> list[tuple[str | None, bool] | None]:
@@ -109,13 +109,13 @@ def keys_and_tombstones(frame: bytes) -> list[tuple[str | None, bool] | None]:
     return found
 
 
-def size_of(records: Sequence[Record]) -> int:
+def records_size(records: Sequence[Record]) -> int:
     """How many bytes the records take, as readers count them."""
     return sum([len(record.value) if record.value else 1 for record in records])
 
 
 def _notes_json(records: Sequence[Record | None]) -> bytes:
-    if all(record is not None and record[0] is not None and record[1:] == PLAIN_RECORD_REST for record in records):
+    if all(record is not None and record[0] is not None and record[1:] == PLAIN_RECORD_FIELDS for record in records):
         return b""
     columns = {
         "gone": [index for index, record in enumerate(records) if record is None],
@@ -150,8 +150,8 @@ def _with_notes(lines: list[bytes], notes: bytes) -> list[Record | None]:
 
 
 def _compressed_if_smaller(flags: int, payload: bytes) -> tuple[int, bytes]:
-    if len(payload) >= LEAST_BYTES_TO_COMPRESS:
-        packed = _ZSTD.packer.compress(payload)
+    if len(payload) >= MIN_BYTES_TO_COMPRESS:
+        packed = _THREAD_ZSTD.packer.compress(payload)
         if len(packed) < 0.8 * len(payload):
             return flags | COMPRESSED_FLAG, packed
     return flags, payload
@@ -160,18 +160,18 @@ def _compressed_if_smaller(flags: int, payload: bytes) -> tuple[int, bytes]:
 def _split_frame(frame: bytes) -> tuple[int, bytes, bytes]:
     """The number of records, the notes and the lines."""
     try:
-        magic, version, flags, count, notes = HEADER.unpack_from(frame)
+        magic, version, flags, count, notes = HEADER_FORMAT.unpack_from(frame)
     except struct.error as error:
         raise BadFrame("shorter than a frame's header") from error
-    if magic != MAGIC or version != VERSION:
-        raise BadFrame(f"not a frame of version {VERSION}")
-    payload = frame[HEADER.size :]
+    if magic != MAGIC_BYTES or version != FORMAT_VERSION:
+        raise BadFrame(f"not a frame of version {FORMAT_VERSION}")
+    payload = frame[HEADER_FORMAT.size :]
     if flags & COMPRESSED_FLAG:
         payload = _decompressed(payload)
     return (count, payload[:notes], payload[notes:]) if notes else (count, b"", payload)
 
 
-class _ZstdOfThread(threading.local):
+class _ZstdPerThread(threading.local):
     """Those of a thread, since two must not use one at the same time: making one takes as long as a frame does."""
 
     @cached_property
@@ -183,13 +183,13 @@ class _ZstdOfThread(threading.local):
         return zstandard.ZstdDecompressor()
 
 
-_ZSTD = _ZstdOfThread()
+_THREAD_ZSTD = _ZstdPerThread()
 
 
 def _decompressed(payload: bytes) -> bytes:
     try:
-        if zstandard.frame_content_size(payload) > LONGEST_UNPACKED:
+        if zstandard.frame_content_size(payload) > MAX_UNPACKED_BYTES:
             raise BadFrame("a frame that claims to be longer than any")
-        return _ZSTD.unpacker.decompress(payload)
+        return _THREAD_ZSTD.unpacker.decompress(payload)
     except zstandard.ZstdError as error:
         raise BadFrame(f"a damaged frame: {error}") from error

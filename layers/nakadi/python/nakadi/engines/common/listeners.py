@@ -200,7 +200,7 @@ T = TypeVar("T")
 Batches = Mapping[int, Sequence[Record]]
 
 
-def call_at_once(work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
+def call_and_report(work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
     """Do work, and call `done` with what it returns or raises."""
     try:
         outcome: T | Exception = work()
@@ -217,10 +217,10 @@ class CallThreads:
 
     def call(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
         try:
-            self._threads.submit(call_at_once, work, done)
+            self._threads.submit(call_and_report, work, done)
         except RuntimeError:
             # The threads are closed, and so is the store, which says so itself.
-            call_at_once(work, done)
+            call_and_report(work, done)
 
     def close(self) -> None:
         """Let what was begun come to its end, and end the threads."""

@@ -25,21 +25,23 @@ from nakadi.model.outcomes import BadSetting, Unavailable
 
 
 class Table(Struct, frozen=True, kw_only=True):
-    """A table is called `<prefix>-<suffix>`. Keys are attribute names with their types; `expires` is a time to live."""
+    """A table is called `<prefix>-<suffix>`. Keys are attribute names with their types.
+    `expiry_attribute` is a time to live.
+    """
 
     suffix: str
     partition_key: tuple[str, str]
     sort_key: tuple[str, str] | None = None
-    expires: str | None = None
+    expiry_attribute: str | None = None
 
-    def name(self, prefix: str) -> str:
+    def full_name(self, prefix: str) -> str:
         return f"{prefix}-{self.suffix}"
 
-    def request(self, prefix: str) -> Mapping[str, Any]:
-        """What CreateTable is asked for; a time to live is switched on separately."""
+    def create_request(self, prefix: str) -> Mapping[str, Any]:
+        """The arguments of CreateTable; a time to live is switched on separately."""
         keys = [self.partition_key, *([self.sort_key] if self.sort_key else [])]
         return {
-            "TableName": self.name(prefix),
+            "TableName": self.full_name(prefix),
             "AttributeDefinitions": [{"AttributeName": name, "AttributeType": kind} for name, kind in keys],
             "KeySchema": [
                 {"AttributeName": name, "KeyType": role}
@@ -53,7 +55,9 @@ DOCUMENTS = Table(suffix="documents", partition_key=("kind", "S"), sort_key=("ke
 
 LOG_INDEX = Table(suffix="log-index", partition_key=("place", "S"), sort_key=("item", "S"))
 
-COORDINATION = Table(suffix="coordination", partition_key=("place", "S"), sort_key=("item", "S"), expires="expires")
+COORDINATION = Table(
+    suffix="coordination", partition_key=("place", "S"), sort_key=("item", "S"), expiry_attribute="expires"
+)
 
 TABLES = (DOCUMENTS, LOG_INDEX, COORDINATION)
 
@@ -61,23 +65,20 @@ TABLES = (DOCUMENTS, LOG_INDEX, COORDINATION)
 # Calls ----------------------------------------------------------------------------------------------------------------
 
 
-# Calls ----------------------------------------------------------------------------------------------------------------
-
-
 # With four attempts a call ends within 13 seconds, well before API Gateway gives up on the request.
-CONNECT_SECONDS = 1.0
-READ_SECONDS = 2.0
-PAUSES = (0.05, 0.2, 0.8)
+CONNECT_TIMEOUT_SECONDS = 1.0
+READ_TIMEOUT_SECONDS = 2.0
+RETRY_PAUSES_SECONDS = (0.05, 0.2, 0.8)
 
 # For transactions that change what processes remember: all of them count in one item, so they meet however different
 # what they change. One that met another was refused at once.
-TURNS = (0.02, 0.05, 0.1, 0.1, 0.2, 0.2, 0.4, 0.4)
+CONFLICT_RETRY_PAUSES_SECONDS = (0.02, 0.05, 0.1, 0.1, 0.2, 0.2, 0.4, 0.4)
 
-CONDITION_FAILED = "ConditionalCheckFailed"
-CANCELLED = "TransactionCanceledException"
+CONDITION_FAILED_CODE = "ConditionalCheckFailed"
+TRANSACTION_CANCELLED_CODE = "TransactionCanceledException"
 
 # Refused before anything was done, and likely to be accepted soon.
-BUSY = frozenset(
+BUSY_ERROR_CODES = frozenset(
     {
         "LimitExceededException",
         "ProvisionedThroughputExceeded",
@@ -91,92 +92,98 @@ BUSY = frozenset(
         "TransactionInProgressException",
     }
 )
-CONFLICTS = frozenset({"TransactionConflict", "TransactionConflictException"})
-NEVER_ARRIVED = (ConnectTimeoutError, EndpointConnectionError)
-FAILURES = (PynamoDBException, ResponseParserError)
+CONFLICT_ERROR_CODES = frozenset({"TransactionConflict", "TransactionConflictException"})
+NOT_SENT_ERRORS = (ConnectTimeoutError, EndpointConnectionError)
+CALL_ERRORS = (PynamoDBException, ResponseParserError)
 
 Answer = TypeVar("Answer")
 
 
-class RetriedCalls:
-    """One after each of the `pauses`, and one before."""
+class CallRetryPolicy:
+    """Repeats calls that failed: an attempt after each of the `pauses`, and one before the first."""
 
-    def __init__(self, pause: Callable[[float], None] = time.sleep, pauses: Sequence[float] = PAUSES) -> None:
-        self._pause = pause
+    def __init__(
+        self, sleep: Callable[[float], None] = time.sleep, pauses: Sequence[float] = RETRY_PAUSES_SECONDS
+    ) -> None:
+        self._sleep = sleep
         self._pauses = pauses
 
-    def at(self, call: Callable[[bool], Answer], turns: Sequence[float] = ()) -> Answer:
+    def call(self, call: Callable[[bool], Answer], conflict_pauses: Sequence[float] = ()) -> Answer:
         """Call until there is an answer. The call gets whether an attempt before it may have had its effect.
 
-        `turns` are further pauses for a transaction that met another one, before those for everything.
+        `conflict_pauses` are further pauses for a transaction that met another one, before those for everything.
         Raises `Unavailable` when attempts are used up, or when another one would end the same.
         """
         in_doubt = False
-        pauses, waiting = iter(self._pauses), iter(turns)
+        pauses, waiting = iter(self._pauses), iter(conflict_pauses)
         while True:
             try:
                 return call(in_doubt)
-            except FAILURES as error:
-                seconds = next(waiting, None) if _met_another(error) else None
+            except CALL_ERRORS as error:
+                seconds = next(waiting, None) if _is_transaction_conflict(error) else None
                 seconds = next(pauses, None) if seconds is None else seconds
-                if seconds is None or not _may_pass(error):
+                if seconds is None or not _can_be_retried(error):
                     raise Unavailable(f"DynamoDB: {error}") from error
-                in_doubt = in_doubt or _may_have_happened(error)
+                in_doubt = in_doubt or _may_have_taken_effect(error)
             # Spread, so that those who were refused together do not come back together.
-            self._pause(seconds * random.uniform(0.5, 1.0))  # noqa: S311  # nothing to guess here
+            self._sleep(seconds * random.uniform(0.5, 1.0))  # noqa: S311  # nothing to guess here
 
 
-def _may_pass(error: Exception) -> bool:
+def _can_be_retried(error: Exception) -> bool:
     """Whether another attempt may end better: it was busy, broken, or did not answer."""
-    return _was_busy(error) or _may_have_happened(error) or isinstance(_cause(error), NEVER_ARRIVED)
+    return _was_busy(error) or _may_have_taken_effect(error) or isinstance(_client_error(error), NOT_SENT_ERRORS)
 
 
-def _may_have_happened(error: Exception) -> bool:
+def _may_have_taken_effect(error: Exception) -> bool:
     """No answer, or the answer of something that broke in the middle."""
-    cause = _cause(error)
+    cause = _client_error(error)
     if isinstance(cause, ClientError):
-        return _status(cause) >= 500
-    return isinstance(cause, HTTPClientError | ResponseParserError) and not isinstance(cause, NEVER_ARRIVED)
+        return _http_status(cause) >= 500
+    return isinstance(cause, HTTPClientError | ResponseParserError) and not isinstance(cause, NOT_SENT_ERRORS)
 
 
 def _was_busy(error: Exception) -> bool:
-    return _codes(error) <= BUSY
+    return _error_codes(error) <= BUSY_ERROR_CODES
 
 
-def _met_another(error: Exception) -> bool:
-    return bool(_codes(error) & CONFLICTS)
+def _is_transaction_conflict(error: Exception) -> bool:
+    return bool(_error_codes(error) & CONFLICT_ERROR_CODES)
 
 
-def _codes(error: Exception) -> set[str]:
+def _error_codes(error: Exception) -> set[str]:
     """Why a call was refused; of a transaction, the reasons of all its changes."""
-    code = _code(_cause(error))
-    return {str(reason.code) for reason in reasons_of(error) if reason} if code == CANCELLED else {code}
+    code = _error_code(_client_error(error))
+    return (
+        {str(reason.code) for reason in cancellation_reasons(error) if reason}
+        if code == TRANSACTION_CANCELLED_CODE
+        else {code}
+    )
 
 
-def reasons_of(error: Exception) -> list[CancellationReason | None]:
+def cancellation_reasons(error: Exception) -> list[CancellationReason | None]:
     """Why a transaction was cancelled, item by item; empty if it was not."""
     return error.cancellation_reasons if isinstance(error, TransactWriteError) else []
 
 
 def condition_failed(error: PynamoDBException) -> bool:
-    return _code(error.cause) == f"{CONDITION_FAILED}Exception"
+    return _error_code(error.cause) == f"{CONDITION_FAILED_CODE}Exception"
 
 
-def _cause(error: Exception) -> BaseException | None:
+def _client_error(error: Exception) -> BaseException | None:
     return error.cause if isinstance(error, PynamoDBException) else error
 
 
-def _code(cause: BaseException | None) -> str:
+def _error_code(cause: BaseException | None) -> str:
     return str(cause.response["Error"].get("Code", "")) if isinstance(cause, ClientError) else ""
 
 
-def _status(error: ClientError) -> int:
+def _http_status(error: ClientError) -> int:
     """PynamoDB hands on an error with little more than its code; the rest is in the one that it was made from."""
     answer = error.__cause__ if isinstance(error.__cause__, ClientError) else error
     return int(answer.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
 
 
-def transaction_of(add: Callable[[TransactWrite], None], connection: Connection) -> Callable[[bool], bool]:
+def transaction_attempt(add_changes: Callable[[TransactWrite], None], connection: Connection) -> Callable[[bool], bool]:
     """An attempt that makes all changes that are added, or gives False because a condition does not hold.
 
     DynamoDB knows a transaction by its token for ten minutes, and does not make it a second time.
@@ -186,9 +193,9 @@ def transaction_of(add: Callable[[TransactWrite], None], connection: Connection)
     def attempt(_: bool) -> bool:
         try:
             with TransactWrite(connection=connection, client_request_token=token) as transaction:
-                add(transaction)
+                add_changes(transaction)
         except TransactWriteError as error:
-            if any(reason and reason.code == CONDITION_FAILED for reason in reasons_of(error)):
+            if any(reason and reason.code == CONDITION_FAILED_CODE for reason in cancellation_reasons(error)):
                 return False
             raise
         return True
@@ -199,12 +206,12 @@ def transaction_of(add: Callable[[TransactWrite], None], connection: Connection)
 # Tables ---------------------------------------------------------------------------------------------------------------
 
 
-CONNECTIONS = 50
+MAX_CONNECTIONS = 50
 
-Items = TypeVar("Items", bound=Model)
+BoundModel = TypeVar("BoundModel", bound=Model)
 
 
-def meta_of(table: Table) -> Any:
+def model_meta(table: Table) -> Any:
     """What a model of pynamodb has as `Meta`, until it is bound to a table with a prefix."""
     return type("Meta", (), {"table_name": table.suffix})
 
@@ -216,21 +223,21 @@ class TableAddress(Struct, frozen=True):
     region: str | None = None
     endpoint: str | None = None
 
-    def bound(self, model: type[Items], table: Table) -> type[Items]:
+    def bind_model(self, model: type[BoundModel], table: Table) -> type[BoundModel]:
         """A model with the full name of its own table."""
         meta = {
-            "table_name": table.name(self.prefix),
+            "table_name": table.full_name(self.prefix),
             "region": self.region,
             "host": self.endpoint,
-            "connect_timeout_seconds": CONNECT_SECONDS,
-            "read_timeout_seconds": READ_SECONDS,
+            "connect_timeout_seconds": CONNECT_TIMEOUT_SECONDS,
+            "read_timeout_seconds": READ_TIMEOUT_SECONDS,
             "max_retry_attempts": 0,
-            "max_pool_connections": CONNECTIONS,
+            "max_pool_connections": MAX_CONNECTIONS,
         }
         return type("Items", (model,), {"Meta": type("Meta", (), meta)})
 
 
-def address_in(url: str) -> TableAddress:
+def parse_table_address(url: str) -> TableAddress:
     """`dynamodb://table-prefix?region=…&endpoint=…`, taken apart."""
     parts = urlsplit(url)
     if not parts.netloc:
@@ -239,7 +246,7 @@ def address_in(url: str) -> TableAddress:
     return TableAddress(parts.netloc, wishes.get("region"), wishes.get("endpoint"))
 
 
-def connected(items: type[Model]) -> Connection:
+def connect(items: type[Model]) -> Connection:
     """What PynamoDB keeps to itself, with its client: by itself it makes one for each thread, when that first asks."""
     connection: Connection = items._get_connection().connection  # noqa: SLF001  # see above
     connection._local.session = new_session()  # noqa: SLF001  # see above

@@ -25,7 +25,7 @@ from pynamodb.expressions.condition import Condition
 from pynamodb.transactions import TransactWrite
 
 from nakadi.engines.common.assignments import (
-    Positions,
+    PositionsByPartition,
     commit_result,
     owners_after_change,
     parking_result,
@@ -34,24 +34,24 @@ from nakadi.engines.common.assignments import (
 )
 from nakadi.engines.common.listeners import CallThreads, SubscriptionListeners, callable_once
 from nakadi.engines.dynamodb import coordination_table
-from nakadi.engines.dynamodb.client import RetriedCalls, TableAddress, condition_failed
+from nakadi.engines.dynamodb.client import CallRetryPolicy, TableAddress, condition_failed
 from nakadi.engines.dynamodb.coordination_table import (
-    ASSIGNMENT,
-    LEASES,
-    OFFSET,
+    ASSIGNMENT_SORT_KEY,
+    LEASES_KEY,
+    OFFSET_SORT_KEY_PREFIX,
     CoordinationItem,
     CoordinationTable,
     TableChangePoller,
-    assignment_of,
-    contents_of,
-    in_one_moment,
-    may_move,
-    moved_to,
-    moving,
-    offset_item,
-    offset_of,
-    place_in,
-    place_of,
+    assignment_attributes,
+    assignment_change_actions,
+    assignment_from_item,
+    commit_actions,
+    commit_condition,
+    in_same_report_interval,
+    offset_from_item,
+    offset_sort_key,
+    partition_in_sort_key,
+    subscription_key,
 )
 from nakadi.model.authorization import Attribute
 from nakadi.model.event_type import Position
@@ -73,13 +73,13 @@ from nakadi.ports.coordination import AssignmentChanged, CommitCallback, CommitR
 Item = CoordinationItem
 
 # Partitions of one commit that are written at the same time.
-THREADS = 8
+COMMIT_THREADS = 8
 
 # A commit that was refused is judged by what is there then; if that would have let it through, it is made again.
-TIMES_JUDGED = 5
+MAX_COMMIT_ATTEMPTS = 5
 
 # Reports of changes are worth a second attempt, and no more: the committer waits for it.
-NEWS_PAUSES = (0.1,)
+REPORT_RETRY_PAUSES_SECONDS = (0.1,)
 
 
 class DynamoDbCoordination:
@@ -91,41 +91,48 @@ class DynamoDbCoordination:
     request, and what is put or removed twice is as if it was once.
     """
 
-    def __init__(self, address: TableAddress, attempts: RetriedCalls | None = None) -> None:
-        self._table = CoordinationTable(address, attempts or RetriedCalls())
+    def __init__(self, address: TableAddress, attempts: CallRetryPolicy | None = None) -> None:
+        self._table = CoordinationTable(address, attempts or CallRetryPolicy())
         self._listeners = SubscriptionListeners()
-        self._changes = TableChangePoller(
-            self._table.items, RetriedCalls(pauses=NEWS_PAUSES), self._listeners.notify_listeners
+        self._change_poller = TableChangePoller(
+            self._table.items, CallRetryPolicy(pauses=REPORT_RETRY_PAUSES_SECONDS), self._listeners.notify_listeners
         )
-        self._lot = ParkedEventItems(self._table)
+        self._parked_events = ParkedEventItems(self._table)
 
     # The assignment
 
     def assignment(self, subscription: str) -> Assignment:
-        found = self._table.find(place_of(subscription), ASSIGNMENT)
-        return EMPTY_ASSIGNMENT if found is None else assignment_of(found)
+        found = self._table.find(subscription_key(subscription), ASSIGNMENT_SORT_KEY)
+        return EMPTY_ASSIGNMENT if found is None else assignment_from_item(found)
 
     def write(
-        self, subscription: str, old: Assignment, new: Assignment, now: datetime, positions: Positions | None = None
+        self,
+        subscription: str,
+        old: Assignment,
+        new: Assignment,
+        now: datetime,
+        positions: PositionsByPartition | None = None,
     ) -> Assignment:
         self._table.check_open()
         at = positions or {}
         touched = owners_after_change(old, new, at)
         stored = with_next_revision(old, new)
-        items, own = self._table.items, place_of(subscription)
+        items, own = self._table.items, subscription_key(subscription)
         # DynamoDB compares in the write itself: of two processes that decided on the same revision, one is refused.
-        unchanged = Item.revision == old.revision if old.revision else Item.place.does_not_exist()
-        assignment = items(own, ASSIGNMENT, **contents_of(stored))
+        unchanged = Item.revision == old.revision if old.revision else Item.partition_key.does_not_exist()
+        assignment = items(own, ASSIGNMENT_SORT_KEY, **assignment_attributes(stored))
 
         def add(transaction: TransactWrite) -> None:
             transaction.save(assignment, unchanged)
-            for place, owner in touched.items():
-                transaction.update(items(own, offset_item(place)), moving(owner, at.get(place), now))
+            for partition, owner in touched.items():
+                transaction.update(
+                    items(own, offset_sort_key(partition)), assignment_change_actions(owner, at.get(partition), now)
+                )
 
         with self._report_if_in_doubt(subscription, SubscriptionChange.ASSIGNMENT):
             if not self._table.transact(add):
                 raise AssignmentChanged(subscription)
-        self._changed(subscription, SubscriptionChange.ASSIGNMENT)
+        self._report_change(subscription, SubscriptionChange.ASSIGNMENT)
         return stored
 
     def forget(self, subscription: str) -> None:
@@ -134,21 +141,21 @@ class DynamoDbCoordination:
         A commit that comes in between moves an offset that is about to go. One that comes later finds none, for an
         update that asks for an owner makes no item.
         """
-        place = place_of(subscription)
-        self._table.remove(place, [ASSIGNMENT])
-        self._table.remove(place, [each.item for each in self._table.list_items(place)])
-        self._lot.clear(subscription)
-        self._changed(subscription, SubscriptionChange.ASSIGNMENT)
+        key = subscription_key(subscription)
+        self._table.remove(key, [ASSIGNMENT_SORT_KEY])
+        self._table.remove(key, [each.sort_key for each in self._table.list_items(key)])
+        self._parked_events.clear(subscription)
+        self._report_change(subscription, SubscriptionChange.ASSIGNMENT)
 
     # Offsets
 
     def offsets(self, subscription: str) -> Mapping[EventTypePartition, CommittedOffset]:
         # Each as it was at its moment: while pages are read, others may change. Readers have taken the assignment
         # before, and recognise by its owner an offset that is newer.
-        found = self._table.list_items(place_of(subscription), Item.item.startswith(OFFSET))
-        return {place_in(each.item): offset_of(each) for each in found}
+        found = self._table.list_items(subscription_key(subscription), Item.sort_key.startswith(OFFSET_SORT_KEY_PREFIX))
+        return {partition_in_sort_key(each.sort_key): offset_from_item(each) for each in found}
 
-    def commit(self, subscription: str, session: str, positions: Positions, now: datetime) -> CommitResults:
+    def commit(self, subscription: str, session: str, positions: PositionsByPartition, now: datetime) -> CommitResults:
         """Each partition is an update of its own: a transaction would cost twice as much, and be all or nothing."""
         self._table.check_open()
 
@@ -165,44 +172,48 @@ class DynamoDbCoordination:
         failed = [each for each in outcomes if isinstance(each, Unavailable)]
         # A failed write may have been made: then the repeated one finds it outdated, which is not reported.
         if failed or any(found is CommitResult.COMMITTED for found, _ in made):
-            self._changed(
-                subscription, SubscriptionChange.OFFSETS, quietly=not failed and not any(news for _, news in made)
+            self._report_change(
+                subscription, SubscriptionChange.OFFSETS, only_here=not failed and not any(is_new for _, is_new in made)
             )
         if failed:
             raise failed[0]
-        return {place: found for place, (found, _) in zip(positions, made, strict=True)}
+        return {partition: found for partition, (found, _) in zip(positions, made, strict=True)}
 
     def begin_commit(
-        self, subscription: str, session: str, positions: Positions, now: datetime, done: CommitCallback
+        self, subscription: str, session: str, positions: PositionsByPartition, now: datetime, done: CommitCallback
     ) -> None:
         self._commit_threads.call(partial(self.commit, subscription, session, positions, now), done)
 
     def _commit(
-        self, subscription: str, session: str, place: EventTypePartition, position: Position, now: datetime
+        self, subscription: str, session: str, partition: EventTypePartition, position: Position, now: datetime
     ) -> tuple[CommitResult, bool]:
-        """What became of it, and whether it is news that this partition moves."""
-        item = self._table.items(place_of(subscription), offset_item(place))
+        """What became of it, and whether other processes have to be told that this partition moves."""
+        item = self._table.items(subscription_key(subscription), offset_sort_key(partition))
         since, token = microseconds_since_epoch(now), uuid4().hex[:12]
 
         def attempt(in_doubt: bool) -> CommitResult | None:
             try:
-                item.update([*moved_to(position, since), Item.token.set(token)], may_move(session, position))
+                item.update(
+                    [*commit_actions(position, since), Item.token.set(token)], commit_condition(session, position)
+                )
             except UpdateError as error:
                 if not condition_failed(error):
                     raise
-                item.before = None
-                return self._why_refused(item, session, position, token if in_doubt else None)
+                item.previously_changed_at = None
+                return self._reason_of_refusal(item, session, position, token if in_doubt else None)
             return CommitResult.COMMITTED
 
         # What refused it may be gone when it is looked at, as when the partition is handed over and back: then it is
         # made again, for an answer has to be one that was true at some moment since it was asked for.
-        for _ in range(TIMES_JUDGED):
-            found = self._table.attempts.at(attempt)
+        for _ in range(MAX_COMMIT_ATTEMPTS):
+            found = self._table.attempts.call(attempt)
             if found is not None:
-                return found, item.before is None or not in_one_moment(int(item.before), since)
+                return found, item.previously_changed_at is None or not in_same_report_interval(
+                    int(item.previously_changed_at), since
+                )
         raise Unavailable("The owner of a partition changes all the time")
 
-    def _why_refused(
+    def _reason_of_refusal(
         self, item: CoordinationItem, session: str, position: Position, token: str | None
     ) -> CommitResult | None:
         """Why it was refused; None if now it would not be.
@@ -210,8 +221,8 @@ class DynamoDbCoordination:
         With a token, an attempt before may have had its effect: then its token is there. If a position is there that
         another process committed after it, cannot be known.
         """
-        found = self._table.find(item.place, item.item)
-        offset = None if found is None else offset_of(found)
+        found = self._table.find(item.partition_key, item.sort_key)
+        offset = None if found is None else offset_from_item(found)
         if token and found and found.token == token:
             return CommitResult.COMMITTED
         if token and offset and offset.owner != session and offset.position > position:
@@ -219,7 +230,7 @@ class DynamoDbCoordination:
         judged = commit_result(offset, session, position)
         return None if judged is CommitResult.COMMITTED else judged
 
-    # The lot
+    # Parked events
 
     def park(
         self,
@@ -231,67 +242,70 @@ class DynamoDbCoordination:
     ) -> CommitResult:
         self._table.check_open()
         with self._report_if_in_doubt(subscription, SubscriptionChange.OFFSETS):
-            found = self._lot.park(subscription, session, events, now, upto)
+            found = self._parked_events.park(subscription, session, events, now, upto)
         if found is CommitResult.COMMITTED:
-            self._changed(subscription, SubscriptionChange.OFFSETS)
+            self._report_change(subscription, SubscriptionChange.OFFSETS)
         return found
 
     def parked(
         self,
         subscription: str,
         *,
-        place: EventTypePartition | None = None,
+        partition: EventTypePartition | None = None,
         after: tuple[EventTypePartition, Position] | None = None,
         limit: int = 1000,
     ) -> Sequence[ParkedEventInfo]:
-        return self._lot.listed(subscription, place, after, limit)
+        return self._parked_events.list_events(subscription, partition, after, limit)
 
-    def parked_value(self, subscription: str, place: EventTypePartition, position: Position) -> bytes | None:
-        return self._lot.value(subscription, place, position)
+    def parked_value(self, subscription: str, partition: EventTypePartition, position: Position) -> bytes | None:
+        return self._parked_events.value(subscription, partition, position)
 
-    def unpark(self, subscription: str, place: EventTypePartition, positions: Collection[Position]) -> None:
-        self._lot.remove(subscription, place, positions)
+    def unpark(self, subscription: str, partition: EventTypePartition, positions: Collection[Position]) -> None:
+        self._parked_events.remove(subscription, partition, positions)
 
     # Leases
 
     def renew(self, holder: str, until: datetime) -> None:
         """A request that arrives late, after another that was made later, changes nothing."""
         self._table.check_open()
-        asked = time.monotonic_ns()
-        item = self._table.items(LEASES, holder, **coordination_table.lease(until, asked))
+        requested_at = time.monotonic_ns()
+        item = self._table.items(LEASES_KEY, holder, **coordination_table.lease_attributes(until, requested_at))
 
         def attempt(_: bool) -> None:
             try:
-                item.save(Item.place.does_not_exist() | (Item.asked <= asked))
+                item.save(Item.partition_key.does_not_exist() | (Item.requested_at <= requested_at))
             except PutError as error:
                 if not condition_failed(error):
                     raise
 
-        self._table.attempts.at(attempt)
+        self._table.attempts.call(attempt)
 
     def release(self, holder: str) -> None:
-        self._table.remove(LEASES, [holder])
+        self._table.remove(LEASES_KEY, [holder])
 
     def leases(self) -> Mapping[str, datetime]:
-        return {each.item: datetime_from_microseconds(int(each.until)) for each in self._table.list_items(LEASES)}
+        return {
+            each.sort_key: datetime_from_microseconds(int(each.leased_until))
+            for each in self._table.list_items(LEASES_KEY)
+        }
 
-    # News
+    # Changes
 
     def watch(self, subscription: str, changed: Callable[[SubscriptionReport], None]) -> Callable[[], None]:
         # In this order: when the caller comes to read, what others change behind that read is looked for.
-        self._changes.attend()
+        self._change_poller.attend()
         end = self._listeners.add(subscription, changed)
 
         def end_both() -> None:
             end()
-            self._changes.leave()
+            self._change_poller.leave()
 
         return callable_once(end_both)
 
-    def _changed(self, subscription: str, changed: SubscriptionChange, *, quietly: bool = False) -> None:
+    def _report_change(self, subscription: str, changed: SubscriptionChange, *, only_here: bool = False) -> None:
         self._listeners.notify_listeners(subscription, changed)
-        if not quietly:
-            self._changes.note(subscription, changed)
+        if not only_here:
+            self._change_poller.report_change(subscription, changed)
 
     @contextmanager
     def _report_if_in_doubt(self, subscription: str, changed: SubscriptionChange) -> Iterator[None]:
@@ -299,14 +313,14 @@ class DynamoDbCoordination:
         try:
             yield
         except Unavailable:
-            self._changed(subscription, changed)
+            self._report_change(subscription, changed)
             raise
 
     def close(self) -> None:
         # Refused first: what comes from now on raises, in whatever thread. Commits that have begun are waited for, and
         # the clients that they use are closed last.
-        self._table.refuse()
-        self._changes.close()
+        self._table.refuse_calls()
+        self._change_poller.close()
         if "_commit_threads" in vars(self):
             self._commit_threads.close()
         if "_threads" in vars(self):
@@ -315,7 +329,7 @@ class DynamoDbCoordination:
 
     @cached_property
     def _threads(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(THREADS, "coordination-commits")
+        return ThreadPoolExecutor(COMMIT_THREADS, "coordination-commits")
 
     @cached_property
     def _commit_threads(self) -> CallThreads:
@@ -326,12 +340,12 @@ class DynamoDbCoordination:
 
 
 # A value of this size stays with its description; if a transaction would have too many items, more of them do.
-SMALL, NOT_LARGE = 2_000, 61_000
-MOST_ITEMS = 100
-PIECE = 350_000
+SMALL_VALUE_BYTES, MAX_INLINE_VALUE_BYTES = 2_000, 61_000
+MAX_TRANSACTION_ITEMS = 100
+PIECE_BYTES = 350_000
 
 # Beyond everything that a key may go on with.
-LAST = "\U0010ffff"
+HIGHEST_CHARACTER = "\U0010ffff"
 
 
 class ParkedEventItems:
@@ -341,126 +355,136 @@ class ParkedEventItems:
     def park(
         self, subscription: str, session: str, events: Sequence[ParkedEvent], now: datetime, upto: Position | None
     ) -> CommitResult:
-        place = partition_to_park_in(events)
-        added = [self._table.items(**each) for each in _items(subscription, events)]
-        offset = place_of(subscription), offset_item(place)
+        partition = partition_to_park_in(events)
+        added = [self._table.items(**each) for each in _items_to_park(subscription, events)]
+        offset = subscription_key(subscription), offset_sort_key(partition)
 
         def add(transaction: TransactWrite) -> None:
             if upto is None:
                 transaction.condition_check(self._table.items, *offset, condition=Item.owner == session)
             else:
-                actions = moved_to(upto, microseconds_since_epoch(now))
-                transaction.update(self._table.items(*offset), actions, may_move(session, upto))
+                actions = commit_actions(upto, microseconds_since_epoch(now))
+                transaction.update(self._table.items(*offset), actions, commit_condition(session, upto))
             for each in added:
                 transaction.save(each)
 
-        for _ in range(TIMES_JUDGED):
+        for _ in range(MAX_COMMIT_ATTEMPTS):
             if self._table.transact(add):
                 return CommitResult.COMMITTED
             found = self._table.find(*offset)
-            judged = parking_result(None if found is None else offset_of(found), session, upto)
+            judged = parking_result(None if found is None else offset_from_item(found), session, upto)
             if judged is not CommitResult.COMMITTED:
                 return judged
         raise Unavailable("The owner of a partition changes all the time")
 
-    def listed(
+    def list_events(
         self,
         subscription: str,
-        place: EventTypePartition | None,
+        partition: EventTypePartition | None,
         after: tuple[EventTypePartition, Position] | None,
         limit: int,
     ) -> Sequence[ParkedEventInfo]:
-        within = "" if place is None else _key(place)
-        behind = "" if after is None else _key(*after) + LAST
-        low, high = max(within, behind), within + LAST
+        within = "" if partition is None else _event_sort_key(partition)
+        behind = "" if after is None else _event_sort_key(*after) + HIGHEST_CHARACTER
+        low, high = max(within, behind), within + HIGHEST_CHARACTER
         if low > high:
             return []
         # No key is empty, and none may be asked for.
-        found = self._table.list_items(_lot_of(subscription), Item.item.between(low or "#", high), limit=limit)
-        return [_parked_event_of(each) for each in found]
+        found = self._table.list_items(
+            _parked_events_key(subscription), Item.sort_key.between(low or "#", high), limit=limit
+        )
+        return [_parked_event_from_item(each) for each in found]
 
-    def value(self, subscription: str, place: EventTypePartition, position: Position) -> bytes | None:
-        found = self._table.find(_lot_of(subscription), _key(place, position))
+    def value(self, subscription: str, partition: EventTypePartition, position: Position) -> bytes | None:
+        found = self._table.find(_parked_events_key(subscription), _event_sort_key(partition, position))
         if found is None:
             return None
         if not found.pieces:
             return zlib.decompress(found.packed)
-        its_own = Item.item.startswith(f"{found.item}#{found.token}#")
-        pieces = [each.packed for each in self._table.list_items(_values_of(subscription), its_own)]
+        its_own = Item.sort_key.startswith(f"{found.sort_key}#{found.token}#")
+        pieces = [each.packed for each in self._table.list_items(_large_values_key(subscription), its_own)]
         # Those that are missing are being taken out.
         return zlib.decompress(b"".join(pieces)) if len(pieces) == found.pieces else None
 
-    def remove(self, subscription: str, place: EventTypePartition, positions: Collection[Position]) -> None:
+    def remove(self, subscription: str, partition: EventTypePartition, positions: Collection[Position]) -> None:
         """Remove descriptions first: a piece alone is nothing."""
         if not positions:
             return
-        keys = {_key(place, each) for each in positions}
-        self._table.remove(_lot_of(subscription), sorted(keys))
-        values = self._keys(_values_of(subscription), Item.item.between(min(keys), max(keys) + LAST))
-        self._table.remove(_values_of(subscription), [each for each in values if _key_of_piece(each) in keys])
+        keys = {_event_sort_key(partition, each) for each in positions}
+        self._table.remove(_parked_events_key(subscription), sorted(keys))
+        values = self._list_sort_keys(
+            _large_values_key(subscription), Item.sort_key.between(min(keys), max(keys) + HIGHEST_CHARACTER)
+        )
+        self._table.remove(
+            _large_values_key(subscription), [each for each in values if _event_sort_key_of_piece(each) in keys]
+        )
 
     def clear(self, subscription: str) -> None:
-        for place in (_lot_of(subscription), _values_of(subscription)):
-            self._table.remove(place, self._keys(place))
+        for key in (_parked_events_key(subscription), _large_values_key(subscription)):
+            self._table.remove(key, self._list_sort_keys(key))
 
-    def _keys(self, place: str, condition: Condition | None = None) -> list[str]:
-        return [each.item for each in self._table.list_items(place, condition)]
+    def _list_sort_keys(self, partition_key: str, condition: Condition | None = None) -> list[str]:
+        return [each.sort_key for each in self._table.list_items(partition_key, condition)]
 
 
-def _items(subscription: str, events: Sequence[ParkedEvent]) -> Sequence[Mapping[str, Any]]:
+def _items_to_park(subscription: str, events: Sequence[ParkedEvent]) -> Sequence[Mapping[str, Any]]:
     """So few that they fit a transaction: of three million bytes, no fifty events have 61 thousand each."""
-    for inside in (SMALL, NOT_LARGE):
-        items = [item for each in events for item in _items_of(subscription, each, inside)]
-        if len(items) < MOST_ITEMS:
+    for max_inline_bytes in (SMALL_VALUE_BYTES, MAX_INLINE_VALUE_BYTES):
+        items = [item for each in events for item in _event_items(subscription, each, max_inline_bytes)]
+        if len(items) < MAX_TRANSACTION_ITEMS:
             return items
     raise AssertionError  # pragma: no cover
 
 
-def _items_of(subscription: str, event: ParkedEvent, inside: int) -> Sequence[Mapping[str, Any]]:
+def _event_items(subscription: str, event: ParkedEvent, max_inline_bytes: int) -> Sequence[Mapping[str, Any]]:
     parked = event.parked
     packed = zlib.compress(event.value)
-    head = {"place": _lot_of(subscription), "item": _key(parked.place, parked.position), "body": _body(parked)}
-    if len(packed) <= inside:
+    head = {
+        "partition_key": _parked_events_key(subscription),
+        "sort_key": _event_sort_key(parked.partition, parked.position),
+        "body": _parked_event_json(parked),
+    }
+    if len(packed) <= max_inline_bytes:
         return [{**head, "packed": packed}]
     # Pieces of an event that was there before stay apart from these.
     token = uuid4().hex[:8]
-    values, item = _values_of(subscription), f"{head['item']}#{token}"
+    values, item = _large_values_key(subscription), f"{head['sort_key']}#{token}"
     pieces = [
-        {"place": values, "item": f"{item}#{at:08d}", "packed": packed[at : at + PIECE]}
-        for at in range(0, len(packed), PIECE)
+        {"partition_key": values, "sort_key": f"{item}#{at:08d}", "packed": packed[at : at + PIECE_BYTES]}
+        for at in range(0, len(packed), PIECE_BYTES)
     ]
     return [{**head, "token": token, "pieces": len(pieces)}, *pieces]
 
 
-def _lot_of(subscription: str) -> str:
+def _parked_events_key(subscription: str) -> str:
     return f"lot#{subscription}"
 
 
-def _values_of(subscription: str) -> str:
+def _large_values_key(subscription: str) -> str:
     return f"values#{subscription}"
 
 
-def _key(place: EventTypePartition, position: Position | None = None) -> str:
+def _event_sort_key(partition: EventTypePartition, position: Position | None = None) -> str:
     """Keys are in the order of what they name: nothing in a name comes before the sign between two."""
-    within = f"{place.event_type}#{place.partition}#"
+    within = f"{partition.event_type}#{partition.partition}#"
     return within if position is None else f"{within}{position.timeline:010d}#{position.offset:019d}"
 
 
-def _key_of_piece(item: str) -> str:
-    return item.rsplit("#", 2)[0]
+def _event_sort_key_of_piece(sort_key: str) -> str:
+    return sort_key.rsplit("#", 2)[0]
 
 
-def _body(parked: ParkedEventInfo) -> str:
+def _parked_event_json(parked: ParkedEventInfo) -> str:
     owner = None if parked.owner is None else [parked.owner.data_type, parked.owner.value]
     moments = [microseconds_since_epoch(parked.stored_at), microseconds_since_epoch(parked.parked_at)]
     return orjson.dumps([parked.key, parked.fails, *moments, parked.replay, owner]).decode()
 
 
-def _parked_event_of(item: CoordinationItem) -> ParkedEventInfo:
-    event_type, partition, timeline, offset = item.item.rsplit("#", 3)
+def _parked_event_from_item(item: CoordinationItem) -> ParkedEventInfo:
+    event_type, partition, timeline, offset = item.sort_key.rsplit("#", 3)
     key, fails, stored_at, parked_at, replay, owner = orjson.loads(item.body)
     return ParkedEventInfo(
-        place=EventTypePartition(event_type, partition),
+        partition=EventTypePartition(event_type, partition),
         position=Position(int(timeline), int(offset)),
         key=key,
         fails=fails,

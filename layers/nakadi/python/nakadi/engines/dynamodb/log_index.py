@@ -19,9 +19,9 @@ from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
 
 from nakadi.engines.common.documents import (
-    counted_from_json,
-    counted_json,
     following_topic,
+    indexing_state_from_json,
+    indexing_state_json,
     is_signpost,
     latest_plausible_expiry,
     segment_from_json,
@@ -34,175 +34,184 @@ from nakadi.engines.common.documents import (
     with_changes_of_continued_topic,
 )
 from nakadi.engines.dynamodb.client import (
+    CONFLICT_RETRY_PAUSES_SECONDS,
     DOCUMENTS,
     LOG_INDEX,
-    TURNS,
-    RetriedCalls,
+    CallRetryPolicy,
     TableAddress,
     condition_failed,
-    connected,
-    meta_of,
-    transaction_of,
+    connect,
+    model_meta,
+    transaction_attempt,
 )
-from nakadi.engines.dynamodb.registry import DocumentItem, add_count, changes_in
+from nakadi.engines.dynamodb.registry import DocumentItem, add_change_counts, read_change_counters
 from nakadi.model.events import ArchiveLocation, IndexHead, IndexSegment, ShardProgress, Topic, TopicPartition
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import UnknownTopic
 from nakadi.ports.log_index import TOPICS_KIND
-from nakadi.ports.registry import ChangeCounters, change_bucket_of
+from nakadi.ports.registry import ChangeCounters, change_bucket
 
 # Items ----------------------------------------------------------------------------------------------------------------
 
 
-SEGMENTS = "segments#"
+SEGMENTS_KEY_PREFIX = "segments#"
 
 
 class LogIndexItem(Model):
     """Topics and heads are JSON with a revision; a claim has its owner in `body`, and `until` when it holds."""
 
-    Meta = meta_of(LOG_INDEX)  # every index has a model with the full name of its own table
+    Meta = model_meta(LOG_INDEX)  # every index has a model with the full name of its own table
 
-    place = UnicodeAttribute(hash_key=True)
-    item = UnicodeAttribute(range_key=True)
+    partition_key = UnicodeAttribute(hash_key=True, attr_name="place")
+    sort_key = UnicodeAttribute(range_key=True, attr_name="item")
     body = UnicodeAttribute()
     revision = NumberAttribute(null=True)
     until = NumberAttribute(null=True)
 
 
-def topic_place(topic: str) -> str:
+def topic_key(topic: str) -> str:
     return f"topic#{topic}"
 
 
-def head_item_key(partition: int) -> str:
+def head_sort_key(partition: int) -> str:
     return f"head#{partition:06d}"
 
 
-def segments_place(topic: str, partition: int) -> str:
-    return f"{SEGMENTS}{topic}/{partition}"
+def segments_key(topic: str, partition: int) -> str:
+    return f"{SEGMENTS_KEY_PREFIX}{topic}/{partition}"
 
 
-def topic_of_segments(place: str) -> str:
-    return place.removeprefix(SEGMENTS).rpartition("/")[0]
+def topic_in_segments_key(partition_key: str) -> str:
+    return partition_key.removeprefix(SEGMENTS_KEY_PREFIX).rpartition("/")[0]
 
 
-def segment_item(first: int) -> str:
-    return f"{first:020d}"
+def segment_sort_key(first_offset: int) -> str:
+    return f"{first_offset:020d}"
 
 
-def claim_place(name: str) -> str:
+def claim_key(name: str) -> str:
     return f"claim#{name}"
 
 
-def stream_place(stream: str) -> str:
+def stream_key(stream: str) -> str:
     return f"stream#{stream}"
 
 
 # Log index ------------------------------------------------------------------------------------------------------------
 
 
-TOPIC = "topic"
-CLAIM = "claim"
-IDENTITY = "identity"
+TOPIC_SORT_KEY = "topic"
+CLAIM_SORT_KEY = "claim"
+IDENTITY_KEY = "identity"
 
 # One attempt more than there can be others who write to a topic at the same moment and are not housekeeping.
-CHANGES_TRIED = 20
+MAX_CHANGE_ATTEMPTS = 20
 
 Answer = TypeVar("Answer")
 
 
 class DynamoDbLogIndex:
-    def __init__(self, address: TableAddress, attempts: RetriedCalls | None = None) -> None:
-        self._items = address.bound(LogIndexItem, LOG_INDEX)
-        self._attempts = attempts or RetriedCalls()
+    def __init__(self, address: TableAddress, attempts: CallRetryPolicy | None = None) -> None:
+        self._items = address.bind_model(LogIndexItem, LOG_INDEX)
+        self._attempts = attempts or CallRetryPolicy()
         self._closed = False
-        self._connecting = Lock()
+        self._connection_lock = Lock()
         self._connection: Connection | None = None
-        self._documents = address.bound(DocumentItem, DOCUMENTS)
+        self._registry_items = address.bind_model(DocumentItem, DOCUMENTS)
 
     def identity(self) -> str:
-        self._written(self._items(IDENTITY, IDENTITY, body=uuid4().hex[:16]), LogIndexItem.place.does_not_exist())
-        found = self._find_item(IDENTITY, IDENTITY)
+        self._write_item(
+            self._items(IDENTITY_KEY, IDENTITY_KEY, body=uuid4().hex[:16]), LogIndexItem.partition_key.does_not_exist()
+        )
+        found = self._find_item(IDENTITY_KEY, IDENTITY_KEY)
         assert found is not None
         return str(found.body)
 
     # Topics
 
     def create_topic(self, topic: str, partitions: int) -> None:
-        item = self._items(topic_place(topic), TOPIC, body=topic_json(Topic(partitions=partitions)), revision=1)
-        self._written(item, LogIndexItem.place.does_not_exist())
+        item = self._items(topic_key(topic), TOPIC_SORT_KEY, body=topic_json(Topic(partitions=partitions)), revision=1)
+        self._write_item(item, LogIndexItem.partition_key.does_not_exist())
 
     def topic(self, topic: str) -> Topic | None:
-        found = self._find_item(topic_place(topic), TOPIC)
+        found = self._find_item(topic_key(topic), TOPIC_SORT_KEY)
         return None if found is None else topic_from_json(found.body)
 
     def topics(self) -> Sequence[str]:
-        found = [each for each in self._scan(LogIndexItem.item == TOPIC) if not is_signpost(topic_from_json(each.body))]
-        return sorted(each.place.removeprefix(topic_place("")) for each in found)
+        found = [
+            each
+            for each in self._scan_items(LogIndexItem.sort_key == TOPIC_SORT_KEY)
+            if not is_signpost(topic_from_json(each.body))
+        ]
+        return sorted(each.partition_key.removeprefix(topic_key("")) for each in found)
 
     def grow_topic(self, topic: str, partitions: int) -> None:
-        self._change(topic, lambda known: replace(known, partitions=max(known.partitions, partitions)))
+        self._change_topic(topic, lambda known: replace(known, partitions=max(known.partitions, partitions)))
 
     def seal_topic(self, topic: str) -> None:
-        self._change(topic, lambda known: replace(known, sealed=True), counted=True)
+        self._change_topic(topic, lambda known: replace(known, sealed=True), count_change=True)
 
     def continue_topic(self, topic: str, following: str, behind: Sequence[str]) -> None:
         known = self.topic(topic)
         if known is None:
             raise UnknownTopic(topic)
         body = topic_json(following_topic(topic, known, behind))
-        item = self._items(topic_place(following), TOPIC, body=body, revision=1)
-        self._written(item, LogIndexItem.place.does_not_exist())
+        item = self._items(topic_key(following), TOPIC_SORT_KEY, body=body, revision=1)
+        self._write_item(item, LogIndexItem.partition_key.does_not_exist())
         # What is changed about the topic from here on is changed about the following one, too, by those who change it.
-        known = self._change(topic, lambda known: replace(known, continued_in=following), counted=True)
-        self._change(following, lambda there: with_changes_of_continued_topic(known, there))
+        known = self._change_topic(topic, lambda known: replace(known, continued_in=following), count_change=True)
+        self._change_topic(following, lambda there: with_changes_of_continued_topic(known, there))
 
     def delete_topic(self, topic: str) -> None:
         known = self.topic(topic)
         if known is not None and known.continued_in and self.topic(known.continued_in) is not None:
-            self._change(topic, signpost_of_deleted_topic, counted=True)
+            self._change_topic(topic, signpost_of_deleted_topic, count_change=True)
         else:
-            item = self._items(topic_place(topic), TOPIC)
+            item = self._items(topic_key(topic), TOPIC_SORT_KEY)
             self._change_and_count(topic, lambda transaction: transaction.delete(item))
             self._remove_signposts(known.continues if known else None)
-        heads = [each.item for each in self._list_items(topic_place(topic)) if each.item != TOPIC]
+        heads = [each.sort_key for each in self._list_items(topic_key(topic)) if each.sort_key != TOPIC_SORT_KEY]
         for head in heads:
-            place = segments_place(topic, int(head.rpartition("#")[2]))
-            self._remove_items(place, [each.item for each in self._list_items(place)])
+            partition_key = segments_key(topic, int(head.rpartition("#")[2]))
+            self._remove_items(partition_key, [each.sort_key for each in self._list_items(partition_key)])
         # They say where segments are, so they are removed last.
-        self._remove_items(topic_place(topic), heads)
+        self._remove_items(topic_key(topic), heads)
 
     def drop_before(self, topic: str, partition: int, oldest: int) -> Sequence[ArchiveLocation]:
-        known = self._change(topic, lambda known: _with_oldest(known, partition, oldest))
-        place = segments_place(topic, partition)
-        before = LogIndexItem.item < segment_item(known.oldest[partition])
-        there = [segment_from_json(each.body) for each in self._list_items(place, before)]
+        known = self._change_topic(topic, lambda known: _topic_with_oldest(known, partition, oldest))
+        partition_key = segments_key(topic, partition)
+        before = LogIndexItem.sort_key < segment_sort_key(known.oldest[partition])
+        there = [segment_from_json(each.body) for each in self._list_items(partition_key, before)]
         gone = [segment for segment in there if segment.end <= known.oldest[partition]]
-        self._remove_items(place, [segment_item(segment.first) for segment in gone])
+        self._remove_items(partition_key, [segment_sort_key(segment.first) for segment in gone])
         return [segment.archived for segment in gone if segment.archived]
 
     def set_compacted(self, topic: str, partition: int, before: int) -> None:
-        def noted(known: Topic) -> Topic:
+        def with_compacted(known: Topic) -> Topic:
             grown = max(before, known.compacted.get(partition, 0))
             return replace(known, compacted={**known.compacted, partition: grown})
 
-        self._change(topic, noted)
+        self._change_topic(topic, with_compacted)
 
     def changes(self) -> ChangeCounters:
-        return self._call_with_retries(lambda _: changes_in(self._numbers_connection, self._documents))
+        return self._call_with_retries(lambda _: read_change_counters(self._registry_connection, self._registry_items))
 
     # Partitions
 
-    def heads(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, IndexHead]:
-        keys = [(topic_place(topic), head_item_key(partition)) for topic, partition in places]
+    def heads(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, IndexHead]:
+        keys = [(topic_key(topic), head_sort_key(partition)) for topic, partition in partitions]
         found = self._call_with_retries(lambda _: list(self._items.batch_get(keys, consistent_read=True)))
-        known = {(each.place, each.item): IndexHead(counted_from_json(each.body), int(each.revision)) for each in found}
-        return {place: known.get(key, IndexHead()) for place, key in zip(places, keys, strict=True)}
+        known = {
+            (each.partition_key, each.sort_key): IndexHead(indexing_state_from_json(each.body), int(each.revision))
+            for each in found
+        }
+        return {partition: known.get(key, IndexHead()) for partition, key in zip(partitions, keys, strict=True)}
 
     def extend(self, topic: str, partition: int, expected: int, head: IndexHead, segment: IndexSegment | None) -> bool:
-        body = counted_json(head.counted)
-        item = self._items(topic_place(topic), head_item_key(partition), body=body, revision=expected + 1)
-        unchanged = LogIndexItem.revision == expected if expected else LogIndexItem.place.does_not_exist()
-        added = self._segment(topic, partition, segment) if segment is not None else None
+        body = indexing_state_json(head.counted)
+        item = self._items(topic_key(topic), head_sort_key(partition), body=body, revision=expected + 1)
+        unchanged = LogIndexItem.revision == expected if expected else LogIndexItem.partition_key.does_not_exist()
+        added = self._segment_item(topic, partition, segment) if segment is not None else None
 
         def add(transaction: TransactWrite) -> None:
             transaction.save(item, unchanged)
@@ -212,31 +221,31 @@ class DynamoDbLogIndex:
         return self._transact(add)
 
     def segment(self, topic: str, partition: int, offset: int) -> IndexSegment | None:
-        upto = LogIndexItem.item <= segment_item(offset)
-        found = self._list_items(segments_place(topic, partition), upto, last_first=True, limit=1)
+        upto = LogIndexItem.sort_key <= segment_sort_key(offset)
+        found = self._list_items(segments_key(topic, partition), upto, last_first=True, limit=1)
         return next((segment_from_json(each.body) for each in found), None)
 
     def segments(self, topic: str, partition: int, start: int, limit: int) -> Sequence[IndexSegment]:
         found = self._list_items(
-            segments_place(topic, partition), LogIndexItem.item >= segment_item(start), limit=limit
+            segments_key(topic, partition), LogIndexItem.sort_key >= segment_sort_key(start), limit=limit
         )
         return [segment_from_json(each.body) for each in found]
 
     def replace(self, topic: str, partition: int, segments: Sequence[IndexSegment], end: int) -> None:
         """The new ones first, the greatest last offset first: at no moment does one end before the next begins."""
-        place = segments_place(topic, partition)
-        within = LogIndexItem.item.between(segment_item(segments[0].first), segment_item(end - 1))
-        old = {each.item for each in self._list_items(place, within)}
+        partition_key = segments_key(topic, partition)
+        within = LogIndexItem.sort_key.between(segment_sort_key(segments[0].first), segment_sort_key(end - 1))
+        old = {each.sort_key for each in self._list_items(partition_key, within)}
         for segment in reversed(segments):
-            self._written(self._segment(topic, partition, segment), None)
-        self._remove_items(place, sorted(old - {segment_item(segment.first) for segment in segments}))
+            self._write_item(self._segment_item(topic, partition, segment), None)
+        self._remove_items(partition_key, sorted(old - {segment_sort_key(segment.first) for segment in segments}))
 
     def referenced_archive_keys(self) -> Collection[str]:
         topics = set(self.topics())
         found: set[str] = set()
-        for each in self._scan(LogIndexItem.place.startswith(SEGMENTS)):
+        for each in self._scan_items(LogIndexItem.partition_key.startswith(SEGMENTS_KEY_PREFIX)):
             archived = segment_from_json(each.body).archived
-            if archived is not None and topic_of_segments(each.place) in topics:
+            if archived is not None and topic_in_segments_key(each.partition_key) in topics:
                 found.add(archived.key)
         return found
 
@@ -245,13 +254,13 @@ class DynamoDbLogIndex:
     def claim(self, name: str, owner: str, seconds: float) -> bool:
         now = time.time()
         over = (LogIndexItem.until < now) | (LogIndexItem.until > latest_plausible_expiry(now, seconds))
-        free = LogIndexItem.place.does_not_exist() | (LogIndexItem.body == owner) | over
-        return self._written(self._items(claim_place(name), CLAIM, body=owner, until=now + seconds), free)
+        free = LogIndexItem.partition_key.does_not_exist() | (LogIndexItem.body == owner) | over
+        return self._write_item(self._items(claim_key(name), CLAIM_SORT_KEY, body=owner, until=now + seconds), free)
 
     def release(self, name: str, owner: str) -> None:
         def attempt(_: bool) -> None:
             try:
-                self._items(claim_place(name), CLAIM).delete(LogIndexItem.body == owner)
+                self._items(claim_key(name), CLAIM_SORT_KEY).delete(LogIndexItem.body == owner)
             except DeleteError as error:
                 if not condition_failed(error):
                     raise
@@ -259,78 +268,80 @@ class DynamoDbLogIndex:
         self._call_with_retries(attempt)
 
     def progress(self, stream: str) -> Mapping[str, ShardProgress]:
-        return {each.item: shard_progress_from_text(each.body) for each in self._list_items(stream_place(stream))}
+        return {each.sort_key: shard_progress_from_text(each.body) for each in self._list_items(stream_key(stream))}
 
     def set_shard_progress(self, stream: str, shard: str, progress: ShardProgress) -> None:
         body = shard_progress_text(progress)
-        behind = LogIndexItem.place.does_not_exist() | (LogIndexItem.body < body)
-        self._written(self._items(stream_place(stream), shard, body=body), behind)
+        behind = LogIndexItem.partition_key.does_not_exist() | (LogIndexItem.body < body)
+        self._write_item(self._items(stream_key(stream), shard, body=body), behind)
 
     def close(self) -> None:
-        with self._connecting:
+        with self._connection_lock:
             self._closed = True
             if self._connection is not None:
                 self._connection.client.close()
-        if "_numbers_connection" in vars(self):
-            self._numbers_connection.client.close()
+        if "_registry_connection" in vars(self):
+            self._registry_connection.client.close()
 
     @cached_property
-    def _numbers_connection(self) -> Connection:
+    def _registry_connection(self) -> Connection:
         """Most processes never need it: where the registry has the same numbers, they ask the registry."""
-        return connected(self._documents)
+        return connect(self._registry_items)
 
     # Items
 
     def _open_connection(self) -> Connection:
         """The connection, made with the first call: a function that only publishes opens the index and asks nothing."""
-        with self._connecting:
+        with self._connection_lock:
             if self._closed:
                 raise Unavailable("The log index is closed.")
             if self._connection is None:
-                self._connection = connected(self._items)
+                self._connection = connect(self._items)
             return self._connection
 
-    def _call_with_retries(self, attempt: Callable[[bool], Answer], turns: Sequence[float] = ()) -> Answer:
+    def _call_with_retries(self, attempt: Callable[[bool], Answer], conflict_pauses: Sequence[float] = ()) -> Answer:
         self._open_connection()
-        return self._attempts.at(attempt, turns)
+        return self._attempts.call(attempt, conflict_pauses)
 
-    def _change(self, topic: str, changed: Callable[[Topic], Topic], *, counted: bool = False) -> Topic:
+    def _change_topic(self, topic: str, change: Callable[[Topic], Topic], *, count_change: bool = False) -> Topic:
         """Change a topic, again from the beginning when another process changed it."""
-        for _ in range(CHANGES_TRIED):
-            found = self._find_item(topic_place(topic), TOPIC)
+        for _ in range(MAX_CHANGE_ATTEMPTS):
+            found = self._find_item(topic_key(topic), TOPIC_SORT_KEY)
             if found is None:
                 raise UnknownTopic(topic)
             known, revision = topic_from_json(found.body), int(found.revision or 0)
-            wanted = changed(known)
-            item = self._items(topic_place(topic), TOPIC, body=topic_json(wanted), revision=revision + 1)
-            if wanted == known or self._replace_topic(topic, item, LogIndexItem.revision == revision, counted=counted):
+            wanted = change(known)
+            item = self._items(topic_key(topic), TOPIC_SORT_KEY, body=topic_json(wanted), revision=revision + 1)
+            if wanted == known or self._replace_topic(
+                topic, item, LogIndexItem.revision == revision, count_change=count_change
+            ):
                 return wanted
         raise Unavailable(f"Too many change {topic} at the same time")
 
-    def _replace_topic(self, topic: str, item: LogIndexItem, unchanged: Condition, *, counted: bool) -> bool:
-        if counted:
-            return self._change_and_count(topic, lambda transaction: transaction.save(item, unchanged))
-        return self._written(item, unchanged)
+    def _replace_topic(self, topic: str, item: LogIndexItem, condition: Condition, *, count_change: bool) -> bool:
+        if count_change:
+            return self._change_and_count(topic, lambda transaction: transaction.save(item, condition))
+        return self._write_item(item, condition)
 
     def _remove_signposts(self, topic: str | None) -> None:
         while topic and (known := self.topic(topic)) and is_signpost(known):
-            self._remove_items(topic_place(topic), [TOPIC])
+            self._remove_items(topic_key(topic), [TOPIC_SORT_KEY])
             topic = known.continues
 
-    def _segment(self, topic: str, partition: int, segment: IndexSegment) -> LogIndexItem:
-        place, item = segments_place(topic, partition), segment_item(segment.first)
-        return self._items(place, item, body=segment_json(segment))
+    def _segment_item(self, topic: str, partition: int, segment: IndexSegment) -> LogIndexItem:
+        partition_key, item = segments_key(topic, partition), segment_sort_key(segment.first)
+        return self._items(partition_key, item, body=segment_json(segment))
 
-    def _find_item(self, place: str, item: str) -> LogIndexItem | None:
+    def _find_item(self, partition_key: str, item: str) -> LogIndexItem | None:
         def attempt(_: bool) -> LogIndexItem | None:
             try:
-                return self._items.get(place, item, consistent_read=True)
+                return self._items.get(partition_key, item, consistent_read=True)
             except DoesNotExist:
                 return None
 
         return self._call_with_retries(attempt)
 
-    def _written(self, item: LogIndexItem, condition: Condition | None) -> bool:
+    def _write_item(self, item: LogIndexItem, condition: Condition | None) -> bool:
         """Write an item if a condition holds. An attempt whose answer was lost may make the next one find it broken:
         the caller looks again, or only needed the result.
         """
@@ -346,24 +357,29 @@ class DynamoDbLogIndex:
 
         return self._call_with_retries(attempt)
 
-    def _change_and_count(self, topic: str, add: Callable[[TransactWrite], None]) -> bool:
+    def _change_and_count(self, topic: str, add_change: Callable[[TransactWrite], None]) -> bool:
         """Make a change of a topic, and count it in the same step, if its condition holds."""
 
         def add_both(transaction: TransactWrite) -> None:
-            add(transaction)
-            add_count(transaction, self._documents, [change_bucket_of(TOPICS_KIND, topic)])
+            add_change(transaction)
+            add_change_counts(transaction, self._registry_items, [change_bucket(TOPICS_KIND, topic)])
 
-        return self._transact(add_both, TURNS)
+        return self._transact(add_both, CONFLICT_RETRY_PAUSES_SECONDS)
 
-    def _transact(self, add: Callable[[TransactWrite], None], turns: Sequence[float] = ()) -> bool:
+    def _transact(self, add_changes: Callable[[TransactWrite], None], conflict_pauses: Sequence[float] = ()) -> bool:
         """Make all changes that are added, or none because a condition does not hold."""
-        return self._call_with_retries(transaction_of(add, self._open_connection()), turns)
+        return self._call_with_retries(transaction_attempt(add_changes, self._open_connection()), conflict_pauses)
 
     def _list_items(
-        self, place: str, condition: Condition | None = None, *, last_first: bool = False, limit: int | None = None
+        self,
+        partition_key: str,
+        condition: Condition | None = None,
+        *,
+        last_first: bool = False,
+        limit: int | None = None,
     ) -> Iterator[LogIndexItem]:
         results = self._items.query(
-            place,
+            partition_key,
             range_key_condition=condition,
             consistent_read=True,
             scan_index_forward=not last_first,
@@ -372,12 +388,12 @@ class DynamoDbLogIndex:
         while (item := self._call_with_retries(lambda _: next(results, None))) is not None:
             yield item
 
-    def _scan(self, condition: Condition) -> Iterator[LogIndexItem]:
+    def _scan_items(self, condition: Condition) -> Iterator[LogIndexItem]:
         results = self._items.scan(filter_condition=condition, consistent_read=True)
         while (item := self._call_with_retries(lambda _: next(results, None))) is not None:
             yield item
 
-    def _remove_items(self, place: str, items: Sequence[str]) -> None:
+    def _remove_items(self, partition_key: str, items: Sequence[str]) -> None:
         """Remove items, also those that are not there."""
         remaining = iter(items)
         while some := list(islice(remaining, 100)):
@@ -385,10 +401,10 @@ class DynamoDbLogIndex:
             def attempt(_: bool, some: Sequence[str] = some) -> None:
                 with self._items.batch_write() as batch:
                     for item in some:
-                        batch.delete(self._items(place, item))
+                        batch.delete(self._items(partition_key, item))
 
             self._call_with_retries(attempt)
 
 
-def _with_oldest(known: Topic, partition: int, oldest: int) -> Topic:
+def _topic_with_oldest(known: Topic, partition: int, oldest: int) -> Topic:
     return replace(known, oldest={**known.oldest, partition: max(oldest, known.oldest.get(partition, 0))})

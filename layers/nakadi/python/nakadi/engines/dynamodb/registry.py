@@ -17,17 +17,17 @@ from pynamodb.expressions.update import Action
 from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
 
-from nakadi.engines.common.documents import CHANGE_COUNTS_KIND, buckets_to_count, check_changes_of_one_write
+from nakadi.engines.common.documents import CHANGE_COUNTS_KIND, changed_buckets, check_changes_of_one_write
 from nakadi.engines.dynamodb.client import (
-    CONDITION_FAILED,
+    CONDITION_FAILED_CODE,
+    CONFLICT_RETRY_PAUSES_SECONDS,
     DOCUMENTS,
-    TURNS,
-    RetriedCalls,
+    CallRetryPolicy,
     TableAddress,
+    cancellation_reasons,
     condition_failed,
-    connected,
-    meta_of,
-    reasons_of,
+    connect,
+    model_meta,
 )
 from nakadi.model.outcomes import Invalid, Unavailable
 from nakadi.ports.registry import (
@@ -45,17 +45,17 @@ from nakadi.ports.registry import (
 
 
 # One read unit pays for so much: a text that is longer costs less packed, one that is not stays legible in a console.
-LONGEST_TEXT = 4000
+MAX_UNPACKED_BYTES = 4000
 
 # DynamoDB takes 400 KB for an item with all names and keys, and 1024 bytes for a sort key.
-MOST_BYTES = 390_000
-LONGEST_KEY = 1024
+MAX_ITEM_BYTES = 390_000
+MAX_KEY_BYTES = 1024
 
 
 class DocumentItem(Model):
     """The body is JSON, in `body` or `packed`. `written_by` is new with every write: by it, a writer knows its own."""
 
-    Meta = meta_of(DOCUMENTS)  # every registry has a model with the full name of its own table
+    Meta = model_meta(DOCUMENTS)  # every registry has a model with the full name of its own table
 
     kind = UnicodeAttribute(hash_key=True)
     key = UnicodeAttribute(range_key=True)
@@ -65,45 +65,50 @@ class DocumentItem(Model):
     written_by = UnicodeAttribute()
 
 
-def contents_of(put: PutDocument) -> dict[str, Any]:
+def document_attributes(put: PutDocument) -> dict[str, Any]:
     """The attributes that hold a body. Raises `Invalid` for what no item can hold."""
-    if not can_be_a_key(put.key):
+    if not is_valid_key(put.key):
         raise Invalid(f"{put.kind} cannot be kept under so long a name")
     text = orjson.dumps(put.body)
-    if len(text) <= LONGEST_TEXT:
+    if len(text) <= MAX_UNPACKED_BYTES:
         return {"body": text.decode(), "packed": None}
     packed = zlib.compress(text)
-    if len(packed) > MOST_BYTES:
-        raise Invalid(f"{put.key} is too large to be kept: packed, it has {len(packed)} bytes of {MOST_BYTES} possible")
+    if len(packed) > MAX_ITEM_BYTES:
+        raise Invalid(
+            f"{put.key} is too large to be kept: packed, it has {len(packed)} bytes of {MAX_ITEM_BYTES} possible"
+        )
     return {"body": None, "packed": packed}
 
 
-def document_of(item: DocumentItem) -> Document:
+def document_from_item(item: DocumentItem) -> Document:
     text = item.body if item.packed is None else zlib.decompress(item.packed)
     return Document(item.key, orjson.loads(text), int(item.revision))
 
 
-def can_be_a_key(key: str) -> bool:
-    return 0 < len(key.encode()) <= LONGEST_KEY
+def is_valid_key(key: str) -> bool:
+    return 0 < len(key.encode()) <= MAX_KEY_BYTES
 
 
 # Counted changes ------------------------------------------------------------------------------------------------------
 
 
-PREFIX = "n"
+COUNTER_NAME_PREFIX = "n"
 
 
-def changes_in(connection: Connection, items: type[DocumentItem]) -> ChangeCounters:
+def read_change_counters(connection: Connection, items: type[DocumentItem]) -> ChangeCounters:
     found = connection.get_item(
         items.Meta.table_name, CHANGE_COUNTS_KIND, CHANGE_COUNTS_KIND, consistent_read=True
     ).get("Item", {})
-    return ChangeCounters({int(name[1:]): int(value["N"]) for name, value in found.items() if name.startswith(PREFIX)})
+    return ChangeCounters(
+        {int(name[1:]): int(value["N"]) for name, value in found.items() if name.startswith(COUNTER_NAME_PREFIX)}
+    )
 
 
-def add_count(transaction: TransactWrite, items: type[DocumentItem], buckets: Collection[int]) -> None:
+def add_change_counts(transaction: TransactWrite, items: type[DocumentItem], buckets: Collection[int]) -> None:
     """Count changes in these buckets. It must be the last change that is added."""
     transaction.update(
-        items(CHANGE_COUNTS_KIND, CHANGE_COUNTS_KIND), [Path(f"{PREFIX}{bucket}").add(1) for bucket in buckets]
+        items(CHANGE_COUNTS_KIND, CHANGE_COUNTS_KIND),
+        [Path(f"{COUNTER_NAME_PREFIX}{bucket}").add(1) for bucket in buckets],
     )
 
 
@@ -111,35 +116,35 @@ def add_count(transaction: TransactWrite, items: type[DocumentItem], buckets: Co
 
 
 class DynamoDbRegistry:
-    def __init__(self, address: TableAddress, attempts: RetriedCalls | None = None) -> None:
-        self._items = address.bound(DocumentItem, DOCUMENTS)
-        self._attempts = attempts or RetriedCalls()
+    def __init__(self, address: TableAddress, attempts: CallRetryPolicy | None = None) -> None:
+        self._items = address.bind_model(DocumentItem, DOCUMENTS)
+        self._attempts = attempts or CallRetryPolicy()
         self._closed = False
-        self._connection = connected(self._items)
+        self._connection = connect(self._items)
         self._client = self._connection.client
 
     def get(self, kind: str, key: str) -> Document | None:
         item = self._find_item(kind, key)
-        return None if item is None else document_of(item)
+        return None if item is None else document_from_item(item)
 
     def list(self, kind: str, *, prefix: str = "", after: str = "", limit: int | None = None) -> Sequence[Document]:
-        self._see_that_it_is_open()
+        self._check_open()
         if after > prefix and not after.startswith(prefix):
             return []
         inside = prefix and after.startswith(prefix)
         results = self._items.query(
             kind,
-            range_key_condition=_range(prefix, after),
+            range_key_condition=_sort_key_condition(prefix, after),
             last_evaluated_key={"kind": {"S": kind}, "key": {"S": after}} if inside else None,
             consistent_read=True,
             limit=limit,
         )
-        return [document_of(item) for item in self._each(results)]
+        return [document_from_item(item) for item in self._retry_each_page(results)]
 
     def write(self, *changes: DocumentChange) -> None:
         check_changes_of_one_write(changes)
-        self._see_that_it_is_open()
-        counted = buckets_to_count(changes)
+        self._check_open()
+        counted = changed_buckets(changes)
         match changes:
             case []:
                 pass
@@ -149,58 +154,58 @@ class DynamoDbRegistry:
                 self._transact(changes, counted)
 
     def changes(self) -> ChangeCounters:
-        self._see_that_it_is_open()
-        return self._attempts.at(lambda _: changes_in(self._connection, self._items))
+        self._check_open()
+        return self._attempts.call(lambda _: read_change_counters(self._connection, self._items))
 
     def close(self) -> None:
         self._closed = True
         self._client.close()
 
-    def _see_that_it_is_open(self) -> None:
+    def _check_open(self) -> None:
         if self._closed:
             raise Unavailable("The registry is closed.")
 
     def _find_item(self, kind: str, key: str) -> DocumentItem | None:
-        self._see_that_it_is_open()
-        if not can_be_a_key(key):
+        self._check_open()
+        if not is_valid_key(key):
             return None
-        return self._attempts.at(lambda _: self._looked_up(kind, key))
+        return self._attempts.call(lambda _: self._get_item(kind, key))
 
-    def _looked_up(self, kind: str, key: str) -> DocumentItem | None:
+    def _get_item(self, kind: str, key: str) -> DocumentItem | None:
         try:
             return self._items.get(kind, key, consistent_read=True)
         except DoesNotExist:
             return None
 
-    def _each(self, results: Iterator[DocumentItem]) -> Iterator[DocumentItem]:
+    def _retry_each_page(self, results: Iterator[DocumentItem]) -> Iterator[DocumentItem]:
         """One by one, trying again for a page that did not come."""
-        while (item := self._attempts.at(lambda _: next(results, None))) is not None:
+        while (item := self._attempts.call(lambda _: next(results, None))) is not None:
             yield item
 
     def _put(self, put: PutDocument) -> None:
         """A single conditional change costs half as much as a transaction of one."""
         token = uuid4().hex
-        item = self._item(put, token)
+        item = self._item_to_put(put, token)
 
         def attempt(in_doubt: bool) -> None:
             try:
-                item.save(_condition(put))
+                item.save(_revision_condition(put))
             except PutError as error:
                 if not condition_failed(error):
                     raise
                 if not in_doubt:
                     raise ChangedMeanwhile(put) from error
-                self._see_that_it_was_ours(put, token)
+                self._check_written_by_token(put, token)
 
-        self._attempts.at(attempt)
+        self._attempts.call(attempt)
 
-    def _see_that_it_was_ours(self, put: PutDocument, token: str) -> None:
+    def _check_written_by_token(self, put: PutDocument, token: str) -> None:
         """An earlier attempt may have written, and another process after it: then the outcome cannot be known."""
         item = self._find_item(put.kind, put.key)
         if item is None or item.written_by != token:
             raise Unavailable(f"It is not known whether {put.key} was written")
 
-    def _transact(self, changes: Sequence[DocumentChange], counted: Collection[int]) -> None:
+    def _transact(self, changes: Sequence[DocumentChange], buckets: Collection[int]) -> None:
         """DynamoDB knows a transaction by its token for ten minutes, and does not make it a second time.
 
         Changes are counted in the same step: were it another one, a writer that dies in between would leave others with
@@ -208,49 +213,49 @@ class DynamoDbRegistry:
         """
         token = uuid4().hex
         # PynamoDB sends changes kind by kind, and the reasons for a refusal come in the order in which they were sent.
-        sent = sorted(changes, key=_place_in_a_transaction)
+        sent = sorted(changes, key=_order_in_transaction)
 
         def attempt(_: bool) -> None:
             try:
                 with TransactWrite(connection=self._connection, client_request_token=token) as transaction:
                     for change in sent:
-                        self._add(transaction, change, token)
-                    if counted:
-                        add_count(transaction, self._items, counted)
+                        self._add_change(transaction, change, token)
+                    if buckets:
+                        add_change_counts(transaction, self._items, buckets)
             except TransactWriteError as error:
-                failed = _changes_that_failed(sent, error)
+                failed = _refused_changes(sent, error)
                 if failed:
                     raise ChangedMeanwhile(min(failed, key=changes.index)) from error
                 raise
 
-        self._attempts.at(attempt, TURNS if counted else ())
+        self._attempts.call(attempt, CONFLICT_RETRY_PAUSES_SECONDS if buckets else ())
 
-    def _add(self, transaction: TransactWrite, change: DocumentChange, token: str) -> None:
+    def _add_change(self, transaction: TransactWrite, change: DocumentChange, token: str) -> None:
         match change:
             case CheckRevision():
-                transaction.condition_check(self._items, change.kind, change.key, condition=_condition(change))
+                transaction.condition_check(self._items, change.kind, change.key, condition=_revision_condition(change))
             case RemoveDocument():
-                transaction.delete(self._items(change.kind, change.key), _condition(change))
+                transaction.delete(self._items(change.kind, change.key), _revision_condition(change))
             case PutDocument(expected=None):
-                actions = _writing_whatever_is_there(change, token)
+                actions = _unconditional_put_actions(change, token)
                 transaction.update(self._items(change.kind, change.key), actions=actions)
             case PutDocument():
-                transaction.save(self._item(change, token), _condition(change))
+                transaction.save(self._item_to_put(change, token), _revision_condition(change))
 
-    def _item(self, put: PutDocument, token: str) -> DocumentItem:
+    def _item_to_put(self, put: PutDocument, token: str) -> DocumentItem:
         assert put.expected is not None
-        contents = contents_of(put)
+        contents = document_attributes(put)
         return self._items(put.kind, put.key, revision=put.expected + 1, written_by=token, **contents)
 
 
-def _range(prefix: str, after: str) -> Condition | None:
+def _sort_key_condition(prefix: str, after: str) -> Condition | None:
     """Which keys a query goes through; one that goes on inside a prefix gets the place where it starts."""
     if prefix:
         return DocumentItem.key.startswith(prefix)
     return DocumentItem.key > after if after else None
 
 
-def _condition(change: DocumentChange) -> Condition | None:
+def _revision_condition(change: DocumentChange) -> Condition | None:
     if change.expected is None:
         return None
     return (
@@ -260,7 +265,7 @@ def _condition(change: DocumentChange) -> Condition | None:
     )
 
 
-def _place_in_a_transaction(change: DocumentChange) -> int:
+def _order_in_transaction(change: DocumentChange) -> int:
     match change:
         case CheckRevision():
             return 0
@@ -272,18 +277,18 @@ def _place_in_a_transaction(change: DocumentChange) -> int:
             return 2
 
 
-def _changes_that_failed(sent: Sequence[DocumentChange], error: TransactWriteError) -> list[DocumentChange]:
+def _refused_changes(sent_changes: Sequence[DocumentChange], error: TransactWriteError) -> list[DocumentChange]:
     # Behind the reasons for changes there may be one for their count, which has no condition.
     return [
         change
-        for change, reason in zip(sent, reasons_of(error), strict=False)
-        if reason and reason.code == CONDITION_FAILED
+        for change, reason in zip(sent_changes, cancellation_reasons(error), strict=False)
+        if reason and reason.code == CONDITION_FAILED_CODE
     ]
 
 
-def _writing_whatever_is_there(put: PutDocument, token: str) -> list[Action]:
+def _unconditional_put_actions(put: PutDocument, token: str) -> list[Action]:
     """One more than the revision that it has; one, if it is not there."""
-    contents = contents_of(put)
+    contents = document_attributes(put)
     return [
         DocumentItem.revision.add(1),
         DocumentItem.written_by.set(token),

@@ -10,7 +10,7 @@ from functools import partial
 
 from confluent_kafka import KafkaError
 
-from nakadi.engines.common.listeners import AppendThreads, PartitionListeners, call_at_once
+from nakadi.engines.common.listeners import AppendThreads, PartitionListeners, call_and_report
 from nakadi.engines.kafka.client import UNKNOWN_TOPIC_ERRORS, Address, RepeatedLineFilter, as_port_error
 from nakadi.engines.kafka.cluster import Cluster, compaction_settings, is_refused_setting
 from nakadi.engines.kafka.reading import CatchUpReader, TailReader
@@ -132,7 +132,7 @@ class KafkaLog:
     ) -> None:
         fates = partial(self._conclude_append, topic, batches, outcomes)
         if all(outcome is None for outcome in outcomes.values()):
-            call_at_once(fates, done)
+            call_and_report(fates, done)
         else:
             self._append_threads.call(fates, done)
 

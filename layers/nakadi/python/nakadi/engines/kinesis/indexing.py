@@ -131,7 +131,7 @@ class Indexer:
         shard_tree = self._shard_trees.refresh()
         progress = dict(self._index.progress(self._stream.name))
         gaps = [ShardGap(shard, progress[shard]) for shard in unfinished_shards(progress, shard_tree, list(progress))]
-        waiting = [gap.place.complete_at for gap in gaps]
+        waiting = [gap.progress.complete_at for gap in gaps]
         for shard in shard_tree:
             indexed = shard_progress(progress, shard_tree, shard)
             if indexed.ended:

@@ -118,7 +118,7 @@ class GapCloser(Struct, frozen=True, kw_only=True):
             raise Unavailable(f"Another process closes the gaps in {stream}")
         try:
             progress = self.index.progress(stream)
-            if all(progress.get(gap.shard, gap.place) == gap.place for gap in gaps):
+            if all(progress.get(gap.shard, gap.progress) == gap.progress for gap in gaps):
                 self._close_claimed(gaps, topics)
         finally:
             self.index.release(f"gaps/{stream}", owner)
@@ -138,7 +138,7 @@ class GapCloser(Struct, frozen=True, kw_only=True):
             if found.records:
                 self.indexer.index_behind_gap(gap.shard, found.records)
             if found.ended:
-                self._note_progress(gap, gap.place._replace(ended=True, complete_at=found.read_at))
+                self._note_progress(gap, gap.progress._replace(ended=True, complete_at=found.read_at))
 
     def _continue_partition(
         self,
@@ -209,7 +209,7 @@ class GapCloser(Struct, frozen=True, kw_only=True):
             raise Unavailable(f"{topic} has to be continued before it is counted behind a gap")
         if head.revision and counted.mark is not None:
             # An attempt was cut short, and more is forgotten since, which others may have counted: another gap.
-            self._note_progress(gap, gap.place._replace(complete_at=(gap.place.complete_at or 0) + 1))
+            self._note_progress(gap, gap.progress._replace(complete_at=(gap.progress.complete_at or 0) + 1))
             raise Unavailable(f"{gap.shard} has forgotten more events since {topic}/{partition} has begun")
         begun = counted if head.revision else self._initial_state(continues, partition)
         begun = replace(begun, mark=start, parts=())
@@ -235,7 +235,7 @@ class GapCloser(Struct, frozen=True, kw_only=True):
             remaining_events = self._count_remaining(partition_key(topic, partition), remaining)
             following_offset = max(end - remaining_events, before.next)
             # Those that are lost came later than the last time at which none was missing.
-            latest = max(before.latest, 1000 * (gap.place.complete_at or 0))
+            latest = max(before.latest, 1000 * (gap.progress.complete_at or 0))
             behind = replace(
                 before,
                 mark=remaining.start,

@@ -22,7 +22,7 @@ from nakadi.common.caching import ChangeWatch
 from nakadi.model.events import Topic
 from nakadi.ports.event_log import UnknownTopic
 from nakadi.ports.log_index import TOPICS_KIND, LogIndex
-from nakadi.ports.registry import change_bucket_of
+from nakadi.ports.registry import change_bucket
 
 MOST_KNOWN_TOPICS = 10_000
 
@@ -62,8 +62,8 @@ class TopicCache:
         known = self._known.get(topic)
         if known is not None and self.is_valid(known):
             return known
-        look = self._watch.look(self._lease)
-        if known is not None and known.number == look.changes.number(change_bucket_of(TOPICS_KIND, topic)):
+        look = self._watch.read_counters(self._lease)
+        if known is not None and known.number == look.changes.number(change_bucket(TOPICS_KIND, topic)):
             renewed = replace(known, monotonic=look.monotonic, wall=look.wall)
             # The machine may have stood still since that look, and the clock that the look goes by with it.
             if self.is_valid(renewed):
@@ -73,7 +73,7 @@ class TopicCache:
     def read_again(self, topic: str) -> KnownTopic:
         """The topic as it is now. Raises `UnknownTopic`."""
         look = self._watch.latest
-        number = look.changes.number(change_bucket_of(TOPICS_KIND, topic)) if look is not None else None
+        number = look.changes.number(change_bucket(TOPICS_KIND, topic)) if look is not None else None
         monotonic, wall = time.monotonic(), time.time()
         found = self._index.topic(topic)
         if found is None:

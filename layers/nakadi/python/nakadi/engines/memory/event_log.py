@@ -11,7 +11,7 @@ from operator import attrgetter
 
 from msgspec import Struct, field
 
-from nakadi.engines.common.listeners import PartitionListeners, call_at_once
+from nakadi.engines.common.listeners import PartitionListeners, call_and_report
 from nakadi.model.events import AppendResult, EventSlice, OffsetBounds, Record, Stored, StoredEvent
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import Clock
@@ -132,7 +132,7 @@ class MemoryLog:
         return dict.fromkeys(batches, Stored())
 
     def begin_append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: AppendCallback) -> None:
-        call_at_once(partial(self.append, topic, batches), done)
+        call_and_report(partial(self.append, topic, batches), done)
 
     def read(
         self,

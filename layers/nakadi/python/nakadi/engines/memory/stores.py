@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nakadi.engines.common.assignments import (
-    Positions,
+    PositionsByPartition,
     commit_result,
     committed_offsets,
     offset_after_change,
@@ -26,7 +26,7 @@ from nakadi.engines.common.assignments import (
     with_next_revision,
 )
 from nakadi.engines.common.documents import (
-    buckets_to_count,
+    changed_buckets,
     check_changes_of_one_write,
     document_after_change,
     document_from_json,
@@ -38,7 +38,7 @@ from nakadi.engines.common.documents import (
     signpost_of_deleted_topic,
     with_changes_of_continued_topic,
 )
-from nakadi.engines.common.listeners import SubscriptionListeners, call_at_once
+from nakadi.engines.common.listeners import SubscriptionListeners, call_and_report
 from nakadi.model.event_type import Position
 from nakadi.model.events import ArchiveLocation, IndexHead, IndexSegment, ShardProgress, Topic, TopicPartition
 from nakadi.model.outcomes import Unavailable
@@ -62,7 +62,7 @@ from nakadi.ports.registry import (
     Document,
     DocumentChange,
     RemoveDocument,
-    change_bucket_of,
+    change_bucket,
 )
 
 # Registry -------------------------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ class MemoryRegistry:
                     kinds[change.kind].put(change.key, document.revision, entry)
                 elif isinstance(change, RemoveDocument):
                     kinds[change.kind].remove(change.key)
-            self._numbers.update(buckets_to_count(changes))
+            self._numbers.update(changed_buckets(changes))
 
     def changes(self) -> ChangeCounters:
         with self._while_open():
@@ -190,7 +190,7 @@ class MemoryLogIndex:
     def seal_topic(self, topic: str) -> None:
         with self._while_open():
             self._topics[topic] = replace(self._known_topic(topic), sealed=True)
-            self._numbers[change_bucket_of(TOPICS_KIND, topic)] += 1
+            self._numbers[change_bucket(TOPICS_KIND, topic)] += 1
 
     def continue_topic(self, topic: str, following: str, behind: Sequence[str]) -> None:
         with self._while_open():
@@ -198,7 +198,7 @@ class MemoryLogIndex:
             there = self._topics.setdefault(following, following_topic(topic, known, behind))
             self._topics[topic] = replace(known, continued_in=following)
             self._topics[following] = with_changes_of_continued_topic(known, there)
-            self._numbers[change_bucket_of(TOPICS_KIND, topic)] += 1
+            self._numbers[change_bucket(TOPICS_KIND, topic)] += 1
 
     def delete_topic(self, topic: str) -> None:
         with self._while_open():
@@ -207,17 +207,17 @@ class MemoryLogIndex:
                 self._topics[topic] = signpost_of_deleted_topic(gone)
             elif gone is not None:
                 self._remove_signposts(gone.continues)
-            self._numbers[change_bucket_of(TOPICS_KIND, topic)] += 1
-            for place in [place for place in self._partitions if place[0] == topic]:
-                del self._partitions[place]
+            self._numbers[change_bucket(TOPICS_KIND, topic)] += 1
+            for partition in [partition for partition in self._partitions if partition[0] == topic]:
+                del self._partitions[partition]
 
     def changes(self) -> ChangeCounters:
         with self._while_open():
             return ChangeCounters(dict(self._numbers))
 
-    def heads(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, IndexHead]:
+    def heads(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, IndexHead]:
         with self._while_open():
-            return {place: self._partition_at(place).head for place in places}
+            return {partition: self._partition_at(partition).head for partition in partitions}
 
     def extend(self, topic: str, partition: int, expected: int, head: IndexHead, segment: IndexSegment | None) -> bool:
         with self._while_open():
@@ -320,8 +320,8 @@ class MemoryLogIndex:
         while topic in self._topics and is_signpost(self._topics[topic]):
             topic = self._topics.pop(topic).continues
 
-    def _partition_at(self, place: TopicPartition) -> _PartitionIndex:
-        return self._partitions.get(place) or _PartitionIndex()
+    def _partition_at(self, partition: TopicPartition) -> _PartitionIndex:
+        return self._partitions.get(partition) or _PartitionIndex()
 
 
 def _first_offset(segment: IndexSegment) -> int:
@@ -358,7 +358,12 @@ class MemoryCoordination:
             return self._state_of(subscription).assignment
 
     def write(
-        self, subscription: str, old: Assignment, new: Assignment, now: datetime, positions: Positions | None = None
+        self,
+        subscription: str,
+        old: Assignment,
+        new: Assignment,
+        now: datetime,
+        positions: PositionsByPartition | None = None,
     ) -> Assignment:
         positions = positions or {}
         touched = owners_after_change(old, new, positions)
@@ -368,8 +373,10 @@ class MemoryCoordination:
             if kept.assignment.revision != old.revision:
                 raise AssignmentChanged(subscription)
             kept.assignment = with_next_revision(old, new)
-            for place, owner in touched.items():
-                kept.offsets[place] = offset_after_change(kept.offsets.get(place), owner, positions.get(place), now)
+            for partition, owner in touched.items():
+                kept.offsets[partition] = offset_after_change(
+                    kept.offsets.get(partition), owner, positions.get(partition), now
+                )
             self._kept[subscription] = kept
             stored = kept.assignment
         self._listeners.notify_listeners(subscription, SubscriptionChange.ASSIGNMENT)
@@ -379,23 +386,25 @@ class MemoryCoordination:
         with self._while_open():
             return dict(self._state_of(subscription).offsets)
 
-    def commit(self, subscription: str, session: str, positions: Positions, now: datetime) -> CommitResults:
+    def commit(self, subscription: str, session: str, positions: PositionsByPartition, now: datetime) -> CommitResults:
         with self._while_open():
             offsets = self._state_of(subscription).offsets
             # The owner and the position are compared in the step that moves the offset: a partition that was handed
             # over meanwhile is not its session's any more, and an offset never goes back.
-            verdicts = {place: commit_result(offsets.get(place), session, at) for place, at in positions.items()}
-            for place, found in verdicts.items():
+            verdicts = {
+                partition: commit_result(offsets.get(partition), session, at) for partition, at in positions.items()
+            }
+            for partition, found in verdicts.items():
                 if found is CommitResult.COMMITTED:
-                    offsets[place] = replace(offsets[place], position=positions[place], since=now)
+                    offsets[partition] = replace(offsets[partition], position=positions[partition], since=now)
         if committed := committed_offsets(session, positions, verdicts):
             self._listeners.notify_listeners(subscription, committed)
         return verdicts
 
     def begin_commit(
-        self, subscription: str, session: str, positions: Positions, now: datetime, done: CommitCallback
+        self, subscription: str, session: str, positions: PositionsByPartition, now: datetime, done: CommitCallback
     ) -> None:
-        call_at_once(lambda: self.commit(subscription, session, positions, now), done)
+        call_and_report(lambda: self.commit(subscription, session, positions, now), done)
 
     def park(
         self,
@@ -405,14 +414,14 @@ class MemoryCoordination:
         now: datetime,
         upto: Position | None = None,
     ) -> CommitResult:
-        place = partition_to_park_in(events)
+        partition = partition_to_park_in(events)
         with self._while_open():
             kept = self._state_of(subscription)
-            found = parking_result(kept.offsets.get(place), session, upto)
+            found = parking_result(kept.offsets.get(partition), session, upto)
             if found is CommitResult.COMMITTED:
-                kept.lot.update({(place, each.parked.position): each for each in events})
+                kept.lot.update({(partition, each.parked.position): each for each in events})
                 if upto is not None:
-                    kept.offsets[place] = replace(kept.offsets[place], position=upto, since=now)
+                    kept.offsets[partition] = replace(kept.offsets[partition], position=upto, since=now)
         if found is CommitResult.COMMITTED:
             self._listeners.notify_listeners(subscription, SubscriptionChange.OFFSETS)
         return found
@@ -421,28 +430,28 @@ class MemoryCoordination:
         self,
         subscription: str,
         *,
-        place: EventTypePartition | None = None,
+        partition: EventTypePartition | None = None,
         after: tuple[EventTypePartition, Position] | None = None,
         limit: int = 1000,
     ) -> Sequence[ParkedEventInfo]:
         with self._while_open():
             lot = self._state_of(subscription).lot
             wanted = sorted(
-                each for each in lot if (place is None or each[0] == place) and (after is None or each > after)
+                each for each in lot if (partition is None or each[0] == partition) and (after is None or each > after)
             )
             return [lot[each].parked for each in wanted[:limit]]
 
-    def parked_value(self, subscription: str, place: EventTypePartition, position: Position) -> bytes | None:
+    def parked_value(self, subscription: str, partition: EventTypePartition, position: Position) -> bytes | None:
         with self._while_open():
-            found = self._state_of(subscription).lot.get((place, position))
+            found = self._state_of(subscription).lot.get((partition, position))
         return None if found is None else found.value
 
-    def unpark(self, subscription: str, place: EventTypePartition, positions: Collection[Position]) -> None:
+    def unpark(self, subscription: str, partition: EventTypePartition, positions: Collection[Position]) -> None:
         with self._while_open():
             lot = self._state_of(subscription).lot
             for position in positions:
                 # Another thread may have removed it: both wanted that.
-                lot.pop((place, position), None)
+                lot.pop((partition, position), None)
 
     def forget(self, subscription: str) -> None:
         with self._while_open():

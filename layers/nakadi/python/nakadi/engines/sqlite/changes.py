@@ -67,12 +67,12 @@ class AppendsOfOtherProcesses(ChangePoller):
             self._known[arrival.log] = arrival.next
 
     def _begin(self) -> None:
-        with self._file.lent() as connection:
+        with self._file.read_connection() as connection:
             self._last = connection.execute(SELECT_NEWEST_FRAME_ID).fetchone()[0]
 
     def _poll(self) -> None:
         version = -1
-        with self._file.lent() as connection:
+        with self._file.read_connection() as connection:
             while not self._closed.wait(APPENDS_CHECK_SECONDS):
                 self._wanted.wait()
                 version = self._look_once(connection, version)
@@ -131,13 +131,13 @@ DELETE_OLD_CHANGES = f"""
 """  # noqa: S608  # nothing but the constant above
 
 
-REPORT = struct.Struct("<QB55p")
+REPORT_FORMAT = struct.Struct("<QB55p")
 """A number, the index of a change in `KINDS`, and a subscription. 64 bytes: a pipe has room for whole ones only, and
 writes of several processes are not mixed up."""
 
-REPORTS_AT_ONCE = 1024
-LONGEST_NAME = 54
-KINDS = tuple(SubscriptionChange)
+MAX_REPORTS_AT_ONCE = 1024
+MAX_NAME_BYTES = 54
+CHANGE_KINDS = tuple(SubscriptionChange)
 
 
 class ChangePipes:
@@ -153,8 +153,8 @@ class ChangePipes:
 
     def report(self, number: int, subscription: str, changed: SubscriptionChange) -> None:
         name = subscription.encode()
-        if len(name) <= LONGEST_NAME:
-            message = REPORT.pack(number, KINDS.index(changed), name)
+        if len(name) <= MAX_NAME_BYTES:
+            message = REPORT_FORMAT.pack(number, CHANGE_KINDS.index(changed), name)
             for each in self._others:
                 with suppress(OSError):
                     os.write(each, message)
@@ -164,10 +164,10 @@ class ChangePipes:
         if self.own is None:
             return ()
         try:
-            data = os.read(self.own, REPORT.size * REPORTS_AT_ONCE)
+            data = os.read(self.own, REPORT_FORMAT.size * MAX_REPORTS_AT_ONCE)
         except BlockingIOError:
             return ()
-        return [(number, name.decode(), KINDS[kind]) for number, kind, name in REPORT.iter_unpack(data)]
+        return [(number, name.decode(), CHANGE_KINDS[kind]) for number, kind, name in REPORT_FORMAT.iter_unpack(data)]
 
     @staticmethod
     def pair() -> tuple[int, int]:
@@ -178,7 +178,7 @@ class ChangePipes:
         return ends
 
 
-ALONE = ChangePipes(None, ())
+NO_PIPES = ChangePipes(None, ())
 
 
 class FileChangePoller(ChangePoller):
@@ -188,7 +188,7 @@ class FileChangePoller(ChangePoller):
     """
 
     def __init__(
-        self, file: SqliteFile, tell: Callable[[str, SubscriptionChange], None], pipes: ChangePipes = ALONE
+        self, file: SqliteFile, tell: Callable[[str, SubscriptionChange], None], pipes: ChangePipes = NO_PIPES
     ) -> None:
         super().__init__("The coordination", thread_name="coordination-news")
         self._file = file
@@ -224,14 +224,14 @@ class FileChangePoller(ChangePoller):
         # What was reported before the look is no news, and what is reported from now on is kept.
         while self._pipes.received():
             pass
-        with self._file.lent() as connection:
+        with self._file.read_connection() as connection:
             self._last = connection.execute(SELECT_NEWEST_CHANGE_NUMBER).fetchone()[0]
         self._known.clear()
 
     def _poll(self) -> None:
         version = -1
         try:
-            with self._file.lent() as connection:
+            with self._file.read_connection() as connection:
                 while not self._closed.is_set():
                     self._wanted.wait()
                     self._pass_reports_on(COORDINATION_CHECK_SECONDS)

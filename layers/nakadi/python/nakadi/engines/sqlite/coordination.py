@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from nakadi.engines.common.assignments import (
-    Positions,
+    PositionsByPartition,
     assignment_from_text,
     assignment_text,
     committed_offsets,
@@ -19,8 +19,8 @@ from nakadi.engines.common.assignments import (
     partition_to_park_in,
     with_next_revision,
 )
-from nakadi.engines.common.listeners import SubscriptionListeners, call_at_once, callable_once
-from nakadi.engines.sqlite.changes import ALONE, ChangePipes, FileChangePoller
+from nakadi.engines.common.listeners import SubscriptionListeners, call_and_report, callable_once
+from nakadi.engines.sqlite.changes import NO_PIPES, ChangePipes, FileChangePoller
 from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.engines.sqlite.shared_transactions import (
     SELECT_OFFSET,
@@ -48,7 +48,7 @@ from nakadi.ports.coordination import AssignmentChanged, CommitCallback, CommitR
 # Coordination ---------------------------------------------------------------------------------------------------------
 
 
-EXPIRED_LEASES_KEPT = timedelta(days=1)
+EXPIRED_LEASE_RETENTION = timedelta(days=1)
 
 SELECT_ASSIGNMENT = "SELECT body, revision FROM assignments WHERE subscription = ?"
 
@@ -80,7 +80,7 @@ class SqliteCoordination:
     grows.
     """
 
-    def __init__(self, path: Path, pipes: ChangePipes = ALONE) -> None:
+    def __init__(self, path: Path, pipes: ChangePipes = NO_PIPES) -> None:
         self._file = SqliteFile(path)
         self._listeners = SubscriptionListeners()
         self._changes = FileChangePoller(self._file, self._listeners.notify_listeners, pipes)
@@ -88,11 +88,16 @@ class SqliteCoordination:
 
     def assignment(self, subscription: str) -> Assignment:
         # Perhaps old when it is used: who decides on it hands it to `write`, which compares its revision.
-        with self._file.lent() as connection:
+        with self._file.read_connection() as connection:
             return _read_assignment(connection, subscription)
 
     def write(
-        self, subscription: str, old: Assignment, new: Assignment, now: datetime, positions: Positions | None = None
+        self,
+        subscription: str,
+        old: Assignment,
+        new: Assignment,
+        now: datetime,
+        positions: PositionsByPartition | None = None,
     ) -> Assignment:
         at = positions or {}
         touched = owners_after_change(old, new, at)
@@ -104,9 +109,11 @@ class SqliteCoordination:
             if _read_assignment(connection, subscription).revision != old.revision:
                 raise AssignmentChanged(subscription)
             connection.execute(PUT_ASSIGNMENT, (subscription, stored.revision, assignment_text(stored)))
-            for place, owner in touched.items():
-                before = _read_offset(connection, subscription, place)
-                _put_offset(connection, subscription, place, offset_after_change(before, owner, at.get(place), now))
+            for partition, owner in touched.items():
+                before = _read_offset(connection, subscription, partition)
+                _put_offset(
+                    connection, subscription, partition, offset_after_change(before, owner, at.get(partition), now)
+                )
             # In the same transaction: a process that dies before it has reported the change leaves it to be found.
             return self._changes.note(connection, subscription, SubscriptionChange.ASSIGNMENT)
 
@@ -117,28 +124,28 @@ class SqliteCoordination:
     def offsets(self, subscription: str) -> Mapping[EventTypePartition, CommittedOffset]:
         # One statement reads the file as it was at one moment. The assignment is another read: readers take it first,
         # and recognise by its owner an offset that is newer.
-        with self._file.lent() as connection:
+        with self._file.read_connection() as connection:
             rows = connection.execute(SELECT_OFFSETS, (subscription,)).fetchall()
         return {EventTypePartition(*row[:2]): offset_from_row(row) for row in rows}
 
-    def commit(self, subscription: str, session: str, positions: Positions, now: datetime) -> CommitResults:
+    def commit(self, subscription: str, session: str, positions: PositionsByPartition, now: datetime) -> CommitResults:
         commit = Commit(subscription, session, positions, now)
         self._changing.make(commit)
-        return self._reported(commit)
+        return self._report_commit(commit)
 
     def begin_commit(
-        self, subscription: str, session: str, positions: Positions, now: datetime, done: CommitCallback
+        self, subscription: str, session: str, positions: PositionsByPartition, now: datetime, done: CommitCallback
     ) -> None:
         def finished(commit: Commit) -> None:
             # In the thread that made the commit, which holds no lock then: `done` may begin the next one at once.
-            call_at_once(partial(self._reported, commit), done)
+            call_and_report(partial(self._report_commit, commit), done)
 
         try:
             self._changing.begin(Commit(subscription, session, positions, now, finished))
         except Exception as error:  # noqa: BLE001  # it is for the one who is called
             done(error)
 
-    def _reported(self, commit: Commit) -> CommitResults:
+    def _report_commit(self, commit: Commit) -> CommitResults:
         results = commit.outcome()
         committed = committed_offsets(commit.session, commit.positions, results)
         if committed is not None:
@@ -156,18 +163,18 @@ class SqliteCoordination:
         now: datetime,
         upto: Position | None = None,
     ) -> CommitResult:
-        place = partition_to_park_in(events)
+        partition = partition_to_park_in(events)
 
         def work(connection: sqlite3.Connection) -> tuple[CommitResult, int | None]:
             # Judged by the offset as it is in this transaction: the partition may have been given to another session
             # since the caller looked, and that one parks or sends the events itself.
-            found = parking_result(_read_offset(connection, subscription, place), session, upto)
+            found = parking_result(_read_offset(connection, subscription, partition), session, upto)
             if found is not CommitResult.COMMITTED:
                 return found, None
             # With the offset in one transaction: no event is parked and sent again, and none is passed by unparked.
             put_parked_events(connection, subscription, events)
             if upto is not None:
-                _put_offset(connection, subscription, place, CommittedOffset(upto, session, now))
+                _put_offset(connection, subscription, partition, CommittedOffset(upto, session, now))
             return found, self._changes.note(connection, subscription, SubscriptionChange.OFFSETS)
 
         found, number = self._changing.run(work)
@@ -179,20 +186,20 @@ class SqliteCoordination:
         self,
         subscription: str,
         *,
-        place: EventTypePartition | None = None,
+        partition: EventTypePartition | None = None,
         after: tuple[EventTypePartition, Position] | None = None,
         limit: int = 1000,
     ) -> Sequence[ParkedEventInfo]:
-        with self._file.lent() as connection:
-            return list_parked_events(connection, subscription, place, after, limit)
+        with self._file.read_connection() as connection:
+            return list_parked_events(connection, subscription, partition, after, limit)
 
-    def parked_value(self, subscription: str, place: EventTypePartition, position: Position) -> bytes | None:
+    def parked_value(self, subscription: str, partition: EventTypePartition, position: Position) -> bytes | None:
         # Listed a moment ago, and perhaps removed since: then there is no value, as for one that was never parked.
-        with self._file.lent() as connection:
-            return parked_event_value(connection, subscription, place, position)
+        with self._file.read_connection() as connection:
+            return parked_event_value(connection, subscription, partition, position)
 
-    def unpark(self, subscription: str, place: EventTypePartition, positions: Collection[Position]) -> None:
-        self._changing.run(lambda connection: remove_parked_events(connection, subscription, place, positions))
+    def unpark(self, subscription: str, partition: EventTypePartition, positions: Collection[Position]) -> None:
+        self._changing.run(lambda connection: remove_parked_events(connection, subscription, partition, positions))
 
     def forget(self, subscription: str) -> None:
         # All in one transaction. A commit that comes behind it finds no offset, and is not its session's; a session
@@ -209,7 +216,7 @@ class SqliteCoordination:
         # A process renews its lease in one thread at a time, so that no earlier time is written over a later one.
         def work(connection: sqlite3.Connection) -> None:
             connection.execute(
-                "DELETE FROM leases WHERE until < ?", (microseconds_since_epoch(until - EXPIRED_LEASES_KEPT),)
+                "DELETE FROM leases WHERE until < ?", (microseconds_since_epoch(until - EXPIRED_LEASE_RETENTION),)
             )
             connection.execute(RENEW_LEASE, (holder, microseconds_since_epoch(until)))
             self._changes.forget_old(connection)
@@ -221,7 +228,7 @@ class SqliteCoordination:
         self._changing.run(lambda connection: connection.execute("DELETE FROM leases WHERE holder = ?", (holder,)))
 
     def leases(self) -> Mapping[str, datetime]:
-        with self._file.lent() as connection:
+        with self._file.read_connection() as connection:
             rows = connection.execute("SELECT holder, until FROM leases").fetchall()
         return {holder: datetime_from_microseconds(until) for holder, until in rows}
 
@@ -255,22 +262,22 @@ def _read_assignment(connection: sqlite3.Connection, subscription: str) -> Assig
 
 
 def _read_offset(
-    connection: sqlite3.Connection, subscription: str, place: EventTypePartition
+    connection: sqlite3.Connection, subscription: str, partition: EventTypePartition
 ) -> CommittedOffset | None:
-    row = connection.execute(SELECT_OFFSET, (subscription, place.event_type, place.partition)).fetchone()
+    row = connection.execute(SELECT_OFFSET, (subscription, partition.event_type, partition.partition)).fetchone()
     return None if row is None else offset_from_row(row)
 
 
 def _put_offset(
-    connection: sqlite3.Connection, subscription: str, place: EventTypePartition, offset: CommittedOffset
+    connection: sqlite3.Connection, subscription: str, partition: EventTypePartition, offset: CommittedOffset
 ) -> None:
     at = offset.position
     connection.execute(
         PUT_OFFSET,
         (
             subscription,
-            place.event_type,
-            place.partition,
+            partition.event_type,
+            partition.partition,
             at.timeline,
             at.offset,
             offset.owner,
@@ -319,7 +326,7 @@ def put_parked_events(connection: sqlite3.Connection, subscription: str, events:
 def list_parked_events(
     connection: sqlite3.Connection,
     subscription: str,
-    place: EventTypePartition | None,
+    partition: EventTypePartition | None,
     after: AfterParkedEvent | None,
     limit: int,
 ) -> Sequence[ParkedEventInfo]:
@@ -328,7 +335,7 @@ def list_parked_events(
         if after is None
         else (after[0].event_type, after[0].partition, after[1].timeline, after[1].offset)
     )
-    within = () if place is None else (place.event_type, place.partition)
+    within = () if partition is None else (partition.event_type, partition.partition)
     statement = SELECT_PARKED_EVENTS + (WITHIN_PARTITION if within else "") + IN_PARTITION_ORDER
     return [
         _parked_event_from_row(row) for row in connection.execute(statement, (subscription, *begin, *within, limit))
@@ -336,16 +343,16 @@ def list_parked_events(
 
 
 def parked_event_value(
-    connection: sqlite3.Connection, subscription: str, place: EventTypePartition, position: Position
+    connection: sqlite3.Connection, subscription: str, partition: EventTypePartition, position: Position
 ) -> bytes | None:
-    row = connection.execute(SELECT_PARKED_VALUE, _key_of_position(subscription, place, position)).fetchone()
+    row = connection.execute(SELECT_PARKED_VALUE, _key_of_position(subscription, partition, position)).fetchone()
     return None if row is None else row[0]
 
 
 def remove_parked_events(
-    connection: sqlite3.Connection, subscription: str, place: EventTypePartition, positions: Collection[Position]
+    connection: sqlite3.Connection, subscription: str, partition: EventTypePartition, positions: Collection[Position]
 ) -> None:
-    connection.executemany(DELETE_PARKED_EVENT, [_key_of_position(subscription, place, each) for each in positions])
+    connection.executemany(DELETE_PARKED_EVENT, [_key_of_position(subscription, partition, each) for each in positions])
 
 
 def remove_all_parked_events(connection: sqlite3.Connection, subscription: str) -> None:
@@ -353,11 +360,11 @@ def remove_all_parked_events(connection: sqlite3.Connection, subscription: str) 
 
 
 def _parked_event_key(subscription: str, event: ParkedEvent) -> tuple[object, ...]:
-    return _key_of_position(subscription, event.parked.place, event.parked.position)
+    return _key_of_position(subscription, event.parked.partition, event.parked.position)
 
 
-def _key_of_position(subscription: str, place: EventTypePartition, position: Position) -> tuple[object, ...]:
-    return subscription, place.event_type, place.partition, position.timeline, position.offset
+def _key_of_position(subscription: str, partition: EventTypePartition, position: Position) -> tuple[object, ...]:
+    return subscription, partition.event_type, partition.partition, position.timeline, position.offset
 
 
 def _parked_event_row(parked: ParkedEventInfo) -> tuple[object, ...]:
@@ -371,7 +378,7 @@ def _parked_event_from_row(
 ) -> ParkedEventInfo:
     event_type, partition, timeline, position, key, fails, stored_at, parked_at, replay, owner_type, owner_value = row
     return ParkedEventInfo(
-        place=EventTypePartition(event_type, partition),
+        partition=EventTypePartition(event_type, partition),
         position=Position(timeline, position),
         key=key,
         fails=fails,

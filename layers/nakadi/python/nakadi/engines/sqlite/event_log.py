@@ -23,20 +23,20 @@ from typing import TypeVar
 from msgspec import Struct
 
 from nakadi.common.metrics import Metrics
-from nakadi.common.work import attempted
+from nakadi.common.work import run_and_log_failure
 from nakadi.engines.common import frames
 from nakadi.engines.common.listeners import PartitionListeners
 from nakadi.engines.sqlite.changes import AppendReporter, AppendsOfOtherProcesses
-from nakadi.engines.sqlite.file import WRITE_PATIENCE_SECONDS, SqliteFile
+from nakadi.engines.sqlite.file import WRITE_TIMEOUT_SECONDS, SqliteFile
 from nakadi.engines.sqlite.reading import (
-    ROW_HEAD,
+    ROW_HEAD_FORMAT,
     FrameRow,
-    bounds_of,
     keys_and_tombstones_of_row,
     offset_at,
+    read_bounds,
+    read_slice,
     records_of_row,
     rows_from,
-    slice_of,
 )
 from nakadi.engines.sqlite.writing import (
     CommittedAppend,
@@ -55,7 +55,7 @@ from nakadi.ports.event_log import AppendCallback, OffsetUnavailable, UnknownTop
 # The log --------------------------------------------------------------------------------------------------------------
 
 
-STORED_FATE = Stored()
+STORED_RESULT = Stored()
 
 
 class SqliteLog:
@@ -67,7 +67,7 @@ class SqliteLog:
         clock: Clock,
         metrics: Metrics | None = None,
         *,
-        patience: float = WRITE_PATIENCE_SECONDS,
+        patience: float = WRITE_TIMEOUT_SECONDS,
         committer: socket | None = None,
     ) -> None:
         self._file = SqliteFile(path, patience=patience)
@@ -107,11 +107,11 @@ class SqliteLog:
         error = waiting.get()
         if error is not None:
             raise error
-        return dict.fromkeys(batches, STORED_FATE)
+        return dict.fromkeys(batches, STORED_RESULT)
 
     def begin_append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: AppendCallback) -> None:
         def pass_on(error: Exception | None) -> None:
-            done(dict.fromkeys(batches, STORED_FATE) if error is None else error)
+            done(dict.fromkeys(batches, STORED_RESULT) if error is None else error)
 
         try:
             self._writer.append(topic, batches, pass_on)
@@ -129,8 +129,8 @@ class SqliteLog:
         wait: float = 0.0,
     ) -> EventSlice:
         def look() -> EventSlice:
-            with self._file.lent() as connection:
-                return slice_of(connection, topic, partition, start, limit, max_bytes)
+            with self._file.read_connection() as connection:
+                return read_slice(connection, topic, partition, start, limit, max_bytes)
 
         found = look()
         if found.events or wait <= 0:
@@ -142,15 +142,15 @@ class SqliteLog:
             self._appends_by_others.leave()
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, OffsetBounds]:
-        with self._file.lent() as connection:
-            return bounds_of(connection, topic, partitions)
+        with self._file.read_connection() as connection:
+            return read_bounds(connection, topic, partitions)
 
     def offset_at(self, topic: str, partition: int, moment: datetime) -> int:
         while True:
-            with self._file.lent() as connection:
+            with self._file.read_connection() as connection:
                 frame = offset_at(connection, topic, partition, moment)
                 try:
-                    found = slice_of(connection, topic, partition, frame, limit=1, max_bytes=1)
+                    found = read_slice(connection, topic, partition, frame, limit=1, max_bytes=1)
                 except OffsetUnavailable:
                     continue  # the frame was trimmed since, and the next look finds a later one
             return found.events[0].offset if found.events else found.next_offset
@@ -159,7 +159,7 @@ class SqliteLog:
         self._cleaner.trim(topic, partition, self.offset_at(topic, partition, before))
 
     def compact(self, topic: str, partition: int, *, upto: datetime, tombstones_before: datetime) -> None:
-        with self._file.lent() as connection:
+        with self._file.read_connection() as connection:
             end = offset_at(connection, topic, partition, upto)
         PartitionCompaction(self._file, self._cleaner, topic, partition).run(
             end, microseconds_since_epoch(tombstones_before)
@@ -205,7 +205,7 @@ DELETE_SOME_FRAMES = """
         WHERE coalesce(bytes, 0) < :bytes)
 """
 
-PAST_EVERY_OFFSET = (1 << 63) - 1
+OFFSET_AFTER_ALL = (1 << 63) - 1
 
 
 class Cleaner:
@@ -215,9 +215,9 @@ class Cleaner:
         self._file = file
         self._writer = writer
         self._closing = threading.Event()
-        self._rubbish = threading.Event()
+        self._has_deleted_topics = threading.Event()
         self._thread = threading.Thread(target=self._sweep, name="event-log-cleaner", daemon=True)
-        self._rubbish.set()
+        self._has_deleted_topics.set()
         self._thread.start()
 
     def trim(self, topic: str, partition: int, boundary: int) -> None:
@@ -227,7 +227,7 @@ class Cleaner:
 
     def delete(self, topic: str) -> None:
         self._writer.run(lambda connection: _forget_topic(connection, topic))
-        self._rubbish.set()
+        self._has_deleted_topics.set()
 
     def repeat_step(self, step: Callable[[sqlite3.Connection], bool]) -> None:
         """Repeat a step while it says that there is more to do."""
@@ -245,22 +245,22 @@ class Cleaner:
     def stop(self) -> None:
         """End what is under way after its current step. The writer must still be there."""
         self._closing.set()
-        self._rubbish.set()
+        self._has_deleted_topics.set()
         self._thread.join()
 
     def _sweep(self) -> None:
         while True:
-            self._rubbish.wait()
-            self._rubbish.clear()
+            self._has_deleted_topics.wait()
+            self._has_deleted_topics.clear()
             if self._closing.is_set():
                 return
-            attempted("removal of deleted topics", "the event log", self._sweep_once)
+            run_and_log_failure("removal of deleted topics", "the event log", self._sweep_once)
 
     def _sweep_once(self) -> None:
         """What fails is tried again after the next deletion, or the next start: nothing hangs on it."""
         with self._ignoring_errors_when_closing():
             for log in self._logs_without_topic():
-                attempted("removal of a deleted topic", f"log {log}", partial(self._remove_log, log))
+                run_and_log_failure("removal of a deleted topic", f"log {log}", partial(self._remove_log, log))
 
     def _remove_log(self, log: int) -> None:
         with self._ignoring_errors_when_closing():
@@ -275,7 +275,7 @@ class Cleaner:
                 raise
 
     def _logs_without_topic(self) -> Sequence[int]:
-        with self._file.lent() as connection:
+        with self._file.read_connection() as connection:
             return [log for (log,) in connection.execute("SELECT id FROM logs WHERE topic IS NULL").fetchall()]
 
 
@@ -304,7 +304,7 @@ def _remove_some_rows(log: int, connection: sqlite3.Connection) -> bool:
         "SELECT first, count, stored_at, size FROM frames WHERE id = ?", (spared,)
     ).fetchone()
     if size and first + count <= oldest:
-        empty = ROW_HEAD.pack(first, count, stored_at, 0)
+        empty = ROW_HEAD_FORMAT.pack(first, count, stored_at, 0)
         connection.execute("UPDATE frames SET size = 0, body = ? WHERE id = ?", (empty, spared))
     return False
 
@@ -312,7 +312,7 @@ def _remove_some_rows(log: int, connection: sqlite3.Connection) -> bool:
 def _remove_orphaned_rows(log: int, connection: sqlite3.Connection) -> bool:
     """The file's last row stays for now: its number must not be given to another, which would go unnoticed."""
     (newest,) = connection.execute("SELECT coalesce(max(id), 0) FROM frames").fetchone()
-    if _delete_frames_before(connection, log, PAST_EVERY_OFFSET, newest):
+    if _delete_frames_before(connection, log, OFFSET_AFTER_ALL, newest):
         return True
     connection.execute("DELETE FROM logs WHERE id = ?1 AND NOT EXISTS (SELECT 1 FROM frames WHERE log = ?1)", (log,))
     return False
@@ -331,7 +331,7 @@ def _forget_topic(connection: sqlite3.Connection, topic: str) -> None:
 # Compaction -----------------------------------------------------------------------------------------------------------
 
 
-MOST_KEYS_AT_ONCE = 200_000
+MAX_KEYS_AT_ONCE = 200_000
 
 SELECT_COMPACTION_STATE = """
     SELECT logs.id, logs.oldest, logs.compacted, logs.tombstone_at,
@@ -358,7 +358,7 @@ class CompactedRow(Struct, frozen=True):
     """What becomes of a row's places: which events stay, whether any goes, and whether a tombstone stays."""
 
     row: FrameRow
-    stays: list[bool]
+    kept_events: list[bool]
     changes: bool
     keeps_tombstone: bool
 
@@ -413,7 +413,7 @@ class PartitionCompaction:
                 return
 
     def _state(self) -> CompactionState:
-        with self._file.lent() as connection:
+        with self._file.read_connection() as connection:
             found = connection.execute(SELECT_COMPACTION_STATE, (self._partition, self._topic)).fetchone()
         if found is None:
             raise UnknownTopic(f"{self._topic} is unknown, or has no partition {self._partition}")
@@ -427,7 +427,7 @@ class PartitionCompaction:
                 for offset, entry in enumerate(keys_and_tombstones_of_row(row), row.first):
                     if entry is not None and entry[0] is not None:
                         newest[entry[0]] = offset
-            if len(newest) >= MOST_KEYS_AT_ONCE:
+            if len(newest) >= MAX_KEYS_AT_ONCE:
                 return newest, rows[-1].end
         return newest, upto
 
@@ -448,7 +448,7 @@ class PartitionCompaction:
         place = start
         while place < end:
             try:
-                with self._file.lent() as connection:
+                with self._file.read_connection() as connection:
                     _, rows = rows_from(
                         connection, self._topic, self._partition, place, limit=STEP_ROWS, max_bytes=STEP_BYTES
                     )
@@ -466,14 +466,16 @@ def _rewrite_rows(log: int, changes: Sequence[CompactedRow], connection: sqlite3
     """Change the rows that are still as they were read: another process may be compacting too."""
     for verdict in changes:
         row = verdict.row
-        if not any(verdict.stays):
+        if not any(verdict.kept_events):
             connection.execute(
                 "DELETE FROM frames WHERE log = ? AND first = ? AND body = ?", (log, row.first, row.body())
             )
             continue
-        records = [record if stays else None for record, stays in zip(records_of_row(row), verdict.stays, strict=True)]
+        records = [
+            record if stays else None for record, stays in zip(records_of_row(row), verdict.kept_events, strict=True)
+        ]
         frame = frames.encode(records)
-        size = frames.size_of([record for record in records if record is not None])
+        size = frames.records_size([record for record in records if record is not None])
         connection.execute(
             "UPDATE frames SET size = ?, body = ? WHERE log = ? AND first = ? AND body = ?",
             (size, row.body(frame), log, row.first, row.body()),

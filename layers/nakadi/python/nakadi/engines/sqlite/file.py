@@ -23,10 +23,10 @@ SCHEME = "sqlite:///"
 APPLICATION_ID = 0x4E4B4449  # "NKDI"
 FILE_VERSION = 3
 
-WRITE_PATIENCE_SECONDS = 5.0
+WRITE_TIMEOUT_SECONDS = 5.0
 """How many seconds a writer waits for its turn before it gives up."""
 
-MOST_IDLE_CONNECTIONS = 16
+MAX_IDLE_CONNECTIONS = 16
 """The number of connections kept for later reads and writes."""
 
 CREATE_TABLES = (
@@ -126,7 +126,7 @@ class _ConnectionPool:
         self._closed = False
 
     @contextmanager
-    def lent(self) -> Iterator[sqlite3.Connection]:
+    def read_connection(self) -> Iterator[sqlite3.Connection]:
         with self._lock:
             if self._closed:
                 raise Unavailable(f"{self._path} is closed.")
@@ -135,11 +135,11 @@ class _ConnectionPool:
         try:
             yield connection
         finally:
-            self.give(connection)
+            self.give_back(connection)
 
-    def give(self, connection: sqlite3.Connection) -> None:
+    def give_back(self, connection: sqlite3.Connection) -> None:
         with self._lock:
-            if not self._closed and len(self._idle) < MOST_IDLE_CONNECTIONS:
+            if not self._closed and len(self._idle) < MAX_IDLE_CONNECTIONS:
                 self._idle.append(connection)
                 return
         connection.close()
@@ -159,33 +159,33 @@ class SqliteFile:
     wait for a turn, which `begin` does better.
     """
 
-    def __init__(self, path: Path, *, patience: float = WRITE_PATIENCE_SECONDS) -> None:
+    def __init__(self, path: Path, *, patience: float = WRITE_TIMEOUT_SECONDS) -> None:
         self._path = path
         self._patience = patience
         self._readers = _ConnectionPool(path, timeout=patience)
         self._writers = _ConnectionPool(path, timeout=0)
-        self._readers.give(open_connection(path, patience))
+        self._readers.give_back(open_connection(path, patience))
 
     @contextmanager
-    def lent(self) -> Iterator[sqlite3.Connection]:
+    def read_connection(self) -> Iterator[sqlite3.Connection]:
         """A connection to read with, for this thread alone; errors of SQLite become `Unavailable`."""
-        with self.explained_errors(), self._readers.lent() as connection:
+        with self.explained_errors(), self._readers.read_connection() as connection:
             yield connection
 
     @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
+    def write_transaction(self) -> Iterator[sqlite3.Connection]:
         """A transaction that is durable when the block is left, and undone when it raises."""
-        with self.lent_to_write() as connection, self.transaction(connection):
+        with self.write_connection() as connection, self.transaction(connection):
             yield connection
 
     @contextmanager
-    def lent_to_write(self) -> Iterator[sqlite3.Connection]:
+    def write_connection(self) -> Iterator[sqlite3.Connection]:
         """A connection for `execute_in_turn`, and for `transaction`."""
-        with self.explained_errors(), self._writers.lent() as connection:
+        with self.explained_errors(), self._writers.read_connection() as connection:
             yield connection
 
     def open_writer(self) -> sqlite3.Connection:
-        """A connection as `lent_to_write` lends them, for as long as the caller likes, who has to close it."""
+        """A connection as `write_connection` lends them, for as long as the caller likes, who has to close it."""
         return _connect(self._path, timeout=0)
 
     def execute_in_turn(

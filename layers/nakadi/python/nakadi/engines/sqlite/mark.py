@@ -29,7 +29,7 @@ import orjson
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from nakadi.engines.sqlite.file import WRITE_PATIENCE_SECONDS, BadDataFile, begin_writing, open_connection, roll_back
+from nakadi.engines.sqlite.file import WRITE_TIMEOUT_SECONDS, BadDataFile, begin_writing, open_connection, roll_back
 
 log = logging.getLogger(__name__)
 
@@ -51,13 +51,13 @@ SELECT_LOG_ENDS = """
 SELECT_EVENT_TYPE_OF_TOPIC = "SELECT key FROM documents WHERE kind = 'event-types' AND instr(entry, ?) LIMIT 1"
 
 # A half-written mark looks like damage; its writer is done by the next look, or by the last one.
-LOOKS, BETWEEN_LOOKS = 10, 0.1
+CHECK_ATTEMPTS, SECONDS_BETWEEN_CHECKS = 10, 0.1
 
 # What the mark lists is for people who look for what is missing; the number alone says that something is.
-MOST_LISTED = 10_000
-MOST_NAMES_SHOWN = 5
+MAX_LISTED_KEYS = 10_000
+MAX_NAMES_SHOWN = 5
 # A file of this size is looked through in a moment.
-LARGEST_FILE_CHECKED_WHOLE = 32_000_000
+MAX_FULLY_CHECKED_BYTES = 32_000_000
 
 REMEDY_MESSAGE = (
     "Put back the files that belong together, or start once with --accept-loss: the broker then takes what is there "
@@ -86,7 +86,7 @@ def mark_path(path: Path) -> Path:
 # At the start
 
 
-def examine(path: Path, *, accept_loss: bool) -> int:
+def check_against_mark(path: Path, *, accept_loss: bool) -> int:
     """Raise `BadDataFile` if a data file has less than it had, unless that is accepted; nothing is changed here.
 
     Returns the number that the next mark has to be above.
@@ -110,21 +110,19 @@ def _describe_missing(path: Path, mark: DataFileMark | None) -> str | None:
     if not path.exists() or path.stat().st_size == 0:
         state = "empty" if path.exists() else "not there"
         found = f"The data file {path} is {state}"
-        return None if mark is None else f"{found}, and it was marked at {mark.at}.{_all_of(mark)}"
+        return None if mark is None else f"{found}, and it was marked at {mark.at}.{_describe_everything(mark)}"
     try:
-        with contextlib.closing(_only_reading(path)) as connection:
-            loss = _describe_rollback(path, connection, mark) or _damage(path, connection)
-        with contextlib.closing(_only_reading(path)) as connection:
-            return loss or _cut_log(path, connection)
+        with contextlib.closing(_open_read_only(path)) as connection:
+            loss = _describe_rollback(path, connection, mark) or _describe_damage(path, connection)
+        with contextlib.closing(_open_read_only(path)) as connection:
+            return loss or _describe_cut_log(path, connection)
     except sqlite3.Error:
         return None  # opening the file reports what is wrong
 
 
-def _only_reading(path: Path) -> sqlite3.Connection:
+def _open_read_only(path: Path) -> sqlite3.Connection:
     """A connection that changes nothing: the last one to leave would else put away the log, with what is in there."""
-    connection = sqlite3.connect(
-        f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=WRITE_PATIENCE_SECONDS
-    )
+    connection = sqlite3.connect(f"file:{quote(str(path.absolute()))}?mode=ro", uri=True, timeout=WRITE_TIMEOUT_SECONDS)
     try:
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     except BaseException:
@@ -162,7 +160,7 @@ def _describe_missing_content(connection: sqlite3.Connection, mark: DataFileMark
     return f" Missing, as far as it is known: {'; '.join(lines)}." if lines else ""
 
 
-def _all_of(mark: DataFileMark) -> str:
+def _describe_everything(mark: DataFileMark) -> str:
     counts = [f"{len(keys)} {kind.replace('-', ' ')}" for kind, keys in mark.keys.items()]
     return f" It had {', '.join(counts)}, and {sum(mark.ends.values())} offsets of events."
 
@@ -174,20 +172,20 @@ def _log_named(connection: sqlite3.Connection, name: str) -> str:
 
 
 def _first_names_and_count(names: list[str]) -> str:
-    more = len(names) - MOST_NAMES_SHOWN
-    return ", ".join(names[:MOST_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - MAX_NAMES_SHOWN
+    return ", ".join(names[:MAX_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def _damage(path: Path, connection: sqlite3.Connection) -> str | None:
+def _describe_damage(path: Path, connection: sqlite3.Connection) -> str | None:
     """What SQLite says of a file that is small enough to be looked through."""
     pages, page_size = _query_value(connection, "PRAGMA page_count"), _query_value(connection, "PRAGMA page_size")
-    if pages * page_size > LARGEST_FILE_CHECKED_WHOLE:
+    if pages * page_size > MAX_FULLY_CHECKED_BYTES:
         return None
     found = _query_value(connection, "PRAGMA quick_check(1)")
     return None if found == "ok" else f"The data file {path} is damaged: {' '.join(str(found).split())}."
 
 
-def _cut_log(path: Path, connection: sqlite3.Connection) -> str | None:
+def _describe_cut_log(path: Path, connection: sqlite3.Connection) -> str | None:
     """Whether transactions that were on the disk stand in SQLite's log behind the place where it ends.
 
     SQLite reads the log up to the first frame that is not as it was written. A transaction is on the disk before the
@@ -197,8 +195,8 @@ def _cut_log(path: Path, connection: sqlite3.Connection) -> str | None:
     """
     wal = path.with_name(f"{path.name}-wal")
     before = None
-    for _ in range(LOOKS):
-        found = _behind_the_end(wal, path.with_name(f"{path.name}-shm"), connection)
+    for _ in range(CHECK_ATTEMPTS):
+        found = _read_frames_behind_end(wal, path.with_name(f"{path.name}-shm"), connection)
         if found is None or found.transactions == 0:
             return None
         if found == before and found.transactions > 1:
@@ -207,26 +205,26 @@ def _cut_log(path: Path, connection: sqlite3.Connection) -> str | None:
                 "there that cannot be read."
             )
         before = found
-        time.sleep(BETWEEN_LOOKS)
+        time.sleep(SECONDS_BETWEEN_CHECKS)
     log.warning("The log %s ends in a transaction that is not whole, and that is left out", wal)
     return None
 
 
-class _Behind(Struct, frozen=True):
+class _FramesBehindEnd(Struct, frozen=True):
     """How many frames of a log are valid, and how many transactions end in the frames behind them."""
 
     valid: int
     transactions: int
 
 
-def _behind_the_end(wal: Path, index: Path, connection: sqlite3.Connection) -> _Behind | None:
+def _read_frames_behind_end(wal: Path, index: Path, connection: sqlite3.Connection) -> _FramesBehindEnd | None:
     """None if the log is being written: then the writer has everything."""
     # The index is there, and belongs to the log, once the file was read.
     connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     try:
         with wal.open("rb") as frames, index.open("rb") as header:
             valid = _valid_frames(header)
-            found = _Behind(valid, _ends_behind(frames, valid))
+            found = _FramesBehindEnd(valid, _ends_behind(frames, valid))
             return found if _valid_frames(header) == valid else None
     except (OSError, struct.error):
         return None
@@ -259,8 +257,8 @@ class Marker:
     def __init__(self, path: Path, now: Callable[[], datetime], *, above: int = 0) -> None:
         self._path = path
         self._now = now
-        self._connection = open_connection(path, WRITE_PATIENCE_SECONDS)
-        self._begin_the_log_anew()
+        self._connection = open_connection(path, WRITE_TIMEOUT_SECONDS)
+        self._truncate_log()
         self._above = above
         self._seen: int | None = None
         self._closed = False
@@ -295,14 +293,14 @@ class Marker:
         _write_mark(mark_path(self._path), DataFileMark(file=identity, number=number, at=at, keys=keys, ends=ends))
         self._seen = seen
 
-    def _begin_the_log_anew(self) -> None:
+    def _truncate_log(self) -> None:
         """Truncate the log, if no other process is at work: what a crash left behind its end is of no use."""
         self._connection.execute("PRAGMA busy_timeout = 0").close()
         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
-        self._connection.execute(f"PRAGMA busy_timeout = {int(WRITE_PATIENCE_SECONDS * 1000)}").close()
+        self._connection.execute(f"PRAGMA busy_timeout = {int(WRITE_TIMEOUT_SECONDS * 1000)}").close()
 
     def _next_number(self) -> int:
-        begin_writing(self._connection, WRITE_PATIENCE_SECONDS)
+        begin_writing(self._connection, WRITE_TIMEOUT_SECONDS)
         try:
             number = max(_query_value(self._connection, SELECT_MARK_NUMBER) or 0, self._above) + 1
             self._connection.execute(PUT_MARK_NUMBER, (number,))
@@ -319,11 +317,11 @@ def _query_value(connection: sqlite3.Connection, statement: str, *values: object
 
 
 def _keys_of_kind(connection: sqlite3.Connection, kind: str) -> list[str]:
-    return [key for (key,) in connection.execute(SELECT_KEYS, (kind, MOST_LISTED)).fetchall()]
+    return [key for (key,) in connection.execute(SELECT_KEYS, (kind, MAX_LISTED_KEYS)).fetchall()]
 
 
 def _log_ends(connection: sqlite3.Connection) -> dict[str, int]:
-    return dict(connection.execute(SELECT_LOG_ENDS, (MOST_LISTED,)).fetchall())
+    return dict(connection.execute(SELECT_LOG_ENDS, (MAX_LISTED_KEYS,)).fetchall())
 
 
 def _read_mark(path: Path) -> DataFileMark | None:

@@ -32,7 +32,7 @@ from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
 
 T = TypeVar("T")
 
-ROW_HEAD = struct.Struct("<QIqI")
+ROW_HEAD_FORMAT = struct.Struct("<QIqI")
 """What a body begins with, so that rows can be joined within SQLite: first offset, count, stored at, length."""
 
 LARGEST_RECORDS_TO_JOIN = 8_000
@@ -58,21 +58,21 @@ class FrameRow(NamedTuple):
     """As it was read. `seats` is how many offsets it covers."""
 
     first: int
-    seats: int
+    offset_count: int
     stored_at: int
     frame: bytes
 
     @property
     def end(self) -> int:
-        return self.first + self.seats
+        return self.first + self.offset_count
 
     def body(self, frame: bytes | None = None) -> bytes:
         """How the row is kept, with its own frame or another one."""
         frame = self.frame if frame is None else frame
-        return ROW_HEAD.pack(self.first, self.seats, self.stored_at, len(frame)) + frame
+        return ROW_HEAD_FORMAT.pack(self.first, self.offset_count, self.stored_at, len(frame)) + frame
 
 
-def chunks_of(records: Sequence[Record]) -> Iterator[Chunk]:
+def split_into_chunks(records: Sequence[Record]) -> Iterator[Chunk]:
     if isinstance(records, RecordLines):
         for part in records.parts(FRAME_BYTES):
             size = len(part.text) + 1
@@ -86,7 +86,7 @@ def chunks_of(records: Sequence[Record]) -> Iterator[Chunk]:
             yield Chunk(group, len(group), size)
 
 
-def merged(chunks: Sequence[Chunk]) -> Iterator[Chunk]:
+def merge_small_chunks(chunks: Sequence[Chunk]) -> Iterator[Chunk]:
     """Join neighbours that are small: readers of single events would otherwise fetch as many rows."""
     # What is a frame and nothing else is left alone: unpacking it here would take longer than reading one more row.
     for group, size in _groups_of_frame_size(
@@ -187,7 +187,7 @@ SEARCH_OFFSET_AT_TIME = """
 """
 
 
-def slice_of(
+def read_slice(
     connection: sqlite3.Connection, topic: str, partition: int, start: int, limit: int, max_bytes: int
 ) -> EventSlice:
     limit = max(limit, 1)
@@ -205,7 +205,7 @@ def slice_of(
             return EventSlice(events, place, place >= end)
 
 
-def bounds_of(connection: sqlite3.Connection, topic: str, partitions: Sequence[int]) -> Mapping[int, OffsetBounds]:
+def read_bounds(connection: sqlite3.Connection, topic: str, partitions: Sequence[int]) -> Mapping[int, OffsetBounds]:
     wanted = {"topic": topic, "partitions": orjson.dumps(list(partitions)).decode()}
     (found,) = connection.execute(SELECT_BOUNDS, wanted).fetchone()
     bounds = {number: OffsetBounds(oldest, following or 0) for number, oldest, following in orjson.loads(found)}
@@ -245,8 +245,10 @@ def _split_joined_rows(joined: bytes) -> Iterator[FrameRow]:
     """The rows that SQLite has joined."""
     place = following = 0
     while place < len(joined):
-        body = place + ROW_HEAD.size
-        first, count, stored_at, length = ROW_HEAD.unpack_from(joined, place) if body <= len(joined) else (-1, 0, 0, 0)
+        body = place + ROW_HEAD_FORMAT.size
+        first, count, stored_at, length = (
+            ROW_HEAD_FORMAT.unpack_from(joined, place) if body <= len(joined) else (-1, 0, 0, 0)
+        )
         place = body + length
         if first < following or place > len(joined):
             raise Unavailable(f"The rows behind offset {following} are damaged.")

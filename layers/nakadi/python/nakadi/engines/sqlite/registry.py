@@ -13,15 +13,15 @@ from msgspec.structs import replace
 
 from nakadi.engines.common.documents import (
     CHANGE_COUNTS_KIND,
-    buckets_to_count,
+    changed_buckets,
     check_changes_of_one_write,
-    counted_from_json,
-    counted_json,
     document_after_change,
     document_from_json,
     document_json,
     documents_from_json,
     following_topic,
+    indexing_state_from_json,
+    indexing_state_json,
     is_signpost,
     latest_plausible_expiry,
     segment_from_document,
@@ -34,7 +34,7 @@ from nakadi.engines.common.documents import (
     topic_json,
     with_changes_of_continued_topic,
 )
-from nakadi.engines.sqlite.file import WRITE_PATIENCE_SECONDS, SqliteFile
+from nakadi.engines.sqlite.file import WRITE_TIMEOUT_SECONDS, SqliteFile
 from nakadi.model.events import ArchiveLocation, IndexHead, IndexSegment, ShardProgress, Topic, TopicPartition
 from nakadi.ports.event_log import UnknownTopic
 from nakadi.ports.log_index import TOPICS_KIND
@@ -44,7 +44,7 @@ from nakadi.ports.registry import (
     Document,
     DocumentChange,
     RemoveDocument,
-    change_bucket_of,
+    change_bucket,
 )
 
 # One row, however many documents there are: SQLite's binding lets other threads run at every row.
@@ -71,11 +71,11 @@ SELECT_CHANGE_COUNTS = "SELECT json_group_object(key, revision) FROM documents W
 
 
 class SqliteRegistry:
-    def __init__(self, path: Path, *, patience: float = WRITE_PATIENCE_SECONDS) -> None:
+    def __init__(self, path: Path, *, patience: float = WRITE_TIMEOUT_SECONDS) -> None:
         self._file = SqliteFile(path, patience=patience)
 
     def get(self, kind: str, key: str) -> Document | None:
-        with self._file.lent() as connection:
+        with self._file.read_connection() as connection:
             found = connection.execute("SELECT entry FROM documents WHERE kind = ? AND key = ?", (kind, key)).fetchone()
         return document_from_json(found[0]) if found else None
 
@@ -87,19 +87,19 @@ class SqliteRegistry:
             "end": _first_text_after_prefix(prefix),
             "limit": -1 if limit is None else limit,
         }
-        with self._file.lent() as connection:
+        with self._file.read_connection() as connection:
             (found,) = connection.execute(LIST_DOCUMENTS, wanted).fetchone()
         return documents_from_json(found)
 
     def write(self, *changes: DocumentChange) -> None:
         check_changes_of_one_write(changes)
-        with self._file.writing() as connection:
+        with self._file.write_transaction() as connection:
             for change in changes:
                 _apply_change(connection, change)
-            count_changes(connection, buckets_to_count(changes))
+            count_changes(connection, changed_buckets(changes))
 
     def changes(self) -> ChangeCounters:
-        with self._file.lent() as connection:
+        with self._file.read_connection() as connection:
             return change_counts(connection)
 
     def close(self) -> None:
@@ -107,13 +107,13 @@ class SqliteRegistry:
 
 
 def _apply_change(connection: sqlite3.Connection, change: DocumentChange) -> None:
-    place = (change.kind, change.key)
-    found = connection.execute("SELECT revision FROM documents WHERE kind = ? AND key = ?", place).fetchone()
+    partition = (change.kind, change.key)
+    found = connection.execute("SELECT revision FROM documents WHERE kind = ? AND key = ?", partition).fetchone()
     document = document_after_change(change, found[0] if found else ABSENT_REVISION)
     if document is not None:
-        connection.execute(PUT_DOCUMENT, (*place, document.revision, document_json(document).decode()))
+        connection.execute(PUT_DOCUMENT, (*partition, document.revision, document_json(document).decode()))
     elif isinstance(change, RemoveDocument):
-        connection.execute("DELETE FROM documents WHERE kind = ? AND key = ?", place)
+        connection.execute("DELETE FROM documents WHERE kind = ? AND key = ?", partition)
 
 
 def count_changes(connection: sqlite3.Connection, buckets: Collection[int]) -> None:
@@ -185,14 +185,14 @@ class SqliteLogIndex:
     # Topics
 
     def create_topic(self, topic: str, partitions: int) -> None:
-        with self._file.writing() as connection:
+        with self._file.write_transaction() as connection:
             connection.execute(
                 "INSERT OR IGNORE INTO log_index_topics (topic, body) VALUES (?, ?)",
                 (topic, topic_json(Topic(partitions=partitions))),
             )
 
     def topic(self, topic: str) -> Topic | None:
-        with self._file.lent() as connection:
+        with self._file.read_connection() as connection:
             return _read_topic(connection, topic)
 
     def topics(self) -> Sequence[str]:
@@ -202,21 +202,21 @@ class SqliteLogIndex:
         self._change_topic(topic, lambda known: replace(known, partitions=max(known.partitions, partitions)))
 
     def seal_topic(self, topic: str) -> None:
-        self._change_topic(topic, lambda known: replace(known, sealed=True), [change_bucket_of(TOPICS_KIND, topic)])
+        self._change_topic(topic, lambda known: replace(known, sealed=True), [change_bucket(TOPICS_KIND, topic)])
 
     def continue_topic(self, topic: str, following: str, behind: Sequence[str]) -> None:
-        with self._file.writing() as connection:
+        with self._file.write_transaction() as connection:
             known = _read_topic(connection, topic)
             if known is None:
                 raise UnknownTopic(topic)
             there = _read_topic(connection, following) or following_topic(topic, known, behind)
             _put_topic(connection, topic, replace(known, continued_in=following))
             _put_topic(connection, following, with_changes_of_continued_topic(known, there))
-            count_changes(connection, [change_bucket_of(TOPICS_KIND, topic)])
+            count_changes(connection, [change_bucket(TOPICS_KIND, topic)])
 
     def delete_topic(self, topic: str) -> None:
-        with self._file.writing() as connection:
-            count_changes(connection, [change_bucket_of(TOPICS_KIND, topic)])
+        with self._file.write_transaction() as connection:
+            count_changes(connection, [change_bucket(TOPICS_KIND, topic)])
             gone = _read_topic(connection, topic)
             connection.execute("DELETE FROM log_index_topics WHERE topic = ?", (topic,))
             if gone is not None and gone.continued_in and _read_topic(connection, gone.continued_in):
@@ -231,7 +231,7 @@ class SqliteLogIndex:
         lowest = known.oldest[partition]
         (found,) = self._query_row(SELECT_SEGMENTS_BEFORE, (topic, partition, lowest))
         gone = [segment for segment in _segments_from_json(found) if segment.end <= lowest]
-        with self._file.writing() as connection:
+        with self._file.write_transaction() as connection:
             connection.executemany(
                 "DELETE FROM log_index_segments WHERE topic = ? AND partition = ? AND first = ?",
                 [(topic, partition, segment.first) for segment in gone],
@@ -246,22 +246,22 @@ class SqliteLogIndex:
         self._change_topic(topic, noted)
 
     def changes(self) -> ChangeCounters:
-        with self._file.lent() as connection:
+        with self._file.read_connection() as connection:
             return change_counts(connection)
 
     # Partitions
 
-    def heads(self, places: Sequence[TopicPartition]) -> Mapping[TopicPartition, IndexHead]:
-        with self._file.lent() as connection:
-            return {place: _read_head(connection, *place) for place in places}
+    def heads(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, IndexHead]:
+        with self._file.read_connection() as connection:
+            return {partition: _read_head(connection, *partition) for partition in partitions}
 
     def extend(self, topic: str, partition: int, expected: int, head: IndexHead, segment: IndexSegment | None) -> bool:
-        with self._file.writing() as connection:
+        with self._file.write_transaction() as connection:
             if _read_head(connection, topic, partition).revision != expected:
                 return False
             connection.execute(
                 "INSERT OR REPLACE INTO log_index_heads (topic, partition, revision, body) VALUES (?, ?, ?, ?)",
-                (topic, partition, expected + 1, counted_json(head.counted)),
+                (topic, partition, expected + 1, indexing_state_json(head.counted)),
             )
             if segment is not None:
                 _put_segments(connection, topic, partition, [segment])
@@ -280,7 +280,7 @@ class SqliteLogIndex:
         return _segments_from_json(found)
 
     def replace(self, topic: str, partition: int, segments: Sequence[IndexSegment], end: int) -> None:
-        with self._file.writing() as connection:
+        with self._file.write_transaction() as connection:
             connection.execute(
                 "DELETE FROM log_index_segments WHERE topic = ? AND partition = ? AND first >= ? AND first < ?",
                 (topic, partition, segments[0].first, end),
@@ -295,7 +295,7 @@ class SqliteLogIndex:
 
     def claim(self, name: str, owner: str, seconds: float) -> bool:
         now = time.time()
-        with self._file.writing() as connection:
+        with self._file.write_transaction() as connection:
             return (
                 connection.execute(
                     PUT_CLAIM, (name, owner, now + seconds, now, latest_plausible_expiry(now, seconds))
@@ -304,23 +304,23 @@ class SqliteLogIndex:
             )
 
     def release(self, name: str, owner: str) -> None:
-        with self._file.writing() as connection:
+        with self._file.write_transaction() as connection:
             connection.execute("DELETE FROM log_index_claims WHERE name = ? AND owner = ?", (name, owner))
 
     def progress(self, stream: str) -> Mapping[str, ShardProgress]:
-        with self._file.lent() as connection:
+        with self._file.read_connection() as connection:
             found = connection.execute("SELECT shard, sequence FROM log_index_progress WHERE stream = ?", (stream,))
             return {shard: shard_progress_from_text(body) for shard, body in found.fetchall()}
 
     def set_shard_progress(self, stream: str, shard: str, progress: ShardProgress) -> None:
-        with self._file.writing() as connection:
+        with self._file.write_transaction() as connection:
             connection.execute(PUT_SHARD_PROGRESS, (stream, shard, shard_progress_text(progress)))
 
     def close(self) -> None:
         self._file.close()
 
     def _change_topic(self, topic: str, changed: Callable[[Topic], Topic], counted: Sequence[int] = ()) -> Topic:
-        with self._file.writing() as connection:
+        with self._file.write_transaction() as connection:
             count_changes(connection, counted)
             known = _read_topic(connection, topic)
             if known is None:
@@ -335,7 +335,7 @@ class SqliteLogIndex:
         return found
 
     def _query_row_or_none(self, statement: str, values: Sequence[object]) -> Sequence[Any] | None:
-        with self._file.lent() as connection:
+        with self._file.read_connection() as connection:
             found: Sequence[Any] | None = connection.execute(statement, values).fetchone()
         return found
 
@@ -359,7 +359,7 @@ def _remove_signposts(connection: sqlite3.Connection, topic: str | None) -> None
 
 def _read_head(connection: sqlite3.Connection, topic: str, partition: int) -> IndexHead:
     found = connection.execute(SELECT_HEAD, (topic, partition)).fetchone()
-    return IndexHead(counted_from_json(found[0]), found[1]) if found else IndexHead()
+    return IndexHead(indexing_state_from_json(found[0]), found[1]) if found else IndexHead()
 
 
 def _put_segments(connection: sqlite3.Connection, topic: str, partition: int, segments: Sequence[IndexSegment]) -> None:

@@ -18,7 +18,7 @@ from functools import cache
 from queue import SimpleQueue
 from typing import Generic, TypeVar, cast
 
-from nakadi.engines.common.assignments import Positions, commit_result
+from nakadi.engines.common.assignments import PositionsByPartition, commit_result
 from nakadi.engines.sqlite.changes import NOTE_EACH_COMMIT, FileChangePoller
 from nakadi.engines.sqlite.file import SqliteFile, Value, roll_back
 from nakadi.model.event_type import Position
@@ -31,8 +31,8 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
 
-MOST_SHARING_A_TRANSACTION = 500
-MOST_ROWS_OF_A_STATEMENT = 16
+MAX_CHANGES_PER_TRANSACTION = 500
+MAX_ROWS_PER_STATEMENT = 16
 """SQLite keeps a statement prepared for each number of rows, so there must not be many of them."""
 
 SELECT_OFFSETS = "SELECT event_type, partition, timeline, position, owner, since FROM offsets WHERE subscription = ?"
@@ -101,7 +101,7 @@ class Commit(Change):
         self,
         subscription: str,
         session: str,
-        positions: Positions,
+        positions: PositionsByPartition,
         now: datetime,
         finished: Callable[[Commit], None] | None = None,
     ) -> None:
@@ -113,31 +113,31 @@ class Commit(Change):
         self._since = microseconds_since_epoch(now)
         self._finished = finished
         self._verdicts: dict[EventTypePartition, CommitResult] = {}
-        self._left = {(subscription, place.event_type, place.partition): place for place in positions}
+        self._left = {(subscription, partition.event_type, partition.partition): partition for partition in positions}
 
     @property
-    def left(self) -> Mapping[Row, EventTypePartition]:
+    def remaining_rows(self) -> Mapping[Row, EventTypePartition]:
         """The partitions that are still to be judged, by what they have in the table."""
         return self._left
 
     def values(self) -> list[Value]:
         """The values of its partitions, row by row, as the statement that commits several has them."""
         values: list[Value] = []
-        for row, place in self._left.items():
-            at = self.positions[place]
+        for row, partition in self._left.items():
+            at = self.positions[partition]
             values += (*row, self.session, at.timeline, at.offset, self._since)
         return values
 
-    def moved(self, row: Row, number: int) -> None:
+    def mark_committed(self, row: Row, number: int) -> None:
         self._verdicts[self._left.pop(row)] = CommitResult.COMMITTED
         self.numbers.append(number)
 
-    def make_rest(self, connection: sqlite3.Connection, changes: FileChangePoller) -> None:
+    def judge_remaining_rows(self, connection: sqlite3.Connection, changes: FileChangePoller) -> None:
         """Judge the partitions that are left one by one, within a transaction: none of them may have changed since."""
         moved = False
-        for row, place in self._left.items():
-            at = self.positions[place]
-            self._verdicts[place] = found = _commit_partition(connection, row, self.session, at, self._since)
+        for row, partition in self._left.items():
+            at = self.positions[partition]
+            self._verdicts[partition] = found = _commit_partition(connection, row, self.session, at, self._since)
             moved |= found is CommitResult.COMMITTED
         if moved:
             self.numbers.append(changes.note(connection, self.subscription, SubscriptionChange.OFFSETS))
@@ -149,7 +149,7 @@ class Commit(Change):
     def outcome(self) -> Mapping[EventTypePartition, CommitResult]:
         if self._error is not None:
             raise self._error
-        return {place: self._verdicts[place] for place in self.positions}
+        return {partition: self._verdicts[partition] for partition in self.positions}
 
 
 class SharedTransactions:
@@ -259,40 +259,42 @@ class SharedTransactions:
         changes = [waiting.popleft()]
         first = changes[0]
         if not isinstance(first, Commit):
-            while len(changes) < MOST_SHARING_A_TRANSACTION and waiting and not isinstance(waiting[0], Commit):
+            while len(changes) < MAX_CHANGES_PER_TRANSACTION and waiting and not isinstance(waiting[0], Commit):
                 changes.append(waiting.popleft())
             return changes
-        rows = set(first.left)
+        rows = set(first.remaining_rows)
         while waiting and isinstance(following := waiting[0], Commit):
             # Two commits of one partition are judged one after the other.
-            if len(rows) + len(following.left) > MOST_ROWS_OF_A_STATEMENT or not rows.isdisjoint(following.left):
+            if len(rows) + len(following.remaining_rows) > MAX_ROWS_PER_STATEMENT or not rows.isdisjoint(
+                following.remaining_rows
+            ):
                 break
-            rows.update(following.left)
+            rows.update(following.remaining_rows)
             changes.append(waiting.popleft())
         return changes
 
     def _transact(self, transactions: Sequence[Transaction[object]]) -> None:
-        with self._file.writing() as connection:
+        with self._file.write_transaction() as connection:
             for each in transactions:
                 each.make(connection)
 
     def _commit(self, commits: Sequence[Commit]) -> None:
-        if sum(len(each.left) for each in commits) <= MOST_ROWS_OF_A_STATEMENT:
+        if sum(len(each.remaining_rows) for each in commits) <= MAX_ROWS_PER_STATEMENT:
             self._commit_at_once(commits)
         # Those that moved are durable. Why the others did not is found out in a transaction: between the two another
         # process may have moved their offsets or given them to others, and then that is the answer.
-        rest = [each for each in commits if each.left]
+        rest = [each for each in commits if each.remaining_rows]
         if rest:
             try:
-                with self._file.writing() as connection:
+                with self._file.write_transaction() as connection:
                     for each in rest:
-                        each.make_rest(connection, self._changes)
+                        each.judge_remaining_rows(connection, self._changes)
             except BaseException as error:  # noqa: BLE001  # it is for these: the others are committed
                 for each in rest:
                     each.fail(error)
 
     def _commit_at_once(self, commits: Sequence[Commit]) -> None:
-        by_row = {row: each for each in commits for row in each.left}
+        by_row = {row: each for each in commits for row in each.remaining_rows}
         values = [value for each in commits for value in each.values()]
         if self._is_over:
             raise Unavailable("The coordination is closed.")
@@ -307,7 +309,7 @@ class SharedTransactions:
                 roll_back(self._connection)
                 raise
         for *row, number in found:
-            by_row[tuple(row)].moved(tuple(row), number)
+            by_row[tuple(row)].mark_committed(tuple(row), number)
 
 
 @cache

@@ -82,15 +82,15 @@ def with_length(message: Struct) -> bytes:
 
 def split_messages(received: bytearray) -> Iterator[bytes]:
     """Take every whole message out of what was received."""
-    place = 0
-    while len(received) - place >= MESSAGE_LENGTH.size:
-        (length,) = MESSAGE_LENGTH.unpack_from(received, place)
-        end = place + MESSAGE_LENGTH.size + length
+    partition = 0
+    while len(received) - partition >= MESSAGE_LENGTH.size:
+        (length,) = MESSAGE_LENGTH.unpack_from(received, partition)
+        end = partition + MESSAGE_LENGTH.size + length
         if end > len(received):
             break
-        yield bytes(received[place + MESSAGE_LENGTH.size : end])
-        place = end
-    del received[:place]
+        yield bytes(received[partition + MESSAGE_LENGTH.size : end])
+        partition = end
+    del received[:partition]
 
 
 # The process that sends -----------------------------------------------------------------------------------------------
@@ -134,7 +134,7 @@ class RemoteWriter:
             self._refuse_if_ended()
         # SQLite has one connection write at a time, whichever process it is in. The process that commits sees by the
         # version of the file that another has written, and reads again where its partitions end.
-        with self._file.writing() as connection:
+        with self._file.write_transaction() as connection:
             return work(connection)
 
     def attend(self) -> None:

@@ -22,7 +22,14 @@ from msgspec import Struct
 from nakadi.common.metrics import Metrics
 from nakadi.engines.common import frames
 from nakadi.engines.sqlite.file import SqliteFile
-from nakadi.engines.sqlite.reading import LARGEST_RECORDS_TO_JOIN, ROW_HEAD, Chunk, PreparedRecords, chunks_of, merged
+from nakadi.engines.sqlite.reading import (
+    LARGEST_RECORDS_TO_JOIN,
+    ROW_HEAD_FORMAT,
+    Chunk,
+    PreparedRecords,
+    merge_small_chunks,
+    split_into_chunks,
+)
 from nakadi.model.events import Record, RecordLines, TopicPartition, microseconds_since_epoch
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import Clock
@@ -78,7 +85,7 @@ class _PendingAppend:
     def __init__(self, topic: str, batches: Mapping[int, Sequence[Record]], done: AppendDone) -> None:
         self.topic = topic
         self.done = done
-        self.places = [(topic, partition) for partition in batches]
+        self.partitions = [(topic, partition) for partition in batches]
         # Checked before the writer has them: what is wrong with a record must not fail the commit of the others.
         self.chunks = {(topic, partition): chunked(records) for partition, records in batches.items()}
         self.size = sum(chunk.size for chunks in self.chunks.values() for chunk in chunks)
@@ -91,10 +98,10 @@ class _PendingAppend:
             log.exception("Passing on the outcome of an append to %s failed", self.topic)
 
     def refusal(self, ends: Mapping[TopicPartition, _PartitionEnd]) -> Exception | None:
-        for place in self.places:
-            if place not in ends:
-                return UnknownTopic(f"{self.topic} is unknown, or has no partition {place[1]}")
-            if ends[place].sealed:
+        for partition in self.partitions:
+            if partition not in ends:
+                return UnknownTopic(f"{self.topic} is unknown, or has no partition {partition[1]}")
+            if ends[partition].sealed:
                 return SealedTopic(self.topic)
         return None
 
@@ -108,7 +115,7 @@ def chunked(records: Sequence[Record]) -> Sequence[Chunk]:
         # As `chunks_of` has it, in fewer calls: a single event has nothing to share them with.
         frames.check(records)
         return [Chunk(records, 1, size)]
-    return list(chunks_of(records))
+    return list(split_into_chunks(records))
 
 
 class _WriterTask(Generic[T]):
@@ -124,7 +131,7 @@ class _WriterTask(Generic[T]):
 
     def take(self, file: SqliteFile) -> None:
         try:
-            with file.writing() as connection:
+            with file.write_transaction() as connection:
                 self._result = self._write_until_closed(connection)
         except BaseException as error:  # noqa: BLE001  # it is raised in the waiting thread
             self._error = error
@@ -271,23 +278,25 @@ class PartitionEnds:
         self._ends.clear()
 
     def remembered(
-        self, connection: sqlite3.Connection, places: Sequence[TopicPartition]
+        self, connection: sqlite3.Connection, partitions: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, _PartitionEnd] | None:
         """The ends of these partitions as they were at `version`, if all are known and none is sealed."""
         ends = self._ends
-        if connection is self._connection and all(place in ends and not ends[place].sealed for place in places):
+        if connection is self._connection and all(
+            partition in ends and not ends[partition].sealed for partition in partitions
+        ):
             return ends
         return None
 
     def of(
-        self, connection: sqlite3.Connection, places: Sequence[TopicPartition]
+        self, connection: sqlite3.Connection, partitions: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, _PartitionEnd]:
         """The ends of these partitions, and perhaps of others; those that are unknown are missing."""
         (version,) = connection.execute("PRAGMA data_version").fetchone()
         if version != self.version or connection is not self._connection or len(self._ends) > MOST_KNOWN_ENDS:
             self._ends.clear()
             self._connection, self.version = connection, version
-        missing = [place for place in places if place not in self._ends]
+        missing = [partition for partition in partitions if partition not in self._ends]
         if missing:
             (found,) = connection.execute(SELECT_PARTITION_ENDS, (orjson.dumps(missing).decode(),)).fetchone()
             for index, log, sealed, following, stored_at in orjson.loads(found):
@@ -298,43 +307,45 @@ class PartitionEnds:
 def _store_appends(
     file: SqliteFile, known: PartitionEnds, appends: Sequence[_PendingAppend], now: int
 ) -> tuple[list[Exception | None], list[CommittedAppend]]:
-    places = list(dict.fromkeys([place for append in appends for place in append.places]))
+    partitions = list(dict.fromkeys([partition for append in appends for partition in append.partitions]))
     refusals: list[Exception | None] = [None] * len(appends)
-    with file.lent_to_write() as connection:
-        ends = known.remembered(connection, places)
+    with file.write_connection() as connection:
+        ends = known.remembered(connection, partitions)
         if ends is not None:
             # In one statement, which looks at the version when it has the turn to write: so what was remembered is
             # either still true or nothing is stored.
             if _are_inserted(file, connection, _rows_of(appends, ends, now), known.version):
-                return refusals, _arrivals(places, ends)
+                return refusals, _arrivals(partitions, ends)
             # They have been moved on, though nothing is stored.
             known.forget()
         with file.transaction(connection):
-            ends = known.of(connection, places)
+            ends = known.of(connection, partitions)
             refusals = [append.refusal(ends) for append in appends]
             accepted = [append for append, refusal in zip(appends, refusals, strict=True) if refusal is None]
             _insert_frames(connection, _rows_of(accepted, ends, now))
-    return refusals, _arrivals(dict.fromkeys(place for append in accepted for place in append.places), ends)
+    return refusals, _arrivals(dict.fromkeys(partition for append in accepted for partition in append.partitions), ends)
 
 
-def _arrivals(places: Iterable[TopicPartition], ends: Mapping[TopicPartition, _PartitionEnd]) -> list[CommittedAppend]:
-    return [CommittedAppend(*place, ends[place].log, ends[place].next) for place in places]
+def _arrivals(
+    partitions: Iterable[TopicPartition], ends: Mapping[TopicPartition, _PartitionEnd]
+) -> list[CommittedAppend]:
+    return [CommittedAppend(*partition, ends[partition].log, ends[partition].next) for partition in partitions]
 
 
 def _rows_of(appends: Sequence[_PendingAppend], ends: Mapping[TopicPartition, _PartitionEnd], now: int) -> list[Row]:
     """The rows of appends, which move the ends of their partitions on."""
-    by_place: dict[TopicPartition, list[Chunk]] = {}
+    by_partition: dict[TopicPartition, list[Chunk]] = {}
     for append in appends:
-        for place, chunks in append.chunks.items():
-            by_place.setdefault(place, []).extend(chunks)
-    return [row for place, chunks in by_place.items() for row in _frame_rows(ends[place], chunks, now)]
+        for partition, chunks in append.chunks.items():
+            by_partition.setdefault(partition, []).extend(chunks)
+    return [row for partition, chunks in by_partition.items() for row in _frame_rows(ends[partition], chunks, now)]
 
 
 def _frame_rows(end: _PartitionEnd, chunks: Sequence[Chunk], now: int) -> Iterator[Row]:
     end.stored_at = max(end.stored_at, now)
-    for chunk in merged(chunks):
+    for chunk in merge_small_chunks(chunks):
         count, frame = chunk.count, chunk.frame or frames.encode(chunk.records)
-        body = ROW_HEAD.pack(end.next, count, end.stored_at, len(frame)) + frame
+        body = ROW_HEAD_FORMAT.pack(end.next, count, end.stored_at, len(frame)) + frame
         yield end.log, end.next, count, end.stored_at, chunk.size, body
         end.next += count
 

@@ -22,7 +22,7 @@ from nakadi.openapi import (
     example_of_parameter,
     examples_of_media_type,
     operations,
-    resolved,
+    resolve_reference,
 )
 
 # Stands for the address of the broker until it is known who looks. No text of ours contains it.
@@ -405,7 +405,7 @@ def _property_row(name: str, schema: Node, *, needed: bool) -> Html:
     marks += [element("span", "never sent", class_="mark quiet") if schema.get("readOnly") else None]
     about = "" if "$ref" in schema else schema.get("description", "")
     if "$ref" in schema:
-        about = _first_sentence(resolved(schema))
+        about = _first_sentence(resolve_reference(schema))
     return element(
         "tr",
         element("th", element("code", name), *marks, scope="row"),

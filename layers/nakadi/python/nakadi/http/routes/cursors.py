@@ -32,7 +32,7 @@ NO_SUCH_PARTITION_MESSAGE = "partition not found"
 NOTHING_CONSUMED_MESSAGE = "invalid consumed_offset or partition"
 TWO_PARTITIONS_MESSAGE = "Cursors with different partition. Pairs of cursors should have matching partitions."
 
-Ends = Mapping[str, tuple[Position, Position]]
+PartitionEnds = Mapping[str, tuple[Position, Position]]
 
 
 def routes(event_types: EventTypes, permissions: Permissions, cursors: Cursors) -> list[Route]:
@@ -64,7 +64,7 @@ class _CursorHandlers(Struct, frozen=True):
         view = self.cursors.at(event_type)
         ends = view.ends()
         lags = self._lags(event_type, view, ends, _consumed_cursors(request.parameter("cursors")))
-        return json_response([_partition(partition, ends, lags.get(partition)) for partition in ends])
+        return json_response([_partition_view(partition, ends, lags.get(partition)) for partition in ends])
 
     def get(self, request: Request) -> Response:
         event_type = self._event_type(request, Operation.VIEW, Operation.READ)
@@ -76,19 +76,21 @@ class _CursorHandlers(Struct, frozen=True):
         lags = self._lags(event_type, view, ends, asked)
         if partition not in ends:
             raise NotFound(NO_SUCH_PARTITION_MESSAGE)
-        return json_response(_partition(partition, ends, lags.get(partition)))
+        return json_response(_partition_view(partition, ends, lags.get(partition)))
 
     def distances(self, request: Request) -> Response:
-        pairs = _pairs(list_body(request))
+        pairs = _read_pairs(list_body(request))
         event_type = self._event_type(request, Operation.VIEW)
         view = self.cursors.at(event_type)
         return json_response([self._distance(event_type, view, *pair) for pair in pairs])
 
     def lags(self, request: Request) -> Response:
-        asked = _complete([_cursor(each, f"list[{at}]") for at, each in enumerate(_objects(list_body(request)))])
+        asked = _require_complete(
+            [_read_cursor(each, f"list[{at}]") for at, each in enumerate(_require_objects(list_body(request)))]
+        )
         event_type = self._event_type(request, Operation.VIEW, Operation.READ)
         view = self.cursors.at(event_type)
-        positions = [_converted(view, cursor) for cursor in asked]
+        positions = [_convert_cursor(view, cursor) for cursor in asked]
         ends = view.ends() if asked else {}
         return json_response(
             [
@@ -98,12 +100,12 @@ class _CursorHandlers(Struct, frozen=True):
         )
 
     def shifts(self, request: Request) -> Response:
-        items = _objects(list_body(request))
+        items = _require_objects(list_body(request))
         numbers = [each.integer("shift") or 0 for each in items]
-        asked = _complete([_cursor(each, f"list[{at}]") for at, each in enumerate(items)])
+        asked = _require_complete([_read_cursor(each, f"list[{at}]") for at, each in enumerate(items)])
         event_type = self._event_type(request, Operation.VIEW, Operation.READ)
         view = self.cursors.at(event_type)
-        positions = [_converted(view, cursor) for cursor in asked]
+        positions = [_convert_cursor(view, cursor) for cursor in asked]
         moved = [
             shifted_position(event_type, cursor.partition, position, number)
             for cursor, position, number in zip(asked, positions, numbers, strict=True)
@@ -125,7 +127,7 @@ class _CursorHandlers(Struct, frozen=True):
         return event_type
 
     def _lags(
-        self, event_type: EventType, view: PartitionSnapshot, ends: Ends, asked: Sequence[Cursor]
+        self, event_type: EventType, view: PartitionSnapshot, ends: PartitionEnds, asked: Sequence[Cursor]
     ) -> Mapping[str, int]:
         with _cursor_errors_as_invalid():
             positions = {cursor.partition: view.resolve(cursor) for cursor in asked}
@@ -135,7 +137,7 @@ class _CursorHandlers(Struct, frozen=True):
             partition: self._lag(event_type, partition, position, ends) for partition, position in positions.items()
         }
 
-    def _lag(self, event_type: EventType, partition: str, position: Position, ends: Ends) -> int:
+    def _lag(self, event_type: EventType, partition: str, position: Position, ends: PartitionEnds) -> int:
         if partition not in ends:
             raise Invalid(PARTITION_NOT_FOUND_MESSAGE)
         _, newest = ends[partition]
@@ -144,7 +146,7 @@ class _CursorHandlers(Struct, frozen=True):
     def _distance(
         self, event_type: EventType, view: PartitionSnapshot, first: Cursor, last: Cursor
     ) -> Mapping[str, Any]:
-        start, end = _converted(view, first), _converted(view, last)
+        start, end = _convert_cursor(view, first), _convert_cursor(view, last)
         if first.partition != last.partition:
             raise Invalid(TWO_PARTITIONS_MESSAGE)
         return {
@@ -154,17 +156,17 @@ class _CursorHandlers(Struct, frozen=True):
         }
 
 
-def _partition(partition: str, ends: Ends, lag: int | None) -> Mapping[str, Any]:
-    view = {**_offsets(partition, ends), "partition": partition}
+def _partition_view(partition: str, ends: PartitionEnds, lag: int | None) -> Mapping[str, Any]:
+    view = {**_offsets_view(partition, ends), "partition": partition}
     return view if lag is None else {**view, "unconsumed_events": lag}
 
 
-def _lag_view(partition: str, ends: Ends, lag: int) -> Mapping[str, Any]:
+def _lag_view(partition: str, ends: PartitionEnds, lag: int) -> Mapping[str, Any]:
     """The same members in the order that clients know from this operation."""
-    return {"partition": partition, **_offsets(partition, ends), "unconsumed_events": lag}
+    return {"partition": partition, **_offsets_view(partition, ends), "unconsumed_events": lag}
 
 
-def _offsets(partition: str, ends: Ends) -> Mapping[str, str]:
+def _offsets_view(partition: str, ends: PartitionEnds) -> Mapping[str, str]:
     oldest, newest = ends[partition]
     return {"oldest_available_offset": str(oldest), "newest_available_offset": str(newest)}
 
@@ -177,7 +179,7 @@ def _cursor_errors_as_invalid() -> Iterator[None]:
         raise Invalid(str(error)) from error
 
 
-def _converted(view: PartitionSnapshot, cursor: Cursor) -> Position:
+def _convert_cursor(view: PartitionSnapshot, cursor: Cursor) -> Position:
     try:
         return view.resolve(cursor)
     except CursorError as error:
@@ -193,20 +195,20 @@ def _consumed_cursors(text: str | None) -> Sequence[Cursor]:
         return ()
     try:
         listed = json_document(text.encode())
-        members = [Members.of(each) for each in listed] if isinstance(listed, list) else None
+        members = [Members.from_value(each) for each in listed] if isinstance(listed, list) else None
         written = None if members is None else [(each.text("partition"), each.text("offset")) for each in members]
     except (Malformed, UnicodeEncodeError) as error:
         raise Invalid(MALFORMED_CURSORS_MESSAGE) from error
     if written is None:
         raise Invalid(MALFORMED_CURSORS_MESSAGE)
     with _cursor_errors_as_invalid():
-        cursors = [_whole(partition, offset) for partition, offset in written]
+        cursors = [_required_cursor(partition, offset) for partition, offset in written]
     if len({cursor.partition for cursor in cursors}) < len(cursors):
         raise Invalid(DUPLICATE_PARTITIONS_MESSAGE)
     return cursors
 
 
-def _whole(partition: str | None, offset: str | None) -> Cursor:
+def _required_cursor(partition: str | None, offset: str | None) -> Cursor:
     if not partition:
         raise CursorError(CursorErrorKind.NULL_PARTITION)
     if not offset:
@@ -216,42 +218,42 @@ def _whole(partition: str | None, offset: str | None) -> Cursor:
 
 # Reading a body
 
-Read = Cursor | tuple[Violation, ...]
+ReadCursor = Cursor | tuple[Violation, ...]
 
 
-def _objects(listed: list[Any]) -> Sequence[Members]:
-    return [Members.of(each, f"list[{at}]") for at, each in enumerate(listed)]
+def _require_objects(listed: list[Any]) -> Sequence[Members]:
+    return [Members.from_value(each, f"list[{at}]") for at, each in enumerate(listed)]
 
 
-def _pairs(listed: list[Any]) -> Sequence[tuple[Cursor, Cursor]]:
-    items = _objects(listed)
-    firsts = [_member(each, "initial_cursor", at) for at, each in enumerate(items)]
-    lasts = [_member(each, "final_cursor", at) for at, each in enumerate(items)]
-    whole = _complete([*firsts, *lasts])
+def _read_pairs(listed: list[Any]) -> Sequence[tuple[Cursor, Cursor]]:
+    items = _require_objects(listed)
+    firsts = [_read_member_cursor(each, "initial_cursor", at) for at, each in enumerate(items)]
+    lasts = [_read_member_cursor(each, "final_cursor", at) for at, each in enumerate(items)]
+    whole = _require_complete([*firsts, *lasts])
     return list(zip(whole[: len(items)], whole[len(items) :], strict=True))
 
 
-def _member(item: Members, name: str, at: int) -> Read:
+def _read_member_cursor(item: Members, name: str, at: int) -> ReadCursor:
     path = f"list[{at}].{name}"
     cursor = item.object(name)
-    return (Violation(path, "must not be null"),) if cursor is None else _cursor(cursor, path)
+    return (Violation(path, "must not be null"),) if cursor is None else _read_cursor(cursor, path)
 
 
-def _cursor(item: Members, path: str) -> Read:
+def _read_cursor(item: Members, path: str) -> ReadCursor:
     partition, offset = item.text("partition"), item.text("offset")
     if partition and offset:
         return Cursor(partition, offset)
-    return tuple(_missing(path, {"partition": partition, "offset": offset}))
+    return tuple(_missing_violations(path, {"partition": partition, "offset": offset}))
 
 
-def _missing(path: str, texts: Mapping[str, str | None]) -> Iterator[Violation]:
+def _missing_violations(path: str, texts: Mapping[str, str | None]) -> Iterator[Violation]:
     for name, text in texts.items():
         if not text:
             message = "must not be null" if text is None else f"cursor {name} cannot be empty"
             yield Violation(f"{path}.{name}", message)
 
 
-def _complete(read: Iterable[Read]) -> Sequence[Cursor]:
+def _require_complete(read: Iterable[ReadCursor]) -> Sequence[Cursor]:
     """The cursors, if nothing is missing in any of them."""
     cursors: list[Cursor] = []
     violations: list[Violation] = []

@@ -221,22 +221,22 @@ VALIDATION_STRATEGIES = ("schema-validation",)
 
 def strategy_routes() -> list[Route]:
     return [
-        _strategies("partition", tuple(PartitionStrategy)),
-        _strategies("enrichment", tuple(EnrichmentStrategy)),
-        _strategies("validation", VALIDATION_STRATEGIES),
+        _strategies_route("partition", tuple(PartitionStrategy)),
+        _strategies_route("enrichment", tuple(EnrichmentStrategy)),
+        _strategies_route("validation", VALIDATION_STRATEGIES),
     ]
 
 
-def _strategies(kind: str, strategies: Sequence[str]) -> Route:
+def _strategies_route(kind: str, strategies: Sequence[str]) -> Route:
     return Route(
         method="GET",
         template=f"/registry/{kind}-strategies",
-        handler=_answering(strategies),
+        handler=_strategies_handler(strategies),
         operation=f"list_{kind}_strategies",
     )
 
 
-def _answering(strategies: Sequence[str]) -> Handler:
+def _strategies_handler(strategies: Sequence[str]) -> Handler:
     def answer(_: Request) -> Response:
         return json_response(strategies)
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-NOT_KEPT = {"cache-control": "must-revalidate,no-cache,no-store"}
+NO_CACHE_HEADERS = {"cache-control": "must-revalidate,no-cache,no-store"}
 
 
 def routes(read_metrics: Callable[[], Metrics], clock: Clock, readiness: Readiness, version: str) -> list[Route]:
@@ -69,13 +69,13 @@ class _MonitoringHandlers(Struct, dict=True, frozen=True):
         media = metrics_type_for(request.headers.get("accept", ""))
         if media is not None and self._text is not None:
             text, media_type = self._text(media)
-            return Response(200, {"content-type": media_type, **NOT_KEPT}, text)
+            return Response(200, {"content-type": media_type, **NO_CACHE_HEADERS}, text)
         layout = orjson.OPT_INDENT_2 if request.flag("pretty") else 0
         body = orjson.dumps(as_json(self.read_metrics(), self.clock.monotonic()), option=layout)
-        return Response(200, {"content-type": JSON, **NOT_KEPT}, body)
+        return Response(200, {"content-type": JSON, **NO_CACHE_HEADERS}, body)
 
     @cached_property
-    def _text(self) -> Text | None:
+    def _text(self) -> RenderMetrics | None:
         # Loaded when Prometheus asks for the first time.
         return prometheus_text(self.read_metrics)
 
@@ -88,11 +88,11 @@ class _MonitoringHandlers(Struct, dict=True, frozen=True):
 # The description of the API, open to all -------------------------------------------------------------------
 
 
-HTML = "text/html"
+HTML_MEDIA_TYPE = "text/html"
 
 # Whatever a client writes into its headers, only what can be an address comes back in the page.
-HOST = re.compile(r"[a-zA-Z0-9._-]+(:\d{1,5})?|\[[0-9a-fA-F:.]+\](:\d{1,5})?")
-UNKNOWN_HOST = "localhost:8080"
+HOST_PATTERN = re.compile(r"[a-zA-Z0-9._-]+(:\d{1,5})?|\[[0-9a-fA-F:.]+\](:\d{1,5})?")
+DEFAULT_HOST = "localhost:8080"
 
 
 def documentation_routes() -> list[Route]:
@@ -108,19 +108,19 @@ def _openapi(_: Request) -> Response:
 
 def _docs(request: Request) -> Response:
     headers = {
-        "content-type": f"{HTML}; charset=utf-8",
+        "content-type": f"{HTML_MEDIA_TYPE}; charset=utf-8",
         "content-security-policy": docs_page.content_security_policy(),
         "referrer-policy": "no-referrer",
         "x-content-type-options": "nosniff",
     }
-    return Response(200, headers, docs_page.page(_address(request)).encode())
+    return Response(200, headers, docs_page.page(_broker_address(request)).encode())
 
 
-def _address(request: Request) -> str:
+def _broker_address(request: Request) -> str:
     """The address at which the browser reached the broker, as far as it is known."""
     host = request.headers.get("host", "")
     scheme = request.headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower()
-    return f"{'https' if scheme == 'https' else 'http'}://{host if HOST.fullmatch(host) else UNKNOWN_HOST}"
+    return f"{'https' if scheme == 'https' else 'http'}://{host if HOST_PATTERN.fullmatch(host) else DEFAULT_HOST}"
 
 
 # Metrics as clients read them: JSON as monitoring of Nakadi expects, or the text of Prometheus ------------------------
@@ -128,11 +128,11 @@ def _address(request: Request) -> str:
 
 QUANTILES = {"p50": 0.5, "p75": 0.75, "p95": 0.95, "p98": 0.98, "p99": 0.99, "p999": 0.999}
 
-Text = Callable[[str], tuple[bytes, str]]
+RenderMetrics = Callable[[str], tuple[bytes, str]]
 """The metrics in one of the text formats, by its media type; and that with its version."""
 
-OPENMETRICS = "application/openmetrics-text"
-PLAIN = "text/plain"
+OPENMETRICS_MEDIA_TYPE = "application/openmetrics-text"
+PLAIN_MEDIA_TYPE = "text/plain"
 
 
 # JSON ----------------------------------------------------------------------------------------------------------------
@@ -150,9 +150,9 @@ def as_json(metrics: Metrics, now: float) -> Mapping[str, Any]:
             case Histogram():
                 for labels, row in metric.rows().items():
                     if metric.definition.name.endswith("_seconds"):
-                        timers[_json_name(metric, labels)] = {**_spread(row), **_rate(row, uptime)}
+                        timers[_json_name(metric, labels)] = {**_distribution_view(row), **_rate(row, uptime)}
                     else:
-                        histograms[_json_name(metric, labels)] = _spread(row)
+                        histograms[_json_name(metric, labels)] = _distribution_view(row)
             case Counter(kind="gauge"):
                 gauges.update({_json_name(metric, labels): {"value": value} for labels, value in metric.rows().items()})
             case Counter():
@@ -174,7 +174,7 @@ def _json_name(metric: Metric, labels: Labels) -> str:
     return ".".join([definition.json or made, *(label.replace(" ", "-") for label in labels)])
 
 
-def _spread(row: Distribution) -> Mapping[str, Any]:
+def _distribution_view(row: Distribution) -> Mapping[str, Any]:
     ordered = sorted(row.recent)
     return {
         "count": row.count,
@@ -196,7 +196,7 @@ def _rate(row: Distribution, uptime: float) -> Mapping[str, Any]:
 # Prometheus ----------------------------------------------------------------------------------------------------------
 
 
-def prometheus_text(read_metrics: Callable[[], Metrics]) -> Text | None:
+def prometheus_text(read_metrics: Callable[[], Metrics]) -> RenderMetrics | None:
     """What writes the text formats of Prometheus; None where its library is not installed, as in Lambda functions,
     whose metrics CloudWatch collects."""
     try:
@@ -210,7 +210,7 @@ def prometheus_text(read_metrics: Callable[[], Metrics]) -> Text | None:
     class Collected(Collector):
         def collect(self) -> Iterable[Family]:
             metrics = read_metrics()
-            yield from map(_family, metrics.all)
+            yield from map(_metric_family, metrics.all)
             processes = [ProcessCollector(pid=of, registry=None) for of in metrics.processes]
             yield from _process_families(processes, metrics.cpu_seconds())
 
@@ -219,10 +219,10 @@ def prometheus_text(read_metrics: Callable[[], Metrics]) -> Text | None:
 
     def text_of(media: str) -> tuple[bytes, str]:
         # The library's own choice repeats in its answer what the client asks for, and fails at versions like `a.b`.
-        if media == OPENMETRICS:
+        if media == OPENMETRICS_MEDIA_TYPE:
             text = openmetrics.generate_latest(registry)  # type: ignore[no-untyped-call]  # the library has no types here
-            return text, f"{OPENMETRICS}; version=1.0.0; charset=utf-8"
-        return generate_latest(registry), f"{PLAIN}; version=0.0.4; charset=utf-8"
+            return text, f"{OPENMETRICS_MEDIA_TYPE}; version=1.0.0; charset=utf-8"
+        return generate_latest(registry), f"{PLAIN_MEDIA_TYPE}; version=0.0.4; charset=utf-8"
 
     return text_of
 
@@ -245,7 +245,7 @@ def _process_families(processes: Sequence[ProcessCollector], cpu_seconds: float)
     return together.values()
 
 
-def _family(metric: Metric) -> Family:
+def _metric_family(metric: Metric) -> Family:
     from prometheus_client.core import (  # noqa: PLC0415  # see `prometheus_text`
         CounterMetricFamily,
         GaugeMetricFamily,
@@ -270,8 +270,8 @@ def _family(metric: Metric) -> Family:
 # Readiness: whether the registry answers, checked by one thread at a time, however many ask ---------------------------
 
 
-FRESH_SECONDS = 1.0
-PATIENCE_SECONDS = 2.0
+MAX_RESULT_AGE_SECONDS = 1.0
+PROBE_TIMEOUT_SECONDS = 2.0
 
 
 class Readiness:
@@ -286,13 +286,13 @@ class Readiness:
         probe: Callable[[], object],
         clock: Clock,
         *,
-        fresh: float = FRESH_SECONDS,
-        patience: float = PATIENCE_SECONDS,
+        max_age_seconds: float = MAX_RESULT_AGE_SECONDS,
+        timeout_seconds: float = PROBE_TIMEOUT_SECONDS,
     ) -> None:
         self._probe = probe
         self._clock = clock
-        self._fresh = fresh
-        self._patience = patience
+        self._fresh = max_age_seconds
+        self._patience = timeout_seconds
         self._lock = threading.Lock()
         self._asking: _Asking | None = None
 

@@ -23,7 +23,7 @@ from nakadi.publishing.validation import estimate_batch_memory
 
 PublicationSteps = Generator[Append, AppendResults, Response]
 
-AVRO = "application/avro-binary"
+AVRO_MEDIA_TYPE = "application/avro-binary"
 
 
 def routes(publisher: Publisher, permissions: Permissions, figures: KpiCollector) -> list[Route]:
@@ -93,12 +93,12 @@ class _PublishingHandlers(Struct, frozen=True):
         found out, and for what there is no memory for.
         """
         content_type = request.headers.get("content-type", "")
-        if content_type != JSON and content_type.partition(";")[0].strip().lower() == AVRO:
-            raise UnsupportedMediaType(f"Content type '{AVRO}' not supported: events are published as JSON")
+        if content_type != JSON and content_type.partition(";")[0].strip().lower() == AVRO_MEDIA_TYPE:
+            raise UnsupportedMediaType(f"Content type '{AVRO_MEDIA_TYPE}' not supported: events are published as JSON")
         if not request.body:
             raise Malformed(f"Required request body is missing: {request.method} {request.path}")
         header = request.headers.get("x-consumer-tag") if is_directed else None
-        tag = None if header is None else directed_to(header)
+        tag = None if header is None else subscription_id_in_header(header)
         self.permissions.require_producer(request.subject, request.path_parameters["name"])
         request.memory.take(estimate_batch_memory(request.body, self.publisher.limits))
         return tag
@@ -126,14 +126,14 @@ class _PublishingHandlers(Struct, frozen=True):
 # The header by which a producer directs a batch to one subscription ---------------------------------------------------
 
 
-SUBSCRIPTION = "CONSUMER_SUBSCRIPTION_ID"
-NOT_FOR_PRODUCERS = "DEBUG_PUBLISHER_TOPIC_ID"
+SUBSCRIPTION_ID_KEY = "CONSUMER_SUBSCRIPTION_ID"
+FORBIDDEN_KEY = "DEBUG_PUBLISHER_TOPIC_ID"
 
 _BLANKS = re.compile(r"\s+")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
-def directed_to(header: str) -> str:
+def subscription_id_in_header(header: str) -> str:
     """The id of the subscription that a batch is meant for."""
     text = _BLANKS.sub("", header)
     if not text:
@@ -141,21 +141,21 @@ def directed_to(header: str) -> str:
     tags: dict[str, str] = {}
     entries = text.rstrip(",").split(",")
     for entry in entries:
-        name, value = _pair(entry, len(entries))
+        name, value = _parse_pair(entry, len(entries))
         if name in tags:
             raise Invalid(f"duplicate header tag: {name}")
         tags[name] = value
-    return tags[SUBSCRIPTION]
+    return tags[SUBSCRIPTION_ID_KEY]
 
 
-def _pair(entry: str, entries: int) -> tuple[str, str]:
+def _parse_pair(entry: str, entries: int) -> tuple[str, str]:
     parts = entry.split("=")
     if len(parts) != 2 or not parts[1]:
         raise Invalid(f"header tag parameter is imbalanced, expected: 2 but provided {entries}")
     name, value = parts[0].upper(), parts[1]
-    if name == NOT_FOR_PRODUCERS:
+    if name == FORBIDDEN_KEY:
         raise Invalid(f"header tag unsupported: {name}")
-    if name != SUBSCRIPTION:
+    if name != SUBSCRIPTION_ID_KEY:
         raise Invalid(f"invalid header tag: {parts[0]}")
     if _UUID.fullmatch(value) is None:
         raise Invalid(f"header tag value: {value} is not an UUID")

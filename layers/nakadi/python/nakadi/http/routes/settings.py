@@ -11,7 +11,7 @@ from nakadi.auth.permissions import Admins, Blacklist, Features
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.storages import Storages
 from nakadi.http.application import Route
-from nakadi.http.bodies import Members, admin_lists, authorization_draft, illegal_word, object_body
+from nakadi.http.bodies import Members, admin_lists, authorization_draft, object_body, unknown_enum_value_error
 from nakadi.http.message import Request, Response, empty_response, json_response, json_text
 from nakadi.http.views import admins_view, blacklist_view, features_view, storage_view
 from nakadi.model.authorization import BlockedKind, Feature, Operation
@@ -76,7 +76,7 @@ class _SettingsHandlers(Struct, frozen=True):
 
     def set_feature(self, request: Request) -> Response:
         body = object_body(request)
-        feature, enabled = body.word("feature", Feature), body.flag("enabled")
+        feature, enabled = body.enum_value("feature", Feature), body.boolean("enabled")
         if feature is None:
             raise MalformedFields(body_violations("FeatureSwitch", {"feature": None}))
         self.admins.require(request.subject, Operation.WRITE)
@@ -90,14 +90,14 @@ def _blocked_kind(request: Request) -> BlockedKind:
     """Exactly as it is written, upper case and all."""
     name = request.path_parameters["blacklist_type"]
     if name not in set(BlockedKind):
-        raise illegal_word(name, BlockedKind)
+        raise unknown_enum_value_error(name, BlockedKind)
     return BlockedKind(name)
 
 
 # Storages -------------------------------------------------------------------------------------------------------------
 
 
-MOST_CONFIGURATION = 10_000
+MAX_CONFIGURATION_BYTES = 10_000
 ADMIN_REQUIRED_MESSAGE = "Admin privileges required to perform this operation"
 
 
@@ -129,7 +129,7 @@ class _StorageHandlers(Struct, frozen=True):
     def create(self, request: Request) -> Response:
         body = object_body(request)
         self.admins.require(request.subject, Operation.WRITE, ADMIN_REQUIRED_MESSAGE)
-        self.storages.add(_storage(body))
+        self.storages.add(_read_storage(body))
         return empty_response(201)
 
     def delete(self, request: Request) -> Response:
@@ -142,30 +142,30 @@ class _StorageHandlers(Struct, frozen=True):
         return json_response(storage_view(self.storages.choose(request.path_parameters["id"])))
 
 
-def _storage(body: Members) -> Storage:
-    storage_id = _required(body, "id", body.text("id"))
-    type_name = _required(body, "storage_type", body.text("storage_type"))
+def _read_storage(body: Members) -> Storage:
+    storage_id = _require_value(body, "id", body.text("id"))
+    type_name = _require_value(body, "storage_type", body.text("storage_type"))
     if type_name.lower() not in set(StorageType):
         raise Invalid(f"Type '{type_name}' is not a valid storage type")
     storage_type = StorageType(type_name.lower())
     return Storage(
         id=storage_id,
         type=storage_type,
-        configuration=_configuration(body, f"{storage_type}_configuration"),
-        default=bool(body.flag("default")),
+        configuration=_read_configuration(body, f"{storage_type}_configuration"),
+        default=bool(body.boolean("default")),
     )
 
 
-def _configuration(body: Members, name: str) -> Mapping[str, Any]:
-    _required(body, name, body.raw(name))
+def _read_configuration(body: Members, name: str) -> Mapping[str, Any]:
+    _require_value(body, name, body.raw(name))
     if not isinstance(body.raw(name), dict):
         raise Invalid(f'JSONObject["{name}"] is not a JSONObject.')
-    if len(json_text(body.raw(name))) > MOST_CONFIGURATION:
-        raise Invalid(f'JSONObject["{name}"] has more than {MOST_CONFIGURATION} bytes.')
+    if len(json_text(body.raw(name))) > MAX_CONFIGURATION_BYTES:
+        raise Invalid(f'JSONObject["{name}"] has more than {MAX_CONFIGURATION_BYTES} bytes.')
     return dict(body.raw(name))
 
 
-def _required(body: Members, name: str, value: Any) -> Any:
+def _require_value(body: Members, name: str, value: Any) -> Any:
     if name not in body or value is None:
         raise Invalid(f'JSONObject["{name}"] not found.')
     return value

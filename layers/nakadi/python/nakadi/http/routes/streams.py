@@ -26,21 +26,21 @@ from nakadi.subscriptions.stream.batches import SubscriptionStreamParameters
 from nakadi.subscriptions.stream.driver import EventSubscriptionFormat, JsonSubscriptionFormat, SubscriptionFormat
 from nakadi.subscriptions.stream.streams import JoinedStream, SubscriptionStreams
 
-WARNING = (
+DEPRECATION_WARNING = (
     "299 - nakadi - the Low-level API is deprecated and will be removed from a future release. "
     "Please consider migrating to the Subscriptions API."
 )
 
-EVENT_STREAM = "text/event-stream"
-JSON_STREAM = "application/x-json-stream"
+EVENT_STREAM_MEDIA_TYPE = "text/event-stream"
+JSON_STREAM_MEDIA_TYPE = "application/x-json-stream"
 
 
-NewFigures = Callable[[Request], StreamKpis]
+NewStreamKpis = Callable[[Request], StreamKpis]
 
-_COUNT_OF = attrgetter("count")
+_EVENT_COUNT = attrgetter("count")
 
 
-def routes(streams: EventStreams, figures_of: NewFigures) -> list[Route]:
+def routes(streams: EventStreams, figures_of: NewStreamKpis) -> list[Route]:
     return [
         # Whatever a client says it accepts, it gets a stream: some say text/html, and mean it no more than we do.
         Route(
@@ -55,7 +55,7 @@ def routes(streams: EventStreams, figures_of: NewFigures) -> list[Route]:
 
 class _EventTypeStreamHandlers(Struct, frozen=True):
     streams: EventStreams
-    figures_of: NewFigures
+    figures_of: NewStreamKpis
 
     def stream_events(self, request: Request) -> StreamingResponse:
         asked = StreamParameters(**{each: request.integer(each) for each in StreamParameters.__struct_fields__})
@@ -99,7 +99,7 @@ class _CountedLines:
     def batch(self, batch: SendEvents) -> bytes:
         line = self._lines.batch(batch)
         newest = batch.runs[-1].stored_at(-1)
-        self._figures.record(self._event_type, sum(map(_COUNT_OF, batch.runs)), len(line), newest)
+        self._figures.record(self._event_type, sum(map(_EVENT_COUNT, batch.runs)), len(line), newest)
         return line
 
     def keep_alive(self, keep_alive: SendStreamKeepAlive) -> bytes:
@@ -109,7 +109,10 @@ class _CountedLines:
 
 def wants_server_sent_events(request: Request) -> bool:
     """Browsers name this type and no other when they open an event source; generated clients name all there are."""
-    return preferred_type(request.headers.get("accept", ""), EVENT_STREAM, JSON_STREAM) == EVENT_STREAM
+    return (
+        preferred_type(request.headers.get("accept", ""), EVENT_STREAM_MEDIA_TYPE, JSON_STREAM_MEDIA_TYPE)
+        == EVENT_STREAM_MEDIA_TYPE
+    )
 
 
 def _cursors(request: Request, server_sent: bool) -> str | None:
@@ -120,19 +123,24 @@ def _cursors(request: Request, server_sent: bool) -> str | None:
 
 def _headers(content_type: str) -> dict[str, str]:
     # Proxies that gather an answer before passing it on would hold a stream for ever.
-    return {"content-type": content_type, "cache-control": "no-cache", "x-accel-buffering": "no", "warning": WARNING}
+    return {
+        "content-type": content_type,
+        "cache-control": "no-cache",
+        "x-accel-buffering": "no",
+        "warning": DEPRECATION_WARNING,
+    }
 
 
 # Streams of subscriptions ---------------------------------------------------------------------------------------------
 
 
-STREAM_ID = "X-Nakadi-StreamId"
+STREAM_ID_HEADER = "X-Nakadi-StreamId"
 
 
-NewSubscriptionFigures = Callable[[Request, str], StreamKpis]
+NewSubscriptionStreamKpis = Callable[[Request, str], StreamKpis]
 
 
-def subscription_routes(streams: SubscriptionStreams, figures_of: NewSubscriptionFigures) -> list[Route]:
+def subscription_routes(streams: SubscriptionStreams, figures_of: NewSubscriptionStreamKpis) -> list[Route]:
     handlers = _SubscriptionStreamHandlers(streams, figures_of)
     template = "/subscriptions/{subscription_id}/events"
     return [
@@ -156,14 +164,14 @@ def subscription_routes(streams: SubscriptionStreams, figures_of: NewSubscriptio
 
 class _SubscriptionStreamHandlers(Struct, frozen=True):
     streams: SubscriptionStreams
-    figures_of: NewSubscriptionFigures
+    figures_of: NewSubscriptionStreamKpis
 
     def stream(self, request: Request) -> StreamingResponse | Response:
-        return self._streaming(request, _asked(request.integer))
+        return self._streaming(request, _stream_parameters(request.integer))
 
     def stream_with_body(self, request: Request) -> StreamingResponse | Response:
         body = object_body(request)
-        return self._streaming(request, _asked(body.integer, _partitions(body)))
+        return self._streaming(request, _stream_parameters(body.integer, _partitions(body)))
 
     def _streaming(self, request: Request, asked: SubscriptionStreamParameters) -> StreamingResponse | Response:
         subscription_id = request.path_parameters["subscription_id"]
@@ -206,13 +214,13 @@ class _CountedFormat:
         text = self._lines.line(line)
         if isinstance(line, SendBatch):
             newest = line.runs[-1].stored_at(-1)
-            self._figures.record(line.place.event_type, sum(map(_COUNT_OF, line.runs)), len(text), newest)
+            self._figures.record(line.partition.event_type, sum(map(_EVENT_COUNT, line.runs)), len(text), newest)
         else:
             self._figures.report_if_due()
         return text
 
 
-def _asked(
+def _stream_parameters(
     number: Callable[..., int | None], partitions: tuple[EventTypePartition, ...] = ()
 ) -> SubscriptionStreamParameters:
     return SubscriptionStreamParameters(
@@ -240,7 +248,7 @@ def _partitions(body: Members) -> tuple[EventTypePartition, ...]:
 def _subscription_headers(form: Callable[[], SubscriptionFormat], stream_id: str) -> dict[str, str]:
     # Proxies that gather an answer before passing it on would hold a stream for ever.
     return {
-        STREAM_ID: stream_id,
+        STREAM_ID_HEADER: stream_id,
         "content-type": form().content_type,
         "cache-control": "no-cache",
         "x-accel-buffering": "no",

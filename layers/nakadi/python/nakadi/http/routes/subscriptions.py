@@ -40,21 +40,21 @@ from nakadi.subscriptions.api.repository import (
 from nakadi.subscriptions.api.resource import SubscriptionCreation, SubscriptionDeletion, SubscriptionUpdater
 from nakadi.subscriptions.api.stats import SubscriptionStats
 
-STREAM_ID = "X-Nakadi-StreamId"
+STREAM_ID_HEADER = "X-Nakadi-StreamId"
 
 _EVENT_TYPE = attrgetter("event_type")
 
 # Characters that mean nothing but themselves in the value of a parameter.
-PLAIN = ":/?@!$'()*,~"
+UNESCAPED_CHARACTERS = ":/?@!$'()*,~"
 
 SHOW_STATUS, SHOW_STATS, SHOW_TIME_LAG = SHOWN = ("show_status", "show_stats", "show_time_lag")
 
-MOST, MOST_WITH_STATS = 1000, 100
+MAX_LIMIT, MAX_LIMIT_WITH_STATS = 1000, 100
 """Subscriptions in a page; statistics need reads of their own for each."""
 
-COMMITTED, RESET = "SubscriptionCursorList", "CursorResetList"
+COMMIT_BODY_SCHEMA, RESET_BODY_SCHEMA = "SubscriptionCursorList", "CursorResetList"
 
-BODIES = (COMMITTED,)
+BODY_SCHEMAS = (COMMIT_BODY_SCHEMA,)
 """Schemas of bodies that come often enough to be compiled while a function starts; others wait for their first body."""
 
 
@@ -95,7 +95,7 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
 
     def list(self, request: Request) -> Response:
         shown = {name: request.flag(name) for name in SHOWN}
-        limit, offset = _limit(request, MOST_WITH_STATS if shown[SHOW_STATS] else MOST), _offset(request)
+        limit, offset = _limit(request, MAX_LIMIT_WITH_STATS if shown[SHOW_STATS] else MAX_LIMIT), _offset(request)
         filters = _filters(request)
         token = self._token(request, offset)
         page = self.listing.page_at(filters, token, limit) if token else self.listing.page(filters, offset, limit)
@@ -123,28 +123,31 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
         return json_response(subscription_view(subscription), 201, headers)
 
     def get(self, request: Request) -> Response:
-        subscription = self.subscriptions.get(_id(request))
+        subscription = self.subscriptions.get(_subscription_id(request))
         self.permissions.require(Operation.VIEW, subscription.resource, request.subject)
         return json_response(subscription_view(subscription))
 
     def put(self, request: Request) -> Response:
-        self.update.update(_id(request), subscription_draft(object_body(request)), request.subject)
+        self.update.update(_subscription_id(request), subscription_draft(object_body(request)), request.subject)
         return empty_response(204)
 
     def delete(self, request: Request) -> Response:
-        self.deletion.delete(_id(request), request.subject)
+        self.deletion.delete(_subscription_id(request), request.subject)
         return empty_response(204)
 
     # Cursors
 
     def get_cursors(self, request: Request) -> Response:
-        return json_response(committed_view(self.cursors.committed(_id(request), request.subject)))
+        return json_response(committed_view(self.cursors.committed(_subscription_id(request), request.subject)))
 
     def commit(self, request: Request) -> Generator[CommitRequest, CommitResults, Response]:
-        subscription_id, (items, cursors) = request.path_parameters["subscription_id"], _cursors(request, COMMITTED)
-        stream_id = request.headers.get(STREAM_ID.lower())
+        subscription_id, (items, cursors) = (
+            request.path_parameters["subscription_id"],
+            _cursors(request, COMMIT_BODY_SCHEMA),
+        )
+        stream_id = request.headers.get(STREAM_ID_HEADER.lower())
         if stream_id is None:
-            raise Malformed(f"Required request header '{STREAM_ID}' is not present")
+            raise Malformed(f"Required request header '{STREAM_ID_HEADER}' is not present")
         verdicts = yield from self.cursors.commit(subscription_id, stream_id, cursors, request.subject)
         if not KPI_EVENT_TYPES.isdisjoint(map(_EVENT_TYPE, cursors)):
             is_about_kpis.set(True)
@@ -153,14 +156,14 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
         return json_response(results_view(items, verdicts))
 
     def reset(self, request: Request) -> Response:
-        _, cursors = _cursors(request, RESET)
-        self.cursors.reset(_id(request), cursors, request.subject)
+        _, cursors = _cursors(request, RESET_BODY_SCHEMA)
+        self.cursors.reset(_subscription_id(request), cursors, request.subject)
         return empty_response(204)
 
     # Stats
 
     def get_stats(self, request: Request) -> Response:
-        found = self.stats.of(_id(request), request.subject, with_lag=request.flag(SHOW_TIME_LAG))
+        found = self.stats.of(_subscription_id(request), request.subject, with_lag=request.flag(SHOW_TIME_LAG))
         return json_response({"items": stats_view(found)})
 
 
@@ -168,7 +171,7 @@ def _cursors(request: Request, schema: str) -> tuple[Sequence[Mapping[str, str]]
     """The cursors of a commit or a reset, as they were sent and as they are meant."""
     body = json_body(request)
     if not conforms(schema, body):
-        body = _forgivingly(Members.of(body))
+        body = _with_scalars_as_texts(Members.from_value(body))
         found = body_violations(schema, body)
         if found:
             raise Violations(found)
@@ -176,14 +179,14 @@ def _cursors(request: Request, schema: str) -> tuple[Sequence[Mapping[str, str]]
     return items, [SubscriptionCursor(each["event_type"], each["partition"], each["offset"]) for each in items]
 
 
-def _forgivingly(body: Members) -> dict[str, Any]:
+def _with_scalars_as_texts(body: Members) -> dict[str, Any]:
     """The body of a commit or a reset with texts in the place of other scalars."""
     items = body.objects("items")
     names = ("event_type", "partition", "offset", "cursor_token")
     return {"items": None if items is None else [{name: each.text(name) for name in names} for each in items]}
 
 
-def _id(request: Request) -> str:
+def _subscription_id(request: Request) -> str:
     return request.path_parameters["subscription_id"]
 
 
@@ -191,8 +194,8 @@ def _limit(request: Request, most: int) -> int:
     """How many there are in a page; what is allowed is more than some pages have."""
     limit = request.integer("limit", DEFAULT_LIMIT)
     assert limit is not None
-    if not 1 <= limit <= MOST:
-        raise Malformed(f"'limit' parameter should have value between 1 and {MOST}")
+    if not 1 <= limit <= MAX_LIMIT:
+        raise Malformed(f"'limit' parameter should have value between 1 and {MAX_LIMIT}")
     return min(limit, most)
 
 
@@ -219,16 +222,16 @@ def _links(
 ) -> Iterator[tuple[str, dict[str, str]]]:
     for name, place in (("prev", page.before), ("next", page.after)):
         if place is not None:
-            yield name, {"href": f"/subscriptions?{_encoded(_page_parameters(place, filters, limit, shown))}"}
+            yield name, {"href": f"/subscriptions?{_encoded_query(_page_parameters(place, filters, limit, shown))}"}
 
 
-def _encoded(parameters: Sequence[tuple[str, str]]) -> str:
+def _encoded_query(parameters: Sequence[tuple[str, str]]) -> str:
     """As clients know it: only what would be read as something else in a query is escaped."""
-    return urlencode(parameters, safe=PLAIN)
+    return urlencode(parameters, safe=UNESCAPED_CHARACTERS)
 
 
 def _page_parameters(
-    place: str | int, filters: SubscriptionFilters, limit: int, shown: Mapping[str, bool]
+    start: str | int, filters: SubscriptionFilters, limit: int, shown: Mapping[str, bool]
 ) -> list[tuple[str, str]]:
     """The parameters of another page, in the order in which clients know them."""
     query = [("event_type", each) for each in filters.event_types]
@@ -237,7 +240,7 @@ def _page_parameters(
     if filters.owning_application is not None:
         query.append(("owning_application", filters.owning_application))
     query += [(name, "true") for name, wanted in shown.items() if wanted]
-    query.append(("token" if isinstance(place, str) else "offset", str(place)))
+    query.append(("token" if isinstance(start, str) else "offset", str(start)))
     return [*query, ("limit", str(limit))]
 
 
@@ -267,24 +270,26 @@ class ParkedEventHandlers(Struct, frozen=True):
             partition=request.parameter("partition"),
             key=request.parameter("key"),
         )
-        found = self.parked.listed(_subscription(request), wanted, after, limit + 1, request.subject)
+        found = self.parked.list_events(_subscription_id_parameter(request), wanted, after, limit + 1, request.subject)
         links = dict(_parked_event_links(request, wanted, found, limit))
         return json_response({"items": [parked_view(each) for each in found[:limit]], "_links": links})
 
     def get(self, request: Request) -> Response:
-        standing, value = self.parked.one(_subscription(request), _parked(request), request.subject)
+        standing, value = self.parked.get_event(
+            _subscription_id_parameter(request), _parked_event_id(request), request.subject
+        )
         return json_response({**parked_view(standing), "event": orjson.Fragment(value)})
 
     def skip(self, request: Request) -> Response:
-        self.parked.skip(_subscription(request), _parked(request), request.subject)
+        self.parked.skip(_subscription_id_parameter(request), _parked_event_id(request), request.subject)
         return empty_response(204)
 
     def redrive(self, request: Request) -> Response:
-        self.parked.redrive(_subscription(request), _parked(request), request.subject)
+        self.parked.redrive(_subscription_id_parameter(request), _parked_event_id(request), request.subject)
         return empty_response(204)
 
     def redrive_all(self, request: Request) -> Response:
-        self.parked.redrive_all(_subscription(request), request.subject)
+        self.parked.redrive_all(_subscription_id_parameter(request), request.subject)
         return empty_response(204)
 
 
@@ -292,22 +297,22 @@ def parked_view(standing: ParkedEventStatus) -> View:
     parked, key = standing.parked, event_key(standing.parked)
     return {
         "id": standing.id,
-        "event_type": parked.place.event_type,
-        "partition": parked.place.partition,
+        "event_type": parked.partition.event_type,
+        "partition": parked.partition.partition,
         "offset": str(parked.position),
         **({} if key is None else {"key": key}),
-        "state": "redriving" if standing.again else "parked",
+        "state": "redriving" if standing.is_being_resent else "parked",
         "failed_commits": parked.fails,
         "stored_at": timestamp(parked.stored_at),
         "parked_at": timestamp(parked.parked_at),
     }
 
 
-def _subscription(request: Request) -> str:
+def _subscription_id_parameter(request: Request) -> str:
     return request.path_parameters["subscription_id"]
 
 
-def _parked(request: Request) -> str:
+def _parked_event_id(request: Request) -> str:
     return request.path_parameters["parked_event_id"]
 
 
@@ -332,4 +337,4 @@ def _parked_event_links(
         parameters = (("event_type", wanted.event_type), ("partition", wanted.partition), ("key", wanted.key))
         query = [(name, value) for name, value in parameters if value is not None]
         query += [("after", found[limit - 1].id), ("limit", str(limit))]
-        yield "next", {"href": f"/subscriptions/{_subscription(request)}/parked-events?{urlencode(query)}"}
+        yield "next", {"href": f"/subscriptions/{_subscription_id_parameter(request)}/parked-events?{urlencode(query)}"}

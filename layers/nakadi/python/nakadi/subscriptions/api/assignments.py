@@ -71,7 +71,7 @@ class LeaseWatch:
         self._lock = threading.Lock()
         self._seen: Mapping[str, LeaseObservation] = {}
 
-    def living(self) -> Collection[str]:
+    def live_holders(self) -> Collection[str]:
         """The processes that have a lease. Raises `Unavailable`.
 
         Neither a slow answer nor a clock that is set back meanwhile makes a lease look expired: it is compared with the
@@ -130,10 +130,10 @@ def with_partitions_shared_anew(assignment: Assignment) -> Assignment:
 
 
 def with_partitions_handed_over(
-    assignment: Assignment, session: str, places: Collection[EventTypePartition]
+    assignment: Assignment, session: str, partitions: Collection[EventTypePartition]
 ) -> Assignment:
     """With the partitions that a session hands over owned by the sessions that wait for them."""
-    changes = entries_given_to_next(assignment.entries, session, places)
+    changes = entries_given_to_next(assignment.entries, session, partitions)
     return replace(
         assignment,
         entries=_limited_to_one_write(assignment.entries, _with_changed_entries(assignment.entries, changes)),
@@ -164,15 +164,15 @@ def with_reset_ended(assignment: Assignment, reset_id: str, now: datetime, failu
 
 def _check_slots(assignment: Assignment, subscription: str) -> None:
     sharing = sum(not each.requested for each in assignment.sessions)
-    claimed = {place for each in assignment.sessions for place in each.requested}
+    claimed = {partition for each in assignment.sessions for partition in each.requested}
     total = len(assignment.entries)
     if sharing >= total - len(claimed):
         raise Conflict(f"No free slots for streaming available for subscription {subscription}. Total slots: {total}")
 
 
 def _check_unclaimed(sessions: Iterable[Session], requested: Iterable[EventTypePartition]) -> None:
-    claimed = {place for each in sessions for place in each.requested}
-    taken = [str(place) for place in requested if place in claimed]
+    claimed = {partition for each in sessions for partition in each.requested}
+    taken = [str(partition) for partition in requested if partition in claimed]
     if taken:
         raise Conflict(
             "The following partitions are already requested by other stream(s) of this subscription: " + ",".join(taken)
@@ -189,8 +189,8 @@ def _entry_without_sessions(entry: PartitionAssignment, gone: Collection[str]) -
 def _with_changed_entries(
     entries: Iterable[PartitionAssignment], changes: Iterable[PartitionAssignment]
 ) -> tuple[PartitionAssignment, ...]:
-    new = {each.place: each for each in changes}
-    return tuple(new.get(each.place, each) for each in entries)
+    new = {each.partition: each for each in changes}
+    return tuple(new.get(each.partition, each) for each in entries)
 
 
 def _limited_to_one_write(
@@ -223,14 +223,14 @@ def changes_to_rebalance(
         return NO_CHANGED_ENTRIES
     live = {session.id for session in sessions}
     sharing = sorted(session.id for session in sessions if not session.requested)
-    rest = [entry for entry in entries if entry.place not in claimed]
-    moved = [entry_moved_to(entry, claimed[entry.place], live) for entry in entries if entry.place in claimed]
+    rest = [entry for entry in entries if entry.partition not in claimed]
+    moved = [entry_moved_to(entry, claimed[entry.partition], live) for entry in entries if entry.partition in claimed]
     if sharing and rest:
         if len(rest) < len(sharing):
             return NO_CHANGED_ENTRIES
         moved += _moves_for_fair_share(sharing, rest)
-    before = {entry.place: entry for entry in entries}
-    return tuple(entry for entry in moved if entry != before[entry.place])
+    before = {entry.partition: entry for entry in entries}
+    return tuple(entry for entry in moved if entry != before[entry.partition])
 
 
 def entry_moved_to(entry: PartitionAssignment, session: str, live: Collection[str]) -> PartitionAssignment:
@@ -241,13 +241,13 @@ def entry_moved_to(entry: PartitionAssignment, session: str, live: Collection[st
 
 
 def entries_given_to_next(
-    entries: Iterable[PartitionAssignment], session: str, places: Collection[EventTypePartition]
+    entries: Iterable[PartitionAssignment], session: str, partitions: Collection[EventTypePartition]
 ) -> tuple[PartitionAssignment, ...]:
     """The entries that change when a session hands over partitions that others wait for."""
     return tuple(
         replace(entry, owner=entry.next, next=None)
         for entry in entries
-        if entry.place in places and entry.owner == session and entry.next is not None
+        if entry.partition in partitions and entry.owner == session and entry.next is not None
     )
 
 
@@ -255,13 +255,13 @@ def _sessions_by_requested_partition(
     sessions: Iterable[Session], entries: Iterable[PartitionAssignment]
 ) -> Mapping[EventTypePartition, str] | None:
     """Partition -> session that asked for it by name; None if they cannot all have what they asked for."""
-    there = {entry.place for entry in entries}
+    there = {entry.partition for entry in entries}
     claimed: dict[EventTypePartition, str] = {}
     for session in sessions:
-        for place in session.requested:
-            if place not in there or place in claimed:
+        for partition in session.requested:
+            if partition not in there or partition in claimed:
                 return None
-            claimed[place] = session.id
+            claimed[partition] = session.id
     return claimed
 
 

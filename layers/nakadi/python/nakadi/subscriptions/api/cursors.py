@@ -10,7 +10,7 @@ from msgspec import Struct, field
 from nakadi.auth.permissions import Permissions
 from nakadi.common.metrics import Metrics
 from nakadi.common.work import refuse_if_quick
-from nakadi.event_types.cursors import CursorError, CursorErrorKind, newest_position, offset_digits, timeline_of
+from nakadi.event_types.cursors import CursorError, CursorErrorKind, newest_position, offset_digits, timeline_with_order
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.snapshot import Cursors
 from nakadi.model.authorization import Operation, Subject
@@ -39,7 +39,7 @@ class _ResolvedCursor(Struct, frozen=True):
     """A cursor, and the partition and position that it means."""
 
     cursor: SubscriptionCursor
-    place: EventTypePartition
+    partition: EventTypePartition
     event_type: EventType
     position: Position
 
@@ -59,7 +59,9 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
         """How far each partition is committed; nothing before the first stream."""
         self._require_consumer(subscription_id, subject, Operation.VIEW)
         offsets = self.coordination.offsets(subscription_id)
-        return sorted(((place, each.position) for place, each in offsets.items()), key=_by_event_type_and_number)
+        return sorted(
+            ((partition, each.position) for partition, each in offsets.items()), key=_by_event_type_and_number
+        )
 
     # Committing
 
@@ -74,12 +76,12 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
             else:
                 # Most commits have one cursor: one conditional write, and nothing is read unless it fails. Two commits
                 # of one partition at the same time do no harm: the write compares, and an offset never moves back.
-                place, positions = meant[0].place, {meant[0].place: _storable_position(meant[0].position)}
+                partition, positions = meant[0].partition, {meant[0].partition: _storable_position(meant[0].position)}
                 written = yield CommitRequest(
                     self.coordination, subscription_id, stream_id, positions, self.clock.now()
                 )
                 self._require_owned(written, subscription_id, stream_id, meant)
-                verdicts = [written[place]]
+                verdicts = [written[partition]]
         except Exception:
             self.metrics.cursors_committed.add(len(cursors), "refused")
             raise
@@ -104,17 +106,17 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
         """All partitions are read before the first is written."""
         refuse_if_quick()
         offsets = self.coordination.offsets(subscription_id)
-        if any(each.place not in offsets or offsets[each.place].owner != stream_id for each in meant):
+        if any(each.partition not in offsets or offsets[each.partition].owner != stream_id for each in meant):
             raise self._reason_of_refusal(subscription_id, stream_id, meant)
-        before = {each.place: offsets[each.place].position for each in meant}
+        before = {each.partition: offsets[each.partition].position for each in meant}
         judged, greatest = commit_results_in_order(
-            [(each.place, _storable_position(each.position)) for each in meant], before
+            [(each.partition, _storable_position(each.position)) for each in meant], before
         )
         written = yield CommitRequest(self.coordination, subscription_id, stream_id, greatest, self.clock.now())
         self._require_owned(written, subscription_id, stream_id, meant)
         # What another request committed meanwhile makes the rest of its partition outdated.
         return [
-            verdict if written.get(each.place, verdict) is CommitResult.COMMITTED else CommitResult.OUTDATED
+            verdict if written.get(each.partition, verdict) is CommitResult.COMMITTED else CommitResult.OUTDATED
             for each, verdict in zip(meant, judged, strict=True)
         ]
 
@@ -130,11 +132,11 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
         if assignment.session(stream_id) is None:
             return Invalid(f"Session with stream id {stream_id} not found")
         for each in meant:
-            entry = assignment.entry(each.place)
+            entry = assignment.entry(each.partition)
             if entry is None or entry.owner is None:
                 return Invalid(str(_partition_not_found(each)))
             if entry.owner != stream_id:
-                shown = f"{each.place.event_type}:{each.place.partition}:{each.position}"
+                shown = f"{each.partition.event_type}:{each.partition.partition}:{each.position}"
                 return Invalid(f"Cursor {shown} cannot be committed with stream id {stream_id}")
         # It was another session's just now.
         return Invalid(str(_partition_not_found(meant[0])))
@@ -152,9 +154,9 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
         self.permissions.require_each((Operation.VIEW, Operation.ADMIN), found.resource, subject)
         self._check_own(found, meant)
         self._check_readable(meant)
-        self.initialisation.initialised(found)
+        self.initialisation.ensure_initialised(found)
         if meant:
-            self.resets.reset(subscription_id, {each.place: _storable_position(each.position) for each in meant})
+            self.resets.reset(subscription_id, {each.partition: _storable_position(each.position) for each in meant})
 
     def _check_own(self, subscription: Subscription, meant: Sequence[_ResolvedCursor]) -> None:
         foreign = sorted({each.event_type.name for each in meant} - set(subscription.event_types))
@@ -209,11 +211,11 @@ def commit_results_in_order(
 ) -> tuple[Sequence[CommitResult], Mapping[EventTypePartition, Position]]:
     """Each cursor judged by what those before it have reached, and how far each partition gets that moves at all."""
     reached, verdicts = dict(before), []
-    for place, position in cursors:
-        further = position > reached[place]
+    for partition, position in cursors:
+        further = position > reached[partition]
         verdicts.append(CommitResult.COMMITTED if further else CommitResult.OUTDATED)
-        reached[place] = max(position, reached[place])
-    return verdicts, {place: position for place, position in reached.items() if position > before[place]}
+        reached[partition] = max(position, reached[partition])
+    return verdicts, {partition: position for partition, position in reached.items() if position > before[partition]}
 
 
 def _check_partition_and_timeline(meant: _ResolvedCursor) -> None:
@@ -221,7 +223,7 @@ def _check_partition_and_timeline(meant: _ResolvedCursor) -> None:
     partition = meant.cursor.partition
     if not _DECIMAL_NUMBER.fullmatch(partition):
         raise Invalid(str(_partition_not_found(meant)))
-    timeline = timeline_of(meant.event_type, meant.position.timeline)
+    timeline = timeline_with_order(meant.event_type, meant.position.timeline)
     if timeline is None or timeline.deleted:
         digits = offset_digits(meant.position, meant.cursor.offset)
         raise Invalid(str(CursorError(CursorErrorKind.UNAVAILABLE, partition, digits, meant.event_type.name)))

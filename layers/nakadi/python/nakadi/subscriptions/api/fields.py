@@ -84,14 +84,14 @@ class RetryPolicy(Struct, frozen=True):
     """After `most_fails` streams that ended without a commit the event is looked for, and after as many dealt with."""
 
     kind: UnprocessablePolicy
-    most_fails: int
+    max_failed_streams: int
 
     @property
     def parks(self) -> bool:
         return self.kind is UnprocessablePolicy.PARK_KEY
 
 
-def policy_of(annotations: Mapping[str, str | None]) -> RetryPolicy | None:
+def retry_policy_from_annotations(annotations: Mapping[str, str | None]) -> RetryPolicy | None:
     """The policy that a subscription's annotations ask for; they were checked when they were set."""
     kind, fails = annotations.get(POLICY_ANNOTATION), annotations.get(SEND_COUNT_ANNOTATION)
     return RetryPolicy(UnprocessablePolicy(kind), int(fails)) if kind and fails else None
@@ -101,7 +101,7 @@ def failed_partitions_text(entries: Iterable[PartitionAssignment]) -> str:
     """The partitions that consumers fail at, in the words that clients are used to; nothing if there are none."""
     troubled = [entry for entry in entries if entry.fails or entry.search_end is not None]
     told = ", ".join(
-        f"{entry.place.event_type}:{entry.place.partition} failedCommitsCount={entry.fails} "
+        f"{entry.partition.event_type}:{entry.partition.partition} failedCommitsCount={entry.fails} "
         f"lastDeadLetterOffset={'null' if entry.search_end is None else entry.search_end}"
         for entry in troubled
     )

@@ -61,7 +61,7 @@ class OffsetInitialisation(Struct, frozen=True, kw_only=True):
     coordination: Coordination
     clock: Clock
 
-    def initialised(self, subscription: Subscription) -> Assignment:
+    def ensure_initialised(self, subscription: Subscription) -> Assignment:
         """The assignment, with an offset for every partition. What has one keeps it.
 
         Raises `NotFound` if an event type of a subscription that was never streamed is gone.
@@ -74,23 +74,23 @@ class OffsetInitialisation(Struct, frozen=True, kw_only=True):
             subscription.id, self.first_positions(subscription, event_types), _is_initialised
         )
 
-    def extended(self, subscription: Subscription, event_type: EventType) -> tuple[Assignment, bool]:
+    def ensure_entries(self, subscription: Subscription, event_type: EventType) -> tuple[Assignment, bool]:
         """With entries for partitions that the event type has got meanwhile, and whether there were any.
 
         Whatever `read_from` says, these are read from their beginning.
         """
-        before = self.initialised(subscription)
+        before = self.ensure_initialised(subscription)
         positions = {
             EventTypePartition(event_type.name, partition): Position(event_type.timeline.order, -1)
             for partition in event_type.partitions
         }
         if _has_entries_for(before, positions):
             return before, False
-        return self.with_places(subscription, positions), True
+        return self.ensure_partitions(subscription, positions), True
 
-    def with_places(self, subscription: Subscription, positions: Positions) -> Assignment:
+    def ensure_partitions(self, subscription: Subscription, positions: Positions) -> Assignment:
         """With entries for these partitions, which are read from there unless they were there before."""
-        self.initialised(subscription)
+        self.ensure_initialised(subscription)
         return self._add_entries_until(subscription.id, positions, lambda found: _has_entries_for(found, positions))
 
     def first_positions(self, subscription: Subscription, event_types: Iterable[EventType]) -> Positions:
@@ -145,17 +145,17 @@ def with_missing_entries(assignment: Assignment, positions: Positions) -> tuple[
 
     With the last of them the subscription is initialised.
     """
-    there = {entry.place for entry in assignment.entries}
-    missing = sorted((place for place in positions if place not in there), key=_by_event_type_and_number)
+    there = {entry.partition for entry in assignment.entries}
+    missing = sorted((partition for partition in positions if partition not in there), key=_by_event_type_and_number)
     added: Sequence[EventTypePartition] = missing[:MAX_PARTITIONS_PER_WRITE]
-    entries = (*assignment.entries, *(PartitionAssignment(place) for place in added))
+    entries = (*assignment.entries, *(PartitionAssignment(partition) for partition in added))
     complete = len(added) == len(missing)
     new = replace(assignment, entries=entries, initialised=assignment.initialised or complete)
-    return new, {place: positions[place] for place in added}
+    return new, {partition: positions[partition] for partition in added}
 
 
-def _by_event_type_and_number(place: EventTypePartition) -> tuple[str, int]:
-    return place.event_type, int(place.partition)
+def _by_event_type_and_number(partition: EventTypePartition) -> tuple[str, int]:
+    return partition.event_type, int(partition.partition)
 
 
 def _is_initialised(assignment: Assignment) -> bool:
@@ -163,7 +163,7 @@ def _is_initialised(assignment: Assignment) -> bool:
 
 
 def _has_entries_for(assignment: Assignment, positions: Positions) -> bool:
-    return positions.keys() <= {entry.place for entry in assignment.entries}
+    return positions.keys() <= {entry.partition for entry in assignment.entries}
 
 
 # Resets ---------------------------------------------------------------------------------------------------------------
@@ -178,12 +178,12 @@ STREAMS_NOT_ENDED_MESSAGE = (
 )
 
 # Beyond the longest time that a stream may wait for commits.
-GRACE_SECONDS = 1.0
+STREAM_END_MARGIN_SECONDS = 1.0
 
 # News of sessions that end come at once; those that have died are looked for now and then.
-LOOK_AGAIN_SECONDS = 0.5
+POLL_SECONDS = 0.5
 
-OUTCOME_KEPT_FOR = timedelta(minutes=1)
+OUTCOME_RETENTION = timedelta(minutes=1)
 """How long after the end of a reset a caller who was answered before it may repeat the request to learn the outcome."""
 
 
@@ -207,7 +207,9 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
             return found
         if isinstance(reset.task, Redrive):
             return self._carry_out_redrive(subscription_id, found, reset, reset.task)
-        self._write_reset(subscription_id, reset, {place: (None, position) for place, position in reset.task.positions})
+        self._write_reset(
+            subscription_id, reset, {partition: (None, position) for partition, position in reset.task.positions}
+        )
         return self.coordination.assignment(subscription_id)
 
     def end(self, subscription_id: str, reset_id: str, failure: str) -> Assignment:
@@ -232,7 +234,7 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
     def _remove_dead_sessions(self, subscription_id: str) -> Assignment:
         # The sessions before the leases: each had a lease when it joined, so none that is new is taken for dead.
         found = self.coordination.assignment(subscription_id)
-        gone = sessions_without_lease(found.sessions, self.leases.living()) if found.sessions else frozenset()
+        gone = sessions_without_lease(found.sessions, self.leases.live_holders()) if found.sessions else frozenset()
         return self.change(subscription_id, lambda old: assignments.without_sessions(old, gone)) if gone else found
 
     def _carry_out_redrive(self, subscription_id: str, found: Assignment, reset: Reset, task: Redrive) -> Assignment:
@@ -268,7 +270,7 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
         while True:
             part, rest = rest[:MAX_PARTITIONS_PER_WRITE], rest[MAX_PARTITIONS_PER_WRITE:]
             if not self._write_part(
-                subscription_id, reset, {place: changes[place] for place in part}, is_last=not rest
+                subscription_id, reset, {partition: changes[partition] for partition in part}, is_last=not rest
             ):
                 return
             if not rest:
@@ -277,7 +279,7 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
 
     def _write_part(self, subscription_id: str, reset: Reset, part: PartitionChanges, *, is_last: bool) -> bool:
         """Whether a part was written, or nothing was because another process has carried out the reset."""
-        positions = {place: position for place, (_, position) in part.items()}
+        positions = {partition: position for partition, (_, position) in part.items()}
         for _ in range(WRITE_ATTEMPTS):
             old = self.coordination.assignment(subscription_id)
             # No session can have joined since there was none: that ends the reset, or, done by a process of an older
@@ -338,7 +340,7 @@ class Resets(Struct, frozen=True, kw_only=True):
     def request_reset(self, subscription_id: str, task: ResetTask) -> str:
         """Have a task carried out when the streams have ended; the id of the reset that does, or that did already."""
         now = self.fulfilment.clock.now()
-        until = now + timedelta(seconds=self._longest_stream_end_seconds() + GRACE_SECONDS)
+        until = now + timedelta(seconds=self._longest_stream_end_seconds() + STREAM_END_MARGIN_SECONDS)
         new = Reset(str(uuid4()), until, now, task)
         found = self.fulfilment.change(subscription_id, lambda assignment: with_requested_reset(assignment, new, now))
         standing = found.reset or found.ended
@@ -358,7 +360,7 @@ class Resets(Struct, frozen=True, kw_only=True):
             }:
                 if clock.monotonic() >= end:
                     return self._stop_waiting(standing)
-                news.wait(LOOK_AGAIN_SECONDS)
+                news.wait(POLL_SECONDS)
                 news.clear()
         return None
 
@@ -397,7 +399,7 @@ class Resets(Struct, frozen=True, kw_only=True):
             )
 
     def _longest_stream_end_seconds(self) -> float:
-        return self.max_commit_timeout + GRACE_SECONDS
+        return self.max_commit_timeout + STREAM_END_MARGIN_SECONDS
 
     def _longest_wait(self) -> float:
         return inf if self.longest_wait is None else self.longest_wait
@@ -416,7 +418,7 @@ def with_requested_reset(assignment: Assignment, reset: Reset, now: datetime) ->
     if assignment.reset is not None or ended is None or ended.task != reset.task:
         return replace(assignment, reset=reset)
     # A moment in the future was written before a clock was set back.
-    is_recent = ended.at - CLOCK_MARGIN <= now < ended.at + OUTCOME_KEPT_FOR
+    is_recent = ended.at - CLOCK_MARGIN <= now < ended.at + OUTCOME_RETENTION
     return assignment if is_recent else replace(assignment, reset=reset)
 
 
@@ -432,7 +434,7 @@ def _with_reset_entries(assignment: Assignment, changes: PartitionChanges) -> As
     """With these partitions at their new positions: without owners, and without failures of events."""
     entries = []
     for each in assignment.entries:
-        if each.place in changes:
-            new = changes[each.place][0] or replace(each, replay=None)
+        if each.partition in changes:
+            new = changes[each.partition][0] or replace(each, replay=None)
             entries.append(replace(new, owner=None, next=None, fails=0, search_end=None))
     return assignments.with_entries(assignment, entries)

@@ -37,18 +37,17 @@ from nakadi.subscriptions.api.cursors import CONSUMER_BLOCKED_MESSAGE
 from nakadi.subscriptions.api.offsets import Resets
 from nakadi.subscriptions.api.repository import Subscriptions
 
-PlaceOfEvents = EventTypePartition
-Offsets = Mapping[PlaceOfEvents, CommittedOffset]
+ParkedPartition = EventTypePartition
+OffsetsByPartition = Mapping[ParkedPartition, CommittedOffset]
 
-MOST_KEYS_REDRIVEN_AT_ONCE = 50
+MAX_KEYS_PER_REDRIVE = 50
 """So many keys a partition may have in its entry; who wants more at once can have all."""
 
-TOO_MANY_KEYS_REDRIVEN = (
-    f"More than {MOST_KEYS_REDRIVEN_AT_ONCE} keys are being redriven at once, "
-    "wait for them or redrive all parked events"
+TOO_MANY_KEYS_MESSAGE = (
+    f"More than {MAX_KEYS_PER_REDRIVE} keys are being redriven at once, wait for them or redrive all parked events"
 )
 
-_PARKED_EVENT_ID = re.compile(
+_PARKED_EVENT_ID_PATTERN = re.compile(
     r"(?P<event_type>[^:]+):(?P<partition>[^:]+):001-(?P<timeline>[0-9a-f]{4,8})-(?P<offset>[0-9]{18,19})"
 )
 
@@ -62,8 +61,8 @@ class ParkedEventFilter(Struct, frozen=True, kw_only=True):
 
     def has(self, parked: ParkedEventInfo) -> bool:
         return (
-            self.event_type in (None, parked.place.event_type)
-            and self.partition in (None, parked.place.partition)
+            self.event_type in (None, parked.partition.event_type)
+            and self.partition in (None, parked.partition.partition)
             and self.key in (None, parked.key)
         )
 
@@ -72,7 +71,7 @@ class ParkedEventStatus(Struct, frozen=True):
     """A parked event; `again` says that it is being sent once more."""
 
     parked: ParkedEventInfo
-    again: bool
+    is_being_resent: bool
 
     @property
     def id(self) -> str:
@@ -88,7 +87,7 @@ class ParkedEvents(Struct, frozen=True, kw_only=True):
     resets: Resets
     clock: Clock
 
-    def listed(
+    def list_events(
         self, subscription_id: str, wanted: ParkedEventFilter, after: str | None, limit: int, subject: Subject
     ) -> Sequence[ParkedEventStatus]:
         """So many of those that are wanted, from behind an id on."""
@@ -102,17 +101,17 @@ class ParkedEvents(Struct, frozen=True, kw_only=True):
         )
         return [_parked_event_status(each, entries) for each in islice(found, limit)]
 
-    def one(self, subscription_id: str, parked_id: str, subject: Subject) -> tuple[ParkedEventStatus, bytes]:
+    def get_event(self, subscription_id: str, parked_id: str, subject: Subject) -> tuple[ParkedEventStatus, bytes]:
         """A parked event as it was published. Raises `NotPermitted` also for those who may not read this very event."""
         self._require_reader(subscription_id, subject)
         parked = self._get_parked_event(subscription_id, parked_id)
-        event_type = self.event_types.find(parked.place.event_type)
+        event_type = self.event_types.find(parked.partition.event_type)
         if event_type is not None:
             self.permissions.require(Operation.READ, event_type.resource, subject)
         if parked.owner is not None and self.features.is_on(Feature.EVENT_OWNER_SELECTOR_AUTHZ):
             lists = Authorization(admins=(), readers=(parked.owner,))
             self.permissions.require(Operation.READ, Resource(ResourceType.EVENT, parked_id, lists), subject)
-        value = self.coordination.parked_value(subscription_id, parked.place, parked.position)
+        value = self.coordination.parked_value(subscription_id, parked.partition, parked.position)
         if value is None:
             raise _parked_event_not_found(parked_id)
         return _parked_event_status(parked, self._entries(subscription_id)), value
@@ -121,14 +120,14 @@ class ParkedEvents(Struct, frozen=True, kw_only=True):
         """Take an event out for good. With the last of its key, later ones of the key are sent again."""
         self._require_administrator(subscription_id, subject)
         parked = self._get_parked_event(subscription_id, parked_id)
-        self.coordination.unpark(subscription_id, parked.place, [parked.position])
+        self.coordination.unpark(subscription_id, parked.partition, [parked.position])
         self._notify_streams(subscription_id)
 
     def redrive(self, subscription_id: str, parked_id: str, subject: Subject) -> None:
         """Have an event sent once more, with all that are parked for its key, in their order."""
         self._require_administrator(subscription_id, subject)
         parked = self._get_parked_event(subscription_id, parked_id)
-        self.resets.fulfil(subscription_id, Redrive((parked.place, parked.key)))
+        self.resets.fulfil(subscription_id, Redrive((parked.partition, parked.key)))
 
     def redrive_all(self, subscription_id: str, subject: Subject) -> None:
         """Have everything sent once more."""
@@ -140,9 +139,9 @@ class ParkedEvents(Struct, frozen=True, kw_only=True):
         meant = parse_parked_event_id(parked_id)
         if meant is None:
             return None
-        place, position = meant
-        before = place, Position(position.timeline, position.offset - 1)
-        found = self.coordination.parked(subscription_id, place=place, after=before, limit=1)
+        partition, position = meant
+        before = partition, Position(position.timeline, position.offset - 1)
+        found = self.coordination.parked(subscription_id, partition=partition, after=before, limit=1)
         return found[0] if found and found[0].position == position else None
 
     # Inside
@@ -167,8 +166,8 @@ class ParkedEvents(Struct, frozen=True, kw_only=True):
             raise _parked_event_not_found(parked_id)
         return found
 
-    def _entries(self, subscription_id: str) -> Mapping[PlaceOfEvents, PartitionAssignment]:
-        return {each.place: each for each in self.coordination.assignment(subscription_id).entries}
+    def _entries(self, subscription_id: str) -> Mapping[ParkedPartition, PartitionAssignment]:
+        return {each.partition: each for each in self.coordination.assignment(subscription_id).entries}
 
     def _notify_streams(self, subscription_id: str) -> None:
         """Have streams read the parked keys again, which they do when the assignment has another revision."""
@@ -187,38 +186,42 @@ class RedrivePlanner(Struct, frozen=True, kw_only=True):
 
     def replays(
         self, subscription_id: str, redrive: Redrive
-    ) -> Mapping[PlaceOfEvents, tuple[PartitionAssignment, Position]]:
+    ) -> Mapping[ParkedPartition, tuple[PartitionAssignment, Position]]:
         """Where the cursors go, and entries with the replay from there on. What is parked
         for no reason any more is removed. Raises `Conflict` if events cannot be sent.
         """
         offsets = self.coordination.offsets(subscription_id)
         assignment = self.coordination.assignment(subscription_id)
         changed: list[tuple[PartitionAssignment, Position, Sequence[ParkedEventInfo]]] = []
-        for place, events in groupby(
-            ParkedEventStore(self.coordination, subscription_id).events(), key=lambda each: each.place
+        for partition, events in groupby(
+            ParkedEventStore(self.coordination, subscription_id).events(), key=lambda each: each.partition
         ):
-            entry = assignment.entry(place)
+            entry = assignment.entry(partition)
             if entry is not None:
                 self._remove_obsolete(subscription_id, entry, parked := list(events), offsets)
-                changed += _planned_replay(entry, parked, offsets[place].position, redrive)
+                changed += _planned_replay(entry, parked, offsets[partition].position, redrive)
         self._check_timelines([each for *_, events in changed for each in events])
-        return {entry.place: (entry, position) for entry, position, _ in changed}
+        return {entry.partition: (entry, position) for entry, position, _ in changed}
 
     def _remove_obsolete(
-        self, subscription_id: str, entry: PartitionAssignment, parked: list[ParkedEventInfo], offsets: Offsets
+        self,
+        subscription_id: str,
+        entry: PartitionAssignment,
+        parked: list[ParkedEventInfo],
+        offsets: OffsetsByPartition,
     ) -> None:
         """What was sent once more and consumed since then goes; so does what the log will give once more."""
-        reached = offsets[entry.place].position
+        reached = offsets[entry.partition].position
         gone = [each for each in parked if is_parking_obsolete(each, entry, reached)]
-        self.coordination.unpark(subscription_id, entry.place, [each.position for each in gone])
+        self.coordination.unpark(subscription_id, entry.partition, [each.position for each in gone])
         parked[:] = [each for each in parked if each not in gone]
 
     def _check_timelines(self, events: Iterable[ParkedEventInfo]) -> None:
         """A stream's commits have to name places that there still are."""
-        for name, group in groupby(events, key=lambda each: each.place.event_type):
+        for name, group in groupby(events, key=lambda each: each.partition.event_type):
             event_type = self.event_types.get(name)
             for each in group:
-                timeline = cursors.timeline_of(event_type, each.position.timeline)
+                timeline = cursors.timeline_with_order(event_type, each.position.timeline)
                 if timeline is None or timeline.deleted:
                     raise Conflict(
                         f"{parked_event_id(each)} cannot be redriven, its timeline is gone: read it here, and skip it"
@@ -246,8 +249,8 @@ def _planned_replay(
     failed = {each.key for each in parked if old is not None and not old.has(each)}
     going_on = {each.key for each in parked if old is not None and old.has(each)} - failed
     keys = going_on | chosen
-    if not all_ and len(keys) > MOST_KEYS_REDRIVEN_AT_ONCE:
-        raise Conflict(TOO_MANY_KEYS_REDRIVEN)
+    if not all_ and len(keys) > MAX_KEYS_PER_REDRIVE:
+        raise Conflict(TOO_MANY_KEYS_MESSAGE)
     events = [each for each in parked if all_ or each.key in keys]
     first = events[0].position
     until = reached if old is None else max(reached, old.until)
@@ -257,29 +260,29 @@ def _planned_replay(
 
 
 def _is_selected(parked: ParkedEventInfo, redrive: Redrive) -> bool:
-    return redrive.of is None or redrive.of == (parked.place, parked.key)
+    return redrive.of is None or redrive.of == (parked.partition, parked.key)
 
 
 def parked_event_id(parked: ParkedEventInfo) -> str:
-    return f"{parked.place.event_type}:{parked.place.partition}:{parked.position}"
+    return f"{parked.partition.event_type}:{parked.partition.partition}:{parked.position}"
 
 
-def parse_parked_event_id(parked_id: str) -> tuple[PlaceOfEvents, Position] | None:
+def parse_parked_event_id(parked_id: str) -> tuple[ParkedPartition, Position] | None:
     """The place that an id names; None if it is none."""
-    found = _PARKED_EVENT_ID.fullmatch(parked_id)
+    found = _PARKED_EVENT_ID_PATTERN.fullmatch(parked_id)
     if found is None:
         return None
     position = Position(int(found["timeline"], 16), int(found["offset"]))
     # Stores keep 64 bits.
     if position.offset > MAX_OFFSET:
         return None
-    return PlaceOfEvents(found["event_type"], found["partition"]), position
+    return ParkedPartition(found["event_type"], found["partition"]), position
 
 
 def _parked_event_status(
-    parked: ParkedEventInfo, entries: Mapping[PlaceOfEvents, PartitionAssignment]
+    parked: ParkedEventInfo, entries: Mapping[ParkedPartition, PartitionAssignment]
 ) -> ParkedEventStatus:
-    entry = entries.get(parked.place)
+    entry = entries.get(parked.partition)
     return ParkedEventStatus(parked, entry is not None and entry.replay is not None and entry.replay.has(parked))
 
 
@@ -300,17 +303,17 @@ class ParkedEventStore(Struct, frozen=True):
     subscription: str
 
     def events(
-        self, place: EventTypePartition | None = None, after: tuple[EventTypePartition, Position] | None = None
+        self, partition: EventTypePartition | None = None, after: tuple[EventTypePartition, Position] | None = None
     ) -> Iterator[ParkedEventInfo]:
         """What is parked, or what of it is of a partition, in order."""
-        while page := self.coordination.parked(self.subscription, place=place, after=after, limit=PAGE_SIZE):
+        while page := self.coordination.parked(self.subscription, partition=partition, after=after, limit=PAGE_SIZE):
             yield from page
-            after = page[-1].place, page[-1].position
+            after = page[-1].partition, page[-1].position
 
-    def remove_replayed(self, place: EventTypePartition, replay: Replay) -> None:
+    def remove_replayed(self, partition: EventTypePartition, replay: Replay) -> None:
         """Remove the events of a replay that were not parked again."""
-        sent = [each.position for each in self.events(place) if replay.has(each)]
-        self.coordination.unpark(self.subscription, place, sent)
+        sent = [each.position for each in self.events(partition) if replay.has(each)]
+        self.coordination.unpark(self.subscription, partition, sent)
 
 
 def parking_key(key: str | None, position: Position) -> str:

@@ -26,7 +26,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nakadi.common.caching import Cache
-from nakadi.event_types.documents import authorization_body, authorization_of
+from nakadi.event_types.documents import authorization_body, authorization_from_body
 from nakadi.event_types.repository import EVENT_TYPES_KIND as EVENT_TYPES
 from nakadi.model.authorization import Attribute
 from nakadi.model.event_type import EventType
@@ -51,10 +51,10 @@ MARKS_KIND = "subscription-marks"
 DELETED_KIND = "subscription-leftovers"
 
 PAGE_SIZE = 1000
-MOST_CHANGES = 99
+MAX_CHANGES_PER_WRITE = 99
 
 # A line comes before its subscription when there are too many for one write. If it is older, that write has failed.
-CREATION_MAY_TAKE = timedelta(minutes=1)
+MAX_CREATION_TIME = timedelta(minutes=1)
 
 KEY_TAKEN_MESSAGE = "Subscription with the same key properties already exists"
 
@@ -71,7 +71,7 @@ class Subscriptions:
 
     def find(self, subscription_id: str) -> Subscription | None:
         document = self._registry.get(SUBSCRIPTIONS_KIND, subscription_id)
-        return None if document is None else subscription_of(document)
+        return None if document is None else subscription_from_document(document)
 
     def get(self, subscription_id: str) -> Subscription:
         subscription = self.find(subscription_id)
@@ -90,7 +90,7 @@ class Subscriptions:
             yield from self._subscriptions_to_event_type(event_type, after)
             return
         while page := self._registry.list(SUBSCRIPTIONS_KIND, after=after, limit=PAGE_SIZE):
-            yield from map(subscription_of, page)
+            yield from map(subscription_from_document, page)
             after = page[-1].key
 
     def of_event_type(self, event_type: str) -> Sequence[Subscription]:
@@ -128,7 +128,7 @@ class Subscriptions:
             for part in _batches_of_changes(changes):
                 self._registry.write(*part)
         except ChangedMeanwhile as error:
-            if len(changes) > MOST_CHANGES:
+            if len(changes) > MAX_CHANGES_PER_WRITE:
                 self._write_in_batches(
                     [
                         RemoveDocument(BY_EVENT_TYPE_KIND, _event_type_index_key(each.name, subscription.id))
@@ -181,14 +181,14 @@ class Subscriptions:
         now = self._clock.now()
         return any(
             # A line of the future was written before a clock was set back, at an unknown time.
-            abs(now - datetime.fromisoformat(line.body["at"])) < CREATION_MAY_TAKE
+            abs(now - datetime.fromisoformat(line.body["at"])) < MAX_CREATION_TIME
             and self.find(line.key.rpartition("/")[2]) is None
             for line in self._registry.list(BY_EVENT_TYPE_KIND, prefix=f"{event_type}/")
         )
 
     # What is left of those that are gone
 
-    def leftovers(self) -> Sequence[str]:
+    def deleted_subscriptions(self) -> Sequence[str]:
         return [note.key for note in self._registry.list(DELETED_KIND)]
 
     def forget_deleted(self, subscription_id: str) -> None:
@@ -196,8 +196,8 @@ class Subscriptions:
         self._cache.forget(subscription_id)
 
     def _write_in_batches(self, changes: Sequence[DocumentChange]) -> None:
-        for start in range(0, len(changes), MOST_CHANGES):
-            self._registry.write(*changes[start : start + MOST_CHANGES])
+        for start in range(0, len(changes), MAX_CHANGES_PER_WRITE):
+            self._registry.write(*changes[start : start + MAX_CHANGES_PER_WRITE])
 
 
 def changes_to_remove(subscription: Subscription) -> tuple[DocumentChange, ...]:
@@ -215,9 +215,9 @@ def changes_to_remove(subscription: Subscription) -> tuple[DocumentChange, ...]:
 
 def _batches_of_changes(changes: Sequence[DocumentChange]) -> Iterator[Sequence[DocumentChange]]:
     """The changes in writes, the first ones last; three by three from the end they stay together."""
-    while len(changes) > MOST_CHANGES:
-        yield changes[-MOST_CHANGES:]
-        changes = changes[:-MOST_CHANGES]
+    while len(changes) > MAX_CHANGES_PER_WRITE:
+        yield changes[-MAX_CHANGES_PER_WRITE:]
+        changes = changes[:-MAX_CHANGES_PER_WRITE]
     yield changes
 
 
@@ -226,7 +226,7 @@ def subscription_not_found(subscription_id: str) -> NotFound:
 
 
 def _key_of_subscription(subscription: Subscription) -> str:
-    return key_of(subscription.owning_application, subscription.event_types, subscription.consumer_group)
+    return uniqueness_key(subscription.owning_application, subscription.event_types, subscription.consumer_group)
 
 
 def _event_type_index_key(event_type: str, subscription_id: str) -> str:
@@ -255,7 +255,7 @@ def subscription_body(subscription: Subscription) -> Body:
     }
 
 
-def subscription_of(document: Document) -> Subscription:
+def subscription_from_document(document: Document) -> Subscription:
     body = document.body
     authorization = body["authorization"]
     return Subscription(
@@ -265,7 +265,7 @@ def subscription_of(document: Document) -> Subscription:
         consumer_group=body["consumer_group"],
         read_from=ReadFrom(body["read_from"]),
         initial_cursors=tuple(SubscriptionCursor(*each) for each in body["initial_cursors"]),
-        authorization=None if authorization is None else authorization_of(authorization),
+        authorization=None if authorization is None else authorization_from_body(authorization),
         annotations=body["annotations"],
         labels=body["labels"],
         created_at=datetime.fromisoformat(body["created_at"]),
@@ -310,7 +310,7 @@ def _as_uuid(number: int) -> UUID:
     return UUID(int=(high << 80) | (8 << 76) | (middle << 64) | (2 << 62) | low)
 
 
-def key_of(owning_application: str, event_types: Iterable[str], consumer_group: str) -> str:
+def uniqueness_key(owning_application: str, event_types: Iterable[str], consumer_group: str) -> str:
     """The same for subscriptions that may not both exist."""
     identity = orjson.dumps([owning_application, sorted(set(event_types)), consumer_group])
     return hashlib.sha256(identity).hexdigest()

@@ -12,9 +12,9 @@ from msgspec.structs import replace
 
 from nakadi.auth import permissions
 from nakadi.auth.permissions import Features, Permissions
-from nakadi.common.work import attempted
+from nakadi.common.work import run_and_log_failure
 from nakadi.event_types import documents
-from nakadi.event_types.cursors import CursorError, end_of
+from nakadi.event_types.cursors import CursorError, closed_timeline_end
 from nakadi.event_types.documents import AUTHORIZATION_MANDATORY_MESSAGE, now_in_milliseconds
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.snapshot import Cursors
@@ -35,7 +35,7 @@ from nakadi.ports.event_log import EventLogs
 from nakadi.ports.registry import ChangedMeanwhile, DocumentChange
 from nakadi.subscriptions.api.fields import check_fields
 from nakadi.subscriptions.api.offsets import OffsetInitialisation, Resets
-from nakadi.subscriptions.api.repository import SubscriptionIds, Subscriptions, changes_to_remove, key_of
+from nakadi.subscriptions.api.repository import SubscriptionIds, Subscriptions, changes_to_remove, uniqueness_key
 
 # Creation -------------------------------------------------------------------------------------------------------------
 
@@ -43,7 +43,7 @@ from nakadi.subscriptions.api.repository import SubscriptionIds, Subscriptions, 
 CREATION_SWITCHED_OFF_MESSAGE = "Subscription creation is temporarily unavailable"
 
 # Event types change rarely; who meets this many changes in a row is better off asking again.
-ATTEMPTS = 8
+CREATION_ATTEMPTS = 8
 
 
 class SubscriptionCreation(Struct, frozen=True, kw_only=True):
@@ -63,7 +63,7 @@ class SubscriptionCreation(Struct, frozen=True, kw_only=True):
         if found is not None:
             self.permissions.require(Operation.VIEW, found.resource, subject)
             return found, False
-        for _ in range(ATTEMPTS):
+        for _ in range(CREATION_ATTEMPTS):
             try:
                 return self._create_or_find(draft, subject), True
             except ChangedMeanwhile:
@@ -83,7 +83,7 @@ class SubscriptionCreation(Struct, frozen=True, kw_only=True):
             self.permissions.require(Operation.VIEW, event_type.resource, subject)
         self._check_size(event_types)
         if draft.read_from is ReadFrom.CURSORS:
-            self._check_cursors(cursors_of_drafts(draft.initial_cursors), event_types)
+            self._check_cursors(cursors_from_drafts(draft.initial_cursors), event_types)
         documents.check_authorization(draft.authorization)
         subscription = self._subscription_of_draft(draft)
         # Before it is stored: a client that may not see it could never use it.
@@ -133,7 +133,7 @@ class SubscriptionCreation(Struct, frozen=True, kw_only=True):
             event_types=draft.event_types or (),
             consumer_group=draft.consumer_group,
             read_from=draft.read_from,
-            initial_cursors=cursors_of_drafts(draft.initial_cursors),
+            initial_cursors=cursors_from_drafts(draft.initial_cursors),
             authorization=documents.authorization_from_draft(draft.authorization),
             annotations=draft.annotations or {},
             labels=draft.labels or {},
@@ -154,12 +154,12 @@ def check_coverage(cursors: Sequence[SubscriptionCursor], event_types: Sequence[
         raise Invalid("there should be no more than 1 cursor for each partition in initial_cursors")
 
 
-def cursors_of_drafts(them: Sequence[SubscriptionCursorDraft]) -> tuple[SubscriptionCursor, ...]:
+def cursors_from_drafts(them: Sequence[SubscriptionCursorDraft]) -> tuple[SubscriptionCursor, ...]:
     return tuple(SubscriptionCursor(each.event_type or "", each.partition or "", each.offset or "") for each in them)
 
 
 def _key_of_draft(draft: SubscriptionDraft) -> str:
-    return key_of(draft.owning_application or "", draft.event_types or (), draft.consumer_group or "")
+    return uniqueness_key(draft.owning_application or "", draft.event_types or (), draft.consumer_group or "")
 
 
 def _event_types_not_found(names: Sequence[str]) -> Invalid:
@@ -184,7 +184,7 @@ class SubscriptionUpdater(Struct, frozen=True, kw_only=True):
         self.features.require_writable()
         if draft.authorization is None and self.features.is_on(Feature.FORCE_SUBSCRIPTION_AUTHZ):
             raise Invalid(AUTHORIZATION_MANDATORY_MESSAGE)
-        for _ in range(ATTEMPTS):
+        for _ in range(CREATION_ATTEMPTS):
             try:
                 return self._update(subscription_id, draft, subject)
             except ChangedMeanwhile:
@@ -214,7 +214,7 @@ def check_unchanged(old: Subscription, draft: SubscriptionDraft) -> None:
         ("subscription event types", old.event_types, draft.event_types),
         ("owning application", old.owning_application, draft.owning_application),
         ("read from", old.read_from, draft.read_from),
-        ("initial cursors", old.initial_cursors, cursors_of_drafts(draft.initial_cursors)),
+        ("initial cursors", old.initial_cursors, cursors_from_drafts(draft.initial_cursors)),
     )
     for name, before, after in fixed:
         if before != after:
@@ -228,16 +228,16 @@ class SubscriptionDeletion(Struct, frozen=True, kw_only=True):
     subscriptions: Subscriptions
     permissions: Permissions
     features: Features
-    leftovers: DeletedSubscriptions
+    deleted_subscriptions: DeletedSubscriptions
 
     def delete(self, subscription_id: str, subject: Subject) -> None:
         """Delete a subscription with its offsets. Its streams end."""
         self.features.require_writable()
         self._remove(subscription_id, subject)
-        self.leftovers.try_to_clear_all()
+        self.deleted_subscriptions.try_to_clear_all()
 
     def _remove(self, subscription_id: str, subject: Subject) -> Subscription:
-        for _ in range(ATTEMPTS):
+        for _ in range(CREATION_ATTEMPTS):
             subscription = self.subscriptions.get(subscription_id)
             self.permissions.require_each((Operation.VIEW, Operation.ADMIN), subscription.resource, subject)
             try:
@@ -258,8 +258,8 @@ class DeletedSubscriptions(Struct, frozen=True):
     coordination: Coordination
 
     def clear_all(self) -> None:
-        for subscription_id in self.subscriptions.leftovers():
-            attempted(
+        for subscription_id in self.subscriptions.deleted_subscriptions():
+            run_and_log_failure(
                 "removal of assignment and offsets",
                 f"the subscription {subscription_id}",
                 partial(self.clear, subscription_id),
@@ -292,7 +292,7 @@ class SubscribedEventTypes(Struct, frozen=True, kw_only=True):
     features: Features
     initialisation: OffsetInitialisation
     resets: Resets
-    leftovers: DeletedSubscriptions
+    deleted_subscriptions: DeletedSubscriptions
     deletable_owner: str
     deletable_group: str
     attachment: RedriveAttachment
@@ -318,18 +318,18 @@ class SubscribedEventTypes(Struct, frozen=True, kw_only=True):
 
     def clean_up(self) -> None:
         """An event type is deleted, and with it perhaps subscriptions: end what is left of them."""
-        self.leftovers.try_to_clear_all()
+        self.deleted_subscriptions.try_to_clear_all()
 
     def before_repartitioning(self, event_type: EventType) -> None:
         """Subscriptions that were never streamed get their first offsets now, while the new partitions can be
         distinguished."""
         for each in self.subscriptions.of_event_type(event_type.name):
-            self.initialisation.initialised(each)
+            self.initialisation.ensure_initialised(each)
 
     def after_repartitioning(self, event_type: EventType) -> None:
         """Have the subscriptions consume all partitions; the streams of those that got some end and come back."""
         found = self.subscriptions.of_event_type(event_type.name)
-        extended = [each.id for each in found if self.initialisation.extended(each, event_type)[1]]
+        extended = [each.id for each in found if self.initialisation.ensure_entries(each, event_type)[1]]
         self.resets.close_streams(extended)
         # An earlier request may have been answered before streams had ended.
         self.resets.wait_for_end([each.id for each in found])
@@ -379,7 +379,7 @@ class RedriveAttachment(Struct, frozen=True, kw_only=True):
             self._looked.clear()
             self._looked[event_type.id] = dict(self.cursors.beginning(event_type))
         for partition in event_type.partitions:
-            attempted(
+            run_and_log_failure(
                 "search for redriven events",
                 f"partition {partition}",
                 partial(self._attach_named_since, event_type, partition),
@@ -388,7 +388,7 @@ class RedriveAttachment(Struct, frozen=True, kw_only=True):
     def is_attached(self) -> bool:
         """Whether any subscription is attached."""
         return any(
-            entry.place.event_type == self.name
+            entry.partition.event_type == self.name
             for each in self.subscriptions.newest_first()
             for entry in self.coordination.assignment(each.id).entries
         )
@@ -410,8 +410,8 @@ class RedriveAttachment(Struct, frozen=True, kw_only=True):
         if subscription is None:
             return
         beginnings = self.cursors.beginning(event_type)
-        places = {EventTypePartition(event_type.name, name): at for name, at in beginnings.items()}
-        self.initialisation.with_places(subscription, places)
+        partitions = {EventTypePartition(event_type.name, name): at for name, at in beginnings.items()}
+        self.initialisation.ensure_partitions(subscription, partitions)
 
     def _subscriptions_named_behind(
         self, event_type: EventType, partition: str, position: Position
@@ -428,7 +428,7 @@ class RedriveAttachment(Struct, frozen=True, kw_only=True):
                 offset = found.next_offset
                 named = {each.record.directed_to for each in found.events if each.record.directed_to is not None}
                 yield named, Position(timeline.order, offset - 1)
-            end = end_of(timeline, number)
+            end = closed_timeline_end(timeline, number)
             if end is None:
                 return
             position = Position(timeline.order, end)

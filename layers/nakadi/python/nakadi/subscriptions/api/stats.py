@@ -13,7 +13,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nakadi.auth.permissions import Permissions
-from nakadi.common.work import attempted
+from nakadi.common.work import run_and_log_failure
 from nakadi.event_types import cursors
 from nakadi.event_types.cursors import CursorError
 from nakadi.event_types.repository import EventTypes
@@ -38,7 +38,7 @@ from nakadi.subscriptions.api.repository import Subscriptions
 
 log = logging.getLogger(__name__)
 
-READS_AT_ONCE = 8
+MAX_READS_AT_ONCE = 8
 AGES_SECONDS = 10.0
 """How long a listing finds out ages; each takes a read of a log, and a function has to answer within half a minute."""
 
@@ -69,9 +69,9 @@ class _AssignmentSnapshot(Struct, frozen=True):
     sessions: Mapping[str, Session]
     offsets: Mapping[EventTypePartition, CommittedOffset]
 
-    def owner(self, place: EventTypePartition) -> Session | None:
+    def owner(self, partition: EventTypePartition) -> Session | None:
         """The live session that reads a partition."""
-        entry = self.entries.get(place)
+        entry = self.entries.get(partition)
         return None if entry is None or entry.owner is None else self.sessions.get(entry.owner)
 
 
@@ -115,7 +115,7 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
             look = with_lag and self.clock.now() < ages_until
             return self._of_event_type(event_type, newest[event_type.name], shared, with_lag=look)
 
-        with ThreadPoolExecutor(READS_AT_ONCE, "nakadi-stats") as threads:
+        with ThreadPoolExecutor(MAX_READS_AT_ONCE, "nakadi-stats") as threads:
             for each, read in zip(subscriptions, threads.map(self._read_with_offsets, subscriptions), strict=True):
                 is_visible = self.permissions.allows(Operation.VIEW, each.resource, subject)
                 shared = read if is_visible else replace(read, offsets={})
@@ -143,7 +143,7 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
         if not shared.sessions:
             return False
         shared = replace(shared, offsets=self.coordination.offsets(subscription.id))
-        suspects = {place.event_type for place in shared.offsets if self._is_commit_overdue(place, shared)}
+        suspects = {partition.event_type for partition in shared.offsets if self._is_commit_overdue(partition, shared)}
         found = [self.event_types.find(name) for name in subscription.event_types if name in suspects]
         stats = [
             self._of_event_type(each, self.cursors.newest(each), shared, with_lag=False)
@@ -152,9 +152,9 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
         ]
         return any(partition.stalled for each in stats for partition in each)
 
-    def _is_commit_overdue(self, place: EventTypePartition, shared: _AssignmentSnapshot) -> bool:
-        owner = shared.owner(place)
-        return owner is not None and is_overdue(owner, shared.offsets[place].since, self.clock.now())
+    def _is_commit_overdue(self, partition: EventTypePartition, shared: _AssignmentSnapshot) -> bool:
+        owner = shared.owner(partition)
+        return owner is not None and is_overdue(owner, shared.offsets[partition].since, self.clock.now())
 
     def _read_with_offsets(self, subscription: Subscription) -> _AssignmentSnapshot:
         shared = self._read_assignment(self.coordination.assignment(subscription.id))
@@ -162,9 +162,9 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
 
     def _read_assignment(self, assignment: Assignment) -> _AssignmentSnapshot:
         """Without the offsets, which are a read of their own."""
-        living = self.leases.living() if assignment.sessions else ()
+        living = self.leases.live_holders() if assignment.sessions else ()
         return _AssignmentSnapshot(
-            entries={each.place: each for each in assignment.entries},
+            entries={each.partition: each for each in assignment.entries},
             sessions={each.id: each for each in assignment.sessions if each.holder in living},
             offsets={},
         )
@@ -178,18 +178,18 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
         ]
 
     def _of_partition(
-        self, event_type: EventType, partition: str, newest: Position, shared: _AssignmentSnapshot, with_lag: bool
+        self, event_type: EventType, name: str, newest: Position, shared: _AssignmentSnapshot, with_lag: bool
     ) -> PartitionStats:
-        place = EventTypePartition(event_type.name, partition)
-        found, offset = stats_of_reader(place, shared), shared.offsets.get(place)
+        partition = EventTypePartition(event_type.name, name)
+        found, offset = stats_of_reader(partition, shared), shared.offsets.get(partition)
         if offset is None:
             return found
-        unconsumed = self._count_unconsumed(event_type, partition, offset.position, newest)
+        unconsumed = self._count_unconsumed(event_type, name, offset.position, newest)
         # The offset was last written by a commit, or when its owner changed.
-        owner, now = shared.owner(place), self.clock.now()
+        owner, now = shared.owner(partition), self.clock.now()
         suspicious = unconsumed > 0 and owner is not None and is_overdue(owner, offset.since, now)
         look = suspicious or (with_lag and unconsumed > 0)
-        since = self._waiting_since(event_type, partition, offset.position) if look else None
+        since = self._waiting_since(event_type, name, offset.position) if look else None
         return replace(
             found,
             unconsumed=unconsumed,
@@ -220,20 +220,20 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
             event_log = self.logs.for_storage(timeline.storage_id)
             oldest = event_log.bounds(timeline.topic, [number])[number].oldest
             found = event_log.read(timeline.topic, number, max(offset, oldest), limit=1, max_bytes=1)
-            end = cursors.end_of(timeline, number)
+            end = cursors.closed_timeline_end(timeline, number)
             if found.events or end is None:
                 return found.events[0].stored_at if found.events else None
             # What was left of this timeline is gone.
             position = Position(timeline.order, end)
 
 
-def stats_of_reader(place: EventTypePartition, shared: _AssignmentSnapshot) -> PartitionStats:
+def stats_of_reader(partition: EventTypePartition, shared: _AssignmentSnapshot) -> PartitionStats:
     """Who reads a partition; only who lives counts."""
-    owner, entry = shared.owner(place), shared.entries.get(place)
+    owner, entry = shared.owner(partition), shared.entries.get(partition)
     if owner is None or entry is None:
-        return PartitionStats(partition=place.partition)
+        return PartitionStats(partition=partition.partition)
     return PartitionStats(
-        partition=place.partition,
+        partition=partition.partition,
         state=entry.state,
         stream_id=owner.id,
         assignment_type="direct" if owner.requested else "auto",
@@ -275,7 +275,7 @@ class StalledSubscriptions(Struct, frozen=True, kw_only=True):
         """Costs one read for a subscription without streams, and little more for one whose streams commit."""
         found: list[Subscription] = []
         for each in self.subscriptions.newest_first():
-            attempted(
+            run_and_log_failure(
                 "search for stalled streams",
                 f"the subscription {each.id}",
                 partial(self._check_subscription, each, found),

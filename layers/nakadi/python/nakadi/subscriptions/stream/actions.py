@@ -17,7 +17,7 @@ from nakadi.subscriptions.stream.partition_progress import IsDeliverable, Measur
 class SendBatch(Struct, frozen=True):
     """Send events of a partition; `position` is that of the last one."""
 
-    place: EventTypePartition
+    partition: EventTypePartition
     position: Position
     runs: tuple[EventRun, ...]
     info: str = ""
@@ -26,7 +26,7 @@ class SendBatch(Struct, frozen=True):
 class SendKeepAlive(Struct, frozen=True):
     """Send the position of a partition without events, and perhaps debug information."""
 
-    place: EventTypePartition
+    partition: EventTypePartition
     position: Position
     info: str = ""
 
@@ -37,7 +37,7 @@ class OpenPartition(Struct, frozen=True):
     With a `replay` parked events come first.
     """
 
-    place: EventTypePartition
+    partition: EventTypePartition
     position: Position
     number: int = 0
     replay: Replay | None = None
@@ -46,7 +46,7 @@ class OpenPartition(Struct, frozen=True):
 class ClosePartition(Struct, frozen=True):
     """Read no more of a partition."""
 
-    place: EventTypePartition
+    partition: EventTypePartition
 
 
 class AutoCommit(Struct, frozen=True):
@@ -58,14 +58,14 @@ class AutoCommit(Struct, frozen=True):
 class HandOverPartitions(Struct, frozen=True):
     """Hand over partitions that other sessions wait for, after committing the events that were skipped."""
 
-    places: frozenset[EventTypePartition]
+    partitions: frozenset[EventTypePartition]
     positions: Mapping[EventTypePartition, Position] = field(default_factory=dict)
 
 
 class RecordFailures(Struct, frozen=True):
     """Write down in a partition's entry how often it failed, and how far the search for the event behind that goes."""
 
-    place: EventTypePartition
+    partition: EventTypePartition
     fails: int
     search_end: Position | None
 
@@ -73,7 +73,7 @@ class RecordFailures(Struct, frozen=True):
 class GiveUpOnEvent(Struct, frozen=True):
     """Deal with an event that consumers failed at so often, as the policy says; then it counts as consumed."""
 
-    place: EventTypePartition
+    partition: EventTypePartition
     event: EventRun
     fails: int
     replay: str | None = None
@@ -85,7 +85,7 @@ class ParkEvents(Struct, frozen=True, kw_only=True):
     `number` is that of the opening since when they were read.
     """
 
-    place: EventTypePartition
+    partition: EventTypePartition
     events: tuple[EventRun, ...]
     upto: Position | None
     replay: str | None
@@ -95,7 +95,7 @@ class ParkEvents(Struct, frozen=True, kw_only=True):
 class ReloadParkedKeys(Struct, frozen=True):
     """Find out which keys are parked by now, and say `learned`."""
 
-    place: EventTypePartition
+    partition: EventTypePartition
     replay: Replay | None
     number: int
 
@@ -103,7 +103,7 @@ class ReloadParkedKeys(Struct, frozen=True):
 class EndReplay(Struct, frozen=True):
     """All events of a replay are consumed, or parked again: remove the consumed ones."""
 
-    place: EventTypePartition
+    partition: EventTypePartition
     replay: Replay
 
 

@@ -76,7 +76,7 @@ class StreamAdmission(Struct, frozen=True, kw_only=True):
 
     def _initialise(self, subscription: Subscription) -> None:
         try:
-            self.initialisation.initialised(subscription)
+            self.initialisation.ensure_initialised(subscription)
         except NotFound as error:
             raise TryLater(CANNOT_CONTINUE) from error
 
@@ -99,26 +99,26 @@ def delivery_filter(access: ReadAccess, subscription_id: str, subject: Subject, 
     """The events of a subscription that a subject may see; of an event type that is `attached` to it, only those that
     are tagged for it."""
 
-    def is_deliverable(place: EventTypePartition, record: Record) -> bool:
+    def is_deliverable(partition: EventTypePartition, record: Record) -> bool:
         if record.directed_to is not None:
             if record.directed_to != subscription_id:
                 return False
             record = record._replace(directed_to=None)
-        elif place.event_type == attached:
+        elif partition.event_type == attached:
             return False
         return access.may_read(record, subject) and not (
-            access.skips_misplaced_events and names_other_event_type(place, record)
+            access.skips_misplaced_events and names_other_event_type(partition, record)
         )
 
     return is_deliverable
 
 
-def names_other_event_type(place: EventTypePartition, record: Record) -> bool:
+def names_other_event_type(partition: EventTypePartition, record: Record) -> bool:
     """Whether the metadata of an event names another event type than the one it was published to."""
     event: Any = orjson.loads(record.value or b"{}")
     metadata = event.get("metadata") if isinstance(event, dict) else None
     named = metadata.get("event_type") if isinstance(metadata, dict) else None
-    return named is not None and named != place.event_type
+    return named is not None and named != partition.event_type
 
 
 # Where reading begins -------------------------------------------------------------------------------------------------
@@ -163,12 +163,12 @@ class KnownEventTypes(dict[str, EventType]):
         super().__init__({each.name: each for each in event_types})
         self.look_again = look_again
 
-    def distance(self, place: EventTypePartition, first: Position, last: Position) -> int:
+    def distance(self, partition: EventTypePartition, first: Position, last: Position) -> int:
         """How many events lie behind the first position, up to and including the second; across timelines, too."""
         # Asked for with every batch, and almost always within one timeline.
         if first.timeline == last.timeline:
             return last.offset - first.offset
-        return distance(self.get(place.event_type), place, first, last)
+        return distance(self.get(partition.event_type), partition, first, last)
 
     def newest(self, seen: EventType) -> EventType:
         """The newest revision seen, this one included. To be called on the event loop only."""
@@ -189,20 +189,22 @@ class PartitionStarts:
         # caller that knows of a change must not get what was read before.
         self._views: Cache[tuple[str, int], tuple[EventType, PartitionSnapshot]] = Cache(clock, SNAPSHOT_KEPT_SECONDS)
 
-    def find(self, place: EventTypePartition, stored: Position, known: EventType | None = None) -> PartitionStart:
+    def find(self, partition: EventTypePartition, stored: Position, known: EventType | None = None) -> PartitionStart:
         """Where reading begins behind what is committed. Raises `UnusableCursor` if there is no such position.
 
         `known` is the event type as the caller knows it; without it, it is looked up.
         """
-        event_type = known or self._event_types.get(place.event_type)
+        event_type = known or self._event_types.get(partition.event_type)
         key = (event_type.id, event_type.revision)
         try:
             return self._start_in_snapshot(
-                *self._views.get(key, lambda _: self._read_snapshot(event_type)), place, stored
+                *self._views.get(key, lambda _: self._read_snapshot(event_type)), partition, stored
             )
         except UnusableCursor:
             self._views.forget(key)  # events may have come since
-        return self._start_in_snapshot(*self._views.get(key, lambda _: self._read_snapshot(event_type)), place, stored)
+        return self._start_in_snapshot(
+            *self._views.get(key, lambda _: self._read_snapshot(event_type)), partition, stored
+        )
 
     def _read_snapshot(self, known: EventType) -> tuple[EventType, PartitionSnapshot]:
         current = self._event_types.get(known.name)
@@ -212,24 +214,24 @@ class PartitionStarts:
 
     @staticmethod
     def _start_in_snapshot(
-        event_type: EventType, view: PartitionSnapshot, place: EventTypePartition, stored: Position
+        event_type: EventType, view: PartitionSnapshot, partition: EventTypePartition, stored: Position
     ) -> PartitionStart:
-        oldest = view.beginning().get(place.partition, stored)
+        oldest = view.beginning().get(partition.partition, stored)
         start = max(stored, oldest)
         try:
-            view.check_readable(place.partition, start)
+            view.check_readable(partition.partition, start)
         except CursorError as error:
             raise UnusableCursor(str(error)) from error
-        return PartitionStart(event_type, start, distance(event_type, place, stored, start))
+        return PartitionStart(event_type, start, distance(event_type, partition, stored, start))
 
 
-def distance(event_type: EventType | None, place: EventTypePartition, first: Position, last: Position) -> int:
+def distance(event_type: EventType | None, partition: EventTypePartition, first: Position, last: Position) -> int:
     """How many events lie behind the first position, up to and including the second; across timelines, too."""
     if first.timeline == last.timeline:
         return last.offset - first.offset
     try:
         if event_type is not None:
-            return cursors.events_between(event_type, place.partition, first, last)
+            return cursors.events_between(event_type, partition.partition, first, last)
     except Invalid:
         pass
     return 1  # the number is not known, or not any more; but there were some

@@ -161,17 +161,17 @@ class Outbox:
             # One batch, drop or keep-alive after the other; each may make the next one due, or the partition wait.
             flush = now >= partition.flushed_at + self._limits.flush_seconds
             count = self._events_due(partition, flush=flush) if partition.count else 0
-            if count and self._policy and partition.searching and partition.fails >= self._policy.most_fails:
+            if count and self._policy and partition.searching and partition.fails >= self._policy.max_failed_streams:
                 event = partition.first()
                 partition.dropping = event.end
                 replay = None if partition.replay is None else partition.replay.id
-                actions.append(GiveUpOnEvent(partition.place, event, partition.fails, replay))
+                actions.append(GiveUpOnEvent(partition.partition, event, partition.fails, replay))
             elif count:
                 actions.append(self._batch(partition, count, now))
             elif flush:
                 self._last_line_at = partition.flushed_at = now
                 partition.keep_alives += 1
-                actions.append(SendKeepAlive(partition.place, partition.sent, self._line_info(partition)))
+                actions.append(SendKeepAlive(partition.partition, partition.sent, self._line_info(partition)))
             else:
                 break
         return actions
@@ -198,7 +198,7 @@ class Outbox:
         some = next((each for each in self._partitions.values() if each.sendable), None)
         if some is not None:
             self._last_line_at = now
-            yield SendKeepAlive(some.place, some.sent, self._line_info(some))
+            yield SendKeepAlive(some.partition, some.sent, self._line_info(some))
 
     def info(self, text: str = "") -> str:
         """Debug information for a line: this, and what was waiting to be sent."""
@@ -224,7 +224,7 @@ class Outbox:
         runs = partition.take(count, self._measure)
         self._sent_events += count
         self._last_line_at = partition.flushed_at = now
-        return SendBatch(partition.place, partition.sent, runs, self._line_info(partition, info))
+        return SendBatch(partition.partition, partition.sent, runs, self._line_info(partition, info))
 
     def _line_info(self, partition: PartitionProgress, text: str = "") -> str:
         if self._started:

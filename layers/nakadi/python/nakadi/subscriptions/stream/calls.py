@@ -23,7 +23,7 @@ from nakadi.ports.clock import Clock
 from nakadi.publishing import outcome as publishing_outcome
 from nakadi.publishing.publisher import Publisher
 from nakadi.publishing.system_events import BROKER_SUBJECT
-from nakadi.subscriptions.api.fields import UnprocessablePolicy, policy_of
+from nakadi.subscriptions.api.fields import UnprocessablePolicy, retry_policy_from_annotations
 from nakadi.subscriptions.stream.actions import (
     AutoCommit,
     EndReplay,
@@ -78,16 +78,16 @@ class SessionCallExecutor:
     def open(self, opening: OpenPartition) -> PartitionStart:
         """Find where reading begins. Raises `Unavailable`, and `Unusable` if there is no such position."""
         if self._parking is None:
-            return self._find_start(opening.place, opening.position)
-        parked = self._parking.keys(opening.place, opening.replay)
+            return self._find_start(opening.partition, opening.position)
+        parked = self._parking.keys(opening.partition, opening.replay)
         return replace(self._start_or_replay(opening, self._parking), parked=parked)
 
     def _start_or_replay(self, opening: OpenPartition, parking: ParkingService) -> PartitionStart:
-        place, replay = opening.place, opening.replay
+        partition, replay = opening.partition, opening.replay
         if replay is None:
-            return self._find_start(place, opening.position)
-        onward = self._find_start(place, max(opening.position, replay.until))
-        again = PlannedReplay(parking.again(place, replay, opening.position), replay.until, onward.start)
+            return self._find_start(partition, opening.position)
+        onward = self._find_start(partition, max(opening.position, replay.until))
+        again = PlannedReplay(parking.again(partition, replay, opening.position), replay.until, onward.start)
         return replace(onward, start=opening.position, again=again)
 
     def perform(
@@ -103,13 +103,13 @@ class SessionCallExecutor:
         """Carry a call out, and return its outcome as a fact for the session. Raises `Unavailable`."""
         session = self._session
         match call:
-            case HandOverPartitions(places, positions):
+            case HandOverPartitions(partitions, positions):
                 # In this order: a commit is refused as soon as the partition is another session's. If the second step
                 # fails, both are repeated, and what is committed already stays as it is.
                 self._members.commit(session.id, positions)
-                revision = self._members.hand_over(session.id, places).revision
-                self._metrics.partitions_handed_over.add(len(places))
-                return lambda now: session.handed_over(places, revision, now)
+                revision = self._members.hand_over(session.id, partitions).revision
+                self._metrics.partitions_handed_over.add(len(partitions))
+                return lambda now: session.handed_over(partitions, revision, now)
             case RecordFailures():
                 self._members.record_failures(session.id, call)
             case GiveUpOnEvent():
@@ -117,11 +117,11 @@ class SessionCallExecutor:
             case ParkEvents():
                 if self._park_events(call):
                     return lambda now: session.parking_finished(call, now)
-            case ReloadParkedKeys(place, replay):
-                keys = self._parking.keys(place, replay) if self._parking else frozenset()
+            case ReloadParkedKeys(partition, replay):
+                keys = self._parking.keys(partition, replay) if self._parking else frozenset()
                 return lambda _: session.parked_keys_read(call, keys)
-            case EndReplay(place, replay):
-                self._end_replay(place, replay)
+            case EndReplay(partition, replay):
+                self._end_replay(partition, replay)
             case AutoCommit(positions):
                 self._members.commit(session.id, positions)
             case _:
@@ -136,7 +136,7 @@ class SessionCallExecutor:
         # Published and then committed: a process that dies in between leaves an event that is published twice, and none
         # that is lost. Parking above does both in one write.
         self._unprocessable(call)
-        self._members.commit(self._session.id, {call.place: call.event.end})
+        self._members.commit(self._session.id, {call.partition: call.event.end})
 
     def _park_events(self, call: ParkEvents) -> bool:
         """Park events; whether the partition was still the session's."""
@@ -146,11 +146,11 @@ class SessionCallExecutor:
             self._metrics.events_parked.add(len(call.events), "followed")
         return parked
 
-    def _end_replay(self, place: EventTypePartition, replay: Replay) -> None:
+    def _end_replay(self, partition: EventTypePartition, replay: Replay) -> None:
         """First the events are removed: if this is interrupted in between, the call is repeated and finds none."""
         if self._parking is not None:
-            self._parking.store.remove_replayed(place, replay)
-        self._members.end_replay(self._session.id, place, replay)
+            self._parking.store.remove_replayed(partition, replay)
+        self._members.end_replay(self._session.id, partition, replay)
 
 
 # Dead letters ---------------------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ class DeadLetterPublisher(Struct, frozen=True, kw_only=True):
 
     def handle(self, subscription: Subscription, drop: GiveUpOnEvent) -> None:
         """Drop an unprocessable event as its subscription's policy says: into the queue, or for good."""
-        policy = policy_of(subscription.annotations)
+        policy = retry_policy_from_annotations(subscription.annotations)
         if policy is not None and policy.kind is UnprocessablePolicy.DEAD_LETTER_QUEUE:
             self.publish(subscription.id, drop)
         else:
@@ -199,8 +199,8 @@ def dead_letter_event(subscription_id: str, drop: GiveUpOnEvent) -> Mapping[str,
     """The dead letter of a dropped event, without metadata of its own."""
     return {
         "subscription_id": subscription_id,
-        "event_type": drop.place.event_type,
-        "partition": drop.place.partition,
+        "event_type": drop.partition.event_type,
+        "partition": drop.partition.partition,
         "offset": str(drop.event.end),
         "error": {"message": f"Nakadi Auto DLQ: skipped due to failed commits count: {drop.fails}"},
         "event": _with_metadata(drop),
@@ -212,7 +212,7 @@ def _with_metadata(drop: GiveUpOnEvent) -> Mapping[str, Any]:
     event: dict[str, Any] = orjson.loads(drop.event.values[0])
     known = event.get("metadata")
     made_up = {
-        "event_type": drop.place.event_type,
+        "event_type": drop.partition.event_type,
         "eid": str(uuid4()),
         "occurred_at": drop.event.stored_at(0).isoformat(),
     }

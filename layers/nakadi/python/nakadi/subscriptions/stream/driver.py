@@ -65,11 +65,11 @@ class JsonSubscriptionFormat:
 
     def line(self, line: SessionLine) -> bytes:
         info = b',"info":%s' % orjson.dumps({"debug": line.info}) if line.info else b""
-        place = line.place
+        partition = line.partition
         # Names of event types have letters, digits, dots, dashes and underscores: nothing here needs escaping.
         cursor = (
-            f'{{"cursor":{{"partition":"{place.partition}","offset":"{line.position}",'
-            f'"event_type":"{place.event_type}","cursor_token":"{self._new_token()}"}}'
+            f'{{"cursor":{{"partition":"{partition.partition}","offset":"{line.position}",'
+            f'"event_type":"{partition.event_type}","cursor_token":"{self._new_token()}"}}'
         ).encode()
         if isinstance(line, SendBatch):
             return joined_json(cursor + b',"events":[', line.runs, b"]%b}\n" % info)
@@ -238,11 +238,11 @@ class SubscriptionDriver(StreamDriver):
             match action:
                 case SendBatch() | SendKeepAlive():
                     self._buffer.put(self._lines.line(action))
-                case ClosePartition(place):
-                    self._close_partition(place)
+                case ClosePartition(partition):
+                    self._close_partition(partition)
                 case _:
                     if isinstance(action, OpenPartition):
-                        self._close_partition(action.place)
+                        self._close_partition(action.partition)
                     self._calls.append(action)
                     if self._calling is None:
                         self._calling = asyncio.create_task(self._perform_calls())
@@ -250,9 +250,9 @@ class SubscriptionDriver(StreamDriver):
     async def _carry_out_and_flush(self, actions: Sequence[SessionAction]) -> None:
         self._carry_out_actions(actions)
 
-    def _close_partition(self, place: EventTypePartition) -> None:
-        if place in self._open:
-            self._open.pop(place).leave()
+    def _close_partition(self, partition: EventTypePartition) -> None:
+        if partition in self._open:
+            self._open.pop(partition).leave()
 
     def _sources(self) -> Iterable[EventSource]:
         return self._open.values()
@@ -300,7 +300,7 @@ class SubscriptionDriver(StreamDriver):
             return []
         # The event type may have changed since the start was found: no source was open that could have been updated.
         newest = self._known.newest(start.event_type)
-        self._open[opening.place] = self._open_source(opening.place, replace(start, event_type=newest))
+        self._open[opening.partition] = self._open_source(opening.partition, replace(start, event_type=newest))
         return self._session.opened(opening, start.start, start.lost, now, start.parked)
 
     # Writing

@@ -9,7 +9,7 @@ from functools import cache, partial
 from uuid import uuid4
 
 from nakadi.common.metrics import Metrics
-from nakadi.common.work import attempted
+from nakadi.common.work import run_and_log_failure
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import Assignment
 from nakadi.ports.clock import Clock
@@ -71,7 +71,7 @@ class LeaseKeeper:
         """Remove the sessions whose process has no lease. The assignments must have been read before: leases are read
         once, and only if other processes have sessions there.
         """
-        living = cache(self._leases.living)
+        living = cache(self._leases.live_holders)
         for members, assignment in subscriptions:
             # Another thread may renew meanwhile, perhaps under a new name: that is in the store before it is here, so
             # its sessions are found alive; those under the name of before stay until the next round.
@@ -81,7 +81,7 @@ class LeaseKeeper:
                 log.info(
                     "Removing sessions of %s whose lease has expired: %s", members.subscription, ", ".join(sorted(dead))
                 )
-                attempted(
+                run_and_log_failure(
                     "removal of expired sessions", members.subscription, partial(self._remove_dead, members, dead)
                 )
 
@@ -102,7 +102,7 @@ class LeaseKeeper:
         """Try again to remove the sessions that are over."""
         # A copy: streams that end in other threads add to it.
         for subscription, session in tuple(self._unremoved):
-            if attempted(
+            if run_and_log_failure(
                 "removal of an ended session", subscription, partial(members_of(subscription).remove, {session})
             ):
                 self._unremoved.discard((subscription, session))

@@ -27,7 +27,7 @@ from math import inf
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nakadi.common.work import attempted
+from nakadi.common.work import run_and_log_failure
 from nakadi.model.event_type import Position
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import (
@@ -121,24 +121,24 @@ class SubscriptionSessions(Struct, frozen=True):
                 replace(entry, fails=entry.fails + 1)
                 for entry in assignment.entries
                 # A partition that was taken from the session meanwhile has failed at nothing.
-                if entry.place in result.failed and entry.owner == session
+                if entry.partition in result.failed and entry.owner == session
             ]
             return assignments.without_sessions(assignments.with_entries(assignment, failed), {session})
 
         self._write_until_unchanged(without)
         self._execute_reset(self.rebalance())
 
-    def hand_over(self, session: str, places: Collection[EventTypePartition]) -> Assignment:
+    def hand_over(self, session: str, partitions: Collection[EventTypePartition]) -> Assignment:
         """Hand over those partitions that other sessions wait for."""
         return self._write_until_unchanged(
-            lambda assignment: assignments.with_partitions_handed_over(assignment, session, places)
+            lambda assignment: assignments.with_partitions_handed_over(assignment, session, partitions)
         )
 
     def record_failures(self, session: str, call: RecordFailures) -> None:
         """Record the failures of a partition, if it is still the session's."""
 
         def recorded(assignment: Assignment) -> Assignment:
-            entry = assignment.entry(call.place)
+            entry = assignment.entry(call.partition)
             if entry is None or entry.owner != session:
                 return assignment
             changed = replace(entry, fails=call.fails, search_end=call.search_end)
@@ -146,11 +146,11 @@ class SubscriptionSessions(Struct, frozen=True):
 
         self._write_until_unchanged(recorded)
 
-    def end_replay(self, session: str, place: EventTypePartition, replay: Replay) -> None:
+    def end_replay(self, session: str, partition: EventTypePartition, replay: Replay) -> None:
         """Record that a replay is over, if the partition is still the session's."""
 
         def ended(assignment: Assignment) -> Assignment:
-            entry = assignment.entry(place)
+            entry = assignment.entry(partition)
             if entry is None or entry.owner != session or entry.replay != replay:
                 return assignment
             return assignments.with_entries(assignment, [replace(entry, replay=None)])
@@ -162,13 +162,13 @@ class SubscriptionSessions(Struct, frozen=True):
         if not positions:
             return ()
         verdicts = self.coordination.commit(self.subscription, session, positions, self.clock.now())
-        return [place for place, verdict in verdicts.items() if verdict is CommitResult.NOT_OWNED]
+        return [partition for partition, verdict in verdicts.items() if verdict is CommitResult.NOT_OWNED]
 
     def _execute_reset(self, assignment: Assignment) -> None:
         """A failure does no harm: the session has left, or may join; the reset is tried again by the next session, or
         given up when its time is over."""
         if assignment.reset is not None and not assignment.sessions:
-            attempted("reset", self.subscription, partial(self.execute_reset, self.subscription))
+            run_and_log_failure("reset", self.subscription, partial(self.execute_reset, self.subscription))
 
     def _write_until_unchanged(self, decide: ChangeAssignment) -> Assignment:
         for attempt in range(ATTEMPTS):
@@ -360,10 +360,10 @@ class SharedStateReader:
         for change in changes:
             if not isinstance(change, OffsetsCommitted):
                 return False
-            for place, position in change.positions:
-                known = offsets.get(place)
+            for partition, position in change.positions:
+                known = offsets.get(partition)
                 if known is not None and known.owner == change.session and known.position < position:
-                    offsets[place] = replace(known, position=position)
+                    offsets[partition] = replace(known, position=position)
         resetting = assignments.is_being_reset(self.shared.assignment, self._members.clock.now())
         # A new state in one step, for the thread that keeps the lease reads the last one without a lock.
         self.shared = SharedState(self.shared.assignment, offsets, resetting)

@@ -39,7 +39,7 @@ def parking_calls(reading: PartitionProgress, following: Iterable[EventRun]) -> 
         end = events[-1].end
         reading.begin_parking(events)
         yield ParkEvents(
-            place=reading.place,
+            partition=reading.partition,
             events=tuple(events),
             upto=end if reading.reached() >= end else None,
             replay=None if reading.replay is None else reading.replay.id,
@@ -55,30 +55,30 @@ class ParkingService(Struct, frozen=True):
     clock: Clock
     follows: bool
 
-    def keys(self, place: EventTypePartition, replay: Replay | None) -> frozenset[str]:
+    def keys(self, partition: EventTypePartition, replay: Replay | None) -> frozenset[str]:
         """The keys of parked events, without those that are sent again."""
         if not self.follows:
             return frozenset()
-        return frozenset(each.key for each in self.store.events(place) if replay is None or not replay.has(each))
+        return frozenset(each.key for each in self.store.events(partition) if replay is None or not replay.has(each))
 
-    def again(self, place: EventTypePartition, replay: Replay, behind: Position) -> tuple[ParkedEventInfo, ...]:
+    def again(self, partition: EventTypePartition, replay: Replay, behind: Position) -> tuple[ParkedEventInfo, ...]:
         """The events of a replay that were not consumed yet."""
-        return tuple(each for each in self.store.events(place, after=(place, behind)) if replay.has(each))
+        return tuple(each for each in self.store.events(partition, after=(partition, behind)) if replay.has(each))
 
     def value(self, parked: ParkedEventInfo) -> bytes | None:
-        return self.store.coordination.parked_value(self.store.subscription, parked.place, parked.position)
+        return self.store.coordination.parked_value(self.store.subscription, parked.partition, parked.position)
 
     def park(self, session: str, call: ParkEvents) -> CommitResult:
-        return self._park(session, call.place, call.events, 0, call.upto, call.replay)
+        return self._park(session, call.partition, call.events, 0, call.upto, call.replay)
 
     def park_failed(self, session: str, drop: GiveUpOnEvent) -> CommitResult:
         """Park an event that consumers failed at, and move the cursor behind it, in one step."""
-        return self._park(session, drop.place, [drop.event], drop.fails, drop.event.end, drop.replay)
+        return self._park(session, drop.partition, [drop.event], drop.fails, drop.event.end, drop.replay)
 
     def _park(
         self,
         session: str,
-        place: EventTypePartition,
+        partition: EventTypePartition,
         events: Sequence[EventRun],
         fails: int,
         upto: Position | None,
@@ -88,7 +88,7 @@ class ParkingService(Struct, frozen=True):
         parked = [
             ParkedEvent(
                 ParkedEventInfo(
-                    place=place,
+                    partition=partition,
                     position=each.end,
                     key=parking_key(each.chunk.records[each.first].key, each.end),
                     fails=fails,

@@ -79,7 +79,7 @@ class PartitionProgress:
         "opening",
         "outstanding",
         "parked",
-        "place",
+        "partition",
         "release_by",
         "released",
         "replay",
@@ -104,7 +104,7 @@ class PartitionProgress:
         totals: SessionTotals | None = None,
     ) -> None:
         self.totals = totals or SessionTotals()
-        self.place = entry.place
+        self.partition = entry.partition
         self.stored = self.committed = self.sent = self.taken = stored
         self.fails = entry.fails if counts else 0
         self.search_end = entry.search_end if counts else None
@@ -286,7 +286,7 @@ class PartitionProgress:
         if self.dropping is not None and self.dropping <= self.committed:
             self.dropping = None
         self._count_outstanding(measure)
-        return measure(self.place, before, self.committed)
+        return measure(self.partition, before, self.committed)
 
     def committable(self) -> Position | None:
         """How far everything is committed, skipped or parked, if that is further than what is committed."""
@@ -307,7 +307,7 @@ class PartitionProgress:
     # Inside
 
     def _disposition(self, deliverable: IsDeliverable, record: Record) -> Disposition:
-        if not deliverable(self.place, record):
+        if not deliverable(self.partition, record):
             return Disposition.SKIP
         return Disposition.PARK if record.key in self.parked else Disposition.SEND
 
@@ -330,7 +330,7 @@ class PartitionProgress:
     def _count_outstanding(self, measure: MeasureDistance) -> None:
         while self._unsure and self._unsure[0][0] <= self.committed:
             self._unsure.popleft()
-        outstanding = measure(self.place, self.committed, self.sent)
+        outstanding = measure(self.partition, self.committed, self.sent)
         self.totals.outstanding += outstanding - self.outstanding
         self.outstanding = outstanding
 

@@ -87,10 +87,12 @@ class SubscriptionSession:
         if shared.assignment.revision < self._revision:
             return []
         self._seen = shared.assignment.revision
-        mine = {entry.place: entry for entry in shared.assignment.entries if entry.owner == self.id}
-        actions: list[SessionAction] = [self._close_partition(place) for place in self._partitions.keys() - mine.keys()]
+        mine = {entry.partition: entry for entry in shared.assignment.entries if entry.owner == self.id}
+        actions: list[SessionAction] = [
+            self._close_partition(partition) for partition in self._partitions.keys() - mine.keys()
+        ]
         for entry in mine.values():
-            offset = shared.offsets.get(entry.place)
+            offset = shared.offsets.get(entry.partition)
             # An offset of another session is newer than the assignment: the next read has both.
             if offset is not None and offset.owner == self.id:
                 actions += self._update_partition(entry, offset.position, now)
@@ -109,45 +111,45 @@ class SubscriptionSession:
         with `parked` keys have to be parked, too."""
         if self._is_over(now) or not self.expects(opening):
             return []
-        partition = self._partitions[opening.place]
+        partition = self._partitions[opening.partition]
         partition.set_parked_keys(parked)
         partition.opened(start, lost, self._context.measure)
         return self._next_actions(now)
 
     def parking_finished(self, call: ParkEvents, now: float) -> list[SessionAction]:
         """Events were parked: those behind them may be sent."""
-        partition = self._partitions.get(call.place)
+        partition = self._partitions.get(call.partition)
         if partition is not None and partition.opening == call.number:
             partition.end_parking()
         return [] if self._is_over(now) else self._next_actions(now)
 
     def parked_keys_read(self, call: ReloadParkedKeys, keys: frozenset[str]) -> list[SessionAction]:
         """These keys are parked, and those of the events that were parked since they were asked for."""
-        partition = self._partitions.get(call.place)
+        partition = self._partitions.get(call.partition)
         if partition is not None and partition.opening == call.number:
             partition.set_parked_keys(keys)
         return []
 
-    def handed_over(self, places: Iterable[EventTypePartition], revision: int, now: float) -> list[SessionAction]:
+    def handed_over(self, partitions: Iterable[EventTypePartition], revision: int, now: float) -> list[SessionAction]:
         """Partitions were handed over, or no session waited for them any more. `revision` is that of the assignment
         since then."""
         self._revision = max(self._revision, revision)
-        for place in places:
-            if place in self._partitions:
-                self._partitions[place].handing_over = False
+        for partition in partitions:
+            if partition in self._partitions:
+                self._partitions[partition].handing_over = False
                 # An assignment read since then and showing the partition as ours means that it was not handed over.
-                self._partitions[place].released = self._seen < revision
+                self._partitions[partition].released = self._seen < revision
         return [] if self._is_over(now) else self._next_actions(now)
 
-    def arrived(self, place: EventTypePartition, run: EventRun, now: float) -> list[SessionAction]:
+    def arrived(self, partition: EventTypePartition, run: EventRun, now: float) -> list[SessionAction]:
         """Events of a partition were read, in order, none left out."""
-        partition = self._partitions.get(place)
-        if self._is_over(now) or self.closing or partition is None or not partition.open:
+        progress = self._partitions.get(partition)
+        if self._is_over(now) or self.closing or progress is None or not progress.open:
             return []
         context = self._context
-        to_be_parked = partition.take_in(run, context.deliverable, closely=context.closely())
-        actions: list[SessionAction] = list(parking_calls(partition, to_be_parked)) if to_be_parked else []
-        return [*actions, *self._outbox.due(partition, now), *self._outbox.batches_to_free_memory(now)]
+        to_be_parked = progress.take_in(run, context.deliverable, closely=context.closely())
+        actions: list[SessionAction] = list(parking_calls(progress, to_be_parked)) if to_be_parked else []
+        return [*actions, *self._outbox.due(progress, now), *self._outbox.batches_to_free_memory(now)]
 
     def tick(self, now: float) -> list[SessionAction]:
         """Time has passed."""
@@ -178,13 +180,13 @@ class SubscriptionSession:
 
     def expects(self, opening: OpenPartition) -> bool:
         """Whether this is the latest opening of the partition, and its outcome is awaited."""
-        partition = self._partitions.get(opening.place)
+        partition = self._partitions.get(opening.partition)
         return partition is not None and not partition.open and partition.opening == opening.number and not self.closing
 
-    def wants(self, place: EventTypePartition) -> bool:
+    def wants(self, partition: EventTypePartition) -> bool:
         """Whether more events of a partition are of use."""
-        partition = self._partitions.get(place)
-        return not self.closing and not self.end and partition is not None and self._outbox.wants(partition)
+        progress = self._partitions.get(partition)
+        return not self.closing and not self.end and progress is not None and self._outbox.wants(progress)
 
     def deadline(self) -> float:
         """When the next tick has something to do, unless a fact or an event comes before."""
@@ -212,19 +214,21 @@ class SubscriptionSession:
         if self.end in (SessionEnd.REMOVED, SessionEnd.LEASE_LOST):
             return SessionResult()
         graceful = self.end is self.closing and self._policy is not None
-        failed = frozenset(place for place, each in self._partitions.items() if each.outstanding) if graceful else ()
+        failed = (
+            frozenset(partition for partition, each in self._partitions.items() if each.outstanding) if graceful else ()
+        )
         return SessionResult(frozenset(failed), self._committable_positions(self._partitions.values()))
 
     # The assignment
 
     def _update_partition(self, entry: PartitionAssignment, stored: Position, now: float) -> Iterator[SessionAction]:
         """The session owns a partition, which is committed up to `stored`."""
-        partition = self._partitions.get(entry.place)
+        partition = self._partitions.get(entry.partition)
         if partition is None or stored < partition.stored:
             if partition is not None:
                 partition.remove_from_totals()
             partition = PartitionProgress(entry, stored, now, counts=self._policy is not None, totals=self._totals)
-            self._partitions[entry.place] = partition
+            self._partitions[entry.partition] = partition
             yield from self._open_or_search(partition)
         elif stored > partition.stored:
             yield from self._advance_committed(partition, stored, now)
@@ -238,7 +242,7 @@ class SubscriptionSession:
     def _open_or_search(self, partition: PartitionProgress) -> Iterator[SessionAction]:
         if self.closing:
             return
-        if self._policy and partition.fails >= self._policy.most_fails and not partition.searching:
+        if self._policy and partition.fails >= self._policy.max_failed_streams and not partition.searching:
             end = Position(partition.stored.timeline, partition.stored.offset + self._limits.batch_limit)
             yield self._record_failures(partition, end)
         elif partition.search_end is not None and partition.stored >= partition.search_end:
@@ -250,12 +254,12 @@ class SubscriptionSession:
         self._openings += 1
         partition.opening = self._openings
         partition.keys_read_at = self._seen
-        return OpenPartition(partition.place, partition.stored, self._openings, partition.replay)
+        return OpenPartition(partition.partition, partition.stored, self._openings, partition.replay)
 
     def _finish_replay(self, partition: PartitionProgress) -> Iterator[SessionAction]:
         """The call that ends a replay once all its events are consumed."""
         if partition.replay is not None and partition.stored >= partition.replay.until:
-            yield EndReplay(partition.place, partition.replay)
+            yield EndReplay(partition.partition, partition.replay)
             partition.replay = None
 
     def _reload_parked_keys(self, revision: int) -> Iterator[SessionAction]:
@@ -263,11 +267,11 @@ class SubscriptionSession:
         for partition in self._partitions.values():
             if partition.parked and partition.keys_read_at < revision and not self.closing:
                 partition.keys_read_at = revision
-                yield ReloadParkedKeys(partition.place, partition.replay, partition.opening)
+                yield ReloadParkedKeys(partition.partition, partition.replay, partition.opening)
 
     def _record_failures(self, partition: PartitionProgress, search_end: Position | None) -> SessionAction:
         partition.fails, partition.search_end = 0, search_end
-        return RecordFailures(partition.place, 0, search_end)
+        return RecordFailures(partition.partition, 0, search_end)
 
     def _advance_committed(self, partition: PartitionProgress, stored: Position, now: float) -> Iterator[SessionAction]:
         dropped = partition.dropping
@@ -285,9 +289,9 @@ class SubscriptionSession:
         """Whether a failed event has been parked, so that later ones of its key have to be read again."""
         return self._policy is not None and self._policy.parks and dropped is not None and partition.dropping is None
 
-    def _close_partition(self, place: EventTypePartition) -> SessionAction:
-        self._partitions.pop(place).remove_from_totals()
-        return ClosePartition(place)
+    def _close_partition(self, partition: EventTypePartition) -> SessionAction:
+        self._partitions.pop(partition).remove_from_totals()
+        return ClosePartition(partition)
 
     def _update_idleness(self, assignment: Assignment, now: float) -> None:
         if any(self.id in (entry.owner, entry.next) for entry in assignment.entries):
@@ -327,8 +331,8 @@ class SubscriptionSession:
         return [AutoCommit(positions)] if positions else []
 
     def _committable_positions(self, partitions: Iterable[PartitionProgress]) -> dict[EventTypePartition, Position]:
-        found = ((each.place, each.committable()) for each in partitions)
-        return {place: position for place, position in found if position is not None}
+        found = ((each.partition, each.committable()) for each in partitions)
+        return {partition: position for partition, position in found if position is not None}
 
     # Going on
 
@@ -356,7 +360,9 @@ class SubscriptionSession:
         if drained:
             for each in drained:
                 each.released = each.handing_over = True
-            yield HandOverPartitions(frozenset(each.place for each in drained), self._committable_positions(drained))
+            yield HandOverPartitions(
+                frozenset(each.partition for each in drained), self._committable_positions(drained)
+            )
 
     def _close(self, end: SessionEnd, now: float, info: str = "") -> list[SessionAction]:
         """Send nothing more, and wait for commits of what was sent."""
@@ -368,7 +374,7 @@ class SubscriptionSession:
         some = next(iter(self._partitions.values()), None)
         actions: list[SessionAction] = []
         if info and some is not None:
-            actions.append(SendKeepAlive(some.place, some.sent, self._outbox.info(info)))
+            actions.append(SendKeepAlive(some.partition, some.sent, self._outbox.info(info)))
         for each in self._partitions.values():
             each.drop_waiting()
         self._end_if_committed(now)

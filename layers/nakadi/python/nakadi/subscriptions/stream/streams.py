@@ -31,7 +31,7 @@ from nakadi.streaming.driver import EventSource, StreamOutlet
 from nakadi.streaming.feeds import Feeds, PartitionReader
 from nakadi.streaming.session import PickSeconds
 from nakadi.streaming.streams import count_stream
-from nakadi.subscriptions.api.fields import policy_of
+from nakadi.subscriptions.api.fields import retry_policy_from_annotations
 from nakadi.subscriptions.api.parked_events import ParkedEventStore
 from nakadi.subscriptions.stream.actions import ProcessLease, SessionContext, SessionEnd
 from nakadi.subscriptions.stream.admission import (
@@ -177,9 +177,9 @@ class SubscriptionStreams:
         """Raise `Unusable` now if a partition cannot be read: later there is no way to say so."""
         known = {each.name: each for each in event_types}
         offsets = self._coordination.offsets(subscription_id)
-        for place, offset in offsets.items():
+        for partition, offset in offsets.items():
             if offset.owner == stream_id:
-                self._starts.find(place, offset.position, known.get(place.event_type))
+                self._starts.find(partition, offset.position, known.get(partition.event_type))
 
     def _remove_session(self, subscription_id: str, stream_id: str) -> None:
         """Whatever goes wrong: a session without a stream would keep its partitions as long as this process lives."""
@@ -227,21 +227,21 @@ class SubscriptionStreams:
         members = self._sessions_of(opening.subscription.id)
         access = self._access
 
-        def find_start(place: EventTypePartition, stored: Position) -> PartitionStart:
-            return self._starts.find(place, stored, known.get(place.event_type))
+        def find_start(partition: EventTypePartition, stored: Position) -> PartitionStart:
+            return self._starts.find(partition, stored, known.get(partition.event_type))
 
         redrive = self._bounds.redrive
         attached = "" if redrive in opening.subscription.event_types else redrive
-        policy = policy_of(opening.subscription.annotations)
+        policy = retry_policy_from_annotations(opening.subscription.annotations)
         store = ParkedEventStore(self._coordination, opening.subscription.id)
         parking = ParkingService(store, self._clock, follows=policy is not None and policy.parks)
 
-        def open_source(place: EventTypePartition, start: PartitionStart) -> EventSource:
-            if place.event_type not in overseen:
+        def open_source(partition: EventTypePartition, start: PartitionStart) -> EventSource:
+            if partition.event_type not in overseen:
                 # It is attached to the subscription: the subject needs no permission to read it, but it may change.
-                overseen.add(place.event_type)
+                overseen.add(partition.event_type)
                 stack.enter_context(self._monitor.monitor(driver, None, start.event_type))
-            return self._source(place, start, parking)
+            return self._source(partition, start, parking)
 
         context = SessionContext(
             measure=known.distance,
@@ -269,11 +269,11 @@ class SubscriptionStreams:
         )
         return driver
 
-    def _source(self, place: EventTypePartition, start: PartitionStart, parking: ParkingService) -> EventSource:
+    def _source(self, partition: EventTypePartition, start: PartitionStart, parking: ParkingService) -> EventSource:
         """Where the events come from: the log, or parked events first."""
         replay = start.again
         onward = start.start if replay is None else replay.onward
-        reader = PartitionReader(self._feeds, self._cursors, start.event_type, place.partition, onward)
+        reader = PartitionReader(self._feeds, self._cursors, start.event_type, partition.partition, onward)
         if replay is None:
             return reader
         return ReplaySource(replay.events, start.start, replay.until, parking.value, self._threads, reader)
