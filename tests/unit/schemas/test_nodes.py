@@ -90,5 +90,5 @@ def test_several_types_are_a_choice():
 def test_the_identifier_is_spelt_as_the_draft_says():
     """Draft 4 has `id`, later drafts have `$id`. (R196)"""
     schema = {"id": "old", "$id": "new"}
-    assert node_of(schema, Draft.FOUR).about.id == "old"
-    assert node_of(schema, Draft.SIX).about.id == "new"
+    assert node_of(schema, Draft.FOUR).annotations.id == "old"
+    assert node_of(schema, Draft.SIX).annotations.id == "new"

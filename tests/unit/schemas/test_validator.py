@@ -295,7 +295,7 @@ def test_validators_of_different_types(changes):
 
 def test_validators_that_were_not_asked_for_longest_go():
     """Only so many are kept, and those in use are among them."""
-    validators = Validators(most=2)
+    validators = Validators(max_validators=2)
     one, two, three = (an_event_type() for _ in range(3))
     first = validators.of(one, dict)
     second = validators.of(two, dict)

@@ -3,7 +3,7 @@
 import pytest
 
 from nakadi.schemas.keywords import (
-    MAX_LINES,
+    MAX_VIOLATION_LINES,
     SchemaViolation,
     combined_violation,
     member_pointer,
@@ -38,7 +38,9 @@ def test_several():
 
 def test_very_many():
     """Nothing is counted beyond a bound. (P71)"""
-    many = combined_violation("#", tuple(SchemaViolation(f"#/{each}", "is wrong") for each in range(MAX_LINES + 1)))
+    many = combined_violation(
+        "#", tuple(SchemaViolation(f"#/{each}", "is wrong") for each in range(MAX_VIOLATION_LINES + 1))
+    )
 
     assert many.text == "more than 100 schema violations found"
 

@@ -44,7 +44,7 @@ from nakadi.model.outcomes import (
     Outcome,
     TooLarge,
 )
-from nakadi.schemas.strict_json import MOST_MEMORY_OF_A_BYTE, memory_exceeds
+from nakadi.schemas.strict_json import MAX_MEMORY_PER_BYTE, memory_exceeds
 
 if TYPE_CHECKING:
     import asyncio
@@ -388,7 +388,7 @@ def _with_readable_body(request: Request, route: Route) -> Request:
     if (
         route.max_parsed_bytes is not None
         # Most bodies are too short for it, whatever they hold.
-        and len(request.body) * MOST_MEMORY_OF_A_BYTE > route.max_parsed_bytes
+        and len(request.body) * MAX_MEMORY_PER_BYTE > route.max_parsed_bytes
         and memory_exceeds(request.body, route.max_parsed_bytes)
     ):
         raise TooLarge("The body has too many values within it")

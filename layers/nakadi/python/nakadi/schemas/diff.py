@@ -114,7 +114,7 @@ class _SchemaComparison:
             return
         old, new = node_of(pair.old, self._old.draft), node_of(pair.new, self._new.draft)
         if nodes.is_unrestricted(old) and isinstance(new, nodes.Object):
-            old = nodes.empty_object_node(old.about)
+            old = nodes.empty_object_node(old.annotations)
         if not nodes.same_kind(old, new):
             yield SchemaChange(_kind_of_type_change(old, new), pair.path)
             return
@@ -136,7 +136,7 @@ class _SchemaComparison:
                 yield from _string_changes(old, new, path)
             case nodes.Number(), nodes.Number():
                 yield from _number_changes(old, new, path)
-            case nodes.Enum(), nodes.Enum() if old.values != new.values:
+            case nodes.Enum(), nodes.Enum() if old.canonical_texts != new.canonical_texts:
                 yield SchemaChange(ChangeKind.ENUM_ARRAY_CHANGED, path / "enum")
 
 
@@ -158,12 +158,12 @@ class _OpenComparison:
     """A pair under way: what was found in it so far."""
 
     def __init__(
-        self, pair: SchemaPair, references: FollowedReferences, compared: Callable[[SchemaPair], ChangesAndPairs]
+        self, pair: SchemaPair, references: FollowedReferences, compare: Callable[[SchemaPair], ChangesAndPairs]
     ) -> None:
         self.pair = pair
         self.references = pair.references or references
         self.visit = _pair_visit(pair, references)
-        self.found = compared(pair)
+        self.found = compare(pair)
         self.unchanged = True
 
 
@@ -173,11 +173,11 @@ def _kind_of_type_change(old: SchemaNode, new: SchemaNode) -> ChangeKind:
 
 
 def _annotation_changes(old: SchemaNode, new: SchemaNode, path: SchemaPath) -> ChangesAndPairs:
-    if old.about.id != new.about.id:
+    if old.annotations.id != new.annotations.id:
         yield SchemaChange(ChangeKind.ID_CHANGED, path)
-    if old.about.title != new.about.title:
+    if old.annotations.title != new.annotations.title:
         yield SchemaChange(ChangeKind.TITLE_CHANGED, path)
-    if old.about.description != new.about.description:
+    if old.annotations.description != new.annotations.description:
         yield SchemaChange(ChangeKind.DESCRIPTION_CHANGED, path)
 
 
@@ -205,12 +205,12 @@ def _same_number(old: float | None, new: float | None) -> bool:
 
 
 def _combination_changes(old: nodes.Combination, new: nodes.Combination, path: SchemaPath) -> ChangesAndPairs:
-    if len(old.members) != len(new.members):
+    if len(old.member_schemas) != len(new.member_schemas):
         yield SchemaChange(ChangeKind.SUB_SCHEMA_CHANGED, path)
     elif old.criterion != new.criterion:
         yield SchemaChange(ChangeKind.COMPOSITION_METHOD_CHANGED, path)
     else:
-        yield from _pairs_in_order(old.members, new.members, path / old.criterion)
+        yield from _pairs_in_order(old.member_schemas, new.member_schemas, path / old.criterion)
 
 
 def _pairs_in_order(old: tuple[RawSchema, ...], new: tuple[RawSchema, ...], path: SchemaPath) -> ChangesAndPairs:
@@ -231,12 +231,12 @@ def _object_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> C
 
 
 def _property_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> ChangesAndPairs:
-    for name, schema in old.properties.items():
-        if name in new.properties:
-            yield SchemaPair(schema, new.properties[name], path / name)
+    for name, schema in old.property_schemas.items():
+        if name in new.property_schemas:
+            yield SchemaPair(schema, new.property_schemas[name], path / name)
         else:
             yield SchemaChange(ChangeKind.PROPERTY_REMOVED, path / name)
-    if len(new.properties) > len(old.properties):
+    if len(new.property_schemas) > len(old.property_schemas):
         yield SchemaChange(ChangeKind.PROPERTIES_ADDED, path)
 
 
@@ -247,15 +247,15 @@ def _name_dependency_changes(old: nodes.Object, new: nodes.Object, path: SchemaP
 
 
 def _schema_dependency_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> ChangesAndPairs:
-    if old.schema_dependencies.keys() != new.schema_dependencies.keys():
+    if old.dependency_schemas.keys() != new.dependency_schemas.keys():
         yield SchemaChange(ChangeKind.DEPENDENCY_SCHEMA_CHANGED, path)
         return
-    for name, schema in old.schema_dependencies.items():
-        yield SchemaPair(schema, new.schema_dependencies[name], path / name)
+    for name, schema in old.dependency_schemas.items():
+        yield SchemaPair(schema, new.dependency_schemas[name], path / name)
 
 
 def _additional_property_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> ChangesAndPairs:
-    before, after = old.additional_properties, new.additional_properties
+    before, after = old.additional_property_schema, new.additional_property_schema
     if (before is False) is not (after is False):
         yield SchemaChange(ChangeKind.ADDITIONAL_PROPERTIES_CHANGED, path)
     elif before is True and isinstance(after, Mapping):
@@ -276,11 +276,11 @@ def _required_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) ->
 
 
 def _array_changes(old: nodes.Array, new: nodes.Array, path: SchemaPath) -> ChangesAndPairs:
-    yield SchemaPair(old.items, new.items, path / "items")
-    if len(old.item_list) != len(new.item_list):
+    yield SchemaPair(old.item_schema, new.item_schema, path / "items")
+    if len(old.item_schemas_by_position) != len(new.item_schemas_by_position):
         yield SchemaChange(ChangeKind.NUMBER_OF_ITEMS_CHANGED, path)
     else:
-        yield from _pairs_in_order(old.item_list, new.item_list, path / "items")
+        yield from _pairs_in_order(old.item_schemas_by_position, new.item_schemas_by_position, path / "items")
     yield from _additional_item_changes(old, new, path / "additionalItems")
     if old.max_items != new.max_items:
         yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, path / "maxItems")
@@ -294,9 +294,9 @@ def _additional_item_changes(old: nodes.Array, new: nodes.Array, path: SchemaPat
     if _permits_additional_items(old) is not _permits_additional_items(new):
         yield SchemaChange(ChangeKind.ADDITIONAL_ITEMS_CHANGED, path)
     else:
-        yield SchemaPair(_schema_or_none(old.additional_items), _schema_or_none(new.additional_items), path)
+        yield SchemaPair(_schema_or_none(old.additional_item_schema), _schema_or_none(new.additional_item_schema), path)
 
 
 def _permits_additional_items(array: nodes.Array) -> bool:
     """Beside a single schema for all items there are no additional ones to forbid."""
-    return array.items is not None or array.additional_items is not False
+    return array.item_schema is not None or array.additional_item_schema is not False

@@ -227,9 +227,9 @@ Schema = dict[str, Any]
 
 EID_PATTERN = "^[a-fA-F0-9]{8}-[a-fA-F0-9]{4}-[a-fA-F0-9]{4}-[a-fA-F0-9]{4}-[a-fA-F0-9]{12}$"
 
-_OBJECT_KEYWORDS = frozenset({"properties", "required", "minProperties", "maxProperties"})
-_ARRAY_KEYWORDS = frozenset({"minItems", "maxItems", "uniqueItems", "items"})
-_CONTENT_KEYWORDS = _OBJECT_KEYWORDS | _ARRAY_KEYWORDS | {*COMBINATOR_KEYWORDS, "$ref", "type"}
+_KEYWORDS_TELLING_OBJECT = frozenset({"properties", "required", "minProperties", "maxProperties"})
+_KEYWORDS_TELLING_ARRAY = frozenset({"minItems", "maxItems", "uniqueItems", "items"})
+_KEYWORDS_TELLING_CONTENT = _KEYWORDS_TELLING_OBJECT | _KEYWORDS_TELLING_ARRAY | {*COMBINATOR_KEYWORDS, "$ref", "type"}
 
 _NAMED_SCHEMA_KEYWORDS = frozenset({"properties", "patternProperties", "dependencies", "definitions"})
 _KEYWORDS_TO_CLOSE = ("properties", "definitions", "dependencies", "items", *COMBINATOR_KEYWORDS)
@@ -339,9 +339,13 @@ def closed_schema(schema: Mapping[str, Any]) -> Schema:
     closed = _with_subschemas_changed(schema, _KEYWORDS_TO_CLOSE, _close_subschema)
     types = schema.get("type", [])
     named = types if isinstance(types, list) else [types]
-    if "object" in named or not _OBJECT_KEYWORDS.isdisjoint(schema) or _CONTENT_KEYWORDS.isdisjoint(schema):
+    if (
+        "object" in named
+        or not _KEYWORDS_TELLING_OBJECT.isdisjoint(schema)
+        or _KEYWORDS_TELLING_CONTENT.isdisjoint(schema)
+    ):
         closed["additionalProperties"] = False
-    if "array" in named or not _ARRAY_KEYWORDS.isdisjoint(schema):
+    if "array" in named or not _KEYWORDS_TELLING_ARRAY.isdisjoint(schema):
         closed["additionalItems"] = False
     return closed
 
@@ -353,16 +357,18 @@ def _close_subschema(value: Any, place: str) -> Schema:
 
 
 def _with_subschemas_changed(
-    schema: Mapping[str, Any], keywords: tuple[str, ...], change: Callable[[Any, str], Any]
+    schema: Mapping[str, Any], keywords: tuple[str, ...], change_subschema: Callable[[Any, str], Any]
 ) -> Schema:
-    """A copy in which the schemas under these keywords are changed ones; `change` also learns where each stands."""
+    """A copy where the schemas under these keywords are changed; `change_subschema` also learns where one stands."""
     rebuilt = dict(schema)
     for keyword in (each for each in keywords if each in schema):
         match schema[keyword]:
             case dict() as named if keyword in _NAMED_SCHEMA_KEYWORDS:
-                rebuilt[keyword] = {name: change(each, f'JSONObject["{name}"]') for name, each in named.items()}
+                rebuilt[keyword] = {
+                    name: change_subschema(each, f'JSONObject["{name}"]') for name, each in named.items()
+                }
             case list() as listed if keyword not in _NAMED_SCHEMA_KEYWORDS:
-                rebuilt[keyword] = [change(each, f"JSONArray[{index}]") for index, each in enumerate(listed)]
+                rebuilt[keyword] = [change_subschema(each, f"JSONArray[{index}]") for index, each in enumerate(listed)]
             case dict() as alone:
-                rebuilt[keyword] = change(alone, f'JSONObject["{keyword}"]')
+                rebuilt[keyword] = change_subschema(alone, f'JSONObject["{keyword}"]')
     return rebuilt

@@ -17,7 +17,7 @@ from nakadi.schemas.document import COMBINATOR_KEYWORDS, Draft, RawSchema, Schem
 from nakadi.schemas.formats import Patterns
 from nakadi.schemas.keywords import (
     KEYWORD_REASONS,
-    MAX_LINES,
+    MAX_VIOLATION_LINES,
     VALUE_REASONS,
     SchemaViolation,
     combined_violation,
@@ -51,14 +51,16 @@ class Explanation(Struct, frozen=True):
     is_finished: bool
 
 
-def explain_violations(document: SchemaDocument, patterns: Patterns, event: Any, most_steps: int) -> Explanation:
+def explain_violations(document: SchemaDocument, patterns: Patterns, event: Any, max_steps: int) -> Explanation:
     """The violations of an event that is known not to be valid, as far as they are found with so many steps."""
-    steps = [most_steps]
+    steps = [max_steps]
     try:
         violation = _ViolationExplainer(document, patterns, steps).find_violation(document.root, event, "#")
     except RecursionError:
         violation = None
-    text = NO_EXPLANATION_MESSAGE if violation is None else "\n".join(islice(violation.lines(), MAX_LINES + 1))
+    text = (
+        NO_EXPLANATION_MESSAGE if violation is None else "\n".join(islice(violation.lines(), MAX_VIOLATION_LINES + 1))
+    )
     return Explanation(text, is_finished=steps[0] >= 0)
 
 
@@ -91,7 +93,7 @@ class _ViolationExplainer:
         try:
             # Deep inside, and under long names, a pointer is long, and is written anew for each place.
             spend_steps(self._steps, _STEP_COST_OF_SCHEMA + len(pointer) // 100)
-            for violation in islice(violations, MAX_LINES + 1):
+            for violation in islice(violations, MAX_VIOLATION_LINES + 1):
                 found.append(violation)  # noqa: PERF402  # what is found stays found when the next raises
         except Exhausted:
             self._is_exhaustive = False

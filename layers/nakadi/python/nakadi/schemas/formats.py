@@ -61,7 +61,7 @@ _TIMESTAMP_RANGES = (
 )
 
 _MONTH_NAMES = tuple(name.upper() for name in calendar.month_name)
-_MAX_QUOTED_CHARACTERS = 64
+_MAX_QUOTED_TEXT_CHARACTERS = 64
 
 
 def timestamp_problem(text: str) -> str | None:
@@ -76,7 +76,7 @@ def timestamp_problem(text: str) -> str | None:
 
 
 def _quote_timestamp(text: str) -> str:
-    return text if len(text) <= _MAX_QUOTED_CHARACTERS else f"{text[:_MAX_QUOTED_CHARACTERS]}..."
+    return text if len(text) <= _MAX_QUOTED_TEXT_CHARACTERS else f"{text[:_MAX_QUOTED_TEXT_CHARACTERS]}..."
 
 
 def _malformed_timestamp(text: str, found: dict[str, str]) -> str | None:

@@ -50,12 +50,12 @@ Schema = Mapping[str, Any]
 class CodeCheck(Struct, frozen=True):
     """An expression that is true of valid values, and about how many steps it takes."""
 
-    expression: str
+    valid_if: str
     cost: int = 1
 
     @property
-    def always(self) -> bool:
-        return self.expression == "True"
+    def is_always_true(self) -> bool:
+        return self.valid_if == "True"
 
 
 ALWAYS_TRUE = CodeCheck("True", 0)
@@ -94,10 +94,10 @@ def scalar_check(schema: Schema, draft: Draft, value: str, constants: Constants)
 
 
 def all_checks(checks: list[CodeCheck]) -> CodeCheck:
-    needed = [each for each in checks if not each.always]
+    needed = [each for each in checks if not each.is_always_true]
     if not needed:
         return ALWAYS_TRUE
-    return CodeCheck(" and ".join(each.expression for each in needed), sum(each.cost for each in needed))
+    return CodeCheck(" and ".join(each.valid_if for each in needed), sum(each.cost for each in needed))
 
 
 def _as_list(types: str | list[str]) -> list[str]:
@@ -117,11 +117,11 @@ def _checks_for_types(types: list[str], group: list[str], value: str, checks: li
     """Checks that mean only one type of value are no matter to values of other types."""
     if not checks or (len(types) == 1 and types[0] in group):
         return checks
-    combined_violation = all_checks(checks)
+    combined = all_checks(checks)
     return [
         CodeCheck(
-            f"(not {TYPE_CHECKS[group[-1]].format(value)} or ({combined_violation.expression}))",
-            combined_violation.cost + 1,
+            f"(not {TYPE_CHECKS[group[-1]].format(value)} or ({combined.valid_if}))",
+            combined.cost + 1,
         )
     ]
 
@@ -233,9 +233,9 @@ _NUMBER_CHECKS: Mapping[str, Callable[[Schema, str, Constants], CodeCheck]] = {
 # Violations -----------------------------------------------------------------------------------------------------------
 
 
-MAX_LINES = 100
+MAX_VIOLATION_LINES = 100
 
-_MAX_QUOTED_CHARACTERS = 1_000
+_MAX_QUOTED_VALUE_CHARACTERS = 1_000
 _STEPS_PER_QUOTED_CHARACTER = 5
 _STEPS_PER_SORTED_NAME = 5
 
@@ -282,7 +282,7 @@ def combined_violation(pointer: str, violations: tuple[SchemaViolation, ...]) ->
     if len(violations) < 2:
         return violations[0] if violations else None
     count = sum(each.count for each in violations)
-    number = str(count) if count <= MAX_LINES else f"more than {MAX_LINES}"
+    number = str(count) if count <= MAX_VIOLATION_LINES else f"more than {MAX_VIOLATION_LINES}"
     return SchemaViolation(pointer, f"{number} schema violations found", violations)
 
 
@@ -303,22 +303,22 @@ def _name_of_type(value: Any) -> str:
 
 def member_pointer(pointer: str, name: str) -> str:
     """The place of a member of the object at `pointer`."""
-    return f"{pointer}/{truncated_text(escaped_step(name[: _MAX_QUOTED_CHARACTERS + 1]))}"
+    return f"{pointer}/{truncated_text(escaped_step(name[: _MAX_QUOTED_VALUE_CHARACTERS + 1]))}"
 
 
 def quoted_value(value: Any, steps: Steps) -> str:
     """Texts as they are, objects and arrays as JSON, and numbers as Java writes them."""
-    room = [_MAX_QUOTED_CHARACTERS]
+    room = [_MAX_QUOTED_VALUE_CHARACTERS]
     beginning = _truncated_value(value, room, steps)
-    spend_steps(steps, (_MAX_QUOTED_CHARACTERS - room[0]) * _STEPS_PER_QUOTED_CHARACTER)
+    spend_steps(steps, (_MAX_QUOTED_VALUE_CHARACTERS - room[0]) * _STEPS_PER_QUOTED_CHARACTER)
     return truncated_text(text_of(beginning))
 
 
 def _truncated_value(value: Any, room: list[int], steps: Steps) -> Any:
     """A value that is written like this one as far as there is room, and is little more than that."""
     if isinstance(value, str):
-        room[0] -= min(len(value), _MAX_QUOTED_CHARACTERS + 1)
-        return value[: _MAX_QUOTED_CHARACTERS + 1]
+        room[0] -= min(len(value), _MAX_QUOTED_VALUE_CHARACTERS + 1)
+        return value[: _MAX_QUOTED_VALUE_CHARACTERS + 1]
     room[0] -= 1
     if isinstance(value, list):
         return [_truncated_value(each, room, steps) for each in takewhile(lambda _: room[0] >= 0, value)]
@@ -330,13 +330,13 @@ def _truncated_value(value: Any, room: list[int], steps: Steps) -> Any:
 
 
 def truncated_text(text: str) -> str:
-    return text if len(text) <= _MAX_QUOTED_CHARACTERS else f"{text[:_MAX_QUOTED_CHARACTERS]}…"
+    return text if len(text) <= _MAX_QUOTED_VALUE_CHARACTERS else f"{text[:_MAX_QUOTED_VALUE_CHARACTERS]}…"
 
 
 # Values that are not looked into --------------------------------------------------------------------------------------
 
 _ValueWithSize = str | list[Any] | dict[str, Any]
-ViolationReason = Callable[[Schema, Any, Patterns, Steps], str | None]
+FindViolation = Callable[[Schema, Any, Patterns, Steps], str | None]
 
 _TYPE_TESTS: Mapping[str, Callable[[Any], bool]] = {
     "array": lambda value: isinstance(value, list),
@@ -421,7 +421,7 @@ def _multiple_of_reason(schema: Schema, value: Any, _: Patterns, steps: Steps) -
 
 def _size_reason(
     keyword: str, kind: type[_ValueWithSize], is_broken: Callable[[int, int], bool], words: str
-) -> ViolationReason:
+) -> FindViolation:
     def reason(schema: Schema, value: Any, _: Patterns, __: Steps) -> str | None:
         bound = schema[keyword]
         broken = isinstance(value, kind) and is_broken(len(value), bound)
@@ -436,10 +436,10 @@ def _unique_reason(schema: Schema, value: Any, _: Patterns, steps: Steps) -> str
 
 
 # The whole of what a schema says, in the eyes of clients: where the value is none of these, nothing else is reported.
-VALUE_REASONS: Mapping[str, ViolationReason] = {"enum": _enum_reason, "const": _const_reason}
+VALUE_REASONS: Mapping[str, FindViolation] = {"enum": _enum_reason, "const": _const_reason}
 
 # In the order in which they are reported.
-KEYWORD_REASONS: Mapping[str, ViolationReason] = {
+KEYWORD_REASONS: Mapping[str, FindViolation] = {
     "minLength": _size_reason("minLength", str, lt, "expected minLength: {}, actual: {}"),
     "maxLength": _size_reason("maxLength", str, gt, "expected maxLength: {}, actual: {}"),
     "pattern": _pattern_reason,

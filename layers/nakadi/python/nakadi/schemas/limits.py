@@ -136,23 +136,23 @@ class _SchemaCounts(Struct, frozen=True):
 
 
 class _InnerSchemas(Struct, frozen=True):
-    """Schemas about what is in a value: under a name, under any name, and under those without a schema of their own."""
+    """Schemas of what is in a value: under one name, under all names, and under those that have none of their own."""
 
-    named: dict[MemberName, list[Schema]] = field(default_factory=dict)
-    any: list[Schema] = field(default_factory=list)
-    rest: list[Schema] = field(default_factory=list)
+    by_name: dict[MemberName, list[Schema]] = field(default_factory=dict)
+    for_all_names: list[Schema] = field(default_factory=list)
+    for_other_names: list[Schema] = field(default_factory=list)
 
     def schemas(self) -> Iterator[Schema]:
-        for each in (*self.named.values(), self.any, self.rest):
+        for each in (*self.by_name.values(), self.for_all_names, self.for_other_names):
             yield from each
 
     def count_by_name(self, count: Callable[[Schema], int], combine: CombineCounts) -> _CountsByName:
-        if not (self.named or self.any or self.rest):
+        if not (self.by_name or self.for_all_names or self.for_other_names):
             return _NO_COUNTS
-        anywhere = combine([0, *map(count, self.any)])
+        anywhere = combine([0, *map(count, self.for_all_names)])
         return _CountsByName(
-            {name: combine([anywhere, *map(count, each)]) for name, each in self.named.items()},
-            combine([anywhere, *map(count, self.rest)]),
+            {name: combine([anywhere, *map(count, each)]) for name, each in self.by_name.items()},
+            combine([anywhere, *map(count, self.for_other_names)]),
         )
 
 
@@ -160,13 +160,13 @@ class _SubschemasByUse:
     """The schemas within a schema, by what they are about."""
 
     def __init__(self, schema: Schema, document: SchemaDocument) -> None:
-        self.together: list[Schema] = []
+        self.applied_together: list[Schema] = []
         self.alternatives: list[Schema] = []
         self.members, self.items = _InnerSchemas(), _InnerSchemas()
         self.names: list[Schema] = []
         if "$ref" in schema:
             target = document.target(schema["$ref"])
-            self.together = [target] if isinstance(target, Mapping) else []
+            self.applied_together = [target] if isinstance(target, Mapping) else []
         else:
             for keyword, way, value in subschemas(schema, document.draft):
                 self._add(keyword, way, value)
@@ -175,27 +175,27 @@ class _SubschemasByUse:
         schemas = [value] if isinstance(value, Mapping) else []
         match keyword:
             case "properties" if way:
-                self.members.named[way[0]] = schemas
+                self.members.by_name[way[0]] = schemas
             case "items" if way:
-                self.items.named[int(way[0])] = schemas
+                self.items.by_name[int(way[0])] = schemas
             case "patternProperties":
-                self.members.any.extend(schemas)
+                self.members.for_all_names.extend(schemas)
             case "additionalProperties":
-                self.members.rest.extend(schemas)
+                self.members.for_other_names.extend(schemas)
             case "items" | "contains":
-                self.items.any.extend(schemas)
+                self.items.for_all_names.extend(schemas)
             case "additionalItems":
-                self.items.rest.extend(schemas)
+                self.items.for_other_names.extend(schemas)
             case "propertyNames":
                 self.names.extend(schemas)
             case _ if keyword in _ALTERNATIVE_KEYWORDS:
                 self.alternatives.extend(schemas)
             case _:
-                self.together.extend(schemas)
+                self.applied_together.extend(schemas)
 
     def identities(self) -> list[int]:
         inside = (*self.members.schemas(), *self.items.schemas(), *self.names)
-        return [id(each) for each in (*self.together, *self.alternatives, *inside)]
+        return [id(each) for each in (*self.applied_together, *self.alternatives, *inside)]
 
 
 class _SchemaExpansion:
@@ -229,7 +229,7 @@ class _SchemaExpansion:
         if schema not in self._tallies:
             parts = self._parts[schema]
             own = _own_counts(parts, 1, lambda each: self._widest.get(id(each), 0), sum)
-            others = [self._counts_of(id(each)) for each in (*parts.together, *parts.alternatives)]
+            others = [self._counts_of(id(each)) for each in (*parts.applied_together, *parts.alternatives)]
             self._tallies[schema] = self._combined_counts([own, *others], sum) if others else own
         return self._tallies[schema]
 
@@ -243,7 +243,9 @@ class _SchemaExpansion:
 
             own = _own_counts(parts, 0, lambda each: int(self._circles.get(id(each)) == circle), max)
             alternatives = self._combined_counts(counts_in_cycle(parts.alternatives), max)
-            self._turns[schema] = self._combined_counts([own, *counts_in_cycle(parts.together), alternatives], sum)
+            self._turns[schema] = self._combined_counts(
+                [own, *counts_in_cycle(parts.applied_together), alternatives], sum
+            )
         return self._turns[schema]
 
     def _combined_counts(self, tallies: Sequence[_SchemaCounts], combine: CombineCounts) -> _SchemaCounts:

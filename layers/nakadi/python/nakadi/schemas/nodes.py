@@ -30,7 +30,7 @@ NO_ANNOTATIONS = Annotations()
 
 
 class SchemaNode(Struct, frozen=True):
-    about: Annotations
+    annotations: Annotations
 
 
 class KindOnly(SchemaNode, frozen=True):
@@ -52,7 +52,7 @@ PLAIN_KINDS = {
 
 
 class Enum(SchemaNode, frozen=True):
-    values: frozenset[str]
+    canonical_texts: frozenset[str]
 
 
 class Reference(SchemaNode, frozen=True):
@@ -61,7 +61,7 @@ class Reference(SchemaNode, frozen=True):
 
 class Combination(SchemaNode, frozen=True):
     criterion: str
-    members: tuple[RawSchema, ...]
+    member_schemas: tuple[RawSchema, ...]
 
 
 class String(SchemaNode, frozen=True):
@@ -77,20 +77,20 @@ class Number(SchemaNode, frozen=True):
 
 
 class Object(SchemaNode, frozen=True):
-    properties: Mapping[str, RawSchema]
-    pattern_properties: Mapping[str, RawSchema]
+    property_schemas: Mapping[str, RawSchema]
+    schemas_by_name_pattern: Mapping[str, RawSchema]
     name_dependencies: Mapping[str, tuple[str, ...]]
-    schema_dependencies: Mapping[str, RawSchema]
-    additional_properties: RawSchema
+    dependency_schemas: Mapping[str, RawSchema]
+    additional_property_schema: RawSchema
     required: tuple[str, ...]
     max_properties: int | None
     min_properties: int | None
 
 
 class Array(SchemaNode, frozen=True):
-    items: RawSchema | None
-    item_list: tuple[RawSchema, ...]
-    additional_items: RawSchema
+    item_schema: RawSchema | None
+    item_schemas_by_position: tuple[RawSchema, ...]
+    additional_item_schema: RawSchema
     max_items: int | None
     min_items: int | None
     unique_items: bool
@@ -98,7 +98,7 @@ class Array(SchemaNode, frozen=True):
 
 _ANNOTATION_KEYWORDS = frozenset({"id", "$id", "title", "description"})
 
-_OBJECT_KEYWORDS = frozenset(
+_OBJECT_NODE_KEYWORDS = frozenset(
     {
         "properties",
         "required",
@@ -109,9 +109,9 @@ _OBJECT_KEYWORDS = frozenset(
         "additionalProperties",
     }
 )
-_ARRAY_KEYWORDS = frozenset({"items", "additionalItems", "minItems", "maxItems", "uniqueItems"})
-_NUMBER_KEYWORDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
-_STRING_KEYWORDS = frozenset({"minLength", "maxLength", "pattern", "format"})
+_ARRAY_NODE_KEYWORDS = frozenset({"items", "additionalItems", "minItems", "maxItems", "uniqueItems"})
+_NUMBER_NODE_KEYWORDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"})
+_STRING_NODE_KEYWORDS = frozenset({"minLength", "maxLength", "pattern", "format"})
 _CONDITIONAL_KEYWORDS = frozenset({"if", "then", "else"})
 _NOT_KEYWORD = frozenset({"not"})
 
@@ -120,69 +120,69 @@ def node_of(schema: RawSchema, draft: Draft) -> SchemaNode:
     """The node that a schema is; the first of these that fits."""
     if isinstance(schema, bool):
         return KindOnly(NO_ANNOTATIONS, "always" if schema else "never")
-    about = Annotations(schema.get(draft.id_keyword), schema.get("title"), schema.get("description"))
+    annotations = Annotations(schema.get(draft.id_keyword), schema.get("title"), schema.get("description"))
     if "enum" in schema:
-        return Enum(about, frozenset(map(canonical_text, schema["enum"])))
+        return Enum(annotations, frozenset(map(canonical_text, schema["enum"])))
     if "const" in schema and draft >= Draft.SIX:
-        return KindOnly(about, "const")
+        return KindOnly(annotations, "const")
     if any(criterion in schema for criterion in COMBINATOR_KEYWORDS):
-        return _combination_node(schema, about, draft)
+        return _combination_node(schema, annotations, draft)
     if "$ref" in schema:
-        return Reference(about, schema["$ref"])
-    return _node_of_type(schema, about, draft)
+        return Reference(annotations, schema["$ref"])
+    return _node_of_type(schema, annotations, draft)
 
 
-def _combination_node(schema: Mapping[str, Any], about: Annotations, draft: Draft) -> Combination:
+def _combination_node(schema: Mapping[str, Any], annotations: Annotations, draft: Draft) -> Combination:
     """Keywords beside a combinator are one more schema that has to be satisfied."""
     criterion = next(each for each in COMBINATOR_KEYWORDS if each in schema)
     beside = {keyword: value for keyword, value in _without_annotations(schema).items() if keyword != criterion}
     if "type" not in beside and _type_by_keywords(beside, draft) in ("not", "nothing"):
-        return Combination(about, criterion, tuple(schema[criterion]))
-    return Combination(about, "allOf", (beside, {criterion: schema[criterion]}))
+        return Combination(annotations, criterion, tuple(schema[criterion]))
+    return Combination(annotations, "allOf", (beside, {criterion: schema[criterion]}))
 
 
 def _without_annotations(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {keyword: value for keyword, value in schema.items() if keyword not in _ANNOTATION_KEYWORDS}
 
 
-def _node_of_type(schema: Mapping[str, Any], about: Annotations, draft: Draft) -> SchemaNode:
+def _node_of_type(schema: Mapping[str, Any], annotations: Annotations, draft: Draft) -> SchemaNode:
     """Several types are a choice between schemas that differ only in their type."""
     type_or_types = schema["type"] if "type" in schema else _type_by_keywords(schema, draft)
     if isinstance(type_or_types, list):
         shared = _without_annotations(schema)
-        return Combination(about, "anyOf", tuple(shared | {"type": each} for each in type_or_types))
-    return _NODE_MAKERS[type_or_types](schema, about)
+        return Combination(annotations, "anyOf", tuple(shared | {"type": each} for each in type_or_types))
+    return _NODE_MAKERS[type_or_types](schema, annotations)
 
 
 def _type_by_keywords(schema: Mapping[str, Any], draft: Draft) -> str:
     telling = (
-        ("array", _ARRAY_KEYWORDS | {"contains"} if draft >= Draft.SIX else _ARRAY_KEYWORDS),
-        ("object", _OBJECT_KEYWORDS | {"propertyNames"} if draft >= Draft.SIX else _OBJECT_KEYWORDS),
-        ("number", _NUMBER_KEYWORDS),
-        ("string", _STRING_KEYWORDS),
+        ("array", _ARRAY_NODE_KEYWORDS | {"contains"} if draft >= Draft.SIX else _ARRAY_NODE_KEYWORDS),
+        ("object", _OBJECT_NODE_KEYWORDS | {"propertyNames"} if draft >= Draft.SIX else _OBJECT_NODE_KEYWORDS),
+        ("number", _NUMBER_NODE_KEYWORDS),
+        ("string", _STRING_NODE_KEYWORDS),
         ("conditional", _CONDITIONAL_KEYWORDS if draft >= Draft.SEVEN else frozenset()),
         ("not", _NOT_KEYWORD),
     )
     return next((kind for kind, keywords in telling if not keywords.isdisjoint(schema)), "nothing")
 
 
-def _string_node(schema: Mapping[str, Any], about: Annotations) -> String:
-    return String(about, schema.get("maxLength"), schema.get("minLength"), schema.get("pattern"))
+def _string_node(schema: Mapping[str, Any], annotations: Annotations) -> String:
+    return String(annotations, schema.get("maxLength"), schema.get("minLength"), schema.get("pattern"))
 
 
-def _number_node(schema: Mapping[str, Any], about: Annotations) -> Number:
-    return Number(about, schema.get("maximum"), schema.get("minimum"), schema.get("multipleOf"))
+def _number_node(schema: Mapping[str, Any], annotations: Annotations) -> Number:
+    return Number(annotations, schema.get("maximum"), schema.get("minimum"), schema.get("multipleOf"))
 
 
-def _object_node(schema: Mapping[str, Any], about: Annotations) -> Object:
+def _object_node(schema: Mapping[str, Any], annotations: Annotations) -> Object:
     dependencies = schema.get("dependencies", {}).items()
     return Object(
-        about,
-        properties=schema.get("properties", {}),
-        pattern_properties=schema.get("patternProperties", {}),
+        annotations,
+        property_schemas=schema.get("properties", {}),
+        schemas_by_name_pattern=schema.get("patternProperties", {}),
         name_dependencies={name: tuple(value) for name, value in dependencies if isinstance(value, list)},
-        schema_dependencies={name: value for name, value in dependencies if not isinstance(value, list)},
-        additional_properties=schema.get("additionalProperties", True),
+        dependency_schemas={name: value for name, value in dependencies if not isinstance(value, list)},
+        additional_property_schema=schema.get("additionalProperties", True),
         required=tuple(schema.get("required", ())),
         max_properties=schema.get("maxProperties"),
         min_properties=schema.get("minProperties"),
@@ -200,17 +200,17 @@ def same_kind(first: SchemaNode, second: SchemaNode) -> bool:
     return type(first) is type(second)
 
 
-def empty_object_node(about: Annotations) -> Object:
-    return _object_node({}, about)
+def empty_object_node(annotations: Annotations) -> Object:
+    return _object_node({}, annotations)
 
 
-def _array_node(schema: Mapping[str, Any], about: Annotations) -> Array:
+def _array_node(schema: Mapping[str, Any], annotations: Annotations) -> Array:
     items = schema.get("items")
     return Array(
-        about,
-        items=None if isinstance(items, list) else items,
-        item_list=tuple(items) if isinstance(items, list) else (),
-        additional_items=schema.get("additionalItems", True),
+        annotations,
+        item_schema=None if isinstance(items, list) else items,
+        item_schemas_by_position=tuple(items) if isinstance(items, list) else (),
+        additional_item_schema=schema.get("additionalItems", True),
         max_items=schema.get("maxItems"),
         min_items=schema.get("minItems"),
         unique_items=schema.get("uniqueItems", False),
@@ -218,7 +218,7 @@ def _array_node(schema: Mapping[str, Any], about: Annotations) -> Array:
 
 
 def _kind_only_maker(kind: str) -> Callable[[Mapping[str, Any], Annotations], SchemaNode]:
-    return lambda _, about: KindOnly(about, kind)
+    return lambda _, annotations: KindOnly(annotations, kind)
 
 
 _NODE_MAKERS: Mapping[str, Callable[[Mapping[str, Any], Annotations], SchemaNode]] = {
@@ -288,10 +288,10 @@ class _PathSearch:
         return None
 
     def _is_defined_by_members(self, node: Combination, path: tuple[str, ...], depth: int) -> bool:
-        found = sum(self._is_defined(member, path, depth) for member in node.members)
+        found = sum(self._is_defined(member, path, depth) for member in node.member_schemas)
         match node.criterion:
             case "allOf":
-                return found == len(node.members)
+                return found == len(node.member_schemas)
             case "oneOf":
                 return found == 1
             case _:
@@ -301,13 +301,13 @@ class _PathSearch:
         rest = path[1:]
         if any(not rest or self._is_defined(each, rest, depth) for each in self._schemas_of_name(path[0], node)):
             return True
-        dependencies = node.schema_dependencies
+        dependencies = node.dependency_schemas
         return ".".join(path) in dependencies or any(self._is_defined(e, path, depth) for e in dependencies.values())
 
     def _schemas_of_name(self, name: str, node: Object) -> Iterator[RawSchema]:
-        if name in node.properties:
-            yield node.properties[name]
-        for pattern, schema in node.pattern_properties.items():
+        if name in node.property_schemas:
+            yield node.property_schemas[name]
+        for pattern, schema in node.schemas_by_name_pattern.items():
             if self._pattern_of_whole_name(pattern).is_found_in(name, self._steps):
                 yield schema
 

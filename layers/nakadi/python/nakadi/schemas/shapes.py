@@ -38,9 +38,9 @@ _MIN_PARTS = 4
 # A type takes three kilobytes, and a twentieth of a millisecond to make.
 _MAX_TYPES = 30
 # Up to this, integers and floats are compared alike.
-_LARGEST_BOUND = 2**53
+_MAX_EXACT_FLOAT_INTEGER = 2**53
 # Beyond this, an integer is no strict JSON.
-_LARGEST_INTEGER = 2**63 - 1
+_MAX_INTEGER = 2**63 - 1
 
 # What may be said of each type of value. `_SUPPORTED_KEYWORDS` is what a type of msgspec can say of it.
 _KEYWORDS_FOR_ANYTHING = {"$ref", "allOf", "anyOf", "oneOf", "not", "if", "const", "enum"}
@@ -126,7 +126,7 @@ class _StructTypes:
         self._anything = anything
         self._further_names = further_names
         # The most members of an object that was met so far.
-        self.most_members = 0
+        self.max_members = 0
 
     def use_type(self, schema: Mapping[str, Any], kind: type) -> None:
         """Take a type for a schema."""
@@ -209,7 +209,7 @@ class _StructTypes:
             for number, (name, part) in enumerate(zip(names, parts, strict=True))
         ]
         self._made += 1
-        self.most_members = max(self.most_members, len(names))
+        self.max_members = max(self.max_members, len(names))
         # What it holds has no circles, and none is kept: there is nothing to collect.
         made = defstruct(
             "Shape",
@@ -240,10 +240,10 @@ def _string_type(schema: Mapping[str, Any]) -> Any:
 def _number_type(kind: type[int | float], schema: Mapping[str, Any]) -> Any:
     bounds = {"ge": schema.get("minimum"), "le": schema.get("maximum")}
     for bound in bounds.values():
-        if bound is not None and not (type(bound) is int and abs(bound) <= _LARGEST_BOUND):
+        if bound is not None and not (type(bound) is int and abs(bound) <= _MAX_EXACT_FLOAT_INTEGER):
             raise _NoStructType
     if kind is int:
-        widest = {"ge": -_LARGEST_INTEGER - 1, "le": _LARGEST_INTEGER}
+        widest = {"ge": -_MAX_INTEGER - 1, "le": _MAX_INTEGER}
         bounds = {name: widest[name] if bound is None else bound for name, bound in bounds.items()}
     return Annotated[kind, Meta(**bounds)]
 
@@ -282,7 +282,7 @@ _get_eid, _get_occurred_at = attrgetter("eid"), attrgetter("occurred_at")
 # What the decoded events of a batch may take: so much as their parsed form may.
 _MAX_DECODED_MEMORY = 8 * 1024 * 1024
 _MEMORY_OF_OBJECT, _MEMORY_OF_MEMBER = 64, 8
-_SHORTEST_OBJECT = len("{}")
+_MIN_OBJECT_BYTES = len("{}")
 # Batches of another form are left out after two of them, twice as many each time, and this often doubled at most.
 _MAX_DOUBLINGS = 8
 # So many members are met before those that are new are left to the thorough way, and no name is longer than this.
@@ -336,7 +336,7 @@ class _BatchType(Struct, frozen=True):
 
     decode: Callable[[bytes], list[Any]]
     metadata_of: Callable[[Any], UsualMetadata] | None
-    most_objects: int
+    max_objects: int
 
 
 class BatchDecoder:
@@ -359,7 +359,7 @@ class BatchDecoder:
         made = self._type
         # Counting its objects is for a body that is long enough to have too many.
         if self._left_out > 0 or (
-            len(body) > made.most_objects * _SHORTEST_OBJECT and body.count(b"{") > made.most_objects
+            len(body) > made.max_objects * _MIN_OBJECT_BYTES and body.count(b"{") > made.max_objects
         ):
             self._left_out -= self._left_out > 0
             return None
@@ -459,5 +459,5 @@ def _batch_type(
     if has_metadata:
         field = next(each.name for each in msgspec.structs.fields(shape.type) if each.encode_name == "metadata")
         metadata_of = attrgetter(field)
-    most_objects = _MAX_DECODED_MEMORY // (_MEMORY_OF_OBJECT + _MEMORY_OF_MEMBER * shapes.most_members)
-    return _BatchType(msgspec.json.Decoder(list[shape.type]).decode, metadata_of, most_objects)  # type: ignore[name-defined]  # made here
+    max_objects = _MAX_DECODED_MEMORY // (_MEMORY_OF_OBJECT + _MEMORY_OF_MEMBER * shapes.max_members)
+    return _BatchType(msgspec.json.Decoder(list[shape.type]).decode, metadata_of, max_objects)  # type: ignore[name-defined]  # made here

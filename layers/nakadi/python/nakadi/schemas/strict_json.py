@@ -38,15 +38,15 @@ class StrictJsonError(ValueError):
 def parse_strict(text: str) -> Any:
     """The one value that the text consists of."""
     reader = _StrictReader(text)
-    value = reader.value()
-    reader.end()
+    value = reader.read_value()
+    reader.require_end()
     return value
 
 
 def parse_leading_value(text: str) -> tuple[Any, int]:
     """The value that the text begins with, and the index behind it."""
     reader = _StrictReader(text)
-    return reader.value(), reader.at
+    return reader.read_value(), reader.at
 
 
 class _StrictReader:
@@ -56,8 +56,8 @@ class _StrictReader:
         self._text = text
         self.at = 0
 
-    def value(self, depth: int = 0) -> Any:
-        match self._next():
+    def read_value(self, depth: int = 0) -> Any:
+        match self._next_symbol():
             case "{":
                 return self._read_object(depth + 1)
             case "[":
@@ -69,57 +69,57 @@ class _StrictReader:
             case symbol if symbol in "-0123456789":
                 return self._read_number()
             case symbol:
-                raise self._unexpected(symbol)
+                raise self._unexpected_symbol_error(symbol)
 
-    def end(self) -> None:
+    def require_end(self) -> None:
         """Refuse anything but blanks from here on."""
         self._skip_blanks()
         if self.at < len(self._text):
-            raise self._unexpected(self._read_symbol())
+            raise self._unexpected_symbol_error(self._read_symbol())
 
     def _read_object(self, depth: int) -> dict[str, Any]:
         self._check_depth(depth)
         members: dict[str, Any] = {}
-        symbol = self._next()
+        symbol = self._next_symbol()
         while symbol != "}" or members:
             key = self._read_key(symbol)
-            if self._next() != ":":
-                raise self._error("Waiting for name-value separator : while parsing object")
-            value = self.value(depth)
+            if self._next_symbol() != ":":
+                raise self._error_here("Waiting for name-value separator : while parsing object")
+            value = self.read_value(depth)
             if key in members:
                 raise StrictJsonError(f'Duplicate key "{key}"')
             members[key] = value
-            match self._next():
+            match self._next_symbol():
                 case "}":
                     break
                 case ",":
-                    symbol = self._next()
+                    symbol = self._next_symbol()
                 case other:
-                    raise self._unexpected(other, " while parsing object")
+                    raise self._unexpected_symbol_error(other, " while parsing object")
         return members
 
     def _read_key(self, symbol: str) -> str:
         if symbol == "}":
-            raise self._error("Not allowed to finish object with comma")
+            raise self._error_here("Not allowed to finish object with comma")
         if symbol != '"':
-            raise self._unexpected(symbol)
+            raise self._unexpected_symbol_error(symbol)
         return self._read_string()
 
     def _read_array(self, depth: int) -> list[Any]:
         self._check_depth(depth)
         items: list[Any] = []
-        if self._next() == "]":
+        if self._next_symbol() == "]":
             return items
         self.at -= 1
         while True:
-            items.append(self.value(depth))
-            match self._next():
+            items.append(self.read_value(depth))
+            match self._next_symbol():
                 case "]":
                     return items
                 case ",":
                     pass
                 case other:
-                    raise self._error(f"Unexpected separator '{other}'")
+                    raise self._error_here(f"Unexpected separator '{other}'")
 
     def _read_string(self) -> str:
         parts: list[str] = []
@@ -134,20 +134,20 @@ class _StrictReader:
                 case "\\":
                     parts.append(self._read_escape())
                 case _:
-                    raise self._error("Illegal escape.")
+                    raise self._error_here("Illegal escape.")
 
     def _read_escape(self) -> str:
         symbol = self._read_symbol()
         if symbol == "u":
             return self._read_character(self._read_code_point())
         if symbol not in _ESCAPES:
-            raise self._error("Illegal escape.")
+            raise self._error_here("Illegal escape.")
         return _ESCAPES[symbol]
 
     def _read_code_point(self) -> int:
-        digits = self._advance(_DIGITS_OF_CODEPOINT)
+        digits = self._read_symbols(_DIGITS_OF_CODEPOINT)
         if not _HEX_DIGITS.issuperset(digits):
-            raise self._error(f"Illegal codepoint {digits}")
+            raise self._error_here(f"Illegal codepoint {digits}")
         return int(digits, 16)
 
     def _read_character(self, unit: int) -> str:
@@ -156,7 +156,7 @@ class _StrictReader:
             return chr(unit)
         low = _LOW_SURROGATE.match(self._text, self.at)
         if unit >= 0xDC00 or low is None:
-            raise self._error("Illegal escape.")
+            raise self._error_here("Illegal escape.")
         self.at = low.end()
         return chr(0x10000 + ((unit - 0xD800) << 10) + (int(low[1], 16) - 0xDC00))
 
@@ -168,40 +168,40 @@ class _StrictReader:
         self.at = found.end()
         literal = _NUMBER.fullmatch(self._text, start, self.at)
         if literal is None:
-            raise self._invalid_number(found.group())
+            raise self._invalid_number_error(found.group())
         return self._read_float(literal[0]) if literal[1] or literal[2] else self._read_integer(literal[0])
 
     def _read_integer(self, literal: str) -> int:
         if len(literal) <= _MAX_INTEGER_DIGITS and -(2**63) <= int(literal) < 2**63:
             return int(literal)
-        raise self._number_too_big(literal)
+        raise self._number_too_big_error(literal)
 
     def _read_float(self, literal: str) -> float:
         value = float(literal)
         if math.isinf(value):
-            raise self._error(f"{literal} can not be used")
+            raise self._error_here(f"{literal} can not be used")
         return value
 
-    def _invalid_number(self, literal: str) -> StrictJsonError:
+    def _invalid_number_error(self, literal: str) -> StrictJsonError:
         if "." in literal or "e" in literal.lower():
-            return self._error(f"The provided value '{literal}' cannot be parsed to float")
+            return self._error_here(f"The provided value '{literal}' cannot be parsed to float")
         if literal.removeprefix("-").isdecimal():
-            return self._error(f"The provided value '{literal}' begins with a needless zero")
-        return self._number_too_big(literal)
+            return self._error_here(f"The provided value '{literal}' begins with a needless zero")
+        return self._number_too_big_error(literal)
 
-    def _number_too_big(self, literal: str) -> StrictJsonError:
-        return self._error(f"Can not use long value '{literal}' cause it is too big")
+    def _number_too_big_error(self, literal: str) -> StrictJsonError:
+        return self._error_here(f"Can not use long value '{literal}' cause it is too big")
 
     def _read_literal(self, word: str, value: bool | None) -> bool | None:
-        if self._advance(len(word) - 1) != word[1:]:
-            raise self._error(f"Expected {word} value")
+        if self._read_symbols(len(word) - 1) != word[1:]:
+            raise self._error_here(f"Expected {word} value")
         return value
 
     def _check_depth(self, depth: int) -> None:
         if depth > MAX_JSON_DEPTH:
-            raise self._error(f"Nested more than {MAX_JSON_DEPTH} levels deep")
+            raise self._error_here(f"Nested more than {MAX_JSON_DEPTH} levels deep")
 
-    def _next(self) -> str:
+    def _next_symbol(self) -> str:
         """The next symbol that is no blank."""
         self._skip_blanks()
         return self._read_symbol()
@@ -213,21 +213,21 @@ class _StrictReader:
 
     def _read_symbol(self) -> str:
         if self.at >= len(self._text):
-            raise self._error("Unexpected end of data")
+            raise self._error_here("Unexpected end of data")
         self.at += 1
         return self._text[self.at - 1]
 
-    def _advance(self, number: int) -> str:
+    def _read_symbols(self, number: int) -> str:
         """That many symbols, behind which there has to be one more: words and escapes never end a text."""
         if self.at + number >= len(self._text):
-            raise self._error("Unexpected end of data")
+            raise self._error_here("Unexpected end of data")
         self.at += number
         return self._text[self.at - number : self.at]
 
-    def _unexpected(self, symbol: str, where: str = "") -> StrictJsonError:
-        return self._error(f"Unexpected symbol '{symbol}'{where}")
+    def _unexpected_symbol_error(self, symbol: str, where: str = "") -> StrictJsonError:
+        return self._error_here(f"Unexpected symbol '{symbol}'{where}")
 
-    def _error(self, what: str) -> StrictJsonError:
+    def _error_here(self, what: str) -> StrictJsonError:
         return StrictJsonError(f"{what} at pos {utf16_length(self._text[: self.at])}")
 
 
@@ -246,7 +246,7 @@ _ESCAPED_COLON = re.compile(rb"(?<!\\)(?:\\\\)*+\\u003[aA]")
 _NINETEEN_DIGITS = b"0" * 19
 _DIGITS_TO_ZERO = bytes.maketrans(b"123456789", b"000000000")
 _LONG_INTEGER = re.compile(rb"[:\[,](-?)([0-9]{19,})(?=[,\]}])")
-_LARGEST_INTEGERS = {b"": b"9223372036854775807", b"-": b"9223372036854775808"}
+_MAX_INTEGER_BY_SIGN = {b"": b"9223372036854775807", b"-": b"9223372036854775808"}
 
 
 def count_colons(text: bytes) -> int:
@@ -260,19 +260,19 @@ def holds_too_long_integer(text: bytes) -> bool:
     if _NINETEEN_DIGITS not in text.translate(_DIGITS_TO_ZERO):
         return False
     found = _LONG_INTEGER.findall(JSON_STRING.sub(b'""', text))
-    return any(len(digits) > 19 or digits > _LARGEST_INTEGERS[sign] for sign, digits in found)
+    return any(len(digits) > 19 or digits > _MAX_INTEGER_BY_SIGN[sign] for sign, digits in found)
 
 
 # Memory ---------------------------------------------------------------------------------------------------------------
 
 JsonText = bytes | memoryview
 
-WINDOW_BYTES = 1024 * 1024
+MEMORY_ESTIMATE_CHUNK_BYTES = 1024 * 1024
 
 # What the parsed form takes for each of these symbols; measured, with what the parser itself needs meanwhile.
 OBJECT_MEMORY = 200
 MEMORY_BY_SYMBOL = ((b"{", OBJECT_MEMORY), (b"[", 90), (b",", 60), (b":", 80))
-MOST_MEMORY_OF_A_BYTE = OBJECT_MEMORY
+MAX_MEMORY_PER_BYTE = OBJECT_MEMORY
 
 _STRING_OR_OTHER = re.compile(rb'"(?:[^"\\]|\\.)*+"|([^"]++)', re.DOTALL)
 
@@ -280,16 +280,16 @@ _STRING_OR_OTHER = re.compile(rb'"(?:[^"\\]|\\.)*+"|([^"]++)', re.DOTALL)
 def parsed_memory(text: JsonText) -> int:
     """About how many bytes the values of the text take, at most, beside the characters of strings."""
     memory = 0
-    for at in range(0, len(text), WINDOW_BYTES):
-        window = bytes(text[at : at + WINDOW_BYTES])
+    for at in range(0, len(text), MEMORY_ESTIMATE_CHUNK_BYTES):
+        chunk = bytes(text[at : at + MEMORY_ESTIMATE_CHUNK_BYTES])
         for symbol, each in MEMORY_BY_SYMBOL:
-            memory += window.count(symbol) * each
+            memory += chunk.count(symbol) * each
     return memory
 
 
-def memory_exceeds(text: JsonText, most: int) -> bool:
+def memory_exceeds(text: JsonText, max_bytes: int) -> bool:
     """Whether the values of the text take more than so many bytes. Symbols in strings are no values."""
-    return parsed_memory(text) > most and parsed_memory(_without_strings(text)) > most
+    return parsed_memory(text) > max_bytes and parsed_memory(_without_strings(text)) > max_bytes
 
 
 def _without_strings(text: JsonText) -> bytes:

@@ -50,10 +50,10 @@ class Validator:
     def explain(self, event: Any, before_long_work: Callable[[], None] = lambda: None) -> str:
         """What is wrong with an event that is not accepted."""
         refuse_if_quick()
-        for most_steps in (STEPS_OF_SHORT_EXPLANATION, STEPS_OF_LONG_EXPLANATION):
-            if most_steps == STEPS_OF_LONG_EXPLANATION:
+        for max_steps in (STEPS_OF_SHORT_EXPLANATION, STEPS_OF_LONG_EXPLANATION):
+            if max_steps == STEPS_OF_LONG_EXPLANATION:
                 before_long_work()
-            explanation = explain_violations(self._document, self._patterns, event, most_steps)
+            explanation = explain_violations(self._document, self._patterns, event, max_steps)
             if explanation.is_finished:
                 break
         return explanation.text
@@ -78,15 +78,15 @@ class Validators:
     When there are too many, those that were not asked for longest are forgotten.
     """
 
-    def __init__(self, most: int = 500) -> None:
-        self._most = most
+    def __init__(self, max_validators: int = 500) -> None:
+        self._max_validators = max_validators
         self._lock = threading.Lock()
         self._entries: OrderedDict[_CacheKey, _CachedValidator] = OrderedDict()
         self.hits = 0
         self.misses = 0
 
-    def of(self, event_type: EventType, effective: Callable[[], Mapping[str, Any]]) -> Validator:
-        """The validator of an event type as it stands; `effective` is asked for the schema if there is none yet."""
+    def of(self, event_type: EventType, load_effective_schema: Callable[[], Mapping[str, Any]]) -> Validator:
+        """The validator of an event type as it stands; `load_effective_schema` gives the schema if it is needed."""
         key = (
             event_type.id,
             event_type.schema.version,
@@ -99,13 +99,15 @@ class Validators:
             if entry is None:
                 self.misses += 1
                 entry = self._entries[key] = _CachedValidator()
-                if len(self._entries) > self._most:
+                if len(self._entries) > self._max_validators:
                     self._entries.popitem(last=False)
             else:
                 self.hits += 1
                 self._entries.move_to_end(key)
         # Compiling takes long, so it must not hold the lock of all; each entry has one of its own for that.
-        return entry.made or entry.compile_once(effective, has_metadata=event_type.category is not Category.UNDEFINED)
+        return entry.made or entry.compile_once(
+            load_effective_schema, has_metadata=event_type.category is not Category.UNDEFINED
+        )
 
 
 _CacheKey = tuple[str, Version, CompatibilityMode, CleanupPolicy, Category]
@@ -120,11 +122,11 @@ class _CachedValidator:
         self._lock = threading.Lock()
         self.made: Validator | None = None
 
-    def compile_once(self, effective: Callable[[], Mapping[str, Any]], *, has_metadata: bool) -> Validator:
+    def compile_once(self, load_effective_schema: Callable[[], Mapping[str, Any]], *, has_metadata: bool) -> Validator:
         refuse_if_quick()
         with self._lock:
             if self.made is None:
-                schema = effective()
+                schema = load_effective_schema()
                 made = compile_validator(schema)
                 made.batches = batch_decoder(schema, has_metadata=has_metadata)
                 self.made = made
@@ -156,11 +158,11 @@ class SourceLines:
 
     def refuse_unless(self, check: CodeCheck) -> int:
         """Answers what the check costs, for the sum of its function."""
-        if not check.always:
-            self.refuse_if(f"not ({check.expression})")
+        if not check.is_always_true:
+            self.refuse_if(f"not ({check.valid_if})")
         return check.cost
 
-    def spend(self, steps: str) -> None:
+    def add_spending(self, steps: str) -> None:
         self.add(f"steps[0] -= {steps}")
         self.add("if steps[0] < 0: raise Exhausted")
 
@@ -176,7 +178,7 @@ NAMES_IN_GENERATED_CODE = {
     "all_differ": all_differ,
 }
 
-_OBJECT_KEYWORDS = frozenset(
+_CHECKED_OBJECT_KEYWORDS = frozenset(
     {
         "required",
         "properties",
@@ -188,8 +190,8 @@ _OBJECT_KEYWORDS = frozenset(
         "propertyNames",
     }
 )
-_ARRAY_KEYWORDS = frozenset({"items", "minItems", "maxItems", "uniqueItems", "contains"})
-_CONTENT_KEYWORDS = frozenset({"allOf", "anyOf", "oneOf", "not", "if"})
+_CHECKED_ARRAY_KEYWORDS = frozenset({"items", "minItems", "maxItems", "uniqueItems", "contains"})
+_COMBINING_KEYWORDS = frozenset({"allOf", "anyOf", "oneOf", "not", "if"})
 _DRAFT_OF_KEYWORD = {"propertyNames": Draft.SIX, "contains": Draft.SIX, "if": Draft.SEVEN}
 _COST_OF_UNIQUENESS = 5
 _FUNCTIONS_PER_COMPILATION = 50
@@ -284,11 +286,11 @@ class _CodeGenerator:
 
     def _keywords_about_members(self, schema: Schema) -> frozenset[str]:
         """The keywords that this draft knows, and that can matter to a value which the schema allows at all."""
-        matter = _CONTENT_KEYWORDS
+        matter = _COMBINING_KEYWORDS
         if _allows_type(dict, "object", schema):
-            matter |= _OBJECT_KEYWORDS
+            matter |= _CHECKED_OBJECT_KEYWORDS
         if _allows_type(list, "array", schema):
-            matter |= _ARRAY_KEYWORDS
+            matter |= _CHECKED_ARRAY_KEYWORDS
         return frozenset(
             each for each in matter & schema.keys() if self._document.draft >= _DRAFT_OF_KEYWORD.get(each, Draft.FOUR)
         )
@@ -312,8 +314,8 @@ class _CodeGenerator:
         if "if" in keywords:
             cost += self._write_conditional(schema, lines)
         for type_name, about, write in (
-            ("object", _OBJECT_KEYWORDS, self._write_object),
-            ("array", _ARRAY_KEYWORDS, self._write_array),
+            ("object", _CHECKED_OBJECT_KEYWORDS, self._write_object),
+            ("array", _CHECKED_ARRAY_KEYWORDS, self._write_array),
         ):
             if about & keywords:
                 cost += self._write_for_type(type_name, write, schema, lines)
@@ -335,13 +337,13 @@ class _CodeGenerator:
         cost = sum(lines.refuse_unless(self._check_of(each, "value")) for each in schema.get("allOf", ()))
         if "anyOf" in schema:
             checks = [self._check_of(each, "value") for each in schema["anyOf"]]
-            lines.refuse_if(f"not ({' or '.join(f'({each.expression})' for each in checks) or 'False'})")
+            lines.refuse_if(f"not ({' or '.join(f'({each.valid_if})' for each in checks) or 'False'})")
             cost += sum(each.cost for each in checks)
         if "oneOf" in schema:
             cost += self._write_one_of(schema["oneOf"], lines)
         if "not" in schema:
             check = self._check_of(schema["not"], "value")
-            lines.refuse_if(check.expression)
+            lines.refuse_if(check.valid_if)
             cost += check.cost
         return cost
 
@@ -349,7 +351,7 @@ class _CodeGenerator:
         checks = [self._check_of(each, "value") for each in members]
         lines.add("matching = 0")
         for check in checks:
-            lines.add(f"if {check.expression}: matching += 1")
+            lines.add(f"if {check.valid_if}: matching += 1")
         lines.refuse_if("matching != 1")
         return sum(each.cost for each in checks)
 
@@ -357,7 +359,7 @@ class _CodeGenerator:
         condition = self._check_of(schema["if"], "value")
         consequence = self._check_of(schema.get("then", True), "value")
         alternative = self._check_of(schema.get("else", True), "value")
-        lines.refuse_if(f"not (({consequence.expression}) if ({condition.expression}) else ({alternative.expression}))")
+        lines.refuse_if(f"not (({consequence.valid_if}) if ({condition.valid_if}) else ({alternative.valid_if}))")
         return condition.cost + consequence.cost + alternative.cost
 
     # Objects
@@ -403,13 +405,13 @@ class _CodeGenerator:
 
     def _write_optional(self, name: str, schema: RawSchema, counted: bool, lines: SourceLines) -> int:
         check = self._check_of(schema, "member")
-        if check.always and not counted:
+        if check.is_always_true and not counted:
             return 0
         constant = self._constants.name_of_text(name)
         with lines.block(f"if {constant} in value:"):
             if counted:
                 lines.add("known += 1")
-            if not check.always:
+            if not check.is_always_true:
                 lines.add(f"member = value[{constant}]")
                 lines.refuse_unless(check)
         return check.cost
@@ -421,27 +423,27 @@ class _CodeGenerator:
             for text, each in schema.get("patternProperties", {}).items()
         ]
         additional = self._check_of(schema.get("additionalProperties", True), "member")
-        if not patterns and (additional.always or schema["additionalProperties"] is False):
+        if not patterns and (additional.is_always_true or schema["additionalProperties"] is False):
             return 0
         if not patterns and not schema.get("properties"):
             self._write_loop("member", "value.values()", additional, lines)
             return 1
         named = self._constants.name_of_texts(schema.get("properties", ()))
-        lines.spend(f"len(value) * {1 + additional.cost + sum(each.cost for _, each in patterns)}")
+        lines.add_spending(f"len(value) * {1 + additional.cost + sum(each.cost for _, each in patterns)}")
         with lines.block("for name, member in value.items():"):
             lines.add(f"known = name in {named}")
             for pattern, check in patterns:
                 with lines.block(f"if {pattern}(name, steps):"):
                     lines.add("known = True")
                     lines.refuse_unless(check)
-            lines.refuse_if(f"not (known or ({additional.expression}))")
+            lines.refuse_if(f"not (known or ({additional.valid_if}))")
         return 1
 
     def _write_dependencies(self, schema: Schema, lines: SourceLines) -> int:
         cost = 0
         for name, needed in schema.get("dependencies", {}).items():
             check = self._names_present(needed) if isinstance(needed, list) else self._check_of(needed, "value")
-            lines.refuse_if(f"{self._constants.name_of_text(name)} in value and not ({check.expression})")
+            lines.refuse_if(f"{self._constants.name_of_text(name)} in value and not ({check.valid_if})")
             cost += 1 + check.cost
         return cost
 
@@ -471,9 +473,9 @@ class _CodeGenerator:
         return cost + 1
 
     def _write_loop(self, variable: str, values: str, check: CodeCheck, lines: SourceLines) -> None:
-        if check.always:
+        if check.is_always_true:
             return
-        lines.spend(f"len(value) * {1 + check.cost}")
+        lines.add_spending(f"len(value) * {1 + check.cost}")
         with lines.block(f"for {variable} in {values}:"):
             lines.refuse_unless(check)
 
@@ -482,7 +484,7 @@ class _CodeGenerator:
         for place, each in enumerate(items):
             check = self._check_of(each, "item")
             cost += 1 + check.cost
-            if not check.always:
+            if not check.is_always_true:
                 with lines.block(f"if len(value) > {place}:"):
                     lines.add(f"item = value[{place}]")
                     lines.refuse_unless(check)
@@ -490,7 +492,7 @@ class _CodeGenerator:
         return cost
 
     def _write_contains(self, check: CodeCheck, lines: SourceLines) -> None:
-        lines.spend(f"len(value) * {1 + check.cost}")
+        lines.add_spending(f"len(value) * {1 + check.cost}")
         with lines.block("for item in value:"):
-            lines.add(f"if {check.expression}: break")
+            lines.add(f"if {check.valid_if}: break")
         lines.add("else: return False")

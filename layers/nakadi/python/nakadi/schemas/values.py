@@ -176,12 +176,12 @@ MAX_MESSAGE_CHARACTERS = 20_000
 Item = TypeVar("Item")
 
 
-def first_that_fit(items: Iterable[Item], text: Callable[[Item], str]) -> Iterator[Item]:
+def first_that_fit(items: Iterable[Item], text_of_item: Callable[[Item], str]) -> Iterator[Item]:
     """The first of the items, as many as fit into one message with their texts."""
     characters = 0
     for item in items:
         yield item
-        characters += len(text(item))
+        characters += len(text_of_item(item))
         if characters > MAX_MESSAGE_CHARACTERS:
             return
 
