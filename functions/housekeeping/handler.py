@@ -58,7 +58,7 @@ def opened(counts: FunctionMetrics) -> Handle:
         for name, count in (
             ("FailedChores", sum(failed_chore_counts().values()) - before),
             ("StalledSubscriptions", len(broker.subscription_maintenance.stall_watch.stalled)),
-            ("GapsFound", broker.lost_events_recovery.found),
+            ("GapsFound", broker.lost_events_recovery.gaps_found),
             ("TableLag", round(table_lag)),
         ):
             if count:

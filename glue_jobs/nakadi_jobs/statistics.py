@@ -18,7 +18,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from nakadi.event_types.documents import MEASURED_KIND, MeasuredStatistics, measured_statistics_body
+from nakadi.event_types.documents import MEASURED_STATISTICS_KIND, MeasuredStatistics, measured_statistics_body
 from nakadi.model.event_type import Category, EventType
 from nakadi.model.events import microseconds_since_epoch
 from nakadi.ports.registry import PutDocument, RemoveDocument
@@ -312,17 +312,19 @@ def _write(work: Workplace, found: Sequence[Found], length: timedelta, since: da
         statistics = MeasuredStatistics(
             statistic=statistic(each.period, each.consumers),
             recommended_partitions=each.advice.recommended,
-            since=each.period.since,
-            until=each.period.until,
+            measured_since=each.period.since,
+            measured_until=each.period.until,
         )
-        work.registry.write(PutDocument(MEASURED_KIND, each.event_type.id, measured_statistics_body(statistics)))
+        work.registry.write(
+            PutDocument(MEASURED_STATISTICS_KIND, each.event_type.id, measured_statistics_body(statistics))
+        )
 
 
 def _remove_measurements_of_deleted(work: Workplace) -> None:
     known = {event_type.id for event_type in work.event_types.all()}
-    for document in work.registry.list(MEASURED_KIND):
+    for document in work.registry.list(MEASURED_STATISTICS_KIND):
         if document.key not in known:
-            work.registry.write(RemoveDocument(MEASURED_KIND, document.key))
+            work.registry.write(RemoveDocument(MEASURED_STATISTICS_KIND, document.key))
 
 
 def _draw(work: Workplace, until: datetime) -> None:

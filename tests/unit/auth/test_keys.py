@@ -3,7 +3,7 @@ import threading
 
 import pytest
 
-from nakadi.auth.tokens import KEY_SET_RETRY_SECONDS, KeySet, make_key_fetcher
+from nakadi.auth.tokens import KEY_SET_RETRY_INTERVAL_SECONDS, KeySet, make_key_fetcher
 from nakadi.model.outcomes import Unavailable
 from tests.support.clock import HandMovedClock
 from tests.support.patience import PATIENCE
@@ -53,7 +53,7 @@ def test_an_unknown_key_is_fetched_again_after_a_while(source, issuer, clock):
     keys = KeySet(source, clock)
     assert keys.key("0") is not None
     issuer.rotate()
-    clock.move(KEY_SET_RETRY_SECONDS)
+    clock.move(KEY_SET_RETRY_INTERVAL_SECONDS)
 
     assert keys.key("1") is not None
 

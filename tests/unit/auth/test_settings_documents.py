@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from nakadi.auth.permissions import WRITE_ATTEMPTS, SettingsDocument
+from nakadi.auth.permissions import MAX_SETTINGS_WRITE_ATTEMPTS, SettingsDocument
 from nakadi.common.caching import Cache
 from nakadi.engines.memory.stores import MemoryRegistry
 from nakadi.model.outcomes import TryLater
@@ -85,8 +85,8 @@ def test_concurrent_changes_are_all_kept():
 def test_a_change_that_always_loses_is_refused_as_temporary():
     """After some attempts the answer is to try later, rather than to try for ever."""
     with pytest.raises(TryLater):
-        document(BusyRegistry(WRITE_ATTEMPTS)).change(lambda _: {"a": 1})
+        document(BusyRegistry(MAX_SETTINGS_WRITE_ATTEMPTS)).change(lambda _: {"a": 1})
 
-    settings = document(BusyRegistry(WRITE_ATTEMPTS - 1))
+    settings = document(BusyRegistry(MAX_SETTINGS_WRITE_ATTEMPTS - 1))
     settings.change(lambda _: {"a": 1})
     assert settings.read() == {"a": 1}

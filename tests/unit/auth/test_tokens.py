@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from nakadi.auth import tokens as tokens_module
 from nakadi.auth.tokens import (
     KEY_SET_MAX_AGE_SECONDS,
-    KEY_SET_RETRY_SECONDS,
+    KEY_SET_RETRY_INTERVAL_SECONDS,
     KeySet,
     TokenRules,
     Tokens,
@@ -238,7 +238,7 @@ def test_a_key_that_replaced_another_under_its_id_is_used(tmp_path):
         with pytest.raises(NotAuthenticated):
             tokens.subject(f"Bearer {new.token()}")
     assert len(reads) == 1
-    clock.move(KEY_SET_RETRY_SECONDS)
+    clock.move(KEY_SET_RETRY_INTERVAL_SECONDS)
     assert tokens.subject(f"Bearer {new.token()}").name == "ann"
     for _ in range(5):
         with pytest.raises(NotAuthenticated):

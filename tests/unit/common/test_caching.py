@@ -9,8 +9,8 @@ import pytest
 
 from nakadi.common.caching import (
     CHANGE_NUMBER_FORMAT,
-    MAX_CACHED_SECONDS,
-    MAX_ENTRIES,
+    MAX_CACHE_ENTRIES,
+    MAX_CACHE_ENTRY_AGE_SECONDS,
     Cache,
     ChangeCounter,
     ChangeCountingRegistry,
@@ -63,10 +63,10 @@ def test_a_read_that_met_a_change_is_not_remembered():
 def test_strangers_cannot_fill_the_memory():
     """However many keys are asked for, only so many are remembered."""
     cache = Cache(HandMovedClock(), 1.0)
-    for number in range(MAX_ENTRIES + 5):
+    for number in range(MAX_CACHE_ENTRIES + 5):
         cache.get(number, lambda _: None)
 
-    assert len(cache._entries) <= MAX_ENTRIES
+    assert len(cache._entries) <= MAX_CACHE_ENTRIES
 
 
 KIND = "event-types"
@@ -200,7 +200,7 @@ class TestWithAWatch:
     def test_a_value_is_read_again_some_day(self, case: Case):
         """A change that was not counted, made by a process of an older version, is seen within an hour."""
         case.get()
-        case.clock.move(MAX_CACHED_SECONDS)
+        case.clock.move(MAX_CACHE_ENTRY_AGE_SECONDS)
         case.get()
         assert case.asked["a"] == 2
 

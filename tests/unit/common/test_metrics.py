@@ -44,7 +44,7 @@ from tests.support.patience import PATIENCE, until
 
 @pytest.fixture
 def metrics():
-    return Metrics(most_names=2)
+    return Metrics(max_names=2)
 
 
 def seen(metrics, name, **labels):

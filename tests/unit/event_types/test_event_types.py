@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from nakadi.common.caching import Cache
 from nakadi.engines.memory.stores import MemoryRegistry
-from nakadi.event_types.repository import WRITE_ATTEMPTS, EventTypes
+from nakadi.event_types.repository import MAX_EVENT_TYPE_WRITE_ATTEMPTS, EventTypes
 from nakadi.model.event_type import Version
 from nakadi.model.outcomes import Conflict, NotFound, TryLater
 from nakadi.ports.registry import ChangedMeanwhile, PutDocument
@@ -82,7 +82,7 @@ def test_a_change_is_retried_when_another_process_was_faster(event_types):
 
     def attempt():
         met.append(1)
-        if len(met) < WRITE_ATTEMPTS:
+        if len(met) < MAX_EVENT_TYPE_WRITE_ATTEMPTS:
             raise ChangedMeanwhile(PutDocument("event-types", "a.b", {}))
         return "done"
 

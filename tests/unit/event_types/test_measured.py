@@ -3,7 +3,7 @@ from datetime import timedelta
 from nakadi.common.caching import Cache
 from nakadi.engines.memory.stores import MemoryRegistry
 from nakadi.event_types.documents import (
-    MEASURED_KIND,
+    MEASURED_STATISTICS_KIND,
     MeasuredStatistics,
     measured_statistics_body,
     measured_statistics_from_body,
@@ -17,8 +17,8 @@ from tests.support.clock import HandMovedClock
 MEASURED = MeasuredStatistics(
     statistic=Statistics(messages_per_minute=1, message_size=2, read_parallelism=3, write_parallelism=4),
     recommended_partitions=4,
-    since=A_MOMENT,
-    until=A_MOMENT + timedelta(days=1),
+    measured_since=A_MOMENT,
+    measured_until=A_MOMENT + timedelta(days=1),
 )
 
 
@@ -32,7 +32,7 @@ def test_a_recreated_event_type_has_no_measured_statistics():
     registry = MemoryRegistry()
     event_types = EventTypes(registry, Cache(HandMovedClock(), 1))
     first = an_event_type(name="a.b", id="1")
-    registry.write(PutDocument(MEASURED_KIND, first.id, measured_statistics_body(MEASURED)))
+    registry.write(PutDocument(MEASURED_STATISTICS_KIND, first.id, measured_statistics_body(MEASURED)))
 
     assert event_types.measured_statistics(first) == MEASURED
     assert event_types.measured_statistics(an_event_type(name="a.b", id="2")) is None

@@ -66,17 +66,17 @@ def test_a_storage_in_use_is_not_removed_and_stays_usable(storages):
         storages.remove("k", lambda _: True)
 
     assert storages.find("k") == KAFKA
-    assert storages.checks_for("k")
+    assert storages.write_conditions_on("k")
 
 
 def test_no_timeline_begins_in_a_storage_that_is_being_removed(storages, registry):
     """A process that has read a storage before its removal cannot begin a timeline in it. (R238)"""
     storages.add(KAFKA)
-    seen_before = storages.checks_for("k")
+    seen_before = storages.write_conditions_on("k")
 
     def in_use(_):
         with pytest.raises(NotFound):
-            storages.checks_for("k")
+            storages.write_conditions_on("k")
         with pytest.raises(ChangedMeanwhile):
             registry.write(PutDocument("event-types", "x", {}), *seen_before)
         return False
@@ -129,7 +129,7 @@ def test_a_removal_does_not_remove_a_storage_added_since(storages):
     with pytest.raises(NotPermitted):
         storages.remove("k", in_use)
 
-    assert storages.checks_for("k")
+    assert storages.write_conditions_on("k")
 
 
 def test_a_storage_out_of_reach_is_not_added(storages, out_of_reach):

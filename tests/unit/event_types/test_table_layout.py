@@ -3,7 +3,7 @@
 import pytest
 
 from nakadi.event_types.tables import (
-    MAX_FIELDS,
+    MAX_LAYOUT_FIELDS,
     PARTITION_BY_ANNOTATION,
     SORT_BY_ANNOTATION,
     Layout,
@@ -48,7 +48,7 @@ def test_partitions_and_order():
         (PARTITION_BY_ANNOTATION, "bucket(2, a), bucket(4, a)", "a is there twice"),
         (
             PARTITION_BY_ANNOTATION,
-            ", ".join(f"a{number}" for number in range(MAX_FIELDS + 1)),
+            ", ".join(f"a{number}" for number in range(MAX_LAYOUT_FIELDS + 1)),
             "it has 9 fields, and 8 are",
         ),
         (SORT_BY_ANNOTATION, "a up", '"a up" is not a column, with asc or desc'),

@@ -11,7 +11,7 @@ from nakadi.common.metrics import Metrics
 from nakadi.engines.memory.stores import MemoryLogIndex, MemoryRegistry
 from nakadi.event_types.documents import TABLES_KIND, TableState, table_state_body, table_state_from_body
 from nakadi.event_types.repository import EventTypes
-from nakadi.event_types.tables import STARTS_KIND, TableLags
+from nakadi.event_types.tables import TABLE_JOB_STARTS_KIND, TableLags
 from nakadi.model.events import ArchiveLocation, IndexHead, IndexingState, IndexSegment
 from nakadi.ports.registry import PutDocument, RemoveDocument
 from tests.support.builders import A_MOMENT, a_timeline, an_event_type
@@ -33,7 +33,11 @@ class World:
 
     def seen_by_jobs(self, *, always):
         return TableLags(
-            event_types=self.event_types, registry=self.registry, index=self.index, clock=self.clock, always=always
+            event_types=self.event_types,
+            registry=self.registry,
+            index=self.index,
+            clock=self.clock,
+            measures_without_tables=always,
         )
 
     def event_type(self, name, **changes):
@@ -89,21 +93,21 @@ def test_the_lag_is_the_age_of_the_oldest_event_that_is_in_no_table(world):
         world.archived(event_type, 3, 900)
         world.archived(event_type, 3, 600)
         world.archived(event_type, 3, 500, partition=1)
-    world.lags.look()
+    world.lags.measure()
     assert world.lags.lags == {}, "where no job has run, nothing is late"
 
     world.has(behind, p0=3, p1=3)
     world.has(up_to_date, p0=6, p1=3)
-    world.lags.look()
+    world.lags.measure()
     assert world.lags.lags == pytest.approx({"behind": 600, "up.to.date": 0, "new": 0})
 
     world.has(behind, p0=1, p1=3)
     world.archived(new, 1, 30)
-    world.lags.look()
+    world.lags.measure()
     assert world.lags.lags == pytest.approx({"behind": 900, "up.to.date": 0, "new": 30})
 
     world.event_types.remove(world.event_types.get("behind"))
-    world.lags.look()
+    world.lags.measure()
     assert set(world.lags.lags) == {"up.to.date", "new"}
     assert set(world.lags.states) == {"up.to.date"}
 
@@ -114,7 +118,7 @@ def test_events_that_are_gone_from_the_archive_are_not_waited_for(world):
     world.has(event_type, p0=0)
     world.archived(event_type, 3, 900)
     world.index.drop_before("forgotten", 0, 3)
-    world.lags.look()
+    world.lags.measure()
 
     assert world.lags.lags == {"forgotten": 0}
 
@@ -127,7 +131,7 @@ def test_offsets_without_a_segment_are_passed_over(world):
     head = world.index.heads([("holed", 0)])["holed", 0]
     assert world.index.extend("holed", 0, head.revision, IndexHead(IndexingState(next=5)), None)
     world.archived(event_type, 1, 60)
-    world.lags.look()
+    world.lags.measure()
 
     assert world.lags.lags == pytest.approx({"holed": 60})
 
@@ -139,7 +143,7 @@ def test_a_job_is_started_for_news_once_and_less_often_when_that_does_not_help(w
 
     def starts():
         for each in (lags, others):
-            each.look()
+            each.measure()
         return [each.claim_start(JOB, 600) for each in (lags, others)]
 
     assert starts() == [False, False], "without events"
@@ -169,30 +173,36 @@ def test_of_two_that_start_a_job_at_once_one_does(world):
     """A start is claimed by a conditional write."""
     lags = world.seen_by_jobs(always=True)
     world.archived(world.event_type("busy"), 1, 3600)
-    lags.look()
+    lags.measure()
 
     class Late(MemoryRegistry):
         """Between its read and its write another process starts the job."""
 
         def get(self, kind, key):
             found = world.registry.get(kind, key)
-            world.registry.write(PutDocument(STARTS_KIND, key, {"started_at": world.clock.now().isoformat()}))
+            world.registry.write(PutDocument(TABLE_JOB_STARTS_KIND, key, {"started_at": world.clock.now().isoformat()}))
             return found
 
         def write(self, *changes):
             world.registry.write(*changes)
 
-    late = TableLags(event_types=world.event_types, registry=Late(), index=world.index, clock=world.clock, always=True)
+    late = TableLags(
+        event_types=world.event_types,
+        registry=Late(),
+        index=world.index,
+        clock=world.clock,
+        measures_without_tables=True,
+    )
     late.lags.update(lags.lags)
 
     assert not late.claim_start(JOB, 600)
-    world.registry.write(RemoveDocument(STARTS_KIND, JOB))
+    world.registry.write(RemoveDocument(TABLE_JOB_STARTS_KIND, JOB))
     assert lags.claim_start(JOB, 600)
 
 
 def test_metrics_put_tables_without_a_name_of_their_own_together():
     """The lag of all others is the greatest of them, and their rows are added."""
-    metrics = Metrics(most_names=1)
+    metrics = Metrics(max_names=1)
     metrics.table_lag.follow_names(lambda: {"a": 1.0, "b": 3.0, "c": 2.0})
     metrics.table_rows.follow_names(lambda: {"a": 1.0, "b": 3.0, "c": 2.0})
 

@@ -219,7 +219,7 @@ def test_what_happened_is_reported(world: Hours, name: str, caplog):
     world.broker.system_event_types.prepare()
     lose_some(world, name)
 
-    assert world.broker.lost_events_recovery.found == 1
+    assert world.broker.lost_events_recovery.gaps_found == 1
     assert f"Event type {name} may have lost events" in caplog.text
     shown = [timeline_view(each, name) for each in world.broker.event_types.get(name).timelines]
     assert [each.get("after_loss") for each in shown] == [None, True]

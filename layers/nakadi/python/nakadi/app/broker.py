@@ -141,14 +141,14 @@ class BrokerServices(EventTypeServices):
             deleted_event_types=self.deleted_event_types,
             logs=self.logs,
             clock=self.clock,
-            more={
+            further_tasks={
                 "lost events": self.lost_events_recovery.run,
                 "the broker's own event types": self.system_event_types.prepare,
                 "deleted subscriptions": self.subscription_maintenance.deleted_subscriptions.clear_all,
                 "redriven events": self.subscription_maintenance.attachment.run,
                 "stalled subscriptions": watch.look,
                 "orphaned consumers": self._remove_orphaned_consumers,
-                **({} if self.table_lags is None else {"tables": self.table_lags.look}),
+                **({} if self.table_lags is None else {"tables": self.table_lags.measure}),
             },
             metrics=self.metrics,
         )
@@ -166,7 +166,7 @@ class BrokerServices(EventTypeServices):
             registry=self.registry,
             index=open_log_index(self.settings.log_index_url),
             clock=self.clock,
-            always=bool(self.settings.table_job),
+            measures_without_tables=bool(self.settings.table_job),
         )
         metrics = self.metrics
         metrics.table_lag.follow_names(lambda: dict(lags.lags))
@@ -202,7 +202,7 @@ class BrokerServices(EventTypeServices):
             storages=self.storages,
             logs=self.logs,
             clock=self.clock,
-            report=self._report_lost_events,
+            report_new_timeline=self._report_lost_events,
         )
 
     def _report_lost_events(self, before: EventType, after: EventType) -> None:

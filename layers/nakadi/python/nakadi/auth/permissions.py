@@ -51,7 +51,7 @@ class Permissions:
         if not self.allows(operation, resource, subject):
             raise denied(operation, resource)
 
-    def require_each(self, operations: Iterable[Operation], resource: Resource, subject: Subject) -> None:
+    def require_all_operations(self, operations: Iterable[Operation], resource: Resource, subject: Subject) -> None:
         """Raise for the first of the operations that the subject may not carry out."""
         if not subject.trusted and resource.authorization is not None:
             for operation in operations:
@@ -126,7 +126,7 @@ SETTINGS_KIND = "settings"
 SettingsBody = Mapping[str, Any]
 
 # Two administrators rarely write at the same time, and never ten times in a row by chance.
-WRITE_ATTEMPTS = 10
+MAX_SETTINGS_WRITE_ATTEMPTS = 10
 
 
 class SettingsDocument:
@@ -140,7 +140,7 @@ class SettingsDocument:
 
     def change(self, new_body: Callable[[SettingsBody], SettingsBody]) -> None:
         """Replace the stored body with `new_body(body)`, unless they are equal."""
-        for _ in range(WRITE_ATTEMPTS):
+        for _ in range(MAX_SETTINGS_WRITE_ATTEMPTS):
             body, revision = self._stored()
             changed = new_body(body)
             if changed == body:

@@ -106,7 +106,7 @@ class Tokens:
         subject = Subject(
             name=name,
             attributes=frozenset(self._attributes(claims)),
-            scopes=frozenset(_claim_values(claims.get("scope", claims.get("scp")))),
+            scopes=frozenset(_texts_of_claim(claims.get("scope", claims.get("scp")))),
             realm=_realm(claims),
         )
         times = {each: claims[each] for each in ("exp", "nbf", "iat") if each in claims}
@@ -156,7 +156,7 @@ class Tokens:
     def _attributes(self, claims: Mapping[str, Any]) -> Iterable[Attribute]:
         """The subject's attributes; a claim with a list gives an attribute for each value."""
         for data_type, claim in self._rules.claims_for(_realm(claims)):
-            for value in _claim_values(claims.get(claim), separate=False):
+            for value in _texts_of_claim(claims.get(claim), split_at_blanks=False):
                 yield Attribute(data_type, value)
 
 
@@ -180,10 +180,10 @@ def _seconds_claim(claims: Mapping[str, Any], name: str, default: float) -> floa
     return float(value)
 
 
-def _claim_values(value: Any, *, separate: bool = True) -> list[str]:
-    """The words of a claim, which is a list of strings, or one string with words separated by spaces."""
+def _texts_of_claim(value: Any, *, split_at_blanks: bool = True) -> list[str]:
+    """The texts of a claim, which is a list of texts, or one text: this is split at blanks, or taken as it is."""
     if isinstance(value, str):
-        return value.split() if separate else [value]
+        return value.split() if split_at_blanks else [value]
     return [each for each in value if isinstance(each, str)] if isinstance(value, list) else []
 
 
@@ -193,8 +193,8 @@ def _claim_values(value: Any, *, separate: bool = True) -> list[str]:
 # Keys are rotated rarely; a key id that is not known, and a signature that does not fit its key, are reasons to look
 # again, though not for every request that invents one.
 KEY_SET_MAX_AGE_SECONDS = 300.0
-KEY_SET_RETRY_SECONDS = 10.0
-TIMEOUT_SECONDS = 5.0
+KEY_SET_RETRY_INTERVAL_SECONDS = 10.0
+KEY_SET_DOWNLOAD_TIMEOUT_SECONDS = 5.0
 MAX_KEY_SET_BYTES = 1_000_000
 
 FetchKeys = Callable[[], bytes]
@@ -218,7 +218,7 @@ class KeySet:
         if not self._lock.acquire(blocking=known is None):
             return known
         try:
-            if self._older_than(KEY_SET_MAX_AGE_SECONDS if self._find(key_id) else KEY_SET_RETRY_SECONDS):
+            if self._older_than(KEY_SET_MAX_AGE_SECONDS if self._find(key_id) else KEY_SET_RETRY_INTERVAL_SECONDS):
                 self._refresh()
         finally:
             self._lock.release()
@@ -229,7 +229,7 @@ class KeySet:
         refuse_if_quick()
         if self._lock.acquire(blocking=False):  # another thread is fetching them: the next request finds the key
             try:
-                if self._older_than(KEY_SET_RETRY_SECONDS):
+                if self._older_than(KEY_SET_RETRY_INTERVAL_SECONDS):
                     self._refresh()
             finally:
                 self._lock.release()
@@ -265,6 +265,6 @@ def make_key_fetcher(location: str) -> FetchKeys:
 
 def _download(url: str) -> bytes:
     # The URL comes from the operator's settings, and `make_key_fetcher` has checked its scheme.
-    with urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as answer:  # noqa: S310
+    with urllib.request.urlopen(url, timeout=KEY_SET_DOWNLOAD_TIMEOUT_SECONDS) as answer:  # noqa: S310
         body: bytes = answer.read(MAX_KEY_SET_BYTES)
     return body

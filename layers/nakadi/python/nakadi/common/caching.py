@@ -20,32 +20,32 @@ Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 # Names come from requests: a client that asks for many of them must not fill the memory.
-MAX_ENTRIES = 10_000
+MAX_CACHE_ENTRIES = 10_000
 
 # The longest that a value is kept, whatever the numbers say: a process of an older version, or an operator with a
 # console, may have changed a document without counting the change.
-MAX_CACHED_SECONDS = 3600.0
+MAX_CACHE_ENTRY_AGE_SECONDS = 3600.0
 
 CHANGE_NUMBER_FORMAT = struct.Struct("<Q")
 
 
 class ChangeCountersSnapshot(Struct, frozen=True):
     """The numbers of changes, and when the request for them began: by the clock of the caches, and by the two clocks
-    of the machine, of which one may be put back and the other stop with the machine. `counted` is what the processes of
-    this broker had counted then."""
+    of the machine, of which one may be put back and the other stop with the machine. `own_counts` is what the processes
+    of this broker had counted then."""
 
     changes: ChangeCounters
     began: float
     monotonic: float
     wall: float
-    counted: bytes = b""
+    own_counts: bytes = b""
 
 
 class ChangeWatch:
     """Asks for the numbers of changes, once for all caches of a process.
 
-    `counted` changes with every change by a process of this broker; the default is for brokers of one process, which
-    need no number to know of their own changes.
+    What `read_own_counts` gives changes with every change by a process of this broker; the default is for brokers of
+    one process, which need no number to know of their own changes.
     """
 
     def __init__(
@@ -54,9 +54,9 @@ class ChangeWatch:
         clock: Clock,
         read_own_counts: Callable[[], bytes] = bytes,
     ) -> None:
-        self._ask = read_change_counters
+        self._read_change_counters = read_change_counters
         self._clock = clock
-        self._counted = read_own_counts
+        self._read_own_counts = read_own_counts
         self._lock = threading.Lock()
         self._asking: tuple[float, bytes, Future[ChangeCountersSnapshot]] | None = None
         self.latest: ChangeCountersSnapshot | None = None
@@ -70,9 +70,9 @@ class ChangeWatch:
         return first
 
     def read_counters(self, max_age_seconds: float) -> ChangeCountersSnapshot:
-        """A look that began less than `seconds` ago. Several threads that need a new one share it."""
+        """A look that began less than `max_age_seconds` ago. Several threads that need a new one share it."""
         now = self._clock.monotonic()
-        counted = self._counted()
+        counted = self._read_own_counts()
         # Read once and never changed, so that this and what follows are of one look, whatever other threads do.
         latest = self.latest
         if latest is not None and now - latest.began < max_age_seconds:
@@ -91,7 +91,11 @@ class ChangeWatch:
             return asking[2].result()
         try:
             look = ChangeCountersSnapshot(
-                began=now, monotonic=time.monotonic(), wall=time.time(), changes=self._ask(), counted=counted
+                began=now,
+                monotonic=time.monotonic(),
+                wall=time.time(),
+                changes=self._read_change_counters(),
+                own_counts=counted,
             )
         except BaseException as error:
             self._finish_reading(mine, None)
@@ -121,7 +125,7 @@ class ChangeWatchOfSeveralProcesses(ChangeWatch):
     @property
     def latest(self) -> ChangeCountersSnapshot | None:
         look = self._latest
-        return look if look is None or look.counted == self._counted() else None
+        return look if look is None or look.own_counts == self._read_own_counts() else None
 
     @latest.setter
     def latest(self, look: ChangeCountersSnapshot | None) -> None:
@@ -175,7 +179,7 @@ class _CachedValue(Struct, Generic[Value], frozen=True):
     value: Value
     bucket: int
     number: int | None
-    until: float
+    expires_at: float
 
 
 class Cache(Generic[Key, Value]):
@@ -219,7 +223,7 @@ class Cache(Generic[Key, Value]):
                 now = self._clock.monotonic()
         if (
             entry is not None
-            and now < entry.until
+            and now < entry.expires_at
             and (look is None or look.changes.numbers.get(entry.bucket, 0) == entry.number)
         ):
             self.hits += 1
@@ -235,13 +239,15 @@ class Cache(Generic[Key, Value]):
         return value
 
     def _remember(self, key: Key, value: Value, now: float, look: ChangeCountersSnapshot | None) -> None:
-        if len(self._entries) >= MAX_ENTRIES:
+        if len(self._entries) >= MAX_CACHE_ENTRIES:
             self._entries.clear()
         if look is None:
             self._entries[key] = _CachedValue(value, 0, None, self._clock.monotonic() + self._seconds)
         else:
             bucket = change_bucket(self._kind, str(key))
-            self._entries[key] = _CachedValue(value, bucket, look.changes.number(bucket), now + MAX_CACHED_SECONDS)
+            self._entries[key] = _CachedValue(
+                value, bucket, look.changes.number(bucket), now + MAX_CACHE_ENTRY_AGE_SECONDS
+            )
 
     def forget(self, key: Key) -> None:
         """Drop a value, so that the next `get` reads it again."""

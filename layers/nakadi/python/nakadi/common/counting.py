@@ -27,20 +27,20 @@ Bounds = tuple[float, ...]
 OTHER_NAMES = "other"
 
 # Enough for a 99.9th percentile to mean something, little enough to sort at every read.
-SAMPLES_KEPT = 2048
+MAX_SAMPLES = 2048
 
 
 class LabelValues:
     """The names that a label may have: the first so many, and `other` for those that come later."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self, max_values: int) -> None:
+        self.max_values = max_values
         self._lock = threading.Lock()
         self._known: set[str] = set()
 
     def bounded(self, name: str) -> str:
         with self._lock:
-            if len(self._known) < self.most:
+            if len(self._known) < self.max_values:
                 self._known.add(name)
             return name if name in self._known else OTHER_NAMES
 
@@ -103,14 +103,14 @@ class Counter:
         for read in tuple(self._followed):
             for labels, value in read().items():
                 rows[labels] = self._combine(rows[labels], value) if labels in rows else value
-        return self._largest_subscriptions(rows) if len(rows) > self.definition.names.most else rows
+        return self._largest_subscriptions(rows) if len(rows) > self.definition.names.max_values else rows
 
     def _largest_subscriptions(self, rows: MetricRows) -> MetricRows:
         """Of what is followed by subscription, the largest values; those of the rest are put together."""
         if self.definition.labels != ("subscription",):
             return rows
         ordered = sorted(rows.items(), key=lambda row: row[1], reverse=True)
-        kept, rest = ordered[: self.definition.names.most], ordered[self.definition.names.most :]
+        kept, rest = ordered[: self.definition.names.max_values], ordered[self.definition.names.max_values :]
         together = reduce(self._combine, (value for _, value in rest))
         return {**dict(kept), (OTHER_NAMES,): together}
 
@@ -131,7 +131,7 @@ class Distribution(Struct):
     buckets: list[int]
     count: int = 0
     total: float = 0.0
-    recent: deque[float] = field(default_factory=lambda: deque(maxlen=SAMPLES_KEPT))
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
 
     def add(self, value: float, bounds: Bounds) -> None:
         self.buckets[bisect_left(bounds, value)] += 1
@@ -203,14 +203,14 @@ class AnsweredRequests:
             row.received += received
             row.sent += sent
 
-    def _totals(self, value: Callable[[_AnswerTotals], int], *, by_status: bool = False) -> MetricRows:
+    def _totals(self, read_value: Callable[[_AnswerTotals], int], *, by_status: bool = False) -> MetricRows:
         found: dict[Labels, float] = {}
         # A copy of the table. A row may grow while it is read, by an answer that is counted now or a moment later.
         with self._seconds.lock:
             rows = self._rows.copy()
         for (operation, status), row in rows.items():
             labels = (operation, str(status)) if by_status else (operation,)
-            found[labels] = found.get(labels, 0) + value(row)
+            found[labels] = found.get(labels, 0) + read_value(row)
         return found
 
 
@@ -240,6 +240,6 @@ class StoredEvents:
             row.events += events
             row.size += size
 
-    def _totals(self, value: Callable[[_StoredTotals], int]) -> MetricRows:
+    def _totals(self, read_value: Callable[[_StoredTotals], int]) -> MetricRows:
         with self._lock:
-            return {(name,): value(row) for name, row in self._rows.items()}
+            return {(name,): read_value(row) for name, row in self._rows.items()}

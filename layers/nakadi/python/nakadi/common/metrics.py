@@ -32,16 +32,16 @@ NUMBER_BOUNDS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
 
 
 class Metrics:
-    """Every metric of a process, which began at `started` on the steady clock. `most_names` event types, and so many
+    """Every metric of a process, which began at `started` on the steady clock. `max_names` event types, and so many
     subscriptions, have values of their own."""
 
-    def __init__(self, started: float = 0.0, most_names: int = 200) -> None:
+    def __init__(self, started: float = 0.0, max_names: int = 200) -> None:
         self.started = started
         # Whose memory and files are reported beside them; processor time is also that of processes that have ended.
         self.processes: Sequence[Callable[[], int | str]] = [lambda: "self"]
         self.cpu_seconds: Callable[[], float] = process_time
         self.all: list[Metric] = []
-        self._names = LabelValues(most_names)
+        self._names = LabelValues(max_names)
         self._define_requests()
         self._define_publishing()
         self._define_streams()
@@ -262,9 +262,9 @@ class Metrics:
             json="nakadi.kpi",
         )
 
-    def follow_cache(self, name: str, hits: Callable[[], int], misses: Callable[[], int]) -> None:
-        self.cache_hits.follow(lambda: {(name,): hits()})
-        self.cache_misses.follow(lambda: {(name,): misses()})
+    def follow_cache(self, name: str, read_hits: Callable[[], int], read_misses: Callable[[], int]) -> None:
+        self.cache_hits.follow(lambda: {(name,): read_hits()})
+        self.cache_misses.follow(lambda: {(name,): read_misses()})
 
     def _define(self, name: str, meaning: str, labels: Labels, json: str) -> MetricDefinition:
         return MetricDefinition(name=name, meaning=meaning, labels=labels, json=json, names=self._names)

@@ -25,7 +25,7 @@ Result = TypeVar("Result")
 MAX_WAITING_THREADS = 16
 TURN_TIMEOUT_SECONDS = 5.0
 # How long it takes at most to see that a client has gone which waits for its turn.
-GONE_CLIENT_CHECK_SECONDS = 0.1
+GONE_CLIENT_CHECK_INTERVAL_SECONDS = 0.1
 
 TOO_MUCH_WAITING_MESSAGE = "Too much work is waiting, please repeat request"
 GIVEN_UP_MESSAGE = "The work was given up, for the client closed its connection or the broker is about to end"
@@ -66,11 +66,11 @@ def client_never_gone() -> bool:
 
 
 class Turns:
-    """`most_waiting` is how many threads may wait at once, so that some are left for what is short."""
+    """`max_waiting` is how many threads may wait at once, so that some are left for what is short."""
 
     def __init__(self, max_waiting: int = MAX_WAITING_THREADS, timeout_seconds: float = TURN_TIMEOUT_SECONDS) -> None:
-        self._most_waiting = max_waiting
-        self._patience = timeout_seconds
+        self._max_waiting = max_waiting
+        self._timeout_seconds = timeout_seconds
         self._waiting = 0
         self._lock = threading.Lock()
         self._turn = threading.Lock()
@@ -81,27 +81,27 @@ class Turns:
         return self._waiting
 
     @contextmanager
-    def turn(self, client_gone: Callable[[], bool]) -> Iterator[None]:
+    def turn(self, is_client_gone: Callable[[], bool]) -> Iterator[None]:
         """Wait for a turn, which lasts as long as the block; raise `TryLater` if that takes too long."""
-        self._wait_for_turn(client_gone)
+        self._wait_for_turn(is_client_gone)
         try:
             yield
         finally:
             self._turn.release()
 
-    def _wait_for_turn(self, client_gone: Callable[[], bool]) -> None:
+    def _wait_for_turn(self, is_client_gone: Callable[[], bool]) -> None:
         refuse_if_quick()
         if self._turn.acquire(blocking=False):
             return
         with self._lock:
-            if self._waiting >= self._most_waiting:
+            if self._waiting >= self._max_waiting:
                 raise TryLater(TOO_MUCH_WAITING_MESSAGE)
             self._waiting += 1
         try:
-            remaining = self._patience
-            while not self._turn.acquire(timeout=min(GONE_CLIENT_CHECK_SECONDS, remaining)):
-                remaining -= GONE_CLIENT_CHECK_SECONDS
-                if client_gone():
+            remaining = self._timeout_seconds
+            while not self._turn.acquire(timeout=min(GONE_CLIENT_CHECK_INTERVAL_SECONDS, remaining)):
+                remaining -= GONE_CLIENT_CHECK_INTERVAL_SECONDS
+                if is_client_gone():
                     raise TryLater(GIVEN_UP_MESSAGE)
                 if remaining <= 0:
                     raise TryLater(TOO_MUCH_WAITING_MESSAGE)

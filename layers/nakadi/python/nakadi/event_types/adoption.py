@@ -26,7 +26,7 @@ from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import EventLog, EventLogs, SealedTopic, TopicAdoptingLog, UnknownTopic
 from nakadi.ports.registry import DocumentChange
 
-MAX_TIMELINES = 100
+MAX_ADOPTED_TIMELINES = 100
 
 # Kafka's own rule, without the names that Kafka has for itself.
 TOPIC_NAME_PATTERN = re.compile(r"(?!__)[a-zA-Z0-9._-]{1,249}")
@@ -57,16 +57,16 @@ class Adoption(Struct, frozen=True, kw_only=True):
         """Put timelines in the place of those of an event type. Returns when the last one is in use."""
         self.timelines.require_changeable(name, subject)
         event_type = self.event_types.get(name)
-        checks = self.timelines.checks_for_storage(storage_id)
+        storage_conditions = self.timelines.write_conditions_on_storage(storage_id)
         self._require_no_events(event_type)
         adopted = self._timelines_of_drafts(event_type, str(storage_id), drafts)
         announce = partial(self.timelines.announce, name, event_type.timeline.storage_id)
         announced = self.event_types.retry_if_changed(announce)
-        self.event_types.retry_if_changed(lambda: self._replace_timelines(announced, adopted, checks))
+        self.event_types.retry_if_changed(lambda: self._replace_timelines(announced, adopted, storage_conditions))
         self.deleted_event_types.clear(str(announced.switching_to and announced.switching_to.id))
 
     def _replace_timelines(
-        self, announced: EventType, adopted: tuple[Timeline, ...], checks: Sequence[DocumentChange]
+        self, announced: EventType, adopted: tuple[Timeline, ...], storage_conditions: Sequence[DocumentChange]
     ) -> None:
         """Put the timelines in place once the topic is sealed, so that no event can come after it was found empty.
 
@@ -85,7 +85,7 @@ class Adoption(Struct, frozen=True, kw_only=True):
             raise
         note = cleanup_note(following.id, (*event_type.timelines, following))
         changed = replace(event_type, timelines=adopted, switching_to=None)
-        self.event_types.replace(event_type, changed, note, *checks)
+        self.event_types.replace(event_type, changed, note, *storage_conditions)
 
     def _timelines_of_drafts(
         self, event_type: EventType, storage_id: str, drafts: Sequence[AdoptedTimeline]
@@ -173,8 +173,8 @@ class Adoption(Struct, frozen=True, kw_only=True):
 
 def _check_drafts(drafts: Sequence[AdoptedTimeline]) -> None:
     """Raise unless these can be the timelines of an event type: ascending, and closed but for the last one."""
-    if not 0 < len(drafts) <= MAX_TIMELINES:
-        raise Invalid(f"Between 1 and {MAX_TIMELINES} timelines can be adopted")
+    if not 0 < len(drafts) <= MAX_ADOPTED_TIMELINES:
+        raise Invalid(f"Between 1 and {MAX_ADOPTED_TIMELINES} timelines can be adopted")
     before = 0
     for draft in drafts:
         if draft.order is None or not before < draft.order <= MAX_TIMELINE_ORDER:

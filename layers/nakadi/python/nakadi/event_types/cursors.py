@@ -25,7 +25,7 @@ DATE_TIME_PATTERN = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)",
     re.ASCII | re.IGNORECASE,
 )
-MOST_SAFE_DIGITS = 18
+MAX_SAFE_DIGITS = 18
 
 MIN_OFFSET = -(2**63)
 MAX_OFFSET = 2**63 - 1
@@ -89,7 +89,7 @@ class NumberedOffset(Struct, frozen=True):
     @property
     def offset(self) -> int:
         """The number; one that does not fit 64 bits becomes the nearest one that does not."""
-        if len(self.digits) <= MOST_SAFE_DIGITS:
+        if len(self.digits) <= MAX_SAFE_DIGITS:
             return int(self.digits)
         magnitude = self.digits.lstrip("-").lstrip("0")[: len(str(MAX_OFFSET)) + 1]
         number = int(magnitude or "0")
@@ -125,7 +125,7 @@ def newest_position(event_type: EventType, offset: str) -> Position | None:
     versioned = VERSIONED_OFFSET_PATTERN.fullmatch(offset)
     if (
         versioned is None
-        or len(versioned[2]) > MOST_SAFE_DIGITS
+        or len(versioned[2]) > MAX_SAFE_DIGITS
         or int(versioned[1], 16) != event_type.timelines[-1].order
     ):
         return None
@@ -155,7 +155,7 @@ def fits_64_bits(position: Position) -> bool:
 
 
 def _padded_digits(digits: str) -> str:
-    return digits if digits.startswith("-") else digits.zfill(MOST_SAFE_DIGITS)
+    return digits if digits.startswith("-") else digits.zfill(MAX_SAFE_DIGITS)
 
 
 def _time_from_text(text: str) -> datetime | None:

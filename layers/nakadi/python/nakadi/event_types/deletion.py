@@ -63,23 +63,23 @@ class Dependents(Protocol):
 class LazyDependents:
     """Creates the dependents at the first call: most processes never need them."""
 
-    def __init__(self, dependents: Callable[[], Dependents]) -> None:
-        self._dependents = dependents
+    def __init__(self, open_dependents: Callable[[], Dependents]) -> None:
+        self._open_dependents = open_dependents
 
     def depend_on(self, name: str) -> bool:
-        return self._dependents().depend_on(name)
+        return self._open_dependents().depend_on(name)
 
     def changes_for_removal(self, event_type: EventType) -> tuple[DocumentChange, ...]:
-        return self._dependents().changes_for_removal(event_type)
+        return self._open_dependents().changes_for_removal(event_type)
 
     def clean_up(self) -> None:
-        self._dependents().clean_up()
+        self._open_dependents().clean_up()
 
     def before_repartitioning(self, event_type: EventType) -> None:
-        self._dependents().before_repartitioning(event_type)
+        self._open_dependents().before_repartitioning(event_type)
 
     def after_repartitioning(self, event_type: EventType) -> None:
-        self._dependents().after_repartitioning(event_type)
+        self._open_dependents().after_repartitioning(event_type)
 
 
 class DeletedEventTypes(Struct, frozen=True):
@@ -117,7 +117,9 @@ class EventTypeDeletion(Struct, frozen=True, kw_only=True):
         """Delete an event type and its events. When this returns, the name can be used again."""
         self._require_enabled(subject)
         self.features.require_writable()
-        self._remove_leftovers(self.event_types.retry_if_changed(lambda: self._remove_from_registry(name, subject)))
+        self._try_to_remove_events_and_schemas(
+            self.event_types.retry_if_changed(lambda: self._remove_from_registry(name, subject))
+        )
 
     def _require_enabled(self, subject: Subject) -> None:
         # While authentication is off every subject counts as an administrator, and the feature binds all of them.
@@ -132,11 +134,11 @@ class EventTypeDeletion(Struct, frozen=True, kw_only=True):
         return event_type
 
     def _require_permission(self, event_type: EventType, subject: Subject) -> None:
-        self.permissions.require_each((Operation.VIEW, Operation.ADMIN), event_type.resource, subject)
+        self.permissions.require_all_operations((Operation.VIEW, Operation.ADMIN), event_type.resource, subject)
         if event_type.authorization is None and self.features.is_on(Feature.FORCE_EVENT_TYPE_AUTHZ):
             raise denied(Operation.ADMIN, event_type.resource, "You cannot delete event-type without authorization.")
 
-    def _remove_leftovers(self, event_type: EventType) -> None:
+    def _try_to_remove_events_and_schemas(self, event_type: EventType) -> None:
         """Remove events and schema versions. What fails is left to housekeeping, since the event type is deleted."""
         self.dependents.clean_up()
         try:
@@ -166,7 +168,7 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
     deleted_event_types: DeletedEventTypes
     logs: EventLogs
     clock: Clock
-    more: Mapping[str, Callable[[], None]] = field(default_factory=dict)
+    further_tasks: Mapping[str, Callable[[], None]] = field(default_factory=dict)
     """Tasks of other packages, by name."""
     metrics: Metrics = field(default_factory=Metrics)
     _ending: threading.Event = field(default_factory=threading.Event)
@@ -175,7 +177,7 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
         """Run each task once. A failure is logged and counted, and the task is tried again in the next round."""
         tasks = {
             "deleted event types": self.deleted_event_types.clear_all,
-            **self.more,
+            **self.further_tasks,
             "event types": self._run_for_all,
         }
         began = self.clock.monotonic()

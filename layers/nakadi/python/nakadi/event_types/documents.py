@@ -191,7 +191,7 @@ def _converted_unless_none(value: Any, convert: Any) -> Any:
 # Measured statistics --------------------------------------------------------------------------------------------------
 
 
-MEASURED_KIND = "measured-statistics"
+MEASURED_STATISTICS_KIND = "measured-statistics"
 """These documents are keyed by the ids of event types: an event type that is created again starts without."""
 
 
@@ -200,16 +200,16 @@ class MeasuredStatistics(Struct, frozen=True, kw_only=True):
 
     statistic: Statistics
     recommended_partitions: int
-    since: datetime
-    until: datetime
+    measured_since: datetime
+    measured_until: datetime
 
 
 def measured_statistics_body(measured: MeasuredStatistics) -> Mapping[str, Any]:
     return {
         "statistic": asdict(measured.statistic),
         "recommended_partitions": measured.recommended_partitions,
-        "since": measured.since.isoformat(),
-        "until": measured.until.isoformat(),
+        "since": measured.measured_since.isoformat(),
+        "until": measured.measured_until.isoformat(),
     }
 
 
@@ -217,8 +217,8 @@ def measured_statistics_from_body(body: Mapping[str, Any]) -> MeasuredStatistics
     return MeasuredStatistics(
         statistic=Statistics(**body["statistic"]),
         recommended_partitions=body["recommended_partitions"],
-        since=datetime.fromisoformat(body["since"]),
-        until=datetime.fromisoformat(body["until"]),
+        measured_since=datetime.fromisoformat(body["since"]),
+        measured_until=datetime.fromisoformat(body["until"]),
     )
 
 

@@ -146,7 +146,7 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
 
     def _checks_for_storage(self, storage_id: str) -> tuple[DocumentChange, ...]:
         try:
-            return self.storages.checks_for(storage_id)
+            return self.storages.write_conditions_on(storage_id)
         except NotFound as gone:
             # Another process has begun to remove the storage after it was chosen.
             raise TryLater(STORAGE_BUSY_MESSAGE) from gone

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from nakadi.common.caching import Cache
 from nakadi.common.work import refuse_if_quick
-from nakadi.event_types.documents import MEASURED_KIND as MEASURED
 from nakadi.event_types.documents import (
+    MEASURED_STATISTICS_KIND,
     TABLES_KIND,
     MeasuredStatistics,
     TableState,
@@ -43,10 +43,10 @@ EVENT_TYPES_KIND = "event-types"
 SCHEMAS_KIND = "schemas"
 CLEANUP_NOTES_KIND = "leftovers"
 
-PAGE_SIZE = 1000
+EVENT_TYPES_PAGE_SIZE = 1000
 
 # Two writers of one event type are rare. A request that loses this often in a row is better repeated by its client.
-WRITE_ATTEMPTS = 8
+MAX_EVENT_TYPE_WRITE_ATTEMPTS = 8
 
 EVENT_TYPE_BUSY_MESSAGE = "Event type is currently in maintenance, please repeat request"
 
@@ -76,7 +76,7 @@ class EventTypes:
             raise not_found(name)
         return event_type
 
-    def all(self, *, after: str = "", page_size: int = PAGE_SIZE) -> Iterator[EventType]:
+    def all(self, *, after: str = "", page_size: int = EVENT_TYPES_PAGE_SIZE) -> Iterator[EventType]:
         """All event types whose names are greater than `after`, in the order of their names, read so many at a time."""
         while page := self._registry.list(EVENT_TYPES_KIND, after=after, limit=page_size):
             yield from map(event_type_from_document, page)
@@ -99,7 +99,7 @@ class EventTypes:
 
     def measured_statistics(self, event_type: EventType) -> MeasuredStatistics | None:
         """The latest measured statistics of its traffic; None if there are none."""
-        document = self._registry.get(MEASURED, event_type.id)
+        document = self._registry.get(MEASURED_STATISTICS_KIND, event_type.id)
         return None if document is None else measured_statistics_from_body(document.body)
 
     def table_state(self, event_type: EventType) -> TableState | None:
@@ -140,7 +140,7 @@ class EventTypes:
 
         It is repeated too when a topic is unknown: then the event type was deleted or moved after it was read.
         """
-        for _ in range(WRITE_ATTEMPTS):
+        for _ in range(MAX_EVENT_TYPE_WRITE_ATTEMPTS):
             try:
                 return attempt()
             except (ChangedMeanwhile, UnknownTopic):

@@ -83,7 +83,7 @@ def _effective_schema_from(tree: Mapping[str, Any], wanted: EventType | EventTyp
 
 
 LATEST_VERSION = "latest"
-MAX_PAGE_SIZE = 1000
+MAX_SCHEMAS_PAGE_SIZE = 1000
 
 
 class SchemaEvaluation(Struct, frozen=True):
@@ -189,7 +189,7 @@ def _parse_schema(text: str) -> Any:
 
 
 def _check_page_limits(offset: int, limit: int) -> None:
-    if not 1 <= limit <= MAX_PAGE_SIZE:
-        raise Malformed(f"'limit' parameter sholud have value between 1 and {MAX_PAGE_SIZE}")
+    if not 1 <= limit <= MAX_SCHEMAS_PAGE_SIZE:
+        raise Malformed(f"'limit' parameter sholud have value between 1 and {MAX_SCHEMAS_PAGE_SIZE}")
     if offset < 0:
         raise Malformed("'offset' parameter can't be lower than 0")

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 STORAGES_KIND = "storages"
 
 # Two administrators rarely change one storage at the same time, and never so many times in a row by chance.
-WRITE_ATTEMPTS = 8
+MAX_STORAGE_REMOVAL_ATTEMPTS = 8
 
 IsUsed = Callable[[str], bool]
 CheckReachable = Callable[[Storage], None]
@@ -106,7 +106,7 @@ class Storages:
     def remove(self, storage_id: str, in_use: IsUsed) -> None:
         """Remove a storage. Raises `NotPermitted` if it has timelines."""
         self._features.require_writable()
-        for _ in range(WRITE_ATTEMPTS):
+        for _ in range(MAX_STORAGE_REMOVAL_ATTEMPTS):
             try:
                 return self._remove(storage_id, in_use)
             except ChangedMeanwhile:
@@ -139,7 +139,7 @@ class Storages:
             PutDocument(STORAGES_KIND, storage_id, {**document.body, "closed": True, "removed": True}, expected=closed)
         )
 
-    def checks_for(self, storage_id: str) -> tuple[CheckRevision, ...]:
+    def write_conditions_on(self, storage_id: str) -> tuple[CheckRevision, ...]:
         """The conditions for a write that begins a timeline in this storage. Raises `NotFound`."""
         if storage_id == DEFAULT_STORAGE_ID:
             return ()

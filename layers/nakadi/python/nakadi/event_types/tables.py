@@ -34,21 +34,21 @@ SORT_BY_ANNOTATION = "nakadi.io/table-sort-by"
 TIME_UNITS = ("year", "month", "day", "hour")
 BUCKET, TRUNCATE, IDENTITY = "bucket", "truncate", "identity"
 
-MAX_FIELDS = 8
+MAX_LAYOUT_FIELDS = 8
 """Of each kind. Files become small, and queries slow to plan, long before that."""
 
 MAX_BUCKETS = 4096
 MAX_TRUNCATED_WIDTH = 1000
 
-_COLUMN = r"[A-Za-z0-9_]+(?:\.[A-Za-z0-9_]+)*"
-_PARTITION = re.compile(
-    rf"(?:(?P<unit>{'|'.join(TIME_UNITS)})\s*\(\s*(?P<moment>{_COLUMN})\s*\)"
-    rf"|(?P<sized>{BUCKET}|{TRUNCATE})\s*\(\s*(?P<size>[0-9]{{1,9}})\s*,\s*(?P<inner>{_COLUMN})\s*\)"
-    rf"|(?P<plain>{_COLUMN}))",
+_COLUMN_PATTERN = r"[A-Za-z0-9_]+(?:\.[A-Za-z0-9_]+)*"
+_PARTITION_PATTERN = re.compile(
+    rf"(?:(?P<unit>{'|'.join(TIME_UNITS)})\s*\(\s*(?P<moment>{_COLUMN_PATTERN})\s*\)"
+    rf"|(?P<sized>{BUCKET}|{TRUNCATE})\s*\(\s*(?P<size>[0-9]{{1,9}})\s*,\s*(?P<inner>{_COLUMN_PATTERN})\s*\)"
+    rf"|(?P<plain>{_COLUMN_PATTERN}))",
     re.IGNORECASE,
 )
-_SORT = re.compile(rf"(?P<column>{_COLUMN})(?:\s+(?P<direction>asc|desc))?", re.IGNORECASE)
-_COMMA = re.compile(r",(?![^()]*\))")
+_SORT_PATTERN = re.compile(rf"(?P<column>{_COLUMN_PATTERN})(?:\s+(?P<direction>asc|desc))?", re.IGNORECASE)
+_COMMA_PATTERN = re.compile(r",(?![^()]*\))")
 """Between fields, and not within the parentheses of one."""
 
 
@@ -111,14 +111,14 @@ def _sort_fields(text: str) -> tuple[SortField, ...]:
 
 
 def _texts(text: str) -> Iterator[str]:
-    fields = _COMMA.split(text)
-    if len(fields) > MAX_FIELDS:
-        raise BadLayout(f"it has {len(fields)} fields, and {MAX_FIELDS} are possible")
+    fields = _COMMA_PATTERN.split(text)
+    if len(fields) > MAX_LAYOUT_FIELDS:
+        raise BadLayout(f"it has {len(fields)} fields, and {MAX_LAYOUT_FIELDS} are possible")
     return (each.strip() for each in fields)
 
 
 def _partition_field(text: str) -> PartitionField:
-    found = _PARTITION.fullmatch(text)
+    found = _PARTITION_PATTERN.fullmatch(text)
     if found is None:
         raise BadLayout(
             f'"{text}" is not a column, nor one of year, month, day and hour(column), bucket(16, column) '
@@ -136,7 +136,7 @@ def _partition_field(text: str) -> PartitionField:
 
 
 def _sort_field(text: str) -> SortField:
-    found = _SORT.fullmatch(text)
+    found = _SORT_PATTERN.fullmatch(text)
     if found is None:
         raise BadLayout(f'"{text}" is not a column, with asc or desc behind it if at all')
     return SortField(found["column"], (found["direction"] or "").lower() == "desc")
@@ -218,12 +218,12 @@ def _is_valid_retention_period(text: str) -> bool:
 # How far tables are behind --------------------------------------------------------------------------------------------
 
 
-STARTS_KIND = "table-jobs"
+TABLE_JOB_STARTS_KIND = "table-jobs"
 """Documents that say when housekeeping started a job."""
 
 
 class TableLags(Struct, frozen=True, kw_only=True):
-    """Looks at all tables now and then; `lags` and `states` are what it found the last time, by event type.
+    """Measures the lags of all tables now and then; `lags` and `states` are what it found the last time, by event type.
 
     The lag of a table is the age of the oldest archived event that it does not have. It also grows where no job runs
     any more, which the latency that jobs measure does not.
@@ -233,17 +233,17 @@ class TableLags(Struct, frozen=True, kw_only=True):
     registry: Registry
     index: LogIndex
     clock: Clock
-    always: bool = False
+    measures_without_tables: bool = False
     """Whether there may be tables to make where no job has made one yet."""
     lags: dict[str, float] = field(default_factory=dict)
     states: dict[str, TableState] = field(default_factory=dict)
 
-    def look(self) -> None:
+    def measure(self) -> None:
         """Measure the lag of each table. It costs little where nothing is in the archive that is in no table."""
         states = {each.key: table_state_from_body(each.body) for each in self.registry.list(TABLES_KIND)}
         found: dict[str, float] = {}
         known: dict[str, TableState] = {}
-        if states or self.always:
+        if states or self.measures_without_tables:
             event_types = [
                 each for each in self.event_types.all() if each.annotations.get(MATERIALIZE_ANNOTATION) != "off"
             ]
@@ -274,13 +274,16 @@ class TableLags(Struct, frozen=True, kw_only=True):
         if lag < after_seconds:
             return False
         now = self.clock.now()
-        document = self.registry.get(STARTS_KIND, job)
+        document = self.registry.get(TABLE_JOB_STARTS_KIND, job)
         if document is not None:
             since = now - datetime.fromisoformat(document.body["started_at"])
             if since.total_seconds() < max(after_seconds, lag / 4):
                 return False
         put = PutDocument(
-            STARTS_KIND, job, {"started_at": now.isoformat()}, document.revision if document else ABSENT_REVISION
+            TABLE_JOB_STARTS_KIND,
+            job,
+            {"started_at": now.isoformat()},
+            document.revision if document else ABSENT_REVISION,
         )
         try:
             self.registry.write(put)

@@ -86,7 +86,7 @@ class Timelines(Struct, frozen=True, kw_only=True):
     def announce(self, name: str, storage_id: str | None) -> EventType:
         """Begin a switch: no other one can begin until it is completed. Raises `ChangedMeanwhile`."""
         event_type = self.event_types.get(name)
-        storage_checks = self.checks_for_storage(storage_id)
+        storage_conditions = self.write_conditions_on_storage(storage_id)
         if event_type.switching_to is not None:
             self.finish_abandoned(event_type)
             raise Conflict(f"Timeline is already being created for: {name}")
@@ -94,16 +94,18 @@ class Timelines(Struct, frozen=True, kw_only=True):
         new_log = self.logs.for_storage(following.storage_id)
         new_log.create_topic(following.topic, following.partitions)
         try:
-            return self.event_types.replace(event_type, replace(event_type, switching_to=following), *storage_checks)
+            return self.event_types.replace(
+                event_type, replace(event_type, switching_to=following), *storage_conditions
+            )
         except ChangedMeanwhile:
             new_log.delete_topic(following.topic)
             raise
 
-    def checks_for_storage(self, storage_id: str | None) -> tuple[DocumentChange, ...]:
+    def write_conditions_on_storage(self, storage_id: str | None) -> tuple[DocumentChange, ...]:
         """The conditions for a write that begins a timeline in this storage."""
         try:
             if storage_id is not None:
-                return self.storages.checks_for(storage_id)
+                return self.storages.write_conditions_on(storage_id)
         except NotFound:
             pass
         raise Invalid(f"No storage with id: {'null' if storage_id is None else storage_id}")
@@ -203,13 +205,13 @@ class LostEventsRecovery(Struct, kw_only=True):
     storages: Storages
     logs: EventLogs
     clock: Clock
-    report: ReportNewTimeline
-    found: int = 0
+    report_new_timeline: ReportNewTimeline
+    gaps_found: int = 0
     """The number of gaps that the last run has found."""
 
     def run(self) -> None:
         """Find the gaps in all storages, and close them."""
-        self.found = 0
+        self.gaps_found = 0
         for storage in self.storages.all():
             run_and_log_failure(
                 "search for lost events", f"storage {storage.id}", partial(self._close_gaps_of_storage, storage.id)
@@ -220,7 +222,7 @@ class LostEventsRecovery(Struct, kw_only=True):
         gaps = event_log.gaps() if isinstance(event_log, LossReportingLog) else ()
         if not gaps or not isinstance(event_log, LossReportingLog):
             return
-        self.found += len(gaps)
+        self.gaps_found += len(gaps)
         for gap in gaps:
             log.error("Storage %s has lost events before they were indexed: %s", storage_id, gap)
         topics: dict[str, Mapping[int, int] | None] = {}
@@ -248,7 +250,7 @@ class LostEventsRecovery(Struct, kw_only=True):
             changed = with_continuations(event_type, continuations, self.clock.now())
             self.event_types.replace(event_type, changed)
             log.error("Event type %s may have lost events, and continues in a new timeline", name)
-            self.report(event_type, changed)
+            self.report_new_timeline(event_type, changed)
             return changed.timelines
 
         return self.event_types.retry_if_changed(attempt)

@@ -79,8 +79,8 @@ def measured_view(measured: MeasuredStatistics) -> View:
     return {
         **asdict(measured.statistic),
         "recommended_partitions": measured.recommended_partitions,
-        "measured_from": timestamp(measured.since),
-        "measured_until": timestamp(measured.until),
+        "measured_from": timestamp(measured.measured_since),
+        "measured_until": timestamp(measured.measured_until),
     }
 
 

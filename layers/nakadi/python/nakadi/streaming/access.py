@@ -60,7 +60,7 @@ class ReadAccess:
         event_type = self._event_types.find(name)
         if event_type is None:
             raise NotFound(TOPIC_NOT_FOUND_MESSAGE)
-        self._permissions.require_each((Operation.VIEW, Operation.READ), event_type.resource, subject)
+        self._permissions.require_all_operations((Operation.VIEW, Operation.READ), event_type.resource, subject)
         return event_type
 
     def change_for(self, subject: Subject, known: EventType) -> AccessChange:

@@ -11,7 +11,7 @@ from nakadi.auth.permissions import Features, Permissions
 from nakadi.event_types.adoption import AdoptedTimeline, Adoption
 from nakadi.event_types.deletion import EventTypeDeletion
 from nakadi.event_types.registration import EventTypeCreation, EventTypeUpdate, Repartitioning
-from nakadi.event_types.repository import PAGE_SIZE, EventTypes
+from nakadi.event_types.repository import EVENT_TYPES_PAGE_SIZE, EventTypes
 from nakadi.event_types.schema_versions import SchemaEvaluation, SchemaVersions
 from nakadi.event_types.timelines import Timelines
 from nakadi.http.application import Handler, Route
@@ -61,9 +61,9 @@ class EventTypeHandlers(Struct, frozen=True, kw_only=True):
     def list(self, request: Request) -> Response:
         application, writer = request.parameter("owning_application"), attribute_parameter(request, "writer")
         limit = request.integer("limit")
-        if limit is not None and not 1 <= limit <= PAGE_SIZE:
-            raise Malformed(f"'limit' parameter should have value between 1 and {PAGE_SIZE}")
-        page_size = PAGE_SIZE if limit is None or application or writer else limit
+        if limit is not None and not 1 <= limit <= EVENT_TYPES_PAGE_SIZE:
+            raise Malformed(f"'limit' parameter should have value between 1 and {EVENT_TYPES_PAGE_SIZE}")
+        page_size = EVENT_TYPES_PAGE_SIZE if limit is None or application or writer else limit
         listed = (
             event_type_view(each)
             for each in self.event_types.all(after=request.parameter("after") or "", page_size=page_size)

@@ -151,7 +151,7 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
         meant = [self._resolved_from_registry(each) for each in cursors]
         if found is None:
             raise subscription_not_found(subscription_id)
-        self.permissions.require_each((Operation.VIEW, Operation.ADMIN), found.resource, subject)
+        self.permissions.require_all_operations((Operation.VIEW, Operation.ADMIN), found.resource, subject)
         self._check_own(found, meant)
         self._check_readable(meant)
         self.initialisation.ensure_initialised(found)
@@ -199,7 +199,7 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
             self._refuse_blocked(None, subject)
             raise
         self._refuse_blocked(found, subject)
-        self.permissions.require_each(operations, found.resource, subject)
+        self.permissions.require_all_operations(operations, found.resource, subject)
 
     def _refuse_blocked(self, subscription: Subscription | None, subject: Subject) -> None:
         event_types = () if subscription is None else subscription.event_types

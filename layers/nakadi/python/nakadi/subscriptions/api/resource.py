@@ -193,7 +193,7 @@ class SubscriptionUpdater(Struct, frozen=True, kw_only=True):
 
     def _update(self, subscription_id: str, draft: SubscriptionDraft, subject: Subject) -> Subscription:
         old = self.subscriptions.get(subscription_id)
-        self.permissions.require_each((Operation.VIEW, Operation.ADMIN), old.resource, subject)
+        self.permissions.require_all_operations((Operation.VIEW, Operation.ADMIN), old.resource, subject)
         check_unchanged(old, draft)
         permissions.check_not_removed(old.authorization, draft.authorization)
         documents.check_authorization(draft.authorization)
@@ -239,7 +239,7 @@ class SubscriptionDeletion(Struct, frozen=True, kw_only=True):
     def _remove(self, subscription_id: str, subject: Subject) -> Subscription:
         for _ in range(CREATION_ATTEMPTS):
             subscription = self.subscriptions.get(subscription_id)
-            self.permissions.require_each((Operation.VIEW, Operation.ADMIN), subscription.resource, subject)
+            self.permissions.require_all_operations((Operation.VIEW, Operation.ADMIN), subscription.resource, subject)
             try:
                 self.subscriptions.remove(subscription)
             except ChangedMeanwhile:

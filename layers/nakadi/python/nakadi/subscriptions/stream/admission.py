@@ -70,7 +70,7 @@ class StreamAdmission(Struct, frozen=True, kw_only=True):
             raise TryLater(CANNOT_CONTINUE) from error
 
     def _check_permitted(self, subscription: Subscription, event_types: Sequence[EventType], subject: Subject) -> None:
-        self.permissions.require_each((Operation.VIEW, Operation.READ), subscription.resource, subject)
+        self.permissions.require_all_operations((Operation.VIEW, Operation.READ), subscription.resource, subject)
         for each in event_types:
             self.permissions.require(Operation.READ, each.resource, subject)
 
