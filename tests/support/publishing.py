@@ -91,7 +91,7 @@ class House:
             clock=self.clock,
             limits=BatchLimits(),
             pause=self._pause,
-            random_number=self._draw,
+            draw_random_number=self._draw,
         )
 
         self.told: list[dict[str, Any]] = []
@@ -101,7 +101,7 @@ class House:
             clock=self.clock,
             hash_name=name_hasher("salt"),
             count=lambda _what, _number: None,
-            collect_seconds=None,
+            write_interval_seconds=None,
         )
 
     def _told(self, _event_type: str, body: bytes) -> BatchOutcome:

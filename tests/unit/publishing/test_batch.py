@@ -21,7 +21,7 @@ def way(request):
         if request.param == "in pieces":
             patch.setattr(validation, "SHORT_BODY_BYTES", 0)
             for module in (batches, validation):
-                patch.setattr(module, "PIECE_BYTES", 24)
+                patch.setattr(module, "MAX_BATCH_PIECE_BYTES", 24)
         yield request.param
 
 
@@ -40,7 +40,7 @@ def texts(body: bytes | str) -> list[str]:
 
 
 def texts_of(batch) -> list[str]:
-    return [text.decode() for piece in batch.pieces() for text in piece.texts()]
+    return [text.decode() for piece in batch.in_pieces() for text in piece.texts()]
 
 
 @pytest.mark.parametrize("body", ["[]", "[ ]", " \t\r\n[]\n", "[,]"])
@@ -263,7 +263,7 @@ def test_a_member_is_replaced_in_its_place(event):
     rest = after.partition("}")[2]
     expected = before + 'etadata":{"new":[1,"é"]}' + rest
     assert key
-    [piece] = read_batch(f"[{event}]".encode()).pieces()
+    [piece] = read_batch(f"[{event}]".encode()).in_pieces()
     change = orjson.dumps(piece.events[0]["metadata"]), '{"new":[1,"é"]}'.encode()
     assert [text.decode() for text in piece.texts_replacing_member("metadata", [change])] == [expected]
 
@@ -387,8 +387,8 @@ def test_the_fast_way_is_as_strict_as_the_slow_one(events):
 def test_a_batch_has_only_so_many_events(body):
     """A batch with more events than the limit is refused, and the message has the limit. (P40)"""
     with pytest.raises(TooLarge, match="The batch has more than 3 events"):
-        read_batch(body.encode(), BatchLimits(events=3))
-    assert len(read_batch(body.replace(',"a":2', "").encode(), BatchLimits(events=4)).events) == 4
+        read_batch(body.encode(), BatchLimits(max_events=3))
+    assert len(read_batch(body.replace(',"a":2', "").encode(), BatchLimits(max_events=4)).events) == 4
 
 
 @pytest.mark.parametrize(("number", "pieces"), [(1_000, 1), (8_000, 8)])
@@ -396,14 +396,14 @@ def test_ordinary_batches_are_read_in_the_fast_way(monkeypatch, number, pieces):
     """A large batch of ordinary events, with objects within them, is not looked through symbol by symbol."""
     monkeypatch.setattr(validation, "SHORT_BODY_BYTES", 128 * 1024)
     for module in (batches, validation):
-        monkeypatch.setattr(module, "PIECE_BYTES", 1024 * 1024)
+        monkeypatch.setattr(module, "MAX_BATCH_PIECE_BYTES", 1024 * 1024)
     monkeypatch.setattr(validation, "_split_strictly", lambda *_: pytest.fail("it was"))
     item = {"sku": "A-1", "amount": 2, "price": {"amount": 12.5, "currency": "EUR"}, "tags": ["a", "b"]}
     order = {"number": "x" * 36, "customer": {"id": "c" * 20}, "items": [item] * 5, "comment": "y" * 140}
     batch = read_batch(json.dumps([order] * number, separators=(",", ":")).encode())
 
     assert len(batch.events) == number
-    assert len(list(batch.pieces())) == pieces
+    assert len(list(batch.in_pieces())) == pieces
 
 
 def test_events_can_be_gone_through_again_and_looked_up(way):
@@ -413,7 +413,7 @@ def test_events_can_be_gone_through_again_and_looked_up(way):
 
     assert list(batch.events) == list(batch.events) == events
     assert (batch.events[7], batch.events[-1], batch.events[3:5]) == (events[7], events[19], events[3:5])
-    assert (len(list(batch.pieces())) > 1) == (way == "in pieces")
+    assert (len(list(batch.in_pieces())) > 1) == (way == "in pieces")
 
 
 def test_a_long_batch_leaves_nothing_behind(way):

@@ -23,8 +23,8 @@ def test_a_body_takes_a_few_times_its_size_in_memory(shape, monkeypatch):
     """Reading a long body takes no more than its size beside it, and a constant for one piece, whatever it holds."""
     monkeypatch.setattr(validation, "SHORT_BODY_BYTES", 32 * 1024)
     for module in (batches, validation):
-        monkeypatch.setattr(module, "PIECE_BYTES", 128 * 1024)
-        monkeypatch.setattr(module, "PIECE_MEMORY", 1024 * 1024)
+        monkeypatch.setattr(module, "MAX_BATCH_PIECE_BYTES", 128 * 1024)
+        monkeypatch.setattr(module, "MAX_BATCH_PIECE_MEMORY", 1024 * 1024)
     event = SHAPES[shape]
     # Without commas between them, the events are looked for in the slow way.
     for between in (b",", b" "):
@@ -32,7 +32,7 @@ def test_a_body_takes_a_few_times_its_size_in_memory(shape, monkeypatch):
         tracemalloc.start()
         try:
             batch = read_batch(body)
-            for piece in batch.pieces():
+            for piece in batch.in_pieces():
                 piece.texts()
             _, peak = tracemalloc.get_traced_memory()
         finally:

@@ -38,8 +38,8 @@ class Unwilling(Turns):
         raise TryLater("Not now")
 
 
-def a_budget(most=50_000_000, turns=None, is_gone=client_never_gone):
-    return closing(WorkBudget(most, turns or CountedTurns(), is_gone))
+def a_budget(most=50_000_000, turns=None, is_client_gone=client_never_gone):
+    return closing(WorkBudget(most, turns or CountedTurns(), is_client_gone))
 
 
 def test_little_work_takes_no_turn():
@@ -80,7 +80,7 @@ def test_spending_ends_where_the_steps_end():
 
 def test_long_work_is_given_up_when_the_client_has_gone():
     """No one would read the answer, and others wait for the turn."""
-    with a_budget(is_gone=lambda: True) as budget:
+    with a_budget(is_client_gone=lambda: True) as budget:
         budget.spend_steps(STEPS_WITHOUT_TURN)
         with pytest.raises(TryLater, match="given up"):
             budget.spend_steps(1)
@@ -93,7 +93,7 @@ EVENT = {"a": [1] * 1_000}  # some 100,000 steps
 
 
 def limited(house, most, turns=None):
-    limits = BatchLimits(steps=most)
+    limits = BatchLimits(max_steps=most)
     house.publisher = replace(house.publisher, limits=limits, turns=turns or CountedTurns())
     return house
 
@@ -183,5 +183,5 @@ def test_work_is_given_up_for_a_client_that_has_gone(house):
     """A batch whose client closes its connection while it is in work is not stored."""
     event_type = limited(house, 50_000_000).add(an_event_type(schema=SLOW))
     with pytest.raises(TryLater, match="given up"):
-        house.publish(event_type, [EVENT] * 20, is_gone=lambda: True)
+        house.publish(event_type, [EVENT] * 20, is_client_gone=lambda: True)
     assert house.stored(event_type) == []

@@ -20,9 +20,9 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.publishing import system_events as module
 from nakadi.publishing.outcome import BatchOutcome, BatchStatus
 from nakadi.publishing.system_events import (
-    FLUSH_AGE_SECONDS,
+    KPI_QUEUE_MAX_AGE_SECONDS,
     MAX_EVENTS_PER_BATCH,
-    REPORT_SECONDS,
+    STREAM_KPI_REPORT_INTERVAL_SECONDS,
     KpiCollector,
     SentTotals,
     StreamKpis,
@@ -38,7 +38,7 @@ REQUEST = {"method": "GET", "path": "/event-types", "query": "", "user_agent": "
 class World:
     """The KPI events of a process whose threads stand still between requests, and what was written of them."""
 
-    def __init__(self, collect_seconds=None):
+    def __init__(self, write_interval_seconds=None):
         self.clock = HandMovedClock()
         self.features = Features(settings_document("features"))
         self.written: list[tuple[str, list[dict]]] = []
@@ -54,7 +54,7 @@ class World:
             clock=self.clock,
             hash_name=name_hasher("salt"),
             count=self.count,
-            collect_seconds=collect_seconds,
+            write_interval_seconds=write_interval_seconds,
         )
 
     def on(self, *features):
@@ -82,7 +82,7 @@ class World:
 
     def flush(self):
         """Have what waits written, however young it is."""
-        self.clock.move(FLUSH_AGE_SECONDS)
+        self.clock.move(KPI_QUEUE_MAX_AGE_SECONDS)
         self.figures.flush_if_due()
 
     def events(self, event_type):
@@ -154,7 +154,7 @@ def test_a_stream_is_reported_periodically_and_at_its_end(world):
     stream.record("a", 1, 10, world.clock.now())
     stream.record("b", 2, 20, world.clock.now())
     stream.record("a", 3, 30, world.clock.now())
-    world.clock.move(REPORT_SECONDS)
+    world.clock.move(STREAM_KPI_REPORT_INTERVAL_SECONDS)
     stream.report_if_due()
     stream.record("a", 5, 50, world.clock.now())
     stream.report()
@@ -175,7 +175,7 @@ def test_requests_are_recorded_while_the_access_log_is_on(world):
     assert world.events(ACCESS_LOG) == []
 
     world.on(Feature.ACCESS_LOG_ENABLED)
-    world.clock.move(FLUSH_AGE_SECONDS + 1)
+    world.clock.move(KPI_QUEUE_MAX_AGE_SECONDS + 1)
     world.figures.record_request(REQUEST, UNAUTHENTICATED, "flow")
     world.flush()
 
@@ -290,14 +290,14 @@ def test_a_function_writes_when_much_or_old_is_waiting(world):
     assert len(world.events(BATCH_PUBLISHED)) == MAX_EVENTS_PER_BATCH
 
     world.batch()
-    world.clock.move(FLUSH_AGE_SECONDS)
+    world.clock.move(KPI_QUEUE_MAX_AGE_SECONDS)
     world.figures.flush_if_due()
     assert len(world.events(BATCH_PUBLISHED)) == MAX_EVENTS_PER_BATCH + 1
 
 
 def test_a_function_waits_no_longer_than_a_moment(world, monkeypatch):
     """A log that does not answer holds an invocation up for a bounded time only."""
-    monkeypatch.setattr(module, "FLUSH_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(module, "KPI_FLUSH_TIMEOUT_SECONDS", 0.01)
     world.on(Feature.KPI_COLLECTION)
     world.log_answers.clear()
 
@@ -311,7 +311,7 @@ def test_a_function_waits_no_longer_than_a_moment(world, monkeypatch):
 
 def test_a_server_writes_by_itself():
     """Where threads go on, what has gathered is written by themselves."""
-    world = World(collect_seconds=0.01)
+    world = World(write_interval_seconds=0.01)
     world.on(Feature.KPI_COLLECTION)
     with closing(world.figures):
         world.batch()
@@ -322,7 +322,7 @@ def test_a_server_writes_by_itself():
 
 def test_what_waits_at_the_end_is_written():
     """A process that ends in good order writes what it has taken, and takes no more."""
-    world = World(collect_seconds=3600)
+    world = World(write_interval_seconds=3600)
     world.on(Feature.KPI_COLLECTION)
     world.batch()
 

@@ -12,7 +12,7 @@ from nakadi.http.routes import publishing as routes
 from nakadi.model.authorization import UNAUTHENTICATED, Attribute, Authorization, BlockedKind, Feature, Subject
 from nakadi.model.event_type import CleanupPolicy
 from nakadi.model.outcomes import Unavailable
-from nakadi.publishing.system_events import FLUSH_AGE_SECONDS
+from nakadi.publishing.system_events import KPI_QUEUE_MAX_AGE_SECONDS
 from tests.support.builders import a_schema, an_event_type
 from tests.support.http import client_of
 from tests.support.publishing import EID, House, a_business_type, metadata
@@ -281,7 +281,7 @@ def test_batches_that_are_stored_are_figures(door, event_type):
     door.house.log.refusing[0] = "no"
     assert door.post(event_type.name, b"[{}]").status_code == 207
 
-    door.house.clock.move(FLUSH_AGE_SECONDS)
+    door.house.clock.move(KPI_QUEUE_MAX_AGE_SECONDS)
     door.house.figures.flush_if_due()
     door.house.figures.close()
 

@@ -255,9 +255,9 @@ class BrokerServices(EventTypeServices):
             logs=self.logs,
             clock=self.clock,
             limits=BatchLimits(
-                events=self.settings.max_batch_events,
-                event_bytes=self.settings.max_event_bytes,
-                steps=self.settings.max_batch_steps,
+                max_events=self.settings.max_batch_events,
+                max_event_bytes=self.settings.max_event_bytes,
+                max_steps=self.settings.max_batch_steps,
             ),
             turns=self.with_turn_metrics("publishing", Turns()),
             metrics=self.metrics,
@@ -265,7 +265,12 @@ class BrokerServices(EventTypeServices):
 
     @cached_property
     def figures(self) -> KpiCollector:
-        from nakadi.publishing.system_events import BROKER_SUBJECT, COLLECT_SECONDS, KpiCollector, name_hasher
+        from nakadi.publishing.system_events import (
+            BROKER_SUBJECT,
+            KPI_WRITE_INTERVAL_SECONDS,
+            KpiCollector,
+            name_hasher,
+        )
 
         def publish(event_type: str, body: bytes) -> BatchOutcome:
             return self.publisher.publish(event_type, body, BROKER_SUBJECT, flow_id="")
@@ -281,7 +286,7 @@ class BrokerServices(EventTypeServices):
             clock=self.clock,
             hash_name=name_hasher(self.settings.hash_salt),
             count=count,
-            collect_seconds=COLLECT_SECONDS if self._figures_dropped is None else None,
+            write_interval_seconds=KPI_WRITE_INTERVAL_SECONDS if self._figures_dropped is None else None,
         )
 
     def write_figures_when_asked(self, dropped: ReportDroppedFigures) -> None:

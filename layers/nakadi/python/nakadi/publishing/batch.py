@@ -39,12 +39,12 @@ _DEPTH_PADDING = _MAX_WRITE_DEPTH - strict_json.MAX_JSON_DEPTH - 1
 _BRACKET_COUNTING_BYTES = 8192
 
 # A long body is parsed in pieces of this many bytes, and of this much memory by the estimate of `parsed_memory`.
-PIECE_BYTES = 1024 * 1024
-PIECE_MEMORY = 8 * 1024 * 1024
+MAX_BATCH_PIECE_BYTES = 1024 * 1024
+MAX_BATCH_PIECE_MEMORY = 8 * 1024 * 1024
 # An event that would take more than this, once parsed, is refused: it has 60 000 objects, say, or 280 000 numbers.
 MAX_EVENT_MEMORY = 16 * 1024 * 1024
 # An event that is too large to be stored has an answer of its own up to this size; beyond it, it is not even parsed.
-MAX_PARSED_BYTES = 4 * 1024 * 1024
+MAX_PARSED_EVENT_BYTES = 4 * 1024 * 1024
 
 ARRAY_DECODER = msgspec.json.Decoder(list[msgspec.Raw])
 _OBJECT_DECODER = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -67,14 +67,14 @@ PARSE_ERRORS = (NotStrictJson, orjson.JSONDecodeError, orjson.JSONEncodeError, m
 class BatchLimits(Struct, frozen=True, kw_only=True):
     """How many events a batch may have, how large one of them may be, and how many steps all of them may take."""
 
-    events: int = 10_000
-    event_bytes: int = 999_000
-    steps: int = MAX_BATCH_STEPS
+    max_events: int = 10_000
+    max_event_bytes: int = 999_000
+    max_steps: int = MAX_BATCH_STEPS
 
     def check_event_count(self, events: int) -> None:
         """Raise `TooLarge` if a batch may not have so many events."""
-        if events > self.events:
-            raise TooLarge(f"The batch has more than {self.events} events")
+        if events > self.max_events:
+            raise TooLarge(f"The batch has more than {self.max_events} events")
 
 
 DEFAULT_LIMITS = BatchLimits()
@@ -87,7 +87,7 @@ class Batch(Protocol):
     def events(self) -> Sequence[Event]:
         """All of them."""
 
-    def pieces(self) -> Iterable[BatchPiece]:
+    def in_pieces(self) -> Iterable[BatchPiece]:
         """All of them, some at a time."""
 
     def texts(self) -> list[bytes]:
@@ -107,7 +107,7 @@ class BatchPiece(Struct, frozen=True):
     text: bytes
     received: bytes
 
-    def pieces(self) -> Iterable[BatchPiece]:
+    def in_pieces(self) -> Iterable[BatchPiece]:
         return (self,)
 
     def sizes_above(self, limit: int) -> Mapping[int, int]:
@@ -152,11 +152,11 @@ class LongBatch:
         # Made anew each time: two that hold each other would keep the body in memory until garbage is collected.
         return _EventsOfLongBatch(self)
 
-    def pieces(self) -> Iterable[BatchPiece]:
+    def in_pieces(self) -> Iterable[BatchPiece]:
         return map(parse_piece, self.piece_texts())
 
     def texts(self) -> list[bytes]:
-        return [text for piece in self.pieces() for text in piece.texts()]
+        return [text for piece in self.in_pieces() for text in piece.texts()]
 
     def piece_texts(self) -> Iterator[bytes]:
         """The text of each piece."""
@@ -195,7 +195,7 @@ def _piece_bounds(texts: Sequence[JsonText], limits: BatchLimits) -> Iterator[tu
     for index, text in enumerate(texts):
         length = len(text)
         needed = estimate_event_memory(index, text, limits)
-        if index > first and (size + length > PIECE_BYTES or memory + needed > PIECE_MEMORY):
+        if index > first and (size + length > MAX_BATCH_PIECE_BYTES or memory + needed > MAX_BATCH_PIECE_MEMORY):
             yield first, index
             first, size, memory = index, 0, 0
         size += length
@@ -206,8 +206,8 @@ def _piece_bounds(texts: Sequence[JsonText], limits: BatchLimits) -> Iterator[tu
 
 def estimate_event_memory(index: int, text: JsonText, limits: BatchLimits) -> int:
     """About how much memory an event takes once it is parsed; raises `TooLarge` if it may not be parsed at all."""
-    if len(text) > max(MAX_PARSED_BYTES, limits.event_bytes):
-        raise TooLarge(f"Event too large: {len(text)} bytes, max size is {limits.event_bytes} bytes")
+    if len(text) > max(MAX_PARSED_EVENT_BYTES, limits.max_event_bytes):
+        raise TooLarge(f"Event too large: {len(text)} bytes, max size is {limits.max_event_bytes} bytes")
     needed = parsed_memory(text)
     if needed > MAX_EVENT_MEMORY and memory_exceeds(text, MAX_EVENT_MEMORY):
         raise too_many_values_error(index)
@@ -287,21 +287,21 @@ class WorkBudget:
     looks after each portion whether the client is still connected.
     """
 
-    def __init__(self, most: int, turns: Turns, is_gone: Callable[[], bool]) -> None:
-        self.most = most
-        free = min(most, STEPS_WITHOUT_TURN)
+    def __init__(self, max_steps: int, turns: Turns, is_client_gone: Callable[[], bool]) -> None:
+        self.max_steps = max_steps
+        free = min(max_steps, STEPS_WITHOUT_TURN)
         self.steps: Steps = [free]
-        self._left = most - free
+        self._left = max_steps - free
         self._portion = STEPS_PER_EXTENSION
         self._turns = turns
-        self._is_gone = is_gone
+        self._is_client_gone = is_client_gone
         self._held: ExitStack | None = None
 
     def take_turn(self) -> None:
         """Wait for the turn, unless this batch has it already; raise `TryLater` if that takes too long."""
         if self._held is None:
             held = ExitStack()
-            held.enter_context(self._turns.turn(self._is_gone))
+            held.enter_context(self._turns.turn(self._is_client_gone))
             # Only now is there a turn to give back: waiting for it may have failed.
             self._held = held
 
@@ -313,7 +313,7 @@ class WorkBudget:
         if self._left <= 0:
             raise Exhausted
         self.take_turn()
-        if self._is_gone():
+        if self._is_client_gone():
             raise TryLater(GIVEN_UP_MESSAGE)
         self._portion *= 2 if larger else 1
         self.steps[0] = min(self._portion, self._left)

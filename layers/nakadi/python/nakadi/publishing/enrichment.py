@@ -27,7 +27,7 @@ from nakadi.schemas.values import Exhausted, NoSuchField, path_segments, text_of
 
 Event = Mapping[str, Any]
 
-RandomNumber = Callable[[], float]
+DrawRandomNumber = Callable[[], float]
 """Draws a number from 0 to below 1, each as likely as the other."""
 
 KEYS_TOO_LONG_MESSAGE = (
@@ -43,7 +43,7 @@ class NoPartition(Exception):
 
 
 def choose_partitions(
-    event_type: EventType, events: Sequence[Event], random_number: RandomNumber, budget: WorkBudget
+    event_type: EventType, events: Sequence[Event], draw_random_number: DrawRandomNumber, budget: WorkBudget
 ) -> tuple[list[int], list[str | None]]:
     """The partition of each event, and the key that it was chosen by if it was chosen by one.
 
@@ -55,7 +55,7 @@ def choose_partitions(
         case PartitionStrategy.RANDOM:
             # Going through the events of a long batch parses them, so it is not done for nothing.
             number, of = len(events), event_type.timeline.partitions
-            return [int(random_number() * of) for _ in range(number)] if of > 1 else [0] * number, [None] * number
+            return [int(draw_random_number() * of) for _ in range(number)] if of > 1 else [0] * number, [None] * number
         case PartitionStrategy.USER_DEFINED:
             choose = _partition_chooser_by_metadata(event_type.partitions)
         case PartitionStrategy.HASH:
@@ -131,12 +131,12 @@ def _refuse_null_key_field(_: Event) -> _PartitionChoice:
 
 
 def _partitions_at_once(
-    event_type: EventType, batch: DecodedBatch, random_number: RandomNumber
+    event_type: EventType, batch: DecodedBatch, draw_random_number: DrawRandomNumber
 ) -> tuple[Sequence[int], Sequence[str] | None] | None:
     """As `choose_partitions` has them; None for events whose keys are none, or unusual."""
     count, of = len(batch.events), event_type.timeline.partitions
     if event_type.partition_strategy is PartitionStrategy.RANDOM:
-        return [int(random_number() * of) for _ in range(count)] if of > 1 else [0] * count, None
+        return [int(draw_random_number() * of) for _ in range(count)] if of > 1 else [0] * count, None
     fields = event_type.partition_key_fields
     if event_type.partition_strategy is not PartitionStrategy.HASH or not fields or None in fields:
         return None
@@ -228,7 +228,7 @@ def enriched_texts(event_type: EventType, batch: Batch, origin: BatchOrigin, par
     stamps = {each: {**stamp, "partition": str(each)} for each in set(partitions)}
     endings = {each: b",%b" % orjson.dumps(added)[1:] for each, added in stamps.items()}
     texts: list[bytes] = []
-    for piece in batch.pieces():
+    for piece in batch.in_pieces():
         texts += piece.texts_replacing_member(
             "metadata", _metadata_changes(piece, stamps, endings, partitions, len(texts))
         )
@@ -246,8 +246,8 @@ def _stamp(event_type: EventType, origin: BatchOrigin) -> dict[str, str]:
     }
 
 
-def enriched_lines(
-    event_type: EventType, batch: DecodedBatch, origin: BatchOrigin, random_number: RandomNumber
+def partitions_and_records_or_none(
+    event_type: EventType, batch: DecodedBatch, origin: BatchOrigin, draw_random_number: DrawRandomNumber
 ) -> tuple[Sequence[int], Mapping[int, Sequence[Record]]] | None:
     """The partition of each event, and the records of each partition.
 
@@ -260,7 +260,7 @@ def enriched_lines(
         stamp = _stamp_unless_sent(event_type, origin, batch.metadata)
         if stamp is None:
             return None
-    chosen = _partitions_at_once(event_type, batch, random_number)
+    chosen = _partitions_at_once(event_type, batch, draw_random_number)
     if chosen is None:
         return None
     partitions, keys = chosen

@@ -32,11 +32,11 @@ from nakadi.ports.event_log import Append, AppendResults, EventLogs, SealedTopic
 from nakadi.publishing.batch import Batch, BatchLimits, BatchPiece, WorkBudget
 from nakadi.publishing.enrichment import (
     BatchOrigin,
-    RandomNumber,
+    DrawRandomNumber,
     choose_partitions,
     compaction_keys,
-    enriched_lines,
     enriched_texts,
+    partitions_and_records_or_none,
 )
 from nakadi.publishing.outcome import (
     BatchOutcome,
@@ -48,7 +48,7 @@ from nakadi.publishing.outcome import (
     outcome_of_rejection,
 )
 from nakadi.publishing.validation import (
-    LongWork,
+    EnterLongWork,
     Owners,
     check_delete_batch,
     check_owners,
@@ -69,7 +69,7 @@ _RECORD_FROM_TUPLE: Callable[[tuple[bytes, str | None, Attribute | None, str | N
 )
 
 # A switch of timelines takes well under a second; a batch that waits for one asks again this often.
-TIMELINE_POLL_SECONDS = 0.05
+TIMELINE_POLL_INTERVAL_SECONDS = 0.05
 
 
 PublishingTask = Generator[Append, AppendResults, BatchOutcome]
@@ -82,7 +82,7 @@ class BatchSender(Struct, frozen=True, kw_only=True):
     subject: Subject
     flow_id: str
     directed_to: str | None = None
-    is_gone: Callable[[], bool]
+    is_client_gone: Callable[[], bool]
 
 
 class SentBody(Struct, kw_only=True):
@@ -90,12 +90,12 @@ class SentBody(Struct, kw_only=True):
 
     body: bytes
     limits: BatchLimits
-    long_work: LongWork
+    enter_long_work: EnterLongWork
     batch: Batch | None = None
 
     def read(self) -> Batch:
         if self.batch is None:
-            self.batch = read_batch(self.body, self.limits, self.long_work)
+            self.batch = read_batch(self.body, self.limits, self.enter_long_work)
         return self.batch
 
 
@@ -123,7 +123,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
     metrics: Metrics = field(default_factory=Metrics)
     max_wait: float = 40.0
     pause: Callable[[float], None] = time.sleep
-    random_number: RandomNumber = random.random
+    draw_random_number: DrawRandomNumber = random.random
 
     def publish(
         self,
@@ -132,10 +132,10 @@ class Publisher(Struct, frozen=True, kw_only=True):
         subject: Subject,
         flow_id: str,
         directed_to: str | None = None,
-        is_gone: Callable[[], bool] = client_never_gone,
+        is_client_gone: Callable[[], bool] = client_never_gone,
     ) -> BatchOutcome:
         """Store the events of a body; raises `Malformed`, `NotFound` or another outcome if it cannot be processed."""
-        return run_appends(self.publishing_task(event_type, body, subject, flow_id, directed_to, is_gone))
+        return run_appends(self.publishing_task(event_type, body, subject, flow_id, directed_to, is_client_gone))
 
     def delete(
         self,
@@ -143,10 +143,10 @@ class Publisher(Struct, frozen=True, kw_only=True):
         body: bytes,
         subject: Subject,
         flow_id: str,
-        is_gone: Callable[[], bool] = client_never_gone,
+        is_client_gone: Callable[[], bool] = client_never_gone,
     ) -> BatchOutcome:
         """Store a tombstone for each event of a body."""
-        return run_appends(self.deletion_task(event_type, body, subject, flow_id, is_gone))
+        return run_appends(self.deletion_task(event_type, body, subject, flow_id, is_client_gone))
 
     def deletion_task(
         self,
@@ -154,11 +154,11 @@ class Publisher(Struct, frozen=True, kw_only=True):
         body: bytes,
         subject: Subject,
         flow_id: str,
-        is_gone: Callable[[], bool] = client_never_gone,
+        is_client_gone: Callable[[], bool] = client_never_gone,
     ) -> PublishingTask:
         """The same as a generator."""
         prepare, count = self._make_tombstones, self._count_deleted_events
-        return self.publishing_task(event_type, body, subject, flow_id, None, is_gone, prepare, count)
+        return self.publishing_task(event_type, body, subject, flow_id, None, is_client_gone, prepare, count)
 
     def publishing_task(
         self,
@@ -167,7 +167,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
         subject: Subject,
         flow_id: str,
         directed_to: str | None = None,
-        is_gone: Callable[[], bool] = client_never_gone,
+        is_client_gone: Callable[[], bool] = client_never_gone,
         prepare: PrepareRecords | None = None,
         count: CountEvents | None = None,
     ) -> PublishingTask:
@@ -180,8 +180,8 @@ class Publisher(Struct, frozen=True, kw_only=True):
         batch is stored for it: the topic of a deleted event type is gone, and permission is asked again for the event
         type that is read then.
         """
-        sender = BatchSender(subject=subject, flow_id=flow_id, directed_to=directed_to, is_gone=is_gone)
-        sent = SentBody(body=body, limits=self.limits, long_work=partial(self.turns.turn, is_gone))
+        sender = BatchSender(subject=subject, flow_id=flow_id, directed_to=directed_to, is_client_gone=is_client_gone)
+        sent = SentBody(body=body, limits=self.limits, enter_long_work=partial(self.turns.turn, is_client_gone))
         prepare, count = prepare or self._make_records, count or self.metrics.stored
         try:
             event_type = self.event_types.cached(name)
@@ -241,7 +241,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
             return prepared
         batch = sent.read()
         self._check_permission(event_type, sender)
-        budget = WorkBudget(self.limits.steps, self.turns, sender.is_gone)
+        budget = WorkBudget(self.limits.max_steps, self.turns, sender.is_client_gone)
         try:
             if not isinstance(batch, BatchPiece):
                 budget.take_turn()  # a long batch is parsed again by each step
@@ -249,8 +249,10 @@ class Publisher(Struct, frozen=True, kw_only=True):
             if event_type.schema.type is not SchemaType.JSON:
                 event_type = self._with_json_schema(event_type, reached)
             validator = self.validators.of(event_type, partial(effective_schema_of, event_type))
-            validate_events(event_type, batch, validator, budget, most_bytes=self.limits.event_bytes, reached=reached)
-            partitions, keys = choose_partitions(event_type, batch.events, self.random_number, budget)
+            validate_events(
+                event_type, batch, validator, budget, max_event_bytes=self.limits.max_event_bytes, reached=reached
+            )
+            partitions, keys = choose_partitions(event_type, batch.events, self.draw_random_number, budget)
             if event_type.cleanup_policy.compacts:
                 keys = compaction_keys(batch.events)
             origin = BatchOrigin(
@@ -279,7 +281,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
             return None
         validator = self.validators.of(event_type, partial(effective_schema_of, event_type))
         batch = validator.batches and validator.batches.decode(body)
-        if not batch or not 0 < len(batch.events) <= self.limits.events or len(body) > self.limits.event_bytes:
+        if not batch or not 0 < len(batch.events) <= self.limits.max_events or len(body) > self.limits.max_event_bytes:
             return None
         origin = BatchOrigin(
             published_by=sender.subject.name,
@@ -287,18 +289,18 @@ class Publisher(Struct, frozen=True, kw_only=True):
             received_at=self.clock.now(),
             version=event_type.schema.version,
         )
-        return enriched_lines(event_type, batch, origin, self.random_number)
+        return partitions_and_records_or_none(event_type, batch, origin, self.draw_random_number)
 
     def _make_tombstones(self, event_type: EventType, sent: SentBody, sender: BatchSender) -> PreparedRecords:
         batch = sent.read()
         self._check_permission(event_type, sender)
-        budget = WorkBudget(self.limits.steps, self.turns, sender.is_gone)
+        budget = WorkBudget(self.limits.max_steps, self.turns, sender.is_client_gone)
         try:
             owners, reached = self._find_permitted_owners(event_type, batch, sender.subject)
-            check_delete_batch(event_type, batch, most_bytes=self.limits.event_bytes, reached=reached)
+            check_delete_batch(event_type, batch, max_event_bytes=self.limits.max_event_bytes, reached=reached)
             if not isinstance(batch, BatchPiece):
                 budget.take_turn()
-            partitions, _ = choose_partitions(event_type, batch.events, self.random_number, budget)
+            partitions, _ = choose_partitions(event_type, batch.events, self.draw_random_number, budget)
             keys = compaction_keys(batch.events)
         finally:
             budget.close()
@@ -346,7 +348,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
                 return current
             if self.clock.monotonic() >= deadline:
                 raise TryLater(EVENT_TYPE_BUSY_MESSAGE)
-            self.pause(TIMELINE_POLL_SECONDS)
+            self.pause(TIMELINE_POLL_INTERVAL_SECONDS)
 
 
 def _group_by_partition(partitions: Sequence[int], records: Iterable[Record]) -> Mapping[int, Sequence[Record]]:

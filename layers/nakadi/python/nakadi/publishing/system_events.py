@@ -80,18 +80,18 @@ MAX_QUEUED_EVENTS = 10_000
 MAX_QUEUED_BYTES = 8_000_000
 
 MAX_EVENTS_PER_BATCH = 100
-COLLECT_SECONDS = 1.0
+KPI_WRITE_INTERVAL_SECONDS = 1.0
 
 # How old the queue may grow in a process that writes only on request.
-FLUSH_AGE_SECONDS = 10.0
-FLUSH_WAIT_SECONDS = 1.0
-CLOSE_WAIT_SECONDS = 5.0
+KPI_QUEUE_MAX_AGE_SECONDS = 10.0
+KPI_FLUSH_TIMEOUT_SECONDS = 1.0
+KPI_CLOSE_TIMEOUT_SECONDS = 5.0
 
 # While a feature is off, nothing is queued for so long, and the feature is not read either; a process that writes only
 # on request reads it as rarely as it writes.
-FEATURE_RECHECK_SECONDS = 1.0
+FEATURE_RECHECK_INTERVAL_SECONDS = 1.0
 
-MAX_TEXT_LENGTH = 1_000
+MAX_KPI_TEXT_LENGTH = 1_000
 """Characters. What clients choose, such as queries, is cut."""
 
 PublishKpiBatch = Callable[[str, bytes], BatchOutcome]
@@ -107,8 +107,8 @@ class _QueuedEvent(Struct, frozen=True):
 class KpiCollector:
     """Queues KPI events, which a thread writes in batches.
 
-    `collect_seconds` is how long events gather until they are written. With None they are written by `flush_if_due`
-    only, for the threads of a function stand still between two invocations.
+    `write_interval_seconds` is how long events gather until they are written. With None they are written by
+    `flush_if_due` only, for the threads of a function stand still between two invocations.
 
     `_changed` guards the queue and the counters. Requests hold it only to append, never while anything is written.
     """
@@ -124,14 +124,14 @@ class KpiCollector:
         clock: Clock,
         hash_name: Callable[[str], str],
         count: CountKpiEvents,
-        collect_seconds: float | None = COLLECT_SECONDS,
+        write_interval_seconds: float | None = KPI_WRITE_INTERVAL_SECONDS,
     ) -> None:
         self._features = features
         self._publish = publish
         self._clock = clock
         self._hash_name = lru_cache(maxsize=1024)(hash_name)
         self._count = count
-        self._collect_seconds = collect_seconds
+        self._write_interval_seconds = write_interval_seconds
         self._changed = threading.Condition()
         self._queue: list[_QueuedEvent] = []
         self._queue_bytes = 0
@@ -189,14 +189,14 @@ class KpiCollector:
         """Record that a request was answered; `figure` has everything but its subject."""
         if not self.is_collecting(ACCESS_LOG):
             return
-        cut = {name: value[:MAX_TEXT_LENGTH] if isinstance(value, str) else value for name, value in figure.items()}
+        cut = {name: value[:MAX_KPI_TEXT_LENGTH] if isinstance(value, str) else value for name, value in figure.items()}
         fields = {**cut, **self._subject_fields(subject, without_name="-")}
         ordered = {name: fields[name] for name in KPI_SCHEMAS[ACCESS_LOG].fields if name in fields}
         self._enqueue(ACCESS_LOG, ordered, flow_id)
 
     def _subject_fields(self, subject: Subject, without_name: str | None = None) -> Mapping[str, str]:
         name = subject.name if without_name is None or not subject.trusted else without_name
-        return {"app": name[:MAX_TEXT_LENGTH], "app_hashed": self._hash_name(name)}
+        return {"app": name[:MAX_KPI_TEXT_LENGTH], "app_hashed": self._hash_name(name)}
 
     # The queue
 
@@ -215,7 +215,7 @@ class KpiCollector:
                 self._oldest = self._clock.monotonic()
             self._queue.append(_QueuedEvent(event_type, text))
             self._queue_bytes += len(text)
-            if self._collect_seconds is not None and not self._closing:
+            if self._write_interval_seconds is not None and not self._closing:
                 self._wake_writer()
 
     def _wake_writer(self) -> None:
@@ -228,13 +228,13 @@ class KpiCollector:
         """Have the queue written if it is long or old, and wait a moment until it is."""
         with self._changed:
             age = self._clock.monotonic() - self._oldest
-            due = len(self._queue) >= MAX_EVENTS_PER_BATCH or age >= FLUSH_AGE_SECONDS
+            due = len(self._queue) >= MAX_EVENTS_PER_BATCH or age >= KPI_QUEUE_MAX_AGE_SECONDS
             if not self._queue or not due or self._closing:
                 return
             self._flushes_requested += 1
             number = self._flushes_requested
             self._wake_writer()
-            self._changed.wait_for(lambda: self._flushes_done >= number, FLUSH_WAIT_SECONDS)
+            self._changed.wait_for(lambda: self._flushes_done >= number, KPI_FLUSH_TIMEOUT_SECONDS)
 
     def close(self) -> None:
         """Write what is queued, unless that takes too long, and end the thread."""
@@ -243,7 +243,7 @@ class KpiCollector:
             thread = self._thread
             self._changed.notify_all()
         if thread is not None:
-            thread.join(CLOSE_WAIT_SECONDS)
+            thread.join(KPI_CLOSE_TIMEOUT_SECONDS)
 
     # Writing
 
@@ -265,10 +265,10 @@ class KpiCollector:
                 return
 
     def _wait_for_events(self) -> None:
-        collects = self._collect_seconds is not None
+        collects = self._write_interval_seconds is not None
         self._changed.wait_for(lambda: self._must_write_now() or (collects and bool(self._queue)))
         self._changed.wait_for(
-            lambda: self._must_write_now() or len(self._queue) >= MAX_EVENTS_PER_BATCH, self._collect_seconds
+            lambda: self._must_write_now() or len(self._queue) >= MAX_EVENTS_PER_BATCH, self._write_interval_seconds
         )
 
     def _must_write_now(self) -> bool:
@@ -285,7 +285,11 @@ class KpiCollector:
     def _write_batch(self, event_type: str, texts: Sequence[bytes]) -> None:
         try:
             if not self._is_collection_on(event_type):
-                pause = FEATURE_RECHECK_SECONDS if self._collect_seconds is not None else FLUSH_AGE_SECONDS
+                pause = (
+                    FEATURE_RECHECK_INTERVAL_SECONDS
+                    if self._write_interval_seconds is not None
+                    else KPI_QUEUE_MAX_AGE_SECONDS
+                )
                 self._not_collecting_until[event_type] = self._clock.monotonic() + pause
                 return
             outcome = self._publish(event_type, b"[" + b",".join(texts) + b"]")
@@ -307,7 +311,7 @@ class KpiCollector:
 
 # Streams --------------------------------------------------------------------------------------------------------------
 
-REPORT_SECONDS = 30.0
+STREAM_KPI_REPORT_INTERVAL_SECONDS = 30.0
 
 
 class SentTotals(Struct):
@@ -353,7 +357,7 @@ class StreamKpis:
         self.report_if_due()
 
     def report_if_due(self) -> None:
-        if self._clock.monotonic() - self._reported_at >= REPORT_SECONDS:
+        if self._clock.monotonic() - self._reported_at >= STREAM_KPI_REPORT_INTERVAL_SECONDS:
             self.report()
 
     def report(self) -> None:

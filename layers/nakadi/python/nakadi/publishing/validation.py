@@ -22,11 +22,11 @@ from nakadi.model.outcomes import Malformed, TooLarge
 from nakadi.publishing.batch import (
     ARRAY_DECODER,
     DEFAULT_LIMITS,
+    MAX_BATCH_PIECE_BYTES,
+    MAX_BATCH_PIECE_MEMORY,
     MAX_EVENT_MEMORY,
-    MAX_PARSED_BYTES,
+    MAX_PARSED_EVENT_BYTES,
     PARSE_ERRORS,
-    PIECE_BYTES,
-    PIECE_MEMORY,
     Batch,
     BatchLimits,
     Event,
@@ -46,7 +46,8 @@ from nakadi.schemas.strict_json import OBJECT_MEMORY, JsonText, parsed_memory
 from nakadi.schemas.validation import Validator
 from nakadi.schemas.values import Exhausted, NoSuchField, path_segments, text_of, value_at
 
-LongWork = Callable[[], AbstractContextManager[None]]
+EnterLongWork = Callable[[], AbstractContextManager[None]]
+"""The context for work that may take a second."""
 
 # A body up to this long is parsed at once whatever it holds: at worst that takes 6 MB.
 SHORT_BODY_BYTES = 128 * 1024
@@ -76,18 +77,23 @@ _CHARACTER_STARTS = bytes({*range(256)} - {*range(0x80, 0xC0)})
 _UP_TO_THREE_BYTES = bytes(range(0xF0))
 
 
-def read_batch(body: bytes, limits: BatchLimits = DEFAULT_LIMITS, long_work: LongWork = nullcontext) -> Batch:
-    """The events that a body holds; raises `Malformed` or `TooLarge`. Work that may take a second is `long_work`."""
+def read_batch(
+    body: bytes, limits: BatchLimits = DEFAULT_LIMITS, enter_long_work: EnterLongWork = nullcontext
+) -> Batch:
+    """The events that a body holds; raises `Malformed` or `TooLarge`.
+
+    Work that may take a second is done in a context that `enter_long_work` gives.
+    """
     if len(body) > LONG_BODY_BYTES:
-        with long_work():
+        with enter_long_work():
             return _read_long_body(body, limits, nullcontext)
     if len(body) > SHORT_BODY_BYTES:
-        return _read_long_body(body, limits, long_work)
+        return _read_long_body(body, limits, enter_long_work)
     try:
         piece = parse_piece(body)
     except PARSE_ERRORS:
         return _read_strictly(body, limits)
-    if len(piece.events) > limits.events:
+    if len(piece.events) > limits.max_events:
         limits.check_event_count(len(piece.events))
     return piece
 
@@ -96,16 +102,16 @@ def estimate_batch_memory(body: bytes, limits: BatchLimits = DEFAULT_LIMITS) -> 
     """About how much memory is needed to read a body and to store its events, beside the body itself, at most."""
     if len(body) <= SHORT_BODY_BYTES:
         return 10 * len(body)  # what is usual; counting would take longer than the little that it may be short of
-    events = min(body.count(b"{"), limits.events)
-    parsed = min(4 * len(body) + parsed_memory(body), 4 * MAX_PARSED_BYTES + MAX_EVENT_MEMORY)
+    events = min(body.count(b"{"), limits.max_events)
+    parsed = min(4 * len(body) + parsed_memory(body), 4 * MAX_PARSED_EVENT_BYTES + MAX_EVENT_MEMORY)
     return 3 * len(body) + _EVENT_OVERHEAD_BYTES * events + parsed
 
 
-def _read_long_body(body: bytes, limits: BatchLimits, long_work: LongWork) -> Batch:
+def _read_long_body(body: bytes, limits: BatchLimits, enter_long_work: EnterLongWork) -> Batch:
     try:
         return _read_fast(body, limits)
     except PARSE_ERRORS:
-        with long_work():
+        with enter_long_work():
             return _read_strictly(body, limits)
 
 
@@ -120,7 +126,9 @@ def _read_strictly(body: bytes, limits: BatchLimits) -> Batch:
 
 def is_parsed_at_once(body: bytes) -> bool:
     """Whether the events of a body need not be parsed a piece at a time."""
-    return len(body) <= SHORT_BODY_BYTES or (len(body) <= PIECE_BYTES and parsed_memory(body) <= PIECE_MEMORY)
+    return len(body) <= SHORT_BODY_BYTES or (
+        len(body) <= MAX_BATCH_PIECE_BYTES and parsed_memory(body) <= MAX_BATCH_PIECE_MEMORY
+    )
 
 
 def _read_fast(body: bytes, limits: BatchLimits) -> Batch:
@@ -129,7 +137,7 @@ def _read_fast(body: bytes, limits: BatchLimits) -> Batch:
         piece = parse_piece(body)
         limits.check_event_count(len(piece.events))
         return piece
-    if body.count(b"{") > max(limits.events, len(body) // _MIN_AVERAGE_OBJECT_BYTES):
+    if body.count(b"{") > max(limits.max_events, len(body) // _MIN_AVERAGE_OBJECT_BYTES):
         # If they were all events, cutting them out at once would take several times the memory of the body.
         raise NotStrictJson
     raws = ARRAY_DECODER.decode(body)
@@ -172,10 +180,10 @@ def _check_utf8(body: bytes) -> None:
     if body.isascii():
         return
     decoder = codecs.getincrementaldecoder("utf-8")()
-    for at in range(0, len(body), PIECE_BYTES):
+    for at in range(0, len(body), MAX_BATCH_PIECE_BYTES):
         waiting = len(decoder.getstate()[0])
         try:
-            decoder.decode(body[at : at + PIECE_BYTES], final=at + PIECE_BYTES >= len(body))
+            decoder.decode(body[at : at + MAX_BATCH_PIECE_BYTES], final=at + MAX_BATCH_PIECE_BYTES >= len(body))
         except UnicodeDecodeError as error:
             raise _malformed_body(f"Not in UTF-8 at position {at - waiting + error.start}") from error
 
@@ -278,11 +286,11 @@ def validate_events(
     validator: Validator,
     budget: WorkBudget,
     *,
-    most_bytes: int,
+    max_event_bytes: int,
     reached: PublishingStep,
 ) -> None:
     """Raise `BatchRejected` at the first event that is not as it should be, or at which the work becomes too much."""
-    too_large = batch.sizes_above(most_bytes)
+    too_large = batch.sizes_above(max_event_bytes)
     has_metadata = event_type.category is not Category.UNDEFINED
     for index, event in enumerate(batch.events):
         try:
@@ -293,7 +301,7 @@ def validate_events(
             valid = _accepts_with_more_steps(event, validator, budget)
         if valid is None:
             raise BatchRejected(
-                PublishingStep.VALIDATING, index, VALIDATION_TOO_LONG_MESSAGE.format(budget.most), reached=reached
+                PublishingStep.VALIDATING, index, VALIDATION_TOO_LONG_MESSAGE.format(budget.max_steps), reached=reached
             )
         if not valid:
             raise BatchRejected(
@@ -302,7 +310,7 @@ def validate_events(
         if has_metadata and (problem := timestamp_problem(event["metadata"]["occurred_at"])) is not None:
             raise BatchRejected(PublishingStep.VALIDATING, index, f"#/metadata/occurred_at:{problem}", reached=reached)
         if index in too_large:
-            raise _event_too_large(index, too_large[index], most_bytes, reached)
+            raise _event_too_large(index, too_large[index], max_event_bytes, reached)
 
 
 def _accepts_with_more_steps(event: Event, validator: Validator, budget: WorkBudget) -> bool | None:
@@ -323,16 +331,16 @@ def _accepts_with_more_steps(event: Event, validator: Validator, budget: WorkBud
             larger = True
 
 
-def check_delete_batch(event_type: EventType, batch: Batch, *, most_bytes: int, reached: PublishingStep) -> None:
+def check_delete_batch(event_type: EventType, batch: Batch, *, max_event_bytes: int, reached: PublishingStep) -> None:
     """Raise `BatchRejected` if events of this type are not deleted, or at the first event that is too large."""
     if not event_type.cleanup_policy.compacts:
         raise BatchRejected(PublishingStep.VALIDATING)
-    for index, size in batch.sizes_above(most_bytes).items():
-        raise _event_too_large(index, size, most_bytes, reached)
+    for index, size in batch.sizes_above(max_event_bytes).items():
+        raise _event_too_large(index, size, max_event_bytes, reached)
 
 
-def _event_too_large(index: int, size: int, most_bytes: int, reached: PublishingStep) -> BatchRejected:
-    detail = f"Event too large: {size} bytes, max size is {most_bytes} bytes"
+def _event_too_large(index: int, size: int, max_event_bytes: int, reached: PublishingStep) -> BatchRejected:
+    detail = f"Event too large: {size} bytes, max size is {max_event_bytes} bytes"
     return BatchRejected(PublishingStep.VALIDATING, index, detail, reached=reached)
 
 
