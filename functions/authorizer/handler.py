@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from nakadi.app.functions import FunctionMetrics, Handle, LambdaFunction, Unauthorized, authorizer_decision
+from nakadi.app.functions import FunctionMetrics, HandleInvocation, LambdaFunction, Unauthorized, authorizer_decision
 from nakadi.app.routes import tokens
 from nakadi.app.settings import Settings
 
@@ -13,17 +13,17 @@ from nakadi.auth.tokens import Tokens
 from nakadi.ports.clock import SystemClock
 
 
-def opened(counts: FunctionMetrics) -> Handle:
+def opened(counts: FunctionMetrics) -> HandleInvocation:
     asked: Tokens = tokens(Settings.from_env(os.environ), SystemClock())
 
     def decide(event: Mapping[str, Any], _context: object) -> dict[str, Any]:
         try:
             return authorizer_decision(asked, event)
         except Unauthorized:
-            counts.one("Refusals")
+            counts.count_one("Refusals")
             raise
         except Exception:
-            counts.one("Faults")
+            counts.count_one("Faults")
             raise
 
     return decide

@@ -2,4 +2,4 @@
 
 from nakadi.app.functions import http_function
 
-handler = http_function("cursors", "cursors", tells=False)
+handler = http_function("cursors", "cursors", collects_kpis=False)

@@ -8,7 +8,7 @@ from urllib.request import urlopen
 
 from nakadi.app.broker import BrokerServices, open_broker
 from nakadi.app.engines import load_engines_on_aws
-from nakadi.app.functions import FunctionMetrics, Handle, LambdaFunction
+from nakadi.app.functions import FunctionMetrics, HandleInvocation, LambdaFunction
 from nakadi.app.settings import Settings
 from nakadi.common.work import failed_chore_counts, run_and_log_failure
 
@@ -41,7 +41,7 @@ def start(job: str) -> None:
         glue.start_job_run(JobName=job)
 
 
-def opened(counts: FunctionMetrics) -> Handle:
+def opened(counts: FunctionMetrics) -> HandleInvocation:
     @cache
     def opened_broker() -> BrokerServices:
         return open_broker(Settings.from_env(os.environ))
@@ -62,9 +62,9 @@ def opened(counts: FunctionMetrics) -> Handle:
             ("TableLag", round(table_lag)),
         ):
             if count:
-                counts.number(name, count)
+                counts.count(name, count)
         if lag is not None:
-            counts.number("IndexLag", round(lag.total_seconds()))
+            counts.count("IndexLag", round(lag.total_seconds()))
 
     return run
 

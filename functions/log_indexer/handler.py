@@ -4,11 +4,11 @@ import os
 
 import nakadi.engines.dynamodb.log_index  # noqa: F401  # loaded while the function starts
 from nakadi.app import log_indexer
-from nakadi.app.functions import FunctionMetrics, Handle, LambdaFunction
+from nakadi.app.functions import FunctionMetrics, HandleInvocation, LambdaFunction
 from nakadi.app.settings import Settings
 
 
-def opened(_counts: FunctionMetrics) -> Handle:
+def opened(_counts: FunctionMetrics) -> HandleInvocation:
     return log_indexer.make_handler(Settings.from_env(os.environ))
 
 

@@ -32,14 +32,14 @@ class Doorway:
     def is_quick(self, method: str, target: str) -> bool:
         return self._application.is_quick(method, target)
 
-    def start(self, request: Request) -> Answer | UnfinishedAnswer:
-        return self._application.start(self._as_sent(request))
+    def admit_and_begin(self, request: Request) -> Answer | UnfinishedAnswer:
+        return self._application.admit_and_begin(self._as_sent(request))
 
     def admit(self, request: Request) -> AdmittedRequest | Answer:
         return self._application.admit(self._as_sent(request))
 
-    def begin(self, admitted: AdmittedRequest, body: bytes) -> Answer | UnfinishedAnswer:
-        return self._application.begin(admitted, body)
+    def begin_admitted(self, admitted: AdmittedRequest, body: bytes) -> Answer | UnfinishedAnswer:
+        return self._application.begin_admitted(admitted, body)
 
     def lane(self, request: Request) -> Lane:
         return self._application.lane(self._as_sent(request))

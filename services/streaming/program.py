@@ -83,7 +83,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
             # What is left is for closing what the streams had open.
             grace_seconds=max(0.8 * options.grace_seconds, options.grace_seconds - CLOSING_SECONDS),
             keep_alive_seconds=options.keep_alive_seconds,
-            limits=RequestLimits(memory=settings.max_request_memory_bytes),
+            limits=RequestLimits(max_memory_bytes=settings.max_request_memory_bytes),
             metrics=broker.metrics,
         )
         greeting = f"Streaming on port {listening.getsockname()[1]}"

@@ -118,7 +118,7 @@ def get(self, kind, key):
     return answered(self, kind, key)
 
 MemoryRegistry.get = get
-program.EXIT_TIMEOUT_SECONDS, program.DRAIN_TIMEOUT_SECONDS = 3.0, 0.5
+program.PROGRAM_EXIT_TIMEOUT_SECONDS, program.DRAIN_TIMEOUT_SECONDS = 3.0, 0.5
 signals = SignalHandler()
 signals.install()
 leave(program.main(signals=signals))

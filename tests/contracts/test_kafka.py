@@ -97,9 +97,9 @@ class TestArchive:
 
     def _opened(self, url, folder, **policy):
         dependencies = LogDependencies(
-            index=lambda: open_log_index(f"sqlite:///{folder}/index.db"),
-            archive=lambda: open_archive(f"{folder}/archive"),
-            archive_policy=lambda: ArchivePolicy(archived_elsewhere=True, **policy),
+            open_index=lambda: open_log_index(f"sqlite:///{folder}/index.db"),
+            open_archive=lambda: open_archive(f"{folder}/archive"),
+            make_archive_policy=lambda: ArchivePolicy(archived_elsewhere=True, **policy),
         )
         return open_event_log(url, SystemClock(), dependencies)
 

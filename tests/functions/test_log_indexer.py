@@ -44,7 +44,7 @@ class Shards:
             monkeypatch.setenv(f"NAKADI_{name}", value)
 
     def a_log(self):
-        beside = LogDependencies(index=lambda: open_log_index(INDEX), archive=lambda: open_archive(ARCHIVE))
+        beside = LogDependencies(open_index=lambda: open_log_index(INDEX), open_archive=lambda: open_archive(ARCHIVE))
         return open_event_log(self.url, SystemClock(), beside)
 
     def publish(self, count: int) -> None:
@@ -273,7 +273,7 @@ def test_a_long_frame_that_came_in_several_batches_is_one(functions, shards):
     log = open_event_log(
         f"{shards.url}&record_bytes=1000",
         SystemClock(),
-        LogDependencies(index=lambda: open_log_index(INDEX), archive=lambda: open_archive(ARCHIVE)),
+        LogDependencies(open_index=lambda: open_log_index(INDEX), open_archive=lambda: open_archive(ARCHIVE)),
     )
     log.append(TOPIC, {0: [Record(json.dumps(stored).encode())]})
     log.close()

@@ -8,7 +8,7 @@ from nakadi.http.message import StreamingResponse
 from nakadi.model.authorization import UNAUTHENTICATED
 from tests.support.patience import PATIENCE
 
-NO_HEAD_START = RequestLimits(head_start_seconds=0)
+NO_HEAD_START = RequestLimits(first_chunk_delay_seconds=0)
 
 
 def a_scope(method="GET", target="/x", headers=(), **more):
@@ -89,7 +89,9 @@ def asked_of(application, scope, client):
     """What a client sees of one request to an application of its own."""
 
     async def run():
-        edge = asgi_application(application, threads=2, limits=RequestLimits(head_start_seconds=0, linger_seconds=0))
+        edge = asgi_application(
+            application, threads=2, limits=RequestLimits(first_chunk_delay_seconds=0, linger_timeout_seconds=0)
+        )
         async with asyncio.timeout(PATIENCE):
             await edge(scope, client.receive, client.send)
         edge.close()

@@ -61,8 +61,8 @@ def on_moto() -> Iterator[tuple[str, LogDependencies]]:
         s3 = session().create_client("s3", REGION)
         s3.create_bucket(Bucket="archive", CreateBucketConfiguration={"LocationConstraint": REGION})
         beside = LogDependencies(
-            index=lambda: open_log_index(f"dynamodb://contract?region={REGION}"),
-            archive=lambda: open_archive(f"s3://archive/events?region={REGION}"),
+            open_index=lambda: open_log_index(f"dynamodb://contract?region={REGION}"),
+            open_archive=lambda: open_archive(f"s3://archive/events?region={REGION}"),
         )
         yield ON_MOTO.format(stream=stream), beside
 
@@ -101,7 +101,7 @@ def on_service(
         try:
             yield (
                 ON_LOCAL.format(stream=stream, endpoint=endpoint),
-                LogDependencies(index=lambda: index, archive=lambda: archive),
+                LogDependencies(open_index=lambda: index, open_archive=lambda: archive),
             )
         finally:
             client.delete_stream(StreamName=stream)

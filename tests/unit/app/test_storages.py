@@ -186,7 +186,9 @@ def test_a_log_whose_archive_cannot_be_opened_is_closed(tmp_path):
         raise Unavailable("The registry does not answer.")
 
     dependencies = LogDependencies(
-        index=MemoryLogIndex, archive=partial(open_archive_if_set, str(tmp_path)), topic_directory=unavailable
+        open_index=MemoryLogIndex,
+        open_archive=partial(open_archive_if_set, str(tmp_path)),
+        open_topic_directory=unavailable,
     )
     with pytest.raises(Unavailable, match="registry"):
         engines._with_archive(lambda: hot, SystemClock(), dependencies)

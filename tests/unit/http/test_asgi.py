@@ -65,7 +65,7 @@ def test_a_body_that_is_too_long_is_refused(headers, pieces):
         lambda _: pytest.fail("it was handled"),
         a_scope("POST", headers=headers),
         Client(*pieces),
-        RequestLimits(max_body=10),
+        RequestLimits(max_body_bytes=10),
     )
 
     assert (client.status, client.headers["connection"], client.complete) == (413, "close", True)
@@ -80,7 +80,9 @@ def test_a_refused_client_that_goes_on_and_on_is_not_read_for_ever():
             await asyncio.sleep(0.01)
             return {"type": "http.request", "body": b"x" * 100, "more_body": True}
 
-    client = answered(lambda _: None, a_scope("POST"), Endless(), RequestLimits(max_body=10, linger_seconds=0.1))
+    client = answered(
+        lambda _: None, a_scope("POST"), Endless(), RequestLimits(max_body_bytes=10, linger_timeout_seconds=0.1)
+    )
 
     assert (client.status, client.complete) == (413, True)
 
@@ -92,7 +94,7 @@ def test_a_body_that_does_not_come_is_given_up():
         async def receive(self):
             await asyncio.sleep(60)
 
-    limits = RequestLimits(body_seconds=0.05, linger_seconds=0.05)
+    limits = RequestLimits(body_timeout_seconds=0.05, linger_timeout_seconds=0.05)
     client = answered(lambda _: pytest.fail("it was handled"), a_scope("POST"), Slow(), limits)
 
     assert client.status == 408
@@ -159,9 +161,9 @@ def test_a_token_is_looked_at_once(whole):
         return UNAUTHENTICATED
 
     class Connection:
-        half_closed = lost = False
+        is_half_closed = is_lost = False
 
-    Connection.whole = whole
+    Connection.has_whole_body = whole
     route = Route(
         method="POST", template="/x", handler=lambda r: json_response(r.body.decode()), operation="x", any_body=True
     )
@@ -204,7 +206,7 @@ PACKED = [("content-encoding", "gzip")]
 )
 def test_a_request_takes_its_memory_as_it_needs_it(handler, headers, pieces, status):
     """What a body takes as it was sent, unpacked and worked on is counted together."""
-    client = answered(handler, a_scope("POST", headers=headers), Client(*pieces), RequestLimits(memory=1_000))
+    client = answered(handler, a_scope("POST", headers=headers), Client(*pieces), RequestLimits(max_memory_bytes=1_000))
 
     assert client.status == status
 
@@ -214,7 +216,9 @@ def test_memory_that_others_have_is_503():
 
     async def run():
         edge = asgi_application(
-            an_application(taking(0), "POST"), threads=2, limits=RequestLimits(memory=1_000, linger_seconds=0)
+            an_application(taking(0), "POST"),
+            threads=2,
+            limits=RequestLimits(max_memory_bytes=1_000, linger_timeout_seconds=0),
         )
         waiting = Client(b"x" * 900, b"x")
         arrived, go_on = asyncio.Event(), asyncio.Event()
@@ -268,7 +272,10 @@ def test_memory_is_given_back_whatever_happens(way):
 
     async def run():
         limits = RequestLimits(
-            memory=1_000, linger_seconds=0, head_start_seconds=0, max_body=options.get("max_body", 1_000)
+            max_memory_bytes=1_000,
+            linger_timeout_seconds=0,
+            first_chunk_delay_seconds=0,
+            max_body_bytes=options.get("max_body", 1_000),
         )
         metrics = Metrics()
         edge = asgi_application(an_application(handler, "POST"), threads=2, limits=limits, metrics=metrics)

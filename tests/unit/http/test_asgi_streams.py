@@ -89,7 +89,9 @@ def test_every_answer_of_a_path_that_waits_for_nothing_is_immediate(method, targ
 def test_a_lane_has_a_limited_number_of_requests_that_wait():
     """What comes beyond it is 503 and may come again in a moment."""
     client = with_a_stuck_registry(
-        lambda edge: asked(edge, "/registry"), RequestLimits(waiting=1, head_start_seconds=0), requests=2
+        lambda edge: asked(edge, "/registry"),
+        RequestLimits(max_waiting_requests=1, first_chunk_delay_seconds=0),
+        requests=2,
     )
 
     assert (client.status, client.headers["retry-after"]) == (503, "1")
@@ -99,7 +101,7 @@ def test_a_request_whose_client_has_gone_meanwhile_is_not_worked_on():
     """A client that leaves while its request waits for a thread has nothing done for it."""
 
     class Connection:
-        half_closed, lost, whole = False, False, True
+        is_half_closed, is_lost, has_whole_body = False, False, True
 
     connection, done = Connection(), []
     stuck = Stuck()
@@ -114,7 +116,7 @@ def test_a_request_whose_client_has_gone_meanwhile_is_not_worked_on():
         state = {"connection": connection}
         second = asyncio.create_task(asked(edge, "/registry", "POST", state=state, client=late))
         await asyncio.sleep(0)
-        connection.lost = True
+        connection.is_lost = True
         stuck.freed.set()
         await asyncio.gather(first, second)
         edge.close()
@@ -128,16 +130,16 @@ def test_a_request_knows_whether_its_client_may_have_gone():
     """A lost connection says so, and one whose client has closed its half."""
 
     class Connection:
-        half_closed, lost = False, False
+        is_half_closed, is_lost = False, False
 
     connection = Connection()
     request = request_from_scope(a_scope(state={"connection": connection}))
-    assert not request.gone()
-    connection.half_closed = True
-    assert request.gone()
-    connection.half_closed, connection.lost = False, True
-    assert request.gone()
-    assert not request_from_scope(a_scope()).gone()
+    assert not request.is_client_gone()
+    connection.is_half_closed = True
+    assert request.is_client_gone()
+    connection.is_half_closed, connection.is_lost = False, True
+    assert request.is_client_gone()
+    assert not request_from_scope(a_scope()).is_client_gone()
 
 
 # Streams.
@@ -200,8 +202,8 @@ def test_the_first_batch_keeps_its_distance_from_the_headers():
         times.append(asyncio.get_running_loop().time() - began)
 
     by_requests = ("user-agent", "python-requests/2.32.3")
-    never = RequestLimits(head_start_seconds=10 * PATIENCE)
-    answered(streaming(serve), a_scope(headers=[by_requests]), limits=RequestLimits(head_start_seconds=0.05))
+    never = RequestLimits(first_chunk_delay_seconds=10 * PATIENCE)
+    answered(streaming(serve), a_scope(headers=[by_requests]), limits=RequestLimits(first_chunk_delay_seconds=0.05))
     answered(streaming(serve), a_scope(headers=[by_requests, ("accept-encoding", "gzip")]), limits=never)
     answered(streaming(serve), a_scope(headers=[("user-agent", "Go-http-client/1.1")]), limits=never)
     answered(streaming(serve), limits=never)
@@ -236,7 +238,7 @@ def test_a_client_that_takes_nothing_is_given_up():
             await super().send(message)
 
     class Connection:
-        half_closed = lost = False
+        is_half_closed = is_lost = False
         did = None
 
         def close(self):
@@ -250,7 +252,7 @@ def test_a_client_that_takes_nothing_is_given_up():
         await outlet.write(b"x")
 
     client, connection = Stuck(), Connection()
-    limits = RequestLimits(stalled_seconds=0.05, head_start_seconds=0)
+    limits = RequestLimits(stalled_client_timeout_seconds=0.05, first_chunk_delay_seconds=0)
     answered(streaming(serve), a_scope(state={"connection": connection}), client, limits)
 
     assert connection.did == "abort"
@@ -266,7 +268,7 @@ def test_a_write_that_is_given_up_cuts_the_connection():
             await super().send(message)
 
     class Connection:
-        half_closed = lost = False
+        is_half_closed = is_lost = False
         did = None
 
         def close_soon(self):
@@ -282,7 +284,9 @@ def test_a_write_that_is_given_up_cuts_the_connection():
                 await outlet.write(b"x")
 
     client, connection = Stuck(), Connection()
-    answered(streaming(serve), a_scope(state={"connection": connection}), client, RequestLimits(head_start_seconds=0))
+    answered(
+        streaming(serve), a_scope(state={"connection": connection}), client, RequestLimits(first_chunk_delay_seconds=0)
+    )
 
     assert connection.did == "abort"
 
@@ -329,7 +333,7 @@ def test_a_stream_for_a_client_that_has_gone_is_given_up():
     """What a stream holds already is given back when its client has left before it began."""
 
     class Connection:
-        half_closed, lost = True, False
+        is_half_closed, is_lost = True, False
 
         def close(self):
             """Never called: there is nothing more to send."""
@@ -339,7 +343,7 @@ def test_a_stream_for_a_client_that_has_gone_is_given_up():
 
     given_up = []
     client = Client()
-    stream = StreamingResponse(nothing, given_up=lambda: given_up.append(True))
+    stream = StreamingResponse(nothing, release_if_never_served=lambda: given_up.append(True))
     answered(lambda _: stream, a_scope(state={"connection": Connection()}), client)
     assert given_up == [True]
 
@@ -365,7 +369,7 @@ def test_an_answer_that_cannot_be_sent_becomes_a_problem(caplog):
     """Servers would answer in their own way when an answer is not fit to be sent."""
 
     class Unsendable(Application):
-        def start(self, _request):
+        def admit_and_begin(self, _request):
             return Response(200, {"x": 5})
 
     edge = asgi_application(Unsendable([], lambda _: UNAUTHENTICATED), threads=1)

@@ -9,7 +9,7 @@ import zstandard
 
 from nakadi.http import negotiation
 from nakadi.http.message import Request, Response
-from nakadi.http.negotiation import StreamPacker, check_content_encoding, pack_body, unpack_body, wants_gzip
+from nakadi.http.negotiation import StreamCompressor, check_content_encoding, compress_body, decompress_body, wants_gzip
 from nakadi.http.problem import NotAcceptable
 from nakadi.model.outcomes import Malformed, TooLarge
 
@@ -30,8 +30,8 @@ def test_packed_bodies_are_unpacked(pack, spelling):
     """A body whose `Content-Encoding` contains gzip or zstd is unpacked. (R33, P41)"""
     encoding = spelling.format("gzip" if pack is gzip.compress else "zstd")
 
-    assert unpack_body(a_request(encoding, pack(EVENTS))).body == EVENTS
-    assert unpack_body(a_request(encoding.upper(), pack(EVENTS))).body == EVENTS
+    assert decompress_body(a_request(encoding, pack(EVENTS))).body == EVENTS
+    assert decompress_body(a_request(encoding.upper(), pack(EVENTS))).body == EVENTS
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstd])
@@ -39,7 +39,7 @@ def test_bodies_in_several_members_are_unpacked_whole(pack):
     """Members that follow each other are one body, as parallel packers write it."""
     encoding = "gzip" if pack is gzip.compress else "zstd"
 
-    assert unpack_body(a_request(encoding, pack(b"ab") + pack(b"") + pack(b"cd"))).body == b"abcd"
+    assert decompress_body(a_request(encoding, pack(b"ab") + pack(b"") + pack(b"cd"))).body == b"abcd"
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstd])
@@ -49,7 +49,7 @@ def test_nothing_is_lost_at_the_seams(pack, size):
     encoding = "gzip" if pack is gzip.compress else "zstd"
     content = os.urandom(size)
 
-    assert unpack_body(a_request(encoding, pack(content))).body == content
+    assert decompress_body(a_request(encoding, pack(content))).body == content
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "PATCH", "DELETE", "HEAD"])
@@ -64,7 +64,7 @@ def test_only_post_may_be_packed(method, encoding):
 def test_what_is_not_gzip_is_refused(body):
     """A body that is announced as gzip and is none is malformed. (R35, P43)"""
     with pytest.raises(Malformed, match=r"^Not in GZIP format$"):
-        unpack_body(a_request("gzip", body))
+        decompress_body(a_request("gzip", body))
 
 
 BROKEN = {
@@ -84,23 +84,23 @@ BROKEN = {
 def test_damaged_bodies_are_refused(encoding, body):
     """Damage that shows while unpacking is malformed, a body cut short above all. (P44)"""
     with pytest.raises(Malformed, match="I/O error while reading input message"):
-        unpack_body(a_request(encoding, body))
+        decompress_body(a_request(encoding, body))
 
 
 @pytest.mark.parametrize("encoding", ["identity", "br", "deflate", ""])
 def test_unknown_encodings_are_passed_over(encoding):
     """A body in an encoding that is not known is taken as it is. (R36, P45)"""
-    assert unpack_body(a_request(encoding, EVENTS)).body == EVENTS
+    assert decompress_body(a_request(encoding, EVENTS)).body == EVENTS
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstd])
 def test_a_bomb_does_not_go_off(pack, monkeypatch):
     """What unpacks to more than an honest batch is refused as too large, and is not unpacked to its end."""
-    monkeypatch.setattr(negotiation, "MAX_UNPACKED_BYTES", 1_000_000)
+    monkeypatch.setattr(negotiation, "MAX_DECOMPRESSED_BYTES", 1_000_000)
     encoding = "zstd" if pack is zstd else "gzip"
 
     with pytest.raises(TooLarge, match="more than 1000000 bytes"):
-        unpack_body(a_request(encoding, pack(bytes(100_000_000))))
+        decompress_body(a_request(encoding, pack(bytes(100_000_000))))
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, zstd])
@@ -109,7 +109,7 @@ def test_a_body_of_a_thousand_nothings_is_refused(pack):
     encoding = "zstd" if pack is zstd else "gzip"
 
     with pytest.raises(Malformed, match="packed members"):
-        unpack_body(a_request(encoding, pack(b"") * (negotiation.MAX_MEMBERS + 1)))
+        decompress_body(a_request(encoding, pack(b"") * (negotiation.MAX_COMPRESSED_MEMBERS + 1)))
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ LONG = Response(200, {"content-type": "application/json"}, b'{"items":[' + b'"a 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 def test_long_answers_are_packed(method):
     """Answers to GET and POST are packed with gzip for those who want it. (R37, P11a)"""
-    answer = pack_body(Request(method=method, path="/x", headers={"accept-encoding": "gzip"}), LONG)
+    answer = compress_body(Request(method=method, path="/x", headers={"accept-encoding": "gzip"}), LONG)
 
     assert answer.headers["content-encoding"] == "gzip"
     assert answer.headers["vary"] == "Accept-Encoding"
@@ -154,12 +154,12 @@ def test_long_answers_are_packed(method):
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "HEAD"])
 def test_answers_to_other_methods_are_not_packed(method):
     """Answers to other methods are never packed. (R37)"""
-    assert pack_body(Request(method=method, path="/x", headers={"accept-encoding": "gzip"}), LONG) == LONG
+    assert compress_body(Request(method=method, path="/x", headers={"accept-encoding": "gzip"}), LONG) == LONG
 
 
 def test_answers_no_one_asked_to_pack_are_not():
     """Packing that was not asked for breaks clients; caches still learn that it could have been otherwise. (R37)"""
-    answer = pack_body(Request(method="GET", path="/x"), LONG)
+    answer = compress_body(Request(method="GET", path="/x"), LONG)
 
     assert answer.body == LONG.body
     assert answer.headers == {"content-type": "application/json", "vary": "Accept-Encoding"}
@@ -169,14 +169,14 @@ def test_short_answers_are_not_packed():
     """An answer that fits into a packet is not worth packing."""
     short = Response(200, {}, b"x" * 1000)
 
-    assert pack_body(Request(method="GET", path="/x", headers={"accept-encoding": "gzip"}), short) == short
+    assert compress_body(Request(method="GET", path="/x", headers={"accept-encoding": "gzip"}), short) == short
 
 
 def test_a_packed_stream_can_be_read_batch_by_batch():
     """Every batch of a packed stream can be read as soon as it arrived, and the end is a proper end. (L40)"""
-    packer, reader = StreamPacker(), zlib.decompressobj(wbits=31)
+    compressor, reader = StreamCompressor(), zlib.decompressobj(wbits=31)
     batches = [b'{"cursor":{"partition":"0"},"events":[1]}\n', b'{"cursor":{"partition":"0"}}\n']
 
-    assert [reader.decompress(packer.pack(each)) for each in batches] == batches
-    assert reader.decompress(packer.end()) == b""
+    assert [reader.decompress(compressor.compress(each)) for each in batches] == batches
+    assert reader.decompress(compressor.end()) == b""
     assert reader.eof

@@ -186,7 +186,7 @@ def test_an_answer_that_cannot_be_finished_is_a_problem(handlers, metrics, is_kn
     def fail(*_):
         raise OSError("The observer has failed")
 
-    application = Application([quick_route(handlers)], authenticate, observe=fail)
+    application = Application([quick_route(handlers)], authenticate, observe_answer=fail)
     with ServerThread(application, grace_seconds=PATIENCE, metrics=metrics) as serving, Wire(serving.url) as wire:
         publish(wire)
         if is_known:

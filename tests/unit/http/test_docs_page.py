@@ -15,7 +15,7 @@ import pytest
 from nakadi import openapi
 from nakadi.http import docs_page
 from nakadi.http.application import Router
-from nakadi.http.docs_page import VOID, element, joined, laid_out, prose, type_of, words
+from nakadi.http.docs_page import VOID_ELEMENTS, element, joined, laid_out, prose, type_of, words
 from nakadi.http.message import Request, Response
 from nakadi.http.routes import monitoring
 from nakadi.openapi import example_of_parameter, example_of_schema
@@ -40,7 +40,7 @@ class Reader(HTMLParser):
         self.attributes |= set(found)
         self.ids += [found["id"] or ""] if "id" in found else []
         self.links += [each for each in (found.get("href"), found.get("src")) if each]
-        if tag not in VOID:
+        if tag not in VOID_ELEMENTS:
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:

@@ -286,7 +286,10 @@ def test_operation_reports_what_every_request_may_meet(operation: openapi.ApiOpe
 def test_operation_ids_are_unique() -> None:
     """No two operations share a name."""
     described = [
-        item[method] for item in openapi.document()["paths"].values() for method in openapi.METHODS if method in item
+        item[method]
+        for item in openapi.document()["paths"].values()
+        for method in openapi.HTTP_METHODS
+        if method in item
     ]
     assert len(described) == len(OPERATIONS)
 

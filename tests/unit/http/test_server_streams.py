@@ -40,7 +40,7 @@ def test_a_client_that_reads_the_socket_itself_loses_nothing(streams):
         method="GET", template="/three", handler=lambda _: StreamingResponse(streams.three), operation="three"
     )
     # On a busy machine the library may need much longer than a tenth of a second to read the headers.
-    patient = RequestLimits(head_start_seconds=2.0)
+    patient = RequestLimits(first_chunk_delay_seconds=2.0)
     with ServerThread(Application([three], lambda _: UNAUTHENTICATED), limits=patient) as serving:
         address = urlsplit(serving.url)
         library = http.client.HTTPConnection(address.hostname, address.port, timeout=PATIENCE)

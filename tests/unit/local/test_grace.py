@@ -79,7 +79,7 @@ def test_a_process_that_ends_in_time_is_left_alone():
 
 def test_a_log_that_takes_nothing_does_not_hold_up_the_end(monkeypatch):
     """The process ends though its last words cannot be said."""
-    monkeypatch.setattr("nakadi.app.shutdown.LOG_TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr("nakadi.app.shutdown.LAST_LOG_TIMEOUT_SECONDS", 0.01)
     freed, ended = threading.Event(), Ended()
     monkeypatch.setattr("nakadi.app.shutdown.log.warning", lambda *_: freed.wait(PATIENCE))
     with ShutdownDeadline(0, end=ended) as grace:

@@ -54,13 +54,15 @@ class AuditedResources(Struct, frozen=True):
         blacklist_entry = AuditedOperation("blacklist_entry", name_from_path("name"), self._blacklist_entry)
         subscription = AuditedOperation("subscription", name_from_path("subscription_id"), self._subscription)
         return {
-            "create_event_type": replace(event_type, resource_id=name_from_body("name")),
+            "create_event_type": replace(event_type, resource_id_of=name_from_body("name")),
             "update_event_type": event_type,
             "delete_event_type": event_type,
             "add_schema": event_type,
             "set_partition_count": event_type,
             "create_timeline": AuditedOperation("timeline", name_from_path("name"), self._timelines),
-            "create_subscription": replace(subscription, resource_id=fixed_name(""), created_id=name_from_location),
+            "create_subscription": replace(
+                subscription, resource_id_of=fixed_name(""), created_id_of=name_from_location
+            ),
             "update_subscription": subscription,
             "delete_subscription": subscription,
             "reset_subscription_cursors": AuditedOperation(
@@ -71,7 +73,7 @@ class AuditedResources(Struct, frozen=True):
             "skip_parked_event": AuditedOperation(
                 "parked_event", name_from_whole_path("subscription_id", "parked_event_id"), self._parked_event
             ),
-            "create_storage": replace(storage, resource_id=name_from_body("id")),
+            "create_storage": replace(storage, resource_id_of=name_from_body("id")),
             "delete_storage": storage,
             "set_default_storage": storage,
             "set_feature": AuditedOperation("feature", name_from_body("feature"), self._feature),
@@ -140,13 +142,13 @@ ReadState = Callable[[str], Any]
 class AuditedOperation(Struct, frozen=True):
     """What an operation changes: the kind of resource, how a request names it, and how to look at it.
 
-    `made` is the name in an answer to the creation of a resource, if the broker chooses names.
+    `created_id_of` gives the name in an answer to the creation of a resource, if the broker chooses names.
     """
 
     resource_type: str
-    resource_id: Callable[[Request], str]
+    resource_id_of: Callable[[Request], str]
     read_state: ReadState
-    created_id: Callable[[Answer], str] | None = None
+    created_id_of: Callable[[Answer], str] | None = None
 
 
 class Audit(Struct, frozen=True):
@@ -169,7 +171,7 @@ class Audit(Struct, frozen=True):
         def handle(request: Request) -> Answer:
             if not self._is_on() and not _may_switch_on(request):
                 return handler(request)
-            name = audited.resource_id(request)
+            name = audited.resource_id_of(request)
             before = audited.read_state(name)
             try:
                 answer = handler(request)
@@ -178,7 +180,7 @@ class Audit(Struct, frozen=True):
                 self._publish_change(audited.resource_type, name, before, audited.read_state(name), request)
                 raise
             if answer.status < 300:
-                name = audited.created_id(answer) if audited.created_id else name
+                name = audited.created_id_of(answer) if audited.created_id_of else name
                 self._publish_change(audited.resource_type, name, before, audited.read_state(name), request)
             return answer
 

@@ -398,21 +398,23 @@ class BrokerServices(EventTypeServices):
     def application(self) -> Application:
         return self.application_of(*AREAS)
 
-    def application_of(self, *areas: str, answered: ReportAnswer | None = None, tells: bool = True) -> Application:
-        """An application with the routes of these areas. `answered` is called with its answers; `tells`
+    def application_of(
+        self, *areas: str, report_answer: ReportAnswer | None = None, collects_kpis: bool = True
+    ) -> Application:
+        """An application with the routes of these areas. `report_answer` is called with its answers; `collects_kpis`
         says that there are figures of its requests."""
-        observe = RequestFigures(self.figures) if tells else None
+        observe = RequestFigures(self.figures) if collects_kpis else None
         metrics = self.metrics
 
         def counted(operation: str, status: int, seconds: float, received: int, sent: int) -> None:
             metrics.answered(operation, status, seconds, received, sent)
-            if answered is not None:
-                answered(operation, status, seconds, received, sent)
+            if report_answer is not None:
+                report_answer(operation, status, seconds, received, sent)
 
         return Application(
             make_routes(self, *areas),
             self.authenticate,
-            metrics.answered if answered is None else counted,
+            metrics.answered if report_answer is None else counted,
             observe,
             lambda status: metrics.requests.add(1, "unrouted", str(status)),
         )

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from nakadi.model.event_type import EventTypeDraft
 from abc import ABC, abstractmethod
 
-MIN_ARCHIVE_GRACE = 600
+MIN_ARCHIVE_GRACE_SECONDS = 600
 """Seconds. An object is referred to within moments, but some processes are slow."""
 
 ARCHIVERS = ("broker", "function")
@@ -176,11 +176,11 @@ def log_dependencies(
     """What some logs need; it is opened by those that do."""
     one_store = settings.log_index_url == settings.registry and not settings.registry.startswith("memory:")
     return LogDependencies(
-        index=partial(open_log_index, settings.log_index_url),
-        archive=partial(open_archive_if_set, settings.archive),
-        topic_directory=partial(_topic_directory, registry, clock),
-        archive_policy=partial(
-            _archive_policy, settings, elsewhere=committer is not None and _is_embedded(settings.event_log)
+        open_index=partial(open_log_index, settings.log_index_url),
+        open_archive=partial(open_archive_if_set, settings.archive),
+        open_topic_directory=partial(_open_topic_directory, registry, clock),
+        make_archive_policy=partial(
+            _make_archive_policy, settings, elsewhere=committer is not None and _is_embedded(settings.event_log)
         ),
         watch=watch if one_store else None,
         metrics=metrics,
@@ -188,13 +188,13 @@ def log_dependencies(
     )
 
 
-def _topic_directory(registry: Registry, clock: Clock) -> TopicDirectory:
+def _open_topic_directory(registry: Registry, clock: Clock) -> TopicDirectory:
     from nakadi.event_types.repository import EventTypes, TopicDirectory
 
     return TopicDirectory(EventTypes(registry, Cache(clock, 0)), clock.monotonic)
 
 
-def _archive_policy(settings: Settings, *, elsewhere: bool) -> ArchivePolicy:
+def _make_archive_policy(settings: Settings, *, elsewhere: bool) -> ArchivePolicy:
     from nakadi.engines.archive.archiver import ArchivePolicy
 
     if settings.archiver not in ARCHIVERS:
@@ -202,7 +202,7 @@ def _archive_policy(settings: Settings, *, elsewhere: bool) -> ArchivePolicy:
     return ArchivePolicy(
         archive_after=settings.archive_after_seconds,
         hot_retention=settings.hot_retention_ms / 1000,
-        unreferenced_grace=max(settings.archive_grace_seconds, MIN_ARCHIVE_GRACE),
+        unreferenced_grace=max(settings.archive_grace_seconds, MIN_ARCHIVE_GRACE_SECONDS),
         archived_elsewhere=elsewhere or settings.archiver == "function",
     )
 

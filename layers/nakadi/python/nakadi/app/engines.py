@@ -173,10 +173,10 @@ def _open_nothing() -> None:
 class LogDependencies(Struct, frozen=True, kw_only=True):
     """What a log may need beside its own store. It is opened by the log that asks for it, and closed with it."""
 
-    index: Callable[[], LogIndex | None] = _open_nothing
-    archive: Callable[[], ArchiveStore | None] = _open_nothing
-    topic_directory: Callable[[], TopicOwners | None] = _open_nothing
-    archive_policy: Callable[[], ArchivePolicy | None] = _open_nothing
+    open_index: Callable[[], LogIndex | None] = _open_nothing
+    open_archive: Callable[[], ArchiveStore | None] = _open_nothing
+    open_topic_directory: Callable[[], TopicOwners | None] = _open_nothing
+    make_archive_policy: Callable[[], ArchivePolicy | None] = _open_nothing
     watch: ChangeWatch | None = None
     """What notices changes in the index, where that shares its numbers with the registry."""
     metrics: Metrics = field(default_factory=Metrics)
@@ -209,10 +209,10 @@ def _log_in_sqlite(url: str, clock: Clock, dependencies: LogDependencies) -> Eve
 def _log_in_kinesis(url: str, clock: Clock, dependencies: LogDependencies) -> EventLog:
     from nakadi.engines.kinesis.opening import open_kinesis_log
 
-    index = dependencies.index()
+    index = dependencies.open_index()
     if index is None:
         raise BadSetting("A Kinesis event log needs a log index.")
-    return open_kinesis_log(url, clock, index, dependencies.archive(), dependencies.watch, dependencies.metrics)
+    return open_kinesis_log(url, clock, index, dependencies.open_archive(), dependencies.watch, dependencies.metrics)
 
 
 def _log_in_kafka(url: str, clock: Clock, dependencies: LogDependencies) -> EventLog:
@@ -224,28 +224,28 @@ def _log_in_kafka(url: str, clock: Clock, dependencies: LogDependencies) -> Even
     return _with_archive(lambda: KafkaLog(url, clock), clock, dependencies)
 
 
-def _with_archive(hot: Callable[[], EventLog], clock: Clock, dependencies: LogDependencies) -> EventLog:
+def _with_archive(open_hot_log: Callable[[], EventLog], clock: Clock, dependencies: LogDependencies) -> EventLog:
     """A log and, if there is an archive, the archive as its cold half."""
     with ExitStack() as opened:
-        store = dependencies.archive()
+        store = dependencies.open_archive()
         if store is None:
-            return hot()
+            return open_hot_log()
         from nakadi.engines.archive.tiered_log import TieredLog
 
         opened.callback(store.close)
-        index = dependencies.index()
+        index = dependencies.open_index()
         if index is None:
             raise BadSetting("An archive needs a log index.")
         opened.callback(index.close)
-        event_log = hot()
+        event_log = open_hot_log()
         opened.callback(event_log.close)
         log = TieredLog(
             event_log,
             index,
             store,
             clock,
-            dependencies.topic_directory(),
-            dependencies.archive_policy(),
+            dependencies.open_topic_directory(),
+            dependencies.make_archive_policy(),
             dependencies.metrics,
         )
         opened.pop_all()
@@ -270,11 +270,11 @@ class StorageLogs:
     """
 
     def __init__(
-        self, built_in: EventLog, find: Callable[[str], Storage | None], opened: Callable[[Storage], EventLog]
+        self, built_in: EventLog, find_storage: Callable[[str], Storage | None], open_log: Callable[[Storage], EventLog]
     ) -> None:
         self._logs = {DEFAULT_STORAGE_ID: built_in}
-        self._find = find
-        self._opened = opened
+        self._find_storage = find_storage
+        self._open_log = open_log
         self._opening = threading.Lock()
         self._closed = False
 
@@ -293,10 +293,10 @@ class StorageLogs:
             if self._closed:
                 raise Unavailable("The event logs are closed.")
             if storage_id not in self._logs:
-                storage = self._find(storage_id)
+                storage = self._find_storage(storage_id)
                 if storage is None:
                     raise Unavailable(f"There is no storage {storage_id}")
-                self._logs[storage_id] = self._opened(storage)
+                self._logs[storage_id] = self._open_log(storage)
             return self._logs[storage_id]
 
 

@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 # Each deployment has its own, so that alarms of one do not count what another one tells.
 METRIC_NAMESPACE = os.environ.get("POWERTOOLS_METRICS_NAMESPACE", "Nakadi")
 
-Handle = Callable[[Mapping[str, Any], Any], Any]
+HandleInvocation = Callable[[Mapping[str, Any], Any], Any]
 
 
 def logger() -> Logger:
@@ -75,7 +75,7 @@ class FunctionMetrics:
     def __init__(self, function: str) -> None:
         self._function = function
 
-    def answered(self, operation: str, status: int, seconds: float, _received: int, _sent: int) -> None:
+    def count_answer(self, operation: str, status: int, seconds: float, _received: int, _sent: int) -> None:
         metrics = self._metrics()
         metrics.add_metric("Answers", MetricUnit.Count, 1)
         metrics.add_metric("Refusals", MetricUnit.Count, int(400 <= status < 500))
@@ -86,12 +86,12 @@ class FunctionMetrics:
         metrics.add_metadata("flow_id", current_flow_id.get())
         metrics.flush_metrics()
 
-    def one(self, name: str) -> None:
-        self.number(name, 1)
+    def count_one(self, name: str) -> None:
+        self.count(name, 1)
 
-    def number(self, name: str, count: int) -> None:
+    def count(self, name: str, number: int) -> None:
         metrics = self._metrics()
-        metrics.add_metric(name, MetricUnit.Count, count)
+        metrics.add_metric(name, MetricUnit.Count, number)
         metrics.flush_metrics()
 
     def _metrics(self) -> EphemeralMetrics:
@@ -107,35 +107,37 @@ class LambdaFunction:
     An invocation that fails to open leaves it to the next to try again.
     """
 
-    def __init__(self, name: str, open_: Callable[[FunctionMetrics], Handle], areas: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, name: str, open_: Callable[[FunctionMetrics], HandleInvocation], areas: tuple[str, ...] = ()
+    ) -> None:
         self.name = name
         self.areas = areas
         self._open = open_
         self._opening = threading.Lock()
-        self._handle: Handle | None = None
+        self._handle: HandleInvocation | None = None
 
     def __call__(self, event: Mapping[str, Any], context: Any) -> Any:
         return (self._handle or self._open_once())(event, context)
 
-    def _open_once(self) -> Handle:
+    def _open_once(self) -> HandleInvocation:
         with self._opening:
             if self._handle is None:
                 self._handle = self._with_log_context(self._open(FunctionMetrics(self.name)))
             return self._handle
 
-    def _with_log_context(self, handle_gateway_event: Handle) -> Handle:
-        logged: Handle = logger().inject_lambda_context(handle_gateway_event)
+    def _with_log_context(self, handle_gateway_event: HandleInvocation) -> HandleInvocation:
+        logged: HandleInvocation = logger().inject_lambda_context(handle_gateway_event)
         return logged
 
 
 # Functions behind API Gateway -----------------------------------------------------------------------------------------
 
 
-def http_function(name: str, *areas: str, tells: bool = True) -> LambdaFunction:
+def http_function(name: str, *areas: str, collects_kpis: bool = True) -> LambdaFunction:
     """A function that serves these areas, and has loaded them.
 
-    `tells` says that it may write, and so can tell figures of its requests. They gather while it is warm, and are
-    written now and then at the end of an invocation, for after it everything stands still.
+    `collects_kpis` says that it may write, and so can collect figures of its requests. They gather while it is warm,
+    and are written now and then at the end of an invocation, for after it everything stands still.
     """
     # Other functions do without, and start sooner.
     from nakadi.app.broker import open_broker
@@ -148,14 +150,14 @@ def http_function(name: str, *areas: str, tells: bool = True) -> LambdaFunction:
         module = import_module(f"nakadi.http.routes.{area}")
         prepare(*getattr(module, "BODY_SCHEMAS", ()))
 
-    def opened(counts: FunctionMetrics) -> Handle:
+    def opened(counts: FunctionMetrics) -> HandleInvocation:
         broker = open_broker(Settings.from_env(os.environ))
-        broker.write_figures_when_asked(partial(counts.number, "FiguresDropped"))
-        application = broker.application_of(*areas, answered=counts.answered, tells=tells)
+        broker.write_figures_when_asked(partial(counts.count, "FiguresDropped"))
+        application = broker.application_of(*areas, report_answer=counts.count_answer, collects_kpis=collects_kpis)
 
         def answer(event: Mapping[str, Any], context: object) -> dict[str, Any]:
             answered = handle_gateway_event(application, event, context)
-            if tells:
+            if collects_kpis:
                 broker.figures.flush_if_due()
             return answered
 
@@ -168,9 +170,9 @@ def http_function(name: str, *areas: str, tells: bool = True) -> LambdaFunction:
 
 
 # A REST API's proxy event becomes our Request, our Response its proxy response. The API takes every body for binary:
-# bodies come as they were sent, in base64, and so do those that are packed in ways that the gateway does not know. It
-# packs no answers then, so they are packed here for those who want it. The gateway turns base64 into bytes only for a
-# request with an `Accept` header, so an answer to one without is never packed.
+# bodies come as they were sent, in base64, and so do those that are compressed in ways that the gateway does not know.
+# It compresses no answers then, so they are compressed here for those who want it. The gateway turns base64 into bytes
+# only for a request with an `Accept` header, so an answer to one without is never compressed.
 
 # What Lambda hands on of an answer, written as JSON; one below the other figure cannot grow so large.
 MAX_ANSWER_BYTES = 6_291_556
@@ -188,7 +190,7 @@ def handle_gateway_event(application: Application, event: Mapping[str, Any], _co
     if isinstance(answer, StreamingResponse):
         answer = application.refusal(request, FeatureSwitchedOff("Streams of events are not served by this function"))
     assert isinstance(answer, Response)
-    proxied = _proxy_response(_pack_response(request, answer))
+    proxied = _proxy_response(_compressed_response(request, answer))
     if len(answer.body) > MIN_BYTES_TO_MEASURE and (size := len(json.dumps(proxied))) > MAX_ANSWER_BYTES:
         refusal = application.refusal(
             request, NotAcceptable(ANSWER_TOO_LARGE_MESSAGE.format(size=size, most=MAX_ANSWER_BYTES))
@@ -244,8 +246,8 @@ def _header_pairs(event: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
             yield name, value
 
 
-def _pack_response(request: Request, answer: Response) -> Response:
-    return negotiation.pack_body(request, answer) if request.headers.get("accept") else answer
+def _compressed_response(request: Request, answer: Response) -> Response:
+    return negotiation.compress_body(request, answer) if request.headers.get("accept") else answer
 
 
 def _proxy_response(response: Response) -> dict[str, Any]:

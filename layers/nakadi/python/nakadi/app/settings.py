@@ -10,7 +10,7 @@ from msgspec import Struct
 from nakadi.model.outcomes import BadSetting
 
 
-def _parse_number(text: str) -> int:
+def _parse_integer(text: str) -> int:
     return int(text)
 
 
@@ -243,7 +243,7 @@ class Settings(Struct, frozen=True, kw_only=True):
 
 PARSERS_BY_TYPE: Mapping[str, Callable[[str], Any]] = {
     "str": str,
-    "int": _parse_number,
+    "int": _parse_integer,
     "tuple[str, ...]": _parse_comma_separated,
     "tuple[tuple[str, str], ...]": _parse_pairs,
 }

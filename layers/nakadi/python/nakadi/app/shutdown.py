@@ -99,9 +99,9 @@ async def serve_until_signalled(
 log = logging.getLogger(__name__)
 
 # For what has to be said: the log may lead into a pipe that nothing reads from.
-LOG_TIMEOUT_SECONDS = 1.0
+LAST_LOG_TIMEOUT_SECONDS = 1.0
 # For threads that are still at work when everything is closed: there is no client left whom they could answer.
-EXIT_TIMEOUT_SECONDS = 1.0
+BUSY_THREADS_TIMEOUT_SECONDS = 1.0
 
 EXIT_CODE_TIMED_OUT = 1
 """The exit code of a process that did not end by itself in time."""
@@ -158,7 +158,7 @@ class ShutdownDeadline:
 def leave(code: int) -> NoReturn:
     """End a process that has closed everything, though threads may still wait for something."""
     # The interpreter waits for its threads, but not for those that watch over the time.
-    ShutdownDeadline(EXIT_TIMEOUT_SECONDS, code=code).start().begin()
+    ShutdownDeadline(BUSY_THREADS_TIMEOUT_SECONDS, code=code).start().begin()
     sys.exit(code)
 
 
@@ -191,4 +191,4 @@ def _innermost_line(frame: FrameType) -> str:
 def _log_with_timeout(message: str) -> None:
     saying = threading.Thread(target=log.warning, args=(message,), name="nakadi-last-words", daemon=True)
     saying.start()
-    saying.join(LOG_TIMEOUT_SECONDS)
+    saying.join(LAST_LOG_TIMEOUT_SECONDS)

@@ -58,7 +58,7 @@ Handler = Callable[[Request], Answer]
 
 # What a schema may have in any spelling, or thousands of cursors; and that in memory, once it is parsed.
 MAX_BODY_BYTES = 2 * 1024 * 1024
-MAX_PARSED_BYTES = 8 * 1024 * 1024
+MAX_PARSED_BODY_BYTES = 8 * 1024 * 1024
 
 # Clients choose paths: neither many nor long ones may fill the memory.
 MAX_CACHED_PATHS = 2000
@@ -89,8 +89,8 @@ class Route(Struct, frozen=True, kw_only=True):
     A handler that is `quick` may be begun on an event loop: before it waits, it raises `NeedsThread`, and it can be
     begun anew then. `any_body` reads a body of every content type; otherwise it must be JSON. `any_accept` sends JSON
     also to clients that do not accept it; otherwise these get 406 instead of a success with a body. `max_body_bytes` is
-    how many bytes a body may have, as it is sent and unpacked, and `max_parsed_bytes` how many its values may take in
-    memory.
+    how many bytes a body may have, as it is sent and decompressed, and `max_parsed_bytes` how many its values may take
+    in memory.
     """
 
     method: str
@@ -102,7 +102,7 @@ class Route(Struct, frozen=True, kw_only=True):
     quick: bool = False
     any_accept: bool = False
     max_body_bytes: int = MAX_BODY_BYTES
-    max_parsed_bytes: int | None = MAX_PARSED_BYTES
+    max_parsed_bytes: int | None = MAX_PARSED_BODY_BYTES
 
 
 class _RouteNode(Struct):
@@ -210,7 +210,7 @@ Authenticate = Callable[[Request], Subject]
 ReportAnswer = Callable[[str, int, float, int, int], None]
 """Called with every answer: the operation, its status, the seconds that it took, and the bytes of both bodies."""
 
-ReportRefusal = Callable[[int], None]
+ReportEarlyRefusal = Callable[[int], None]
 """Called with the status of every request that is refused before its operation is known, or its body read."""
 
 ObserveAnswer = Callable[[Request, Answer, float], Answer]
@@ -221,7 +221,7 @@ def discard_answer(_operation: str, _status: int, _seconds: float, _received: in
     pass
 
 
-def discard_refusal(_status: int) -> None:
+def discard_early_refusal(_status: int) -> None:
     pass
 
 
@@ -236,7 +236,7 @@ class Application:
     """Answers requests.
 
     Each request passes only a few functions, for the way of a small one costs as much as its work. What few requests
-    need, such as unpacking a body or agreeing on a media type, is recognised here and done elsewhere.
+    need, such as decompressing a body or agreeing on a media type, is recognised here and done elsewhere.
 
     Without `authenticate` a token may be sent, and is not looked at.
     """
@@ -245,23 +245,23 @@ class Application:
         self,
         routes: Iterable[Route],
         authenticate: Authenticate | None = None,
-        answered: ReportAnswer = discard_answer,
-        observe: ObserveAnswer | None = None,
-        refused: ReportRefusal = discard_refusal,
+        report_answer: ReportAnswer = discard_answer,
+        observe_answer: ObserveAnswer | None = None,
+        report_early_refusal: ReportEarlyRefusal = discard_early_refusal,
     ) -> None:
         self.router = Router(routes)
         self.is_quick = self.router.is_quick
         self._authenticate = authenticate
-        self._answered = answered
-        self._observe = observe
-        self._refused = refused
+        self._report_answer = report_answer
+        self._observe_answer = observe_answer
+        self._report_early_refusal = report_early_refusal
 
     def answer(self, request: Request) -> Answer:
         """Answer a request as it came from the wire."""
-        work = self.start(request)
+        work = self.admit_and_begin(request)
         return complete_answer(work) if isinstance(work, UnfinishedAnswer) else work
 
-    def start(self, request: Request) -> Answer | UnfinishedAnswer:
+    def admit_and_begin(self, request: Request) -> Answer | UnfinishedAnswer:
         """Begin to answer a request as it came from the wire, up to the first write."""
         admitted = self.admit(request)
         if not isinstance(admitted, AdmittedRequest):
@@ -291,12 +291,12 @@ class Application:
                     answer = Response(200, {"allow": self.router.allowed_methods(path)})
             except Exception as error:  # noqa: BLE001  # a client always gets a Problem
                 answer = _problem_answer(request, error)
-            self._refused(answer.status)
+            self._report_early_refusal(answer.status)
             return self._finish_answer(replace(request, flow_id=flow_id), answer, began)
         finally:
             current_flow_id.reset(token)
 
-    def begin(self, admitted: AdmittedRequest, body: bytes) -> Answer | UnfinishedAnswer:
+    def begin_admitted(self, admitted: AdmittedRequest, body: bytes) -> Answer | UnfinishedAnswer:
         """Begin to answer an admitted request, once its body has been read."""
         began, route, request = time.perf_counter(), admitted.route, admitted.request
         if body is not request.body:
@@ -334,7 +334,7 @@ class Application:
             except Exception as error:  # noqa: BLE001  # the last line of defence, counted with the operation
                 answer = _problem_answer(request, error)
             sent = len(answer.body) if isinstance(answer, Response) else 0
-            self._answered(route.operation, answer.status, time.perf_counter() - began, len(request.body), sent)
+            self._report_answer(route.operation, answer.status, time.perf_counter() - began, len(request.body), sent)
             return self._finish_answer(request, answer, began)
         finally:
             current_flow_id.reset(token)
@@ -350,7 +350,7 @@ class Application:
         token = current_flow_id.set(request.flow_id)
         try:
             answer = negotiation.adapt_problem_type(request, problem_for_error(outcome))
-            self._refused(answer.status)
+            self._report_early_refusal(answer.status)
             return self._finish_answer(request, answer, began)
         finally:
             current_flow_id.reset(token)
@@ -367,8 +367,8 @@ class Application:
             if request.method == "HEAD":
                 headers["content-length"] = str(len(answer.body))
             answer = Response(answer.status, headers, b"" if request.method == "HEAD" else answer.body)
-        if self._observe is not None:
-            answer = self._observe(request, answer, began)
+        if self._observe_answer is not None:
+            answer = self._observe_answer(request, answer, began)
         if access_log.isEnabledFor(logging.INFO):
             spent = (time.perf_counter() - began) * 1000
             access_log.info("%s %s %d %.1f ms", request.method, logged_path(request), answer.status, spent)
@@ -380,11 +380,11 @@ def _problem_answer(request: Request, error: Exception) -> Response:
 
 
 def _with_readable_body(request: Request, route: Route) -> Request:
-    """The request with its body as the route reads it: unpacked, no larger than it may be, and of the right type."""
+    """The request with its body as the route reads it: decompressed, not too large, and of the right type."""
     if len(request.body) > route.max_body_bytes:
         raise TooLarge(f"The body is longer than {route.max_body_bytes} bytes")
     if "content-encoding" in request.headers:
-        request = negotiation.unpack_body(request, route.max_body_bytes)
+        request = negotiation.decompress_body(request, route.max_body_bytes)
     if (
         route.max_parsed_bytes is not None
         # Most bodies are too short for it, whatever they hold.
@@ -416,7 +416,7 @@ def flow_id_of(request: Request | None) -> str:
 
 
 # Health checks would keep an idle broker writing.
-UNCOUNTED = ("/health", "/ready")
+UNCOUNTED_PATHS = ("/health", "/ready")
 
 
 class RequestFigures:
@@ -428,7 +428,7 @@ class RequestFigures:
     def __call__(self, request: Request, answer: Answer, began: float) -> Answer:
         # A reader of figures makes requests, and would never come to their end if each of these were a figure again.
         is_about_them = is_about_kpis.get() or request.path_parameters.get("name") in self._figures.event_types
-        if is_about_them or request.path.startswith(UNCOUNTED):
+        if is_about_them or request.path.startswith(UNCOUNTED_PATHS):
             return answer
         if not isinstance(answer, StreamingResponse):
             if self._figures.is_collecting(self._figures.request_event_type):

@@ -17,7 +17,13 @@ from nakadi.common.metrics import Metrics
 from nakadi.common.work import NeedsThread, run_quickly
 from nakadi.http import negotiation
 from nakadi.http.application import AdmittedRequest, Lane, current_flow_id, logged_path
-from nakadi.http.direct import MAX_QUICK_BODY_BYTES, THREAD_PACKING_BYTES, AnsweringApp, DirectAnswers, LoopMailbox
+from nakadi.http.direct import (
+    MAX_BYTES_COMPRESSED_ON_LOOP,
+    MAX_QUICK_BODY_BYTES,
+    AnsweringApp,
+    DirectAnswers,
+    LoopMailbox,
+)
 from nakadi.http.message import (
     MIN_BYTES_TO_TRIM,
     Answer,
@@ -40,7 +46,7 @@ from nakadi.model.outcomes import TooLarge, TryLater
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Work = Callable[[], Answer | UnfinishedAnswer]
+RequestWork = Callable[[], Answer | UnfinishedAnswer]
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -50,20 +56,20 @@ Send = Callable[[Message], Awaitable[None]]
 class RequestLimits(Struct, frozen=True, kw_only=True):
     """What a client may take of our memory and patience."""
 
-    # Packed or not: a body that is not packed is bounded by the same figure as one that was.
-    max_body: int = negotiation.MAX_UNPACKED_BYTES
-    # What all bodies in work may take together, as sent, unpacked and parsed.
-    memory: int = 1024 * 1024 * 1024
+    # Compressed or not: a body that is not compressed is bounded by the same figure as one that was.
+    max_body_bytes: int = negotiation.MAX_DECOMPRESSED_BYTES
+    # What all bodies in work may take together, as sent, decompressed and parsed.
+    max_memory_bytes: int = 1024 * 1024 * 1024
     # For the whole body: the largest one at a megabyte a second, and with a margin.
-    body_seconds: float = 90.0
+    body_timeout_seconds: float = 90.0
     # A refused body is read on for as long, because closing under a client that is sending loses it our answer.
-    linger_seconds: float = 2.0
+    linger_timeout_seconds: float = 2.0
     # A reader that takes nothing for so long is not coming back.
-    stalled_seconds: float = 120.0
+    stalled_client_timeout_seconds: float = 120.0
     # How long the first batch waits behind the headers for a client that loses what arrives together with them.
-    head_start_seconds: float = 0.1
+    first_chunk_delay_seconds: float = 0.1
     # Requests of a lane that wait for a thread. More would wait longer than their clients do.
-    waiting: int = 1000
+    max_waiting_requests: int = 1000
 
 
 class ClientDisconnected(Exception):
@@ -90,7 +96,7 @@ class AsgiApplication:
             Lane.MONITORING: _LaneThreads(Lane.MONITORING, 2),
         }
         self._limits = limits
-        self._memory = RequestMemory(limits.memory)
+        self._memory = RequestMemory(limits.max_memory_bytes)
         metrics.request_memory.follow(lambda: {(): self._memory.taken})
         metrics.requests_waiting.follow(lambda: {(lane,): each.waiting for lane, each in self._threads.items()})
         self._is_draining = False
@@ -164,11 +170,11 @@ class AsgiApplication:
         elif isinstance(answer, StreamingResponse):
             await self._answer_with_stream(request, answer, scope, receive, send)
         else:
-            # Packing a long list takes as long as many a request: not on the loop either.
-            packing = len(answer.body) > THREAD_PACKING_BYTES and request.method != "HEAD"
-            pack = negotiation.pack_body
-            packed = await self._run_in_thread(lane, pack, request, answer) if packing else pack(request, answer)
-            await _send_response(packed, send)
+            # Compressing a long list takes as long as many a request: not on the loop either.
+            is_long = len(answer.body) > MAX_BYTES_COMPRESSED_ON_LOOP and request.method != "HEAD"
+            compress = negotiation.compress_body
+            sent = await self._run_in_thread(lane, compress, request, answer) if is_long else compress(request, answer)
+            await _send_response(sent, send)
         if share.taken > MIN_BYTES_TO_TRIM:
             await self._run_in_thread(lane, trim_memory)
 
@@ -178,11 +184,11 @@ class AsgiApplication:
         """The answer; None if the request was refused before it was read to its end, or if its client has gone."""
         connection = connection_in_scope(scope)
         try:
-            if not request.may_have_body() or (connection is not None and connection.whole):
-                body = await self._read_body(request, self._limits.max_body, receive)
+            if not request.may_have_body() or (connection is not None and connection.has_whole_body):
+                body = await self._read_body(request, self._limits.max_body_bytes, receive)
                 if lane is Lane.IMMEDIATE and not body:
-                    return complete_answer(self._application.start(request))
-                work, quick = partial(self._application.start, replace(request, body=body)), False
+                    return complete_answer(self._application.admit_and_begin(request))
+                work, quick = partial(self._application.admit_and_begin, replace(request, body=body)), False
             else:
                 # Nothing of the body is read for a client that is refused by its head.
                 admit = partial(self._application.admit, request)
@@ -195,9 +201,9 @@ class AsgiApplication:
                 if not isinstance(admitted, AdmittedRequest):
                     await self._send_refusal(admitted, receive, send)
                     return None
-                most = min(admitted.route.max_body_bytes, self._limits.max_body)
-                body = await self._read_body(request, most, receive)
-                work = partial(self._application.begin, admitted, body)
+                max_bytes = min(admitted.route.max_body_bytes, self._limits.max_body_bytes)
+                body = await self._read_body(request, max_bytes, receive)
+                work = partial(self._application.begin_admitted, admitted, body)
                 quick = len(body) <= MAX_QUICK_BODY_BYTES and "content-encoding" not in request.headers
             return await self._complete_answer(lane, request, connection, work, quick=quick)
         except ClientDisconnected:
@@ -211,7 +217,7 @@ class AsgiApplication:
         return request_from_scope(scope, body, self._memory.share(), lambda: self._is_draining)
 
     async def _complete_answer(
-        self, lane: Lane, request: Request, connection: ClosableConnection | None, work: Work, *, quick: bool
+        self, lane: Lane, request: Request, connection: ClosableConnection | None, work: RequestWork, *, quick: bool
     ) -> Answer:
         """The answer of work that is begun on the loop if that is `quick`, else in a thread. None waits for writes."""
         outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -225,7 +231,7 @@ class AsgiApplication:
             return made.finish(found)
         return await self._run_in_thread(lane, made.finish, found)
 
-    def _begin_work(self, work: Work, end: asyncio.Future[Any]) -> Answer | UnfinishedAnswer:
+    def _begin_work(self, work: RequestWork, end: asyncio.Future[Any]) -> Answer | UnfinishedAnswer:
         made = work()
         if isinstance(made, UnfinishedAnswer):
             made.write.begin(partial(self._mailbox.put, partial(_set_result_once, end)))
@@ -248,11 +254,11 @@ class AsgiApplication:
         self, lane: Lane, request: Request, connection: ClosableConnection | None, work: Callable[[], T]
     ) -> T | Answer:
         """Work in a thread, unless too many wait for one, or the client has gone while its request did."""
-        if self._threads_of_lane(lane).waiting >= self._limits.waiting:
+        if self._threads_of_lane(lane).waiting >= self._limits.max_waiting_requests:
             return self._application.refusal(request, TryLater("Too many requests are waiting, please repeat request"))
 
         def work_unless_disconnected() -> T:
-            if connection is not None and connection.lost:
+            if connection is not None and connection.is_lost:
                 raise ClientDisconnected
             return work()
 
@@ -264,12 +270,12 @@ class AsgiApplication:
     def _run_in_thread(self, lane: Lane, work: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
         return asyncio.get_running_loop().run_in_executor(self._threads_of_lane(lane), work, *arguments)
 
-    async def _read_body(self, request: Request, most: int, receive: Receive) -> bytes:
+    async def _read_body(self, request: Request, max_bytes: int, receive: Receive) -> bytes:
         announced = request.headers.get("content-length", "")
-        if announced.isdecimal() and int(announced) > most:
-            raise TooLarge(f"The body is longer than {most} bytes")
+        if announced.isdecimal() and int(announced) > max_bytes:
+            raise TooLarge(f"The body is longer than {max_bytes} bytes")
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._limits.body_seconds
+        deadline = loop.time() + self._limits.body_timeout_seconds
         message = await _receive_in_time(receive, deadline - loop.time())
         request.memory.take(len(message.get("body", b"")))
         if not message.get("more_body"):
@@ -281,8 +287,8 @@ class AsgiApplication:
             # Taken as it arrives: what is only announced must not keep memory from others.
             request.memory.take(len(message.get("body", b"")))
             gathered += message.get("body", b"")
-            if len(gathered) > most:
-                raise TooLarge(f"The body is longer than {most} bytes")
+            if len(gathered) > max_bytes:
+                raise TooLarge(f"The body is longer than {max_bytes} bytes")
         return bytes(gathered)
 
     async def _send_refusal(self, answer: Answer, receive: Receive, send: Send) -> None:
@@ -291,7 +297,7 @@ class AsgiApplication:
         await send(_start_message(answer.status, {**answer.headers, "connection": "close"}, len(answer.body)))
         await send({"type": "http.response.body", "body": answer.body, "more_body": True})
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._limits.linger_seconds
+        deadline = loop.time() + self._limits.linger_timeout_seconds
         try:
             while (await _receive_in_time(receive, deadline - loop.time())).get("more_body"):
                 pass
@@ -303,20 +309,24 @@ class AsgiApplication:
         self, request: Request, answer: StreamingResponse, scope: Message, receive: Receive, send: Send
     ) -> None:
         connection = connection_in_scope(scope)
-        if connection is not None and connection.half_closed:
+        if connection is not None and connection.is_half_closed:
             # It may be gone altogether, without any sign of it: closing looks the same as closing one half.
             connection.abort()
-            await self._run_in_thread(Lane.STREAMS, answer.given_up)
+            await self._run_in_thread(Lane.STREAMS, answer.release_if_never_served)
             return
-        packer = (
-            negotiation.StreamPacker() if negotiation.wants_gzip(request.headers.get("accept-encoding", "")) else None
+        compressor = (
+            negotiation.StreamCompressor()
+            if negotiation.wants_gzip(request.headers.get("accept-encoding", ""))
+            else None
         )
-        packing = {"content-encoding": "gzip"} if packer else {}
-        await send(_start_message(answer.status, {**answer.headers, **packing, "vary": "Accept-Encoding"}, None))
+        encoding = {"content-encoding": "gzip"} if compressor else {}
+        await send(_start_message(answer.status, {**answer.headers, **encoding, "vary": "Accept-Encoding"}, None))
         # An empty chunk makes servers write the headers that they would otherwise keep for the first batch.
         await send({"type": "http.response.body", "body": b"", "more_body": True})
-        head_start = self._limits.head_start_seconds if negotiation.may_read_socket_directly(request.headers) else 0.0
-        outlet = _StreamOutlet(send, packer, self._limits.stalled_seconds, head_start)
+        head_start = (
+            self._limits.first_chunk_delay_seconds if negotiation.may_read_socket_directly(request.headers) else 0.0
+        )
+        outlet = _StreamOutlet(send, compressor, self._limits.stalled_client_timeout_seconds, head_start)
         self._outlets.add(outlet)
         if self._is_draining:
             outlet.drain()
@@ -387,12 +397,16 @@ class _StreamOutlet:
     """The way to a client. Thousands of them wait at once, so what they wait for are futures, not tasks."""
 
     def __init__(
-        self, send: Send, packer: negotiation.StreamPacker | None, stalled_seconds: float, head_start: float
+        self,
+        send: Send,
+        compressor: negotiation.StreamCompressor | None,
+        stalled_client_timeout_seconds: float,
+        head_start: float,
     ) -> None:
         loop = asyncio.get_running_loop()
         self._send = send
-        self._packer = packer
-        self._stalled_seconds = stalled_seconds
+        self._compressor = compressor
+        self._stalled_client_timeout_seconds = stalled_client_timeout_seconds
         self._not_before = loop.time() + head_start if head_start else 0.0
         self._gone: asyncio.Future[None] = loop.create_future()
         self._draining: asyncio.Future[None] = loop.create_future()
@@ -402,10 +416,10 @@ class _StreamOutlet:
         await self._await_head_start()
         if self._gone.done():
             raise ClientGone
-        packed = await self._pack(chunk)
+        compressed = await self._compress(chunk)
         try:
-            async with asyncio.timeout(self._stalled_seconds):
-                await self._send({"type": "http.response.body", "body": packed, "more_body": True})
+            async with asyncio.timeout(self._stalled_client_timeout_seconds):
+                await self._send({"type": "http.response.body", "body": compressed, "more_body": True})
         except (TimeoutError, OSError) as error:
             self.mark_gone()
             raise ClientGone from error
@@ -431,7 +445,9 @@ class _StreamOutlet:
             raise ClientGone
         await self._await_head_start()
         if not self._gone.done():
-            await self._send({"type": "http.response.body", "body": self._packer.end() if self._packer else b""})
+            await self._send(
+                {"type": "http.response.body", "body": self._compressor.end() if self._compressor else b""}
+            )
 
     async def _await_head_start(self) -> None:
         remaining = self._not_before and self._not_before - asyncio.get_running_loop().time()
@@ -439,12 +455,12 @@ class _StreamOutlet:
             await asyncio.sleep(remaining)
         self._not_before = 0.0
 
-    async def _pack(self, chunk: bytes) -> bytes:
-        if self._packer is None:
+    async def _compress(self, chunk: bytes) -> bytes:
+        if self._compressor is None:
             return chunk
-        if len(chunk) > THREAD_PACKING_BYTES:
-            return await asyncio.to_thread(self._packer.pack, chunk)
-        return self._packer.pack(chunk)
+        if len(chunk) > MAX_BYTES_COMPRESSED_ON_LOOP:
+            return await asyncio.to_thread(self._compressor.compress, chunk)
+        return self._compressor.compress(chunk)
 
 
 async def _watch_for_disconnect(receive: Receive, outlet: _StreamOutlet) -> None:

@@ -88,7 +88,7 @@ def _refuse_constant(name: str) -> None:
 
 
 def unreadable_value_error(value: Any, wanted: str, at: str = "") -> Malformed:
-    return Malformed(f"JSON parse error: Cannot read {wanted} from {_json_type_name(value)}{_at_field(at)}")
+    return Malformed(f"JSON parse error: Cannot read {wanted} from {_json_type_with_article(value)}{_at_field(at)}")
 
 
 def unknown_enum_value_error(value: str, words: type[Word], at: str = "") -> Malformed:
@@ -99,7 +99,7 @@ def _at_field(at: str) -> str:
     return f" (at {at})" if at else ""
 
 
-def _json_type_name(value: Any) -> str:
+def _json_type_with_article(value: Any) -> str:
     return {dict: "an object", list: "a list", type(None): "null"}.get(type(value), "a value")
 
 

@@ -30,9 +30,9 @@ MAX_HEADERS = 1000
 # For the head of a request, once its first byte or the connection is there.
 HEAD_TIMEOUT_SECONDS = 20.0
 # Behind a stream, a client that has nothing more to ask may be waiting for the connection to close.
-CLOSE_AFTER_STREAM_SECONDS = 1.5
+CLOSE_AFTER_STREAM_TIMEOUT_SECONDS = 1.5
 # A client that is still sending would lose the refusal if the connection were closed under it.
-LINGER_SECONDS = 2.0
+LINGER_TIMEOUT_SECONDS = 2.0
 # Of a body that nothing has read yet, no more is taken from the socket than this.
 MAX_UNREAD_BYTES = 64 * 1024
 
@@ -41,12 +41,14 @@ REQUEST_LINE_PATTERN = re.compile(rb"(?:\r\n)*[!#$%&'*+.^_`|~0-9A-Za-z-]+ [^ \r\
 
 
 class ServerState:
-    """What all connections of a server share. `date` is a header, `ended` is called when one has ended."""
+    """What all connections of a server share. `date` is a header; at its end each calls `on_connection_ended`."""
 
-    def __init__(self, application: AsgiCallable, keep_alive_seconds: float, ended: Callable[[], None]) -> None:
+    def __init__(
+        self, application: AsgiCallable, keep_alive_seconds: float, on_connection_ended: Callable[[], None]
+    ) -> None:
         self.application = application
         self.keep_alive_seconds = keep_alive_seconds
-        self.ended = ended
+        self.on_connection_ended = on_connection_ended
         self.connections: set[Connection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
         self.date = b""
@@ -60,21 +62,21 @@ class RequestRefusal(Struct, frozen=True):
     detail: str
 
 
-HEAD_TOO_LARGE = RequestRefusal(
+HEAD_TOO_LARGE_REFUSAL = RequestRefusal(
     HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"The headers exceed {MAX_HEAD_BYTES} bytes"
 )
-TOO_MANY_HEADERS = RequestRefusal(
+TOO_MANY_HEADERS_REFUSAL = RequestRefusal(
     HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"There are more than {MAX_HEADERS} headers"
 )
-TOO_MUCH_BETWEEN_CHUNKS = RequestRefusal(
+TOO_MUCH_BETWEEN_CHUNKS_REFUSAL = RequestRefusal(
     HTTPStatus.BAD_REQUEST, f"More than {MAX_HEAD_BYTES} bytes stand between two chunks"
 )
-UNREADABLE_REQUEST = RequestRefusal(HTTPStatus.BAD_REQUEST, "The request is not HTTP/1.1 as it should be")
-UNKNOWN_VERSION = RequestRefusal(HTTPStatus.BAD_REQUEST, "The request is neither HTTP/1.1 nor HTTP/1.0")
-BAD_HOST = RequestRefusal(HTTPStatus.BAD_REQUEST, "The request does not have exactly one valid Host header")
-UNEXPECTED_CHUNKS = RequestRefusal(HTTPStatus.BAD_REQUEST, "HTTP/1.0 has no Transfer-Encoding")
-UNKNOWN_METHOD = RequestRefusal(HTTPStatus.NOT_IMPLEMENTED, "The request method is not known")
-NOT_A_PROXY = RequestRefusal(HTTPStatus.NOT_IMPLEMENTED, "The broker is not a proxy")
+UNREADABLE_REQUEST_REFUSAL = RequestRefusal(HTTPStatus.BAD_REQUEST, "The request is not HTTP/1.1 as it should be")
+UNKNOWN_VERSION_REFUSAL = RequestRefusal(HTTPStatus.BAD_REQUEST, "The request is neither HTTP/1.1 nor HTTP/1.0")
+BAD_HOST_REFUSAL = RequestRefusal(HTTPStatus.BAD_REQUEST, "The request does not have exactly one valid Host header")
+UNEXPECTED_CHUNKS_REFUSAL = RequestRefusal(HTTPStatus.BAD_REQUEST, "HTTP/1.0 has no Transfer-Encoding")
+UNKNOWN_METHOD_REFUSAL = RequestRefusal(HTTPStatus.NOT_IMPLEMENTED, "The request method is not known")
+NOT_A_PROXY_REFUSAL = RequestRefusal(HTTPStatus.NOT_IMPLEMENTED, "The broker is not a proxy")
 
 
 class _ParsingStopped(Exception):
@@ -97,8 +99,8 @@ class Connection(asyncio.Protocol):
     transport: asyncio.Transport
 
     def __init__(self, state: ServerState, direct: DirectAnswers) -> None:
-        self.half_closed = False
-        self.lost = False
+        self.is_half_closed = False
+        self.is_lost = False
         self._state = state
         self._direct = direct
         self._loop = asyncio.get_running_loop()
@@ -116,8 +118,8 @@ class Connection(asyncio.Protocol):
         # A list: there is hardly ever more than one, and an empty deque would be a tenth of an idle connection.
         self._waiting: list[Exchange] = []
         # As far as the parser has come: requests that have begun; and beginnings, heads, and pieces of bodies.
-        self._begun = 0
-        self._ends_seen = 0
+        self._requests_begun = 0
+        self._parser_steps = 0
         # Bytes that the parser keeps to itself: those of a head, or between the chunks of a body.
         self._unfinished = 0
         self._resuming = False
@@ -143,7 +145,7 @@ class Connection(asyncio.Protocol):
         self._start_head_timeout()
 
     def connection_lost(self, _: Exception | None) -> None:
-        self.lost = True
+        self.is_lost = True
         self._state.connections.discard(self)
         if self._timer is not None:
             self._timer.cancel()
@@ -157,14 +159,14 @@ class Connection(asyncio.Protocol):
         self._newest = self._current = None
         self._waiting.clear()
         del self._parser
-        self._state.ended()
+        self._state.on_connection_ended()
 
     def eof_received(self) -> bool | None:
         exchange = self._newest
         if exchange is None or exchange.more_body or exchange.response_started:
             return None
         exchange.keep_alive = False
-        self.half_closed = True
+        self.is_half_closed = True
         return True
 
     def pause_writing(self) -> None:
@@ -196,7 +198,7 @@ class Connection(asyncio.Protocol):
 
     def _feed_parser(self, data: memoryview) -> int:
         """Give these bytes to the parser, and return how many of them it took."""
-        before, begun = self._ends_seen, self._begun
+        before, begun = self._parser_steps, self._requests_begun
         newest = self._newest
         between_requests = not (self._in_head or (newest and newest.more_body and not newest.response_complete))
         try:
@@ -208,14 +210,14 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             self._refuse(self._refusal or _refusal_of_unreadable(error, data))
             return len(data)
-        if self._ends_seen == before:
+        if self._parser_steps == before:
             self._unfinished += len(data)
         else:
             # A head that begins in the middle of these bytes, behind another request, is counted from the next ones on.
-            begun_here = between_requests and self._begun == begun + 1 and self._in_head
+            begun_here = between_requests and self._requests_begun == begun + 1 and self._in_head
             self._unfinished = len(data) if begun_here else 0
         if self._unfinished >= MAX_HEAD_BYTES:
-            self._refuse(TOO_MUCH_BETWEEN_CHUNKS if self._is_in_body() else HEAD_TOO_LARGE)
+            self._refuse(TOO_MUCH_BETWEEN_CHUNKS_REFUSAL if self._is_in_body() else HEAD_TOO_LARGE_REFUSAL)
         return len(data)
 
     # Called by the parser.
@@ -226,8 +228,8 @@ class Connection(asyncio.Protocol):
             self._headers = []
             self._awaits_go_ahead = False
             self._in_head = True
-            self._begun += 1
-            self._ends_seen += 1
+            self._requests_begun += 1
+            self._parser_steps += 1
 
     def on_url(self, url: bytes) -> None:
         if not self._resuming:
@@ -238,7 +240,7 @@ class Connection(asyncio.Protocol):
         if self._resuming or not self._in_head:
             return
         if len(self._headers) >= MAX_HEADERS:
-            self._stop_parsing(TOO_MANY_HEADERS)
+            self._stop_parsing(TOO_MANY_HEADERS_REFUSAL)
         name = name.lower()
         if name == b"expect" and value.lower() == b"100-continue":
             self._awaits_go_ahead = True
@@ -252,7 +254,7 @@ class Connection(asyncio.Protocol):
         if refusal is not None:
             self._stop_parsing(refusal)
         self._in_head = self._is_head_awaited = False
-        self._ends_seen += 1
+        self._parser_steps += 1
         path, query = _split_url(self._url)
         is_http_1_0 = version == "1.0"
         self._newest = exchange = Exchange(
@@ -276,7 +278,7 @@ class Connection(asyncio.Protocol):
             self._pause_reading()
 
     def on_body(self, body: bytes) -> None:
-        self._ends_seen += 1
+        self._parser_steps += 1
         if self._newest is not None and not self._newest.response_complete:
             self._newest.add_to_body(body)
 
@@ -288,14 +290,14 @@ class Connection(asyncio.Protocol):
     # Called by the edge, the server, and exchanges.
 
     @property
-    def whole(self) -> bool:
+    def has_whole_body(self) -> bool:
         """Whether the body of the newest request has arrived."""
         return self._newest is not None and not self._newest.more_body
 
     def close_soon(self) -> None:
         """Close unless the client asks for something else on it in a moment."""
         if self._current is None and not self._is_head_awaited:
-            self._close_in(CLOSE_AFTER_STREAM_SECONDS)
+            self._close_in(CLOSE_AFTER_STREAM_TIMEOUT_SECONDS)
 
     def shut_down(self) -> None:
         """Close once everything is answered that was asked."""
@@ -355,7 +357,7 @@ class Connection(asyncio.Protocol):
         if exchange.more_body:
             self._start_task(exchange)
         else:
-            self._direct.take(
+            self._direct.answer_if_quick(
                 exchange.scope, bytes(exchange.body), exchange.respond, partial(self._start_task, exchange)
             )
 
@@ -406,7 +408,7 @@ class Connection(asyncio.Protocol):
         )
         self.transport.write(head.encode() + body)
         self.transport.write_eof()
-        self._close_in(LINGER_SECONDS)
+        self._close_in(LINGER_TIMEOUT_SECONDS)
 
     def _is_in_body(self) -> bool:
         return self._newest is not None and self._newest.in_body
@@ -453,7 +455,7 @@ def _split_url(url: bytes) -> tuple[bytes, bytes]:
 def _head_refusal(method: bytes, version: str, headers: Sequence[tuple[bytes, bytes]]) -> RequestRefusal | None:
     """What of a head could make two readers see two different requests, or is none of ours."""
     if version not in ("1.0", "1.1"):
-        return UNKNOWN_VERSION
+        return UNKNOWN_VERSION_REFUSAL
     hosts, in_chunks = 0, False
     for name, value in headers:
         if name == b"host":
@@ -461,15 +463,15 @@ def _head_refusal(method: bytes, version: str, headers: Sequence[tuple[bytes, by
         elif name == b"transfer-encoding":
             in_chunks = True
     if hosts > 1 or (version == "1.1" and not hosts):
-        return BAD_HOST
+        return BAD_HOST_REFUSAL
     if version == "1.0" and in_chunks:
-        return UNEXPECTED_CHUNKS
-    return NOT_A_PROXY if method == b"CONNECT" else None
+        return UNEXPECTED_CHUNKS_REFUSAL
+    return NOT_A_PROXY_REFUSAL if method == b"CONNECT" else None
 
 
 def _refusal_of_unreadable(error: httptools.HttpParserError, data: memoryview) -> RequestRefusal:
     unknown = isinstance(error, httptools.HttpParserInvalidMethodError)
-    return UNKNOWN_METHOD if unknown and REQUEST_LINE_PATTERN.match(data) else UNREADABLE_REQUEST
+    return UNKNOWN_METHOD_REFUSAL if unknown and REQUEST_LINE_PATTERN.match(data) else UNREADABLE_REQUEST_REFUSAL
 
 
 def _detect_dead_peers(transport: asyncio.Transport) -> None:

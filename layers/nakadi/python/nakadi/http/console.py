@@ -81,14 +81,14 @@ class ApplicationWithConsole:
     def is_quick(self, method: str, target: str) -> bool:
         return self._application.is_quick(method, target)
 
-    def start(self, request: Request) -> Answer | UnfinishedAnswer:
-        return self._files.answer(request) if is_for_console(request) else self._application.start(request)
+    def admit_and_begin(self, request: Request) -> Answer | UnfinishedAnswer:
+        return self._files.answer(request) if is_for_console(request) else self._application.admit_and_begin(request)
 
     def admit(self, request: Request) -> AdmittedRequest | Answer:
         return self._files.answer(request) if is_for_console(request) else self._application.admit(request)
 
-    def begin(self, admitted: AdmittedRequest, body: bytes) -> Answer | UnfinishedAnswer:
-        return self._application.begin(admitted, body)
+    def begin_admitted(self, admitted: AdmittedRequest, body: bytes) -> Answer | UnfinishedAnswer:
+        return self._application.begin_admitted(admitted, body)
 
     def refusal(self, request: Request, outcome: Outcome) -> Answer:
         return self._application.refusal(request, outcome)

@@ -26,8 +26,8 @@ log = logging.getLogger(__name__)
 
 # What is done at once with a body of this size takes a few milliseconds at worst.
 MAX_QUICK_BODY_BYTES = 128 * 1024
-# Packing more than this at once would hold up all other requests on the event loop.
-THREAD_PACKING_BYTES = 32 * 1024
+# Compressing more than this at once would hold up all other requests on the event loop.
+MAX_BYTES_COMPRESSED_ON_LOOP = 32 * 1024
 # How long a round of the event loop goes on with requests that wait for it.
 MAX_LOOP_WORK_SECONDS = 0.004
 
@@ -44,13 +44,13 @@ class AnsweringApp(Protocol):
     def is_quick(self, method: str, target: str) -> bool:
         """Whether a request may be begun on the event loop, where it raises `NeedsThread` before it waits."""
 
-    def start(self, request: Request) -> Answer | UnfinishedAnswer:
+    def admit_and_begin(self, request: Request) -> Answer | UnfinishedAnswer:
         """Begin to answer a request as it came from the wire."""
 
     def admit(self, request: Request) -> AdmittedRequest | Answer:
         """Look at the head of a request: it goes on, or this is its answer."""
 
-    def begin(self, admitted: AdmittedRequest, body: bytes) -> Answer | UnfinishedAnswer:
+    def begin_admitted(self, admitted: AdmittedRequest, body: bytes) -> Answer | UnfinishedAnswer:
         """Begin to answer an admitted request, once its body has been read."""
 
     def refusal(self, request: Request, outcome: Outcome) -> Answer:
@@ -141,7 +141,9 @@ class DirectAnswers:
         self._mailbox = mailbox
         self.loop_work = LoopWorkQueue()
 
-    def take(self, scope: AsgiScope, body: bytes, respond: SendResponse, otherwise: Callable[[], None]) -> None:
+    def answer_if_quick(
+        self, scope: AsgiScope, body: bytes, respond: SendResponse, otherwise: Callable[[], None]
+    ) -> None:
         """Answer a whole request by `respond`, or call `otherwise` if that takes longer than a moment."""
         path = scope["raw_path"].decode("latin-1")
         if len(body) <= MAX_QUICK_BODY_BYTES and self._application.is_quick(scope["method"], path):
@@ -154,12 +156,12 @@ class DirectAnswers:
     ) -> None:
         request = self._new_request(scope, body)
         connection = connection_in_scope(scope)
-        if "content-encoding" in request.headers or (connection is not None and connection.lost):
+        if "content-encoding" in request.headers or (connection is not None and connection.is_lost):
             otherwise()
             return
         try:
             request.memory.take(len(body))
-            work = run_quickly(partial(self._application.start, request))
+            work = run_quickly(partial(self._application.admit_and_begin, request))
         except (NeedsThread, TooLarge, TryLater):
             request.memory.close()
             otherwise()
@@ -187,11 +189,11 @@ class DirectAnswers:
 
     def _send_answer(self, request: Request, response: Answer, respond: SendResponse) -> None:
         assert isinstance(response, Response), "handlers that stream are not quick"
-        if len(response.body) > THREAD_PACKING_BYTES:
+        if len(response.body) > MAX_BYTES_COMPRESSED_ON_LOOP:
             self._answer_from_thread(request, lambda: response, respond)
             return
         request.memory.close()
-        respond(negotiation.pack_body(request, response) if response.body else response)
+        respond(negotiation.compress_body(request, response) if response.body else response)
 
     def _answer_from_thread(self, request: Request, work: Callable[[], Response], respond: SendResponse) -> None:
         def done(future: asyncio.Future[Response]) -> None:
@@ -204,7 +206,7 @@ class DirectAnswers:
                 response = log_problem(error, f"Answering {request.method}")
             respond(response)
 
-        working = self._in_thread(Lane.EVENTS, lambda: negotiation.pack_body(request, work()))
+        working = self._in_thread(Lane.EVENTS, lambda: negotiation.compress_body(request, work()))
         working.add_done_callback(done)
 
 

@@ -107,10 +107,10 @@ def trim_memory() -> None:
 def _malloc_trim() -> Callable[[int], int] | None:
     """The function for it, which only some libraries have."""
     try:
-        found: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
+        malloc_trim: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
     except (AttributeError, OSError, TypeError):
         return None
-    return found
+    return malloc_trim
 
 
 # Requests and responses -----------------------------------------------------------------------------------------------
@@ -124,12 +124,12 @@ PROBLEM_JSON = "application/problem+json"
 
 
 class Request(Struct, frozen=True, kw_only=True):
-    """A request as the routes see it: body unpacked, subject known.
+    """A request as the routes see it: body decompressed, subject known.
 
     `target` is path and query as they came; `path` is decoded. Header names are in lower case, and a header that came
-    several times is joined by commas. `query` keeps every value of a name, in order. `gone` returns, in any thread,
-    whether long work is to be given up, because the client may have left, or the process is about to end. Who needs
-    memory in proportion to the body takes it from `memory` before.
+    several times is joined by commas. `query` keeps every value of a name, in order. `is_client_gone` returns, in any
+    thread, whether long work is to be given up, because the client may have left, or the process is about to end. Who
+    needs memory in proportion to the body takes it from `memory` before.
     """
 
     method: str
@@ -141,7 +141,7 @@ class Request(Struct, frozen=True, kw_only=True):
     subject: Subject = UNAUTHENTICATED
     flow_id: str = ""
     path_parameters: Mapping[str, str] = field(default_factory=dict)
-    gone: Callable[[], bool] = client_never_gone
+    is_client_gone: Callable[[], bool] = client_never_gone
     memory: MemoryShare = UNLIMITED_SHARE
 
     def may_have_body(self) -> bool:
@@ -244,15 +244,15 @@ class ClientGone(ConnectionError):
 class StreamingResponse(Struct, frozen=True):
     """A response whose body is made while it is sent: headers go out at once, then `serve` writes until it returns.
 
-    `serve` is never called for a `HEAD`, nor for a client that has already gone; for the latter `given_up` is, in a
-    thread. Its handler must hold nothing that `given_up` does not release.
+    `serve` is never called for a `HEAD`, nor for a client that has already gone; for the latter
+    `release_if_never_served` is, in a thread. Its handler must hold nothing that this does not release.
     When `serve` returns, what it held is given back, for the client sees the end right after.
     """
 
     serve: Callable[[Outlet], Awaitable[None]]
     headers: Mapping[str, str] = field(default_factory=dict)
     status: int = 200
-    given_up: Callable[[], None] = lambda: None
+    release_if_never_served: Callable[[], None] = lambda: None
 
 
 Answer = Response | StreamingResponse
@@ -312,9 +312,9 @@ SCHEME_AND_HOST_PATTERN = re.compile(r"^https?://[^/?]*", re.IGNORECASE)
 class ClosableConnection(Protocol):
     """What a server may offer as `connection` in the state of a scope, for there are no words for it in ASGI."""
 
-    half_closed: bool
-    lost: bool
-    whole: bool
+    is_half_closed: bool
+    is_lost: bool
+    has_whole_body: bool
     """Whether the body of the newest request has arrived, so that nothing is won by refusing to read it."""
 
     def close_soon(self) -> None:
@@ -347,7 +347,9 @@ def request_from_scope(
         body=body,
         # Long work should be given up: who asked may be gone, or will have to ask another process.
         # A client that closes its half may still read. To be gone altogether looks the same from here.
-        gone=lambda: is_draining() or (connection is not None and (connection.lost or connection.half_closed)),
+        is_client_gone=lambda: (
+            is_draining() or (connection is not None and (connection.is_lost or connection.is_half_closed))
+        ),
         memory=memory,
     )
 

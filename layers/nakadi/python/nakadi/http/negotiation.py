@@ -129,44 +129,44 @@ def _readable_ranges(accept: str) -> Iterator[_MediaRange]:
             )
 
 
-# Packed bodies, in and out --------------------------------------------------------------------------------------------
+# Compressed bodies, in and out ----------------------------------------------------------------------------------------
 
 
 # An honest batch of events stays far below; a bomb does not get further.
-MAX_UNPACKED_BYTES = 64 * 1024 * 1024
-# What one step of unpacking makes in memory at most, for gzip; it may be 32 times that for zstd, whose packed bytes are
+MAX_DECOMPRESSED_BYTES = 64 * 1024 * 1024
+# What one step of decompression makes in memory at most, for gzip; it may be 32 times that for zstd, whose bytes are
 # therefore taken in small slices.
-UNPACKED_PIECE_BYTES = 256 * 1024
-GZIP_SLICE = 16 * 1024
-ZSTD_SLICE = 256
-# Every member of a gzip body costs a fresh state; parallel packers make one per 64 KB or more.
-MAX_MEMBERS = 10_000
-# Below this, packing makes the reply slower and hardly shorter than the packets that carry it.
-MIN_PACKED_BYTES = 1024
-# Packs nearly as well as higher levels, in a third of their time.
+DECOMPRESSED_PIECE_BYTES = 256 * 1024
+GZIP_SLICE_BYTES = 16 * 1024
+ZSTD_SLICE_BYTES = 256
+# Every member of a gzip body costs a fresh state; parallel compressors make one per 64 KB or more.
+MAX_COMPRESSED_MEMBERS = 10_000
+# Below this, compression makes the reply slower and hardly shorter than the packets that carry it.
+MIN_BYTES_TO_COMPRESS = 1024
+# Compresses nearly as well as higher levels, in a third of their time.
 GZIP_LEVEL = 4
 
 
 def check_content_encoding(request: Request) -> None:
-    """Raise `NotAcceptable` for a method whose bodies are never packed."""
+    """Raise `NotAcceptable` for a method whose bodies are never compressed."""
     if "content-encoding" in request.headers and request.method != "POST":
         raise NotAcceptable(f"{request.method} method doesn't support gzip content encoding")
 
 
-def unpack_body(request: Request, most: int | None = None) -> Request:
-    """The request with its body as it was before the client packed it, of so many bytes at most."""
-    most = MAX_UNPACKED_BYTES if most is None else most
+def decompress_body(request: Request, max_bytes: int | None = None) -> Request:
+    """The request with its body as it was before the client compressed it, of so many bytes at most."""
+    max_bytes = MAX_DECOMPRESSED_BYTES if max_bytes is None else max_bytes
     encoding = request.headers.get("content-encoding", "").lower()
     if "gzip" in encoding:
-        return replace(request, body=_join_bounded(_gunzip(request.body), most, request.memory))
+        return replace(request, body=_join_bounded(_gunzip(request.body), max_bytes, request.memory))
     if "zstd" in encoding:
-        return replace(request, body=_join_bounded(_unzstd(request.body), most, request.memory))
+        return replace(request, body=_join_bounded(_unzstd(request.body), max_bytes, request.memory))
     return request
 
 
-def pack_body(request: Request, response: Response) -> Response:
-    """The response as the client of this request may best have it: packed with gzip, or as it is."""
-    if request.method not in ("GET", "POST") or len(response.body) < MIN_PACKED_BYTES:
+def compress_body(request: Request, response: Response) -> Response:
+    """The response as the client of this request may best have it: compressed with gzip, or as it is."""
+    if request.method not in ("GET", "POST") or len(response.body) < MIN_BYTES_TO_COMPRESS:
         return response
     headers = {**response.headers, "vary": "Accept-Encoding"}
     if not wants_gzip(request.headers.get("accept-encoding", "")):
@@ -176,7 +176,7 @@ def pack_body(request: Request, response: Response) -> Response:
 
 
 def wants_gzip(accept_encoding: str) -> bool:
-    """Whether an `Accept-Encoding` header prefers gzip to no packing at all."""
+    """Whether an `Accept-Encoding` header prefers gzip to no compression at all."""
     weights = dict(_parse_weight(each) for each in accept_encoding.lower().split(",") if each.strip())
     gzip_weight = weights.get("gzip", weights.get("x-gzip", weights.get("*", 0.0)))
     return gzip_weight > 0 and gzip_weight >= weights.get("identity", 0.0)
@@ -192,20 +192,20 @@ def may_read_socket_directly(headers: Mapping[str, str]) -> bool:
     return by_requests and not wants_gzip(headers.get("accept-encoding", ""))
 
 
-class StreamPacker:
+class StreamCompressor:
     """Gzip for a stream: whatever goes in comes out at once, so that a batch never waits for the next one.
 
     Ten thousand streams may be open at once, so the state of each is kept at 32 KB rather than 256.
     """
 
     def __init__(self) -> None:
-        self._packer = zlib.compressobj(GZIP_LEVEL, wbits=16 + 12, memLevel=5)
+        self._compressor = zlib.compressobj(GZIP_LEVEL, wbits=16 + 12, memLevel=5)
 
-    def pack(self, chunk: bytes) -> bytes:
-        return self._packer.compress(chunk) + self._packer.flush(zlib.Z_SYNC_FLUSH)
+    def compress(self, chunk: bytes) -> bytes:
+        return self._compressor.compress(chunk) + self._compressor.flush(zlib.Z_SYNC_FLUSH)
 
     def end(self) -> bytes:
-        return self._packer.flush()
+        return self._compressor.flush()
 
 
 def _parse_weight(part: str) -> tuple[str, float]:
@@ -214,40 +214,42 @@ def _parse_weight(part: str) -> tuple[str, float]:
     return coding.strip(), float(found[1]) if found else 1.0
 
 
-def _join_bounded(pieces: Iterator[bytes], most: int, memory: MemoryShare) -> bytes:
+def _join_bounded(pieces: Iterator[bytes], max_bytes: int, memory: MemoryShare) -> bytes:
     whole = bytearray()
     for piece in pieces:
         memory.take(len(piece))
         whole += piece
-        if len(whole) > most:
-            raise TooLarge(f"The body unpacks to more than {most} bytes")
+        if len(whole) > max_bytes:
+            raise TooLarge(f"The body unpacks to more than {max_bytes} bytes")
     return bytes(whole)
 
 
-def _gunzip(packed_body: bytes) -> Iterator[bytes]:
-    if packed_body[:2] != b"\x1f\x8b":
+def _gunzip(compressed_body: bytes) -> Iterator[bytes]:
+    if compressed_body[:2] != b"\x1f\x8b":
         raise Malformed("Not in GZIP format")
-    return _unpack_members(packed_body, GZIP_SLICE, _GzipMember)
+    return _decompress_members(compressed_body, GZIP_SLICE_BYTES, _GzipMember)
 
 
-def _unzstd(packed_body: bytes) -> Iterator[bytes]:
-    return _unpack_members(packed_body, ZSTD_SLICE, _ZstdMember)
+def _unzstd(compressed_body: bytes) -> Iterator[bytes]:
+    return _decompress_members(compressed_body, ZSTD_SLICE_BYTES, _ZstdMember)
 
 
-def _unpack_members(
-    packed_body: bytes, slice_size: int, new_member: Callable[[], _GzipMember | _ZstdMember]
+def _decompress_members(
+    compressed_body: bytes, slice_size: int, new_member: Callable[[], _GzipMember | _ZstdMember]
 ) -> Iterator[bytes]:
-    """Unpack members that follow each other; the body has to end where the last of them does."""
+    """Decompress members that follow each other; the body has to end where the last of them does."""
     made, member = 0, None
-    for at in range(0, len(packed_body), slice_size):
-        rest = packed_body[at : at + slice_size]
+    for at in range(0, len(compressed_body), slice_size):
+        rest = compressed_body[at : at + slice_size]
         while rest:
             if member is None or member.ended:
                 made, member = made + 1, new_member()
-            if made > MAX_MEMBERS:
-                raise Malformed(f"I/O error while reading input message: more than {MAX_MEMBERS} packed members")
+            if made > MAX_COMPRESSED_MEMBERS:
+                raise Malformed(
+                    f"I/O error while reading input message: more than {MAX_COMPRESSED_MEMBERS} packed members"
+                )
             try:
-                yield from member.unpack(rest)
+                yield from member.decompress(rest)
             except (zlib.error, zstandard.ZstdError) as error:
                 raise Malformed(f"I/O error while reading input message: {error}") from error
             rest = member.rest
@@ -256,37 +258,37 @@ def _unpack_members(
 
 
 class _GzipMember:
-    """A member that is unpacked piece by piece. `rest` is what was last given and stands behind the member's end."""
+    """A member that is decompressed in pieces. `rest` is what was last given and stands behind the member's end."""
 
     def __init__(self) -> None:
-        self._unpacker = zlib.decompressobj(wbits=31)
+        self._decompressor = zlib.decompressobj(wbits=31)
 
     @property
     def ended(self) -> bool:
-        return self._unpacker.eof
+        return self._decompressor.eof
 
     @property
     def rest(self) -> bytes:
-        return self._unpacker.unused_data
+        return self._decompressor.unused_data
 
-    def unpack(self, part: bytes) -> Iterator[bytes]:
-        while part and not self._unpacker.eof:
-            yield self._unpacker.decompress(part, UNPACKED_PIECE_BYTES)
-            part = self._unpacker.unconsumed_tail
+    def decompress(self, part: bytes) -> Iterator[bytes]:
+        while part and not self._decompressor.eof:
+            yield self._decompressor.decompress(part, DECOMPRESSED_PIECE_BYTES)
+            part = self._decompressor.unconsumed_tail
 
 
 class _ZstdMember:
     def __init__(self) -> None:
         # The window bounds the memory that a frame's header can ask for.
-        self._unpacker = zstandard.ZstdDecompressor(max_window_size=8 * 1024 * 1024).decompressobj()
+        self._decompressor = zstandard.ZstdDecompressor(max_window_size=8 * 1024 * 1024).decompressobj()
 
     @property
     def ended(self) -> bool:
-        return self._unpacker.eof
+        return self._decompressor.eof
 
     @property
     def rest(self) -> bytes:
-        return self._unpacker.unused_data
+        return self._decompressor.unused_data
 
-    def unpack(self, part: bytes) -> Iterator[bytes]:
-        yield self._unpacker.decompress(part)
+    def decompress(self, part: bytes) -> Iterator[bytes]:
+        yield self._decompressor.decompress(part)

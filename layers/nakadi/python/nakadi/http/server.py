@@ -20,8 +20,8 @@ from nakadi.http.connection import Connection, ServerState
 from nakadi.http.direct import AnsweringApp
 
 # Longer than load balancers keep an idle connection, so that the server never closes it under a request.
-KEEP_ALIVE_SECONDS = 75
-BACKLOG = 2048
+KEEP_ALIVE_TIMEOUT_SECONDS = 75
+LISTEN_BACKLOG = 2048
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
@@ -49,16 +49,16 @@ def tune_interpreter() -> None:
 def open_listening_socket(host: str, port: int) -> socket.socket:
     """A socket that accepts connections from now on; port 0 takes a free one."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=BACKLOG)
+    return socket.create_server((host, port), family=family, backlog=LISTEN_BACKLOG)
 
 
 class ConnectionSource(Protocol):
     """Connections that another process accepts, and hands over."""
 
-    def begin(self, protocol: Callable[[], asyncio.Protocol]) -> None:
+    def start_serving(self, new_protocol: Callable[[], asyncio.Protocol]) -> None:
         """Serve every connection that is handed over with a protocol of its own."""
 
-    def ended(self) -> None:
+    def connection_ended(self) -> None:
         """To be called when one of them has ended."""
 
     def close(self) -> None:
@@ -74,7 +74,7 @@ class Server:
         *,
         threads: int = 64,
         grace_seconds: float = 10.0,
-        keep_alive_seconds: int = KEEP_ALIVE_SECONDS,
+        keep_alive_seconds: int = KEEP_ALIVE_TIMEOUT_SECONDS,
         limits: RequestLimits | None = None,
         metrics: Metrics | None = None,
     ) -> None:
@@ -82,7 +82,7 @@ class Server:
         self._grace_seconds = grace_seconds
         self._state = ServerState(self._edge, keep_alive_seconds, self._connection_ended)
         self._all_gone = asyncio.Event()
-        self._note_end: Callable[[], None] = lambda: None
+        self._note_connection_end: Callable[[], None] = lambda: None
 
     async def serve(
         self,
@@ -94,10 +94,12 @@ class Server:
         listener: asyncio.Server | ConnectionSource
         if isinstance(listening, socket.socket):
             loop = asyncio.get_running_loop()
-            listener = await loop.create_server(self._new_connection, sock=listening, backlog=BACKLOG, ssl=ssl_context)
+            listener = await loop.create_server(
+                self._new_connection, sock=listening, backlog=LISTEN_BACKLOG, ssl=ssl_context
+            )
         else:
-            self._note_end = listening.ended
-            listening.begin(self._new_connection)
+            self._note_connection_end = listening.connection_ended
+            listening.start_serving(self._new_connection)
             listener = listening
         dating = asyncio.create_task(self._update_date())
         try:
@@ -110,7 +112,7 @@ class Server:
         return Connection(self._state, self._edge.direct_answers)
 
     def _connection_ended(self) -> None:
-        self._note_end()
+        self._note_connection_end()
         if not self._state.connections:
             self._all_gone.set()
 

@@ -33,7 +33,7 @@ from nakadi.ports.event_log import AppendCallback, EventLog, TopicAdoptingLog, U
 log = logging.getLogger(__name__)
 
 # For what is closed when the clients are gone.
-CLOSE_TIMEOUT_SECONDS = 10.0
+SERVER_CLOSE_TIMEOUT_SECONDS = 10.0
 
 
 class ServerThread:
@@ -65,7 +65,7 @@ class ServerThread:
         """Let open streams come to their end, close every connection, and return when all is done."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._stopping.set)
-            self._thread.join(self._grace_seconds + CLOSE_TIMEOUT_SECONDS)
+            self._thread.join(self._grace_seconds + SERVER_CLOSE_TIMEOUT_SECONDS)
         if self._thread.is_alive():
             log.warning("The server is left behind, for it does not end. %s", describe_busy_threads())
 
@@ -108,10 +108,10 @@ LAST_CHORE_TIMEOUT_SECONDS = 30.0
 
 class Housekeeper:
     def __init__(
-        self, chores: Callable[[], object], *, stop: Callable[[], None] = lambda: None, every_seconds: float = 60.0
+        self, run_chores: Callable[[], object], *, stop: Callable[[], None] = lambda: None, every_seconds: float = 60.0
     ) -> None:
         """`stop` has chores that are under way come to their end soon."""
-        self._chores = chores
+        self._run_chores = run_chores
         self._stop = stop
         self._every_seconds = every_seconds
         self._closing = threading.Event()
@@ -129,7 +129,7 @@ class Housekeeper:
     def _work(self) -> None:
         while not self._closing.wait(self._every_seconds):
             try:
-                self._chores()
+                self._run_chores()
             except Exception:  # the next attempt may succeed, and this is the only place to log it
                 log.exception("The housekeeping failed")
 
@@ -392,7 +392,7 @@ class Broker:
         self._inside = open_broker(Settings(**settings), wrap_log=lambda log: FaultyLog(log, self.faults))
         try:
             self._inside.prepare()
-            limits = RequestLimits(memory=self._inside.settings.max_request_memory_bytes)
+            limits = RequestLimits(max_memory_bytes=self._inside.settings.max_request_memory_bytes)
             application = with_console(self._inside.application, self._inside.settings)
             self._serving = ServerThread(application, host=host, port=port, limits=limits, metrics=self._inside.metrics)
         except (OSError, BadSetting):

@@ -28,9 +28,9 @@ from nakadi.model.outcomes import TryLater
 log = logging.getLogger(__name__)
 
 # A worker that does not answer so long is counted as it was last seen.
-SNAPSHOT_TIMEOUT_SECONDS = 1.0
+WORKER_SNAPSHOT_TIMEOUT_SECONDS = 1.0
 # For the supervisor, which waits for workers.
-READ_TIMEOUT_SECONDS = 3.0
+SUPERVISOR_ANSWER_TIMEOUT_SECONDS = 3.0
 
 
 # What a process has counted -------------------------------------------------------------------------------------------
@@ -77,9 +77,9 @@ def totals_of_ended_processes(snapshots: Sequence[MetricsSnapshot], started: flo
     return MetricsSnapshot(None, started, whole.cpu_seconds, whole.counters, {}, whole.histograms)
 
 
-def merged_metrics(snapshots: Sequence[MetricsSnapshot], most_names: int = 200) -> Metrics:
+def merged_metrics(snapshots: Sequence[MetricsSnapshot], max_names: int = 200) -> Metrics:
     """The metrics of all processes, as if one had counted everything."""
-    metrics = Metrics(min((each.started for each in snapshots), default=0.0), most_names)
+    metrics = Metrics(min((each.started for each in snapshots), default=0.0), max_names)
     metrics.processes = [_process_reader(each.process) for each in snapshots if each.process is not None]
     metrics.cpu_seconds = partial(sum, [each.cpu_seconds for each in snapshots])
     for metric in metrics.all:
@@ -140,10 +140,10 @@ _MESSAGES = msgspec.msgpack.Decoder(_SnapshotRequest | _AllSnapshots | _LeaseTak
 class WorkerFigures:
     """The side of a worker: a thread that answers the supervisor, and `read`."""
 
-    def __init__(self, connection: socket.socket, metrics: Metrics, most_names: int) -> None:
+    def __init__(self, connection: socket.socket, metrics: Metrics, max_names: int) -> None:
         self._connection = connection
         self._metrics = metrics
-        self._most_names = most_names
+        self._max_names = max_names
         self._sending = threading.Lock()
         self._changed = threading.Condition()
         self._asked = 0
@@ -162,9 +162,9 @@ class WorkerFigures:
         except OSError as error:
             raise TryLater("The metrics of the other processes cannot be read") from error
         with self._changed:
-            if not self._changed.wait_for(lambda: self._answered >= number, READ_TIMEOUT_SECONDS):
+            if not self._changed.wait_for(lambda: self._answered >= number, SUPERVISOR_ANSWER_TIMEOUT_SECONDS):
                 raise TryLater("The metrics of the other processes cannot be read in time")
-            return merged_metrics(self._latest, self._most_names)
+            return merged_metrics(self._latest, self._max_names)
 
     def take_lease(self, holder: str) -> None:
         """Tell the supervisor. If it has died, so will this process."""
@@ -234,7 +234,7 @@ class SupervisorFigures:
         """What each process has counted. At most one second passes, whatever workers do."""
         asked = [asyncio.ensure_future(each.request_snapshot()) for each in self._workers]
         if asked:
-            _, late = await asyncio.wait(asked, timeout=SNAPSHOT_TIMEOUT_SECONDS)
+            _, late = await asyncio.wait(asked, timeout=WORKER_SNAPSHOT_TIMEOUT_SECONDS)
             for each in late:
                 each.cancel()
         # A worker that has ended during the wait is in `_ended` by now, which is why this is looked at only here.

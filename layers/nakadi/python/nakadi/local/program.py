@@ -34,7 +34,7 @@ DATA_FILE = "nakadi.db"
 MARK_INTERVAL_SECONDS = 5.0
 
 # From the signal to the end of the process: less than the ten seconds after which Docker, for one, kills it.
-EXIT_TIMEOUT_SECONDS = 9.0
+PROGRAM_EXIT_TIMEOUT_SECONDS = 9.0
 
 
 def main(arguments: Sequence[str] | None = None, *, signals: SignalHandler) -> int:
@@ -77,7 +77,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
     if SCHEME + str(options.data / DATA_FILE) in (settings.registry, settings.event_log):
         _check_writable(options.data)
     with (
-        ShutdownDeadline(EXIT_TIMEOUT_SECONDS) as grace,
+        ShutdownDeadline(PROGRAM_EXIT_TIMEOUT_SECONDS) as grace,
         _open_socket(options.host, options.port) as listening,
     ):
         greeting = _greeting(server_url(options.host, listening.getsockname()[1]), settings)
@@ -106,7 +106,7 @@ def _serve(
         server = Server(
             with_console(broker.application, settings),
             grace_seconds=DRAIN_TIMEOUT_SECONDS,
-            limits=RequestLimits(memory=settings.max_request_memory_bytes),
+            limits=RequestLimits(max_memory_bytes=settings.max_request_memory_bytes),
             metrics=broker.metrics,
         )
         tune_interpreter()

@@ -38,7 +38,7 @@ from nakadi.ports.clock import SystemClock
 
 log = logging.getLogger(__name__)
 
-KAFKA = "kafka:"
+KAFKA_URL_PREFIX = "kafka:"
 """A log of which each worker is a client of its own: nothing of it passes through the supervisor."""
 
 MAX_WORKERS = 64
@@ -55,7 +55,9 @@ def check_workers(settings: Settings) -> None:
     if not 1 <= settings.workers <= MAX_WORKERS:
         raise BadSetting(f"NAKADI_WORKERS is {settings.workers}, and has to be from 1 to {MAX_WORKERS}.")
     stores = (settings.registry, settings.coordination or settings.registry)
-    if not all(each.startswith(SCHEME) for each in stores) or not settings.event_log.startswith((SCHEME, KAFKA)):
+    if not all(each.startswith(SCHEME) for each in stores) or not settings.event_log.startswith(
+        (SCHEME, KAFKA_URL_PREFIX)
+    ):
         raise BadSetting(
             f"{settings.workers} workers need the embedded engine: everything has to be in a data file. "
             "Only events may be in Kafka."
@@ -112,10 +114,10 @@ class WorkerCommand:
 
 
 class RestartLimit:
-    """How often workers may die: `most` times in `seconds`."""
+    """How often workers may die: `max_deaths` times in `seconds`."""
 
     def __init__(self, max_deaths: int = 10, seconds: float = 60.0) -> None:
-        self._most = max_deaths
+        self._max_deaths = max_deaths
         self._seconds = seconds
         self._deaths: deque[float] = deque()
 
@@ -124,7 +126,7 @@ class RestartLimit:
         self._deaths.append(now)
         while self._deaths[0] <= now - self._seconds:
             self._deaths.popleft()
-        return len(self._deaths) <= self._most
+        return len(self._deaths) <= self._max_deaths
 
 
 class _Worker:

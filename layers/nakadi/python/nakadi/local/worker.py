@@ -35,7 +35,7 @@ from nakadi.model.outcomes import BadSetting, Unavailable
 log = logging.getLogger(__name__)
 
 # From the end of the supervisor's connection, or a signal, to the end of the process: earlier than the supervisor's.
-EXIT_TIMEOUT_SECONDS = 8.0
+WORKER_EXIT_TIMEOUT_SECONDS = 8.0
 # Of these, so much is for clients to take their answers, and for streams to come to their end.
 DRAIN_TIMEOUT_SECONDS = 7.0
 
@@ -74,16 +74,16 @@ class HandedOverConnections:
         self._supervisor.setblocking(False)
         self._stop = stop
         self._loop = asyncio.get_running_loop()
-        self._protocol: Callable[[], asyncio.Protocol] | None = None
+        self._new_protocol: Callable[[], asyncio.Protocol] | None = None
         self._beginning: set[asyncio.Task[None]] = set()
         self._unsent = b""
 
-    def begin(self, protocol: Callable[[], asyncio.Protocol]) -> None:
-        self._protocol = protocol
+    def start_serving(self, new_protocol: Callable[[], asyncio.Protocol]) -> None:
+        self._new_protocol = new_protocol
         self._loop.add_reader(self._supervisor, self._receive)
         self._send_to_supervisor(WORKER_READY)
 
-    def ended(self) -> None:
+    def connection_ended(self) -> None:
         self._send_to_supervisor(CONNECTION_ENDED)
 
     def leave(self) -> None:
@@ -114,14 +114,14 @@ class HandedOverConnections:
             beginning.add_done_callback(self._beginning.discard)
 
     async def _serve(self, connection: socket.socket) -> None:
-        assert self._protocol is not None
+        assert self._new_protocol is not None
         connection.setblocking(False)
         try:
-            await self._loop.connect_accepted_socket(self._protocol, connection)
+            await self._loop.connect_accepted_socket(self._new_protocol, connection)
         except OSError as error:
             log.warning("A connection ended as it was handed over: %s", error)
             connection.close()
-            self.ended()
+            self.connection_ended()
 
     def _send_to_supervisor(self, what: bytes) -> None:
         """Say it to the supervisor, or later if it has not read for long: the numbers matter, and not the moments."""
@@ -183,7 +183,7 @@ def _run(options: argparse.Namespace, signals: SignalHandler) -> None:
     )
     counter = ChangeCounter(options.counter, options.number)
     with (
-        ShutdownDeadline(EXIT_TIMEOUT_SECONDS) as grace,
+        ShutdownDeadline(WORKER_EXIT_TIMEOUT_SECONDS) as grace,
         contextlib.closing(connections),
         contextlib.closing(appends),  # which only a log in the data file uses
         contextlib.closing(open_broker(settings, counter=counter, committer=appends)) as broker,
@@ -196,7 +196,7 @@ def _run(options: argparse.Namespace, signals: SignalHandler) -> None:
         server = Server(
             with_console(broker.application, settings),
             grace_seconds=DRAIN_TIMEOUT_SECONDS,
-            limits=RequestLimits(memory=settings.max_request_memory_bytes // settings.workers),
+            limits=RequestLimits(max_memory_bytes=settings.max_request_memory_bytes // settings.workers),
             metrics=broker.metrics,
         )
         tune_interpreter()

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 from msgspec import Struct
 
-METHODS = ("get", "post", "put", "patch", "delete")
+HTTP_METHODS = ("get", "post", "put", "patch", "delete")
 
 Node = Mapping[str, Any]
 
@@ -114,7 +114,7 @@ def _merge(whole: dict[str, Any], part: Node, path: str = "") -> None:
 
 def _operations() -> Iterator[ApiOperation]:
     for path, item in document()["paths"].items():
-        for method in METHODS:
+        for method in HTTP_METHODS:
             if method in item:
                 yield _operation(path, method, item[method], item.get("parameters", ()))
 

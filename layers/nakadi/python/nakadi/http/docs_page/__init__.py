@@ -26,12 +26,12 @@ from nakadi.openapi import (
 )
 
 # Stands for the address of the broker until it is known who looks. No text of ours contains it.
-ADDRESS = "\u0001address\u0001"
+ADDRESS_PLACEHOLDER = "\u0001address\u0001"
 
 
 def page(address: str) -> str:
     """The page for a reader who reaches the broker at this address, `https://nakadi.example.org`."""
-    return _page().replace(ADDRESS, str(joined([address])))
+    return _page().replace(ADDRESS_PLACEHOLDER, str(joined([address])))
 
 
 @cache
@@ -104,7 +104,7 @@ def _introduction() -> Html:
 
 
 def _address() -> Html:
-    return element("code", trusted(ADDRESS))
+    return element("code", trusted(ADDRESS_PLACEHOLDER))
 
 
 def _groups() -> list[Html]:
@@ -116,7 +116,7 @@ def _groups() -> list[Html]:
 
 def _group(tag: Node, members: list[ApiOperation]) -> Html:
     heading = element("h2", tag["name"])
-    sections = [operation_section(each, ADDRESS) for each in members]
+    sections = [operation_section(each, ADDRESS_PLACEHOLDER) for each in members]
     return element("section", heading, prose(tag["description"]), *sections, class_="group", id=slug(tag["name"]))
 
 
@@ -144,7 +144,7 @@ def _fingerprint(text: str) -> str:
 # Operations -----------------------------------------------------------------------------------------------------------
 
 
-STREAM = "application/x-json-stream"
+JSON_STREAM_MEDIA_TYPE = "application/x-json-stream"
 
 
 def operation_section(operation: ApiOperation, address: str) -> Html:
@@ -286,7 +286,7 @@ def _curl(operation: ApiOperation, address: str) -> str:
 
 
 def _curl_options(operation: ApiOperation) -> list[str]:
-    streams = any(STREAM in each.get("content", {}) for each in operation.responses.values())
+    streams = any(JSON_STREAM_MEDIA_TYPE in each.get("content", {}) for each in operation.responses.values())
     method = [] if operation.method in ("GET", "POST") else ["-X", operation.method]
     return ["-N", *method] if streams else method
 
@@ -303,7 +303,7 @@ def _url(operation: ApiOperation) -> str:
 
 
 # What may stand in a tag without a closing one.
-VOID = frozenset({"meta", "input", "wbr"})
+VOID_ELEMENTS = frozenset({"meta", "input", "wbr"})
 
 WORDS = re.compile(r"`([^`]+)`|\*\*([^*]+)\*\*|\*([^*\s][^*]*)\*")
 
@@ -324,7 +324,7 @@ def element(name: str, /, *children: Child, **attributes: str | None) -> Html:
         for key, value in attributes.items()
         if value is not None
     )
-    if name in VOID:
+    if name in VOID_ELEMENTS:
         return Html(f"<{name}{opening}>")
     return Html(f"<{name}{opening}>{joined(children)}</{name}>")
 
@@ -374,7 +374,7 @@ def words(text: str) -> Html:
 
 
 # Of a line of JSON.
-WIDTH = 84
+MAX_LINE_WIDTH = 84
 
 PLURALS = {"string": "strings", "integer": "integers", "number": "numbers", "boolean": "booleans", "object": "objects"}
 
@@ -444,14 +444,14 @@ def facts(schema: Node) -> Html | None:
     found = [
         _fact("one of", joined([element("code", each) for each in listed["enum"]], " ")) if "enum" in listed else None,
         _fact("default", _literal(schema["default"])) if "default" in schema else None,
-        *(_fact(label, _literal(schema[key])) for key, label in BOUNDS.items() if key in schema),
+        *(_fact(label, _literal(schema[key])) for key, label in LABEL_BY_BOUND.items() if key in schema),
         _fact("for example", _literal(schema["example"])) if _has_small_example(schema) else None,
     ]
     shown = [each for each in found if each is not None]
     return element("ul", *shown, class_="facts") if shown else None
 
 
-BOUNDS = {
+LABEL_BY_BOUND = {
     "minimum": "at least",
     "maximum": "at most",
     "minLength": "characters, at least",
@@ -480,7 +480,7 @@ def code_block(value: Any) -> Html:
 def laid_out(value: Any, indent: str = "") -> str:
     """JSON in which everything short stays on one line."""
     compact = json.dumps(value, ensure_ascii=False)
-    if len(indent) + len(compact) <= WIDTH or not isinstance(value, (dict, list)):
+    if len(indent) + len(compact) <= MAX_LINE_WIDTH or not isinstance(value, (dict, list)):
         return compact
     deeper = indent + "  "
     if isinstance(value, list):

@@ -270,8 +270,8 @@ def _metric_family(metric: Metric) -> Family:
 # Readiness: whether the registry answers, checked by one thread at a time, however many ask ---------------------------
 
 
-MAX_RESULT_AGE_SECONDS = 1.0
-PROBE_TIMEOUT_SECONDS = 2.0
+READINESS_MAX_AGE_SECONDS = 1.0
+READINESS_TIMEOUT_SECONDS = 2.0
 
 
 class Readiness:
@@ -286,13 +286,13 @@ class Readiness:
         probe: Callable[[], object],
         clock: Clock,
         *,
-        max_age_seconds: float = MAX_RESULT_AGE_SECONDS,
-        timeout_seconds: float = PROBE_TIMEOUT_SECONDS,
+        max_age_seconds: float = READINESS_MAX_AGE_SECONDS,
+        timeout_seconds: float = READINESS_TIMEOUT_SECONDS,
     ) -> None:
         self._probe = probe
         self._clock = clock
-        self._fresh = max_age_seconds
-        self._patience = timeout_seconds
+        self._max_age_seconds = max_age_seconds
+        self._timeout_seconds = timeout_seconds
         self._lock = threading.Lock()
         self._asking: _Asking | None = None
 
@@ -304,7 +304,7 @@ class Readiness:
             if asking is None or now >= asking.good_until:
                 asking = self._asking = _Asking(now)
                 threading.Thread(target=self._ask, args=(asking,), name="nakadi-readiness", daemon=True).start()
-        if not asking.answered.wait(max(0.0, asking.began + self._patience - now)):
+        if not asking.answered.wait(max(0.0, asking.began + self._timeout_seconds - now)):
             raise TryLater("The registry does not answer")
         if asking.failed:
             raise TryLater("The registry cannot be reached")
@@ -315,7 +315,7 @@ class Readiness:
         except Exception:
             log.warning("The registry cannot be reached", exc_info=True)
             asking.failed = True
-        asking.good_until = self._clock.monotonic() + self._fresh
+        asking.good_until = self._clock.monotonic() + self._max_age_seconds
         asking.answered.set()
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import asdict
 from nakadi.auth.permissions import Permissions
 from nakadi.http.application import Lane, Route
 from nakadi.http.message import JSON, Request, Response, json_response
-from nakadi.http.negotiation import MAX_UNPACKED_BYTES
+from nakadi.http.negotiation import MAX_DECOMPRESSED_BYTES
 from nakadi.http.problem import UnsupportedMediaType
 from nakadi.model.outcomes import Fault, Invalid, Malformed, Outcome
 from nakadi.ports.event_log import Append, AppendResults
@@ -39,7 +39,7 @@ def routes(publisher: Publisher, permissions: Permissions, figures: KpiCollector
             quick=True,
             any_body=True,
             any_accept=True,
-            max_body_bytes=MAX_UNPACKED_BYTES,
+            max_body_bytes=MAX_DECOMPRESSED_BYTES,
             max_parsed_bytes=None,
         ),
         Route(
@@ -51,7 +51,7 @@ def routes(publisher: Publisher, permissions: Permissions, figures: KpiCollector
             quick=True,
             any_body=True,
             any_accept=True,
-            max_body_bytes=MAX_UNPACKED_BYTES,
+            max_body_bytes=MAX_DECOMPRESSED_BYTES,
             max_parsed_bytes=None,
         ),
     ]
@@ -67,7 +67,7 @@ class _PublishingHandlers(Struct, frozen=True):
             tag = self._check(request, is_directed=True)
             name, began = request.path_parameters["name"], time.perf_counter()
             outcome = yield from self.publisher.publishing_task(
-                name, request.body, request.subject, request.flow_id, tag, request.gone
+                name, request.body, request.subject, request.flow_id, tag, request.is_client_gone
             )
         except Exception as error:
             self._count(error)
@@ -79,7 +79,7 @@ class _PublishingHandlers(Struct, frozen=True):
             self._check(request, is_directed=False)
             name, began = request.path_parameters["name"], time.perf_counter()
             outcome = yield from self.publisher.deletion_task(
-                name, request.body, request.subject, request.flow_id, request.gone
+                name, request.body, request.subject, request.flow_id, request.is_client_gone
             )
         except Exception as error:
             self._count(error)

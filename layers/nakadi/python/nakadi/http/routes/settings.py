@@ -20,9 +20,11 @@ from nakadi.model.outcomes import MAX_CHARACTERS, Invalid, MalformedFields
 from nakadi.openapi.checks import body_violations
 
 
-def routes(admins: Admins, blacklist: Blacklist, features: Features, switched_on: Callable[[], None]) -> list[Route]:
-    """`switched_on` is called when a feature was: some have event types, which are to be there then."""
-    handlers = _SettingsHandlers(admins, blacklist, features, switched_on)
+def routes(
+    admins: Admins, blacklist: Blacklist, features: Features, on_feature_switched_on: Callable[[], None]
+) -> list[Route]:
+    """`on_feature_switched_on` is called after that: some features have event types, which are to be there then."""
+    handlers = _SettingsHandlers(admins, blacklist, features, on_feature_switched_on)
     blacklist_entry = "/settings/blacklist/{blacklist_type}/{name}"
     return [
         Route(method="GET", template="/settings/admins", handler=handlers.get_admins, operation="get_admins"),
@@ -39,7 +41,7 @@ class _SettingsHandlers(Struct, frozen=True):
     admins: Admins
     blacklist: Blacklist
     features: Features
-    switched_on: Callable[[], None]
+    on_feature_switched_on: Callable[[], None]
 
     def get_admins(self, request: Request) -> Response:
         self.admins.require(request.subject, Operation.READ)
@@ -82,7 +84,7 @@ class _SettingsHandlers(Struct, frozen=True):
         self.admins.require(request.subject, Operation.WRITE)
         self.features.switch(feature, on=bool(enabled))
         if enabled:
-            self.switched_on()
+            self.on_feature_switched_on()
         return empty_response(204)
 
 

@@ -63,18 +63,18 @@ class _EventTypeStreamHandlers(Struct, frozen=True):
         opening = self.streams.open(
             request.path_parameters["name"], asked, _cursors(request, server_sent), request.subject
         )
-        form = EventStreamFormat if server_sent else JsonStreamFormat
+        new_format = EventStreamFormat if server_sent else JsonStreamFormat
 
         async def serve(outlet: Outlet) -> None:
             figures = self.figures_of(request)
             try:
                 await self._serve(
-                    opening, _CountedLines(form(opening.starts), opening.event_type.name, figures), outlet
+                    opening, _CountedLines(new_format(opening.starts), opening.event_type.name, figures), outlet
                 )
             finally:
                 figures.report()
 
-        return StreamingResponse(serve, _headers(form.content_type))
+        return StreamingResponse(serve, _headers(new_format.content_type))
 
     async def _serve(self, opening: AcceptedStream, lines: StreamFormat, outlet: Outlet) -> None:
         try:
@@ -175,12 +175,12 @@ class _SubscriptionStreamHandlers(Struct, frozen=True):
 
     def _streaming(self, request: Request, asked: SubscriptionStreamParameters) -> StreamingResponse | Response:
         subscription_id = request.path_parameters["subscription_id"]
-        form: Callable[[], SubscriptionFormat] = (
+        new_format: Callable[[], SubscriptionFormat] = (
             EventSubscriptionFormat if wants_server_sent_events(request) else JsonSubscriptionFormat
         )
         if request.method == "HEAD":
             self.streams.check(subscription_id, asked, request.subject)
-            return empty_response(headers=_subscription_headers(form, str(uuid4())))
+            return empty_response(headers=_subscription_headers(new_format, str(uuid4())))
         opening = self.streams.open(subscription_id, asked, request.subject)
 
         if not KPI_EVENT_TYPES.isdisjoint(opening.subscription.event_types):
@@ -189,12 +189,12 @@ class _SubscriptionStreamHandlers(Struct, frozen=True):
         async def serve(outlet: Outlet) -> None:
             figures = self.figures_of(request, subscription_id)
             try:
-                await self.streams.serve(opening, _CountedFormat(form(), figures), outlet)
+                await self.streams.serve(opening, _CountedFormat(new_format(), figures), outlet)
             finally:
                 figures.report()
 
         return StreamingResponse(
-            serve, _subscription_headers(form, opening.id), given_up=lambda: self._give_up(opening)
+            serve, _subscription_headers(new_format, opening.id), release_if_never_served=lambda: self._give_up(opening)
         )
 
     def _give_up(self, opening: JoinedStream) -> None:
@@ -221,17 +221,17 @@ class _CountedFormat:
 
 
 def _stream_parameters(
-    number: Callable[..., int | None], partitions: tuple[EventTypePartition, ...] = ()
+    parse_number: Callable[..., int | None], partitions: tuple[EventTypePartition, ...] = ()
 ) -> SubscriptionStreamParameters:
     return SubscriptionStreamParameters(
-        batch_limit=number("batch_limit", bits=32),
-        max_uncommitted_events=number("max_uncommitted_events", bits=32),
-        stream_limit=number("stream_limit", bits=64),
-        batch_flush_timeout=number("batch_flush_timeout", bits=32),
-        batch_timespan=number("batch_timespan", bits=64),
-        stream_timeout=number("stream_timeout", bits=64),
-        stream_keep_alive_limit=number("stream_keep_alive_limit", bits=32),
-        commit_timeout=number("commit_timeout", bits=64),
+        batch_limit=parse_number("batch_limit", bits=32),
+        max_uncommitted_events=parse_number("max_uncommitted_events", bits=32),
+        stream_limit=parse_number("stream_limit", bits=64),
+        batch_flush_timeout=parse_number("batch_flush_timeout", bits=32),
+        batch_timespan=parse_number("batch_timespan", bits=64),
+        stream_timeout=parse_number("stream_timeout", bits=64),
+        stream_keep_alive_limit=parse_number("stream_keep_alive_limit", bits=32),
+        commit_timeout=parse_number("commit_timeout", bits=64),
         partitions=partitions,
     )
 
@@ -245,11 +245,11 @@ def _partitions(body: Members) -> tuple[EventTypePartition, ...]:
     return tuple(EventTypePartition(event_type or "", partition or "") for event_type, partition in listed)
 
 
-def _subscription_headers(form: Callable[[], SubscriptionFormat], stream_id: str) -> dict[str, str]:
+def _subscription_headers(new_format: Callable[[], SubscriptionFormat], stream_id: str) -> dict[str, str]:
     # Proxies that gather an answer before passing it on would hold a stream for ever.
     return {
         STREAM_ID_HEADER: stream_id,
-        "content-type": form().content_type,
+        "content-type": new_format().content_type,
         "cache-control": "no-cache",
         "x-accel-buffering": "no",
     }

@@ -190,13 +190,13 @@ def _subscription_id(request: Request) -> str:
     return request.path_parameters["subscription_id"]
 
 
-def _limit(request: Request, most: int) -> int:
+def _limit(request: Request, max_limit: int) -> int:
     """How many there are in a page; what is allowed is more than some pages have."""
     limit = request.integer("limit", DEFAULT_LIMIT)
     assert limit is not None
     if not 1 <= limit <= MAX_LIMIT:
         raise Malformed(f"'limit' parameter should have value between 1 and {MAX_LIMIT}")
-    return min(limit, most)
+    return min(limit, max_limit)
 
 
 def _offset(request: Request) -> int:
