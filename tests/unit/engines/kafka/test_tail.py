@@ -1,11 +1,13 @@
 """The tail of partitions in Kafka, with a consumer that does as it is told."""
 
 import threading
-from contextlib import closing
+from contextlib import contextmanager
 
 import pytest
 
 pytest.importorskip("confluent_kafka", reason="the library of Kafka is not there")
+
+from confluent_kafka import KafkaError, KafkaException
 
 from nakadi.engines.kafka import reading
 from nakadi.engines.kafka.client import Address
@@ -52,6 +54,9 @@ class FollowingConsumer:
         self.let = threading.Semaphore(0)
         self._next = None
 
+    def list_topics(self, _name, **_options):
+        pass
+
     def incremental_assign(self, partitions):
         self._next = partitions[0].offset
 
@@ -73,12 +78,23 @@ class FollowingConsumer:
         pass
 
 
+@contextmanager
+def running(consumer, monkeypatch):
+    """A tail with this consumer, which ends whatever happens."""
+    monkeypatch.setattr(reading, "new_consumer", lambda *_, **__: consumer)
+    tail = TailReader(Address("any"), lambda *_: None)
+    try:
+        yield tail
+    finally:
+        tail._closed = True
+        consumer.let.release()
+        tail.close()
+
+
 def test_what_was_fetched_for_an_earlier_window_is_no_part_of_a_later_one(monkeypatch):
     """A partition that is given up, and followed again from an earlier offset, has every event from there on."""
     consumer = FollowingConsumer()
-    monkeypatch.setattr(reading, "new_consumer", lambda *_, **__: consumer)
-    tail = TailReader(Address("any"), lambda *_: None)
-    with closing(tail):
+    with running(consumer, monkeypatch) as tail:
         tail.follow(("t", 0), 100)
         # While the consumer waits for an event behind 100, the window is dropped, and another one begins at 90.
         assert consumer.polling.acquire(timeout=PATIENCE)
@@ -88,8 +104,44 @@ def test_what_was_fetched_for_an_earlier_window_is_no_part_of_a_later_one(monkey
             consumer.let.release()
             assert consumer.polling.acquire(timeout=PATIENCE)
         found = tail.slice(("t", 0), 90, 10, 1_000_000)
-        tail._closed = True
-        consumer.let.release()
 
     assert found is not None
     assert [each.offset for each in found.events] == [90, 91]
+
+
+class UninformedConsumer(FollowingConsumer):
+    """Notes what it is asked, and knows no topic while its cluster is away."""
+
+    def __init__(self, *, is_away: bool) -> None:
+        super().__init__()
+        self.calls: list[tuple[str, str]] = []
+        self._is_away = is_away
+
+    def list_topics(self, name, **_options):
+        self.calls.append(("look up", name))
+        if self._is_away:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+    def incremental_assign(self, partitions):
+        self.calls += [("assign", each.topic) for each in partitions]
+
+
+@pytest.mark.parametrize(
+    ("is_away", "calls"),
+    [
+        (False, ["look up a", "assign a", "assign a", "look up b", "assign b"]),
+        (True, ["look up a", "assign a", "assign a", "assign b"]),
+    ],
+)
+def test_a_topic_is_looked_up_before_it_is_followed(monkeypatch, is_away, calls):
+    """The library would look for it within a second, in which its first events wait. One that is away is asked once."""
+    consumer = UninformedConsumer(is_away=is_away)
+    with running(consumer, monkeypatch) as tail:
+        tail.follow(("z", 0), 0)
+        assert consumer.polling.acquire(timeout=PATIENCE)
+        del consumer.calls[:]
+        for partition in (("a", 0), ("a", 1), ("b", 0)):
+            tail.follow(partition, 0)
+        consumer.let.release()
+        assert consumer.polling.acquire(timeout=PATIENCE)
+        assert [" ".join(each) for each in consumer.calls] == calls

@@ -24,6 +24,9 @@ REQUEST_TIMEOUT = 10.0
 SHORTEST_TIMEOUT = 2.0
 """The library wants a second more than a fetch may wait."""
 
+LOOK_UP_TIMEOUT_SECONDS = 0.5
+"""What is looked up is found out later as well, and others wait meanwhile."""
+
 CHECK_TIMEOUT = 5.0
 
 TRANSIENT_ERRORS = {
@@ -165,6 +168,18 @@ def new_consumer(address: Address, **settings: object) -> Consumer:
         ),
         logger=_log,
     )
+
+
+def look_up_topic(consumer: Consumer, name: str) -> bool:
+    """Tell a consumer where the partitions of a topic are; False if that could not be found out at once.
+
+    The library looks once a second for topics that it was given and does not know, and until then fetches nothing.
+    """
+    try:
+        consumer.list_topics(name, timeout=LOOK_UP_TIMEOUT_SECONDS)
+    except KafkaException:
+        return False
+    return True
 
 
 def discard_client(client: object) -> None:

@@ -20,7 +20,14 @@ from confluent_kafka import OFFSET_INVALID, Consumer, KafkaError
 from confluent_kafka import TopicPartition as KafkaPartition
 from msgspec import Struct, field
 
-from nakadi.engines.kafka.client import Address, as_port_error, discard_client, new_consumer, translate_errors
+from nakadi.engines.kafka.client import (
+    Address,
+    as_port_error,
+    discard_client,
+    look_up_topic,
+    new_consumer,
+    translate_errors,
+)
 from nakadi.engines.kafka.records import SEAL_MARKER, event_from_message
 from nakadi.model.events import EventSlice, StoredEvent, TopicPartition
 from nakadi.model.outcomes import Unavailable
@@ -193,19 +200,26 @@ class TailReader:
     def _new_consumer(self) -> Consumer:
         return new_consumer(
             self._address,
-            fetch_wait_max_ms=250,
+            # A partition that is followed from now on waits for the answer to the request before.
+            fetch_wait_max_ms=50,
             queued_max_messages_kbytes=16_384,
             fetch_queue_backoff_ms=QUEUE_BACKOFF_MILLISECONDS,
         )
 
     def _change_assignment(self, consumer: Consumer) -> None:
         """Follow partitions from an offset on, and end following those whose change has no offset."""
+        looked_up: set[str] = set()
+        can_look_up = True
         while self._assignment_changes:
             change = self._assignment_changes.popleft()
             if change.offset == OFFSET_INVALID:
                 consumer.incremental_unassign([change])
-            else:
-                consumer.incremental_assign([change])
+                continue
+            if can_look_up and change.topic not in looked_up:
+                # While the cluster is away, all other partitions would wait for each topic that is asked for.
+                can_look_up = look_up_topic(consumer, change.topic)
+                looked_up.add(change.topic)
+            consumer.incremental_assign([change])
 
     def _add_to_windows(self, messages: Sequence[Any]) -> None:
         grown_windows: dict[TopicPartition, _EventWindow] = {}
@@ -309,7 +323,9 @@ class CatchUpReader:
         with self._borrow_reader(partition, start) as reader, translate_errors(partition[0]):
             if (reader.partition, reader.position) != (partition, start):
                 reader.fetched = []
-                reader.consumer.assign([KafkaPartition(self._address.prefix + partition[0], partition[1], start)])
+                topic = self._address.prefix + partition[0]
+                look_up_topic(reader.consumer, topic)
+                reader.consumer.assign([KafkaPartition(topic, partition[1], start)])
                 reader.partition, reader.position = partition, start
             reader.end = end
             found = self._fetch_events(reader, limit, end)
