@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from nakadi.app.engines import open_event_log, open_registry
-from nakadi.engines.sqlite.changes import APPENDS_CHECK_SECONDS
+from nakadi.engines.sqlite.changes import APPEND_CHECK_INTERVAL_SECONDS
 from nakadi.ports.clock import SystemClock
 from nakadi.ports.event_log import OffsetUnavailable, SealedTopic
 from nakadi.ports.registry import ChangedMeanwhile, Document, PutDocument
@@ -65,7 +65,7 @@ class TestEventLog:
 
     def test_wakes_readers_soon(self, log, neighbour):
         """A read that waits answers when another process has appended, which is looked for many times a second."""
-        assert APPENDS_CHECK_SECONDS <= 0.05
+        assert APPEND_CHECK_INTERVAL_SECONDS <= 0.05
         with ThreadPoolExecutor(1) as reader:
             for number in range(10):
                 reading = reader.submit(log.read, "t", 0, number, wait=10 * PATIENCE)

@@ -24,7 +24,7 @@ def on_kinesis(world: Aws, environment, functions, monkeypatch):
     environment.setenv("NAKADI_EVENT_LOG", f"{ON_MOTO.format(stream=stream)}&give_up_after=0.5")
     environment.setenv("NAKADI_LOG_INDEX", f"dynamodb://live?region={REGION}")
     environment.setenv("NAKADI_ARCHIVE", f"s3://archive/?region={REGION}")
-    monkeypatch.setattr(tails, "GIVE_UP_SECONDS", 0.5)
+    monkeypatch.setattr(tails, "RETRY_TIMEOUT_SECONDS", 0.5)
     assert functions.invoke("event_types", "apigateway/create_event_type")["statusCode"] == 201
     assert functions.invoke("publish", "apigateway/publish_batch")["statusCode"] == 200
     assert functions.invoke("cursors", ends())["statusCode"] == 200

@@ -297,7 +297,7 @@ def test_roles_may_do_what_fan_out_asks_for(large, monkeypatch):
     """Tasks may make every call that is made for a consumer, and housekeeping those that remove one, of this stage."""
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(fan_out, "STATUS_CHECK_INTERVAL", 0.0)
+    monkeypatch.setattr(fan_out, "STATUS_CHECK_INTERVAL_SECONDS", 0.0)
     with pushing(None) as kinesis:
         kinesis.pushes = False
         task = FanOut(StreamConsumers(opening.new_client({}, 10.0), "nakadi-test"), "nakadi-test")

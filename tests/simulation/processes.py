@@ -31,7 +31,7 @@ from nakadi.subscriptions.stream.admission import PartitionStart
 from nakadi.subscriptions.stream.batches import SubscriptionStreamLimits
 from nakadi.subscriptions.stream.calls import SessionCallExecutor, SessionFact
 from nakadi.subscriptions.stream.leases import LeaseKeeper, renew_and_clean_up
-from nakadi.subscriptions.stream.members import FULL_READ_SECONDS, SharedStateReader, SubscriptionSessions
+from nakadi.subscriptions.stream.members import FULL_READ_INTERVAL_SECONDS, SharedStateReader, SubscriptionSessions
 from nakadi.subscriptions.stream.parking import ParkingService
 from nakadi.subscriptions.stream.session import SubscriptionSession
 from tests.simulation.clocks import START, SkewedClock
@@ -213,7 +213,7 @@ class Process:
     @property
     def is_to_look(self) -> bool:
         """Whether there are news, or have been none for so long that some may have been lost."""
-        return bool(self.news) or self.clock.monotonic() >= self.looked_at + FULL_READ_SECONDS
+        return bool(self.news) or self.clock.monotonic() >= self.looked_at + FULL_READ_INTERVAL_SECONDS
 
     def open(
         self, subscription: Subscription, session_id: str, limits: SubscriptionStreamLimits, requested: Sequence[Place]

@@ -18,7 +18,7 @@ from tests.support.subscriptions import publish, subscribed
 @pytest.fixture
 def running(monkeypatch):
     """A broker of its own that renews its lease all the time."""
-    monkeypatch.setattr(streams, "RENEWAL_SECONDS", 0.02)
+    monkeypatch.setattr(streams, "LEASE_RENEWAL_INTERVAL_SECONDS", 0.02)
     with ServedBroker() as broker:
         yield broker
 

@@ -137,7 +137,7 @@ def test_a_stream_is_looked_for(kinesis, tmp_path):
 
 def test_a_service_that_is_not_there_is_found_out_soon(monkeypatch):
     """Looking for a stream ends, also when nothing listens where it should be. (R239)"""
-    monkeypatch.setattr(opening, "CHECK_SECONDS", 0.1)
+    monkeypatch.setattr(opening, "STREAM_CHECK_TIMEOUT_SECONDS", 0.1)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "testing")
     nobody = f"kinesis://nakadi?region=eu-central-1&endpoint=http://127.0.0.1:{free_port()}"

@@ -246,7 +246,7 @@ def test_a_slow_client_holds_up_only_itself():
 
 def test_a_client_that_takes_nothing_does_not_stay_for_ever(monkeypatch):
     """A stream whose client does not read is given up some time after its end. (L53)"""
-    monkeypatch.setattr(driver_module, "GRACE_SECONDS", 0.01)
+    monkeypatch.setattr(driver_module, "SLOW_CLIENT_MARGIN_SECONDS", 0.01)
 
     async def scenario(stage: Stage) -> None:
         starts = {"0": Position(1, -1)}

@@ -179,7 +179,7 @@ def test_followers_that_catch_up_together_read_together():
 
 def test_a_slow_follower_keeps_no_one_and_little_memory(monkeypatch):
     """The window is bounded: a follower that falls out of it reads for itself, and still gets everything. (L68)"""
-    monkeypatch.setattr(feed_module, "WINDOW_BYTES", 5000)
+    monkeypatch.setattr(feed_module, "FEED_WINDOW_BYTES", 5000)
 
     async def scenario(stage: Stage) -> None:
         fast, slow = await stage.follow(), await stage.follow()
@@ -226,7 +226,7 @@ def test_a_log_that_does_not_say_where_it_ends_is_read_until_nothing_is_found():
 
 def test_a_log_that_does_not_answer_is_asked_again(monkeypatch):
     """Reading is tried again where it stopped, and nothing is lost or repeated. (L63)"""
-    monkeypatch.setattr(feed_module, "SHORTEST_PAUSE", 0.001)
+    monkeypatch.setattr(feed_module, "MIN_READ_RETRY_PAUSE_SECONDS", 0.001)
 
     async def scenario(stage: Stage) -> None:
         stage.log.troubles = [Unavailable("down"), Unavailable("still down")]
@@ -240,8 +240,8 @@ def test_a_log_that_does_not_answer_is_asked_again(monkeypatch):
 
 def test_pauses_grow_and_shrink_again(monkeypatch):
     """A log that stays away is asked less and less often; once it answers, the next trouble starts small."""
-    monkeypatch.setattr(feed_module, "SHORTEST_PAUSE", 0.001)
-    monkeypatch.setattr(feed_module, "LONGEST_PAUSE", 0.003)
+    monkeypatch.setattr(feed_module, "MIN_READ_RETRY_PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(feed_module, "MAX_READ_RETRY_PAUSE_SECONDS", 0.003)
 
     async def scenario(stage: Stage) -> None:
         stage.log.troubles = [Unavailable("down")] * 4
@@ -306,7 +306,7 @@ def test_a_log_is_watched_only_while_someone_follows():
 
 def test_an_abandoned_feed_is_not_tried_again(monkeypatch):
     """When the last follower leaves while the log is away, it is not asked any more."""
-    monkeypatch.setattr(feed_module, "SHORTEST_PAUSE", 0.001)
+    monkeypatch.setattr(feed_module, "MIN_READ_RETRY_PAUSE_SECONDS", 0.001)
 
     async def scenario(stage: Stage) -> None:
         stage.log.troubles = [Unavailable("down")] * 1000

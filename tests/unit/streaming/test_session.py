@@ -175,7 +175,7 @@ def test_a_sign_of_life_takes_the_place_of_a_keep_alive():
 
 def test_too_much_in_memory_goes_early(monkeypatch):
     """Above the memory limit the heaviest partition is sent at once, until there is little enough. (L52)"""
-    monkeypatch.setattr(session_module, "MOST_BUFFERED_BYTES", 1000)
+    monkeypatch.setattr(session_module, "MAX_BUFFERED_BYTES", 1000)
     session = a_session(3, batch_limit=100)
     assert session.arrived("0", some_events(1, size=300), 1.0) == []
     assert session.arrived("1", some_events(2, size=300), 1.0) == []
@@ -186,7 +186,7 @@ def test_too_much_in_memory_goes_early(monkeypatch):
 
 def test_an_early_batch_resets_the_timer(monkeypatch):
     """A batch that is sent for want of memory counts like any other. (L48, L52)"""
-    monkeypatch.setattr(session_module, "MOST_BUFFERED_BYTES", 1000)
+    monkeypatch.setattr(session_module, "MAX_BUFFERED_BYTES", 1000)
     session = a_session(batch_limit=100)
     session.arrived("0", some_events(2, size=600), 4.0)
     assert session.deadline() == 14.0
@@ -194,7 +194,7 @@ def test_an_early_batch_resets_the_timer(monkeypatch):
 
 def test_the_memory_limit_is_fifty_million_bytes():
     """The limit is the reference's. (L52)"""
-    assert session_module.MOST_BUFFERED_BYTES == 50_000_000
+    assert session_module.MAX_BUFFERED_BYTES == 50_000_000
 
 
 # The end

@@ -210,7 +210,7 @@ def test_what_is_asked_for_at_once_is_bounded_by_bytes(monkeypatch, bytes_ahead,
     """Large objects are read few at a time, and a very large one alone."""
     sizes = {segment.archived.length for segment in World(*[10] * 12).segments}
     assert 150 < min(sizes) <= max(sizes) <= 200
-    monkeypatch.setattr(libraries, "READ_AHEAD_BYTES", bytes_ahead)
+    monkeypatch.setattr(libraries, "MAX_BYTES_READ_AHEAD", bytes_ahead)
     assert read_in_rounds(12, at_once).rounds == 12 / at_once
 
 

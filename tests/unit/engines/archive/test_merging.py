@@ -228,7 +228,7 @@ def test_a_worker_whose_claim_is_over_changes_nothing(world: World, monkeypatch)
         put(key, content)
         assert world.index.claim("compaction/t/0", "another worker", 60)
 
-    monkeypatch.setattr(maintenance, "CLAIM_SECONDS", 0.0)
+    monkeypatch.setattr(maintenance, "CLAIM_DURATION_SECONDS", 0.0)
     world.store.put = put_and_sleep
     [piece] = world.merger.plan("t", 0)
     with pytest.raises(PartitionBusy):

@@ -109,7 +109,7 @@ class TestCompaction:
                 go_on.set()
                 archiving.result(PATIENCE)
 
-        monkeypatch.setattr(archiver_module, "PIECE_EVENTS", 1)
+        monkeypatch.setattr(archiver_module, "EVENTS_PER_HOT_READ", 1)
         monkeypatch.setattr(world.hot, "compact", compact_between_two_pieces)
         compact(world)
         world.store_hours(1)

@@ -337,7 +337,7 @@ class TestArchiving:
         """A long partition is archived in members of a size that is fit to be read at once, in as many objects as it
         takes."""
         monkeypatch.setattr("nakadi.engines.archive.archiver.MEMBER_BYTES", 1000)
-        monkeypatch.setattr("nakadi.engines.archive.archiver.PIECE_BYTES", 500)
+        monkeypatch.setattr("nakadi.engines.archive.archiver.BYTES_PER_HOT_READ", 500)
         monkeypatch.setattr("nakadi.engines.archive.archiver.OBJECT_BYTES", 3500)
         world.log.append("t", {0: [Record(b'"%s"' % (b"x" * 98)) for _ in range(100)]})
         world.log.archive()

@@ -11,10 +11,10 @@ from nakadi.engines.dynamodb import coordination_table
 from nakadi.engines.dynamodb.client import CallRetryPolicy, TableAddress
 from nakadi.engines.dynamodb.coordination import DynamoDbCoordination
 from nakadi.engines.dynamodb.coordination_table import (
+    CHANGE_POLL_INTERVAL_SECONDS,
     CHANGES_KEY,
     ECHO_DELAY_SECONDS,
     MAX_LATENESS_SECONDS,
-    POLL_SECONDS,
     REPORT_INTERVAL_SECONDS,
     CoordinationTable,
     TableChangeReader,
@@ -121,18 +121,18 @@ class TestTogether:
         began = time.monotonic()
         until(lambda: world.calls["Query"] >= 3)
         assert set(world.calls) == {"Query"}
-        assert world.calls["Query"] <= (time.monotonic() - began) / POLL_SECONDS + 1
+        assert world.calls["Query"] <= (time.monotonic() - began) / CHANGE_POLL_INTERVAL_SECONDS + 1
         assert threading.active_count() == before + 1
         for each in ears:
             each.end()
         settled = world.calls["Query"] + 1  # one may be under way
-        time.sleep(3 * POLL_SECONDS)
+        time.sleep(3 * CHANGE_POLL_INTERVAL_SECONDS)
         assert world.calls["Query"] <= settled
 
     def test_a_later_watcher_is_notified_as_well(self, here, there):
         """A watcher that begins when there was none hears what happens from then on."""
         Ear(here).end()
-        time.sleep(2 * POLL_SECONDS)
+        time.sleep(2 * CHANGE_POLL_INTERVAL_SECONDS)
         ear = Ear(here)
         commit(there, 5)
         assert ear.wait_for(SubscriptionChange.OFFSETS)
@@ -140,8 +140,8 @@ class TestTogether:
 
 def test_changes_of_others_are_heard_within_a_second():
     """A look, and the echo of it, come in time; an echo comes when the moment is over. (S198)"""
-    assert POLL_SECONDS < 1.0
-    assert POLL_SECONDS + ECHO_DELAY_SECONDS < 1.0
+    assert CHANGE_POLL_INTERVAL_SECONDS < 1.0
+    assert CHANGE_POLL_INTERVAL_SECONDS + ECHO_DELAY_SECONDS < 1.0
     assert ECHO_DELAY_SECONDS > REPORT_INTERVAL_SECONDS
 
 

@@ -104,7 +104,7 @@ def test_compaction_that_was_asleep_changes_nothing(world: World, log, monkeypat
         put(key, content)
         assert world.index.claim("compaction/t/0", "another process", 60)
 
-    monkeypatch.setattr(maintenance, "CLAIM_SECONDS", 0.0)
+    monkeypatch.setattr(maintenance, "CLAIM_DURATION_SECONDS", 0.0)
     world.archive.put = put_and_sleep
     before = list(archived_segments(world.index, "t", 0))
     upto = world.clock.now() + timedelta(seconds=1)

@@ -83,7 +83,7 @@ def test_a_write_after_a_pause_has_a_connection_of_its_own(service, opened, monk
     monkeypatch.setattr(stream.time, "time", lambda: clock[0])
     assert opened.put([RECORD]) == [RecordPosition("shardId-0", 1)]
 
-    clock[0] += stream.IDLE_SECONDS
+    clock[0] += stream.IDLE_CONNECTION_MAX_AGE_SECONDS
 
     assert opened.put([RECORD]) == [RecordPosition("shardId-0", 2)]
     assert service.connections == 2

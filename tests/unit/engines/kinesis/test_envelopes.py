@@ -57,4 +57,4 @@ def test_no_bytes_do_harm(data):
 def test_a_frame_that_is_too_long_is_refused():
     """There is an end to how many records an append can be."""
     with pytest.raises(ValueError, match="too long"):
-        envelopes.pack_parts(1, NOW, bytes(envelopes.MOST_PARTS + 1), b"12345678", envelopes.LONGEST_HEADER + 1)
+        envelopes.pack_parts(1, NOW, bytes(envelopes.MAX_PARTS + 1), b"12345678", envelopes.MAX_HEADER_BYTES + 1)

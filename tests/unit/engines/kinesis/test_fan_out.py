@@ -29,9 +29,9 @@ HURRIED = "lease=0.05&poll=0.02&reads_per_second=10000"
 
 @pytest.fixture
 def kinesis(world: World, monkeypatch) -> Iterator[PushingKinesis]:
-    monkeypatch.setattr(fan_out, "STATUS_CHECK_INTERVAL", 0.01)
-    monkeypatch.setattr(fan_out, "REGISTRATION_RETRY_INTERVAL", 0.02)
-    monkeypatch.setattr(fan_out, "SUBSCRIPTION_RETRY_INTERVAL", 0.02)
+    monkeypatch.setattr(fan_out, "STATUS_CHECK_INTERVAL_SECONDS", 0.01)
+    monkeypatch.setattr(fan_out, "REGISTRATION_RETRY_INTERVAL_SECONDS", 0.02)
+    monkeypatch.setattr(fan_out, "SUBSCRIPTION_RETRY_INTERVAL_SECONDS", 0.02)
     world.index.create_topic("t", 1)
     with pushing(world.client) as made:
         made.replaceable_after = 0.0
@@ -182,7 +182,7 @@ def test_a_process_that_no_one_watches_has_no_consumer(world, kinesis):
 
 def test_a_consumer_is_replaced_before_it_is_old(world, kinesis, monkeypatch):
     """After some hours a new consumer takes over, and the old one goes."""
-    monkeypatch.setattr(fan_out, "CONSUMER_LIFETIME", 0.1)
+    monkeypatch.setattr(fan_out, "CONSUMER_LIFETIME_SECONDS", 0.1)
     kinesis.lasts = 0.05
     with following(world) as process:
         until(lambda: kinesis.calls["RegisterStreamConsumer"] >= 3)
@@ -215,8 +215,8 @@ def test_orphans_are_removed_by_age(world, kinesis):
         log.remove_orphans()
         return {each["ConsumerName"] for each in kinesis.consumers.values()}
 
-    assert left(fan_out.ORPHAN_AGE - 60) == {"mine-killed", "mine-other", "somebody-else"}
-    assert left(fan_out.ORPHAN_AGE + 60) == {"somebody-else"}
+    assert left(fan_out.ORPHAN_AGE_SECONDS - 60) == {"mine-killed", "mine-other", "somebody-else"}
+    assert left(fan_out.ORPHAN_AGE_SECONDS + 60) == {"somebody-else"}
     log.close()
 
 

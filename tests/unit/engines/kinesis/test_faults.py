@@ -43,8 +43,8 @@ def log(world: World):
 def hurried(monkeypatch):
     """No one in these tests waits as long as in production."""
     for module in (tails, reading):
-        if hasattr(module, "GIVE_UP_SECONDS"):
-            monkeypatch.setattr(module, "GIVE_UP_SECONDS", 2.0)
+        if hasattr(module, "RETRY_TIMEOUT_SECONDS"):
+            monkeypatch.setattr(module, "RETRY_TIMEOUT_SECONDS", 2.0)
 
 
 def values(log, partition: int = 0) -> list[bytes | None]:

@@ -103,7 +103,7 @@ def test_a_process_that_slept_counts_anew(world: World, log, monkeypatch, strict
     publish(log, *range(3, 8))
     world.index_all()
     world.client.forgets(newest(world) - 1, strict=strict)
-    later = time.time() + 2 * tails.LONGEST_READ_PAUSE_SECONDS
+    later = time.time() + 2 * tails.MAX_READ_PAUSE_SECONDS
     monkeypatch.setattr(time, "time", lambda: later)
     assert events(sleeper) == events(world.a_log()) == numbered(*range(8))
 
@@ -151,7 +151,7 @@ def test_what_is_remembered_of_a_scan_is_remembered_for_a_while_only(world: Worl
     piece = reader.read("t", 0, 0, max_bytes=1)
     assert piece.next_offset == 1
     world.client.forgets(newest(world) - 5)
-    monkeypatch.setattr("nakadi.engines.kinesis.scanning.REMEMBERED_SECONDS", 0.0)
+    monkeypatch.setattr("nakadi.engines.kinesis.scanning.REMEMBERED_STATE_MAX_AGE_SECONDS", 0.0)
     with pytest.raises(Unavailable):
         reader.read("t", 0, 1)
 

@@ -19,7 +19,7 @@ class Log:
         self._met(envelopes.pack_frame(count, stored_at, b"frame"), at)
 
     def part(self, append: str, number: int, of: int, *, count: int = 1, at: int = 0) -> None:
-        pieces = envelopes.pack_parts(count, 0, bytes(of), append.encode().ljust(8), envelopes.LONGEST_HEADER + 1)
+        pieces = envelopes.pack_parts(count, 0, bytes(of), append.encode().ljust(8), envelopes.MAX_HEADER_BYTES + 1)
         self._met(pieces[number], at)
 
     def seal(self, at: int = 0) -> None:

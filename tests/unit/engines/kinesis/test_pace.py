@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from nakadi.engines.kinesis import stream
-from nakadi.engines.kinesis.stream import LONGEST_INTERVAL, CallRate
+from nakadi.engines.kinesis.stream import MAX_READ_INTERVAL_SECONDS, CallRate
 
 ALLOWED = 5
 
@@ -61,7 +61,7 @@ def test_refusals_make_it_slower_and_answers_faster_again(clock):
     assert mean_interval(pace, clock, "a") == pytest.approx(0.4, rel=0.1)
     for _ in range(10):
         pace.slow_down("a")
-    assert mean_interval(pace, clock, "a") == pytest.approx(LONGEST_INTERVAL, rel=0.1)
+    assert mean_interval(pace, clock, "a") == pytest.approx(MAX_READ_INTERVAL_SECONDS, rel=0.1)
     assert mean_interval(pace, clock, "b") == pytest.approx(0.2)
     for _ in range(100):
         pace.speed_up("a")

@@ -13,7 +13,7 @@ from nakadi.engines.kinesis import envelopes
 from nakadi.engines.kinesis.continuity import ShardTreeCache
 from nakadi.engines.kinesis.reading import RestartingReader, StreamReader
 from nakadi.engines.kinesis.stream import GrowingPauses
-from nakadi.engines.kinesis.tails import LONGEST_READ_PAUSE_SECONDS, LastWritten
+from nakadi.engines.kinesis.tails import MAX_READ_PAUSE_SECONDS, LastWritten
 from nakadi.engines.kinesis.topics import TopicCache
 from nakadi.model.events import IndexHead, OffsetBounds, Record
 from nakadi.ports.event_log import OffsetUnavailable
@@ -341,7 +341,7 @@ def test_a_reader_that_begins_anew_goes_on_reporting_a_continued_topic(world: Wo
     reader.state("t~2", 0, time.monotonic())
     reported.clear()
     publish(log, [2])
-    later = time.time() + 2 * LONGEST_READ_PAUSE_SECONDS
+    later = time.time() + 2 * MAX_READ_PAUSE_SECONDS
     monkeypatch.setattr(time, "time", lambda: later)
     for shard in shard_trees.current.leaves():
         reader.advance(shard, time.monotonic(), GrowingPauses(PATIENCE))

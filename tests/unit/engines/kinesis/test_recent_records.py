@@ -106,7 +106,7 @@ def test_what_was_forgotten_is_not_counted_wrongly():
 
 def test_a_frame_in_parts_is_put_together(recent_records):
     """Its bytes are those of its records in their order, wherever the first of them were met."""
-    pieces = envelopes.pack_parts(2, 0, b"abcdef", b"12345678", envelopes.LONGEST_HEADER + 2)
+    pieces = envelopes.pack_parts(2, 0, b"abcdef", b"12345678", envelopes.MAX_HEADER_BYTES + 2)
     records = [ArrivedRecord(RecordPosition("s", 1 + at), "t/0", 0, piece) for at, piece in enumerate(pieces)]
     recent_records.count_from("t/0", "t", NOTHING_INDEXED, {}, rank)
     recent_records.add_records(records, rank)

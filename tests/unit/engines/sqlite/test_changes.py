@@ -105,7 +105,7 @@ def test_events_are_heard_after_a_look_that_failed(tmp_path, caplog, heard):
 
 def test_a_commit_of_this_process_does_not_hide_that_of_another(tmp_path, monkeypatch):
     """Of several commits for a subscription the file keeps the number of the last, which may be this process's own."""
-    monkeypatch.setattr(changes, "COORDINATION_CHECK_SECONDS", 0.5)
+    monkeypatch.setattr(changes, "COORDINATION_CHECK_INTERVAL_SECONDS", 0.5)
     reports: list[SubscriptionReport] = []
     heard = threading.Event()
 
@@ -137,7 +137,7 @@ def test_own_commits_are_reported_once(tmp_path, monkeypatch):
 
     monkeypatch.setattr(FileChangePoller, "_report_changes_since_last", counted)
     # A look between a commit and its note would report it again, which is allowed: there is none while these are made.
-    monkeypatch.setattr(changes, "COORDINATION_CHECK_SECONDS", 0.5)
+    monkeypatch.setattr(changes, "COORDINATION_CHECK_INTERVAL_SECONDS", 0.5)
     with closing(SqliteCoordination(tmp_path / "nakadi.db")) as ours:
         begun(ours, "a", "a", "a")
         ours.watch(SUBSCRIPTION, reports.append)

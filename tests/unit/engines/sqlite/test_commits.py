@@ -137,7 +137,7 @@ def test_a_commit_that_failed_is_forgotten(log, path, partitions):
 
 def test_only_so_many_ends_are_remembered(log, monkeypatch):
     """Partitions beyond that number are asked for again, and nothing is stored differently."""
-    monkeypatch.setattr(writing, "MOST_KNOWN_ENDS", 3)
+    monkeypatch.setattr(writing, "MAX_KNOWN_ENDS", 3)
     for turn in range(3):
         for partition in range(8):
             log.append("t", {partition: [a_record(f"{turn}")]})

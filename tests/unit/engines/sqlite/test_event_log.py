@@ -104,7 +104,7 @@ class TestWriting:
 
     def test_too_many_waiting_appends_are_refused(self, log, clock, metrics, monkeypatch):
         """While a commit lasts, a bounded number of appends waits, and the next ones are refused at once."""
-        monkeypatch.setattr(writing, "MOST_WAITING_APPENDS", 5)
+        monkeypatch.setattr(writing, "MAX_WAITING_APPENDS", 5)
         with ThreadPoolExecutor(20) as threads:
             with held_commit(threads, log, clock) as waiting:
                 waiting += [threads.submit(log.append, "t", {0: [a_record("x")]}) for _ in range(5)]

@@ -123,7 +123,7 @@ def test_an_append_does_not_wait_for_a_process_that_does_not_read(committing, cu
 def test_no_more_waits_than_there_is_room_for(cut, monkeypatch):
     """An append beyond the limit is refused at once, though the other side does not answer."""
     log, _ = cut
-    monkeypatch.setattr(sharing, "MOST_WAITING_APPENDS", 2)
+    monkeypatch.setattr(sharing, "MAX_WAITING_APPENDS", 2)
     waiting = [appended_soon(log, "t", {0: [a_record("x")]}) for _ in range(3)]
     with pytest.raises(Unavailable, match="Too many events"):
         waiting[2].result(PATIENCE)

@@ -74,11 +74,11 @@ def test_nothing_is_passed_over_where_nothing_lies_between(threads):
 def test_many_are_fetched_bit_by_bit(threads):
     """No more than a few events are in memory at a time."""
     fetched = []
-    events = [a_parked_event(each) for each in range(parking.MOST_FETCHED_AT_ONCE + 1)]
+    events = [a_parked_event(each) for each in range(parking.MAX_FETCHED_AT_ONCE + 1)]
     source = a_source(threads, *events, fetch=lambda parked: fetched.append(parked) or b"{}")
     asyncio.run(source.move(lambda: None))
-    assert len(fetched) == parking.MOST_FETCHED_AT_ONCE
-    assert len(taken(source)) == parking.MOST_FETCHED_AT_ONCE + 2
+    assert len(fetched) == parking.MAX_FETCHED_AT_ONCE
+    assert len(taken(source)) == parking.MAX_FETCHED_AT_ONCE + 2
 
 
 def test_what_was_skipped_meanwhile_is_left_out(threads):
@@ -90,7 +90,7 @@ def test_what_was_skipped_meanwhile_is_left_out(threads):
 
 def test_a_store_that_does_not_answer_is_asked_again(threads, monkeypatch):
     """While parked events cannot be read, nothing is sent and nothing passed over."""
-    monkeypatch.setattr(parking, "TRY_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(parking, "FETCH_RETRY_INTERVAL_SECONDS", 0.0)
     answers = [Unavailable("no"), b"{}"]
 
     def fetch(_):

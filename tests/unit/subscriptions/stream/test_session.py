@@ -6,7 +6,7 @@ import pytest
 
 from nakadi.model.events import Record
 from nakadi.subscriptions.stream.actions import AutoCommit, HandOverPartitions, OpenPartition, SessionEnd
-from nakadi.subscriptions.stream.batches import LONGEST_SILENCE
+from nakadi.subscriptions.stream.batches import MAX_SECONDS_BETWEEN_LINES
 from tests.support.builders import A_MOMENT
 from tests.support.chunks import a_chunk, some_events
 from tests.support.consuming import ME, Table, at
@@ -125,9 +125,9 @@ def test_the_heaviest_partition_is_relieved():
 def test_silence_is_broken():
     """However long the flush timeout, a client hears of its stream before it takes it for dead. (S188)"""
     table = Table(0, flush_seconds=600)
-    table.wait(LONGEST_SILENCE)
+    table.wait(MAX_SECONDS_BETWEEN_LINES)
     assert table.told() == [f"0@-1 {STARTED}"]
-    table.wait(2 * LONGEST_SILENCE)
+    table.wait(2 * MAX_SECONDS_BETWEEN_LINES)
     assert table.told() == ["0@-1", "0@-1"]
 
 

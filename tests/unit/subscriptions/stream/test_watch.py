@@ -10,7 +10,7 @@ from nakadi.engines.memory.stores import MemoryCoordination
 from nakadi.model.event_type import Position
 from nakadi.model.subscription import EMPTY_ASSIGNMENT, OffsetsCommitted, SubscriptionChange
 from nakadi.subscriptions.stream.members import (
-    FULL_READ_SECONDS,
+    FULL_READ_INTERVAL_SECONDS,
     SharedStateReader,
     SubscriptionSessions,
     SubscriptionWatch,
@@ -69,7 +69,7 @@ def test_commits_without_a_pause_do_not_hide_a_change(coordination, clock):
     reader = SharedStateReader(SubscriptionSessions(coordination, "s", clock, execute_reset=print))
     before = reader.read({SubscriptionChange.ASSIGNMENT}).assignment
     SubscriptionSessions(coordination, "s", clock, execute_reset=print).join(a_session("second"))
-    for _ in range(int(FULL_READ_SECONDS) - 1):
+    for _ in range(int(FULL_READ_INTERVAL_SECONDS) - 1):
         clock.move(1)
         assert reader.read({SubscriptionChange.OFFSETS}).assignment == before
     clock.move(1)
@@ -103,7 +103,7 @@ def test_a_commit_does_not_stand_for_other_changes(coordination, clock):
     assert not reader.add_commits({moved, SubscriptionChange.ASSIGNMENT})
     assert not reader.add_commits({moved, SubscriptionChange.OFFSETS})
     assert not reader.add_commits(())
-    clock.move(FULL_READ_SECONDS)
+    clock.move(FULL_READ_INTERVAL_SECONDS)
     assert not reader.add_commits({moved})
     assert coordination.assignments_read == 1
 

@@ -382,7 +382,7 @@ class BrokerServices(EventTypeServices):
             bounds=StreamBounds(
                 most_commit_seconds=settings.max_commit_timeout_seconds,
                 longest_seconds=settings.longest_stream_seconds or None,
-                silence_seconds=settings.longest_silence_seconds or None,
+                max_seconds_between_lines=settings.longest_silence_seconds or None,
                 redrive=settings.dead_letter_redrive,
             ),
             metrics=self.metrics,

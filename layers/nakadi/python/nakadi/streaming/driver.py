@@ -129,13 +129,13 @@ def _cursor_json(partition: str, position: Position) -> str:
 TIMER_SLACK_SECONDS = 0.001
 
 # A timer for a deadline that is farther off, or infinitely far, is set again when it fires.
-LONGEST_SECONDS_AHEAD = 3600.0
+MAX_TIMER_SECONDS = 3600.0
 
 # Small batches that are due together are written together.
 WRITE_BYTES = 64 * 1024
 
 # How long a client that does not read may hold its stream beyond its time.
-GRACE_SECONDS = 30.0
+SLOW_CLIENT_MARGIN_SECONDS = 30.0
 
 Fact = Callable[[float], Sequence[Any]]
 """Something that happened, as a call of the session with the current time; it returns the actions that follow."""
@@ -191,7 +191,7 @@ class DeadlineTimer:
         if self._set is not None and self._set[0] <= deadline:
             return
         self.cancel()
-        delay = min(deadline - self._clock.monotonic() + TIMER_SLACK_SECONDS, LONGEST_SECONDS_AHEAD)
+        delay = min(deadline - self._clock.monotonic() + TIMER_SLACK_SECONDS, MAX_TIMER_SECONDS)
         self._set = (deadline, asyncio.get_running_loop().call_later(delay, self._fired))
 
     def cancel(self) -> None:
@@ -368,7 +368,7 @@ class LowLevelDriver(StreamDriver):
 
         If this is cancelled, the client may have a part of a line.
         """
-        async with asyncio.timeout(seconds + GRACE_SECONDS):
+        async with asyncio.timeout(seconds + SLOW_CLIENT_MARGIN_SECONDS):
             await self._run_until_end(self._lines.opening(), lambda _: self._session.gone(), self._session.drain)
 
     async def _round(self) -> bool:

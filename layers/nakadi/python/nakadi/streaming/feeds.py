@@ -28,12 +28,12 @@ from nakadi.streaming.chunks import EventChunk, EventRun
 
 log = logging.getLogger(__name__)
 
-WINDOW_BYTES = 4_000_000
+FEED_WINDOW_BYTES = 4_000_000
 RECENT_CHUNKS = 4
 
 # Reading is tried again after these pauses while a log does not answer.
-SHORTEST_PAUSE = 0.1
-LONGEST_PAUSE = 5.0
+MIN_READ_RETRY_PAUSE_SECONDS = 0.1
+MAX_READ_RETRY_PAUSE_SECONDS = 5.0
 
 ReadOutcome = EventChunk | BaseException
 
@@ -46,7 +46,7 @@ class RetryingReader:
     def __init__(self, fetch: Callable[[int], EventChunk], threads: ThreadPoolExecutor) -> None:
         self._fetch = fetch
         self._threads = threads
-        self._pause = SHORTEST_PAUSE
+        self._pause = MIN_READ_RETRY_PAUSE_SECONDS
         self._closed = False
 
     def read(self, start: int, done: Callable[[ReadOutcome], None]) -> None:
@@ -67,9 +67,9 @@ class RetryingReader:
         if isinstance(error, Unavailable):
             log.warning("Reading is tried again in %s s: %s", self._pause, error)
             asyncio.get_running_loop().call_later(self._pause, self.read, start, done)
-            self._pause = min(2 * self._pause, LONGEST_PAUSE)
+            self._pause = min(2 * self._pause, MAX_READ_RETRY_PAUSE_SECONDS)
         else:
-            self._pause = SHORTEST_PAUSE
+            self._pause = MIN_READ_RETRY_PAUSE_SECONDS
             done(error or future.result())
 
 
@@ -175,7 +175,7 @@ class PartitionFeed:
         self._window.append(chunk)
         self._weight += chunk.weight
         self._tip = chunk.next
-        while self._weight > WINDOW_BYTES and len(self._window) > 1:
+        while self._weight > FEED_WINDOW_BYTES and len(self._window) > 1:
             self._weight -= self._window.pop(0).weight
 
     def _clear_if_all_wait(self) -> None:
@@ -265,13 +265,13 @@ class FeedFollower:
 CHUNK_EVENTS = 1000
 CHUNK_BYTES = 1_000_000
 
-THREADS = 8
+READING_THREADS = 8
 
 
 class Feeds:
     """The feeds of a process; a log is watched, and a feed kept, as long as it has followers."""
 
-    def __init__(self, logs: EventLogs, threads: int = THREADS) -> None:
+    def __init__(self, logs: EventLogs, threads: int = READING_THREADS) -> None:
         self._logs = logs
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="nakadi-feeds")
         # To open a log, the registry is asked for its storage. If that does not answer, logs that are open are read on.

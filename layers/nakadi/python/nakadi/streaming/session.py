@@ -22,11 +22,11 @@ from nakadi.streaming.chunks import EventRun, MayRead, is_public
 # What a client asks, and what it gets ---------------------------------------------------------------------------------
 
 
-DEFAULT_FLUSH_SECONDS = 30
-LONGEST_SECONDS = 4200
+DEFAULT_FLUSH_TIMEOUT_SECONDS = 30
+MAX_STREAM_SECONDS = 4200
 
 # Streams that were opened together should not all come back together.
-DEFAULT_SECONDS = (3000, 4199)
+DEFAULT_STREAM_SECONDS_RANGE = (3000, 4199)
 
 PickSeconds = Callable[[int, int], int]
 """A whole number between two, both included: `random.randint` outside of tests."""
@@ -47,8 +47,8 @@ class StreamLimits(Struct, frozen=True, kw_only=True):
 
     batch_limit: int = 1
     stream_limit: int = 0
-    flush_seconds: float = DEFAULT_FLUSH_SECONDS
-    stream_seconds: float = LONGEST_SECONDS
+    flush_seconds: float = DEFAULT_FLUSH_TIMEOUT_SECONDS
+    stream_seconds: float = MAX_STREAM_SECONDS
     keep_alive_limit: int = 0
 
 
@@ -65,7 +65,7 @@ def limits_of(
     """
     batch_limit = 1 if asked.batch_limit is None else asked.batch_limit
     stream_limit = asked.stream_limit or 0
-    flush = asked.batch_flush_timeout or DEFAULT_FLUSH_SECONDS
+    flush = asked.batch_flush_timeout or DEFAULT_FLUSH_TIMEOUT_SECONDS
     seconds = _stream_seconds(asked.stream_timeout, flush, pick_seconds)
     _require(stream_limit == 0 or stream_limit >= batch_limit, "stream_limit can't be lower than batch_limit")
     _require(seconds >= flush, "stream_timeout can't be lower than batch_flush_timeout")
@@ -93,9 +93,9 @@ def shortened_seconds(seconds: int, longest: int | None, pick_seconds: PickSecon
 
 
 def _stream_seconds(asked: int | None, flush: int, pick_seconds: PickSeconds) -> int:
-    if asked is not None and 0 < asked <= LONGEST_SECONDS:
+    if asked is not None and 0 < asked <= MAX_STREAM_SECONDS:
         return asked
-    shortest, longest = DEFAULT_SECONDS
+    shortest, longest = DEFAULT_STREAM_SECONDS_RANGE
     # A time of our choosing must not be what a flush timeout is refused for, as long as one can be chosen that is not.
     return pick_seconds(min(max(shortest, flush), longest), longest)
 
@@ -181,10 +181,10 @@ class SendProblem(Struct, frozen=True):
 StreamAction = SendEvents | SendStreamKeepAlive | SendProblem
 
 
-MOST_BUFFERED_BYTES = 50_000_000
+MAX_BUFFERED_BYTES = 50_000_000
 
 # Clients take a connection for dead that is silent for half a minute, whatever flush timeout they asked for.
-LONGEST_SILENCE_SECONDS = 25.0
+MAX_SECONDS_BETWEEN_LINES = 25.0
 
 
 class StreamEnd(Enum):
@@ -268,7 +268,7 @@ class LowLevelSession:
             actions += self._finish(StreamEnd.TIMEOUT, now)
         elif due and self._all_silent():
             self.end = StreamEnd.KEEP_ALIVES
-        elif not actions and now >= self._last_line_at + LONGEST_SILENCE_SECONDS:
+        elif not actions and now >= self._last_line_at + MAX_SECONDS_BETWEEN_LINES:
             actions.append(self._keep_alive())
         return self._note_sent(actions, now)
 
@@ -298,7 +298,7 @@ class LowLevelSession:
     def deadline(self) -> float:
         """When the next tick has something to do."""
         flushes = min(map(self._flush_deadline, self._buffers.values()), default=self._ends_at)
-        return min(flushes, self._ends_at, self._last_line_at + LONGEST_SILENCE_SECONDS)
+        return min(flushes, self._ends_at, self._last_line_at + MAX_SECONDS_BETWEEN_LINES)
 
     # Decisions
 
@@ -320,7 +320,7 @@ class LowLevelSession:
 
     def _batches_to_free_memory(self, now: float) -> Iterator[StreamAction]:
         """The heaviest partitions go early while too much is held."""
-        while sum(buffer.size for buffer in self._buffers.values()) > MOST_BUFFERED_BYTES:
+        while sum(buffer.size for buffer in self._buffers.values()) > MAX_BUFFERED_BYTES:
             heaviest = max(self._buffers, key=lambda partition: self._buffers[partition].size)
             yield self._batch(heaviest, now)
 

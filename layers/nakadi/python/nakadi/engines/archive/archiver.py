@@ -83,10 +83,10 @@ class UnknownOwners:
 
 OBJECT_BYTES = 24_000_000
 MEMBER_BYTES = 1_500_000
-PIECE_BYTES = 400_000
-"""As they are in the log. A member is what a reader unpacks at once, a piece what is packed without a pause."""
+BYTES_PER_HOT_READ = 400_000
+"""As they are in the log. A member is what a reader unpacks at once; what one read returns is packed without pause."""
 
-PIECE_EVENTS = 2_000
+EVENTS_PER_HOT_READ = 2_000
 
 log = logging.getLogger(__name__)
 
@@ -212,7 +212,9 @@ class Archiver:
         since = until = before.latest
         while offset < end and size < MEMBER_BYTES:
             try:
-                piece = self._hot.read(topic, partition, offset, limit=PIECE_EVENTS, max_bytes=PIECE_BYTES)
+                piece = self._hot.read(
+                    topic, partition, offset, limit=EVENTS_PER_HOT_READ, max_bytes=BYTES_PER_HOT_READ
+                )
             except OffsetUnavailable:
                 return None, 0  # removed by retention: the next one begins behind it
             if not piece.events:

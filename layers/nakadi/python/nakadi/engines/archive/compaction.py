@@ -144,7 +144,7 @@ def _group_small_segments(segments: Iterable[IndexSegment]) -> Iterator[Sequence
 # Both halves ----------------------------------------------------------------------------------------------------------
 
 
-LONGEST_COMPACTION_INTERVAL = timedelta(days=1)
+MAX_COMPACTION_INTERVAL = timedelta(days=1)
 
 
 class ArchiveCompaction:
@@ -216,7 +216,7 @@ class ArchiveCompaction:
         segment = self._index.segment(topic, partition, compacted)
         if segment is None or segment.end <= compacted:
             return False
-        return datetime_from_microseconds(segment.since) < self._clock.now() - LONGEST_COMPACTION_INTERVAL
+        return datetime_from_microseconds(segment.since) < self._clock.now() - MAX_COMPACTION_INTERVAL
 
     def _compacted_until(self, topic: str, partition: int, compacted: int) -> int:
         """Everything that was stored before is compacted in the cold half, too; in microseconds."""

@@ -90,7 +90,7 @@ class ArchiveSweep(Struct, frozen=True):
 # Merging --------------------------------------------------------------------------------------------------------------
 
 
-CLAIM_SECONDS = 600.0
+CLAIM_DURATION_SECONDS = 600.0
 """Seconds. Of two who write a partition anew at once, the second one has nothing to do."""
 
 SEGMENTS_WORTH_MERGING = 16
@@ -100,10 +100,10 @@ GROUP_EVENTS = 20_000
 GROUP_BYTES = 1_000_000
 """Compressed: about as much as a reader unpacks at once."""
 
-SEGMENTS_PER_PAGE = 1000
+SEGMENTS_PER_MERGE_QUERY = 1000
 
 BLOCK_BYTES = 1 << 22
-MOST_BLOCK_BYTES = 1 << 27
+MAX_CACHED_BLOCK_BYTES = 1 << 27
 
 NO_LIMIT = 1 << 62
 
@@ -131,7 +131,7 @@ def claim_partition(index: LogIndex, topic: str, partition: int) -> Iterator[Cal
     claim, owner = f"compaction/{topic}/{partition}", uuid4().hex
 
     def renew_claim() -> None:
-        if not index.claim(claim, owner, CLAIM_SECONDS):
+        if not index.claim(claim, owner, CLAIM_DURATION_SECONDS):
             raise PartitionBusy(claim)
 
     renew_claim()
@@ -197,7 +197,7 @@ class SegmentMerger(Struct, frozen=True, kw_only=True):
 
     def _list_segments(self, topic: str, partition: int, first: int, end: int) -> Iterator[IndexSegment]:
         """All segments that begin there, also those that another one covers."""
-        while found := self.index.segments(topic, partition, first, SEGMENTS_PER_PAGE):
+        while found := self.index.segments(topic, partition, first, SEGMENTS_PER_MERGE_QUERY):
             for segment in found:
                 if segment.first >= end:
                     return
@@ -263,7 +263,7 @@ class BlockCache:
     """A store of which whole blocks are read and kept for a while: an indexer's object has a little of many partitions,
     each of which is merged by itself."""
 
-    def __init__(self, store: ArchiveStore, most_bytes: int = MOST_BLOCK_BYTES) -> None:
+    def __init__(self, store: ArchiveStore, most_bytes: int = MAX_CACHED_BLOCK_BYTES) -> None:
         self._store = store
         self._most_bytes = most_bytes
         self._lock = threading.Lock()

@@ -297,9 +297,9 @@ def namespace_of_key(key: str) -> str:
 # Segments -------------------------------------------------------------------------------------------------------------
 
 
-SEGMENTS_PER_PAGE = 200
+SEGMENTS_PER_INDEX_QUERY = 200
 
-MOST_FOLLOWING_SEGMENTS = 100
+MAX_FOLLOWING_SEGMENTS = 100
 """Segments that are asked for with one that may not have enough."""
 
 
@@ -310,7 +310,7 @@ def archived_segments(index: LogIndex, topic: str, partition: int, start: int = 
     if segment is not None and segment.end > start:
         yield segment
         following = segment.end
-    while found := index.segments(topic, partition, following, SEGMENTS_PER_PAGE):
+    while found := index.segments(topic, partition, following, SEGMENTS_PER_INDEX_QUERY):
         yield from found
         following = found[-1].end
 
@@ -323,7 +323,7 @@ def segments_for_read(
     missing = limit - count_events_from(segment, start)
     if missing <= 0:
         return [segment]
-    wanted = min(-(-missing // max(count_events_from(segment, 0), 1)), MOST_FOLLOWING_SEGMENTS)
+    wanted = min(-(-missing // max(count_events_from(segment, 0), 1)), MAX_FOLLOWING_SEGMENTS)
     return [segment, *index.segments(topic, partition, segment.end, wanted)]
 
 

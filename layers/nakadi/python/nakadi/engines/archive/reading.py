@@ -19,20 +19,20 @@ from nakadi.model.events import ArchiveLocation, EventSlice, EventTextBlock, Ind
 from nakadi.ports.archive_store import ArchiveGone, ArchiveStore
 from nakadi.ports.log_index import LogIndex
 
-MOST_CACHED_BYTES = 4_000_000
+MAX_CACHED_BYTES = 4_000_000
 """Compressed, as they are in the store: some segments for each of those who read at the same time."""
 
 CONCURRENT_READS = 16
 """Objects that a process asks for at the same time."""
 
-MOST_READ_AHEAD = 16
-READ_AHEAD_BYTES = 2_000_000
+MAX_OBJECTS_READ_AHEAD = 16
+MAX_BYTES_READ_AHEAD = 2_000_000
 """Objects, and their bytes as they are in the store, that are asked for before a reader takes the first of them."""
 
-LEAST_COMPRESSION_RATIO = 4
+MIN_COMPRESSION_RATIO = 4
 """Times larger at least than in the store: to guess which segments are enough for a reader."""
 
-MOST_SEQUENTIAL_READS = 1000
+MAX_SEQUENTIAL_READS = 1000
 """Readers that are recognized when they come back for what follows."""
 
 Events = Sequence[StoredEvent]
@@ -54,9 +54,7 @@ class SequentialRead(NamedTuple):
 class SegmentCache:
     """Archived segments that were read lately, and threads that read ahead."""
 
-    def __init__(
-        self, store: ArchiveStore, most_bytes: int = MOST_CACHED_BYTES, metrics: Metrics | None = None
-    ) -> None:
+    def __init__(self, store: ArchiveStore, most_bytes: int = MAX_CACHED_BYTES, metrics: Metrics | None = None) -> None:
         self._store = store
         self._metrics = metrics or Metrics()
         self._most_bytes = most_bytes
@@ -103,7 +101,7 @@ class SegmentCache:
                     alone = not waiting and count_events_from(following, start) >= limit
                     waiting.append((following, None if alone else self._begin_read(topic, partition, following)))
                     events += count_events_from(following, start)
-                    size += LEAST_COMPRESSION_RATIO * _archived_location(following).length
+                    size += MIN_COMPRESSION_RATIO * _archived_location(following).length
                     following = next(behind, None)
                 segment, future = waiting.popleft()
                 yield segment, self._await_result(topic, partition, segment, future)
@@ -119,14 +117,17 @@ class SegmentCache:
         if not waiting:
             return True
         asked = sum(_archived_location(each).length for each, _ in waiting)
-        fits = len(waiting) < MOST_READ_AHEAD and asked + _archived_location(following).length <= READ_AHEAD_BYTES
+        fits = (
+            len(waiting) < MAX_OBJECTS_READ_AHEAD
+            and asked + _archived_location(following).length <= MAX_BYTES_READ_AHEAD
+        )
         return fits and more_events and more_bytes
 
     def read_ahead(self, topic: str, partition: int, segments: Iterable[IndexSegment]) -> int:
         """Read as many of these ahead as fit, since they will be needed soon. Returns where the last of them ends."""
         end = size = 0
         for segment in segments:
-            if segment.archived is None or (size and size + segment.archived.length > READ_AHEAD_BYTES):
+            if segment.archived is None or (size and size + segment.archived.length > MAX_BYTES_READ_AHEAD):
                 break
             size += segment.archived.length
             self._begin_read(topic, partition, segment)
@@ -143,7 +144,7 @@ class SegmentCache:
     def remember_sequential_read(self, topic: str, partition: int, following: int, sequential: SequentialRead) -> None:
         with self._lock:
             self._sequential_reads[topic, partition, following] = sequential
-            while len(self._sequential_reads) > MOST_SEQUENTIAL_READS:
+            while len(self._sequential_reads) > MAX_SEQUENTIAL_READS:
                 self._sequential_reads.popitem(last=False)
 
     def close(self) -> None:
@@ -316,7 +317,7 @@ class ArchiveReader:
         """
         end = next((each.end for each in segments if following < each.end), segments[-1].end)
         if sequential is not None and sequential.end <= end:
-            wanted = min(max(2 * sequential.segments, 1), MOST_READ_AHEAD)
+            wanted = min(max(2 * sequential.segments, 1), MAX_OBJECTS_READ_AHEAD)
             behind = self._index.segments(topic, partition, end, wanted)
             # Where nothing follows, it is not looked for again before the reader has left this segment.
             sequential = SequentialRead(wanted, max(self._segment_cache.read_ahead(topic, partition, behind), end + 1))

@@ -260,12 +260,12 @@ def _unavailable_when_closed() -> Iterator[None]:
 PAUSE_RATIO = 3.0
 """For each second of work so many of pause: at most a quarter of a processor."""
 
-HOT_TRIM_INTERVAL = 60.0
-SCAN_INTERVAL = 3600.0
+HOT_TRIM_INTERVAL_SECONDS = 60.0
+SCAN_INTERVAL_SECONDS = 3600.0
 """How often it is looked for events that other processes appended and did not archive."""
 
-MERGE_INTERVAL = 3600.0
-SWEEP_INTERVAL = 3600.0
+MERGE_INTERVAL_SECONDS = 3600.0
+SWEEP_INTERVAL_SECONDS = 3600.0
 
 
 class ArchiveWorker:
@@ -373,10 +373,12 @@ class ArchiveWorker:
     def _run(self) -> None:
         tasks = (
             _PeriodicTask(self._archive_due, max(0.02, min(1.0, self._tiers.archive_after / 4))),
-            _PeriodicTask(self.trim_hot_partitions, max(0.02, min(HOT_TRIM_INTERVAL, self._tiers.hot_retention / 4))),
-            _PeriodicTask(self._mark_all_due, SCAN_INTERVAL),
-            _PeriodicTask(self.merge, MERGE_INTERVAL),
-            _PeriodicTask(self.sweep, max(1.0, min(SWEEP_INTERVAL, self._tiers.unreferenced_grace / 4))),
+            _PeriodicTask(
+                self.trim_hot_partitions, max(0.02, min(HOT_TRIM_INTERVAL_SECONDS, self._tiers.hot_retention / 4))
+            ),
+            _PeriodicTask(self._mark_all_due, SCAN_INTERVAL_SECONDS),
+            _PeriodicTask(self.merge, MERGE_INTERVAL_SECONDS),
+            _PeriodicTask(self.sweep, max(1.0, min(SWEEP_INTERVAL_SECONDS, self._tiers.unreferenced_grace / 4))),
         )
         if self._closing.wait(tasks[0].every):
             return

@@ -34,7 +34,7 @@ MIN_BYTES_TO_COMPRESS = 1500
 COMPRESSION_LEVEL = 1
 """On events, higher levels take longer and find no more."""
 
-MAX_UNPACKED_BYTES = 1 << 30
+MAX_DECOMPRESSED_BYTES = 1 << 30
 
 ALL_RECORDS = slice(None)
 NO_VALUES = repeat(None)
@@ -188,7 +188,7 @@ _THREAD_ZSTD = _ZstdPerThread()
 
 def _decompressed(payload: bytes) -> bytes:
     try:
-        if zstandard.frame_content_size(payload) > MAX_UNPACKED_BYTES:
+        if zstandard.frame_content_size(payload) > MAX_DECOMPRESSED_BYTES:
             raise BadFrame("a frame that claims to be longer than any")
         return _THREAD_ZSTD.unpacker.decompress(payload)
     except zstandard.ZstdError as error:

@@ -342,7 +342,7 @@ class DynamoDbCoordination:
 # A value of this size stays with its description; if a transaction would have too many items, more of them do.
 SMALL_VALUE_BYTES, MAX_INLINE_VALUE_BYTES = 2_000, 61_000
 MAX_TRANSACTION_ITEMS = 100
-PIECE_BYTES = 350_000
+PARKED_VALUE_PIECE_BYTES = 350_000
 
 # Beyond everything that a key may go on with.
 HIGHEST_CHARACTER = "\U0010ffff"
@@ -450,8 +450,8 @@ def _event_items(subscription: str, event: ParkedEvent, max_inline_bytes: int) -
     token = uuid4().hex[:8]
     values, item = _large_values_key(subscription), f"{head['sort_key']}#{token}"
     pieces = [
-        {"partition_key": values, "sort_key": f"{item}#{at:08d}", "packed": packed[at : at + PIECE_BYTES]}
-        for at in range(0, len(packed), PIECE_BYTES)
+        {"partition_key": values, "sort_key": f"{item}#{at:08d}", "packed": packed[at : at + PARKED_VALUE_PIECE_BYTES]}
+        for at in range(0, len(packed), PARKED_VALUE_PIECE_BYTES)
     ]
     return [{**head, "token": token, "pieces": len(pieces)}, *pieces]
 

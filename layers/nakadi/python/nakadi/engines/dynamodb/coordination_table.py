@@ -52,7 +52,7 @@ LEASES_KEY = "leases"
 CHANGES_KEY = "news"
 
 # One write unit pays for so much, keys and names included: a text that is longer costs less packed.
-MAX_UNPACKED_BYTES = 900
+MAX_BYTES_STORED_UNCOMPRESSED = 900
 
 # DynamoDB takes 400 KB for an item with all names and keys.
 MAX_ITEM_BYTES = 390_000
@@ -118,7 +118,7 @@ def partition_in_sort_key(sort_key: str) -> EventTypePartition:
 def assignment_attributes(assignment: Assignment) -> Mapping[str, Any]:
     """The attributes that hold an assignment. Raises `Invalid` for one that no item can hold."""
     text = assignment_text(assignment)
-    if len(text) <= MAX_UNPACKED_BYTES:
+    if len(text) <= MAX_BYTES_STORED_UNCOMPRESSED:
         return {"revision": assignment.revision, "body": text}
     packed = zlib.compress(text.encode())
     if len(packed) > MAX_ITEM_BYTES:
@@ -240,7 +240,7 @@ class CoordinationTable:
 # Noticing what other processes change ---------------------------------------------------------------------------------
 
 
-POLL_SECONDS = 0.4
+CHANGE_POLL_INTERVAL_SECONDS = 0.4
 """Seconds between two looks."""
 
 REPORT_INTERVAL_SECONDS = 0.4
@@ -343,14 +343,14 @@ class TableChangePoller(ChangePoller):
             self._change_reader.skip_to_now()
 
     def _poll(self) -> None:
-        next_look = time.monotonic() + POLL_SECONDS
+        next_look = time.monotonic() + CHANGE_POLL_INTERVAL_SECONDS
         while not self._closed.wait(max(0.0, min(next_look, self._change_reader.next_echo_time) - time.monotonic())):
             if not self._wanted.is_set():
                 self._wanted.wait()
                 self._change_reader.skip_to_now()
             if time.monotonic() >= next_look and not self._closed.is_set():
                 self._report_new_changes()
-                next_look = time.monotonic() + POLL_SECONDS
+                next_look = time.monotonic() + CHANGE_POLL_INTERVAL_SECONDS
             for subscription in self._change_reader.take_due_echoes(time.monotonic()):
                 self._on_change(subscription, SubscriptionChange.OFFSETS)
 
@@ -361,12 +361,16 @@ class TableChangePoller(ChangePoller):
             # The next look is soon, and asks for what was missed. It is said once.
             if not self._is_failing:
                 _log.warning(
-                    "Looking for changes of other processes failed, tried again in %s s", POLL_SECONDS, exc_info=True
+                    "Looking for changes of other processes failed, tried again in %s s",
+                    CHANGE_POLL_INTERVAL_SECONDS,
+                    exc_info=True,
                 )
             self._is_failing = True
             return
         except Exception:  # noqa: BLE001  # waiting streams would wait for ever
-            _log.exception("Looking for changes of other processes failed, tried again in %s s", POLL_SECONDS)
+            _log.exception(
+                "Looking for changes of other processes failed, tried again in %s s", CHANGE_POLL_INTERVAL_SECONDS
+            )
             return
         self._is_failing = False
         for subscription, changed in found:

@@ -45,7 +45,7 @@ from nakadi.ports.registry import (
 
 
 # One read unit pays for so much: a text that is longer costs less packed, one that is not stays legible in a console.
-MAX_UNPACKED_BYTES = 4000
+MAX_BYTES_STORED_UNCOMPRESSED = 4000
 
 # DynamoDB takes 400 KB for an item with all names and keys, and 1024 bytes for a sort key.
 MAX_ITEM_BYTES = 390_000
@@ -70,7 +70,7 @@ def document_attributes(put: PutDocument) -> dict[str, Any]:
     if not is_valid_key(put.key):
         raise Invalid(f"{put.kind} cannot be kept under so long a name")
     text = orjson.dumps(put.body)
-    if len(text) <= MAX_UNPACKED_BYTES:
+    if len(text) <= MAX_BYTES_STORED_UNCOMPRESSED:
         return {"body": text.decode(), "packed": None}
     packed = zlib.compress(text)
     if len(packed) > MAX_ITEM_BYTES:

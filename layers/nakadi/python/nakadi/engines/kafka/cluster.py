@@ -44,7 +44,7 @@ NO_ANSWER = {
     KafkaError._TIMED_OUT,  # noqa: SLF001
     KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
 }
-LARGEST_BATCH_BYTES = 8 * 1024 * 1024
+MAX_BATCH_BYTES = 8 * 1024 * 1024
 """The largest batch of records that topics take: the most that MSK Serverless allows."""
 
 HOUR_MILLISECONDS = 3_600_000
@@ -60,7 +60,7 @@ TOPIC_CONFIGURATION = {
     # The housekeeper deletes old events; it knows the retention of the event type, which may change.
     "retention.ms": "-1",
     "retention.bytes": "-1",
-    "max.message.bytes": str(LARGEST_BATCH_BYTES),
+    "max.message.bytes": str(MAX_BATCH_BYTES),
     "message.timestamp.type": "CreateTime",
 }
 
@@ -179,8 +179,8 @@ class Cluster:
         self.forget_topic(topic)
 
     def allow_largest_batches(self, topic: str) -> None:
-        if int(self.topic_configuration(topic)["max.message.bytes"]) < LARGEST_BATCH_BYTES:
-            self.configure_topic(topic, {"max.message.bytes": str(LARGEST_BATCH_BYTES)})
+        if int(self.topic_configuration(topic)["max.message.bytes"]) < MAX_BATCH_BYTES:
+            self.configure_topic(topic, {"max.message.bytes": str(MAX_BATCH_BYTES)})
 
     def seal_topic(self, topic: str) -> None:
         self.configure_topic(topic, {"max.message.bytes": SEALED_BATCH_BYTES})

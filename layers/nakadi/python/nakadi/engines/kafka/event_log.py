@@ -21,7 +21,7 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import AppendCallback, OffsetUnavailable, SealedTopic, UnknownTopic
 
-TAIL_WAIT_SECONDS = 0.3
+TAIL_CATCH_UP_SECONDS = 0.3
 """Seconds within which the tail shows what the cluster has. After that a reader looks for itself."""
 
 REFUSAL_REASONS = {
@@ -217,7 +217,7 @@ class KafkaLog:
         if start == end:
             self._tail.follow(topic_partition, end)
             return EventSlice((), end)
-        self._tail.wait_for_event(topic_partition, start, TAIL_WAIT_SECONDS)
+        self._tail.wait_for_event(topic_partition, start, TAIL_CATCH_UP_SECONDS)
         found = self._tail.slice(topic_partition, start, limit, max_bytes)
         if found is not None and found.events:
             return found

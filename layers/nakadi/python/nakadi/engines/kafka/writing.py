@@ -3,7 +3,7 @@
 The library collects records and decides by itself where a batch ends. It is kept from deciding here: a producer holds
 back what it is given until it is flushed, and a flush sends what waits for a partition as one batch, as long as it is
 smaller than the largest batch. So events that were appended together lie next to each other, whatever other processes
-append, and are stored together or not at all. Only an append of more than `LARGEST_BATCH_BYTES` to one partition is
+append, and are stored together or not at all. Only an append of more than `MAX_BATCH_BYTES` to one partition is
 stored in several batches, each after the one in front of it was acknowledged.
 """
 
@@ -23,7 +23,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from msgspec import Struct
 
 from nakadi.engines.kafka.client import UNKNOWN_TOPIC_ERRORS, Address, discard_client, new_producer
-from nakadi.engines.kafka.cluster import LARGEST_BATCH_BYTES
+from nakadi.engines.kafka.cluster import MAX_BATCH_BYTES
 from nakadi.engines.kafka.records import RECORD_OVERHEAD_BYTES, largest_record_size, record_headers, to_milliseconds
 from nakadi.model.events import Record, RecordLines, TopicPartition
 from nakadi.model.outcomes import Unavailable
@@ -31,12 +31,12 @@ from nakadi.model.outcomes import Unavailable
 PRODUCER_THREADS = 4
 """Producers of a process. A partition always uses the same one, so its events lie in the order of their times."""
 
-BATCH_BYTES = LARGEST_BATCH_BYTES - 64 * 1024
+BATCH_BYTES = MAX_BATCH_BYTES - 64 * 1024
 BATCH_RECORDS = 50_000
-MOST_WAITING_BYTES = 64 * 1024 * 1024
+MAX_WAITING_BYTES = 64 * 1024 * 1024
 """How much may wait for a producer. Then appends are refused at once, so that a slow cluster costs bounded memory."""
 
-FLUSH_SECONDS = 0.02
+MAX_SECONDS_PER_FLUSH = 0.02
 """Seconds that a producer thread waits for partitions without an answer before it goes on with others."""
 
 _log = logging.getLogger(__name__)
@@ -240,7 +240,7 @@ class _ProducerThread:
         with self._changed:
             if self._closed:
                 return KafkaError(KafkaError._DESTROY)  # noqa: SLF001  # the library's own name
-            if self._waiting and self._waiting_bytes + batch.size > MOST_WAITING_BYTES:
+            if self._waiting and self._waiting_bytes + batch.size > MAX_WAITING_BYTES:
                 return KafkaError(KafkaError._QUEUE_FULL)  # noqa: SLF001  # as above
             batch.added_at = time.monotonic()
             self._waiting.append(batch)
@@ -282,7 +282,7 @@ class _ProducerThread:
 
     def _flush(self, producer: Producer) -> None:
         try:
-            producer.flush(FLUSH_SECONDS)
+            producer.flush(MAX_SECONDS_PER_FLUSH)
         except KafkaException as error:
             # So the library reports a fatal error, as when the cluster lets this process write nothing at all. It may
             # not report the outcome of records any more.
@@ -386,11 +386,11 @@ class _ProducerThread:
                 linger_ms=timeout - 1,
                 message_timeout_ms=timeout,
                 request_timeout_ms=timeout - 1,
-                message_max_bytes=LARGEST_BATCH_BYTES,
-                batch_size=LARGEST_BATCH_BYTES,
+                message_max_bytes=MAX_BATCH_BYTES,
+                batch_size=MAX_BATCH_BYTES,
                 batch_num_messages=BATCH_RECORDS * 2,
                 queue_buffering_max_messages=0,
-                queue_buffering_max_kbytes=2 * MOST_WAITING_BYTES // 1024,
+                queue_buffering_max_kbytes=2 * MAX_WAITING_BYTES // 1024,
             )
         return self._producer
 

@@ -32,7 +32,7 @@ from nakadi.engines.kinesis.stream import (
 from nakadi.model.events import RecordPosition, ShardProgress
 from nakadi.model.outcomes import Unavailable
 
-GIVE_UP_SECONDS = 10.0
+RETRY_TIMEOUT_SECONDS = 10.0
 """Seconds. Then a reader gets `Unavailable`."""
 
 TRUSTED_MILLISECONDS = 22 * 3_600_000
@@ -87,7 +87,7 @@ class ShardTreeCache:
 
     def refresh(self) -> ShardTree:
         with self._lock:
-            self._shard_tree = ShardTree(GrowingPauses(GIVE_UP_SECONDS).retry(self.stream.shards))
+            self._shard_tree = ShardTree(GrowingPauses(RETRY_TIMEOUT_SECONDS).retry(self.stream.shards))
             return self._shard_tree
 
 
@@ -212,7 +212,7 @@ def confirm_no_gap(shard_trees: ShardTreeCache, shard: str, progress: ShardProgr
 def confirm_no_gap_in_chain(shard_trees: ShardTreeCache, hash_key: int, progress: Mapping[str, ShardProgress]) -> None:
     """The same for all shards of a hash key, by how far each was indexed."""
     shard_tree = shard_trees.current
-    patience = GrowingPauses(GIVE_UP_SECONDS)
+    patience = GrowingPauses(RETRY_TIMEOUT_SECONDS)
     for shard in shard_tree.chain(hash_key):
         indexed = shard_progress(progress, shard_tree, shard)
         lost = [] if indexed.sequence else unfinished_shards(progress, shard_tree, shard_tree.origins(shard))

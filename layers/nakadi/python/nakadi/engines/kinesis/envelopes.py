@@ -13,7 +13,7 @@ from nakadi.model.events import TopicPartition
 HASH_KEY_COUNT = (1 << 128) - 1
 """The greatest hash key of all is left out: not every Kinesis takes it."""
 
-LONGEST_TOPIC = 240
+MAX_TOPIC_LENGTH = 240
 """A partition key has 256 characters."""
 
 GAP_KEY = "behind a gap"
@@ -60,8 +60,8 @@ MAGIC = b"nk"
 WHOLE_FRAME, FRAME_PART, SEAL = 1, 2, 3
 KINDS = {WHOLE_FRAME, FRAME_PART, SEAL}
 
-LONGEST_HEADER = HEADER.size + PART_HEADER.size
-MOST_PARTS = (1 << 16) - 1
+MAX_HEADER_BYTES = HEADER.size + PART_HEADER.size
+MAX_PARTS = (1 << 16) - 1
 
 
 class Envelope(NamedTuple):
@@ -85,9 +85,9 @@ def pack_seal(stored_at: int) -> bytes:
 
 def pack_parts(count: int, stored_at: int, frame: bytes, append: bytes, most: int) -> list[bytes]:
     """A frame as several records of at most so many bytes."""
-    size = most - LONGEST_HEADER
+    size = most - MAX_HEADER_BYTES
     pieces = [frame[start : start + size] for start in range(0, len(frame), size)]
-    if len(pieces) > MOST_PARTS:
+    if len(pieces) > MAX_PARTS:
         raise ValueError("a frame too long to be cut into records")
     head = HEADER.pack(MAGIC, FRAME_PART, count, stored_at)
     return [head + PART_HEADER.pack(append, number, len(pieces)) + piece for number, piece in enumerate(pieces)]
@@ -104,4 +104,4 @@ def parse_envelope(data: bytes) -> Envelope | None:
         append, part, total = PART_HEADER.unpack_from(data, HEADER.size)
     except struct.error:
         return None
-    return Envelope(kind, count, stored_at, data[LONGEST_HEADER:], append, part, total)
+    return Envelope(kind, count, stored_at, data[MAX_HEADER_BYTES:], append, part, total)

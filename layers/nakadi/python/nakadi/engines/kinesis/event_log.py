@@ -29,7 +29,7 @@ from nakadi.engines.common import frames
 from nakadi.engines.common.listeners import AppendThreads, PartitionListeners
 from nakadi.engines.kinesis import envelopes
 from nakadi.engines.kinesis.continuity import ShardTreeCache
-from nakadi.engines.kinesis.envelopes import LONGEST_TOPIC, hash_key, partition_key
+from nakadi.engines.kinesis.envelopes import MAX_TOPIC_LENGTH, hash_key, partition_key
 from nakadi.engines.kinesis.fan_out import FanOut
 from nakadi.engines.kinesis.indexing import Indexer
 from nakadi.engines.kinesis.maintenance import GapCloser, StreamCompactor
@@ -60,7 +60,7 @@ RECORD_BYTES = 1_048_576
 PUT_CALL_BYTES = 5_000_000
 PUT_CALL_RECORDS = 500
 
-GIVE_UP_SECONDS = 3.0
+APPEND_TIMEOUT_SECONDS = 3.0
 """Seconds. A publisher that waits for a throttled shard occupies a function meanwhile, and there are only so many of
 them; it can try again better than we can. Well below what a reader waits for the last part of an append."""
 
@@ -89,7 +89,7 @@ class _SendQueue(Struct):
 
 class StreamWriter:
     def __init__(
-        self, stream: Stream, record_bytes: int = RECORD_BYTES, give_up_after: float = GIVE_UP_SECONDS
+        self, stream: Stream, record_bytes: int = RECORD_BYTES, give_up_after: float = APPEND_TIMEOUT_SECONDS
     ) -> None:
         self._stream = stream
         self._record_bytes = record_bytes
@@ -111,7 +111,7 @@ class StreamWriter:
     def _pack_records(self, topic: str, partition: int, batch: Sequence[Record], now: int) -> list[OutgoingRecord]:
         frame = frames.encode(batch)
         most = self._record_bytes - len(partition_key(topic, partition).encode())
-        if len(frame) + envelopes.LONGEST_HEADER <= most:
+        if len(frame) + envelopes.MAX_HEADER_BYTES <= most:
             pieces = [envelopes.pack_frame(len(batch), now, frame)]
         else:
             pieces = envelopes.pack_parts(len(batch), now, frame, os.urandom(8), most)
@@ -186,7 +186,7 @@ class KinesisOptions(Struct, frozen=True, kw_only=True):
     poll: float = 0.4
     window_bytes: int = 128_000_000
     record_bytes: int = RECORD_BYTES
-    give_up_after: float = GIVE_UP_SECONDS
+    give_up_after: float = APPEND_TIMEOUT_SECONDS
     fan_out: str = ""
     push_silence: float = 10.0
 
@@ -242,8 +242,8 @@ class KinesisLog:
 
     def create_topic(self, topic: str, partitions: int) -> None:
         self._refuse_if_closed()
-        if len(topic) > LONGEST_TOPIC:
-            raise ValueError(f"a topic's name has at most {LONGEST_TOPIC} characters")
+        if len(topic) > MAX_TOPIC_LENGTH:
+            raise ValueError(f"a topic's name has at most {MAX_TOPIC_LENGTH} characters")
         self._index.create_topic(topic, partitions)
 
     def add_partitions(self, topic: str, partitions: int) -> None:

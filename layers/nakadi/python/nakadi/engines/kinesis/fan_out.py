@@ -36,18 +36,18 @@ from nakadi.model.outcomes import Unavailable
 
 log = logging.getLogger(__name__)
 
-CONSUMER_LIFETIME = 6 * 3600.0
+CONSUMER_LIFETIME_SECONDS = 6 * 3600.0
 """Seconds that a consumer is used at most."""
 
-ORPHAN_AGE = CONSUMER_LIFETIME + 3600.0
+ORPHAN_AGE_SECONDS = CONSUMER_LIFETIME_SECONDS + 3600.0
 """Seconds after which no live process can use a consumer any more: its successor takes a moment to become active."""
 
-SUBSCRIPTION_RETRY_INTERVAL = 5.0
+SUBSCRIPTION_RETRY_INTERVAL_SECONDS = 5.0
 """Seconds within which Kinesis refuses to subscribe the same consumer to the same shard again."""
 
-REGISTRATION_RETRY_INTERVAL = 60.0
-STATUS_CHECK_INTERVAL = 1.0
-MOST_CONSUMERS = 20
+REGISTRATION_RETRY_INTERVAL_SECONDS = 60.0
+STATUS_CHECK_INTERVAL_SECONDS = 1.0
+MAX_CONSUMERS = 20
 
 
 class StreamConsumer(NamedTuple):
@@ -140,7 +140,7 @@ class FanOut:
         now = time.monotonic()
         if consumer is None or now < self._next_subscription_at.get(shard, now):
             return
-        self._next_subscription_at[shard] = now + SUBSCRIPTION_RETRY_INTERVAL
+        self._next_subscription_at[shard] = now + SUBSCRIPTION_RETRY_INTERVAL_SECONDS
         try:
             yield from self._consumers.subscribe(consumer, shard, sequence)
         except NoSuchShard:
@@ -156,7 +156,7 @@ class FanOut:
     def remove_orphans(self, now: datetime) -> None:
         """Take away what processes registered that were killed."""
         for each in self._consumers.list_all():
-            if each.name.startswith(f"{self._prefix}-") and (now - each.created).total_seconds() > ORPHAN_AGE:
+            if each.name.startswith(f"{self._prefix}-") and (now - each.created).total_seconds() > ORPHAN_AGE_SECONDS:
                 log.info("Removing consumer %s, which was registered at %s", each.name, each.created)
                 self._deregister(each.arn)
 
@@ -193,12 +193,12 @@ class FanOut:
         except Unavailable as trouble:
             # Limits are as likely as anything: twenty consumers for each stream, five registered in a second.
             log.warning("No consumer of its own for this process, shards are asked instead: %s", trouble)
-            self._next_step_at = now + random.uniform(0.5, 1.5) * REGISTRATION_RETRY_INTERVAL  # noqa: S311  # nothing to guess
+            self._next_step_at = now + random.uniform(0.5, 1.5) * REGISTRATION_RETRY_INTERVAL_SECONDS  # noqa: S311  # nothing to guess
 
     def _register(self, now: float) -> None:
         consumer = self._consumers.register(f"{self._prefix}-{uuid.uuid4().hex}")
         self._registered = consumer.arn
-        self._next_step_at = now + STATUS_CHECK_INTERVAL
+        self._next_step_at = now + STATUS_CHECK_INTERVAL_SECONDS
         if consumer.active:
             self._activate(consumer.arn, now)
 
@@ -209,14 +209,14 @@ class FanOut:
         except NoSuchShard:
             self._registered = None
             return
-        self._next_step_at = now + STATUS_CHECK_INTERVAL
+        self._next_step_at = now + STATUS_CHECK_INTERVAL_SECONDS
         if active:
             self._activate(self._registered, now)
 
     def _activate(self, arn: str, now: float) -> None:
         before, self._registered = self._active, None
         # Not all processes at once: they were started together.
-        life = random.uniform(0.75, 1.0) * CONSUMER_LIFETIME  # noqa: S311  # nothing to guess
+        life = random.uniform(0.75, 1.0) * CONSUMER_LIFETIME_SECONDS  # noqa: S311  # nothing to guess
         self._active = _ActiveConsumer(arn, now + life)
         self._next_subscription_at.clear()
         if before:

@@ -25,7 +25,7 @@ from msgspec import Struct, field
 from nakadi.engines.archive import objects
 from nakadi.engines.kinesis import envelopes
 from nakadi.engines.kinesis.continuity import (
-    GIVE_UP_SECONDS,
+    RETRY_TIMEOUT_SECONDS,
     TRUSTED_MILLISECONDS,
     GapFound,
     GapUncertain,
@@ -54,7 +54,7 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.log_index import LogIndex
 
-MOST_ATTEMPTS = 5
+MAX_INDEXING_ATTEMPTS = 5
 
 MANY_CALLS = 8
 CONCURRENT_CALLS = 16
@@ -173,7 +173,7 @@ class Indexer:
             return outcome
         self._index_parents(shard, progress)
         cursor = UnbrokenCursor(self._shard_trees, shard, progress)
-        patience = GrowingPauses(GIVE_UP_SECONDS)
+        patience = GrowingPauses(RETRY_TIMEOUT_SECONDS)
         while not cursor.ended:
             page = cursor.read(patience)
             if page.records:
@@ -191,7 +191,7 @@ class Indexer:
         self, cursor: UnbrokenCursor, new: Sequence[ArrivedRecord]
     ) -> Iterator[Sequence[ArrivedRecord]]:
         """What lies between the position that is counted and the first record of a batch, and the batch."""
-        patience = GrowingPauses(GIVE_UP_SECONDS)
+        patience = GrowingPauses(RETRY_TIMEOUT_SECONDS)
         first, last = new[0].mark.sequence, new[-1].mark.sequence
         if time.time() * 1000 - new[0].at > TRUSTED_MILLISECONDS:
             # The batch itself may have been read where the stream was forgetting.
@@ -257,8 +257,8 @@ class Indexer:
             if (found := topics[partition[0]]) is not None and partition[1] < found[1].partitions
         }
         if cursor is not None:
-            cursor.confirm_no_gap(GrowingPauses(GIVE_UP_SECONDS))
-        for _ in range(MOST_ATTEMPTS):
+            cursor.confirm_no_gap(GrowingPauses(RETRY_TIMEOUT_SECONDS))
+        for _ in range(MAX_INDEXING_ATTEMPTS):
             waiting = self._advance_heads(shard, waiting, outcome) if waiting else waiting
         if waiting:
             raise Unavailable(f"Others index {len(waiting)} partitions of {shard} at the same time")
@@ -364,7 +364,7 @@ def _all_ended(progress: Mapping[str, ShardProgress], shards: Iterable[str]) -> 
 
 
 def _first_unindexed(cursor: UnbrokenCursor) -> ArrivedRecord | None:
-    patience = GrowingPauses(GIVE_UP_SECONDS)
+    patience = GrowingPauses(RETRY_TIMEOUT_SECONDS)
     while not cursor.ended:
         page = cursor.read(patience, 1)
         if page.records:

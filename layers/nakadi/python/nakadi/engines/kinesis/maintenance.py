@@ -36,7 +36,7 @@ from nakadi.engines.archive import objects
 from nakadi.engines.archive.compaction import CompactionRule
 from nakadi.engines.archive.maintenance import PartitionBusy, claim_partition
 from nakadi.engines.kinesis import envelopes
-from nakadi.engines.kinesis.continuity import GIVE_UP_SECONDS, ShardCursor, ShardTreeCache, confirm_no_gap
+from nakadi.engines.kinesis.continuity import RETRY_TIMEOUT_SECONDS, ShardCursor, ShardTreeCache, confirm_no_gap
 from nakadi.engines.kinesis.envelopes import GAP_KEY, hash_key, next_topic_name, partition_key
 from nakadi.engines.kinesis.indexing import Indexer
 from nakadi.engines.kinesis.reading import RestartingReader
@@ -61,9 +61,9 @@ from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.event_log import UnknownTopic
 from nakadi.ports.log_index import LogIndex
 
-MOST_ATTEMPTS = 8
+MAX_GAP_CLOSING_ATTEMPTS = 8
 
-CLAIM_SECONDS = 600.0
+CLAIM_DURATION_SECONDS = 600.0
 """Seconds. Longer than a gap takes to be closed."""
 
 END_OF_SHARD = 10**128
@@ -114,7 +114,7 @@ class GapCloser(Struct, frozen=True, kw_only=True):
         `topics` are those of all timelines: each with the ends of its partitions, or None for one that is open.
         """
         stream, owner = self.shard_trees.stream.name, uuid4().hex
-        if not self.index.claim(f"gaps/{stream}", owner, CLAIM_SECONDS):
+        if not self.index.claim(f"gaps/{stream}", owner, CLAIM_DURATION_SECONDS):
             raise Unavailable(f"Another process closes the gaps in {stream}")
         try:
             progress = self.index.progress(stream)
@@ -181,7 +181,7 @@ class GapCloser(Struct, frozen=True, kw_only=True):
 
     def _end_partition(self, topic: str, partition: int) -> IndexingState:
         """End a partition where it is indexed; return how it was counted up to there."""
-        for _ in range(MOST_ATTEMPTS):
+        for _ in range(MAX_GAP_CLOSING_ATTEMPTS):
             head = self.index.heads([(topic, partition)])[topic, partition]
             if head.counted.sealed_at == SEALED_AT_INDEX_END:
                 return replace(head.counted, sealed_at=None)
@@ -225,7 +225,7 @@ class GapCloser(Struct, frozen=True, kw_only=True):
         self, topic: str, partition: int, end: int, remaining: RemainingRecords, gap: ShardGap
     ) -> None:
         """Have a closed partition, which is not indexed to its end, go on with what is still there of it."""
-        for _ in range(MOST_ATTEMPTS):
+        for _ in range(MAX_GAP_CLOSING_ATTEMPTS):
             head = self.index.heads([(topic, partition)])[topic, partition]
             before = head.counted
             if before.sealed_at is not None or self.shard_trees.rank(before.mark) >= self.shard_trees.rank(
@@ -262,7 +262,7 @@ class GapCloser(Struct, frozen=True, kw_only=True):
             counter.count(record)
         if last is not None:
             behind = ShardProgress(last.mark.sequence, complete_at=last.at)
-            confirm_no_gap(self.shard_trees, last.mark.shard, behind, GrowingPauses(GIVE_UP_SECONDS))
+            confirm_no_gap(self.shard_trees, last.mark.shard, behind, GrowingPauses(RETRY_TIMEOUT_SECONDS))
         return counter.state.next
 
     def _store_empty_segment(
@@ -292,7 +292,7 @@ class GapCloser(Struct, frozen=True, kw_only=True):
         nothing = RemainingRecords((), RecordPosition(shard, END_OF_SHARD), read_at, ended=True)
         if shard not in shard_tree:
             return nothing
-        patience = GrowingPauses(GIVE_UP_SECONDS)
+        patience = GrowingPauses(RETRY_TIMEOUT_SECONDS)
         while True:
             cursor = ShardCursor(self.shard_trees.stream, shard, None)
             try:

@@ -20,9 +20,9 @@ from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock
 from nakadi.ports.log_index import LogIndex
 
-CONNECT_TIMEOUT = 2
-READ_TIMEOUT = 10
-CHECK_SECONDS = 5
+CONNECT_TIMEOUT_SECONDS = 2
+READ_TIMEOUT_SECONDS = 10
+STREAM_CHECK_TIMEOUT_SECONDS = 5
 """How long a call that only failed for the moment is tried again when a stream is checked."""
 
 
@@ -65,15 +65,15 @@ def check_stream(url: str) -> None:
     """Raise `Unavailable` unless the stream that a log's URL names is there and answers."""
     stream = open_stream(url)
     try:
-        GrowingPauses(CHECK_SECONDS).retry(stream.check)
+        GrowingPauses(STREAM_CHECK_TIMEOUT_SECONDS).retry(stream.check)
     finally:
         stream.close()
 
 
-def new_client(asked: Mapping[str, str], read_timeout: float = READ_TIMEOUT) -> Any:
+def new_client(asked: Mapping[str, str], read_timeout: float = READ_TIMEOUT_SECONDS) -> Any:
     """A client that tries nothing again by itself: the engine knows what may be repeated, and for how long."""
     config = Config(
-        connect_timeout=CONNECT_TIMEOUT,
+        connect_timeout=CONNECT_TIMEOUT_SECONDS,
         read_timeout=read_timeout,
         retries={"mode": "standard", "total_max_attempts": 1},
         max_pool_connections=50,

@@ -17,7 +17,7 @@ from typing import TypeVar
 from nakadi.engines.archive.objects import first_segment_since
 from nakadi.engines.archive.reading import ArchiveReader, SegmentCache
 from nakadi.engines.kinesis.continuity import (
-    GIVE_UP_SECONDS,
+    RETRY_TIMEOUT_SECONDS,
     GapFound,
     ShardTreeCache,
     confirm_no_gap_in_chain,
@@ -416,7 +416,7 @@ class ShardWatch:
         """Read one shard to its end, then begin with those that came from it."""
         while not self._ended.is_set():
             try:
-                ended = self._reader.advance(shard, time.monotonic(), GrowingPauses(GIVE_UP_SECONDS))
+                ended = self._reader.advance(shard, time.monotonic(), GrowingPauses(RETRY_TIMEOUT_SECONDS))
                 if not ended and self._fan_out is not None:
                     # What cannot be pushed, and what a subscription that fell silent did not tell, is asked for above.
                     ended = self._reader.follow(shard, self._fan_out, self._ended.is_set)

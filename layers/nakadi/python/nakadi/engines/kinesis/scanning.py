@@ -10,17 +10,17 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from nakadi.engines.kinesis.continuity import GIVE_UP_SECONDS, ShardCursor, ShardTreeCache
+from nakadi.engines.kinesis.continuity import RETRY_TIMEOUT_SECONDS, ShardCursor, ShardTreeCache
 from nakadi.engines.kinesis.envelopes import hash_key, parse_envelope
 from nakadi.engines.kinesis.recent_records import ArrivedRecord, Frame, RecordCounter
 from nakadi.engines.kinesis.stream import GrowingPauses, Stream
 from nakadi.model.events import IndexingState, RecordPosition, TopicPartition
 from nakadi.model.outcomes import Unavailable
 
-MOST_REMEMBERED_STATES = 1000
+MAX_REMEMBERED_STATES = 1000
 
-YOUNG_SECONDS = 12 * 3600.0
-REMEMBERED_SECONDS = 3600.0
+YOUNG_RECORD_MAX_AGE_SECONDS = 12 * 3600.0
+REMEMBERED_STATE_MAX_AGE_SECONDS = 3600.0
 """Seconds. Together well below the day that a stream keeps records for at least."""
 
 
@@ -43,13 +43,13 @@ class ScanCache(Struct):
     def at(self, key: str, offset: int) -> IndexingState | None:
         with self._lock:
             noted_at, state = self._states.get((key, offset), NO_STATE)
-            return state if abs(time.time() - noted_at) < REMEMBERED_SECONDS else None
+            return state if abs(time.time() - noted_at) < REMEMBERED_STATE_MAX_AGE_SECONDS else None
 
     def note(self, key: str, state: IndexingState) -> None:
         with self._lock:
             self._states[key, state.next] = (time.time(), state)
             self._states.move_to_end((key, state.next))
-            if len(self._states) > MOST_REMEMBERED_STATES:
+            if len(self._states) > MAX_REMEMBERED_STATES:
                 self._states.popitem(last=False)
 
 
@@ -107,12 +107,12 @@ class Scanner:
 
     def _remember(self, key: str, state: IndexingState, last: ArrivedRecord) -> None:
         """What comes next must not be forgotten by the stream while it is remembered here."""
-        if time.time() - last.at / 1000 < YOUNG_SECONDS:
+        if time.time() - last.at / 1000 < YOUNG_RECORD_MAX_AGE_SECONDS:
             self._remembered.note(key, state)
 
     def records(self, key: str, start: IndexingState) -> Iterator[ArrivedRecord]:
         """The partition's records behind a state, to the end of what is there now."""
-        patience = GrowingPauses(GIVE_UP_SECONDS)
+        patience = GrowingPauses(RETRY_TIMEOUT_SECONDS)
         began_in = start.mark.shard if start.mark else None
         chain = self._shard_trees.refresh().chain(hash_key(key))
         chain = chain[chain.index(began_in) :] if began_in in chain else chain
@@ -130,7 +130,7 @@ class Scanner:
         if mark.shard not in self._shard_trees.tree_ranking(mark):
             return None
         cursor = ShardCursor(self._stream, mark.shard, mark.sequence, including=True)
-        patience = GrowingPauses(GIVE_UP_SECONDS)
+        patience = GrowingPauses(RETRY_TIMEOUT_SECONDS)
         while not cursor.ended:
             page = cursor.read(patience, 1)
             for record in page.records:

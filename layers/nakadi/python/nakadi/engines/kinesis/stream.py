@@ -110,10 +110,10 @@ THROTTLING_ERRORS = {
     "Throttling",
     "ThrottlingException",
 }
-LONGEST_INTERVAL = 3.0
+MAX_READ_INTERVAL_SECONDS = 3.0
 """Seconds between two reads of a shard that many processes read."""
 
-IDLE_SECONDS = 10.0
+IDLE_CONNECTION_MAX_AGE_SECONDS = 10.0
 """A connection that was not used for so long may be gone at its other end without our knowledge, above all after a
 function was frozen. A write on it would fail, and nothing would tell whether it was stored; a new one costs little."""
 
@@ -242,7 +242,7 @@ class Stream:
         with self._lock:
             # By the clock on the wall: the other one may stand still while a function is frozen. Never while another
             # call is under way: it may have just chosen the connection that would be closed under it.
-            if not self._under_way and not 0 <= time.time() - self._used_at < IDLE_SECONDS:
+            if not self._under_way and not 0 <= time.time() - self._used_at < IDLE_CONNECTION_MAX_AGE_SECONDS:
                 self._client.close()
             self._under_way += 1
         try:
@@ -262,7 +262,7 @@ class Stream:
 class CallRate:
     """Lets calls for one name through at most so often, and less often where others call, too."""
 
-    def __init__(self, interval: float, longest: float = LONGEST_INTERVAL) -> None:
+    def __init__(self, interval: float, longest: float = MAX_READ_INTERVAL_SECONDS) -> None:
         self._shortest = interval
         self._longest = max(longest, interval)
         self._lock = threading.Lock()

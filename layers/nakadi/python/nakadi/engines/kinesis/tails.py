@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 
 from nakadi.engines.kinesis.continuity import (
-    GIVE_UP_SECONDS,
+    RETRY_TIMEOUT_SECONDS,
     GapFound,
     ShardTreeCache,
     UnbrokenCursor,
@@ -32,7 +32,7 @@ class ShardPositionLost(Exception):
     """Raised when a shard cannot be read on from where its reader was: it is gone, or was not read for too long."""
 
 
-LONGEST_READ_PAUSE_SECONDS = 3600.0
+MAX_READ_PAUSE_SECONDS = 3600.0
 """Seconds. A stream keeps records for a day at least, and what was read last may have been hours behind."""
 
 
@@ -101,7 +101,7 @@ class ShardTail:
 
     def _read_page(self, patience: GrowingPauses) -> RecordPage:
         began = time.time()
-        if abs(began - self.read_at) > LONGEST_READ_PAUSE_SECONDS:
+        if abs(began - self.read_at) > MAX_READ_PAUSE_SECONDS:
             raise ShardPositionLost(self.cursor.shard)
         try:
             page = self.cursor.read(patience)
@@ -155,13 +155,13 @@ class ShardTails:
 
     def read_until(self, hash_key: int, since: float, *, pushed: bool = False) -> None:
         """See to it that everything is known that was in a partition at `since`; `pushed`: or what is pushed of it."""
-        patience = GrowingPauses(GIVE_UP_SECONDS)
+        patience = GrowingPauses(RETRY_TIMEOUT_SECONDS)
         shard_tree = self._tree_with_written_shards()
         while self.advance(shard_tree.chain(hash_key)[-1], since, patience, pushed=pushed):
             ended = shard_tree.chain(hash_key)[-1]
             shard_tree = self._shard_trees.refresh()
             if shard_tree.chain(hash_key)[-1] != ended:
-                patience = GrowingPauses(GIVE_UP_SECONDS)
+                patience = GrowingPauses(RETRY_TIMEOUT_SECONDS)
             elif patience.is_over:
                 raise Unavailable("Kinesis does not list the children of a shard")
             else:

@@ -24,7 +24,7 @@ from nakadi.ports.event_log import UnknownTopic
 from nakadi.ports.log_index import TOPICS_KIND, LogIndex
 from nakadi.ports.registry import change_bucket
 
-MOST_KNOWN_TOPICS = 10_000
+MAX_KNOWN_TOPICS = 10_000
 
 
 class KnownTopic(Struct, frozen=True):
@@ -81,7 +81,7 @@ class TopicCache:
             raise UnknownTopic(topic)
         known = KnownTopic(found, monotonic, wall, number)
         with self._lock:
-            if len(self._known) >= MOST_KNOWN_TOPICS:
+            if len(self._known) >= MAX_KNOWN_TOPICS:
                 self._known.clear()
             self._known[topic] = known
         return known

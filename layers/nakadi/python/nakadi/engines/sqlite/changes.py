@@ -25,7 +25,7 @@ from nakadi.model.subscription import SubscriptionChange
 
 _log = logging.getLogger(__name__)
 
-APPENDS_CHECK_SECONDS = 0.04
+APPEND_CHECK_INTERVAL_SECONDS = 0.04
 """Seconds between two looks. A look is one statement that reads a counter in shared memory."""
 
 SELECT_NEWEST_FRAME_ID = "SELECT coalesce(max(id), 0) FROM frames"
@@ -73,7 +73,7 @@ class AppendsOfOtherProcesses(ChangePoller):
     def _poll(self) -> None:
         version = -1
         with self._file.read_connection() as connection:
-            while not self._closed.wait(APPENDS_CHECK_SECONDS):
+            while not self._closed.wait(APPEND_CHECK_INTERVAL_SECONDS):
                 self._wanted.wait()
                 version = self._look_once(connection, version)
 
@@ -85,7 +85,9 @@ class AppendsOfOtherProcesses(ChangePoller):
         except (sqlite3.Error, Unavailable):
             return version  # the next look is soon
         except Exception:  # noqa: BLE001  # waiting readers would wait for ever
-            _log.exception("Looking for events of other processes failed, tried again in %s s", APPENDS_CHECK_SECONDS)
+            _log.exception(
+                "Looking for events of other processes failed, tried again in %s s", APPEND_CHECK_INTERVAL_SECONDS
+            )
             return version
         return int(now)
 
@@ -102,7 +104,7 @@ class AppendsOfOtherProcesses(ChangePoller):
 # Subscriptions --------------------------------------------------------------------------------------------------------
 
 
-COORDINATION_CHECK_SECONDS = 0.05
+COORDINATION_CHECK_INTERVAL_SECONDS = 0.05
 """Seconds between two looks. A look is one statement that reads a counter in shared memory."""
 
 SELECT_NEWEST_CHANGE_NUMBER = "SELECT coalesce(max(number), 0) FROM coordination_news"
@@ -234,7 +236,7 @@ class FileChangePoller(ChangePoller):
             with self._file.read_connection() as connection:
                 while not self._closed.is_set():
                     self._wanted.wait()
-                    self._pass_reports_on(COORDINATION_CHECK_SECONDS)
+                    self._pass_reports_on(COORDINATION_CHECK_INTERVAL_SECONDS)
                     version = self._look_once(connection, version)
         except Unavailable:
             return  # it was closed before the thread began

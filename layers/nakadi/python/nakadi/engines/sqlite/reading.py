@@ -35,7 +35,7 @@ T = TypeVar("T")
 ROW_HEAD_FORMAT = struct.Struct("<QIqI")
 """What a body begins with, so that rows can be joined within SQLite: first offset, count, stored at, length."""
 
-LARGEST_RECORDS_TO_JOIN = 8_000
+MAX_RECORD_BYTES_TO_JOIN = 8_000
 """Up to this size, records are encoded once it is known what they are stored with."""
 
 FRAME_BYTES = 64_000
@@ -76,10 +76,10 @@ def split_into_chunks(records: Sequence[Record]) -> Iterator[Chunk]:
     if isinstance(records, RecordLines):
         for part in records.parts(FRAME_BYTES):
             size = len(part.text) + 1
-            yield Chunk(part, part.number, size, frames.encode(part) if size > LARGEST_RECORDS_TO_JOIN else None)
+            yield Chunk(part, part.number, size, frames.encode(part) if size > MAX_RECORD_BYTES_TO_JOIN else None)
         return
     for group, size in _groups_of_frame_size(records, [len(record.value or b"") + 1 for record in records]):
-        if size > LARGEST_RECORDS_TO_JOIN:
+        if size > MAX_RECORD_BYTES_TO_JOIN:
             yield Chunk(group, len(group), size, frames.encode(group))
         else:
             frames.check(group)

@@ -27,7 +27,7 @@ from msgspec import Struct
 
 from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.engines.sqlite.reading import Chunk, PreparedRecords
-from nakadi.engines.sqlite.writing import MOST_WAITING_APPENDS, MOST_WAITING_BYTES, AppendDone, chunked
+from nakadi.engines.sqlite.writing import MAX_WAITING_APPENDS, MAX_WAITING_BYTES, AppendDone, chunked
 from nakadi.model.events import Record, Stored, TopicPartition
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import AppendResults, EventLog, SealedTopic, UnknownTopic
@@ -120,7 +120,7 @@ class RemoteWriter:
         size = sum(chunk.size for each in chunks.values() for chunk in each)
         with self._changed:
             self._refuse_if_ended()
-            if len(self._waiting) >= MOST_WAITING_APPENDS or self._waiting_bytes > MOST_WAITING_BYTES:
+            if len(self._waiting) >= MAX_WAITING_APPENDS or self._waiting_bytes > MAX_WAITING_BYTES:
                 raise Unavailable("Too many events wait to be written.")
             number = self._next
             self._next += 1

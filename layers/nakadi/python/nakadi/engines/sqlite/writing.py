@@ -23,7 +23,7 @@ from nakadi.common.metrics import Metrics
 from nakadi.engines.common import frames
 from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.engines.sqlite.reading import (
-    LARGEST_RECORDS_TO_JOIN,
+    MAX_RECORD_BYTES_TO_JOIN,
     ROW_HEAD_FORMAT,
     Chunk,
     PreparedRecords,
@@ -41,9 +41,9 @@ T = TypeVar("T")
 AppendDone = Callable[[Exception | None], None]
 Row = tuple[int, int, int, int, int, bytes]
 
-MOST_WAITING_APPENDS = 20_000
-MOST_WAITING_BYTES = 128_000_000
-MOST_BYTES_IN_A_COMMIT = 16_000_000
+MAX_WAITING_APPENDS = 20_000
+MAX_WAITING_BYTES = 128_000_000
+MAX_COMMIT_BYTES = 16_000_000
 
 SELECT_PARTITION_ENDS = """
     SELECT json_group_array(json_array(
@@ -56,10 +56,10 @@ SELECT_PARTITION_ENDS = """
 """
 
 FRAME_COLUMNS = "log, first, count, stored_at, size, body"
-ROWS_IN_AN_INSERT = 16
+ROWS_PER_INSERT = 16
 """Rows of one statement. SQLite keeps each statement prepared, so there must not be many of them."""
 
-MOST_KNOWN_ENDS = 10_000
+MAX_KNOWN_ENDS = 10_000
 """Partitions whose ends are remembered."""
 
 
@@ -109,9 +109,9 @@ class _PendingAppend:
 def chunked(records: Sequence[Record]) -> Sequence[Chunk]:
     if isinstance(records, PreparedRecords):
         return records.chunks
-    if isinstance(records, RecordLines) and (size := len(records.text) + 1) <= LARGEST_RECORDS_TO_JOIN:
+    if isinstance(records, RecordLines) and (size := len(records.text) + 1) <= MAX_RECORD_BYTES_TO_JOIN:
         return [Chunk(records, records.number, size)]
-    if len(records) == 1 and (size := len(records[0].value or b"") + 1) <= LARGEST_RECORDS_TO_JOIN:
+    if len(records) == 1 and (size := len(records[0].value or b"") + 1) <= MAX_RECORD_BYTES_TO_JOIN:
         # As `chunks_of` has it, in fewer calls: a single event has nothing to share them with.
         frames.check(records)
         return [Chunk(records, 1, size)]
@@ -185,7 +185,7 @@ class LogWriter:
         with self._changed:
             # Under the lock of the writer's last look: nothing gets into the queue once the writer has found it empty.
             self._refuse_if_closing()
-            if len(self._appends) >= MOST_WAITING_APPENDS or self._waiting_bytes > MOST_WAITING_BYTES:
+            if len(self._appends) >= MAX_WAITING_APPENDS or self._waiting_bytes > MAX_WAITING_BYTES:
                 raise Unavailable("Too many events wait to be written.")
             self._waiting_bytes += append.size
             self._appends.append(append)
@@ -232,7 +232,7 @@ class LogWriter:
                 self._changed.wait()
             appends: list[_PendingAppend] = []
             size = 0
-            while self._appends and (size < MOST_BYTES_IN_A_COMMIT):
+            while self._appends and (size < MAX_COMMIT_BYTES):
                 appends.append(self._appends.popleft())
                 size += appends[-1].size
             self._waiting_bytes -= size
@@ -293,7 +293,7 @@ class PartitionEnds:
     ) -> Mapping[TopicPartition, _PartitionEnd]:
         """The ends of these partitions, and perhaps of others; those that are unknown are missing."""
         (version,) = connection.execute("PRAGMA data_version").fetchone()
-        if version != self.version or connection is not self._connection or len(self._ends) > MOST_KNOWN_ENDS:
+        if version != self.version or connection is not self._connection or len(self._ends) > MAX_KNOWN_ENDS:
             self._ends.clear()
             self._connection, self.version = connection, version
         missing = [partition for partition in partitions if partition not in self._ends]
@@ -351,8 +351,8 @@ def _frame_rows(end: _PartitionEnd, chunks: Sequence[Chunk], now: int) -> Iterat
 
 
 def _insert_frames(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
-    for start in range(0, len(rows), ROWS_IN_AN_INSERT):
-        some = rows[start : start + ROWS_IN_AN_INSERT]
+    for start in range(0, len(rows), ROWS_PER_INSERT):
+        some = rows[start : start + ROWS_PER_INSERT]
         connection.execute(_insertion(len(some)), _flat(some))
 
 
@@ -360,7 +360,7 @@ def _are_inserted(file: SqliteFile, connection: sqlite3.Connection, rows: Sequen
     """Insert rows, unless another connection has changed the file since this version."""
     if not rows:
         return False
-    first, rest = rows[:ROWS_IN_AN_INSERT], rows[ROWS_IN_AN_INSERT:]
+    first, rest = rows[:ROWS_PER_INSERT], rows[ROWS_PER_INSERT:]
     statement, values = _insertion(len(first), at_version=True), [*_flat(first), version]
     if not rest:
         return file.execute_in_turn(connection, statement, values).rowcount > 0

@@ -50,7 +50,7 @@ Positions = Mapping[EventTypePartition, Position]
 
 
 # Far more than there can be writers at the same time.
-WRITE_ATTEMPTS = 100
+ASSIGNMENT_WRITE_ATTEMPTS = 100
 
 SUBSCRIPTION_BUSY_MESSAGE = "Subscription is being changed by others, please repeat request"
 
@@ -128,7 +128,7 @@ class OffsetInitialisation(Struct, frozen=True, kw_only=True):
     ) -> Assignment:
         """Add what is missing, as much as fits a write at a time. Other processes may do the same: a write that comes
         second fails, and is decided again on what is there then."""
-        for _ in range(WRITE_ATTEMPTS):
+        for _ in range(ASSIGNMENT_WRITE_ATTEMPTS):
             old = self.coordination.assignment(subscription_id)
             if done(old):
                 return old
@@ -181,7 +181,7 @@ STREAMS_NOT_ENDED_MESSAGE = (
 STREAM_END_MARGIN_SECONDS = 1.0
 
 # News of sessions that end come at once; those that have died are looked for now and then.
-POLL_SECONDS = 0.5
+DEAD_SESSION_CHECK_INTERVAL_SECONDS = 0.5
 
 OUTCOME_RETENTION = timedelta(minutes=1)
 """How long after the end of a reset a caller who was answered before it may repeat the request to learn the outcome."""
@@ -219,7 +219,7 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
         return self.change(subscription_id, lambda old: assignments.with_reset_ended(old, reset_id, now, failure))
 
     def change(self, subscription_id: str, step: Callable[[Assignment], Assignment]) -> Assignment:
-        for _ in range(WRITE_ATTEMPTS):
+        for _ in range(ASSIGNMENT_WRITE_ATTEMPTS):
             old = self.coordination.assignment(subscription_id)
             new = step(old)
             if new == old:
@@ -280,7 +280,7 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
     def _write_part(self, subscription_id: str, reset: Reset, part: PartitionChanges, *, is_last: bool) -> bool:
         """Whether a part was written, or nothing was because another process has carried out the reset."""
         positions = {partition: position for partition, (_, position) in part.items()}
-        for _ in range(WRITE_ATTEMPTS):
+        for _ in range(ASSIGNMENT_WRITE_ATTEMPTS):
             old = self.coordination.assignment(subscription_id)
             # No session can have joined since there was none: that ends the reset, or, done by a process of an older
             # version, loses its task.
@@ -360,7 +360,7 @@ class Resets(Struct, frozen=True, kw_only=True):
             }:
                 if clock.monotonic() >= end:
                     return self._stop_waiting(standing)
-                news.wait(POLL_SECONDS)
+                news.wait(DEAD_SESSION_CHECK_INTERVAL_SECONDS)
                 news.clear()
         return None
 

@@ -293,7 +293,7 @@ def _parked_event_not_found(parked_id: str) -> NotFound:
 # Storage --------------------------------------------------------------------------------------------------------------
 
 
-PAGE_SIZE = 1000
+PARKED_EVENTS_PER_QUERY = 1000
 
 
 class ParkedEventStore(Struct, frozen=True):
@@ -306,7 +306,9 @@ class ParkedEventStore(Struct, frozen=True):
         self, partition: EventTypePartition | None = None, after: tuple[EventTypePartition, Position] | None = None
     ) -> Iterator[ParkedEventInfo]:
         """What is parked, or what of it is of a partition, in order."""
-        while page := self.coordination.parked(self.subscription, partition=partition, after=after, limit=PAGE_SIZE):
+        while page := self.coordination.parked(
+            self.subscription, partition=partition, after=after, limit=PARKED_EVENTS_PER_QUERY
+        ):
             yield from page
             after = page[-1].partition, page[-1].position
 

@@ -50,7 +50,7 @@ BY_EVENT_TYPE_KIND = "subscription-lines"
 MARKS_KIND = "subscription-marks"
 DELETED_KIND = "subscription-leftovers"
 
-PAGE_SIZE = 1000
+SUBSCRIPTIONS_PER_QUERY = 1000
 MAX_CHANGES_PER_WRITE = 99
 
 # A line comes before its subscription when there are too many for one write. If it is older, that write has failed.
@@ -89,7 +89,7 @@ class Subscriptions:
         if event_type is not None:
             yield from self._subscriptions_to_event_type(event_type, after)
             return
-        while page := self._registry.list(SUBSCRIPTIONS_KIND, after=after, limit=PAGE_SIZE):
+        while page := self._registry.list(SUBSCRIPTIONS_KIND, after=after, limit=SUBSCRIPTIONS_PER_QUERY):
             yield from map(subscription_from_document, page)
             after = page[-1].key
 
@@ -104,7 +104,9 @@ class Subscriptions:
 
     def _ids_by_event_type(self, event_type: str, after: str = "") -> Iterator[str]:
         prefix = f"{event_type}/"
-        while page := self._registry.list(BY_EVENT_TYPE_KIND, prefix=prefix, after=prefix + after, limit=PAGE_SIZE):
+        while page := self._registry.list(
+            BY_EVENT_TYPE_KIND, prefix=prefix, after=prefix + after, limit=SUBSCRIPTIONS_PER_QUERY
+        ):
             for line in page:
                 after = line.key.removeprefix(prefix)
                 yield after

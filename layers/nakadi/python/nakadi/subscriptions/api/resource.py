@@ -282,7 +282,7 @@ class DeletedSubscriptions(Struct, frozen=True):
 
 
 # What an event type's own removal needs beside.
-MOST_CHANGES_BESIDE_REMOVAL = 90
+MAX_CHANGES_BESIDE_REMOVAL = 90
 
 
 class SubscribedEventTypes(Struct, frozen=True, kw_only=True):
@@ -310,7 +310,7 @@ class SubscribedEventTypes(Struct, frozen=True, kw_only=True):
         if not self._may_delete_subscriptions(found) or self.subscriptions.is_being_subscribed(event_type.name):
             raise _has_subscriptions_conflict(event_type)
         changes = tuple(change for each in found for change in changes_to_remove(each))
-        if len(changes) <= MOST_CHANGES_BESIDE_REMOVAL:
+        if len(changes) <= MAX_CHANGES_BESIDE_REMOVAL:
             return (mark, *changes)
         for each in found:
             self.subscriptions.remove(each)

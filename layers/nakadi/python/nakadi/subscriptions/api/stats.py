@@ -39,7 +39,7 @@ from nakadi.subscriptions.api.repository import Subscriptions
 log = logging.getLogger(__name__)
 
 MAX_READS_AT_ONCE = 8
-AGES_SECONDS = 10.0
+AGE_LOOKUP_TIMEOUT_SECONDS = 10.0
 """How long a listing finds out ages; each takes a read of a log, and a function has to answer within half a minute."""
 
 
@@ -103,11 +103,11 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
     ) -> Iterator[tuple[Subscription, Stats]]:
         """What `of` says, for many: of the event types that are there, and that the subject may see.
 
-        Where the newest events of an event type are is looked up once. After `AGES_SECONDS` no ages are found out any
-        more. Of a subscription that the subject may not see, only who reads what is said, as in `status`.
+        Where the newest events of an event type are is looked up once. After `AGE_LOOKUP_TIMEOUT_SECONDS` no ages are
+        found out any more. Of a subscription that the subject may not see, only who reads what is said, as in `status`.
         """
         newest: dict[str, Mapping[str, Position]] = {}
-        ages_until = self.clock.now() + timedelta(seconds=AGES_SECONDS)
+        ages_until = self.clock.now() + timedelta(seconds=AGE_LOOKUP_TIMEOUT_SECONDS)
 
         def stats(event_type: EventType, shared: _AssignmentSnapshot) -> Sequence[PartitionStats]:
             if event_type.name not in newest:

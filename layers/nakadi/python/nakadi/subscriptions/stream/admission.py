@@ -125,7 +125,7 @@ def names_other_event_type(partition: EventTypePartition, record: Record) -> boo
 
 
 # A session opens many partitions at once, and one read of the log's bounds serves them all.
-SNAPSHOT_KEPT_SECONDS = 1.0
+SNAPSHOT_MAX_AGE_SECONDS = 1.0
 
 
 class PlannedReplay(Struct, frozen=True):
@@ -187,7 +187,9 @@ class PartitionStarts:
         self._cursors = cursors
         # By the id of the event type and the least revision that is known: another event type may get its name, and a
         # caller that knows of a change must not get what was read before.
-        self._views: Cache[tuple[str, int], tuple[EventType, PartitionSnapshot]] = Cache(clock, SNAPSHOT_KEPT_SECONDS)
+        self._views: Cache[tuple[str, int], tuple[EventType, PartitionSnapshot]] = Cache(
+            clock, SNAPSHOT_MAX_AGE_SECONDS
+        )
 
     def find(self, partition: EventTypePartition, stored: Position, known: EventType | None = None) -> PartitionStart:
         """Where reading begins behind what is committed. Raises `UnusableCursor` if there is no such position.

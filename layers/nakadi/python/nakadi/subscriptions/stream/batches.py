@@ -10,9 +10,9 @@ from msgspec import Struct
 from nakadi.model.outcomes import Invalid
 from nakadi.model.subscription import EventTypePartition
 from nakadi.streaming.session import (
-    DEFAULT_FLUSH_SECONDS,
-    DEFAULT_SECONDS,
-    LONGEST_SECONDS,
+    DEFAULT_FLUSH_TIMEOUT_SECONDS,
+    DEFAULT_STREAM_SECONDS_RANGE,
+    MAX_STREAM_SECONDS,
     PickSeconds,
     shortened_seconds,
 )
@@ -23,7 +23,7 @@ from nakadi.subscriptions.stream.partition_progress import PartitionProgress, Se
 DEFAULT_WINDOW = 10
 
 # Clients take a connection for dead that is silent for half a minute, whatever flush timeout they asked for.
-LONGEST_SILENCE = 25.0
+MAX_SECONDS_BETWEEN_LINES = 25.0
 
 
 class SubscriptionStreamParameters(Struct, frozen=True, kw_only=True):
@@ -49,12 +49,12 @@ class SubscriptionStreamLimits(Struct, frozen=True, kw_only=True):
     batch_limit: int = 1
     window: int = DEFAULT_WINDOW
     stream_limit: int = 0
-    flush_seconds: float = DEFAULT_FLUSH_SECONDS
+    flush_seconds: float = DEFAULT_FLUSH_TIMEOUT_SECONDS
     timespan_seconds: float = 0
-    stream_seconds: float = LONGEST_SECONDS
+    stream_seconds: float = MAX_STREAM_SECONDS
     keep_alive_limit: int = 0
     commit_seconds: float = 60
-    silence_seconds: float = LONGEST_SILENCE
+    max_seconds_between_lines: float = MAX_SECONDS_BETWEEN_LINES
 
 
 def limits_of(
@@ -80,7 +80,7 @@ def limits_of(
         batch_limit=batch_limit,
         window=asked.max_uncommitted_events or DEFAULT_WINDOW,
         stream_limit=asked.stream_limit or 0,
-        flush_seconds=asked.batch_flush_timeout or DEFAULT_FLUSH_SECONDS,
+        flush_seconds=asked.batch_flush_timeout or DEFAULT_FLUSH_TIMEOUT_SECONDS,
         timespan_seconds=asked.batch_timespan or 0,
         stream_seconds=shortened_seconds(seconds, longest_seconds, pick_seconds),
         keep_alive_limit=asked.stream_keep_alive_limit or 0,
@@ -89,7 +89,9 @@ def limits_of(
 
 
 def _stream_seconds(asked: int | None, pick_seconds: PickSeconds) -> int:
-    return asked if asked is not None and 0 < asked <= LONGEST_SECONDS else pick_seconds(*DEFAULT_SECONDS)
+    return (
+        asked if asked is not None and 0 < asked <= MAX_STREAM_SECONDS else pick_seconds(*DEFAULT_STREAM_SECONDS_RANGE)
+    )
 
 
 def _check_not_negative(name: str, value: int | None) -> None:
@@ -104,7 +106,7 @@ def _require(holds: bool, otherwise: str) -> None:
 # The outbox -----------------------------------------------------------------------------------------------------------
 
 
-MOST_BUFFERED_BYTES = 50_000_000
+MAX_BUFFERED_BYTES = 50_000_000
 
 
 class Outbox:
@@ -150,7 +152,9 @@ class Outbox:
         flushed_at = [each.flushed_at for each in self._partitions.values() if each.sendable]
         if not flushed_at:
             return inf
-        return min(self._last_line_at + self._limits.silence_seconds, min(flushed_at) + self._limits.flush_seconds)
+        return min(
+            self._last_line_at + self._limits.max_seconds_between_lines, min(flushed_at) + self._limits.flush_seconds
+        )
 
     # Sending
 
@@ -184,7 +188,7 @@ class Outbox:
 
     def batches_to_free_memory(self, now: float) -> Iterator[SessionAction]:
         """Batches of the largest partitions, sent early while too much is buffered."""
-        while self._totals.buffered_bytes > MOST_BUFFERED_BYTES and self._events_allowed_now() > 0:
+        while self._totals.buffered_bytes > MAX_BUFFERED_BYTES and self._events_allowed_now() > 0:
             largest = max(self._partitions.values(), key=lambda each: each.size)
             if not largest.sendable or largest.searching:
                 return
@@ -193,7 +197,7 @@ class Outbox:
 
     def keep_alives(self, now: float) -> Iterator[SessionAction]:
         """A keep-alive beyond what was agreed, after a long silence; it is not counted, and changes no timer."""
-        if now < self._last_line_at + self._limits.silence_seconds:
+        if now < self._last_line_at + self._limits.max_seconds_between_lines:
             return
         some = next((each for each in self._partitions.values() if each.sendable), None)
         if some is not None:

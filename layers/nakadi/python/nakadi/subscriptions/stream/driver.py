@@ -104,8 +104,8 @@ class EventSubscriptionFormat:
 log = logging.getLogger(__name__)
 
 # A call is tried again after these pauses while a store does not answer.
-SHORTEST_PAUSE = 0.1
-LONGEST_PAUSE = 2.0
+MIN_CALL_RETRY_PAUSE_SECONDS = 0.1
+MAX_CALL_RETRY_PAUSE_SECONDS = 2.0
 
 # A client that commits beyond the end of the log goes on if the events come at once, as it does in other brokers: for
 # so long, opening a partition that cannot be read is tried again.
@@ -274,7 +274,7 @@ class SubscriptionDriver(StreamDriver):
         self._calling = None
 
     async def _perform_with_retries(self, call: SessionCall) -> Fact:
-        pause, wanted_by = SHORTEST_PAUSE, self._clock.monotonic() + RETRY_BEYOND_END_SECONDS
+        pause, wanted_by = MIN_CALL_RETRY_PAUSE_SECONDS, self._clock.monotonic() + RETRY_BEYOND_END_SECONDS
         while True:
             try:
                 threads = self._threads.opening if isinstance(call, OpenPartition) else self._threads.others
@@ -285,7 +285,7 @@ class SubscriptionDriver(StreamDriver):
                 if self._clock.monotonic() >= wanted_by:
                     raise
             await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+            pause = min(2 * pause, MAX_CALL_RETRY_PAUSE_SECONDS)
 
     def _perform_once(self, call: SessionCall) -> Fact:
         if not isinstance(call, OpenPartition):

@@ -20,10 +20,10 @@ from nakadi.subscriptions.stream.members import SubscriptionSessions
 
 log = logging.getLogger(__name__)
 
-RENEWAL_SECONDS = assignments.LEASE_DURATION.total_seconds() / 4
+LEASE_RENEWAL_INTERVAL_SECONDS = assignments.LEASE_DURATION.total_seconds() / 4
 
 # A session that begins should not begin on a lease that is about to end.
-SHORTEST_REMAINING_SECONDS = assignments.LEASE_DURATION.total_seconds() / 2
+MIN_REMAINING_LEASE_SECONDS = assignments.LEASE_DURATION.total_seconds() / 2
 
 
 class LeaseKeeper:
@@ -58,7 +58,7 @@ class LeaseKeeper:
     def lease(self) -> ProcessLease:
         """A lease that is good for some time to come. Raises `Unavailable`."""
         with self._lock:
-            if not self._lease.is_good(self._clock.monotonic() + SHORTEST_REMAINING_SECONDS):
+            if not self._lease.is_good(self._clock.monotonic() + MIN_REMAINING_LEASE_SECONDS):
                 self._renew_and_count()
             return self._lease
 

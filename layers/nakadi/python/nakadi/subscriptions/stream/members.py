@@ -46,9 +46,9 @@ from nakadi.subscriptions.api import assignments
 from nakadi.subscriptions.stream.actions import RecordFailures, SessionResult, SharedState
 
 # With a hundred partitions there are a hundred sessions at most, who may all come at once.
-ATTEMPTS = 200
-PATIENT_ATTEMPTS = 3
-LONGEST_PAUSE = 0.05
+SESSION_CHANGE_ATTEMPTS = 200
+ATTEMPTS_WITHOUT_PAUSE = 3
+MAX_CONFLICT_PAUSE_SECONDS = 0.05
 
 ChangeAssignment = Callable[[Assignment], Assignment]
 
@@ -171,7 +171,7 @@ class SubscriptionSessions(Struct, frozen=True):
             run_and_log_failure("reset", self.subscription, partial(self.execute_reset, self.subscription))
 
     def _write_until_unchanged(self, decide: ChangeAssignment) -> Assignment:
-        for attempt in range(ATTEMPTS):
+        for attempt in range(SESSION_CHANGE_ATTEMPTS):
             # Read and decided anew each time: what was true of the assignment before may not be any more.
             old = self.assignment()
             new = decide(old)
@@ -182,10 +182,11 @@ class SubscriptionSessions(Struct, frozen=True):
                 return self.coordination.write(self.subscription, old, new, self.clock.now())
             except AssignmentChanged:
                 # The store compared the revision and wrote nothing: what others decided stays, and is decided upon.
-                if attempt >= PATIENT_ATTEMPTS:
-                    self.pause(random.uniform(0, LONGEST_PAUSE))  # noqa: S311  # so that they do not all come back together
+                if attempt >= ATTEMPTS_WITHOUT_PAUSE:
+                    self.pause(random.uniform(0, MAX_CONFLICT_PAUSE_SECONDS))  # noqa: S311  # so that they do not all come back together
         raise Unavailable(
-            f"Writing the assignment of {self.subscription} failed: it was changed by others {ATTEMPTS} times."
+            f"Writing the assignment of {self.subscription} failed: "
+            f"it was changed by others {SESSION_CHANGE_ATTEMPTS} times."
         )
 
 
@@ -196,11 +197,11 @@ log = logging.getLogger(__name__)
 
 StateListener = Callable[[SharedState], None]
 
-FULL_READ_SECONDS = 60.0
+FULL_READ_INTERVAL_SECONDS = 60.0
 
 # Reading is tried again after these pauses while the store does not answer.
-SHORTEST_RETRY_PAUSE = 0.1
-LONGEST_RETRY_PAUSE = 5.0
+MIN_STATE_RETRY_PAUSE_SECONDS = 0.1
+MAX_STATE_RETRY_PAUSE_SECONDS = 5.0
 
 
 class SubscriptionWatch:
@@ -281,16 +282,16 @@ class _WatchedSubscription:
             self._woken.set()
 
     async def _keep_reading(self) -> None:
-        pause = SHORTEST_RETRY_PAUSE
+        pause = MIN_STATE_RETRY_PAUSE_SECONDS
         while True:
             with suppress(TimeoutError):
-                async with asyncio.timeout(FULL_READ_SECONDS):
+                async with asyncio.timeout(FULL_READ_INTERVAL_SECONDS):
                     await self._woken.wait()
             # Before the notes are taken: a change behind that wakes the task again.
             self._woken.clear()
             try:
                 await self._read()
-                pause = SHORTEST_RETRY_PAUSE
+                pause = MIN_STATE_RETRY_PAUSE_SECONDS
             except Exception:  # whatever it is, streams without the state would neither send nor end
                 log.warning(
                     "Reading the assignment and the offsets of %s failed, tried again in %s s",
@@ -300,7 +301,7 @@ class _WatchedSubscription:
                 )
                 self._woken.set()
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, LONGEST_RETRY_PAUSE)
+                pause = min(2 * pause, MAX_STATE_RETRY_PAUSE_SECONDS)
 
     async def _read(self) -> None:
         with self._lock:
@@ -371,7 +372,7 @@ class SharedStateReader:
 
     def _is_recent(self) -> bool:
         """Whether the assignment was read lately."""
-        return self._members.clock.monotonic() < self._whole_at + FULL_READ_SECONDS
+        return self._members.clock.monotonic() < self._whole_at + FULL_READ_INTERVAL_SECONDS
 
 
 def read_shared_state(members: SubscriptionSessions, known: SharedState | None) -> SharedState:

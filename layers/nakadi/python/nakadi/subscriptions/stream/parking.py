@@ -126,9 +126,9 @@ def _parking_steps(runs: Iterable[EventRun]) -> Iterator[list[EventRun]]:
 log = logging.getLogger(__name__)
 
 # So many parked events are held in memory at a time.
-MOST_FETCHED_AT_ONCE = 20
+MAX_FETCHED_AT_ONCE = 20
 
-TRY_AGAIN_SECONDS = 1.0
+FETCH_RETRY_INTERVAL_SECONDS = 1.0
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -172,13 +172,13 @@ class ReplaySource:
         if self._is_replayed:
             await self._onward.move(wake)
             return
-        some = [self._parked[index] for index in range(min(MOST_FETCHED_AT_ONCE, len(self._parked)))]
+        some = [self._parked[index] for index in range(min(MAX_FETCHED_AT_ONCE, len(self._parked)))]
         loop = asyncio.get_running_loop()
         try:
             values = await loop.run_in_executor(self._threads, lambda: [self._fetch(each) for each in some])
         except Unavailable as error:
-            log.warning("Reading parked events failed, tried again in %s s: %s", TRY_AGAIN_SECONDS, error)
-            loop.call_later(TRY_AGAIN_SECONDS, wake)
+            log.warning("Reading parked events failed, tried again in %s s: %s", FETCH_RETRY_INTERVAL_SECONDS, error)
+            loop.call_later(FETCH_RETRY_INTERVAL_SECONDS, wake)
             return
         # Events that were removed meanwhile are not sent.
         self._runs += runs_of([(each, value) for each, value in zip(some, values, strict=True) if value is not None])

@@ -39,7 +39,7 @@ from nakadi.subscriptions.stream.batches import Outbox, SubscriptionStreamLimits
 from nakadi.subscriptions.stream.parking import parking_calls
 from nakadi.subscriptions.stream.partition_progress import PartitionProgress, SessionTotals
 
-AUTO_COMMIT_SECONDS = 5.0
+AUTO_COMMIT_INTERVAL_SECONDS = 5.0
 
 _REPLAY_OF = attrgetter("replay")
 _RELEASE_BY_OF = attrgetter("release_by")
@@ -67,7 +67,7 @@ class SubscriptionSession:
         self._outbox = Outbox(self._partitions, self._totals, limits, context, now, policy)
         self._ends_at = now + limits.stream_seconds
         self._closed_by = inf
-        self._auto_commit_at = now + AUTO_COMMIT_SECONDS
+        self._auto_commit_at = now + AUTO_COMMIT_INTERVAL_SECONDS
         self._idle_since: float | None = now
         self._committed_events = 0
         self._stop: SessionEnd | None = None
@@ -326,7 +326,7 @@ class SubscriptionSession:
             return []
         for each in ready:
             each.replay_commit_requested = True
-        self._auto_commit_at = now + AUTO_COMMIT_SECONDS
+        self._auto_commit_at = now + AUTO_COMMIT_INTERVAL_SECONDS
         positions = self._committable_positions(self._partitions.values())
         return [AutoCommit(positions)] if positions else []
 

@@ -44,7 +44,7 @@ from nakadi.subscriptions.stream.admission import (
 from nakadi.subscriptions.stream.batches import SubscriptionStreamLimits, SubscriptionStreamParameters, limits_of
 from nakadi.subscriptions.stream.calls import DeadLetterPublisher, SessionCallExecutor
 from nakadi.subscriptions.stream.driver import SessionCallThreads, SubscriptionDriver, SubscriptionFormat
-from nakadi.subscriptions.stream.leases import RENEWAL_SECONDS, LeaseKeeper, renew_and_clean_up
+from nakadi.subscriptions.stream.leases import LEASE_RENEWAL_INTERVAL_SECONDS, LeaseKeeper, renew_and_clean_up
 from nakadi.subscriptions.stream.members import SubscriptionSessions, SubscriptionWatch
 from nakadi.subscriptions.stream.parking import ParkingService, ReplaySource
 from nakadi.subscriptions.stream.session import SubscriptionSession
@@ -68,13 +68,14 @@ class JoinedStream(Struct, frozen=True, kw_only=True):
 
 
 class StreamBounds(Struct, frozen=True, kw_only=True):
-    """`longest_seconds` is the most that a stream may last here, and `silence_seconds` the most that it may be silent;
-    None leaves it to the API's own limits. `redrive` is an event type that may come to subscriptions beside their own.
+    """`longest_seconds` is the most that a stream may last here, and `max_seconds_between_lines` the most that it may
+    be silent; None leaves it to the API's own limits. `redrive` is an event type that may come to subscriptions beside
+    their own.
     """
 
     most_commit_seconds: int = 60
     longest_seconds: int | None = None
-    silence_seconds: float | None = None
+    max_seconds_between_lines: float | None = None
     pick_seconds: PickSeconds = random.randint
     redrive: str = ""
 
@@ -308,14 +309,16 @@ class SubscriptionStreams:
             try:
                 await loop.run_in_executor(self._keeping, self._renew_lease_and_clean_up)
             except Exception:  # whatever it was: without a lease every stream of this process ends
-                log.warning("Renewing the lease failed, tried again in %s s", RENEWAL_SECONDS, exc_info=True)
+                log.warning(
+                    "Renewing the lease failed, tried again in %s s", LEASE_RENEWAL_INTERVAL_SECONDS, exc_info=True
+                )
             now = self._clock.monotonic()
             # A session whose lease is over has to end: other processes may have given its partitions away.
             for driver, opening in tuple(self._drivers.items()):
                 if not opening.lease.is_good(now):
                     # Any fact makes a session look at its lease; this one does nothing else that is not due.
                     driver.add_fact(driver.session.tick)
-            await asyncio.sleep(RENEWAL_SECONDS)
+            await asyncio.sleep(LEASE_RENEWAL_INTERVAL_SECONDS)
 
     def _renew_lease_and_clean_up(self) -> None:
         renew_and_clean_up(self._keeper, self._watch.assignments().items(), self._sessions_of)
@@ -346,7 +349,10 @@ class SubscriptionStreams:
     def _limits(self, asked: SubscriptionStreamParameters) -> SubscriptionStreamLimits:
         bounds = self._bounds
         limits = limits_of(asked, bounds.most_commit_seconds, bounds.pick_seconds, bounds.longest_seconds)
-        return replace(limits, silence_seconds=min(limits.silence_seconds, bounds.silence_seconds or inf))
+        return replace(
+            limits,
+            max_seconds_between_lines=min(limits.max_seconds_between_lines, bounds.max_seconds_between_lines or inf),
+        )
 
     def _sessions_of(self, subscription_id: str) -> SubscriptionSessions:
         return SubscriptionSessions(self._coordination, subscription_id, self._clock, self._admission.execute_reset)
