@@ -22,7 +22,7 @@ from typing import Any
 from botocore.exceptions import ClientError
 
 from nakadi.engines.kinesis.event_log import KinesisLog
-from nakadi.engines.kinesis.fan_out import FanOut, StreamConsumer, StreamConsumers
+from nakadi.engines.kinesis.fan_out import FanOut, StreamConsumer, StreamConsumerApi
 from nakadi.engines.kinesis.stream import RecordPage, Stream, parse_record
 from nakadi.engines.memory.stores import MemoryLogIndex
 from nakadi.model.events import Record
@@ -85,7 +85,7 @@ class Shard:
         """Several share it."""
 
 
-class Pushing(StreamConsumers):
+class Pushing(StreamConsumerApi):
     def __init__(self, shard: Shard) -> None:
         super().__init__(shard, "events")
         self._shard = shard

@@ -57,7 +57,7 @@ class Topic:
 def initialisation(topic: Topic, wire: Wire, clock: SkewedClock) -> OffsetInitialisation:
     known: Any = topic
     coordination: Any = wire
-    return OffsetInitialisation(event_types=known, cursors=known, coordination=coordination, clock=clock)
+    return OffsetInitialisation(event_types=known, cursor_service=known, coordination=coordination, clock=clock)
 
 
 def _place(partition: str) -> Place:
@@ -100,7 +100,7 @@ class Resetting:
 def fulfilment(wire: Wire, clock: SkewedClock) -> ResetExecution:
     coordination: Any = wire
     return ResetExecution(
-        coordination=coordination, leases=LeaseWatch(coordination, clock), clock=clock, replays=lambda *_: {}
+        coordination=coordination, leases=LeaseWatch(coordination, clock), clock=clock, plan_replays=lambda *_: {}
     )
 
 

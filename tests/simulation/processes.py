@@ -29,7 +29,7 @@ from nakadi.subscriptions.stream.actions import (
 )
 from nakadi.subscriptions.stream.admission import PartitionStart
 from nakadi.subscriptions.stream.batches import SubscriptionStreamLimits
-from nakadi.subscriptions.stream.calls import SessionCallExecutor, SessionFact
+from nakadi.subscriptions.stream.calls import ApplySessionFact, SessionCallExecutor
 from nakadi.subscriptions.stream.leases import LeaseKeeper, renew_and_clean_up
 from nakadi.subscriptions.stream.members import FULL_READ_INTERVAL_SECONDS, SharedStateReader, SubscriptionSessions
 from nakadi.subscriptions.stream.parking import ParkingService
@@ -62,7 +62,7 @@ class Stream:
         store: Any = ParkedEventStore(process.wire, SUBSCRIPTION)  # type: ignore[arg-type]
         parking = ParkingService(store, process.clock, follows=policy is not None and policy.parks)
         self.executor = SessionCallExecutor(process.members, self.session, process.beginning, process.handle, parking)
-        self.facts: deque[SessionFact] = deque()
+        self.facts: deque[ApplySessionFact] = deque()
         self.calls: deque[SessionCall] = deque()
         self.reads: dict[Place, int] = {}
         self.received: dict[Place, list[int]] = {}

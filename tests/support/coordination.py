@@ -18,7 +18,7 @@ from nakadi.model.subscription import (
     PartitionAssignment,
     Session,
 )
-from nakadi.ports.coordination import CommitResults, Coordination
+from nakadi.ports.coordination import CommitResultByPartition, Coordination
 from tests.support.builders import A_MOMENT
 
 LATER = A_MOMENT + timedelta(seconds=1)
@@ -98,11 +98,11 @@ def commit(
 
 def committed_soon(
     coordination: Coordination, session: str, positions: Mapping[EventTypePartition, Position]
-) -> Future[CommitResults]:
+) -> Future[CommitResultByPartition]:
     """The outcome of a commit that is not waited for; a second one would be an error."""
-    outcome: Future[CommitResults] = Future()
+    outcome: Future[CommitResultByPartition] = Future()
 
-    def done(found: CommitResults | Exception) -> None:
+    def done(found: CommitResultByPartition | Exception) -> None:
         if isinstance(found, Exception):
             outcome.set_exception(found)
         else:

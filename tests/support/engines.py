@@ -16,7 +16,7 @@ from nakadi.app.engines import (
 )
 from nakadi.model.events import Record, StoredEvent
 from nakadi.ports.coordination import Coordination
-from nakadi.ports.event_log import AppendResults, EventLog
+from nakadi.ports.event_log import AppendResultByPartition, EventLog
 from nakadi.ports.log_index import LogIndex
 from nakadi.ports.registry import Registry
 from tests.support import kafka
@@ -147,11 +147,13 @@ def everything(log: EventLog, topic: str, partition: int, start: int, **how: int
     return found
 
 
-def appended_soon(log: EventLog, topic: str, batches: Mapping[int, Sequence[Record]]) -> Future[AppendResults]:
+def appended_soon(
+    log: EventLog, topic: str, batches: Mapping[int, Sequence[Record]]
+) -> Future[AppendResultByPartition]:
     """The outcome of an append that is not waited for; a second one would be an error."""
-    outcome: Future[AppendResults] = Future()
+    outcome: Future[AppendResultByPartition] = Future()
 
-    def done(found: AppendResults | Exception) -> None:
+    def done(found: AppendResultByPartition | Exception) -> None:
         if isinstance(found, Exception):
             outcome.set_exception(found)
         else:

@@ -75,7 +75,7 @@ class World:
             coordination=self.coordination,
             leases=LeaseWatch(self.coordination, self.clock),
             clock=self.clock,
-            replays=RedrivePlanner(coordination=self.coordination, event_types=self).replays,
+            plan_replays=RedrivePlanner(coordination=self.coordination, event_types=self).plan_replays,
         )
         self.members = SubscriptionSessions(self.coordination, SUBSCRIPTION, self.clock, self.fulfilment.attempt)
         self.store = ParkedEventStore(self.coordination, SUBSCRIPTION)

@@ -42,7 +42,7 @@ class Stage:
         async with asyncio.timeout(PATIENCE):
             while len(found) < count:
                 self.woken.clear()
-                run = follower.take()
+                run = follower.take_run()
                 if run is None:
                     await self.woken.wait()
                 elif run.count:
@@ -90,7 +90,7 @@ def test_new_events_wake_any_client_that_waits():
 
     async def scenario(stage: Stage) -> None:
         follower = await stage.follow()
-        assert follower.take() is None
+        assert follower.take_run() is None
         await stage.idle()
         reads = len(stage.log.reads)
         await asyncio.sleep(0.05)
@@ -107,7 +107,7 @@ def test_the_log_is_read_once_for_everyone():
     async def scenario(stage: Stage) -> None:
         followers = [await stage.follow() for _ in range(20)]
         for follower in followers:
-            assert follower.take() is None
+            assert follower.take_run() is None
         await stage.idle()
         before = len(stage.log.reads)
         stage.publish("a", "b")
@@ -126,11 +126,11 @@ def test_one_that_comes_from_behind_catches_up_and_joins():
         stage.log.most_events = 3
         stage.publish(*map(str, range(20)))
         ahead = await stage.follow(20)
-        assert ahead.take() is None
+        assert ahead.take_run() is None
         await stage.idle()
         behind = await stage.follow(0)
         assert await stage.taken(behind, 20) == list(map(str, range(20)))
-        assert behind.take() is None
+        assert behind.take_run() is None
         await stage.idle()
         before = len(stage.log.reads)
         stage.publish("new")
@@ -151,7 +151,7 @@ def test_one_ahead_of_the_reader_takes_it_along():
         behind = await stage.follow(0)
         assert await stage.taken(behind, 2) == ["0", "1"]
         ahead = await stage.follow(10)
-        assert ahead.take() is None
+        assert ahead.take_run() is None
         stage.publish("new")
         assert await stage.taken(ahead, 1) == ["new"]
         assert await stage.taken(behind, 9) == [*map(str, range(2, 10)), "new"]
@@ -165,11 +165,11 @@ def test_followers_that_catch_up_together_read_together():
     async def scenario(stage: Stage) -> None:
         stage.publish(*map(str, range(10)))
         ahead = await stage.follow(10)
-        assert ahead.take() is None
+        assert ahead.take_run() is None
         await stage.idle()
         followers = [await stage.follow(0) for _ in range(10)]
         for follower in followers:
-            assert follower.take() is None
+            assert follower.take_run() is None
         for follower in followers:
             assert len(await stage.taken(follower, 10)) == 10
         assert stage.log.reads.count(0) == 1
@@ -183,8 +183,8 @@ def test_a_slow_follower_keeps_no_one_and_little_memory(monkeypatch):
 
     async def scenario(stage: Stage) -> None:
         fast, slow = await stage.follow(), await stage.follow()
-        assert slow.take() is None
-        assert fast.take() is None
+        assert slow.take_run() is None
+        assert fast.take_run() is None
         for number in range(50):
             stage.publish(str(number))
             assert await stage.taken(fast, 1) == [str(number)]
@@ -202,7 +202,7 @@ def test_nothing_is_kept_when_everyone_has_it():
         follower = await stage.follow()
         stage.publish("a")
         assert await stage.taken(follower, 1) == ["a"]
-        assert follower.take() is None
+        assert follower.take_run() is None
         await stage.idle()
         assert follower._feed._window == []
 
@@ -217,7 +217,7 @@ def test_a_log_that_does_not_say_where_it_ends_is_read_until_nothing_is_found():
         stage.publish("a", "b")
         follower = await stage.follow()
         assert await stage.taken(follower, 2) == ["a", "b"]
-        assert follower.take() is None
+        assert follower.take_run() is None
         await stage.idle()
         assert stage.log.reads == [0, 2]
 
@@ -262,7 +262,7 @@ def test_what_cannot_be_read_any_more_is_reported(trouble, behind):
         stage.publish("a", "b")
         if behind:
             ahead = await stage.follow(2)
-            assert ahead.take() is None
+            assert ahead.take_run() is None
             await stage.idle()
         stage.log.troubles = [trouble]
         follower = await stage.follow(0)
@@ -311,7 +311,7 @@ def test_an_abandoned_feed_is_not_tried_again(monkeypatch):
     async def scenario(stage: Stage) -> None:
         stage.log.troubles = [Unavailable("down")] * 1000
         follower = await stage.follow()
-        assert follower.take() is None
+        assert follower.take_run() is None
         await asyncio.sleep(0.01)
         follower.leave()
         await stage.idle()
@@ -328,7 +328,7 @@ def test_an_event_published_while_a_read_is_under_way_is_found():
     async def scenario(stage: Stage) -> None:
         follower = await stage.follow()
         for number in range(200):
-            assert follower.take() is None
+            assert follower.take_run() is None
             stage.publish(str(number))
             assert await stage.taken(follower, 1) == [str(number)]
 
@@ -356,7 +356,7 @@ def test_an_event_stored_behind_a_read_that_saw_the_end_is_found():
         stage.feeds = Feeds(log, threads=1)
         stage.publish("a")
         follower = await stage.follow()
-        assert follower.take() is None
+        assert follower.take_run() is None
         assert await asyncio.to_thread(log.has_looked.wait, PATIENCE)
         stage.publish("b")
         await asyncio.sleep(0)

@@ -62,7 +62,7 @@ class Stage:
         self.streams = EventStreams(
             event_types=self.event_types,
             access=self.access,
-            cursors=Cursors(self.log),
+            cursor_service=Cursors(self.log),
             logs=self.log,
             clock=clock,
         )
@@ -90,7 +90,7 @@ class Stage:
             await asyncio.gather(*self.running)
 
     def close(self) -> None:
-        self.streams.close()
+        self.streams.release_readers()
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def test_a_log_that_does_not_answer_is_no_fault_of_the_client(stage):
     event_type = stage.add()
     logs = KnownLogs(down=True)
     streams = EventStreams(
-        event_types=stage.event_types, access=stage.access, cursors=Cursors(logs), logs=logs, clock=SystemClock()
+        event_types=stage.event_types, access=stage.access, cursor_service=Cursors(logs), logs=logs, clock=SystemClock()
     )
     with pytest.raises(Unavailable) as failure:
         streams.open(event_type.name, StreamParameters(), None, ANN)

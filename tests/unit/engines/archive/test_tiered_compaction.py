@@ -103,7 +103,9 @@ class TestCompaction:
 
         def compact_between_two_pieces(*place, **moments) -> None:
             with ThreadPoolExecutor(1) as other:
-                archiving = other.submit(Archiver(InPieces(), world.index, world.store, Names()).archive, "t", [0])
+                archiving = other.submit(
+                    Archiver(InPieces(), world.index, world.store, Names()).archive_next_object, "t", [0]
+                )
                 until(lambda: read_a_piece.is_set() or archiving.done())
                 compact_hot(*place, **moments)
                 go_on.set()

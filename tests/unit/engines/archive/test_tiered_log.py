@@ -302,7 +302,7 @@ class TestArchiving:
         world.store_hours(4)
         extend = world.index.extend
         world.index.extend = lambda *_: False
-        Archiver(world.hot, world.index, world.store, Names()).archive("t", [0])
+        Archiver(world.hot, world.index, world.store, Names()).archive_next_object("t", [0])
         world.index.extend = extend
         assert world.segments() == []
         [orphan] = world.objects()
@@ -319,7 +319,7 @@ class TestArchiving:
         for _ in range(5):
             world.store_hours(20)
             with ThreadPoolExecutor(4) as threads:
-                list(threads.map(lambda archiver: archiver.archive("t", [0, 1]), archivers))
+                list(threads.map(lambda archiver: archiver.archive_next_object("t", [0, 1]), archivers))
         segments = world.segments()
         assert [each.first for each in segments[1:]] == [each.end for each in segments[:-1]]
         assert (segments[0].first, segments[-1].end) == (0, 100)

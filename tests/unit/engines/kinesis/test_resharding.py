@@ -282,5 +282,5 @@ class TestProcessesThatAreBehind:
                 surroundings.an_indexer().catch_up(leaf)
             for partition in range(PARTITIONS):
                 assert reader.state(TOPIC, partition, before).next == 2
-                events = [reader.look(TOPIC, partition, start, 1, 1000).events for start in range(2)]
+                events = [reader.read_now(TOPIC, partition, start, 1, 1000).events for start in range(2)]
                 assert [[each.record.value for each in found] for found in events] == [[b"1"], [b"2"]]

@@ -199,7 +199,7 @@ class TestStallWatch:
             house.coordination, "assignment", lambda each: assignment(each) if each != broken else {}["damaged"]
         )
         watch = house.broker.subscription_maintenance.stall_watch
-        watch.look()
+        watch.check_all()
         assert set(watch.stalled) == {found[0]["id"], found[2]["id"]}
         assert f"of the subscription {broken} failed" in caplog.text
 
@@ -209,7 +209,7 @@ class TestStallWatch:
         house.session(house.subscription(name))
         house.subscription(name)
         monkeypatch.setattr(type(house.broker.logs), "for_storage", lambda *_: pytest.fail("a log was asked for"))
-        house.broker.subscription_maintenance.stall_watch.look()
+        house.broker.subscription_maintenance.stall_watch.check_all()
         assert house.broker.subscription_maintenance.stall_watch.stalled == []
 
 

@@ -67,7 +67,7 @@ class Source:
             await asyncio.Event().wait()
         self.at_border = False
 
-    def take(self):
+    def take_run(self):
         return self._runs.pop() if self._runs else None
 
     def leave(self):

@@ -23,7 +23,7 @@ class Log:
     async def move(self, _wake):
         self.at_border = False
 
-    def take(self):
+    def take_run(self):
         return some_events(1, start=100)
 
     def leave(self):
@@ -44,7 +44,7 @@ def taken(source):
         while not found or found[-1] != (1, 100):
             if source.at_border:
                 await source.move(lambda: None)
-            run = source.take()
+            run = source.take_run()
             for index in range(run.first, run.last):
                 record = run.chunk.records[index]
                 found.append((run.chunk.order, run.chunk.events[index].offset) if record.value else None)
@@ -103,11 +103,11 @@ def test_a_store_that_does_not_answer_is_asked_again(threads, monkeypatch):
         source = a_source(threads, a_parked_event(3), fetch=fetch)
         woken = asyncio.Event()
         await source.move(woken.set)
-        assert source.take() is None
+        assert source.take_run() is None
         await woken.wait()
         assert source.at_border
         await source.move(woken.set)
-        return source.take()
+        return source.take_run()
 
     assert asyncio.run(take()).end == at(3)
 
@@ -117,7 +117,7 @@ def test_it_is_as_lost_as_the_log_behind_it(threads):
     source = a_source(threads)
     source._onward.lost = True
     assert not source.lost
-    assert source.take().end == at(50)
+    assert source.take_run().end == at(50)
     assert source.lost
     source.leave()
     assert source._onward.left

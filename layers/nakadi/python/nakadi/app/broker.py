@@ -121,7 +121,7 @@ class BrokerServices(EventTypeServices):
         if "figures" in vars(self):
             self.figures.close()
         if "streams" in vars(self):
-            self.streams.close()
+            self.streams.release_readers()
         if "coordination" in vars(self):
             self.coordination.close()
         if (lags := vars(self).get("table_lags")) is not None:
@@ -146,7 +146,7 @@ class BrokerServices(EventTypeServices):
                 "the broker's own event types": self.system_event_types.prepare,
                 "deleted subscriptions": self.subscription_maintenance.deleted_subscriptions.clear_all,
                 "redriven events": self.subscription_maintenance.attachment.run,
-                "stalled subscriptions": watch.look,
+                "stalled subscriptions": watch.check_all,
                 "orphaned consumers": self._remove_orphaned_consumers,
                 **({} if self.table_lags is None else {"tables": self.table_lags.measure}),
             },
@@ -304,7 +304,7 @@ class BrokerServices(EventTypeServices):
         return EventStreams(
             event_types=self.event_types,
             access=ReadAccess(self.event_types, self.permissions, self.features),
-            cursors=self.cursors,
+            cursor_service=self.cursors,
             logs=self.logs,
             clock=self.clock,
             longest_seconds=self.settings.longest_stream_seconds or None,
@@ -345,7 +345,7 @@ class BrokerServices(EventTypeServices):
             coordination=self.coordination,
             logs=self.logs,
             event_types=self.event_types,
-            cursors=self.cursors,
+            cursor_service=self.cursors,
             permissions=self.permissions,
             features=self.features,
             metrics=self.metrics,
@@ -361,14 +361,14 @@ class BrokerServices(EventTypeServices):
         settings = self.settings
         return SubscriptionStreams(
             admission=StreamAdmission(
-                subscriptions=self.subscription_services.subscriptions,
+                subscription_repository=self.subscription_services.subscriptions,
                 event_types=self.event_types,
                 permissions=self.permissions,
                 initialisation=self.subscription_services.initialisation,
                 execute_reset=self.subscription_services.reset_execution.attempt,
             ),
             coordination=self.coordination,
-            cursors=self.cursors,
+            cursor_service=self.cursors,
             logs=self.logs,
             access=ReadAccess(self.event_types, self.permissions, self.features),
             dead_letters=DeadLetterPublisher(

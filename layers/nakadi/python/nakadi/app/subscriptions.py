@@ -45,7 +45,7 @@ class SubscriptionMaintenance(Struct, dict=True, frozen=True, kw_only=True):
     coordination: Coordination
     logs: EventLogs
     event_types: EventTypes
-    cursors: Cursors
+    cursor_service: Cursors
     permissions: Permissions
     features: Features
     metrics: Metrics
@@ -60,7 +60,7 @@ class SubscriptionMaintenance(Struct, dict=True, frozen=True, kw_only=True):
     def initialisation(self) -> OffsetInitialisation:
         return OffsetInitialisation(
             event_types=self.event_types,
-            cursors=self.cursors,
+            cursor_service=self.cursor_service,
             coordination=self.coordination,
             clock=self.clock,
         )
@@ -72,10 +72,10 @@ class SubscriptionMaintenance(Struct, dict=True, frozen=True, kw_only=True):
     @cached_property
     def attachment(self) -> RedriveAttachment:
         return RedriveAttachment(
-            subscriptions=self.subscriptions,
+            subscription_repository=self.subscriptions,
             event_types=self.event_types,
             features=self.features,
-            cursors=self.cursors,
+            cursor_service=self.cursor_service,
             logs=self.logs,
             coordination=self.coordination,
             initialisation=self.initialisation,
@@ -93,15 +93,15 @@ class SubscriptionMaintenance(Struct, dict=True, frozen=True, kw_only=True):
             coordination=self.coordination,
             leases=self.leases,
             clock=self.clock,
-            replays=RedrivePlanner(coordination=self.coordination, event_types=self.event_types).replays,
+            plan_replays=RedrivePlanner(coordination=self.coordination, event_types=self.event_types).plan_replays,
         )
 
     @cached_property
     def stats(self) -> SubscriptionStats:
         return SubscriptionStats(
-            subscriptions=self.subscriptions,
+            subscription_repository=self.subscriptions,
             event_types=self.event_types,
-            cursors=self.cursors,
+            cursor_service=self.cursor_service,
             permissions=self.permissions,
             coordination=self.coordination,
             leases=self.leases,
@@ -112,7 +112,7 @@ class SubscriptionMaintenance(Struct, dict=True, frozen=True, kw_only=True):
     @cached_property
     def stall_watch(self) -> StalledSubscriptions:
         return StalledSubscriptions(
-            subscriptions=self.subscriptions,
+            subscription_repository=self.subscriptions,
             coordination=self.coordination,
             stats=self.stats,
             execute_reset=self.reset_execution.attempt,
@@ -136,7 +136,7 @@ class SubscriptionServices(SubscriptionMaintenance, frozen=True, kw_only=True):
     @cached_property
     def dependents(self) -> SubscribedEventTypes:
         return SubscribedEventTypes(
-            subscriptions=self.subscriptions,
+            subscription_repository=self.subscriptions,
             features=self.features,
             initialisation=self.initialisation,
             resets=self.resets,
@@ -149,9 +149,9 @@ class SubscriptionServices(SubscriptionMaintenance, frozen=True, kw_only=True):
     @cached_property
     def creation(self) -> SubscriptionCreation:
         return SubscriptionCreation(
-            subscriptions=self.subscriptions,
+            subscription_repository=self.subscriptions,
             event_types=self.event_types,
-            cursors=self.cursors,
+            cursor_service=self.cursor_service,
             permissions=self.permissions,
             features=self.features,
             clock=self.clock,
@@ -161,7 +161,7 @@ class SubscriptionServices(SubscriptionMaintenance, frozen=True, kw_only=True):
     @cached_property
     def update(self) -> SubscriptionUpdater:
         return SubscriptionUpdater(
-            subscriptions=self.subscriptions,
+            subscription_repository=self.subscriptions,
             permissions=self.permissions,
             features=self.features,
             clock=self.clock,
@@ -170,7 +170,7 @@ class SubscriptionServices(SubscriptionMaintenance, frozen=True, kw_only=True):
     @cached_property
     def deletion(self) -> SubscriptionDeletion:
         return SubscriptionDeletion(
-            subscriptions=self.subscriptions,
+            subscription_repository=self.subscriptions,
             permissions=self.permissions,
             features=self.features,
             deleted_subscriptions=self.deleted_subscriptions,
@@ -179,9 +179,9 @@ class SubscriptionServices(SubscriptionMaintenance, frozen=True, kw_only=True):
     @cached_property
     def subscription_cursors(self) -> SubscriptionCursors:
         return SubscriptionCursors(
-            subscriptions=self.subscriptions,
+            subscription_repository=self.subscriptions,
             event_types=self.event_types,
-            cursors=self.cursors,
+            cursor_service=self.cursor_service,
             permissions=self.permissions,
             coordination=self.coordination,
             initialisation=self.initialisation,
@@ -193,7 +193,7 @@ class SubscriptionServices(SubscriptionMaintenance, frozen=True, kw_only=True):
     @cached_property
     def parked_events(self) -> ParkedEvents:
         return ParkedEvents(
-            subscriptions=self.subscriptions,
+            subscription_repository=self.subscriptions,
             event_types=self.event_types,
             permissions=self.permissions,
             features=self.features,

@@ -155,7 +155,7 @@ class LazyEvents(Sequence[StoredEvent]):
     def __getitem__(self, index: int | slice) -> StoredEvent | Sequence[StoredEvent]:
         if isinstance(index, slice):
             return tuple(self)[index]
-        lines, line = self.find_block(index)
+        lines, line = self.find_block_and_index(index)
         return StoredEvent(lines.first + line, Record(lines.text_between(line, line + 1)), lines.stored_at)
 
     def __eq__(self, other: object) -> bool:
@@ -163,7 +163,7 @@ class LazyEvents(Sequence[StoredEvent]):
 
     __hash__ = None  # type: ignore[assignment]  # as other sequences that are compared by what is in them
 
-    def find_block(self, index: int) -> tuple[EventTextBlock, int]:
+    def find_block_and_index(self, index: int) -> tuple[EventTextBlock, int]:
         """In which lines an event is, and in which of them."""
         index = range(len(self))[index]
         at = bisect_right(self._starts, index) - 1

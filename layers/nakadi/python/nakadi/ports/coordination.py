@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     )
 
 
-CommitResults = Mapping["EventTypePartition", "CommitResult"]
+CommitResultByPartition = Mapping["EventTypePartition", "CommitResult"]
 """What became of each partition of a commit."""
 
-CommitCallback = Callable[[CommitResults | Exception], None]
+CommitCallback = Callable[[CommitResultByPartition | Exception], None]
 """Called with what a commit returns, or with what it raises."""
 
 
@@ -88,7 +88,7 @@ class Coordination(Protocol):
 
     def commit(
         self, subscription: str, session: str, positions: Mapping[EventTypePartition, Position], now: datetime
-    ) -> CommitResults:
+    ) -> CommitResultByPartition:
         """Move offsets forward, each for itself: `COMMITTED` if the session owns the partition and the position is
         greater than what is stored, `OUTDATED` if it owns it and the position is not, `NOT_OWNED` if it does not.
         """
@@ -173,12 +173,12 @@ class CommitRequest(Struct, frozen=True):
     positions: Mapping[EventTypePartition, Position]
     moment: datetime
 
-    def run(self) -> CommitResults:
+    def run(self) -> CommitResultByPartition:
         return self.coordination.commit(self.subscription, self.session, self.positions, self.moment)
 
     def begin(self, done: CommitCallback) -> None:
         self.coordination.begin_commit(self.subscription, self.session, self.positions, self.moment, done)
 
-    def is_success(self, outcome: CommitResults) -> bool:
+    def is_success(self, outcome: CommitResultByPartition) -> bool:
         """Whether nothing more has to be found out about what became of it."""
         return "not_owned" not in outcome.values()

@@ -10,10 +10,10 @@ from msgspec import Struct
 
 from nakadi.model.events import AppendResult, EventSlice, OffsetBounds, Record, ShardGap, Stored, TopicContinuation
 
-AppendResults = Mapping[int, AppendResult]
+AppendResultByPartition = Mapping[int, AppendResult]
 """The fate of each partition's part of an append."""
 
-AppendCallback = Callable[[AppendResults | Exception], None]
+AppendCallback = Callable[[AppendResultByPartition | Exception], None]
 """Called with what an append returns, or with what it raises."""
 
 
@@ -53,7 +53,7 @@ class EventLog(Protocol):
     def delete_topic(self, topic: str) -> None:
         """Forget the topic and its events. Doing it again changes nothing."""
 
-    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> AppendResults:
+    def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> AppendResultByPartition:
         """Store records, and return each partition's fate."""
 
     def begin_append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: AppendCallback) -> None:
@@ -164,13 +164,13 @@ class Append(Struct, frozen=True):
     topic: str
     batches: Mapping[int, Sequence[Record]]
 
-    def run(self) -> AppendResults:
+    def run(self) -> AppendResultByPartition:
         return self.log.append(self.topic, self.batches)
 
     def begin(self, done: AppendCallback) -> None:
         self.log.begin_append(self.topic, self.batches, done)
 
-    def is_success(self, outcome: AppendResults) -> bool:
+    def is_success(self, outcome: AppendResultByPartition) -> bool:
         """Whether everything is stored."""
         for fate in outcome.values():  # noqa: SIM110  # `all` would need a generator for what is mostly one partition
             if type(fate) is not Stored:

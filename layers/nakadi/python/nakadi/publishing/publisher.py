@@ -28,7 +28,7 @@ from nakadi.model.event_type import CleanupPolicy, EventType, PartitionStrategy,
 from nakadi.model.events import Record, Refused
 from nakadi.model.outcomes import Fault, NotPermitted, Outcome, TryLater, Unavailable
 from nakadi.ports.clock import Clock
-from nakadi.ports.event_log import Append, AppendResults, EventLogs, SealedTopic, UnknownTopic
+from nakadi.ports.event_log import Append, AppendResultByPartition, EventLogs, SealedTopic, UnknownTopic
 from nakadi.publishing.batch import Batch, BatchLimits, BatchPiece, WorkBudget
 from nakadi.publishing.enrichment import (
     BatchOrigin,
@@ -62,7 +62,7 @@ from nakadi.schemas.validation import Validators
 
 log = logging.getLogger(__name__)
 
-NO_APPEND_RESULTS: AppendResults = {}
+NO_APPEND_RESULTS: AppendResultByPartition = {}
 
 _RECORD_FROM_TUPLE: Callable[[tuple[bytes, str | None, Attribute | None, str | None]], Record] = partial(
     tuple.__new__, Record
@@ -72,7 +72,7 @@ _RECORD_FROM_TUPLE: Callable[[tuple[bytes, str | None, Attribute | None, str | N
 TIMELINE_POLL_INTERVAL_SECONDS = 0.05
 
 
-PublishingTask = Generator[Append, AppendResults, BatchOutcome]
+PublishingTask = Generator[Append, AppendResultByPartition, BatchOutcome]
 """Publishing as a generator: each append that it yields has to be made, and its fates sent or its exception thrown."""
 
 
@@ -213,7 +213,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
                 return self._partial_outcome(name, sent, partitions, fates, count)
 
     def _partial_outcome(
-        self, name: str, sent: SentBody, partitions: Sequence[int], fates: AppendResults, count: CountEvents
+        self, name: str, sent: SentBody, partitions: Sequence[int], fates: AppendResultByPartition, count: CountEvents
     ) -> BatchOutcome:
         outcome = outcome_of_partial_append(sent.read().events, partitions, fates)
         stored = sum(each.publishing_status is PublishingStatus.SUBMITTED for each in outcome.items)
@@ -363,7 +363,7 @@ def _group_by_partition(partitions: Sequence[int], records: Iterable[Record]) ->
 Result = TypeVar("Result")
 
 
-def run_appends(task: Generator[Append, AppendResults, Result]) -> Result:
+def run_appends(task: Generator[Append, AppendResultByPartition, Result]) -> Result:
     """Run a generator to its result: make each append that it yields, and wait for it."""
     try:
         append = next(task)

@@ -64,7 +64,7 @@ class EventChunk:
     def offset_of(self, index: int) -> int:
         if self.lines is None:
             return self.events[index].offset
-        lines, line = self.lines.find_block(index)
+        lines, line = self.lines.find_block_and_index(index)
         return lines.first + line
 
     def texts(self, first: int, last: int) -> tuple[Sequence[bytes], int]:
@@ -114,7 +114,7 @@ class EventRun:
     def stored_at(self, index: int) -> datetime:
         """When the event at an index was stored, counted from the run's first one; -1 is its last."""
         chunk, at = self.chunk, (self.first if index >= 0 else self.last) + index
-        return chunk.events[at].stored_at if chunk.lines is None else chunk.lines.find_block(at)[0].stored_at
+        return chunk.events[at].stored_at if chunk.lines is None else chunk.lines.find_block_and_index(at)[0].stored_at
 
     @property
     def values(self) -> Sequence[bytes]:

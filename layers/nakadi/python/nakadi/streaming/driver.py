@@ -137,7 +137,7 @@ WRITE_BYTES = 64 * 1024
 # How long a client that does not read may hold its stream beyond its time.
 SLOW_CLIENT_MARGIN_SECONDS = 30.0
 
-Fact = Callable[[float], Sequence[Any]]
+ApplyFact = Callable[[float], Sequence[Any]]
 """Something that happened, as a call of the session with the current time; it returns the actions that follow."""
 
 DescribeProblem = Callable[[Exception], bytes]
@@ -241,7 +241,7 @@ class EventSource(Protocol):
     def update(self, event_type: EventType) -> None:
         """The event type has changed: its timelines may be others."""
 
-    def take(self) -> EventRun | None:
+    def take_run(self) -> EventRun | None:
         """The next events at hand, None while there are none."""
 
     def leave(self) -> None:
@@ -255,7 +255,7 @@ class StreamDriver(ABC):
     def __init__(self, outlet: StreamOutlet, clock: Clock) -> None:
         self._outlet = outlet
         self._clock = clock
-        self._facts: list[Fact] = []
+        self._facts: list[ApplyFact] = []
         self._updates: list[EventType] = []
         self._is_woken = False
         # What the driver waits for while there is nothing to do. An event would take several times as much memory.
@@ -267,7 +267,7 @@ class StreamDriver(ABC):
     @abstractmethod
     def session(self) -> StreamSession: ...
 
-    def add_fact(self, fact: Fact) -> None:
+    def add_fact(self, fact: ApplyFact) -> None:
         """Have a fact handed to the session in the next round."""
         self._facts.append(fact)
         self.wake()
@@ -282,7 +282,7 @@ class StreamDriver(ABC):
         if self._sleep is not None and not self._sleep.done():
             self._sleep.set_result(None)
 
-    async def _run_until_end(self, opening: bytes, gone: Fact, drain: Fact) -> None:
+    async def _run_until_end(self, opening: bytes, gone: ApplyFact, drain: ApplyFact) -> None:
         """Serve until the session ends. Everything that is held is given back in any case."""
         watched = [(self._outlet.gone(), gone), (self._outlet.draining(), drain)]
         callbacks = [(future, partial(self._done, fact)) for future, fact in watched]
@@ -298,7 +298,7 @@ class StreamDriver(ABC):
             for source in self._sources():
                 source.leave()
 
-    def _done(self, fact: Fact, _future: asyncio.Future[None]) -> None:
+    def _done(self, fact: ApplyFact, _future: asyncio.Future[None]) -> None:
         self.add_fact(fact)
 
     async def _run_rounds(self) -> None:
@@ -383,17 +383,17 @@ class LowLevelDriver(StreamDriver):
                 for partition in self._partitions:
                     partition.update(event_type)
             for partition in self._partitions:
-                moved = await self._take(partition) or moved
+                moved = await self._pass_on_next_run(partition) or moved
         except (Outcome, Unavailable) as error:
             await self._carry_out_and_flush(self._session.refused(error))
         return moved
 
-    async def _take(self, partition: PartitionReader) -> bool:
+    async def _pass_on_next_run(self, partition: PartitionReader) -> bool:
         if self._session.end:
             return False
         if partition.at_border:
             await partition.move(self.wake)
-        run = partition.take()
+        run = partition.take_run()
         if run is None:
             if partition.lost:
                 self._find_out()

@@ -115,7 +115,7 @@ class PartitionFeed:
         if self._waiting:
             self._read_on()
 
-    def take(self, follower: FeedFollower) -> EventChunk | None:
+    def take_chunk(self, follower: FeedFollower) -> EventChunk | None:
         """The chunk that the follower's next event is in; without one, the follower is woken when it is there."""
         if follower.offset > self._tip:
             self._start_at(follower.offset)
@@ -243,11 +243,11 @@ class FeedFollower:
         self.given: EventChunk | None = None
         self.error: BaseException | None = None
 
-    def take(self) -> EventRun | None:
+    def take_run(self) -> EventRun | None:
         """The next events, as many as there are at hand. None: `wake` will be called. Raises why there are no more."""
         if self.error is not None:
             raise self.error
-        chunk, self.given = self.given or self._feed.take(self), None
+        chunk, self.given = self.given or self._feed.take_chunk(self), None
         if chunk is None:
             return None
         run = chunk.from_offset(self.offset)
@@ -367,13 +367,13 @@ class _WatchedLog:
 class PartitionReader:
     """A stream's place in one partition. It is moved once before anything is taken, and left in the end."""
 
-    __slots__ = ("_cursors", "_event_type", "_feeds", "_follower", "_position", "_timeline", "lost", "partition")
+    __slots__ = ("_cursor_service", "_event_type", "_feeds", "_follower", "_position", "_timeline", "lost", "partition")
 
     def __init__(
-        self, feeds: Feeds, cursors: Cursors, event_type: EventType, partition: str, position: Position
+        self, feeds: Feeds, cursor_service: Cursors, event_type: EventType, partition: str, position: Position
     ) -> None:
         self._feeds = feeds
-        self._cursors = cursors
+        self._cursor_service = cursor_service
         self._event_type = event_type
         self._position = position
         self._timeline: Timeline | None = None
@@ -394,7 +394,7 @@ class PartitionReader:
         """Go to wherever the next event is or will be, in this timeline or another one."""
         position = self._position_reached()
         try:
-            timeline, offset = self._cursors.next_event(self._event_type, position, self.partition)
+            timeline, offset = self._cursor_service.next_event(self._event_type, position, self.partition)
         except CursorError as error:
             raise UnusableCursor(str(error)) from error
         self.leave()
@@ -413,12 +413,12 @@ class PartitionReader:
             self.leave()
             self.lost = False
 
-    def take(self) -> EventRun | None:
+    def take_run(self) -> EventRun | None:
         """The next events at hand, None when there are none yet. Raises `UnusableCursor` when they are gone."""
         if self.lost or self._follower is None:
             return None
         try:
-            return self._follower.take()
+            return self._follower.take_run()
         except UnknownTopic:
             self.lost = True
             return None

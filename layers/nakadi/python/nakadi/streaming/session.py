@@ -217,7 +217,7 @@ class PartitionBuffer:
         self.count += run.count
         self.size += run.size
 
-    def take(self, *last: EventRun) -> tuple[EventRun, ...]:
+    def take_runs(self, *last: EventRun) -> tuple[EventRun, ...]:
         """What waits, and these behind it."""
         taken = (*self.runs, *last)
         self.position = taken[-1].end
@@ -340,7 +340,7 @@ class LowLevelSession:
 
     def _batch(self, partition: str, now: float, *last: EventRun) -> StreamAction:
         buffer = self._buffers[partition]
-        runs = buffer.take(*last)
+        runs = buffer.take_runs(*last)
         buffer.flushed_at = now
         buffer.told_meanwhile = False
         return SendEvents(partition, buffer.position, runs)

@@ -72,7 +72,7 @@ class EventStreams:
         *,
         event_types: EventTypes,
         access: ReadAccess,
-        cursors: Cursors,
+        cursor_service: Cursors,
         logs: EventLogs,
         clock: Clock,
         longest_seconds: int | None = None,
@@ -82,7 +82,7 @@ class EventStreams:
     ) -> None:
         self._metrics = metrics or Metrics()
         self._access = access
-        self._cursors = cursors
+        self._cursor_service = cursor_service
         self._clock = clock
         self._longest_seconds = longest_seconds
         self._longest_silence_seconds = longest_silence_seconds
@@ -107,7 +107,10 @@ class EventStreams:
             LowLevelSession(
                 opening.limits, opening.starts, self._clock.monotonic(), lambda each: access.may_read(each, subject)
             ),
-            [PartitionReader(self._feeds, self._cursors, event_type, *start) for start in opening.starts.items()],
+            [
+                PartitionReader(self._feeds, self._cursor_service, event_type, *start)
+                for start in opening.starts.items()
+            ],
             lines,
             outlet,
             clock=self._clock,
@@ -120,15 +123,15 @@ class EventStreams:
         ):
             await driver.run(opening.limits.stream_seconds)
 
-    def close(self) -> None:
+    def release_readers(self) -> None:
         """To be called when no stream is open any more."""
         self._monitor.close()
         self._feeds.close()
 
     def _start_positions(self, event_type: EventType, cursors_header: str | None) -> Mapping[str, Position]:
         if cursors_header is None:
-            return self._cursors.newest(event_type)
+            return self._cursor_service.newest(event_type)
         try:
-            return self._cursors.starts(event_type, parse_cursors_header(cursors_header))
+            return self._cursor_service.starts(event_type, parse_cursors_header(cursors_header))
         except CursorError as error:
             raise UnusableCursor(str(error)) from error

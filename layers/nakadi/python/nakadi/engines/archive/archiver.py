@@ -144,7 +144,9 @@ class Archiver:
         """
         return self._index.identity()
 
-    def archive(self, topic: str, partitions: Collection[int], pause: Callable[[], None] = _no_pause) -> bool:
+    def archive_next_object(
+        self, topic: str, partitions: Collection[int], pause: Callable[[], None] = _no_pause
+    ) -> bool:
         """Archive what there is, up to the size of an object, and say whether there may be more.
 
         `pause` is called now and then. Raises `UnknownTopic`.

@@ -37,7 +37,7 @@ from nakadi.model.events import (
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock
-from nakadi.ports.event_log import AppendCallback, AppendResults, EventLog, OffsetUnavailable, UnknownTopic
+from nakadi.ports.event_log import AppendCallback, AppendResultByPartition, EventLog, OffsetUnavailable, UnknownTopic
 from nakadi.ports.log_index import LogIndex
 
 log = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ class TieredLog:
         return fates
 
     def begin_append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: AppendCallback) -> None:
-        def note_and_pass_on(outcome: AppendResults | Exception) -> None:
+        def note_and_pass_on(outcome: AppendResultByPartition | Exception) -> None:
             if not isinstance(outcome, Exception):
                 self._worker.note_appended(topic, batches)
             done(outcome)
@@ -317,7 +317,7 @@ class ArchiveWorker:
     def archive(self, topic: str, partition: int) -> None:
         """Archive all there is of a partition."""
         with self._archive_lock:
-            while self._archiver.archive(topic, [partition]):
+            while self._archiver.archive_next_object(topic, [partition]):
                 pass
             self._trimmable.add((topic, partition))
 
@@ -440,7 +440,7 @@ class ArchiveWorker:
             self._waiting.pop((topic, partition), None)
         try:
             with self._archive_lock:
-                while self._archiver.archive(topic, partitions, pause):
+                while self._archiver.archive_next_object(topic, partitions, pause):
                     pause()
         except UnknownTopic:
             return

@@ -16,7 +16,7 @@ from typing import TypeVar
 from nakadi.model.events import EventSlice, Record
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import SubscriptionReport
-from nakadi.ports.event_log import AppendCallback, AppendResults
+from nakadi.ports.event_log import AppendCallback, AppendResultByPartition
 
 # Events ---------------------------------------------------------------------------------------------------------------
 
@@ -50,16 +50,18 @@ class PartitionListeners:
                 # An error of one listener must not affect the other listeners or the publisher.
                 _log.exception("a listener failed")
 
-    def wait_for_events(self, topic: str, partition: int, look: Callable[[], EventSlice], wait: float) -> EventSlice:
-        """What `look` finds, once it finds something or so many seconds have passed."""
-        found = look()
+    def wait_for_events(
+        self, topic: str, partition: int, read_now: Callable[[], EventSlice], wait: float
+    ) -> EventSlice:
+        """What `read_now` finds, once it finds something or so many seconds have passed."""
+        found = read_now()
         if found.events or wait <= 0:
             return found
         end = time.monotonic() + wait
         with self._arrivals_at(topic, partition) as arrived:
             while True:
                 arrived.clear()
-                found = look()
+                found = read_now()
                 if found.events or not arrived.wait(end - time.monotonic()):
                     return found
 
@@ -163,7 +165,7 @@ class ChangePoller(ABC):
             if self._closed.is_set():
                 raise Unavailable(f"{self._store} is closed.")
             if self._watchers == 0:
-                self._begin()
+                self._skip_past_changes()
             self._watchers += 1
             self._wanted.set()
             if self._thread is None:
@@ -185,7 +187,7 @@ class ChangePoller(ABC):
             self._thread.join()
 
     @abstractmethod
-    def _begin(self) -> None:
+    def _skip_past_changes(self) -> None:
         """Pass over what has changed so far. Called with the lock, before the first of the watchers is there."""
 
     @abstractmethod
@@ -228,7 +230,7 @@ class CallThreads:
 
 
 class AppendThreads(CallThreads):
-    def __init__(self, append: Callable[[str, Batches], AppendResults], threads: int = 64) -> None:
+    def __init__(self, append: Callable[[str, Batches], AppendResultByPartition], threads: int = 64) -> None:
         super().__init__("nakadi-append", threads)
         self._append = append
 

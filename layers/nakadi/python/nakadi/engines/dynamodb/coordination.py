@@ -68,7 +68,7 @@ from nakadi.model.subscription import (
     SubscriptionChange,
     SubscriptionReport,
 )
-from nakadi.ports.coordination import AssignmentChanged, CommitCallback, CommitResults
+from nakadi.ports.coordination import AssignmentChanged, CommitCallback, CommitResultByPartition
 
 Item = CoordinationItem
 
@@ -155,7 +155,9 @@ class DynamoDbCoordination:
         found = self._table.list_items(subscription_key(subscription), Item.sort_key.startswith(OFFSET_SORT_KEY_PREFIX))
         return {partition_in_sort_key(each.sort_key): offset_from_item(each) for each in found}
 
-    def commit(self, subscription: str, session: str, positions: PositionsByPartition, now: datetime) -> CommitResults:
+    def commit(
+        self, subscription: str, session: str, positions: PositionsByPartition, now: datetime
+    ) -> CommitResultByPartition:
         """Each partition is an update of its own: a transaction would cost twice as much, and be all or nothing."""
         self._table.check_open()
 

@@ -337,7 +337,7 @@ class TableChangePoller(ChangePoller):
         except Unavailable:
             _log.warning("Reporting a change of subscription %s to other processes failed", subscription, exc_info=True)
 
-    def _begin(self) -> None:
+    def _skip_past_changes(self) -> None:
         # Makes no call. A thread that rests begins anew by itself: the feed is asked by one thread at a time.
         if self._thread is None:
             self._change_reader.skip_to_now()

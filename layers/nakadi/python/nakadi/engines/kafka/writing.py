@@ -49,8 +49,8 @@ WriteOutcome: TypeAlias = Any
 _SizedRecords = tuple[Sequence[Record], int]
 """Records with the size of all."""
 
-PartitionWriteDone = Callable[[WriteOutcome], None]
-WriteDone = Callable[[Mapping[int, WriteOutcome]], None]
+OnPartitionWriteDone = Callable[[WriteOutcome], None]
+OnWriteDone = Callable[[Mapping[int, WriteOutcome]], None]
 
 
 class _PendingBatch(Struct, eq=False):
@@ -62,7 +62,7 @@ class _PendingBatch(Struct, eq=False):
     partition: TopicPartition
     records: Sequence[Record]
     size: int
-    completed: PartitionWriteDone
+    completed: OnPartitionWriteDone
     added_at: float = 0.0
     missing_reports: int = 0
     failure: KafkaError | None = None
@@ -92,7 +92,7 @@ class _PendingBatch(Struct, eq=False):
 class _PendingWrite:
     """The outcomes of an append's partitions, which producer threads report."""
 
-    def __init__(self, partitions: Collection[int], done: WriteDone) -> None:
+    def __init__(self, partitions: Collection[int], done: OnWriteDone) -> None:
         self._outcomes: dict[int, WriteOutcome] = dict.fromkeys(partitions)
         self._missing = len(partitions)
         self._lock = threading.Lock()
@@ -131,7 +131,7 @@ class RecordWriter:
         written all the same: its times go on from the clock, and a topic that is gone is refused by the cluster."""
         return all(self._producer_thread((topic, number)).knows_latest_time((topic, number)) for number in partitions)
 
-    def write_soon(self, topic: str, batches: Mapping[int, Sequence[Record]], done: WriteDone) -> None:
+    def write_soon(self, topic: str, batches: Mapping[int, Sequence[Record]], done: OnWriteDone) -> None:
         """Begin to store records. `done` is called with the outcome of each partition, mostly by a producer thread,
         which cannot serve others before it returns."""
         if not batches:
@@ -147,7 +147,7 @@ class RecordWriter:
         self,
         partition: TopicPartition,
         batches: Iterator[_SizedRecords],
-        completed: PartitionWriteDone,
+        completed: OnPartitionWriteDone,
         outcome: WriteOutcome,
     ) -> None:
         """Store the next batch of what is larger than a batch, after the one in front of it was stored."""

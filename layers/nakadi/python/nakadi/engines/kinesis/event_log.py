@@ -298,7 +298,7 @@ class KinesisLog:
 
     def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
         self._refuse_if_closed()
-        topic, known = self._check_open(topic, batches)
+        topic, known = self._find_unsealed_topic(topic, batches)
         fates = dict(
             self._writer.append(topic, {number: batch for number, batch in batches.items() if batch}, self._now())
         )
@@ -315,7 +315,7 @@ class KinesisLog:
     def begin_append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: AppendCallback) -> None:
         self._append_threads.begin_append(topic, batches, done)
 
-    def _check_open(self, topic: str, partitions: Mapping[int, object]) -> tuple[str, KnownTopic]:
+    def _find_unsealed_topic(self, topic: str, partitions: Mapping[int, object]) -> tuple[str, KnownTopic]:
         asked = topic
         topic, known = self._topics.counting_topic(topic)
         if any(number >= known.topic.partitions for number in partitions):
@@ -362,15 +362,15 @@ class KinesisLog:
         max_bytes: int = 4_000_000,
         wait: float = 0.0,
     ) -> EventSlice:
-        def look() -> EventSlice:
+        def read_now() -> EventSlice:
             self._refuse_if_closed()
-            return self._reader.look(topic, partition, start, limit, max_bytes)
+            return self._reader.read_now(topic, partition, start, limit, max_bytes)
 
-        found = look()
+        found = read_now()
         if found.events or wait <= 0:
             return found
         with self._watcher.watching():
-            return self._announcements.wait_for_events(topic, partition, look, wait)
+            return self._announcements.wait_for_events(topic, partition, read_now, wait)
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, OffsetBounds]:
         self._refuse_if_closed()

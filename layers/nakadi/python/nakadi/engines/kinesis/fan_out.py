@@ -57,7 +57,7 @@ class StreamConsumer(NamedTuple):
     created: datetime
 
 
-class StreamConsumers:
+class StreamConsumerApi:
     """The calls to Kinesis that are about the consumers of one stream, through a client that tries nothing again."""
 
     def __init__(self, client: Any, stream: str) -> None:
@@ -104,7 +104,7 @@ class StreamConsumers:
                     if "SubscribeToShardEvent" in event:
                         yield _parse_page(shard, event["SubscribeToShardEvent"])
 
-    def close(self) -> None:
+    def close_client(self) -> None:
         self._client.close()
 
     def _arn(self) -> str:
@@ -123,8 +123,8 @@ class _ActiveConsumer(Struct, frozen=True):
 class FanOut:
     """The consumer of this process, and what is pushed to it."""
 
-    def __init__(self, consumers: StreamConsumers, prefix: str) -> None:
-        self._consumers = consumers
+    def __init__(self, consumer_api: StreamConsumerApi, prefix: str) -> None:
+        self._consumer_api = consumer_api
         self._prefix = prefix
         # Held by the thread that looks after the consumer; others do not wait for it.
         self._lock = threading.Lock()
@@ -142,7 +142,7 @@ class FanOut:
             return
         self._next_subscription_at[shard] = now + SUBSCRIPTION_RETRY_INTERVAL_SECONDS
         try:
-            yield from self._consumers.subscribe(consumer, shard, sequence)
+            yield from self._consumer_api.subscribe(consumer, shard, sequence)
         except NoSuchShard:
             # The consumer or the shard. A new consumer helps in the first case; in the second the watcher, who asks
             # now, finds out.
@@ -155,7 +155,7 @@ class FanOut:
 
     def remove_orphans(self, now: datetime) -> None:
         """Take away what processes registered that were killed."""
-        for each in self._consumers.list_all():
+        for each in self._consumer_api.list_all():
             if each.name.startswith(f"{self._prefix}-") and (now - each.created).total_seconds() > ORPHAN_AGE_SECONDS:
                 log.info("Removing consumer %s, which was registered at %s", each.name, each.created)
                 self._deregister(each.arn)
@@ -167,7 +167,7 @@ class FanOut:
             self._registered = self._active = None
         for arn in mine:
             self._deregister(str(arn))
-        self._consumers.close()
+        self._consumer_api.close_client()
 
     # The consumer of this process
 
@@ -196,7 +196,7 @@ class FanOut:
             self._next_step_at = now + random.uniform(0.5, 1.5) * REGISTRATION_RETRY_INTERVAL_SECONDS  # noqa: S311  # nothing to guess
 
     def _register(self, now: float) -> None:
-        consumer = self._consumers.register(f"{self._prefix}-{uuid.uuid4().hex}")
+        consumer = self._consumer_api.register(f"{self._prefix}-{uuid.uuid4().hex}")
         self._registered = consumer.arn
         self._next_step_at = now + STATUS_CHECK_INTERVAL_SECONDS
         if consumer.active:
@@ -205,7 +205,7 @@ class FanOut:
     def _activate_if_ready(self, now: float) -> None:
         assert self._registered is not None
         try:
-            active = self._consumers.describe(self._registered).active
+            active = self._consumer_api.describe(self._registered).active
         except NoSuchShard:
             self._registered = None
             return
@@ -230,7 +230,7 @@ class FanOut:
 
     def _deregister(self, arn: str) -> None:
         try:
-            self._consumers.deregister(arn)
+            self._consumer_api.deregister(arn)
         except Unavailable as trouble:
             log.warning("Consumer %s was not removed, housekeeping will do it: %s", arn, trouble)
 

@@ -452,7 +452,7 @@ class StreamCompactor(Struct, frozen=True, kw_only=True):
     def _read_events(self, topic: str, partition: int, start: int, end: int) -> Iterator[StoredEvent]:
         offset = start
         while offset < end:
-            piece = self.reader.look(topic, partition, offset, EVENTS_PER_READ, 4_000_000)
+            piece = self.reader.read_now(topic, partition, offset, EVENTS_PER_READ, 4_000_000)
             yield from (event for event in piece.events if event.offset < end)
             offset = max(piece.next_offset, offset + 1)
 

@@ -13,7 +13,7 @@ from nakadi.common.metrics import Metrics
 from nakadi.engines.common.aws_sessions import new_session
 from nakadi.engines.kinesis.continuity import ShardTreeCache
 from nakadi.engines.kinesis.event_log import DEFAULT_OPTIONS, KinesisLog, KinesisOptions
-from nakadi.engines.kinesis.fan_out import FanOut, StreamConsumers
+from nakadi.engines.kinesis.fan_out import FanOut, StreamConsumerApi
 from nakadi.engines.kinesis.indexing import Indexer
 from nakadi.engines.kinesis.stream import GrowingPauses, Stream
 from nakadi.ports.archive_store import ArchiveStore
@@ -46,7 +46,7 @@ def _open_fan_out(name: str, asked: Mapping[str, str], options: KinesisOptions) 
     """With a client of its own: connections are kept open, and are to be silent no longer than that."""
     if not options.fan_out:
         return None
-    return FanOut(StreamConsumers(new_client(asked, read_timeout=options.push_silence), name), options.fan_out)
+    return FanOut(StreamConsumerApi(new_client(asked, read_timeout=options.push_silence), name), options.fan_out)
 
 
 def open_indexer(url: str, index: LogIndex, archive: ArchiveStore | None) -> Indexer:

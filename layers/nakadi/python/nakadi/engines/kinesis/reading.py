@@ -24,7 +24,7 @@ from nakadi.engines.kinesis.continuity import (
 )
 from nakadi.engines.kinesis.envelopes import hash_key, original_topic, parse_partition_key, partition_key
 from nakadi.engines.kinesis.fan_out import FanOut
-from nakadi.engines.kinesis.recent_records import ArrivedRecord, Frame, Rank, RecentRecords, cut_before, slice_frames
+from nakadi.engines.kinesis.recent_records import ArrivedRecord, Frame, RankOf, RecentRecords, cut_before, slice_frames
 from nakadi.engines.kinesis.scanning import CountingStart, Scanner
 from nakadi.engines.kinesis.stream import GrowingPauses
 from nakadi.engines.kinesis.tails import LastWritten, ShardPositionLost, ShardTails
@@ -112,7 +112,7 @@ class StreamReader:
         following = self.state(topic, partition, since).next
         return OffsetBounds(min(found.oldest.get(partition, 0), following), following)
 
-    def _receive(self, records: list[ArrivedRecord], rank: Rank) -> None:
+    def _receive(self, records: list[ArrivedRecord], rank: RankOf) -> None:
         for key in self._recent_records.add_records(records, rank):
             partition = parse_partition_key(key)
             if partition is not None:
@@ -168,7 +168,7 @@ class StreamReader:
 
     # Events
 
-    def look(self, topic: str, partition: int, start: int, limit: int, max_bytes: int) -> EventSlice:
+    def read_now(self, topic: str, partition: int, start: int, limit: int, max_bytes: int) -> EventSlice:
         found = self._topics.get_with_partition(topic, partition)
         state = self._recent_records.state(partition_key(topic, partition), topic)
         if found.continued_in is not None or state is None or start >= state.next:
@@ -200,7 +200,7 @@ class StreamReader:
             topic, partition, max(offset, self._search_index(topic, partition, offset, stored_at)), stored_at
         )
         while offset < state.next:
-            piece = self.look(topic, partition, offset, EVENTS_PER_SEARCH, SEARCH_BYTES)
+            piece = self.read_now(topic, partition, offset, EVENTS_PER_SEARCH, SEARCH_BYTES)
             for event in piece.events:
                 if microseconds_since_epoch(event.stored_at) >= stored_at:
                     return event.offset
@@ -302,16 +302,16 @@ class RestartingReader:
     which answers rightly or has lost its place.
     """
 
-    def __init__(self, begin: NewReader, shard_trees: ShardTreeCache) -> None:
-        self._begin = begin
+    def __init__(self, new_reader: NewReader, shard_trees: ShardTreeCache) -> None:
+        self._new_reader = new_reader
         self._shard_trees = shard_trees
         self._lock = threading.Lock()
         self._last_written = LastWritten()
-        self._reader = begin(self._last_written)
+        self._reader = new_reader(self._last_written)
 
     def acknowledged(self, mark: RecordPosition) -> None:
         """Note a record that this process knows: no later answer may be older."""
-        self._last_written.note(mark)
+        self._last_written.remember_stored(mark)
 
     def advance(self, shard: str, since: float, patience: GrowingPauses) -> bool:
         return self._ask_with_restart(lambda reader: reader.tails.advance(shard, since, patience))
@@ -328,8 +328,8 @@ class RestartingReader:
     def bounds(self, topic: str, partition: int, since: float) -> OffsetBounds:
         return self._ask_with_restart(lambda reader: reader.bounds(topic, partition, since))
 
-    def look(self, topic: str, partition: int, start: int, limit: int, max_bytes: int) -> EventSlice:
-        return self._ask_with_restart(lambda reader: reader.look(topic, partition, start, limit, max_bytes))
+    def read_now(self, topic: str, partition: int, start: int, limit: int, max_bytes: int) -> EventSlice:
+        return self._ask_with_restart(lambda reader: reader.read_now(topic, partition, start, limit, max_bytes))
 
     def offset_at(self, topic: str, partition: int, stored_at: int) -> int:
         return self._ask_with_restart(lambda reader: reader.offset_at(topic, partition, stored_at))
@@ -351,7 +351,7 @@ class RestartingReader:
         with self._lock:
             if self._reader is old:
                 self._shard_trees.refresh()
-                reader = self._begin(self._last_written)
+                reader = self._new_reader(self._last_written)
                 # Before any thread can ask it, and so before it reports anything.
                 reader.take_over_from(old)
                 self._reader = reader
@@ -383,7 +383,7 @@ class ShardWatch:
         self._lock = threading.Lock()
         self._threads: dict[str, threading.Thread] = {}
         self._ended = threading.Event()
-        self._begin("", self._begin_leaves)
+        self._start_thread("", self._begin_leaves)
 
     def end(self) -> None:
         self._ended.set()
@@ -402,10 +402,10 @@ class ShardWatch:
                 self._ended.wait(self._interval)
                 continue
             for shard in leaves:
-                self._begin(shard, partial(self._follow, shard))
+                self._start_thread(shard, partial(self._follow, shard))
             return
 
-    def _begin(self, name: str, work: Callable[[], None]) -> None:
+    def _start_thread(self, name: str, work: Callable[[], None]) -> None:
         with self._lock:
             if name not in self._threads and not self._ended.is_set():
                 thread = threading.Thread(target=work, name=f"kinesis-{name}", daemon=True)
@@ -443,7 +443,7 @@ class ShardWatch:
     def _begin_children(self, shard: str) -> bool:
         children = self._shard_trees.current.children(shard) or self._shard_trees.refresh().children(shard)
         for child in children:
-            self._begin(child, partial(self._follow, child))
+            self._start_thread(child, partial(self._follow, child))
         return bool(children)
 
 

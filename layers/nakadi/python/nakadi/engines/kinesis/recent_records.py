@@ -99,7 +99,7 @@ def _without_abandoned(parts: tuple[UnfinishedAppend, ...], now: int) -> tuple[U
 RECORD_OVERHEAD_BYTES = 250
 """Bytes that a record takes beside its own."""
 
-Rank = Callable[[RecordPosition | None], tuple[int, int]]
+RankOf = Callable[[RecordPosition | None], tuple[int, int]]
 
 
 class Frame(NamedTuple):
@@ -170,7 +170,7 @@ class RecentRecords:
         self._order: deque[tuple[PartitionRecords, int]] = deque()
         self._bytes = 0
 
-    def add_records(self, records: Iterable[ArrivedRecord], rank: Rank) -> set[str]:
+    def add_records(self, records: Iterable[ArrivedRecord], rank: RankOf) -> set[str]:
         """Add records, each behind those of its partition that came before. The partitions that are counted."""
         changed: set[str] = set()
         with self._lock:
@@ -200,7 +200,7 @@ class RecentRecords:
             return partition_records.last_forgotten if partition_records else None
 
     def count_from(
-        self, key: str, topic: str, start: IndexingState, parts: Mapping[RecordPosition, bytes], rank: Rank
+        self, key: str, topic: str, start: IndexingState, parts: Mapping[RecordPosition, bytes], rank: RankOf
     ) -> bool:
         """Count a partition from a known position. False when records behind it are no longer here."""
         with self._lock:
@@ -262,7 +262,7 @@ class RecentRecords:
             else partition_records.counter.state.next
         )
 
-    def _count_frame(self, counter: RecordCounter, record: ArrivedRecord, rank: Rank) -> Frame:
+    def _count_frame(self, counter: RecordCounter, record: ArrivedRecord, rank: RankOf) -> Frame:
         if rank(record.mark) > rank(counter.state.mark):
             return counter.count(record)
         return Frame(counter.state.next, 0, counter.state.latest, b"")

@@ -45,7 +45,7 @@ class ScanCache(Struct):
             noted_at, state = self._states.get((key, offset), NO_STATE)
             return state if abs(time.time() - noted_at) < REMEMBERED_STATE_MAX_AGE_SECONDS else None
 
-    def note(self, key: str, state: IndexingState) -> None:
+    def remember_state(self, key: str, state: IndexingState) -> None:
         with self._lock:
             self._states[key, state.next] = (time.time(), state)
             self._states.move_to_end((key, state.next))
@@ -108,7 +108,7 @@ class Scanner:
     def _remember(self, key: str, state: IndexingState, last: ArrivedRecord) -> None:
         """What comes next must not be forgotten by the stream while it is remembered here."""
         if time.time() - last.at / 1000 < YOUNG_RECORD_MAX_AGE_SECONDS:
-            self._remembered.note(key, state)
+            self._remembered.remember_state(key, state)
 
     def records(self, key: str, start: IndexingState) -> Iterator[ArrivedRecord]:
         """The partition's records behind a state, to the end of what is there now."""

@@ -20,12 +20,12 @@ from nakadi.engines.kinesis.continuity import (
     unfinished_shards,
 )
 from nakadi.engines.kinesis.fan_out import FanOut
-from nakadi.engines.kinesis.recent_records import ArrivedRecord, Rank
+from nakadi.engines.kinesis.recent_records import ArrivedRecord, RankOf
 from nakadi.engines.kinesis.stream import GrowingPauses, NoSuchShard, RecordPage, ShardTree, Stream
 from nakadi.model.events import RecordPosition, ShardProgress
 from nakadi.model.outcomes import Unavailable
 
-RecordsReceiver = Callable[[list[ArrivedRecord], Rank], None]
+RecordsReceiver = Callable[[list[ArrivedRecord], RankOf], None]
 
 
 class ShardPositionLost(Exception):
@@ -118,7 +118,7 @@ class LastWritten:
         self._lock = threading.Lock()
         self._last: dict[str, int] = {}
 
-    def note(self, mark: RecordPosition) -> None:
+    def remember_stored(self, mark: RecordPosition) -> None:
         with self._lock:
             self._last[mark.shard] = max(self._last.get(mark.shard, mark.sequence), mark.sequence)
 

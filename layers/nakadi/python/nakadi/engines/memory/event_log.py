@@ -144,11 +144,11 @@ class MemoryLog:
         max_bytes: int = 4_000_000,
         wait: float = 0.0,
     ) -> EventSlice:
-        def look() -> EventSlice:
+        def read_now() -> EventSlice:
             with self._lock:
                 return self._partition(topic, partition).slice(start, limit, max_bytes)
 
-        return self._announcements.wait_for_events(topic, partition, look, wait)
+        return self._announcements.wait_for_events(topic, partition, read_now, wait)
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, OffsetBounds]:
         with self._lock:

@@ -53,7 +53,7 @@ from nakadi.model.subscription import (
     SubscriptionChange,
     SubscriptionReport,
 )
-from nakadi.ports.coordination import AssignmentChanged, CommitCallback, CommitResults
+from nakadi.ports.coordination import AssignmentChanged, CommitCallback, CommitResultByPartition
 from nakadi.ports.event_log import UnknownTopic
 from nakadi.ports.log_index import TOPICS_KIND
 from nakadi.ports.registry import (
@@ -386,7 +386,9 @@ class MemoryCoordination:
         with self._while_open():
             return dict(self._state_of(subscription).offsets)
 
-    def commit(self, subscription: str, session: str, positions: PositionsByPartition, now: datetime) -> CommitResults:
+    def commit(
+        self, subscription: str, session: str, positions: PositionsByPartition, now: datetime
+    ) -> CommitResultByPartition:
         with self._while_open():
             offsets = self._state_of(subscription).offsets
             # The owner and the position are compared in the step that moves the offset: a partition that was handed

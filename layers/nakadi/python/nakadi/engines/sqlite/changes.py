@@ -66,7 +66,7 @@ class AppendsOfOtherProcesses(ChangePoller):
         for arrival in arrivals:
             self._known[arrival.log] = arrival.next
 
-    def _begin(self) -> None:
+    def _skip_past_changes(self) -> None:
         with self._file.read_connection() as connection:
             self._last = connection.execute(SELECT_NEWEST_FRAME_ID).fetchone()[0]
 
@@ -200,7 +200,7 @@ class FileChangePoller(ChangePoller):
         # Numbers of changes that listeners know of, and that the next look will find.
         self._known: set[int] = set()
 
-    def note(self, connection: sqlite3.Connection, subscription: str, changed: SubscriptionChange) -> int:
+    def note_change(self, connection: sqlite3.Connection, subscription: str, changed: SubscriptionChange) -> int:
         """Leave the news in the file; its number."""
         (number,) = connection.execute(NOTE_COORDINATION_CHANGE, (subscription, changed.value)).fetchone()
         return int(number)
@@ -222,7 +222,7 @@ class FileChangePoller(ChangePoller):
         # Of all changes of one kind only the last has its number left in the file.
         self._pipes.report(max(numbers), subscription, changed)
 
-    def _begin(self) -> None:
+    def _skip_past_changes(self) -> None:
         # What was reported before the look is no news, and what is reported from now on is kept.
         while self._pipes.received():
             pass

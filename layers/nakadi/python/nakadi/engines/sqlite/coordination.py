@@ -43,7 +43,7 @@ from nakadi.model.subscription import (
     SubscriptionChange,
     SubscriptionReport,
 )
-from nakadi.ports.coordination import AssignmentChanged, CommitCallback, CommitResults
+from nakadi.ports.coordination import AssignmentChanged, CommitCallback, CommitResultByPartition
 
 # Coordination ---------------------------------------------------------------------------------------------------------
 
@@ -115,7 +115,7 @@ class SqliteCoordination:
                     connection, subscription, partition, offset_after_change(before, owner, at.get(partition), now)
                 )
             # In the same transaction: a process that dies before it has reported the change leaves it to be found.
-            return self._changes.note(connection, subscription, SubscriptionChange.ASSIGNMENT)
+            return self._changes.note_change(connection, subscription, SubscriptionChange.ASSIGNMENT)
 
         # Behind the transaction: what listeners read when they are called is what was written.
         self._report(self._changing.run(work), subscription, SubscriptionChange.ASSIGNMENT)
@@ -128,7 +128,9 @@ class SqliteCoordination:
             rows = connection.execute(SELECT_OFFSETS, (subscription,)).fetchall()
         return {EventTypePartition(*row[:2]): offset_from_row(row) for row in rows}
 
-    def commit(self, subscription: str, session: str, positions: PositionsByPartition, now: datetime) -> CommitResults:
+    def commit(
+        self, subscription: str, session: str, positions: PositionsByPartition, now: datetime
+    ) -> CommitResultByPartition:
         commit = Commit(subscription, session, positions, now)
         self._changing.make(commit)
         return self._report_commit(commit)
@@ -141,11 +143,11 @@ class SqliteCoordination:
             call_and_report(partial(self._report_commit, commit), done)
 
         try:
-            self._changing.begin(Commit(subscription, session, positions, now, finished))
+            self._changing.begin_change(Commit(subscription, session, positions, now, finished))
         except Exception as error:  # noqa: BLE001  # it is for the one who is called
             done(error)
 
-    def _report_commit(self, commit: Commit) -> CommitResults:
+    def _report_commit(self, commit: Commit) -> CommitResultByPartition:
         results = commit.outcome()
         committed = committed_offsets(commit.session, commit.positions, results)
         if committed is not None:
@@ -175,7 +177,7 @@ class SqliteCoordination:
             put_parked_events(connection, subscription, events)
             if upto is not None:
                 _put_offset(connection, subscription, partition, CommittedOffset(upto, session, now))
-            return found, self._changes.note(connection, subscription, SubscriptionChange.OFFSETS)
+            return found, self._changes.note_change(connection, subscription, SubscriptionChange.OFFSETS)
 
         found, number = self._changing.run(work)
         if number is not None:
@@ -208,7 +210,7 @@ class SqliteCoordination:
             connection.execute("DELETE FROM assignments WHERE subscription = ?", (subscription,))
             connection.execute("DELETE FROM offsets WHERE subscription = ?", (subscription,))
             remove_all_parked_events(connection, subscription)
-            return self._changes.note(connection, subscription, SubscriptionChange.ASSIGNMENT)
+            return self._changes.note_change(connection, subscription, SubscriptionChange.ASSIGNMENT)
 
         self._report(self._changing.run(work), subscription, SubscriptionChange.ASSIGNMENT)
 

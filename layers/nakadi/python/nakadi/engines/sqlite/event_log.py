@@ -128,16 +128,16 @@ class SqliteLog:
         max_bytes: int = 4_000_000,
         wait: float = 0.0,
     ) -> EventSlice:
-        def look() -> EventSlice:
+        def read_now() -> EventSlice:
             with self._file.read_connection() as connection:
                 return read_slice(connection, topic, partition, start, limit, max_bytes)
 
-        found = look()
+        found = read_now()
         if found.events or wait <= 0:
             return found
         self._appends_by_others.attend()
         try:
-            return self._announcements.wait_for_events(topic, partition, look, wait)
+            return self._announcements.wait_for_events(topic, partition, read_now, wait)
         finally:
             self._appends_by_others.leave()
 

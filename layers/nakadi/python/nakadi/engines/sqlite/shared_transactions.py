@@ -29,7 +29,7 @@ from nakadi.model.subscription import CommitResult, CommittedOffset, EventTypePa
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Work = Callable[[sqlite3.Connection], T]
+TransactionStep = Callable[[sqlite3.Connection], T]
 
 MAX_CHANGES_PER_TRANSACTION = 500
 MAX_ROWS_PER_STATEMENT = 16
@@ -68,7 +68,7 @@ class Change:
 class Transaction(Change, Generic[T]):
     """A piece of work, which raises before it has changed anything, or not at all."""
 
-    def __init__(self, work: Work[T]) -> None:
+    def __init__(self, work: TransactionStep[T]) -> None:
         super().__init__()
         self._work = work
         self._result: T | None = None
@@ -140,7 +140,7 @@ class Commit(Change):
             self._verdicts[partition] = found = _commit_partition(connection, row, self.session, at, self._since)
             moved |= found is CommitResult.COMMITTED
         if moved:
-            self.numbers.append(changes.note(connection, self.subscription, SubscriptionChange.OFFSETS))
+            self.numbers.append(changes.note_change(connection, self.subscription, SubscriptionChange.OFFSETS))
 
     def finish(self) -> None:
         if self._finished is not None:
@@ -170,7 +170,7 @@ class SharedTransactions:
         self._wishes: SimpleQueue[None] = SimpleQueue()
         self._is_awake = False
 
-    def run(self, work: Work[T]) -> T:
+    def run(self, work: TransactionStep[T]) -> T:
         """Have work done in a transaction, perhaps together with that of others, and return when it is durable."""
         transaction = Transaction(work)
         self.make(transaction)
@@ -185,7 +185,7 @@ class SharedTransactions:
         while not change.is_made:
             self._make_next(change)
 
-    def begin(self, change: Change) -> None:
+    def begin_change(self, change: Change) -> None:
         """Begin a change, and return without waiting for it; its `finish` is called in another thread."""
         with self._beginning:
             # Under the lock of `close`: what is queued before the thread is told to end is still made.

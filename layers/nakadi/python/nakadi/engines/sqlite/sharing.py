@@ -27,10 +27,10 @@ from msgspec import Struct
 
 from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.engines.sqlite.reading import Chunk, PreparedRecords
-from nakadi.engines.sqlite.writing import MAX_WAITING_APPENDS, MAX_WAITING_BYTES, AppendDone, chunked
+from nakadi.engines.sqlite.writing import MAX_WAITING_APPENDS, MAX_WAITING_BYTES, OnAppendDone, chunked
 from nakadi.model.events import Record, Stored, TopicPartition
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports.event_log import AppendResults, EventLog, SealedTopic, UnknownTopic
+from nakadi.ports.event_log import AppendResultByPartition, EventLog, SealedTopic, UnknownTopic
 
 log = logging.getLogger(__name__)
 
@@ -107,7 +107,7 @@ class RemoteWriter:
         self._changed = threading.Condition()
         self._next = 0
         # By number: what is called with the outcome, and the size.
-        self._waiting: dict[int, tuple[AppendDone, int]] = {}
+        self._waiting: dict[int, tuple[OnAppendDone, int]] = {}
         self._waiting_bytes = 0
         self._ended = ""
         self._watching = threading.Event()
@@ -115,7 +115,7 @@ class RemoteWriter:
         self._thread = threading.Thread(target=self._receive, name="event-log-outcomes", daemon=True)
         self._thread.start()
 
-    def append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: AppendDone) -> None:
+    def append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: OnAppendDone) -> None:
         chunks = {partition: [_without_copies(chunk) for chunk in chunked(each)] for partition, each in batches.items()}
         size = sum(chunk.size for each in chunks.values() for chunk in each)
         with self._changed:
@@ -194,7 +194,7 @@ class RemoteWriter:
         self._finish_appends([(number, FAILURE_TYPES[kind](text)) for number, kind, text in answer.failed])
 
     def _finish_appends(self, outcomes: Sequence[tuple[int, Exception | None]]) -> None:
-        finished: list[tuple[AppendDone, Exception | None]] = []
+        finished: list[tuple[OnAppendDone, Exception | None]] = []
         # Only the thread that receives comes here, also at the end of the connection: each append ends once.
         with self._changed:
             for number, error in outcomes:
@@ -349,7 +349,7 @@ class _WorkerConnection(asyncio.Protocol):
         self.is_watching = False
         # Filled by the threads of the log: partitions that grew, and outcomes.
         self.news: deque[TopicPartition] = deque()
-        self._outcomes: deque[tuple[int, AppendResults | Exception]] = deque()
+        self._outcomes: deque[tuple[int, AppendResultByPartition | Exception]] = deque()
         self._log = event_log
         self._schedule_sending = wake
         self._watch = watch
@@ -406,7 +406,7 @@ class _WorkerConnection(asyncio.Protocol):
         grown, self._grown = list(self._grown), {}
         self._write(_AppendOutcomes(grown, stored, failed))
 
-    def _finish(self, number: int, outcome: AppendResults | Exception) -> None:
+    def _finish(self, number: int, outcome: AppendResultByPartition | Exception) -> None:
         # Called in threads of the log. First what is to be sent, then the request to send it.
         self._outcomes.append((number, outcome))
         self._schedule_sending()
@@ -417,7 +417,7 @@ class _WorkerConnection(asyncio.Protocol):
             self._transport.write(with_length(message))
 
 
-def _failure_message(outcome: AppendResults | Exception) -> tuple[int, str] | None:
+def _failure_message(outcome: AppendResultByPartition | Exception) -> tuple[int, str] | None:
     """The kind and the text of a failure; None of an append that is stored."""
     if isinstance(outcome, Exception):
         kind = next((index for index, each in enumerate(FAILURE_TYPES) if isinstance(outcome, each)), 0)

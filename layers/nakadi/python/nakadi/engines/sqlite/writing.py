@@ -38,7 +38,7 @@ from nakadi.ports.event_log import SealedTopic, UnknownTopic
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-AppendDone = Callable[[Exception | None], None]
+OnAppendDone = Callable[[Exception | None], None]
 Row = tuple[int, int, int, int, int, bytes]
 
 MAX_WAITING_APPENDS = 20_000
@@ -82,7 +82,7 @@ class _PartitionEnd(Struct):
 class _PendingAppend:
     """An append that waits for the writer, which calls `done` with its error, if there is one."""
 
-    def __init__(self, topic: str, batches: Mapping[int, Sequence[Record]], done: AppendDone) -> None:
+    def __init__(self, topic: str, batches: Mapping[int, Sequence[Record]], done: OnAppendDone) -> None:
         self.topic = topic
         self.done = done
         self.partitions = [(topic, partition) for partition in batches]
@@ -122,17 +122,17 @@ class _WriterTask(Generic[T]):
     """Work that a thread waits for."""
 
     def __init__(self, work: Callable[[sqlite3.Connection], T]) -> None:
-        self._write_until_closed = work
+        self._work = work
         # Held until the writer releases it: an `Event`, without the condition and the second lock of one.
         self._done = threading.Lock()
         self._done.acquire()
         self._result: T | None = None
         self._error: BaseException | None = None
 
-    def take(self, file: SqliteFile) -> None:
+    def run_in_transaction(self, file: SqliteFile) -> None:
         try:
             with file.write_transaction() as connection:
-                self._result = self._write_until_closed(connection)
+                self._result = self._work(connection)
         except BaseException as error:  # noqa: BLE001  # it is raised in the waiting thread
             self._error = error
         self._done.release()
@@ -147,7 +147,7 @@ class _WriterTask(Generic[T]):
 class SqliteWriter(Protocol):
     """What writes the events of a process, and does the small steps of looking after them."""
 
-    def append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: AppendDone) -> None:
+    def append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: OnAppendDone) -> None:
         """Have `done` called when the records are durable, or with the reason why they are not. Waits for nothing."""
 
     def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
@@ -179,7 +179,7 @@ class LogWriter:
         self._thread = threading.Thread(target=self._write_until_closed, name="event-log-writer", daemon=True)
         self._thread.start()
 
-    def append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: AppendDone) -> None:
+    def append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: OnAppendDone) -> None:
         # Its chunks are made in this thread and without the lock, so that others append meanwhile.
         append = _PendingAppend(topic, batches, done)
         with self._changed:
@@ -215,7 +215,7 @@ class LogWriter:
             if appends:
                 self._commit_appends(appends)
             for step in steps:
-                step.take(self._file)
+                step.run_in_transaction(self._file)
                 # A step may have changed the ends through the very connection that appends, which its version does not
                 # show: that is for changes through others.
                 self._ends.forget()

@@ -35,8 +35,8 @@ TWO_PARTITIONS_MESSAGE = "Cursors with different partition. Pairs of cursors sho
 PartitionEnds = Mapping[str, tuple[Position, Position]]
 
 
-def routes(event_types: EventTypes, permissions: Permissions, cursors: Cursors) -> list[Route]:
-    handlers = _CursorHandlers(event_types, permissions, cursors)
+def routes(event_types: EventTypes, permissions: Permissions, cursor_service: Cursors) -> list[Route]:
+    handlers = _CursorHandlers(event_types, permissions, cursor_service)
     under = "/event-types/{name}"
     return [
         Route(method="GET", template=f"{under}/partitions", handler=handlers.list_all, operation="list_partitions"),
@@ -57,11 +57,11 @@ def routes(event_types: EventTypes, permissions: Permissions, cursors: Cursors) 
 class _CursorHandlers(Struct, frozen=True):
     event_types: EventTypes
     permissions: Permissions
-    cursors: Cursors
+    cursor_service: Cursors
 
     def list_all(self, request: Request) -> Response:
         event_type = self._event_type(request, Operation.VIEW)
-        view = self.cursors.at(event_type)
+        view = self.cursor_service.at(event_type)
         ends = view.ends()
         lags = self._lags(event_type, view, ends, _consumed_cursors(request.parameter("cursors")))
         return json_response([_partition_view(partition, ends, lags.get(partition)) for partition in ends])
@@ -69,7 +69,7 @@ class _CursorHandlers(Struct, frozen=True):
     def get(self, request: Request) -> Response:
         event_type = self._event_type(request, Operation.VIEW, Operation.READ)
         partition = request.path_parameters["partition"]
-        view = self.cursors.at(event_type)
+        view = self.cursor_service.at(event_type)
         ends = view.ends()
         consumed = request.parameter("consumed_offset")
         asked = () if consumed is None else (Cursor(partition, consumed),)
@@ -81,7 +81,7 @@ class _CursorHandlers(Struct, frozen=True):
     def distances(self, request: Request) -> Response:
         pairs = _read_pairs(list_body(request))
         event_type = self._event_type(request, Operation.VIEW)
-        view = self.cursors.at(event_type)
+        view = self.cursor_service.at(event_type)
         return json_response([self._distance(event_type, view, *pair) for pair in pairs])
 
     def lags(self, request: Request) -> Response:
@@ -89,7 +89,7 @@ class _CursorHandlers(Struct, frozen=True):
             [_read_cursor(each, f"list[{at}]") for at, each in enumerate(_require_objects(list_body(request)))]
         )
         event_type = self._event_type(request, Operation.VIEW, Operation.READ)
-        view = self.cursors.at(event_type)
+        view = self.cursor_service.at(event_type)
         positions = [_convert_cursor(view, cursor) for cursor in asked]
         ends = view.ends() if asked else {}
         return json_response(
@@ -104,7 +104,7 @@ class _CursorHandlers(Struct, frozen=True):
         numbers = [each.integer("shift") or 0 for each in items]
         asked = _require_complete([_read_cursor(each, f"list[{at}]") for at, each in enumerate(items)])
         event_type = self._event_type(request, Operation.VIEW, Operation.READ)
-        view = self.cursors.at(event_type)
+        view = self.cursor_service.at(event_type)
         positions = [_convert_cursor(view, cursor) for cursor in asked]
         moved = [
             shifted_position(event_type, cursor.partition, position, number)

@@ -15,13 +15,13 @@ from nakadi.http.message import JSON, Request, Response, json_response
 from nakadi.http.negotiation import MAX_DECOMPRESSED_BYTES
 from nakadi.http.problem import UnsupportedMediaType
 from nakadi.model.outcomes import Fault, Invalid, Malformed, Outcome
-from nakadi.ports.event_log import Append, AppendResults
+from nakadi.ports.event_log import Append, AppendResultByPartition
 from nakadi.publishing.outcome import BatchOutcome, BatchStatus
 from nakadi.publishing.publisher import Publisher
 from nakadi.publishing.system_events import KpiCollector
 from nakadi.publishing.validation import estimate_batch_memory
 
-PublicationSteps = Generator[Append, AppendResults, Response]
+PublicationSteps = Generator[Append, AppendResultByPartition, Response]
 
 AVRO_MEDIA_TYPE = "application/avro-binary"
 

@@ -20,7 +20,7 @@ from nakadi.model.authorization import Feature, Operation
 from nakadi.model.outcomes import Malformed, Violations
 from nakadi.model.subscription import CommitResult, SubscriptionCursor
 from nakadi.openapi.checks import body_violations, conforms
-from nakadi.ports.coordination import CommitRequest, CommitResults
+from nakadi.ports.coordination import CommitRequest, CommitResultByPartition
 from nakadi.subscriptions.api.cursors import SubscriptionCursors
 from nakadi.subscriptions.api.parked_events import (
     ParkedEventFilter,
@@ -140,7 +140,7 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
     def get_cursors(self, request: Request) -> Response:
         return json_response(committed_view(self.cursors.committed(_subscription_id(request), request.subject)))
 
-    def commit(self, request: Request) -> Generator[CommitRequest, CommitResults, Response]:
+    def commit(self, request: Request) -> Generator[CommitRequest, CommitResultByPartition, Response]:
         subscription_id, (items, cursors) = (
             request.path_parameters["subscription_id"],
             _cursors(request, COMMIT_BODY_SCHEMA),

@@ -18,7 +18,7 @@ from nakadi.model.event_type import Cursor, EventType, Position
 from nakadi.model.outcomes import Invalid, NotFound
 from nakadi.model.subscription import CommitResult, EventTypePartition, Subscription, SubscriptionCursor
 from nakadi.ports.clock import Clock
-from nakadi.ports.coordination import CommitRequest, CommitResults, Coordination
+from nakadi.ports.coordination import CommitRequest, CommitResultByPartition, Coordination
 from nakadi.subscriptions.api.offsets import OffsetInitialisation, Resets
 from nakadi.subscriptions.api.repository import Subscriptions, subscription_not_found
 
@@ -31,7 +31,7 @@ _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12
 OFFSET_BEFORE_FIRST_EVENT = -1
 
 
-CommitSteps = Generator[CommitRequest, CommitResults, Sequence[CommitResult]]
+CommitSteps = Generator[CommitRequest, CommitResultByPartition, Sequence[CommitResult]]
 """Committing as steps: what is yielded has to be committed, and to be answered by its results or its exception."""
 
 
@@ -45,9 +45,9 @@ class _ResolvedCursor(Struct, frozen=True):
 
 
 class SubscriptionCursors(Struct, frozen=True, kw_only=True):
-    subscriptions: Subscriptions
+    subscription_repository: Subscriptions
     event_types: EventTypes
-    cursors: Cursors
+    cursor_service: Cursors
     permissions: Permissions
     coordination: Coordination
     initialisation: OffsetInitialisation
@@ -121,7 +121,7 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
         ]
 
     def _require_owned(
-        self, written: CommitResults, subscription_id: str, stream_id: str, meant: Sequence[_ResolvedCursor]
+        self, written: CommitResultByPartition, subscription_id: str, stream_id: str, meant: Sequence[_ResolvedCursor]
     ) -> None:
         if CommitResult.NOT_OWNED in written.values():
             raise self._reason_of_refusal(subscription_id, stream_id, meant)
@@ -145,7 +145,7 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
 
     def reset(self, subscription_id: str, cursors: Sequence[SubscriptionCursor], subject: Subject) -> None:
         """Set offsets, back or forth. Without cursors, only initialise the offsets."""
-        found = self.subscriptions.find(subscription_id)
+        found = self.subscription_repository.find(subscription_id)
         self._refuse_blocked(found, subject)
         # Not by a cached event type: the bounds that are read next are those of the event type as it is now.
         meant = [self._resolved_from_registry(each) for each in cursors]
@@ -166,7 +166,9 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
     def _check_readable(self, meant: Sequence[_ResolvedCursor]) -> None:
         try:
             for each in meant:
-                self.cursors.check_readable(each.event_type, each.cursor.partition, each.position, each.cursor.offset)
+                self.cursor_service.check_readable(
+                    each.event_type, each.cursor.partition, each.position, each.cursor.offset
+                )
         except CursorError as error:
             raise Invalid(str(error)) from error
 
@@ -188,13 +190,13 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
     def _resolved_in_event_type(self, event_type: EventType, cursor: SubscriptionCursor) -> _ResolvedCursor:
         position = newest_position(event_type, cursor.offset)
         if position is None:
-            position = self.cursors.resolve(event_type, Cursor(cursor.partition, cursor.offset))
+            position = self.cursor_service.resolve(event_type, Cursor(cursor.partition, cursor.offset))
         return _ResolvedCursor(cursor, EventTypePartition(cursor.event_type, cursor.partition), event_type, position)
 
     def _require_consumer(self, subscription_id: str, subject: Subject, *operations: Operation) -> None:
         """Check that a subject may consume a subscription. A blocked one does not learn whether it exists."""
         try:
-            found = self.subscriptions.cached(subscription_id)
+            found = self.subscription_repository.cached(subscription_id)
         except NotFound:
             self._refuse_blocked(None, subject)
             raise

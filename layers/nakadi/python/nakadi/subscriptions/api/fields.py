@@ -31,7 +31,7 @@ def check_fields(draft: SubscriptionDraft) -> None:
         *body_violations("SubscriptionDraft", _draft_body(draft)),
         *annotation_violations(annotations),
         # Of these two annotations clients are shown one mistake at a time.
-        *islice(policy_violations(annotations), 1),
+        *islice(unprocessable_event_annotation_violations(annotations), 1),
         *label_violations(draft.labels or {}),
     )
     if found:
@@ -50,7 +50,7 @@ def _draft_body(draft: SubscriptionDraft) -> dict[str, Any]:
     }
 
 
-def policy_violations(annotations: Mapping[str, str | None]) -> Iterator[Violation]:
+def unprocessable_event_annotation_violations(annotations: Mapping[str, str | None]) -> Iterator[Violation]:
     """The two annotations for unprocessable events: both are set, or neither."""
     count, policy = annotations.get(SEND_COUNT_ANNOTATION), annotations.get(POLICY_ANNOTATION)
     if count is not None:

@@ -57,7 +57,7 @@ SUBSCRIPTION_BUSY_MESSAGE = "Subscription is being changed by others, please rep
 
 class OffsetInitialisation(Struct, frozen=True, kw_only=True):
     event_types: EventTypes
-    cursors: Cursors
+    cursor_service: Cursors
     coordination: Coordination
     clock: Clock
 
@@ -103,16 +103,16 @@ class OffsetInitialisation(Struct, frozen=True, kw_only=True):
     def _first_positions_of(self, subscription: Subscription, event_type: EventType) -> Mapping[str, Position]:
         match subscription.read_from:
             case ReadFrom.END:
-                return self.cursors.newest(event_type)
+                return self.cursor_service.newest(event_type)
             case ReadFrom.BEGIN:
-                return self.cursors.beginning(event_type)
+                return self.cursor_service.beginning(event_type)
             case ReadFrom.CURSORS:
                 return self._from_cursors(subscription, event_type)
 
     def _from_cursors(self, subscription: Subscription, event_type: EventType) -> Mapping[str, Position]:
         """What the cursors mean. One whose timeline is gone means the oldest event, as one whose events are gone does;
         partitions that were added since then are read from their beginning."""
-        view = self.cursors.at(event_type)
+        view = self.cursor_service.at(event_type)
         beginning = view.beginning()
         positions = dict.fromkeys(event_type.partitions, Position(event_type.timeline.order, -1))
         for each in subscription.initial_cursors:
@@ -169,7 +169,7 @@ def _has_entries_for(assignment: Assignment, positions: Positions) -> bool:
 # Resets ---------------------------------------------------------------------------------------------------------------
 
 
-PartitionChanges = Mapping[EventTypePartition, tuple[PartitionAssignment | None, Position]]
+PartitionChangeByPartition = Mapping[EventTypePartition, tuple[PartitionAssignment | None, Position]]
 """Partition -> its new position, and its new entry if that is not the old one without a reader."""
 
 RESET_RUNNING_MESSAGE = "Cursors reset is already in progress for provided subscription"
@@ -193,7 +193,7 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
     coordination: Coordination
     leases: LeaseWatch
     clock: Clock
-    replays: Callable[[str, Redrive], PartitionChanges]
+    plan_replays: Callable[[str, Redrive], PartitionChangeByPartition]
     """What a redrive changes, while no stream is open. Raises `Conflict` if it cannot be done."""
 
     def attempt(self, subscription_id: str) -> Assignment:
@@ -253,7 +253,7 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
             # Perhaps by another process that claimed it. If by something else, the next who looks tries again.
             return self.coordination.assignment(subscription_id)
         try:
-            self._write_reset(subscription_id, reset, self.replays(subscription_id, task))
+            self._write_reset(subscription_id, reset, self.plan_replays(subscription_id, task))
         except Conflict as error:
             return self.end(subscription_id, reset.id, error.detail)
         except BaseException:
@@ -263,7 +263,7 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
             raise
         return self.coordination.assignment(subscription_id)
 
-    def _write_reset(self, subscription_id: str, reset: Reset, changes: PartitionChanges) -> None:
+    def _write_reset(self, subscription_id: str, reset: Reset, changes: PartitionChangeByPartition) -> None:
         """As many partitions at a time as fit a write. If this process dies in between, another one begins anew, which
         does no harm: while the reset stands, no session can move what was already written."""
         rest = sorted(changes)
@@ -277,7 +277,9 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
                 break
         log.info("The reset %s of %s is carried out: %s partitions", reset.id, subscription_id, len(changes))
 
-    def _write_part(self, subscription_id: str, reset: Reset, part: PartitionChanges, *, is_last: bool) -> bool:
+    def _write_part(
+        self, subscription_id: str, reset: Reset, part: PartitionChangeByPartition, *, is_last: bool
+    ) -> bool:
         """Whether a part was written, or nothing was because another process has carried out the reset."""
         positions = {partition: position for partition, (_, position) in part.items()}
         for _ in range(ASSIGNMENT_WRITE_ATTEMPTS):
@@ -430,7 +432,7 @@ def without_reported_task(assignment: Assignment, reset_id: str) -> Assignment:
     return replace(assignment, ended=replace(ended, task=None))
 
 
-def _with_reset_entries(assignment: Assignment, changes: PartitionChanges) -> Assignment:
+def _with_reset_entries(assignment: Assignment, changes: PartitionChangeByPartition) -> Assignment:
     """With these partitions at their new positions: without owners, and without failures of events."""
     entries = []
     for each in assignment.entries:

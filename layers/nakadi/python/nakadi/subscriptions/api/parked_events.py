@@ -79,7 +79,7 @@ class ParkedEventStatus(Struct, frozen=True):
 
 
 class ParkedEvents(Struct, frozen=True, kw_only=True):
-    subscriptions: Subscriptions
+    subscription_repository: Subscriptions
     event_types: EventTypes
     permissions: Permissions
     features: Features
@@ -147,15 +147,15 @@ class ParkedEvents(Struct, frozen=True, kw_only=True):
     # Inside
 
     def _require_reader(self, subscription_id: str, subject: Subject) -> None:
-        subscription = self.subscriptions.find(subscription_id)
+        subscription = self.subscription_repository.find(subscription_id)
         event_types = () if subscription is None else subscription.event_types
         self.permissions.require_consumer(subject, event_types, CONSUMER_BLOCKED_MESSAGE)
-        subscription = subscription or self.subscriptions.get(subscription_id)
+        subscription = subscription or self.subscription_repository.get(subscription_id)
         for operation in (Operation.VIEW, Operation.READ):
             self.permissions.require(operation, subscription.resource, subject)
 
     def _require_administrator(self, subscription_id: str, subject: Subject) -> Subscription:
-        subscription = self.subscriptions.get(subscription_id)
+        subscription = self.subscription_repository.get(subscription_id)
         for operation in (Operation.VIEW, Operation.ADMIN):
             self.permissions.require(operation, subscription.resource, subject)
         return subscription
@@ -184,7 +184,7 @@ class RedrivePlanner(Struct, frozen=True, kw_only=True):
     coordination: Coordination
     event_types: EventTypes
 
-    def replays(
+    def plan_replays(
         self, subscription_id: str, redrive: Redrive
     ) -> Mapping[ParkedPartition, tuple[PartitionAssignment, Position]]:
         """Where the cursors go, and entries with the replay from there on. What is parked

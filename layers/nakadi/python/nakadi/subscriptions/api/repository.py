@@ -358,7 +358,7 @@ class SubscriptionPage(Struct, frozen=True, kw_only=True):
 
 
 class SubscriptionListing(Struct, frozen=True):
-    subscriptions: Subscriptions
+    subscription_repository: Subscriptions
 
     def page(self, filters: SubscriptionFilters, offset: int, limit: int) -> SubscriptionPage:
         """So many from this place on; a full page may have another one behind it."""
@@ -418,12 +418,12 @@ class SubscriptionListing(Struct, frozen=True):
         )
 
     def _subscription_if_matching(self, filters: SubscriptionFilters, subscription_id: str) -> Sequence[Subscription]:
-        found = self.subscriptions.find(subscription_id)
+        found = self.subscription_repository.find(subscription_id)
         return (found,) if found is not None and filters.match(found) else ()
 
     def _matching_newest_first(self, filters: SubscriptionFilters, after: str = "") -> Iterator[Subscription]:
         event_type = filters.event_types[0] if filters.event_types else None
-        found = self.subscriptions.newest_first(after=after, event_type=event_type)
+        found = self.subscription_repository.newest_first(after=after, event_type=event_type)
         return (each for each in found if filters.match(each))
 
 

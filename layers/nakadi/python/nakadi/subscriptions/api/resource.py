@@ -47,9 +47,9 @@ CREATION_ATTEMPTS = 8
 
 
 class SubscriptionCreation(Struct, frozen=True, kw_only=True):
-    subscriptions: Subscriptions
+    subscription_repository: Subscriptions
     event_types: EventTypes
-    cursors: Cursors
+    cursor_service: Cursors
     permissions: Permissions
     features: Features
     clock: Clock
@@ -59,7 +59,7 @@ class SubscriptionCreation(Struct, frozen=True, kw_only=True):
     def create(self, draft: SubscriptionDraft, subject: Subject) -> tuple[Subscription, bool]:
         """The subscription of this application, these event types and this group, and whether it is new."""
         check_fields(draft)
-        found = self.subscriptions.with_key(_key_of_draft(draft))
+        found = self.subscription_repository.with_key(_key_of_draft(draft))
         if found is not None:
             self.permissions.require(Operation.VIEW, found.resource, subject)
             return found, False
@@ -88,7 +88,7 @@ class SubscriptionCreation(Struct, frozen=True, kw_only=True):
         subscription = self._subscription_of_draft(draft)
         # Before it is stored: a client that may not see it could never use it.
         self.permissions.require(Operation.VIEW, subscription.resource, subject)
-        return self.subscriptions.add(subscription, event_types)
+        return self.subscription_repository.add(subscription, event_types)
 
     def _event_types(self, draft: SubscriptionDraft) -> Sequence[EventType]:
         names = draft.event_types or ()
@@ -113,7 +113,7 @@ class SubscriptionCreation(Struct, frozen=True, kw_only=True):
 
     def _check_cursors(self, cursors: Sequence[SubscriptionCursor], event_types: Sequence[EventType]) -> None:
         check_coverage(cursors, event_types)
-        by_name = {each.name: self.cursors.at(each) for each in event_types}
+        by_name = {each.name: self.cursor_service.at(each) for each in event_types}
         try:
             for each in cursors:
                 view = by_name[each.event_type]
@@ -173,7 +173,7 @@ SUBSCRIPTION_BUSY_MESSAGE = "Subscription is being changed by others, please rep
 
 
 class SubscriptionUpdater(Struct, frozen=True, kw_only=True):
-    subscriptions: Subscriptions
+    subscription_repository: Subscriptions
     permissions: Permissions
     features: Features
     clock: Clock
@@ -192,7 +192,7 @@ class SubscriptionUpdater(Struct, frozen=True, kw_only=True):
         raise TryLater(SUBSCRIPTION_BUSY_MESSAGE)
 
     def _update(self, subscription_id: str, draft: SubscriptionDraft, subject: Subject) -> Subscription:
-        old = self.subscriptions.get(subscription_id)
+        old = self.subscription_repository.get(subscription_id)
         self.permissions.require_all_operations((Operation.VIEW, Operation.ADMIN), old.resource, subject)
         check_unchanged(old, draft)
         permissions.check_not_removed(old.authorization, draft.authorization)
@@ -205,7 +205,7 @@ class SubscriptionUpdater(Struct, frozen=True, kw_only=True):
             # Every change moves the time of the last change, also two within one millisecond.
             updated_at=max(now_in_milliseconds(self.clock), old.updated_at + timedelta(milliseconds=1)),
         )
-        return self.subscriptions.replace(old, new)
+        return self.subscription_repository.replace(old, new)
 
 
 def check_unchanged(old: Subscription, draft: SubscriptionDraft) -> None:
@@ -225,7 +225,7 @@ def check_unchanged(old: Subscription, draft: SubscriptionDraft) -> None:
 
 
 class SubscriptionDeletion(Struct, frozen=True, kw_only=True):
-    subscriptions: Subscriptions
+    subscription_repository: Subscriptions
     permissions: Permissions
     features: Features
     deleted_subscriptions: DeletedSubscriptions
@@ -238,10 +238,10 @@ class SubscriptionDeletion(Struct, frozen=True, kw_only=True):
 
     def _remove(self, subscription_id: str, subject: Subject) -> Subscription:
         for _ in range(CREATION_ATTEMPTS):
-            subscription = self.subscriptions.get(subscription_id)
+            subscription = self.subscription_repository.get(subscription_id)
             self.permissions.require_all_operations((Operation.VIEW, Operation.ADMIN), subscription.resource, subject)
             try:
-                self.subscriptions.remove(subscription)
+                self.subscription_repository.remove(subscription)
             except ChangedMeanwhile:
                 continue
             return subscription
@@ -254,11 +254,11 @@ log = logging.getLogger(__name__)
 class DeletedSubscriptions(Struct, frozen=True):
     """What deleted subscriptions leave behind: an assignment and offsets. Running streams end when these go."""
 
-    subscriptions: Subscriptions
+    subscription_repository: Subscriptions
     coordination: Coordination
 
     def clear_all(self) -> None:
-        for subscription_id in self.subscriptions.deleted_subscriptions():
+        for subscription_id in self.subscription_repository.deleted_subscriptions():
             run_and_log_failure(
                 "removal of assignment and offsets",
                 f"the subscription {subscription_id}",
@@ -268,7 +268,7 @@ class DeletedSubscriptions(Struct, frozen=True):
     def clear(self, subscription_id: str) -> None:
         """The note goes last, so that nothing is forgotten."""
         self.coordination.forget(subscription_id)
-        self.subscriptions.forget_deleted(subscription_id)
+        self.subscription_repository.forget_deleted(subscription_id)
 
     def try_to_clear_all(self) -> None:
         """What cannot be cleared now is cleared by the next housekeeping."""
@@ -288,7 +288,7 @@ MAX_CHANGES_BESIDE_REMOVAL = 90
 class SubscribedEventTypes(Struct, frozen=True, kw_only=True):
     """What happens to subscriptions when an event type is deleted, or gets partitions."""
 
-    subscriptions: Subscriptions
+    subscription_repository: Subscriptions
     features: Features
     initialisation: OffsetInitialisation
     resets: Resets
@@ -298,22 +298,24 @@ class SubscribedEventTypes(Struct, frozen=True, kw_only=True):
     attachment: RedriveAttachment
 
     def depend_on(self, name: str) -> bool:
-        return bool(self.subscriptions.of_event_type(name))
+        return bool(self.subscription_repository.of_event_type(name))
 
     def changes_for_removal(self, event_type: EventType) -> tuple[DocumentChange, ...]:
         """What the removal of an event type has to do and to insist on besides; raises `Conflict` if subscriptions
         stand against it."""
         if event_type.name == self.attachment.name and self.attachment.is_attached():
             raise _has_subscriptions_conflict(event_type)
-        mark = self.subscriptions.mark(event_type)
-        found = self.subscriptions.of_event_type(event_type.name)
-        if not self._may_delete_subscriptions(found) or self.subscriptions.is_being_subscribed(event_type.name):
+        mark = self.subscription_repository.mark(event_type)
+        found = self.subscription_repository.of_event_type(event_type.name)
+        if not self._may_delete_subscriptions(found) or self.subscription_repository.is_being_subscribed(
+            event_type.name
+        ):
             raise _has_subscriptions_conflict(event_type)
         changes = tuple(change for each in found for change in changes_to_remove(each))
         if len(changes) <= MAX_CHANGES_BESIDE_REMOVAL:
             return (mark, *changes)
         for each in found:
-            self.subscriptions.remove(each)
+            self.subscription_repository.remove(each)
         return (mark,)
 
     def clean_up(self) -> None:
@@ -323,12 +325,12 @@ class SubscribedEventTypes(Struct, frozen=True, kw_only=True):
     def before_repartitioning(self, event_type: EventType) -> None:
         """Subscriptions that were never streamed get their first offsets now, while the new partitions can be
         distinguished."""
-        for each in self.subscriptions.of_event_type(event_type.name):
+        for each in self.subscription_repository.of_event_type(event_type.name):
             self.initialisation.ensure_initialised(each)
 
     def after_repartitioning(self, event_type: EventType) -> None:
         """Have the subscriptions consume all partitions; the streams of those that got some end and come back."""
-        found = self.subscriptions.of_event_type(event_type.name)
+        found = self.subscription_repository.of_event_type(event_type.name)
         extended = [each.id for each in found if self.initialisation.ensure_entries(each, event_type)[1]]
         self.resets.close_streams(extended)
         # An earlier request may have been answered before streams had ended.
@@ -351,10 +353,10 @@ def _has_subscriptions_conflict(event_type: EventType) -> Conflict:
 
 
 class RedriveAttachment(Struct, frozen=True, kw_only=True):
-    subscriptions: Subscriptions
+    subscription_repository: Subscriptions
     event_types: EventTypes
     features: Features
-    cursors: Cursors
+    cursor_service: Cursors
     logs: EventLogs
     coordination: Coordination
     initialisation: OffsetInitialisation
@@ -377,7 +379,7 @@ class RedriveAttachment(Struct, frozen=True, kw_only=True):
             return
         if event_type.id not in self._looked:
             self._looked.clear()
-            self._looked[event_type.id] = dict(self.cursors.beginning(event_type))
+            self._looked[event_type.id] = dict(self.cursor_service.beginning(event_type))
         for partition in event_type.partitions:
             run_and_log_failure(
                 "search for redriven events",
@@ -389,7 +391,7 @@ class RedriveAttachment(Struct, frozen=True, kw_only=True):
         """Whether any subscription is attached."""
         return any(
             entry.partition.event_type == self.name
-            for each in self.subscriptions.newest_first()
+            for each in self.subscription_repository.newest_first()
             for entry in self.coordination.assignment(each.id).entries
         )
 
@@ -406,10 +408,10 @@ class RedriveAttachment(Struct, frozen=True, kw_only=True):
         self._looked[event_type.id][partition] = end
 
     def _attach(self, subscription_id: str, event_type: EventType) -> None:
-        subscription = self.subscriptions.find(subscription_id)
+        subscription = self.subscription_repository.find(subscription_id)
         if subscription is None:
             return
-        beginnings = self.cursors.beginning(event_type)
+        beginnings = self.cursor_service.beginning(event_type)
         partitions = {EventTypePartition(event_type.name, name): at for name, at in beginnings.items()}
         self.initialisation.ensure_partitions(subscription, partitions)
 
@@ -419,7 +421,7 @@ class RedriveAttachment(Struct, frozen=True, kw_only=True):
         """What follows a position, stretch by stretch: who is named in it, and where it ends."""
         number = int(partition)
         while True:
-            timeline, offset = self.cursors.next_event(event_type, position, partition)
+            timeline, offset = self.cursor_service.next_event(event_type, position, partition)
             event_log = self.logs.for_storage(timeline.storage_id)
             bounds = event_log.bounds(timeline.topic, [number])[number]
             offset = max(offset, bounds.oldest)

@@ -76,9 +76,9 @@ class _AssignmentSnapshot(Struct, frozen=True):
 
 
 class SubscriptionStats(Struct, frozen=True, kw_only=True):
-    subscriptions: Subscriptions
+    subscription_repository: Subscriptions
     event_types: EventTypes
-    cursors: Cursors
+    cursor_service: Cursors
     permissions: Permissions
     coordination: Coordination
     leases: LeaseWatch
@@ -87,14 +87,14 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
 
     def of(self, subscription_id: str, subject: Subject, *, with_lag: bool) -> Stats:
         """Everything there is to say, event type by event type."""
-        subscription = self.subscriptions.get(subscription_id)
+        subscription = self.subscription_repository.get(subscription_id)
         self.permissions.require(Operation.VIEW, subscription.resource, subject)
         event_types = [self.event_types.get(name) for name in subscription.event_types]
         for each in event_types:
             self.permissions.require(Operation.VIEW, each.resource, subject)
         shared = self._read_with_offsets(subscription)
         return {
-            each.name: self._of_event_type(each, self.cursors.newest(each), shared, with_lag=with_lag)
+            each.name: self._of_event_type(each, self.cursor_service.newest(each), shared, with_lag=with_lag)
             for each in event_types
         }
 
@@ -111,7 +111,7 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
 
         def stats(event_type: EventType, shared: _AssignmentSnapshot) -> Sequence[PartitionStats]:
             if event_type.name not in newest:
-                newest[event_type.name] = self.cursors.newest(event_type)
+                newest[event_type.name] = self.cursor_service.newest(event_type)
             look = with_lag and self.clock.now() < ages_until
             return self._of_event_type(event_type, newest[event_type.name], shared, with_lag=look)
 
@@ -146,7 +146,7 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
         suspects = {partition.event_type for partition in shared.offsets if self._is_commit_overdue(partition, shared)}
         found = [self.event_types.find(name) for name in subscription.event_types if name in suspects]
         stats = [
-            self._of_event_type(each, self.cursors.newest(each), shared, with_lag=False)
+            self._of_event_type(each, self.cursor_service.newest(each), shared, with_lag=False)
             for each in found
             if each is not None
         ]
@@ -216,7 +216,7 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
     def _first_stored_behind(self, event_type: EventType, partition: str, position: Position) -> datetime | None:
         number = int(partition)
         while True:
-            timeline, offset = self.cursors.next_event(event_type, position, partition)
+            timeline, offset = self.cursor_service.next_event(event_type, position, partition)
             event_log = self.logs.for_storage(timeline.storage_id)
             oldest = event_log.bounds(timeline.topic, [number])[number].oldest
             found = event_log.read(timeline.topic, number, max(offset, oldest), limit=1, max_bytes=1)
@@ -265,16 +265,16 @@ class StalledSubscriptions(Struct, frozen=True, kw_only=True):
     `execute_reset` carries out a reset whose process died, and which no stream has found since.
     """
 
-    subscriptions: Subscriptions
+    subscription_repository: Subscriptions
     coordination: Coordination
     stats: SubscriptionStats
     execute_reset: Callable[[str], Assignment]
     stalled: list[str] = field(default_factory=list)
 
-    def look(self) -> None:
+    def check_all(self) -> None:
         """Costs one read for a subscription without streams, and little more for one whose streams commit."""
         found: list[Subscription] = []
-        for each in self.subscriptions.newest_first():
+        for each in self.subscription_repository.newest_first():
             run_and_log_failure(
                 "search for stalled streams",
                 f"the subscription {each.id}",

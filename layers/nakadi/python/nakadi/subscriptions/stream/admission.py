@@ -31,7 +31,7 @@ CANNOT_CONTINUE = "Failed to continue streaming"
 class StreamAdmission(Struct, frozen=True, kw_only=True):
     """`execute_reset` carries out a pending reset of a subscription, if no session is left."""
 
-    subscriptions: Subscriptions
+    subscription_repository: Subscriptions
     event_types: EventTypes
     permissions: Permissions
     initialisation: OffsetInitialisation
@@ -50,13 +50,13 @@ class StreamAdmission(Struct, frozen=True, kw_only=True):
 
     def check_still_there(self, subscription: Subscription) -> None:
         """Raise `NotFound` if the subscription was deleted since it was admitted."""
-        self.subscriptions.get(subscription.id)
+        self.subscription_repository.get(subscription.id)
 
     def _subscription(self, subscription_id: str, subject: Subject) -> Subscription:
         """Who is blocked does not learn whether it exists."""
         try:
             # Not as it was a moment ago: what is shared of one that was deleted must not come into being again.
-            subscription: Subscription = self.subscriptions.get(subscription_id)
+            subscription: Subscription = self.subscription_repository.get(subscription_id)
         except NotFound:
             self.permissions.require_consumer(subject, ())
             raise
@@ -182,9 +182,9 @@ class KnownEventTypes(dict[str, EventType]):
 class PartitionStarts:
     """Finds where reading begins. Asks the registry and the log, so it must not be called on an event loop."""
 
-    def __init__(self, event_types: EventTypes, cursors: Cursors, clock: Clock) -> None:
+    def __init__(self, event_types: EventTypes, cursor_service: Cursors, clock: Clock) -> None:
         self._event_types = event_types
-        self._cursors = cursors
+        self._cursor_service = cursor_service
         # By the id of the event type and the least revision that is known: another event type may get its name, and a
         # caller that knows of a change must not get what was read before.
         self._views: Cache[tuple[str, int], tuple[EventType, PartitionSnapshot]] = Cache(
@@ -212,7 +212,7 @@ class PartitionStarts:
         current = self._event_types.get(known.name)
         if current.id != known.id:
             raise UnusableCursor(f"The event type {known.name} was deleted, and another one has its name")
-        return current, self._cursors.at(current)
+        return current, self._cursor_service.at(current)
 
     @staticmethod
     def _start_in_snapshot(

@@ -225,7 +225,7 @@ class Outbox:
     def _batch(self, partition: PartitionProgress, count: int, now: float, info: str = "") -> SessionAction:
         if not self._totals.outstanding:
             self.last_commit = now
-        runs = partition.take(count, self._measure)
+        runs = partition.take_runs(count, self._measure)
         self._sent_events += count
         self._last_line_at = partition.flushed_at = now
         return SendBatch(partition.partition, partition.sent, runs, self._line_info(partition, info))

@@ -40,7 +40,7 @@ from nakadi.subscriptions.stream.members import SubscriptionSessions
 from nakadi.subscriptions.stream.parking import ParkingService
 from nakadi.subscriptions.stream.session import SubscriptionSession
 
-SessionFact = Callable[[float], Sequence[SessionAction]]
+ApplySessionFact = Callable[[float], Sequence[SessionAction]]
 """The outcome of a call, as a call of the session with the current time."""
 
 
@@ -99,7 +99,7 @@ class SessionCallExecutor:
         | ParkEvents
         | ReloadParkedKeys
         | EndReplay,
-    ) -> SessionFact:
+    ) -> ApplySessionFact:
         """Carry a call out, and return its outcome as a fact for the session. Raises `Unavailable`."""
         session = self._session
         match call:

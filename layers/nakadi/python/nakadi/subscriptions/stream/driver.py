@@ -22,7 +22,7 @@ from nakadi.model.outcomes import Outcome, Unavailable, UnusableCursor
 from nakadi.model.subscription import EventTypePartition
 from nakadi.ports.clock import Clock
 from nakadi.streaming.chunks import joined_json
-from nakadi.streaming.driver import RETRY_MILLISECONDS, EventSource, Fact, StreamDriver, StreamOutlet
+from nakadi.streaming.driver import RETRY_MILLISECONDS, ApplyFact, EventSource, StreamDriver, StreamOutlet
 from nakadi.subscriptions.stream.actions import (
     ClosePartition,
     OpenPartition,
@@ -205,7 +205,7 @@ class SubscriptionDriver(StreamDriver):
                 # What the one before has made ready may be so much that the client has to read it first.
                 if self._buffer.full:
                     await self._flush_before_deadline()
-                moved = await self._take(each, source) or moved
+                moved = await self._pass_on_next_run(each, source) or moved
         except Outcome as outcome:
             log.info("The stream %s cannot go on: %s", self._session.id, outcome)
             self._carry_out_actions(self._session.refused(outcome))
@@ -216,7 +216,7 @@ class SubscriptionDriver(StreamDriver):
         for fact in facts:
             self._carry_out_actions(fact(self._clock.monotonic()))
 
-    async def _take(self, each: EventTypePartition, source: EventSource) -> bool:
+    async def _pass_on_next_run(self, each: EventTypePartition, source: EventSource) -> bool:
         if not self._session.wants(each) or self._open.get(each) is not source:
             return False
         if source.at_border:
@@ -225,7 +225,7 @@ class SubscriptionDriver(StreamDriver):
             if self._open.get(each) is not source or self._session.end:
                 source.leave()  # it was closed while it moved
                 return False
-        run = source.take()
+        run = source.take_run()
         if run is None:
             if source.lost:
                 self._known.look_again()
@@ -273,12 +273,12 @@ class SubscriptionDriver(StreamDriver):
         # No await since the queue was found empty: a call that is added from now on begins a new task.
         self._calling = None
 
-    async def _perform_with_retries(self, call: SessionCall) -> Fact:
+    async def _perform_with_retries(self, call: SessionCall) -> ApplyFact:
         pause, wanted_by = MIN_CALL_RETRY_PAUSE_SECONDS, self._clock.monotonic() + RETRY_BEYOND_END_SECONDS
         while True:
             try:
                 threads = self._threads.opening if isinstance(call, OpenPartition) else self._threads.others
-                return await asyncio.get_running_loop().run_in_executor(threads, self._perform_once, call)
+                return await asyncio.get_running_loop().run_in_executor(threads, self._attempt_call, call)
             except Unavailable as error:
                 log.warning("A call of the stream %s failed, tried again in %s s: %s", self._session.id, pause, error)
             except UnusableCursor:
@@ -287,7 +287,7 @@ class SubscriptionDriver(StreamDriver):
             await asyncio.sleep(pause)
             pause = min(2 * pause, MAX_CALL_RETRY_PAUSE_SECONDS)
 
-    def _perform_once(self, call: SessionCall) -> Fact:
+    def _attempt_call(self, call: SessionCall) -> ApplyFact:
         if not isinstance(call, OpenPartition):
             return self._executor.perform(call)
         # In a thread: what is found becomes the session's only on the loop.

@@ -188,13 +188,13 @@ class ReplaySource:
     def update(self, event_type: EventType) -> None:
         self._onward.update(event_type)
 
-    def take(self) -> EventRun | None:
+    def take_run(self) -> EventRun | None:
         if self._runs:
             return self._runs.popleft()
         if not self._parked and not self._skipped:
             self._skipped = True
             return empty_run_up_to(self._until)
-        return self._onward.take() if self._is_replayed else None
+        return self._onward.take_run() if self._is_replayed else None
 
     def leave(self) -> None:
         self._onward.leave()

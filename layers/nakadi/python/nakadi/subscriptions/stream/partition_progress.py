@@ -212,7 +212,7 @@ class PartitionProgress:
         self.totals.buffered_bytes += self.size - before
         return following
 
-    def take(self, count: int, measure: MeasureDistance) -> tuple[EventRun, ...]:
+    def take_runs(self, count: int, measure: MeasureDistance) -> tuple[EventRun, ...]:
         """The first `count` events that wait; they count as sent."""
         taken, missing, before = [], count, self.size
         while missing:

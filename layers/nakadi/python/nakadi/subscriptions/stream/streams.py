@@ -86,7 +86,7 @@ class SubscriptionStreams:
         *,
         admission: StreamAdmission,
         coordination: Coordination,
-        cursors: Cursors,
+        cursor_service: Cursors,
         logs: EventLogs,
         access: ReadAccess,
         dead_letters: DeadLetterPublisher,
@@ -97,13 +97,13 @@ class SubscriptionStreams:
         self._metrics = metrics or Metrics()
         self._admission = admission
         self._coordination = coordination
-        self._cursors = cursors
+        self._cursor_service = cursor_service
         self._access = access
         self._monitor = StreamAccessMonitor(access)
         self._dead_letters = dead_letters
         self._clock = clock
         self._bounds = bounds
-        self._starts = PartitionStarts(admission.event_types, cursors, clock)
+        self._starts = PartitionStarts(admission.event_types, cursor_service, clock)
         self._keeper = LeaseKeeper(coordination, clock, metrics=self._metrics)
         self._feeds = Feeds(logs)
         self._threads = ThreadPoolExecutor(CALL_THREADS, thread_name_prefix="nakadi-consuming")
@@ -274,7 +274,7 @@ class SubscriptionStreams:
         """Where the events come from: the log, or parked events first."""
         replay = start.again
         onward = start.start if replay is None else replay.onward
-        reader = PartitionReader(self._feeds, self._cursors, start.event_type, partition.partition, onward)
+        reader = PartitionReader(self._feeds, self._cursor_service, start.event_type, partition.partition, onward)
         if replay is None:
             return reader
         return ReplaySource(replay.events, start.start, replay.until, parking.value, self._threads, reader)
