@@ -241,8 +241,14 @@ def windows(*, quick: bool) -> Figures:
         content = pack_member("t", 0, made)
         store.put(f"{number}", content)
         archived = ArchiveLocation(f"{number}", 0, len(content))
-        segment = IndexSegment(before=IndexingState(next=first), count=events, since=0, until=0, archived=archived)
-        index.extend("t", 0, number, IndexHead(IndexingState(next=first + events)), segment)
+        segment = IndexSegment(
+            before=IndexingState(next_offset=first),
+            count=events,
+            first_stored_at=0,
+            last_stored_at=0,
+            archived=archived,
+        )
+        index.extend("t", 0, number, IndexHead(IndexingState(next_offset=first + events)), segment)
     figures: Figures = {}
     for name, limit in (("large_slices", 1000), ("slices_of_a_window", events)):
         reader = ArchiveReader(index, SegmentCache(store))

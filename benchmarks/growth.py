@@ -116,7 +116,7 @@ def measure_growth(folder: Path, events: list[Record], most: int, seconds: float
     first: dict[str, float] = {}
     for size in [size for size in SIZES if size <= most]:
         fill(log, events, size, end)
-        there = log.bounds(TOPIC, [0])[0].next
+        there = log.bounds(TOPIC, [0])[0].next_offset
         if there < size:
             print(f"\n{there:,} of {size:,} events when the time was over")
         costs = costs_now(folder, log, events, began)
@@ -135,7 +135,7 @@ def log_clock_now() -> float:
 
 
 def fill(log: SqliteLog, events: list[Record], size: int, end: float) -> None:
-    missing = size - log.bounds(TOPIC, [0])[0].next
+    missing = size - log.bounds(TOPIC, [0])[0].next_offset
     turns: Iterator[int] = iter(range(0, missing, BATCH))
     lock = threading.Lock()
 
@@ -154,7 +154,7 @@ def fill(log: SqliteLog, events: list[Record], size: int, end: float) -> None:
 def costs_now(folder: Path, log: SqliteLog, events: list[Record], began: float) -> dict[str, float]:
     """Seconds per event, or per call."""
     bounds = log.bounds(TOPIC, [0])[0]
-    starts = [random.randrange(bounds.next - 500) for _ in range(300)]
+    starts = [random.randrange(bounds.next_offset - 500) for _ in range(300)]
     span = SystemClock().now().timestamp() - began
     now = SystemClock().now()
     moments = [now - timedelta(seconds=random.random() * span) for _ in range(300)]

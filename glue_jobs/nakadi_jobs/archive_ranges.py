@@ -143,23 +143,25 @@ def since_moment(index: LogIndex, event_type: EventType, progress: Progress, mom
         assert found is not None
         start = max(following.get((topic, partition), 0), found.oldest.get(partition, 0))
         following[topic, partition] = _first_since(index, (topic, partition), start, heads[topic, partition], moment)
-    with_any = {place for place in places if following[place] < heads[place].counted.next or progress.gaps.get(place)}
+    with_any = {
+        place for place in places if following[place] < heads[place].state.next_offset or progress.gaps.get(place)
+    }
     later = unread_parts(index, event_type, Progress(following, progress.gaps, progress.damaged), with_any)
     return (part for part in later if part.until >= moment)
 
 
 def _first_since(index: LogIndex, place: TopicPartition, start: int, head: IndexHead, moment: int) -> int:
     """Where the first segment begins that goes on to a moment or beyond; the head if there is none. Times only grow."""
-    end = head.counted.next
-    if head.counted.latest < moment:
+    end = head.state.next_offset
+    if head.state.latest < moment:
         return max(start, end)
     while start < end:
         middle = (start + end) // 2
         segment = index.segment(*place, middle)
-        if segment is None or segment.until < moment:
-            start = middle + 1 if segment is None else max(middle + 1, segment.end)
+        if segment is None or segment.last_stored_at < moment:
+            start = middle + 1 if segment is None else max(middle + 1, segment.end_offset)
         else:
-            end = max(start, min(middle, segment.first))
+            end = max(start, min(middle, segment.first_offset))
     return start
 
 
@@ -200,17 +202,17 @@ def _segments(index: LogIndex, place: TopicPartition, start: int, end: int | Non
     if end is not None and start >= end:
         return
     first = index.segment(*place, start)
-    if first is not None and first.end > start:
+    if first is not None and first.end_offset > start:
         if first.archived is None:
             return
         yield first
-        start = first.end
+        start = first.end_offset
     while found := index.segments(*place, start, AT_ONCE):
         for segment in found:
-            if segment.archived is None or (end is not None and segment.first >= end):
+            if segment.archived is None or (end is not None and segment.first_offset >= end):
                 return
             yield segment
-        start = found[-1].end
+        start = found[-1].end_offset
 
 
 def _range_of(place: TopicPartition, timeline: int, segment: IndexSegment, compacted: int) -> ArchiveRange:
@@ -220,11 +222,11 @@ def _range_of(place: TopicPartition, timeline: int, segment: IndexSegment, compa
         topic=topic,
         timeline=timeline,
         partition=partition,
-        first=segment.first,
-        end=segment.end,
+        first=segment.first_offset,
+        end=segment.end_offset,
         location=segment.archived,
-        since=segment.since,
-        until=segment.until,
+        since=segment.first_stored_at,
+        until=segment.last_stored_at,
         events=_events_in(segment, compacted),
     )
 
@@ -233,7 +235,7 @@ def _events_in(segment: IndexSegment, compacted: int) -> int | None:
     """A segment that was written anew says how many are left, but for those from before segments had such a number."""
     if segment.events is not None:
         return segment.events
-    return segment.count if segment.first >= compacted else None
+    return segment.count if segment.first_offset >= compacted else None
 
 
 def _cut(part: ArchiveRange, first: int, end: int | None) -> ArchiveRange:

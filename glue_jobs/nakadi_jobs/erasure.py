@@ -196,15 +196,15 @@ class Rewriter(Struct, frozen=True):
                 return None
             written = self._store_erased(part, segment, kept)
             make_sure()
-            self.index.replace(part.topic, part.partition, [written], segment.end)
-            self.compacted(part.topic, part.partition, segment.end)
+            self.index.replace(part.topic, part.partition, [written], segment.end_offset)
+            self.compacted(part.topic, part.partition, segment.end_offset)
             assert written.archived is not None
             return Rewritten(part, meant, segment.archived.key, written.archived.key)
 
     def _store_erased(self, part: ArchiveRange, segment: IndexSegment, kept: Sequence[StoredEvent]) -> IndexSegment:
         assert segment.archived is not None
         content = objects.pack_member(part.topic, part.partition, kept)
-        key = objects.new_rewritten_key(segment.archived.key, part.topic, part.partition, segment.first)
+        key = objects.new_rewritten_key(segment.archived.key, part.topic, part.partition, segment.first_offset)
         self.store.put(key, content)
         return replace(segment, archived=ArchiveLocation(key, 0, len(content)), events=len(kept))
 

@@ -51,7 +51,7 @@ def with_news(work: Workplace, event_types: Sequence[EventType]) -> Sequence[Eve
     return [
         each
         for each in event_types
-        if any(known.get(each.id, {}).get(place, 0) < heads[place].counted.next for place in places[each.id])
+        if any(known.get(each.id, {}).get(place, 0) < heads[place].state.next_offset for place in places[each.id])
     ]
 
 

@@ -61,7 +61,7 @@ def see_that_the_archive_is_in_order(log: TieredLog, folder: Path) -> None:
     with closing(open_log_index(url_of(folder))) as index, closing(open_archive(f"{folder}/archive")) as store:
         for partition in range(PARTITIONS):
             segments = list(archived_segments(index, TOPIC, partition))
-            assert all(one.end == following.first for one, following in pairwise(segments))
+            assert all(one.end_offset == following.first_offset for one, following in pairwise(segments))
             for segment in segments:
                 read_segment(store, TOPIC, partition, segment)
         log.sweep()
@@ -76,7 +76,7 @@ def everything_in(log, partition: int) -> list[str]:
     names: list[str] = []
     bounds = log.bounds(TOPIC, [partition])[partition]
     assert bounds.oldest == 0
-    while len(names) < bounds.next:
+    while len(names) < bounds.next_offset:
         found = log.read(TOPIC, partition, len(names))
         assert [event.offset for event in found.events] == list(range(len(names), found.next_offset))
         names += [event.record.value.decode().strip('"') for event in found.events]

@@ -39,7 +39,7 @@ def test_nothing_acknowledged_is_lost_when_the_process_is_killed(tmp_path, recor
 def everything_in(log, partition: int) -> list[str]:
     """The names in the order of their offsets, which leave no gap."""
     names: list[str] = []
-    end = log.bounds(TOPIC, [partition])[partition].next
+    end = log.bounds(TOPIC, [partition])[partition].next_offset
     while len(names) < end:
         found = log.read(TOPIC, partition, len(names))
         assert [event.offset for event in found.events] == list(range(len(names), found.next_offset))

@@ -101,7 +101,7 @@ class TestAppend:
         topic = log.a_topic()
         in_threads(lambda writer: [log.store(topic, *"abc"[: 1 + writer % 3]) for _ in range(50)], 8)
         offsets = [offset for offset, _ in log.events(topic)]
-        assert offsets == list(range(log.log.bounds(topic, [0])[0].next))
+        assert offsets == list(range(log.log.bounds(topic, [0])[0].next_offset))
 
     def test_is_seen_by_every_read_that_begins_later(self, log: LogUnderTest):
         """A read sees everything that any process stored before it began."""
@@ -110,7 +110,7 @@ class TestAppend:
         def store_and_look(writer: int) -> None:
             for number in range(25):
                 log.store(topic, f"{writer}/{number}", partition=writer)
-                assert log.log.bounds(topic, [writer])[writer].next == number + 1
+                assert log.log.bounds(topic, [writer])[writer].next_offset == number + 1
                 assert len(log.log.read(topic, writer, number).events) == 1
 
         in_threads(store_and_look, 4)

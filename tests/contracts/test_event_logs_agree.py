@@ -125,7 +125,7 @@ def everything(log, topic, partition):
     found = []
     bounds = log.bounds(topic, [partition])[partition]
     place = bounds.oldest
-    while place < bounds.next:
+    while place < bounds.next_offset:
         piece = log.read(topic, partition, place, limit=7)
         assert place < piece.next_offset
         found += piece.events

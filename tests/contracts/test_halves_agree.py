@@ -139,7 +139,7 @@ class Walk:
         """A slice may be shorter than it could be, though not empty."""
         topic, partition = self.place()
         bounds = self.both(lambda log: log.bounds(topic, [partition]))
-        end = bounds[partition].next if isinstance(bounds, dict) else 0
+        end = bounds[partition].next_offset if isinstance(bounds, dict) else 0
         start, limit = self.dice.randint(-1, end + 1), self.dice.randint(1, 5)
 
         def look(log):
@@ -201,7 +201,7 @@ class Walk:
         for topic in index.topics():
             for partition in range(PARTITIONS):
                 segments = list(archived_segments(index, topic, partition))
-                assert all(one.end == following.first for one, following in pairwise(segments))
+                assert all(one.end_offset == following.first_offset for one, following in pairwise(segments))
                 for segment in segments:
                     read_segment(store, topic, partition, segment)
 
@@ -218,7 +218,7 @@ def everything(log, topic, partition):
     found = []
     bounds = log.bounds(topic, [partition])[partition]
     place = bounds.oldest
-    while place < bounds.next:
+    while place < bounds.next_offset:
         piece = log.read(topic, partition, place, limit=7)
         assert place < piece.next_offset
         found += piece.events

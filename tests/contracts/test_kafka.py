@@ -91,8 +91,8 @@ class TestArchive:
             names = [f"{number}/{n}" for number in range(60) for n in range(10)]
             assert values(first, "t") == values(second, "t") == names
             segments = list(archived_segments(first._index, "t", 0))
-            assert segments[0].first == 0
-            assert [each.first for each in segments[1:]] == [each.end for each in segments[:-1]]
+            assert segments[0].first_offset == 0
+            assert [each.first_offset for each in segments[1:]] == [each.end_offset for each in segments[:-1]]
             assert first._hot.bounds("t", [0])[0].oldest > 0
 
     def _opened(self, url, folder, **policy):
@@ -126,7 +126,7 @@ class TestTwoProcesses:
         """A read sees what another process stored before it began, at the end of a partition and behind it."""
         for number in range(20):
             another.append("t", {0: [a_record(f"{number}")]})
-            assert log.bounds("t", [0])[0].next == number + 1
+            assert log.bounds("t", [0])[0].next_offset == number + 1
             assert text_of(log.read("t", 0, number).events[0].record) == f"{number}"
             assert log.read("t", 0, number + 1) == EventSlice((), number + 1)
 
@@ -183,7 +183,7 @@ class TestTwoProcesses:
 
         with ThreadPoolExecutor(4) as threads:
             publishing = [threads.submit(append_until_sealed, writer) for writer in range(4)]
-            until(lambda: log.bounds("t", [0])[0].next > 20)
+            until(lambda: log.bounds("t", [0])[0].next_offset > 20)
             log.seal_topic("t")
             end = log.bounds("t", [0, 1])
             acknowledged = sum(each.result(PATIENCE) for each in publishing)
@@ -376,7 +376,7 @@ def values(log, topic: str, partition: int = 0) -> list[str]:
     found: list[str] = []
     bounds = log.bounds(topic, [partition])[partition]
     place = bounds.oldest
-    while place < bounds.next:
+    while place < bounds.next_offset:
         piece = log.read(topic, partition, place)
         found += [text_of(event.record) for event in piece.events]
         assert piece.next_offset > place

@@ -77,7 +77,7 @@ class TestOneServer:
             fates = [each.result(PATIENCE)[0] for each in appends]
             stored = len(fates) - sum(isinstance(fate, Refused) for fate in fates)
             assert 10 <= stored <= 20
-            assert log.bounds("t", [0])[0].next == 1 + stored
+            assert log.bounds("t", [0])[0].next_offset == 1 + stored
 
     def test_that_is_paused_keeps_no_append_for_long(self, tmp_path):
         """What waits behind others is refused when its own time is over, and is never sent."""
@@ -95,7 +95,7 @@ class TestOneServer:
             assert fates == [Refused("timed out")] * 12
             until_available(lambda: log.bounds("t", [0]))
             until(lambda: not isinstance(log.append("t", {0: [a_record("b")]})[0], Refused))
-            assert log.bounds("t", [0])[0].next <= 2 + 2
+            assert log.bounds("t", [0])[0].next_offset <= 2 + 2
 
     def test_has_no_room_left(self, tmp_path, record_property):
         """Without room a server refuses and ends; with room it starts again, with all that was acknowledged."""

@@ -35,10 +35,10 @@ def index(request, tmp_path):
 
 def a_segment(first: int, count: int = 10, archived: str | None = "object") -> IndexSegment:
     return IndexSegment(
-        before=IndexingState(mark=RecordPosition("shard-0", FAR + first), next=first, latest=first),
+        before=IndexingState(mark=RecordPosition("shard-0", FAR + first), next_offset=first, latest=first),
         count=count,
-        since=first,
-        until=first + count,
+        first_stored_at=first,
+        last_stored_at=first + count,
         archived=ArchiveLocation(archived, first, count) if archived else None,
         events=count if first else None,
     )
@@ -49,7 +49,7 @@ def extended(index: LogIndex, topic: str, counts: list[int], partition: int = 0)
     added = []
     for revision, count in enumerate(counts):
         segment = a_segment(sum(counts[:revision]), count)
-        head = IndexHead(IndexingState(next=segment.end))
+        head = IndexHead(IndexingState(next_offset=segment.end_offset))
         assert index.extend(topic, partition, revision, head, segment)
         added.append(segment)
     return added
@@ -169,7 +169,7 @@ class TestContinuedTopics:
         for _ in range(2):
             index.continue_topic("t", "t~2", ["a gap"])
         assert index.topic("t") == Topic(partitions=3, sealed=True, continued_in="t~2")
-        assert index.topic("t~2") == Topic(partitions=3, sealed=True, continues="t", behind=("a gap",))
+        assert index.topic("t~2") == Topic(partitions=3, sealed=True, continues="t", begun_after_gaps=("a gap",))
         assert index.topics() == ["t", "t~2"]
         with pytest.raises(UnknownTopic):
             index.continue_topic("missing", "missing~2", [])
@@ -178,7 +178,7 @@ class TestContinuedTopics:
         """The way to where records are counted is there for as long as the last topic that counts them."""
         for name, following in [("t", "t~2"), ("t~2", "t~3")]:
             index.create_topic(name, 2)
-            index.extend(name, 0, 0, IndexHead(IndexingState(next=4)), a_segment(0, 4))
+            index.extend(name, 0, 0, IndexHead(IndexingState(next_offset=4)), a_segment(0, 4))
             index.continue_topic(name, following, [])
         for _ in range(2):
             index.delete_topic("t")
@@ -211,7 +211,7 @@ class TestHeads:
         """Everything that counting depends on comes back as it was, long sequence numbers and open parts too."""
         counted = IndexingState(
             mark=RecordPosition("shard-1", FAR),
-            next=12,
+            next_offset=12,
             latest=1_795_262_400_000_000,
             sealed_at=RecordPosition("shard-0", FAR - 1),
             parts=(UnfinishedAppend(b"\x00\xff345678", 2, RecordPosition("shard-1", FAR - 2), 1_795_262_400_000),),
@@ -225,18 +225,18 @@ class TestHeads:
     def test_of_more_than_a_hundred_partitions_are_found(self, index: LogIndex):
         """Heads are asked for in any number."""
         for partition in range(0, 130, 10):
-            index.extend("t", partition, 0, IndexHead(IndexingState(next=partition)), None)
+            index.extend("t", partition, 0, IndexHead(IndexingState(next_offset=partition)), None)
         found = index.heads([("t", partition) for partition in range(130)])
-        assert [found["t", partition].counted.next for partition in range(130)] == [
+        assert [found["t", partition].state.next_offset for partition in range(130)] == [
             partition if partition % 10 == 0 else 0 for partition in range(130)
         ]
 
     def test_move_on_only_from_where_they_were(self, index: LogIndex):
         """Who counted on from a head that moved meanwhile changes nothing, and adds no segment."""
-        assert index.extend("t", 0, 0, IndexHead(IndexingState(next=10)), a_segment(0))
-        assert not index.extend("t", 0, 0, IndexHead(IndexingState(next=99)), a_segment(50))
-        assert not index.extend("t", 0, 7, IndexHead(IndexingState(next=99)), None)
-        assert index.heads([("t", 0)])["t", 0] == IndexHead(IndexingState(next=10), 1)
+        assert index.extend("t", 0, 0, IndexHead(IndexingState(next_offset=10)), a_segment(0))
+        assert not index.extend("t", 0, 0, IndexHead(IndexingState(next_offset=99)), a_segment(50))
+        assert not index.extend("t", 0, 7, IndexHead(IndexingState(next_offset=99)), None)
+        assert index.heads([("t", 0)])["t", 0] == IndexHead(IndexingState(next_offset=10), 1)
         assert index.segments("t", 0, 0, 10) == [a_segment(0)]
 
     def test_moved_by_many_at_once_move_once(self, index: LogIndex):
@@ -244,12 +244,13 @@ class TestHeads:
         with ThreadPoolExecutor(6) as threads:
             won = list(
                 threads.map(
-                    lambda n: index.extend("t", 0, 0, IndexHead(IndexingState(next=n)), a_segment(0, n)), range(1, 7)
+                    lambda n: index.extend("t", 0, 0, IndexHead(IndexingState(next_offset=n)), a_segment(0, n)),
+                    range(1, 7),
                 )
             )
         assert won.count(True) == 1
         winner = 1 + won.index(True)
-        assert index.heads([("t", 0)])["t", 0].counted.next == winner
+        assert index.heads([("t", 0)])["t", 0].state.next_offset == winner
         assert index.segments("t", 0, 0, 10) == [a_segment(0, winner)]
 
 
@@ -306,11 +307,15 @@ class TestReferences:
             index.create_topic(topic, 2)
         for revision in range(3):
             index.extend(
-                "t", 0, revision, IndexHead(IndexingState(next=10)), a_segment(revision * 10, archived=f"t{revision}")
+                "t",
+                0,
+                revision,
+                IndexHead(IndexingState(next_offset=10)),
+                a_segment(revision * 10, archived=f"t{revision}"),
             )
-        index.extend("t", 0, 3, IndexHead(IndexingState(next=40)), a_segment(30, archived=None))
-        index.extend("other", 1, 0, IndexHead(IndexingState(next=10)), a_segment(0, archived="t2"))
-        index.extend("other", 0, 0, IndexHead(IndexingState(next=10)), a_segment(0, archived="other"))
+        index.extend("t", 0, 3, IndexHead(IndexingState(next_offset=40)), a_segment(30, archived=None))
+        index.extend("other", 1, 0, IndexHead(IndexingState(next_offset=10)), a_segment(0, archived="t2"))
+        index.extend("other", 0, 0, IndexHead(IndexingState(next_offset=10)), a_segment(0, archived="other"))
         assert set(index.referenced_archive_keys()) == {"t0", "t1", "t2", "other"}
 
     def test_end_with_the_segment(self, index: LogIndex):
@@ -319,9 +324,13 @@ class TestReferences:
             index.create_topic(topic, 1)
         for revision in range(3):
             index.extend(
-                "t", 0, revision, IndexHead(IndexingState(next=10)), a_segment(revision * 10, archived=f"t{revision}")
+                "t",
+                0,
+                revision,
+                IndexHead(IndexingState(next_offset=10)),
+                a_segment(revision * 10, archived=f"t{revision}"),
             )
-        index.extend("other", 0, 0, IndexHead(IndexingState(next=10)), a_segment(0, archived="other"))
+        index.extend("other", 0, 0, IndexHead(IndexingState(next_offset=10)), a_segment(0, archived="other"))
         index.drop_before("t", 0, 10)
         index.replace("t", 0, [a_segment(10, 20, "new")], 30)
         assert set(index.referenced_archive_keys()) == {"new", "other"}
@@ -330,7 +339,7 @@ class TestReferences:
 
     def test_of_a_topic_that_is_not_there_do_not_count(self, index: LogIndex):
         """Whatever is added to a topic that is deleted at the same time keeps no object."""
-        index.extend("gone", 0, 0, IndexHead(IndexingState(next=10)), a_segment(0, archived="orphan"))
+        index.extend("gone", 0, 0, IndexHead(IndexingState(next_offset=10)), a_segment(0, archived="orphan"))
         assert list(index.referenced_archive_keys()) == []
 
 

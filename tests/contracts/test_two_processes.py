@@ -60,7 +60,7 @@ class TestEventLog:
         """A read sees what another process stored before it began."""
         for number in range(10):
             neighbour.ask("append", "t", f"{number}", 1)
-            assert log.bounds("t", [0])[0].next == number + 1
+            assert log.bounds("t", [0])[0].next_offset == number + 1
             assert text_of(log.read("t", 0, number).events[0].record) == f"{number}/0"
 
     def test_wakes_readers_soon(self, log, neighbour):
@@ -101,7 +101,7 @@ class TestEventLog:
             assert log.read("t", 0, 0, wait=PATIENCE).events
             end = neighbour.ask("seal", "t")
             acknowledged = sum(each.result(PATIENCE) for each in publishing)
-        assert log.bounds("t", [0])[0].next == end == acknowledged
+        assert log.bounds("t", [0])[0].next_offset == end == acknowledged
 
     def test_refuses_what_the_other_trimmed(self, log, neighbour):
         """A read of what another process removed is refused."""

@@ -148,11 +148,11 @@ def test_starts_the_job_when_archived_events_wait_for_their_table(functions, env
         segment = IndexSegment(
             before=IndexingState(),
             count=1,
-            since=an_hour_ago,
-            until=an_hour_ago,
+            first_stored_at=an_hour_ago,
+            last_stored_at=an_hour_ago,
             archived=ArchiveLocation("log/one", 0, 1),
         )
-        assert index.extend(timeline.topic, 0, 0, IndexHead(IndexingState(next=1)), segment)
+        assert index.extend(timeline.topic, 0, 0, IndexHead(IndexingState(next_offset=1)), segment)
     capsys.readouterr()
     for _ in range(2):
         functions.invoke("housekeeping", "schedule/housekeeping")

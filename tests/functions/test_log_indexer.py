@@ -75,7 +75,7 @@ class Shards:
             segments = self.index.segments(TOPIC, partition, 0, 1000)
             events = [event for each in segments for event in objects.parse_member(store.get(each.archived))]
             found[partition] = (
-                heads[TOPIC, partition].counted.next,
+                heads[TOPIC, partition].state.next_offset,
                 [(event.offset, event.record.value) for event in events],
             )
         return found
@@ -180,7 +180,7 @@ def test_what_is_not_ours_does_not_stop_the_shard(functions, shards, data, key):
     found = shards.indexed()
     assert {partition: counted for partition, (counted, _) in found.items()} == {0: 8, 1: 8, 2: 8}
     log = shards.a_log()
-    assert log.bounds(TOPIC, [0])[0].next == 8
+    assert log.bounds(TOPIC, [0])[0].next_offset == 8
     log.close()
 
 
@@ -311,7 +311,7 @@ def test_event_types_live_in_streams_of_their_own(functions, shards, environment
     assert published["Records"]
     assert functions.invoke("log_indexer", published) == NOTHING_FAILED
     [topic] = {record["kinesis"]["partitionKey"].partition("/")[0] for record in published["Records"]}
-    counted = [head.counted.next for head in shards.index.heads([(topic, number) for number in range(8)]).values()]
+    counted = [head.state.next_offset for head in shards.index.heads([(topic, number) for number in range(8)]).values()]
     assert sum(counted) == len(json.loads(recorded("apigateway/publish_batch")["body"]))
 
 

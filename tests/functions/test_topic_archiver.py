@@ -103,7 +103,8 @@ def test_topics_that_another_broker_uses_keep_their_events(functions, broker):
 
     assert hot(broker, "a") == OffsetBounds(0, 5)
     assert (
-        broker.logs.for_storage(DEFAULT_STORAGE_ID)._index.heads([("topic-of-a", 0)])["topic-of-a", 0].counted.next == 5
+        broker.logs.for_storage(DEFAULT_STORAGE_ID)._index.heads([("topic-of-a", 0)])["topic-of-a", 0].state.next_offset
+        == 5
     )
 
 

@@ -29,11 +29,17 @@ def index():
 def add(index, count, *, partition=0, key=None, archived=True):
     """The next events of a partition, in an object of their own."""
     head = index.heads([(TOPIC, partition)])[TOPIC, partition]
-    first = head.counted.next
+    first = head.state.next_offset
     location = ArchiveLocation(key or f"log/x/{partition}-{first}", 0, 100) if archived else None
-    segment = IndexSegment(before=head.counted, count=count, since=first, until=first + count, archived=location)
+    segment = IndexSegment(
+        before=head.state, count=count, first_stored_at=first, last_stored_at=first + count, archived=location
+    )
     assert index.extend(
-        TOPIC, partition, head.revision, IndexHead(IndexingState(next=first + count, latest=first + count)), segment
+        TOPIC,
+        partition,
+        head.revision,
+        IndexHead(IndexingState(next_offset=first + count, latest=first + count)),
+        segment,
     )
     return segment
 
@@ -90,7 +96,7 @@ def test_damaged_parts_are_gaps(index):
 
     progress = NOTHING_READ.with_read([found[0], found[2]], [found[1]])
 
-    assert offsets(index, Progress.read(progress.written())) == [(0, damaged.first, damaged.end)]
+    assert offsets(index, Progress.read(progress.written())) == [(0, damaged.first_offset, damaged.end_offset)]
     assert offsets(index, progress.with_read(unread_parts(index, EVENT_TYPE, progress), ())) == []
 
 
@@ -112,7 +118,7 @@ def test_what_was_stored_since_a_moment_is_found_without_reading_the_whole_index
     damaged = next(each for each in unread_parts(index, EVENT_TYPE, NOTHING_READ) if each.first == 19_970)
     progress = Progress({(TOPIC, 0): 19_990}, {}).with_read([], [damaged])
     assert [each.first for each in since_moment(index, EVENT_TYPE, progress, 19_965)] == [19_970, 19_990]
-    assert list(since_moment(index, EVENT_TYPE, progress, segments[-1].until + 1)) == []
+    assert list(since_moment(index, EVENT_TYPE, progress, segments[-1].last_stored_at + 1)) == []
 
 
 def test_a_deleted_topic_has_nothing(index):

@@ -172,10 +172,10 @@ class History:
     def _is_being_reset(self, reset: Reset | None) -> bool:
         """Whether offsets are being set. One that began in the future did so before the clock was set back: they do not
         count any more."""
-        if reset is None or reset.since is None or reset.since > self.now():
+        if reset is None or reset.began_at is None or reset.began_at > self.now():
             return False
-        lasts = (reset.until - reset.since - MOST_SKEW).total_seconds()
-        return self.now() + MOST_SKEW < reset.until and self.steady() < self.marked[reset.id] + lasts
+        lasts = (reset.expires_at - reset.began_at - MOST_SKEW).total_seconds()
+        return self.now() + MOST_SKEW < reset.expires_at and self.steady() < self.marked[reset.id] + lasts
 
     def was_committed(self, place: Place, offset: CommittedOffset) -> None:
         """An offset has moved by a commit."""

@@ -161,14 +161,14 @@ MUTANTS = (
         "progress",
         "a lease is believed for as long as it says",
         "subscriptions/api/assignments.py",
-        "        if now >= self.since + _SECONDS_UNTIL_LEASE_EXPIRES:\n            return False\n",
+        "        if now >= self.unchanged_since + _SECONDS_UNTIL_LEASE_EXPIRES:\n            return False\n",
         "",
     ),
     Mutant(
         "progress",
         "a marker of the future keeps streams away",
         "subscriptions/api/assignments.py",
-        " and (reset.since is None or reset.since <= now + CLOCK_MARGIN)",
+        "        and (reset.began_at is None or reset.began_at <= now + CLOCK_MARGIN)\n",
         "",
     ),
     Mutant(

@@ -164,7 +164,9 @@ class World:
     def _commit_one(self, stream: Stream) -> None:
         """Commit the next event of a partition that no other session waits for."""
         offsets, wanted = self.history.offsets, {place for place, _ in self._wanted()}
-        latest = max((each.since for each in offsets.values() if each.owner == stream.session.id), default=self._now())
+        latest = max(
+            (each.changed_at for each in offsets.values() if each.owner == stream.session.id), default=self._now()
+        )
         if abs(self._now() - latest) < timedelta(seconds=0.6 * stream.limits.commit_seconds):
             return
         for place, received in stream.received.items():

@@ -145,7 +145,7 @@ class Voyage:
     def read(self) -> None:
         log, place = self.chance.choice(self._logs), self.chance.randrange(PARTITIONS)
         ends = log.bounds(TOPIC, [place])[place]
-        start = self.chance.randint(0, ends.next)
+        start = self.chance.randint(0, ends.next_offset)
         for event in log.read(TOPIC, place, start, limit=self.chance.choice((1, 5, 1000))).events:
             self._see(place, event.offset, event.record.value)
 

@@ -138,7 +138,7 @@ class LogUnderTest:
 def everything(log: EventLog, topic: str, partition: int, start: int, **how: int) -> list[StoredEvent]:
     """Every event from an offset on. One read may answer with fewer than there are, so it is read slice by slice."""
     found: list[StoredEvent] = []
-    end = log.bounds(topic, [partition])[partition].next
+    end = log.bounds(topic, [partition])[partition].next_offset
     while start < end:
         piece = log.read(topic, partition, start, **how)
         assert piece.next_offset > start

@@ -126,7 +126,7 @@ class DataFolder:
 
         `other_topics` have their part in the object too.
         """
-        first = self._head(event_type, partition).counted.next
+        first = self._head(event_type, partition).state.next_offset
         stored = _stored(events, first, keys, at, apart)
         before = b"".join(objects.pack_member(other.timeline.topic, 0, stored) for other in other_topics)
         content = objects.pack_member(event_type.timeline.topic, partition, stored)
@@ -142,7 +142,7 @@ class DataFolder:
         key = f"log/test/together/{at:%Y-%m-%d}/{uuid4().hex}.json.gz"
         members = []
         for event_type, some in events:
-            stored = _stored(some, self._head(event_type, 0).counted.next, None, at, timedelta(seconds=1))
+            stored = _stored(some, self._head(event_type, 0).state.next_offset, None, at, timedelta(seconds=1))
             packed = objects.pack_member(event_type.timeline.topic, 0, stored)
             members.append((event_type, stored, ArchiveLocation(key, len(content), len(packed))))
             content += packed
@@ -158,13 +158,13 @@ class DataFolder:
     ) -> IndexSegment:
         head = self._head(event_type, partition)
         segment = IndexSegment(
-            before=head.counted,
+            before=head.state,
             count=len(stored),
-            since=_microseconds(stored[0].stored_at),
-            until=_microseconds(stored[-1].stored_at),
+            first_stored_at=_microseconds(stored[0].stored_at),
+            last_stored_at=_microseconds(stored[-1].stored_at),
             archived=location,
         )
-        counted = IndexingState(next=segment.end, latest=max(head.counted.latest, segment.until))
+        counted = IndexingState(next_offset=segment.end_offset, latest=max(head.state.latest, segment.last_stored_at))
         assert self.index.extend(event_type.timeline.topic, partition, head.revision, IndexHead(counted), segment)
         return segment
 

@@ -98,7 +98,7 @@ class Load:
             each.result(PATIENCE)
         self._writers.clear()
         ends = until_available(lambda: self.log.bounds("t", list(self.read)))
-        until(lambda: self._has_ended() or all(len(self.read[n]) >= ends[n].next for n in self.read))
+        until(lambda: self._has_ended() or all(len(self.read[n]) >= ends[n].next_offset for n in self.read))
         self._reading.set()
         for each in self._readers:
             each.result(PATIENCE)

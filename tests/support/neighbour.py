@@ -77,7 +77,7 @@ class Commands:
 
     def seal(self, topic: str) -> int:
         self._log.seal_topic(topic)
-        return self._log.bounds(topic, [0])[0].next
+        return self._log.bounds(topic, [0])[0].next_offset
 
     def trim(self, topic: str) -> None:
         self._log.trim(topic, 0, self._clock.now())

@@ -256,8 +256,8 @@ class World:
             for each in again.events:
                 value = self.coordination.parked_value(SUBSCRIPTION, each.partition, each.position)
                 yield from runs_of([(each, value)] if value is not None else [])
-            if (again.events[-1].position if again.events else beginning.start) < again.until:
-                yield empty_run_up_to(again.until)
+            if (again.events[-1].position if again.events else beginning.start) < again.last_position:
+                yield empty_run_up_to(again.last_position)
             offset = again.onward.offset
         while True:
             count = min(self.chance.randint(1, 4), self.published - offset - 1)

@@ -22,7 +22,9 @@ class Generation:
 
     def bounds(self) -> dict[int, OffsetBounds]:
         expired = (*self.expired, *[0] * len(self.events))
-        return {number: OffsetBounds(oldest=expired[number], next=count) for number, count in enumerate(self.events)}
+        return {
+            number: OffsetBounds(oldest=expired[number], next_offset=count) for number, count in enumerate(self.events)
+        }
 
 
 @dataclass
@@ -47,8 +49,8 @@ class KnownLogs:
 
     def offset_at(self, topic: str, partition: int, moment: datetime) -> int:
         bounds = self.topics[topic][partition]
-        stored = (self.first_stored[topic] + timedelta(minutes=number) for number in range(bounds.next))
-        return next((n for n, at in enumerate(stored) if n >= bounds.oldest and at >= moment), bounds.next)
+        stored = (self.first_stored[topic] + timedelta(minutes=number) for number in range(bounds.next_offset))
+        return next((n for n, at in enumerate(stored) if n >= bounds.oldest and at >= moment), bounds.next_offset)
 
 
 def a_past(*generations: Generation, **changes: Any) -> tuple[EventType, KnownLogs]:

@@ -246,7 +246,9 @@ class World:
         with closing(open_registry(self._file)) as registry, closing(open_log_index(self._file)) as index:
             topic = EventTypes(registry, Cache(SystemClock(), 1)).get(self._definition["name"]).timeline.topic
             until(
-                lambda: index.topic(topic) and index.heads([(topic, 0)])[topic, 0].counted.next >= len(self._published)
+                lambda: (
+                    index.topic(topic) and index.heads([(topic, 0)])[topic, 0].state.next_offset >= len(self._published)
+                )
             )
 
     def _compact(self, *, kill: bool) -> None:

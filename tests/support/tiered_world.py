@@ -76,7 +76,7 @@ class World:
     def offsets(self, partition: int = 0) -> list[int]:
         bounds = self.log.bounds("t", [partition])[partition]
         found, place = [], bounds.oldest
-        while place < bounds.next:
+        while place < bounds.next_offset:
             piece = self.log.read("t", partition, place, limit=2)
             found += [event.offset for event in piece.events]
             place = piece.next_offset

@@ -246,7 +246,9 @@ class Names:
 def test_segments_that_cannot_be_read_are_counted(metrics):
     """A read of a segment that is gone counts, and as a miss of the cache."""
     location = ArchiveLocation("gone", 0, 10)
-    segment = IndexSegment(before=IndexingState(next=0), count=1, since=0, until=0, archived=location, events=1)
+    segment = IndexSegment(
+        before=IndexingState(next_offset=0), count=1, first_stored_at=0, last_stored_at=0, archived=location, events=1
+    )
     with closing(SegmentCache(MemoryStore(), metrics=metrics)) as segment_cache, pytest.raises(UnreadableSegment):
         segment_cache.read_segment("t", 0, segment)
 

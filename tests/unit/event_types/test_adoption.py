@@ -184,7 +184,7 @@ def test_an_event_that_comes_meanwhile_is_kept(broker, name):
     own, seal = broker.event_types.get(name).timeline.topic, log.seal_topic
 
     def seal_late(topic):
-        if topic == own and not log.bounds(own, [0])[0].next:
+        if topic == own and not log.bounds(own, [0])[0].next_offset:
             log.append(own, {0: [Record(b'{"late":1}')]})
         seal(topic)
 

@@ -51,9 +51,13 @@ class World:
         head = self.index.heads([(topic, partition)])[topic, partition]
         at = round((self.clock.now().timestamp() - seconds_ago) * 1e6)
         segment = IndexSegment(
-            before=head.counted, count=count, since=at, until=at, archived=ArchiveLocation("log/o", 0, 1)
+            before=head.state,
+            count=count,
+            first_stored_at=at,
+            last_stored_at=at,
+            archived=ArchiveLocation("log/o", 0, 1),
         )
-        following = IndexHead(IndexingState(next=head.counted.next + count))
+        following = IndexHead(IndexingState(next_offset=head.state.next_offset + count))
         assert self.index.extend(topic, partition, head.revision, following, segment)
 
     def has(self, event_type, **following):
@@ -129,7 +133,7 @@ def test_offsets_without_a_segment_are_passed_over(world):
     world.archived(event_type, 3, 900)
     world.has(event_type, p0=3)
     head = world.index.heads([("holed", 0)])["holed", 0]
-    assert world.index.extend("holed", 0, head.revision, IndexHead(IndexingState(next=5)), None)
+    assert world.index.extend("holed", 0, head.revision, IndexHead(IndexingState(next_offset=5)), None)
     world.archived(event_type, 1, 60)
     world.lags.measure()
 
@@ -225,9 +229,13 @@ def test_tables_are_counted_as_housekeeping_saw_them(tmp_path):
         index.create_topic("a.b", 1)
         at = round(clock.now().timestamp() * 1e6)
         segment = IndexSegment(
-            before=IndexingState(), count=1, since=at, until=at, archived=ArchiveLocation("log/one", 0, 1)
+            before=IndexingState(),
+            count=1,
+            first_stored_at=at,
+            last_stored_at=at,
+            archived=ArchiveLocation("log/one", 0, 1),
         )
-        index.extend("a.b", 0, 0, IndexHead(IndexingState(next=1)), segment)
+        index.extend("a.b", 0, 0, IndexHead(IndexingState(next_offset=1)), segment)
         clock.move(40)
         broker.run_housekeeping()
 

@@ -45,7 +45,7 @@ def test_without_orders_it_is_the_log_behind_it(log):
     log.trim("orders", 0, HandMovedClock().now())
     log.compact("orders", 0, upto=HandMovedClock().now(), tombstones_before=HandMovedClock().now())
     log.add_partitions("orders", 3)
-    assert log.bounds("orders", [2])[2].next == 0
+    assert log.bounds("orders", [2])[2].next_offset == 0
     log.seal_topic("orders")
     log.delete_topic("orders")
 

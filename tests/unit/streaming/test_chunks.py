@@ -122,7 +122,7 @@ def test_holes_left_by_compaction_are_stepped_over():
     chunk = EventChunk(2, 1, EventSlice(events, 9))
     assert chunk.from_offset(1).end == Position(2, 7)
     assert bytes_of(chunk.from_offset(4)) == b'"b"'
-    assert chunk.next == 9
+    assert chunk.next_offset == 9
 
 
 def test_splitting_keeps_sizes_and_ends_right():

@@ -78,15 +78,15 @@ class World:
             content = objects.pack_member("t", 0, events, "order.placed")
             self.store.put(f"object {revision}", content)
             segment = IndexSegment(
-                before=IndexingState(next=first),
+                before=IndexingState(next_offset=first),
                 count=count,
-                since=0,
-                until=0,
+                first_stored_at=0,
+                last_stored_at=0,
                 archived=ArchiveLocation(f"object {revision}", 0, len(content)),
                 events=count,
             )
             first += count
-            assert self.index.extend("t", 0, revision, IndexHead(IndexingState(next=first)), segment)
+            assert self.index.extend("t", 0, revision, IndexHead(IndexingState(next_offset=first)), segment)
 
     @property
     def segments(self) -> list[IndexSegment]:
@@ -241,15 +241,15 @@ def test_what_one_reader_gives_up_another_still_gets():
         holding = threads.submit(list, blocked)
         until(lambda: store.waiting == CONCURRENT_READS)
         behind = world.segments[CONCURRENT_READS:]
-        ending = world.segment_cache.read_in_order("t", 0, behind, behind[0].first, MANY, MANY)
+        ending = world.segment_cache.read_in_order("t", 0, behind, behind[0].first_offset, MANY, MANY)
         futures = [world.segment_cache._begin_read("t", 0, segment) for segment in behind]
-        staying = threads.submit(lambda: [segment.first for segment, _ in ending])
+        staying = threads.submit(lambda: [segment.first_offset for segment, _ in ending])
         for future in futures[1:]:
             future.cancel()
         while not (staying.done() and holding.done()):
             until(lambda: store.waiting or (staying.done() and holding.done()))
             store.come()
-        assert staying.result(PATIENCE) == [segment.first for segment in behind]
+        assert staying.result(PATIENCE) == [segment.first_offset for segment in behind]
 
 
 def test_readers_that_come_back_have_more_and_more_read_for_them():
@@ -281,8 +281,8 @@ def test_what_was_written_anew_meanwhile_is_read_from_there(world: World):
     new = IndexSegment(
         before=old.before,
         count=old.count,
-        since=0,
-        until=0,
+        first_stored_at=0,
+        last_stored_at=0,
         archived=ArchiveLocation("new", 0, old.archived.length),
         events=old.count,
     )
@@ -294,8 +294,8 @@ def test_what_was_written_anew_meanwhile_is_read_from_there(world: World):
 
 def test_the_manifest_begins_with_the_segment_of_an_offset(world: World):
     """The segments that hold anything from an offset on are returned in their order."""
-    assert [each.first for each in archived_segments(world.index, "t", 0, 4)] == [3, 6]
-    assert [each.first for each in archived_segments(world.index, "t", 0)] == [0, 3, 6]
+    assert [each.first_offset for each in archived_segments(world.index, "t", 0, 4)] == [3, 6]
+    assert [each.first_offset for each in archived_segments(world.index, "t", 0)] == [0, 3, 6]
     assert list(archived_segments(world.index, "t", 0, 9)) == []
 
 

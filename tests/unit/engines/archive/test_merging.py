@@ -68,22 +68,24 @@ class World:
             key, content = f"log/stream/shard/{number:03}", b""
             for partition in range(2):
                 head = self.index.heads([("t", partition)])["t", partition]
-                first = head.counted.next
+                first = head.state.next_offset
                 member = objects.pack_member("t", partition, [event(first + each) for each in range(events)])
                 segment = IndexSegment(
-                    before=IndexingState(next=first),
+                    before=IndexingState(next_offset=first),
                     count=events,
-                    since=number * MINUTE,
-                    until=number * MINUTE + 1,
+                    first_stored_at=number * MINUTE,
+                    last_stored_at=number * MINUTE + 1,
                     archived=ArchiveLocation(key, len(content), len(member)),
                 )
                 content += member
-                self.index.extend("t", partition, head.revision, IndexHead(IndexingState(next=first + events)), segment)
+                self.index.extend(
+                    "t", partition, head.revision, IndexHead(IndexingState(next_offset=first + events)), segment
+                )
             self.store.put(key, content)
         self.windows += windows
 
     def segments(self, partition: int = 0) -> list[tuple[int, int]]:
-        return [(each.first, each.end) for each in self.index.segments("t", partition, 0, 1000)]
+        return [(each.first_offset, each.end_offset) for each in self.index.segments("t", partition, 0, 1000)]
 
     def objects(self) -> set[str]:
         return {each.key for each in self.store.list_objects("")}
@@ -117,7 +119,7 @@ def index_of(partitions: Sequence[Sequence[IndexSegment]]) -> MemoryLogIndex:
     index.create_topic("t", len(partitions))
     for partition, segments in enumerate(partitions):
         for revision, segment in enumerate(segments):
-            index.extend("t", partition, revision, IndexHead(IndexingState(next=segment.end)), segment)
+            index.extend("t", partition, revision, IndexHead(IndexingState(next_offset=segment.end_offset)), segment)
     return index
 
 
@@ -186,7 +188,7 @@ def test_gaps_are_left_alone(world: World, gap):
     """What is not archived, or does not follow what is in front of it, is no part of a piece."""
     segments = list(world.index.segments("t", 0, 0, 1000))
     if gap == "not archived":
-        segments[20] = IndexSegment(before=segments[20].before, count=2, since=0, until=0)
+        segments[20] = IndexSegment(before=segments[20].before, count=2, first_stored_at=0, last_stored_at=0)
     else:
         del segments[20]
     world.index = index_of([segments, []])
@@ -248,12 +250,12 @@ def test_what_was_erased_meanwhile_does_not_come_back(world: World):
         new = IndexSegment(
             before=old.before,
             count=2,
-            since=old.since,
-            until=old.until,
+            first_stored_at=old.first_stored_at,
+            last_stored_at=old.last_stored_at,
             archived=ArchiveLocation("compacted/stream/erased", 0, size),
             events=1,
         )
-        world.index.replace("t", 0, [new], old.end)
+        world.index.replace("t", 0, [new], old.end_offset)
 
     world.store.put = put_and_erase
     [piece] = world.merger.plan("t", 0)

@@ -25,9 +25,13 @@ def store():
 
 def refer(index: MemoryLogIndex, key: str, first: int = 0) -> None:
     segment = IndexSegment(
-        before=IndexingState(next=first), count=1, since=0, until=0, archived=ArchiveLocation(key, 0, 1)
+        before=IndexingState(next_offset=first),
+        count=1,
+        first_stored_at=0,
+        last_stored_at=0,
+        archived=ArchiveLocation(key, 0, 1),
     )
-    assert index.extend("t", 0, first, IndexHead(IndexingState(next=first + 1)), segment)
+    assert index.extend("t", 0, first, IndexHead(IndexingState(next_offset=first + 1)), segment)
 
 
 def soon() -> datetime:

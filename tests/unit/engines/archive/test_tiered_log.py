@@ -149,7 +149,7 @@ class TestRetention:
         world.store_hours(4)
         world.log.trim("t", 0, world.clock.now() - 2 * HOUR)
         world.log.archive()
-        assert [(each.first, each.end) for each in world.segments()] == [(2, 4)]
+        assert [(each.first_offset, each.end_offset) for each in world.segments()] == [(2, 4)]
         assert world.offsets() == [2, 3]
 
     def test_beside_the_first_archiving_removes_what_is_old_from_both_halves(self, world: World, monkeypatch):
@@ -245,7 +245,9 @@ class TestDamage:
             name = "log/of-somebody/else"
             world.store.put(name, changed[what])
             location = segment.archived._replace(key=name, start=0, length=max(len(changed[what]), 1))
-            world.index.replace("t", 0, [segment.__class__(**as_dict(segment) | {"archived": location})], segment.end)
+            world.index.replace(
+                "t", 0, [segment.__class__(**as_dict(segment) | {"archived": location})], segment.end_offset
+            )
         with pytest.raises(Unavailable, match="Offsets 0 to 3 of t/0"):
             world.log.read("t", 0, 0)
         with pytest.raises(Unavailable, match="Offsets 0 to 3 of t/0"):
@@ -321,8 +323,8 @@ class TestArchiving:
             with ThreadPoolExecutor(4) as threads:
                 list(threads.map(lambda archiver: archiver.archive_next_object("t", [0, 1]), archivers))
         segments = world.segments()
-        assert [each.first for each in segments[1:]] == [each.end for each in segments[:-1]]
-        assert (segments[0].first, segments[-1].end) == (0, 100)
+        assert [each.first_offset for each in segments[1:]] == [each.end_offset for each in segments[:-1]]
+        assert (segments[0].first_offset, segments[-1].end_offset) == (0, 100)
 
     def test_names_the_event_type(self, world: World):
         """The name of the event type, and the day, are in the object's name and in every line of it."""
@@ -351,7 +353,7 @@ class TestArchiving:
             world.store_hours(1)
             world.log.archive()
         world.log._worker.merge(lambda: None)
-        assert [(each.first, each.end, each.events) for each in world.segments()] == [(0, 40, 40)]
+        assert [(each.first_offset, each.end_offset, each.events) for each in world.segments()] == [(0, 40, 40)]
         assert world.offsets() == list(range(40))
         world.log.sweep()
         assert len(world.objects()) == 1
@@ -374,9 +376,12 @@ class TestArchiving:
             hot, index, store, clock, Names(), ArchivePolicy(archive_after=0, hot_retention=3600, unreferenced_grace=0)
         )
         until(lambda: list(archived_segments(index, "t", 1)))
-        assert [(each.first, each.end) for each in archived_segments(index, "t", 1)] == [(0, 2)]
+        assert [(each.first_offset, each.end_offset) for each in archived_segments(index, "t", 1)] == [(0, 2)]
         log.close()
 
 
 def as_dict(segment) -> dict[str, object]:
-    return {name: getattr(segment, name) for name in ("before", "count", "since", "until", "archived", "events")}
+    return {
+        name: getattr(segment, name)
+        for name in ("before", "count", "first_stored_at", "last_stored_at", "archived", "events")
+    }

@@ -59,18 +59,24 @@ def test_it_connects_with_its_first_call(monkeypatch):
 
 
 def counted(following: int) -> IndexingState:
-    return IndexingState(mark=RecordPosition("shard", following), next=following)
+    return IndexingState(mark=RecordPosition("shard", following), next_offset=following)
 
 
 def a_segment(first: int, count: int) -> IndexSegment:
     return IndexSegment(
-        before=counted(first), count=count, since=0, until=1, archived=ArchiveLocation("object", first, count)
+        before=counted(first),
+        count=count,
+        first_stored_at=0,
+        last_stored_at=1,
+        archived=ArchiveLocation("object", first, count),
     )
 
 
 def extended(index):
     assert index.extend("t", 0, 1, IndexHead(counted(15)), a_segment(10, 5))
-    return index.heads([("t", 0)])["t", 0].counted.next, [each.first for each in index.segments("t", 0, 0, 9)]
+    return index.heads([("t", 0)])["t", 0].state.next_offset, [
+        each.first_offset for each in index.segments("t", 0, 0, 9)
+    ]
 
 
 def grown(index):
@@ -98,7 +104,7 @@ def claimed(index):
 
 def replaced(index):
     index.replace("t", 0, [a_segment(0, 10)], 10)
-    return [each.first for each in index.segments("t", 0, 0, 9)]
+    return [each.first_offset for each in index.segments("t", 0, 0, 9)]
 
 
 DOING = {
@@ -109,9 +115,9 @@ DOING = {
     "letting go": (drop_before, "BatchWriteItem", ([ArchiveLocation("object", 0, 10)], {0: 10}, [])),
     "claiming": (claimed, "PutItem", (True, False)),
     "replacing": (replaced, "PutItem", [0]),
-    "looking at heads": (lambda index: index.heads([("t", 0)])["t", 0].counted.next, "BatchGetItem", 10),
+    "looking at heads": (lambda index: index.heads([("t", 0)])["t", 0].state.next_offset, "BatchGetItem", 10),
     "looking at a topic": (lambda index: index.topic("t"), "GetItem", Topic(partitions=2)),
-    "looking at segments": (lambda index: index.segment("t", 0, 3).first, "Query", 0),
+    "looking at segments": (lambda index: index.segment("t", 0, 3).first_offset, "Query", 0),
 }
 
 
@@ -142,8 +148,8 @@ def test_an_extension_is_made_once_or_not_at_all(world, index, fault):
     with pytest.raises(Unavailable):
         index.extend("t", 0, 1, IndexHead(counted(15)), a_segment(10, 5))
     head = index.heads([("t", 0)])["t", 0]
-    firsts = [each.first for each in index.segments("t", 0, 0, 9)]
-    assert (head.counted.next, head.revision, firsts) in [(10, 1, [0]), (15, 2, [0, 10])]
+    firsts = [each.first_offset for each in index.segments("t", 0, 0, 9)]
+    assert (head.state.next_offset, head.revision, firsts) in [(10, 1, [0]), (15, 2, [0, 10])]
 
 
 def test_anothers_extension_is_no_fault(world, index):
@@ -152,4 +158,4 @@ def test_anothers_extension_is_no_fault(world, index):
     assert other.extend("t", 0, 1, IndexHead(counted(12)), a_segment(10, 2))
     world.goes_wrong("TransactWriteItems", no_answer_before)
     assert not index.extend("t", 0, 1, IndexHead(counted(15)), a_segment(10, 5))
-    assert index.heads([("t", 0)])["t", 0].counted.next == 12
+    assert index.heads([("t", 0)])["t", 0].state.next_offset == 12

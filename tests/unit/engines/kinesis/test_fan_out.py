@@ -159,7 +159,7 @@ def test_the_newest_offsets_are_asked_for(world, kinesis):
         process.sees(1)
         kinesis.silent.set()
         publish(world, 2)
-        assert process.log.bounds("t", [0])[0].next == 3
+        assert process.log.bounds("t", [0])[0].next_offset == 3
 
 
 def test_a_consumer_goes_with_its_process(world, kinesis):
@@ -174,7 +174,7 @@ def test_a_process_that_no_one_watches_has_no_consumer(world, kinesis):
     url = f"kinesis://{world.name}?region={REGION}&fan_out=mine&{HURRIED}"
     log = opening.open_kinesis_log(url, world.clock, world.index, None)
     publish(world)
-    assert log.bounds("t", [0])[0].next == 1
+    assert log.bounds("t", [0])[0].next_offset == 1
     assert len(log.read("t", 0, 0).events) == 1
     log.close()
     assert not kinesis.calls["RegisterStreamConsumer"]
@@ -241,7 +241,7 @@ def test_a_shard_that_ends_is_followed_by_its_children():
             for partition in range(4):
                 writer.append("t", {partition: [Record(b"1")]})
             until(lambda: kinesis.records >= before + 4)
-            assert [log.bounds("t", [number])[number].next for number in range(4)] == [1, 1, 1, 1]
+            assert [log.bounds("t", [number])[number].next_offset for number in range(4)] == [1, 1, 1, 1]
             end()
             log.close()
             writer.close()

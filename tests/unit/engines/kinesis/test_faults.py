@@ -162,10 +162,10 @@ class TestReading:
         log.append("t", {0: [Record(b"1")]})
         reader = world.a_log()
         world.faults.goes_wrong(operation, fault, fault)
-        assert reader.bounds("t", [0])[0].next == 1
+        assert reader.bounds("t", [0])[0].next_offset == 1
         world.faults.goes_wrong("GetRecords", fault)
         log.append("t", {0: [Record(b"2")]})
-        assert reader.bounds("t", [0])[0].next == 2
+        assert reader.bounds("t", [0])[0].next_offset == 2
 
     def test_goes_on_behind_an_expired_iterator(self, world: World, log):
         """An iterator that is too old is replaced by one for the same place: nothing is missed or read twice."""
@@ -182,7 +182,7 @@ class TestReading:
         log.append("t", {0: [Record(b"2")]})
         reader = world.a_log()
         world.faults.goes_wrong("GetShardIterator", TOO_OLD)
-        assert reader.bounds("t", [0])[0].next == 2
+        assert reader.bounds("t", [0])[0].next_offset == 2
         assert values(reader) == [b"1", b"2"]
 
     @pytest.mark.parametrize("fault", [THROTTLED, broken_before, EXPIRED])
@@ -295,7 +295,7 @@ class TestSealing:
         with pytest.raises(Unavailable):
             log.seal_topic("t")
         log.seal_topic("t")
-        assert log.bounds("t", [0])[0].next == 1
+        assert log.bounds("t", [0])[0].next_offset == 1
 
 
 def test_an_archive_object_that_is_gone_says_so(world: World):

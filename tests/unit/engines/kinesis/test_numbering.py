@@ -48,7 +48,7 @@ def test_frames_get_the_next_numbers(log):
     log.whole(1)
     log.whole(2)
     assert log.numbered == [(0, 3, 1), (3, 1, 1), (4, 2, 1)]
-    assert log.state.next == 6
+    assert log.state.next_offset == 6
 
 
 def test_records_of_others_take_no_number(log):
@@ -134,4 +134,4 @@ def test_behind_a_seal_nothing_counts(log):
     log.whole(5)
     log.seal()
     assert log.numbered == [(0, 2, 1)]
-    assert (log.state.next, log.state.sealed_at, log.state.parts) == (2, sealed_at, ())
+    assert (log.state.next_offset, log.state.sealed_at, log.state.parts) == (2, sealed_at, ())

@@ -165,7 +165,7 @@ def test_a_process_knows_at_once_what_it_stored_itself(world: World):
     own = world.a_log(replace(HURRIED, shared_for=3600.0))
     for number in range(5):
         publish(own, [number])
-        assert own.bounds("t", [0])[0].next == 2 * (1 + number)
+        assert own.bounds("t", [0])[0].next_offset == 2 * (1 + number)
 
 
 @pytest.mark.parametrize("streams", [1, 500])
@@ -312,7 +312,7 @@ def test_a_batch_may_touch_many_partitions(world: World, log):
         log.append("wide", {partition: [Record(b"%d" % partition)] for partition in range(40)})
     world.index_all()
     heads = world.index.heads([("wide", partition) for partition in range(40)])
-    assert {head.counted.next for head in heads.values()} == {2}
+    assert {head.state.next_offset for head in heads.values()} == {2}
     assert [event.record.value for event in world.a_log().read("wide", 17, 0).events] == [b"17", b"17"]
 
 

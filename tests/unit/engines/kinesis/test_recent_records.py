@@ -44,13 +44,13 @@ def test_a_row_is_counted_when_someone_asks(recent_records):
         (2, 1),
         (3, 1),
     ]
-    assert recent_records.state("t/0", "t").next == 4
+    assert recent_records.state("t/0", "t").next_offset == 4
 
 
 def test_counting_begins_at_any_known_place(recent_records):
     """Records up to the place where counting begins are passed over, also those that come later."""
     recent_records.add_records([a_record(1), a_record(2)], rank)
-    assert recent_records.count_from("t/0", "t", IndexingState(mark=RecordPosition("s", 3), next=7), {}, rank)
+    assert recent_records.count_from("t/0", "t", IndexingState(mark=RecordPosition("s", 3), next_offset=7), {}, rank)
     recent_records.add_records([a_record(3), a_record(4)], rank)
     assert contents(recent_records.frames("t/0", "t", 7, 10, 1000)) == [4]
     assert recent_records.frames("t/0", "t", 6, 10, 1000) is None
@@ -83,7 +83,7 @@ def test_the_oldest_is_forgotten_first():
     recent_records.count_from("t/0", "t", NOTHING_INDEXED, {}, rank)
     for sequence in range(1, 200):
         recent_records.add_records([a_record(sequence)], rank)
-    assert recent_records.state("t/0", "t").next == 199
+    assert recent_records.state("t/0", "t").next_offset == 199
     assert 3 <= 199 - recent_records.first_offset("t/0", "t") <= 6
     assert recent_records.frames("t/0", "t", recent_records.first_offset("t/0", "t") - 1, 10, 10_000) is None
     assert contents(recent_records.frames("t/0", "t", 198, 10, 10_000)) == [199]
@@ -97,11 +97,11 @@ def test_what_was_forgotten_is_not_counted_wrongly():
     assert lost is not None
     assert not recent_records.count_from("t/0", "t", NOTHING_INDEXED, {}, rank)
     assert not recent_records.count_from(
-        "t/0", "t", IndexingState(mark=RecordPosition("s", lost.sequence - 1), next=4), {}, rank
+        "t/0", "t", IndexingState(mark=RecordPosition("s", lost.sequence - 1), next_offset=4), {}, rank
     )
     assert recent_records.state("t/0", "t") is None
-    assert recent_records.count_from("t/0", "t", IndexingState(mark=lost, next=lost.sequence), {}, rank)
-    assert recent_records.state("t/0", "t").next == 20
+    assert recent_records.count_from("t/0", "t", IndexingState(mark=lost, next_offset=lost.sequence), {}, rank)
+    assert recent_records.state("t/0", "t").next_offset == 20
 
 
 def test_a_frame_in_parts_is_put_together(recent_records):

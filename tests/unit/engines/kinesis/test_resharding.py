@@ -193,10 +193,10 @@ class TestWhileShardsSplitAndMerge:
             for leaf in surroundings.shard_tree().leaves():
                 surroundings.an_indexer().catch_up(leaf)
             heads = surroundings.index.heads([(TOPIC, partition) for partition in range(PARTITIONS)])
-            assert {partition: heads[TOPIC, partition].counted.next for partition in range(PARTITIONS)} == expected
+            assert {partition: heads[TOPIC, partition].state.next_offset for partition in range(PARTITIONS)} == expected
         with surroundings.a_log() as later:
             bounds = later.bounds(TOPIC, range(PARTITIONS))
-            assert {partition: each.next for partition, each in bounds.items()} == expected
+            assert {partition: each.next_offset for partition, each in bounds.items()} == expected
 
     def test_a_sealed_topic_stays_sealed(self, surroundings: Surroundings):
         """A seal written before a shard split is known to those who only look at what came after."""
@@ -247,7 +247,7 @@ class TestProcessesThatAreBehind:
                 surroundings.an_indexer().catch_up(leaf)
             places = [(TOPIC, partition) for partition in range(PARTITIONS)]
             indexed = surroundings.index.heads(places)
-            assert {head.counted.next for head in indexed.values()} == {2}
+            assert {head.state.next_offset for head in indexed.values()} == {2}
             for shard in old:
                 behind.catch_up(shard)
             assert surroundings.index.heads(places) == indexed
@@ -281,6 +281,6 @@ class TestProcessesThatAreBehind:
             for leaf in surroundings.shard_tree().leaves():
                 surroundings.an_indexer().catch_up(leaf)
             for partition in range(PARTITIONS):
-                assert reader.state(TOPIC, partition, before).next == 2
+                assert reader.state(TOPIC, partition, before).next_offset == 2
                 events = [reader.read_now(TOPIC, partition, start, 1, 1000).events for start in range(2)]
                 assert [[each.record.value for each in found] for found in events] == [[b"1"], [b"2"]]

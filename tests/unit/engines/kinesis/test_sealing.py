@@ -105,7 +105,7 @@ def test_a_lease_is_not_renewed_after_a_seal(world: World, topic, machine):
     other.seal_topic(topic)
     with pytest.raises(SealedTopic):
         log.append(topic, {0: [Record(b"2")]})
-    assert other.bounds(topic, [0])[0].next == 3
+    assert other.bounds(topic, [0])[0].next_offset == 3
 
 
 def test_a_renewed_lease_begins_with_the_question(world: World, topic, machine):
@@ -118,7 +118,7 @@ def test_a_renewed_lease_begins_with_the_question(world: World, topic, machine):
     index.meanwhile.append(lambda: other.seal_topic(topic))
     with pytest.raises(SealedTopic):
         log.append(topic, {0: [Record(b"2")]})
-    assert other.bounds(topic, [0])[0].next == 1
+    assert other.bounds(topic, [0])[0].next_offset == 1
 
 
 class SlowChanges(Asked):
@@ -142,7 +142,7 @@ def test_other_processes_learn_of_a_seal_in_time(world: World, topic):
     sealing.seal_topic(topic)
     with pytest.raises(SealedTopic):
         publishing.append(topic, {0: [Record(b"2")]})
-    assert sealing.bounds(topic, [0])[0].next == 1
+    assert sealing.bounds(topic, [0])[0].next_offset == 1
 
 
 class Slow:
@@ -171,7 +171,7 @@ def test_what_comes_behind_the_seal_is_not_acknowledged(world: World, topic):
     log = publishing_while(world, lambda: other.seal_topic(topic))
     with pytest.raises(SealedTopic):
         log.append(topic, {0: [Record(b"late")], 1: [Record(b"late")]})
-    assert {number: each.next for number, each in other.bounds(topic, [0, 1]).items()} == {0: 0, 1: 0}
+    assert {number: each.next_offset for number, each in other.bounds(topic, [0, 1]).items()} == {0: 0, 1: 0}
 
 
 def test_what_comes_before_the_seal_is_acknowledged(world: World, topic):
@@ -183,7 +183,7 @@ def test_what_comes_before_the_seal_is_acknowledged(world: World, topic):
 
     log = publishing_while(world, note_and_wait)
     assert log.append(topic, {0: [Record(b"1")]}) == {0: Stored()}
-    assert world.a_log().bounds(topic, [0])[0].next == 1
+    assert world.a_log().bounds(topic, [0])[0].next_offset == 1
 
 
 def test_of_an_append_around_a_seal_each_partition_has_its_fate(world: World, topic):

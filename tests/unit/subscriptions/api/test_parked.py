@@ -69,7 +69,7 @@ def test_a_redrive_puts_the_cursor_before_the_first(house):
     parking = Parking(house, a_parked_event(3), a_parked_event(5, key="another"), a_parked_event(7))
     assert house.api.post(parking.path(7) + "/redrive").status_code == 204
     replay = parking.entry_now().replay
-    assert (replay.until.offset, replay.keys) == (9, ("a key",))
+    assert (replay.last_position.offset, replay.keys) == (9, ("a key",))
     assert cursors(house.api, parking.subscription)[parking.name, "0"].endswith(f"{2:018d}")
 
 
@@ -88,7 +88,7 @@ def test_one_redrive_after_the_other(house):
     parking.put_cursor(parking.at(2))
     assert house.api.post(parking.path(6) + "/redrive").status_code == 204
     replay = parking.entry_now().replay
-    assert (replay.keys, replay.until.offset) == (("a key", "another"), 9)
+    assert (replay.keys, replay.last_position.offset) == (("a key", "another"), 9)
     assert parking.waiting == [3, 4, 5, 6, 8]
     assert cursors(house.api, parking.subscription)[parking.name, "0"].endswith(f"{2:018d}")
 

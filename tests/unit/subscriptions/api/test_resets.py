@@ -233,11 +233,11 @@ class TestMarkers:
     def test_of_the_future_do_not_count(self):
         """A marker that went up before the clock was set back keeps no session away, however long the clock is behind.
         Clocks may differ a little. (S140, S144)"""
-        up = an_assignment("", reset=replace(self.MINE, since=A_MOMENT))
+        up = an_assignment("", reset=replace(self.MINE, began_at=A_MOMENT))
         assert not is_being_reset(up, A_MOMENT - timedelta(hours=1))
         assert is_being_reset(up, A_MOMENT - assignments.CLOCK_MARGIN)
         assert is_being_reset(up, A_MOMENT)
-        assert not is_being_reset(up, self.MINE.until)
+        assert not is_being_reset(up, self.MINE.expires_at)
 
     def test_are_taken_down_by_their_own_id(self):
         """Taking down another marker, or none, changes nothing. (S144)"""

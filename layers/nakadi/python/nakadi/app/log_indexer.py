@@ -185,8 +185,8 @@ class TopicArchiver:
         bounds = event_log.bounds(topic, partitions)
         heads = self._index.heads([(topic, number) for number in partitions])
         for number in partitions:
-            start = max(heads[topic, number].counted.next, bounds[number].oldest)
-            if start < bounds[number].next:
+            start = max(heads[topic, number].state.next_offset, bounds[number].oldest)
+            if start < bounds[number].next_offset:
                 try:
                     found = event_log.read(topic, number, start, limit=1)
                 except OffsetUnavailable:

@@ -144,7 +144,7 @@ class Adoption(Struct, frozen=True, kw_only=True):
             bounds = log.bounds(closed.topic, range(closed.partitions))
         except UnknownTopic:
             return replace(closed, deleted=True)
-        short = [number for number, each in bounds.items() if each.next <= ends[number]]
+        short = [number for number, each in bounds.items() if each.next_offset <= ends[number]]
         if short:
             raise Invalid(f"Partition {short[0]} of the topic {closed.topic} ends before {ends[short[0]]}")
         return closed
@@ -167,7 +167,7 @@ class Adoption(Struct, frozen=True, kw_only=True):
         ends = timeline.latest_positions
         if ends is None:
             bounds = self.logs.for_storage(timeline.storage_id).bounds(timeline.topic, range(timeline.partitions))
-            ends = {number: each.next - 1 for number, each in bounds.items()}
+            ends = {number: each.next_offset - 1 for number, each in bounds.items()}
         return any(end >= 0 for end in ends.values())
 
 
@@ -191,7 +191,7 @@ def _check_drafts(drafts: Sequence[AdoptedTimeline]) -> None:
 def _check_first_event(log: EventLog, timeline: Timeline) -> None:
     """Raise unless the first and the last event of each partition are JSON: others were written in Avro."""
     for number, bounds in log.bounds(timeline.topic, range(timeline.partitions)).items():
-        for start in {bounds.oldest, max(bounds.next - 1, bounds.oldest)}:
+        for start in {bounds.oldest, max(bounds.next_offset - 1, bounds.oldest)}:
             for event in log.read(timeline.topic, number, start, limit=1).events:
                 if not (event.record.value or b"{").lstrip().startswith(b"{"):
                     raise Invalid(

@@ -31,7 +31,7 @@ from nakadi.ports.event_log import EventLogs, UnknownTopic
 LOG_DOES_NOT_ANSWER_MESSAGE = "Error occurred when fetching partitions offsets"
 DUPLICATE_PARTITIONS_MESSAGE = "duplicate partition ids provided in cursors"
 
-EMPTY_PARTITION = OffsetBounds(oldest=0, next=0)
+EMPTY_PARTITION = OffsetBounds(oldest=0, next_offset=0)
 
 
 class Cursors:

@@ -307,13 +307,13 @@ class TableLags(Struct, frozen=True, kw_only=True):
             unread = [
                 self._first_archived_since(place, following.get(place, 0))
                 for place in places[event_type.id]
-                if heads[place].counted.next > following.get(place, 0)
+                if heads[place].state.next_offset > following.get(place, 0)
             ]
             yield event_type, min((since for since in unread if since is not None), default=None)
 
     def _first_archived_since(self, place: TopicPartition, offset: int) -> int | None:
         """When the first archived event from an offset on was stored; None if there is none any more."""
         segment = self.index.segment(*place, offset)
-        if segment is None or segment.end <= offset:
+        if segment is None or segment.end_offset <= offset:
             segment = next(iter(self.index.segments(*place, offset, 1)), None)
-        return None if segment is None or segment.archived is None else segment.since
+        return None if segment is None or segment.archived is None else segment.first_stored_at

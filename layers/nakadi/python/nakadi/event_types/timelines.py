@@ -127,7 +127,7 @@ class Timelines(Struct, frozen=True, kw_only=True):
         old_log = self.logs.for_storage(timeline.storage_id)
         old_log.seal_topic(timeline.topic)
         bounds = old_log.bounds(timeline.topic, range(timeline.partitions))
-        return {partition: each.next - 1 for partition, each in bounds.items()}
+        return {partition: each.next_offset - 1 for partition, each in bounds.items()}
 
 
 def is_switch_abandoned(event_type: EventType, now: datetime) -> bool:

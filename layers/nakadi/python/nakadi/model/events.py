@@ -208,18 +208,18 @@ class TopicContinuation(Struct, frozen=True):
 
 
 class OffsetBounds(Struct, frozen=True):
-    """`oldest` is the first offset still there, `next` the one that the next event will get; equal when empty.
+    """`oldest` is the first offset still there, `next_offset` the one that the next event will get; equal when empty.
 
     Only deleting old events moves `oldest`: after compaction there may be a hole, which reads step over.
     """
 
     oldest: int
-    next: int
+    next_offset: int
 
     @property
     def newest(self) -> int:
         """The newest event's offset; one before `oldest` when there is none."""
-        return self.next - 1
+        return self.next_offset - 1
 
 
 class Stored(Struct, frozen=True):
@@ -258,7 +258,7 @@ class IndexingState(Struct, frozen=True, kw_only=True):
     """A partition up to and including the record at `mark`: everything that the offsets behind it depend on."""
 
     mark: RecordPosition | None = None
-    next: int = 0
+    next_offset: int = 0
     latest: int = 0
     sealed_at: RecordPosition | None = None
     parts: tuple[UnfinishedAppend, ...] = ()
@@ -301,7 +301,8 @@ class ArchiveLocation(NamedTuple):
 
 
 class IndexSegment(Struct, frozen=True, kw_only=True):
-    """Neighbouring events: `count` places from `before.next` on, stored between `since` and `until`.
+    """Neighbouring events: `count` places from `before.next_offset` on. The first of them was stored at
+    `first_stored_at`, the last one at `last_stored_at`, in microseconds.
 
     Counting on from `before` through the stream finds them; so does a look at `archived`, when there is one.
     `events` is how many of them are still there, if they were counted when they were written.
@@ -309,24 +310,24 @@ class IndexSegment(Struct, frozen=True, kw_only=True):
 
     before: IndexingState
     count: int
-    since: int
-    until: int
+    first_stored_at: int
+    last_stored_at: int
     archived: ArchiveLocation | None = None
     events: int | None = None
 
     @property
-    def first(self) -> int:
-        return self.before.next
+    def first_offset(self) -> int:
+        return self.before.next_offset
 
     @property
-    def end(self) -> int:
-        return self.before.next + self.count
+    def end_offset(self) -> int:
+        return self.before.next_offset + self.count
 
 
 class IndexHead(Struct, frozen=True):
     """How far a partition is indexed. `revision` grows with every change; 0 is what was never written."""
 
-    counted: IndexingState = NOTHING_INDEXED
+    state: IndexingState = NOTHING_INDEXED
     revision: int = 0
 
 
@@ -336,8 +337,8 @@ class Topic(Struct, frozen=True, kw_only=True):
     What is before `oldest` is gone. What is before `compacted` is to be read from the archive alone.
 
     A topic may have been ended where it was indexed. Then the topic `continued_in` shares its records, and counts those
-    that follow; that one `continues` it, and was begun behind the gaps named in `behind`. A topic that was deleted but
-    is continued stays as one without partitions, for its records go on coming.
+    that follow; that one `continues` it, and was `begun_after_gaps`. A topic that was deleted but is continued stays as
+    one without partitions, for its records go on coming.
     """
 
     partitions: int
@@ -346,4 +347,4 @@ class Topic(Struct, frozen=True, kw_only=True):
     compacted: Mapping[int, int] = field(default_factory=dict)
     continues: str | None = None
     continued_in: str | None = None
-    behind: tuple[str, ...] = ()
+    begun_after_gaps: tuple[str, ...] = ()

@@ -98,17 +98,17 @@ class PartitionState(StrEnum):
 
 
 class Replay(Struct, frozen=True):
-    """Parked events of a partition are sent once more: those up to `until` that have one of these keys
+    """Parked events of a partition are sent once more: those up to `last_position` that have one of these keys
     and were not parked again since; None stands for every key. Everything else up to there is consumed or parked.
     """
 
     id: str
-    until: Position
+    last_position: Position
     keys: tuple[str, ...] | None = None
 
     def has(self, parked: ParkedEventInfo) -> bool:
         wanted = self.keys is None or parked.key in self.keys
-        return wanted and parked.position <= self.until and parked.replay != self.id
+        return wanted and parked.position <= self.last_position and parked.replay != self.id
 
 
 class PartitionAssignment(Struct, frozen=True):
@@ -162,16 +162,16 @@ ResetTask = SetOffsets | Redrive
 
 
 class Reset(Struct, frozen=True):
-    """Streams end, and none may begin until then at the latest, because of what is to be done without them.
+    """Streams end, and none may begin until this has ended, or has expired, because of what is to be done without them.
 
-    `since` is when that began, by the clock of the process that wrote it. `task` is what is to be done; any process may
-    do it once the last session is gone. Older versions of the broker write neither. `claimed` says that one process is
-    about to do it, and no other may.
+    `began_at` is by the clock of the process that wrote it. `task` is what is to be done; any process may do that once
+    the last session is gone. Older versions of the broker write neither. `claimed` says that one process is about to do
+    it, and no other may.
     """
 
     id: str
-    until: datetime
-    since: datetime | None = None
+    expires_at: datetime
+    began_at: datetime | None = None
     task: ResetTask | None = None
     claimed: bool = False
 
@@ -210,11 +210,11 @@ EMPTY_ASSIGNMENT = Assignment()
 
 
 class CommittedOffset(Struct, frozen=True):
-    """Everything up to and with `position` is consumed. `since` is when position or owner last changed."""
+    """Everything up to and with `position` is consumed. `changed_at` is when position or owner last changed."""
 
     position: Position
     owner: str | None
-    since: datetime
+    changed_at: datetime
 
 
 class ParkedEventInfo(Struct, frozen=True, kw_only=True):

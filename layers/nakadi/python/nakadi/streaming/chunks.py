@@ -18,7 +18,7 @@ _RESTRICTIONS_OF = attrgetter("owner", "directed_to")
 
 
 class EventChunk:
-    """Consecutive events of one partition of one timeline, from offset `start` up to, not including, `next`.
+    """Consecutive events of one partition of one timeline, from offset `start` up to, not including, `next_offset`.
 
     Never changes, except that it caches its serialised events: streams that cut batches at the same places share the
     bytes. What is done for every event here limits how fast events can be streamed. So nothing is, where the log gave
@@ -28,7 +28,7 @@ class EventChunk:
     def __init__(self, order: int, start: int, found: EventSlice) -> None:
         self.order = order
         self.start = start
-        self.next = found.next_offset
+        self.next_offset = found.next_offset
         # Whether nothing followed when they were read.
         self.at_end = found.at_end
         self.events = found.events

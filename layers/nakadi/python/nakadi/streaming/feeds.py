@@ -125,7 +125,7 @@ class PartitionFeed:
         chunk = self._in_window(follower.offset) or self._recent.get(follower.offset)
         if chunk is None:
             self._catch_up(follower)
-        elif chunk.next == self._tip and self._more:
+        elif chunk.next_offset == self._tip and self._more:
             self._read_on()  # while the follower is busy with this one
         return chunk
 
@@ -161,7 +161,7 @@ class PartitionFeed:
             # The followers that wait end. One that comes later may have better luck.
             self._more = True
             self._fail_followers(self._waiting, found)
-        elif found.next > start:
+        elif found.next_offset > start:
             self._more = self._more or not found.at_end
             self._append(found)
             self._wake(self._waiting)
@@ -174,7 +174,7 @@ class PartitionFeed:
         chunk.shared = len(self._followers) > 1
         self._window.append(chunk)
         self._weight += chunk.weight
-        self._tip = chunk.next
+        self._tip = chunk.next_offset
         while self._weight > FEED_WINDOW_BYTES and len(self._window) > 1:
             self._weight -= self._window.pop(0).weight
 
@@ -251,7 +251,7 @@ class FeedFollower:
         if chunk is None:
             return None
         run = chunk.from_offset(self.offset)
-        self.offset = chunk.next
+        self.offset = chunk.next_offset
         return run
 
     def leave(self) -> None:

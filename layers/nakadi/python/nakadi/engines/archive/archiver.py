@@ -104,19 +104,19 @@ class PackedMember(Struct, frozen=True):
     before: IndexingState
     end: int
     events: int
-    since: int
-    until: int
+    first_stored_at: int
+    last_stored_at: int
 
     @property
     def head(self) -> IndexHead:
-        return IndexHead(IndexingState(next=self.end, latest=self.until))
+        return IndexHead(IndexingState(next_offset=self.end, latest=self.last_stored_at))
 
     def segment(self, key: str, start: int) -> IndexSegment:
         return IndexSegment(
             before=self.before,
-            count=self.end - self.before.next,
-            since=self.since,
-            until=self.until,
+            count=self.end - self.before.next_offset,
+            first_stored_at=self.first_stored_at,
+            last_stored_at=self.last_stored_at,
             archived=ArchiveLocation(key, start, len(self.content)),
             events=self.events,
         )
@@ -154,7 +154,11 @@ class Archiver:
         # The hot half first: it removes nothing that the index, read later, does not have.
         bounds = self._hot.bounds(topic, sorted(partitions))
         heads = self._index.heads([(topic, partition) for partition in bounds])
-        behind = {each: heads[topic, each] for each in bounds if heads[topic, each].counted.next < bounds[each].next}
+        behind = {
+            each: heads[topic, each]
+            for each in bounds
+            if heads[topic, each].state.next_offset < bounds[each].next_offset
+        }
         if not behind:
             return False
         self._ensure_indexed_topic(topic, max(bounds) + 1)
@@ -165,7 +169,9 @@ class Archiver:
             self._store_and_index(topic, packed)
         self._check_not_deleted(topic)
         done = {each.partition: each.end for each in packed}
-        return any(done.get(partition, bounds[partition].next) < bounds[partition].next for partition in behind)
+        return any(
+            done.get(partition, bounds[partition].next_offset) < bounds[partition].next_offset for partition in behind
+        )
 
     def _ensure_indexed_topic(self, topic: str, partitions: int) -> None:
         known = self._index.topic(topic)
@@ -189,29 +195,29 @@ class Archiver:
         size = 0
         for partition, (head, bounds) in behind.items():
             counted, revision = self._skip_removed_events(topic, partition, head, bounds), head.revision
-            while counted.next < bounds.next and size < OBJECT_BYTES:
-                packed, bytes_packed = self._pack_member(topic, partition, revision, counted, bounds.next, pause)
+            while counted.next_offset < bounds.next_offset and size < OBJECT_BYTES:
+                packed, bytes_packed = self._pack_member(topic, partition, revision, counted, bounds.next_offset, pause)
                 if packed is None:
                     break
                 found.append(packed)
-                counted, revision, size = packed.head.counted, revision + 1, size + bytes_packed
+                counted, revision, size = packed.head.state, revision + 1, size + bytes_packed
         return found
 
     def _skip_removed_events(self, topic: str, partition: int, head: IndexHead, bounds: OffsetBounds) -> IndexingState:
         """Where to continue. What the hot half removed before it was archived had passed its retention, and what was
         archived before that is older still.
         """
-        if bounds.oldest <= head.counted.next:
-            return head.counted
+        if bounds.oldest <= head.state.next_offset:
+            return head.state
         self._index.drop_before(topic, partition, bounds.oldest)
-        return IndexingState(next=bounds.oldest, latest=head.counted.latest)
+        return IndexingState(next_offset=bounds.oldest, latest=head.state.latest)
 
     def _pack_member(
         self, topic: str, partition: int, revision: int, before: IndexingState, end: int, pause: Callable[[], None]
     ) -> tuple[PackedMember | None, int]:
         packer = MemberPacker(topic, partition, self._directory.event_type_of(topic))
-        offset, events, size = before.next, 0, 0
-        since = until = before.latest
+        offset, events, size = before.next_offset, 0, 0
+        first_stored_at = last_stored_at = before.latest
         while offset < end and size < MEMBER_BYTES:
             try:
                 piece = self._hot.read(
@@ -222,22 +228,24 @@ class Archiver:
             if not piece.events:
                 break
             packer.add(piece.events)
-            until = microseconds_since_epoch(piece.events[-1].stored_at)
-            since = since if events else microseconds_since_epoch(piece.events[0].stored_at)
+            last_stored_at = microseconds_since_epoch(piece.events[-1].stored_at)
+            first_stored_at = first_stored_at if events else microseconds_since_epoch(piece.events[0].stored_at)
             events += len(piece.events)
             size += sum([len(event.record.value or b"") for event in piece.events])
             offset = piece.next_offset
             pause()
         if not events:
             return None, 0
-        return PackedMember(partition, revision, packer.finish(), before, offset, events, since, until), size
+        return PackedMember(
+            partition, revision, packer.finish(), before, offset, events, first_stored_at, last_stored_at
+        ), size
 
     def _store_and_index(self, topic: str, packed: Sequence[PackedMember]) -> None:
         key = objects.new_log_key(
             self.namespace,
             self._directory.event_type_of(topic),
             topic,
-            datetime_from_microseconds(min(each.since for each in packed)),
+            datetime_from_microseconds(min(each.first_stored_at for each in packed)),
         )
         self._store.put(key, b"".join([each.content for each in packed]))
         start = 0
@@ -263,7 +271,7 @@ def trim_hot_log(hot: EventLog, index: LogIndex, topic: str, partition: int, bef
 
     The last archived events stay: nothing that is not archived is older than they are, which is what makes this safe.
     """
-    latest = datetime_from_microseconds(index.heads([(topic, partition)])[topic, partition].counted.latest)
+    latest = datetime_from_microseconds(index.heads([(topic, partition)])[topic, partition].state.latest)
     limit = latest if before is None else min(before, latest)
     if hot.offset_at(topic, partition, limit) > hot.bounds(topic, [partition])[partition].oldest:
         hot.trim(topic, partition, limit)

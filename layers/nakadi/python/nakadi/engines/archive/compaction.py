@@ -71,7 +71,9 @@ class ArchiveRewriter:
     ) -> int | None:
         """Compact what is archived before `end`. Answers when the oldest tombstone that stayed was stored."""
         with claim_partition(self._index, topic, partition) as renew_claim:
-            segments = [each for each in archived_segments(self._index, topic, partition, oldest) if each.first < end]
+            segments = [
+                each for each in archived_segments(self._index, topic, partition, oldest) if each.first_offset < end
+            ]
             newest = {
                 event.record.key: event.offset
                 for event in self._read_events(topic, partition, segments)
@@ -97,7 +99,7 @@ class ArchiveRewriter:
         ]
         renew_claim()
         if written != segments:
-            self._index.replace(topic, partition, written, segments[-1].end)
+            self._index.replace(topic, partition, written, segments[-1].end_offset)
         return min(tombstones, default=None)
 
     def _rewrite_group(
@@ -185,7 +187,7 @@ class ArchiveCompaction:
 
     def _rewrite_archive(self, topic: str, partition: int, oldest: int, end: int, tombstones_before: int) -> bool:
         self._archive(topic, partition)
-        last = self._hot.bounds(topic, [partition])[partition].next - 1
+        last = self._hot.bounds(topic, [partition])[partition].next_offset - 1
         try:
             self._tombstones[topic, partition] = self._rewriter.compact(
                 topic, partition, oldest=oldest, end=end, last=last, tombstones_before=tombstones_before
@@ -210,17 +212,19 @@ class ArchiveCompaction:
 
     def _events_before(self, topic: str, partition: int, offset: int) -> int:
         segments = archived_segments(self._index, topic, partition)
-        return sum(each.count if each.events is None else each.events for each in segments if each.first < offset)
+        return sum(
+            each.count if each.events is None else each.events for each in segments if each.first_offset < offset
+        )
 
     def _has_waited_long(self, topic: str, partition: int, compacted: int) -> bool:
         segment = self._index.segment(topic, partition, compacted)
-        if segment is None or segment.end <= compacted:
+        if segment is None or segment.end_offset <= compacted:
             return False
-        return datetime_from_microseconds(segment.since) < self._clock.now() - MAX_COMPACTION_INTERVAL
+        return datetime_from_microseconds(segment.first_stored_at) < self._clock.now() - MAX_COMPACTION_INTERVAL
 
     def _compacted_until(self, topic: str, partition: int, compacted: int) -> int:
         """Everything that was stored before is compacted in the cold half, too; in microseconds."""
         segment = self._index.segment(topic, partition, compacted)
-        if segment is not None and segment.end > compacted:
-            return segment.since
-        return self._index.heads([(topic, partition)])[topic, partition].counted.latest
+        if segment is not None and segment.end_offset > compacted:
+            return segment.first_stored_at
+        return self._index.heads([(topic, partition)])[topic, partition].state.latest

@@ -115,7 +115,7 @@ class PartitionBusy(Exception):
 class SegmentGroup(NamedTuple):
     """Neighbouring segments of a partition, from an offset to another. They sort by the time of their first event."""
 
-    since: int
+    first_stored_at: int
     topic: str
     partition: int
     first: int
@@ -157,10 +157,12 @@ class SegmentMerger(Struct, frozen=True, kw_only=True):
     def plan(self, topic: str, partition: int) -> list[SegmentGroup]:
         """The pieces of a partition that are worth merging."""
         segments = list(self._list_segments(topic, partition, 0, NO_LIMIT))
-        covered = [first for first, following in itertools.pairwise(segments) if following.first < first.end]
+        covered = [
+            first for first, following in itertools.pairwise(segments) if following.first_offset < first.end_offset
+        ]
         groups = [group for group in self._mergeable_groups(segments) if len(group) >= SEGMENTS_WORTH_MERGING]
         pieces = [
-            SegmentGroup(group[0].since, topic, partition, group[0].first, group[-1].end)
+            SegmentGroup(group[0].first_stored_at, topic, partition, group[0].first_offset, group[-1].end_offset)
             for group in (*groups, *([segment] for segment in covered))
         ]
         return sorted(set(pieces))
@@ -170,18 +172,18 @@ class SegmentMerger(Struct, frozen=True, kw_only=True):
         _, topic, partition, first, end = group
         with claim_partition(self.index, topic, partition) as renew_claim:
             segments = list(self._list_segments(topic, partition, first, end))
-            if not segments or segments[0].first != first or self.index.topic(topic) is None:
+            if not segments or segments[0].first_offset != first or self.index.topic(topic) is None:
                 return 0  # another process was faster, or removed it
-            if segments[0].end >= max(each.end for each in segments):
+            if segments[0].end_offset >= max(each.end_offset for each in segments):
                 whole = segments[0]  # the others are what a crash has left
-            elif _are_adjacent(segments) and segments[-1].end == end:
+            elif _are_adjacent(segments) and segments[-1].end_offset == end:
                 whole = self._store_merged(topic, partition, segments)
             else:
                 return 0
             renew_claim()
             if len(segments) == 1 or list(self._list_segments(topic, partition, first, end)) != segments:
                 return 0
-            self.index.replace(topic, partition, [whole], whole.end)
+            self.index.replace(topic, partition, [whole], whole.end_offset)
             return len(segments) - 1
 
     def _read_events(
@@ -191,7 +193,7 @@ class SegmentMerger(Struct, frozen=True, kw_only=True):
             yield from (read_segment(self.store, topic, partition, segment) for segment in group)
             return
         with closing(SegmentCache(self.store)) as segment_cache:
-            found = segment_cache.read_in_order(topic, partition, group, group[0].first, NO_LIMIT, NO_LIMIT)
+            found = segment_cache.read_in_order(topic, partition, group, group[0].first_offset, NO_LIMIT, NO_LIMIT)
             with closing(found):
                 yield from (events for _, events in found)
 
@@ -199,10 +201,10 @@ class SegmentMerger(Struct, frozen=True, kw_only=True):
         """All segments that begin there, also those that another one covers."""
         while found := self.index.segments(topic, partition, first, SEGMENTS_PER_MERGE_QUERY):
             for segment in found:
-                if segment.first >= end:
+                if segment.first_offset >= end:
                     return
                 yield segment
-            first = found[-1].first + 1
+            first = found[-1].first_offset + 1
 
     def _mergeable_groups(self, segments: Iterable[IndexSegment]) -> Iterator[Sequence[IndexSegment]]:
         """Neighbours that are small enough to be one segment, and old enough to go together."""
@@ -214,10 +216,10 @@ class SegmentMerger(Struct, frozen=True, kw_only=True):
             count = segment.count if segment.events is None else segment.events
             if group and not (
                 small
-                and segment.first == group[-1].end
+                and segment.first_offset == group[-1].end_offset
                 and events + count <= GROUP_EVENTS
                 and size + length <= GROUP_BYTES
-                and segment.until - group[0].since <= self.span
+                and segment.last_stored_at - group[0].first_stored_at <= self.span
             ):
                 yield group
                 group, events, size = [], 0, 0
@@ -242,13 +244,13 @@ def store_replacement(
 ) -> IndexSegment:
     """Store what is left of neighbours as an object of its own, and give the one segment that may replace them."""
     assert group[0].archived is not None
-    key = objects.new_rewritten_key(group[0].archived.key, topic, partition, group[0].first)
+    key = objects.new_rewritten_key(group[0].archived.key, topic, partition, group[0].first_offset)
     store.put(key, content)
     return IndexSegment(
         before=group[0].before,
-        count=group[-1].end - group[0].first,
-        since=group[0].since,
-        until=group[-1].until,
+        count=group[-1].end_offset - group[0].first_offset,
+        first_stored_at=group[0].first_stored_at,
+        last_stored_at=group[-1].last_stored_at,
         archived=ArchiveLocation(key, 0, len(content)),
         events=events,
     )
@@ -256,7 +258,7 @@ def store_replacement(
 
 def _are_adjacent(segments: Sequence[IndexSegment]) -> bool:
     archived = all(each.archived for each in segments)
-    return archived and all(one.end == other.first for one, other in itertools.pairwise(segments))
+    return archived and all(one.end_offset == other.first_offset for one, other in itertools.pairwise(segments))
 
 
 class BlockCache:

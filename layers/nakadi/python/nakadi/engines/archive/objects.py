@@ -307,12 +307,12 @@ def archived_segments(index: LogIndex, topic: str, partition: int, start: int = 
     """The segments that hold anything from an offset on, in their order."""
     segment = index.segment(topic, partition, start)
     following = start
-    if segment is not None and segment.end > start:
+    if segment is not None and segment.end_offset > start:
         yield segment
-        following = segment.end
+        following = segment.end_offset
     while found := index.segments(topic, partition, following, SEGMENTS_PER_INDEX_QUERY):
         yield from found
-        following = found[-1].end
+        following = found[-1].end_offset
 
 
 def segments_for_read(
@@ -324,12 +324,12 @@ def segments_for_read(
     if missing <= 0:
         return [segment]
     wanted = min(-(-missing // max(count_events_from(segment, 0), 1)), MAX_FOLLOWING_SEGMENTS)
-    return [segment, *index.segments(topic, partition, segment.end, wanted)]
+    return [segment, *index.segments(topic, partition, segment.end_offset, wanted)]
 
 
 def count_events_from(segment: IndexSegment, start: int) -> int:
     """How many events of a segment lie behind an offset; at most, where compaction has left holes."""
-    behind = segment.end - max(start, segment.first)
+    behind = segment.end_offset - max(start, segment.first_offset)
     return behind if segment.events is None else min(behind, segment.events)
 
 
@@ -340,10 +340,10 @@ def first_segment_since(index: LogIndex, topic: str, partition: int, start: int,
         segment = index.segment(topic, partition, (low + high) // 2)
         if segment is None:
             return low
-        if segment.until < stored_at:
-            low = max(segment.end, low + 1)
-        elif segment.first <= low:
+        if segment.last_stored_at < stored_at:
+            low = max(segment.end_offset, low + 1)
+        elif segment.first_offset <= low:
             return low
         else:
-            high = segment.first
+            high = segment.first_offset
     return low

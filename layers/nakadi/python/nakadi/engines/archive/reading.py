@@ -131,7 +131,7 @@ class SegmentCache:
                 break
             size += segment.archived.length
             self._begin_read(topic, partition, segment)
-            end = segment.end
+            end = segment.end_offset
         return end
 
     # Readers that come back
@@ -230,7 +230,7 @@ def read_segment(store: ArchiveStore, topic: str, partition: int, segment: Index
 
 
 def _check_contents(events: Sequence[StoredEvent], segment: IndexSegment) -> None:
-    if events and not segment.first <= events[0].offset <= events[-1].offset < segment.end:
+    if events and not segment.first_offset <= events[0].offset <= events[-1].offset < segment.end_offset:
         raise objects.BadArchive(f"it has offsets {events[0].offset} to {events[-1].offset}")
     if segment.events is not None and len(events) != segment.events:
         raise objects.BadArchive(f"it has {len(events)} events of {segment.events}")
@@ -239,7 +239,7 @@ def _check_contents(events: Sequence[StoredEvent], segment: IndexSegment) -> Non
 def _log_unreadable(topic: str, partition: int, segment: IndexSegment, why: str) -> UnreadableSegment:
     assert segment.archived is not None
     message = (
-        f"Offsets {segment.first} to {segment.end - 1} of {topic}/{partition} cannot be read:"
+        f"Offsets {segment.first_offset} to {segment.end_offset - 1} of {topic}/{partition} cannot be read:"
         f" the archive object {segment.archived.key} {why}"
     )
     log.error("%s", message)
@@ -259,7 +259,7 @@ class ArchiveReader:
         compaction left none. None when nothing was ever archived there. Raises `UnreadableSegment`.
         """
         segment = self._index.segment(topic, partition, start)
-        if segment is None or segment.end <= start or segment.archived is None:
+        if segment is None or segment.end_offset <= start or segment.archived is None:
             return None
         try:
             return self.read_from_segment(segment, topic, partition, start, limit, max_bytes)
@@ -298,7 +298,7 @@ class ArchiveReader:
                 if begin + len(taken) < len(more):
                     following = parts[-1][-1].offset + 1
                     break
-                following = each.end
+                following = each.end_offset
         self._read_ahead(topic, partition, segments, following, sequential)
         return EventSlice(objects.join_events(parts), following)
 
@@ -315,7 +315,7 @@ class ArchiveReader:
         Twice as much each time that it has used up what was read for it: what is read in vain, because a reader
         does not come any more, is about as much as that reader took at most.
         """
-        end = next((each.end for each in segments if following < each.end), segments[-1].end)
+        end = next((each.end_offset for each in segments if following < each.end_offset), segments[-1].end_offset)
         if sequential is not None and sequential.end <= end:
             wanted = min(max(2 * sequential.segments, 1), MAX_OBJECTS_READ_AHEAD)
             behind = self._index.segments(topic, partition, end, wanted)
@@ -333,13 +333,13 @@ class ArchiveReader:
         offset = first_segment_since(self._index, topic, partition, start, end, microseconds)
         while offset < end:
             segment = self._index.segment(topic, partition, offset)
-            if segment is None or segment.end <= offset:
+            if segment is None or segment.end_offset <= offset:
                 return None
             events = self._segment_cache.read_segment(topic, partition, segment)
             index = max(bisect_left(events, moment, key=_stored_at), bisect_left(events, offset, key=_event_offset))
             if index < len(events):
                 return events[index].offset if events[index].offset < end else None
-            offset = segment.end
+            offset = segment.end_offset
         return None
 
     def close(self) -> None:
@@ -348,12 +348,12 @@ class ArchiveReader:
 
 def _connected_segments(segments: Sequence[IndexSegment]) -> Iterator[IndexSegment]:
     """Segments follow each other without a gap; what an index says otherwise must not be stepped over."""
-    end = segments[0].first
+    end = segments[0].first_offset
     for segment in segments:
-        if segment.archived is None or segment.first != end:
+        if segment.archived is None or segment.first_offset != end:
             return
         yield segment
-        end = segment.end
+        end = segment.end_offset
 
 
 def _fit_events(events: Events, begin: int, limit: int, max_bytes: int, *, some: bool) -> tuple[Events, int]:

@@ -134,7 +134,7 @@ class TieredLog:
         if known is None:
             return hot
         return {
-            number: OffsetBounds(self._oldest_offset(known, topic, number, each), each.next)
+            number: OffsetBounds(self._oldest_offset(known, topic, number, each), each.next_offset)
             for number, each in hot.items()
         }
 
@@ -208,7 +208,7 @@ class TieredLog:
         except OffsetUnavailable:
             bounds = self._hot.bounds(topic, [partition])[partition]
             self._hot_from[topic, partition] = bounds.oldest
-            if start >= bounds.next:
+            if start >= bounds.next_offset:
                 raise
             return self._read_archive(topic, partition, start, limit, max_bytes)
 
@@ -229,12 +229,12 @@ class TieredLog:
         """
         oldest = known.oldest.get(partition, 0)
         if oldest >= hot.oldest:
-            return min(oldest, hot.next)
-        archived_to = self._index.heads([(topic, partition)])[topic, partition].counted.next
+            return min(oldest, hot.next_offset)
+        archived_to = self._index.heads([(topic, partition)])[topic, partition].state.next_offset
         return oldest if archived_to >= hot.oldest else hot.oldest
 
     def _archived_until(self, topic: str, partition: int) -> int:
-        return self._index.heads([(topic, partition)])[topic, partition].counted.latest
+        return self._index.heads([(topic, partition)])[topic, partition].state.latest
 
 
 def _unavailable_if_unreadable(look: Callable[[], Answer]) -> Answer:

@@ -63,16 +63,20 @@ def assignment_from_text(text: str | bytes, revision: int) -> Assignment:
 
 
 def _reset_row(reset: Reset) -> Sequence[str]:
-    began = [] if reset.since is None else [reset.since.isoformat()]
-    return [reset.id, reset.until.isoformat(), *began]
+    began = [] if reset.began_at is None else [reset.began_at.isoformat()]
+    return [reset.id, reset.expires_at.isoformat(), *began]
 
 
 def _reset_from_body(body: Mapping[str, Any]) -> Reset:
     task, (reset_id, *moments) = body.get("wish"), body["reset"]
-    until, since = (*map(datetime.fromisoformat, moments), None)[:2]
-    assert until is not None
+    expires_at, began_at = (*map(datetime.fromisoformat, moments), None)[:2]
+    assert expires_at is not None
     return Reset(
-        reset_id, until, since, None if task is None else _reset_task_from_body(task), body.get("claimed", False)
+        reset_id,
+        expires_at,
+        began_at,
+        None if task is None else _reset_task_from_body(task),
+        body.get("claimed", False),
     )
 
 
@@ -124,7 +128,7 @@ def _entry_row(entry: PartitionAssignment) -> Sequence[Any]:
 
 
 def _replay_row(replay: Replay) -> Sequence[Any]:
-    return [replay.id, replay.until.timeline, replay.until.offset, replay.keys]
+    return [replay.id, replay.last_position.timeline, replay.last_position.offset, replay.keys]
 
 
 def _entry_from_row(row: Sequence[Any]) -> PartitionAssignment:

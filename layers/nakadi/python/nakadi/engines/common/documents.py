@@ -111,7 +111,7 @@ def shard_progress_from_text(body: str) -> ShardProgress:
 
 def following_topic(name: str, known: Topic, behind: Sequence[str]) -> Topic:
     """The topic that continues the one of this name."""
-    return Topic(partitions=known.partitions, sealed=known.sealed, continues=name, behind=tuple(behind))
+    return Topic(partitions=known.partitions, sealed=known.sealed, continues=name, begun_after_gaps=tuple(behind))
 
 
 def with_changes_of_continued_topic(known: Topic, following: Topic) -> Topic:
@@ -141,7 +141,7 @@ def topic_json(topic: Topic) -> str:
             "compacted": {str(partition): offset for partition, offset in topic.compacted.items()},
             "continues": topic.continues,
             "continued_in": topic.continued_in,
-            "behind": list(topic.behind),
+            "behind": list(topic.begun_after_gaps),
         }
     )
 
@@ -155,7 +155,7 @@ def topic_from_json(body: str) -> Topic:
         compacted={int(partition): offset for partition, offset in found["compacted"].items()},
         continues=found.get("continues"),
         continued_in=found.get("continued_in"),
-        behind=tuple(found.get("behind", ())),
+        begun_after_gaps=tuple(found.get("behind", ())),
     )
 
 
@@ -172,8 +172,8 @@ def segment_json(segment: IndexSegment) -> str:
         {
             "before": _indexing_state_document(segment.before),
             "count": segment.count,
-            "since": segment.since,
-            "until": segment.until,
+            "since": segment.first_stored_at,
+            "until": segment.last_stored_at,
             "archived": list(segment.archived) if segment.archived else None,
             "events": segment.events,
         }
@@ -188,8 +188,8 @@ def segment_from_document(found: Mapping[str, Any]) -> IndexSegment:
     return IndexSegment(
         before=_indexing_state_from_document(found["before"]),
         count=found["count"],
-        since=found["since"],
-        until=found["until"],
+        first_stored_at=found["since"],
+        last_stored_at=found["until"],
         archived=ArchiveLocation(*found["archived"]) if found["archived"] else None,
         events=found.get("events"),
     )
@@ -198,7 +198,7 @@ def segment_from_document(found: Mapping[str, Any]) -> IndexSegment:
 def _indexing_state_document(counted: IndexingState) -> Mapping[str, Any]:
     return {
         "mark": _record_position_document(counted.mark),
-        "next": counted.next,
+        "next": counted.next_offset,
         "latest": counted.latest,
         "sealed_at": _record_position_document(counted.sealed_at),
         "parts": [
@@ -215,7 +215,7 @@ def _indexing_state_from_document(found: Mapping[str, Any]) -> IndexingState:
     ]
     return IndexingState(
         mark=_record_position_from_document(found["mark"]),
-        next=found["next"],
+        next_offset=found["next"],
         latest=found["latest"],
         sealed_at=_record_position_from_document(found["sealed_at"]),
         parts=tuple(parts),

@@ -191,12 +191,12 @@ class DynamoDbCoordination:
     ) -> tuple[CommitResult, bool]:
         """What became of it, and whether other processes have to be told that this partition moves."""
         item = self._table.items(subscription_key(subscription), offset_sort_key(partition))
-        since, token = microseconds_since_epoch(now), uuid4().hex[:12]
+        changed_at, token = microseconds_since_epoch(now), uuid4().hex[:12]
 
         def attempt(in_doubt: bool) -> CommitResult | None:
             try:
                 item.update(
-                    [*commit_actions(position, since), Item.token.set(token)], commit_condition(session, position)
+                    [*commit_actions(position, changed_at), Item.token.set(token)], commit_condition(session, position)
                 )
             except UpdateError as error:
                 if not condition_failed(error):
@@ -211,7 +211,7 @@ class DynamoDbCoordination:
             found = self._table.attempts.call(attempt)
             if found is not None:
                 return found, item.previously_changed_at is None or not in_same_report_interval(
-                    int(item.previously_changed_at), since
+                    int(item.previously_changed_at), changed_at
                 )
         raise Unavailable("The owner of a partition changes all the time")
 

@@ -58,7 +58,7 @@ SEGMENTS_KEY_PREFIX = "segments#"
 
 
 class LogIndexItem(Model):
-    """Topics and heads are JSON with a revision; a claim has its owner in `body`, and `until` when it holds."""
+    """Topics and heads are JSON with a revision; a claim has its owner in `body`."""
 
     Meta = model_meta(LOG_INDEX)  # every index has a model with the full name of its own table
 
@@ -66,7 +66,7 @@ class LogIndexItem(Model):
     sort_key = UnicodeAttribute(range_key=True, attr_name="item")
     body = UnicodeAttribute()
     revision = NumberAttribute(null=True)
-    until = NumberAttribute(null=True)
+    expires_at = NumberAttribute(null=True, attr_name="until")
 
 
 def topic_key(topic: str) -> str:
@@ -182,8 +182,8 @@ class DynamoDbLogIndex:
         partition_key = segments_key(topic, partition)
         before = LogIndexItem.sort_key < segment_sort_key(known.oldest[partition])
         there = [segment_from_json(each.body) for each in self._list_items(partition_key, before)]
-        gone = [segment for segment in there if segment.end <= known.oldest[partition]]
-        self._remove_items(partition_key, [segment_sort_key(segment.first) for segment in gone])
+        gone = [segment for segment in there if segment.end_offset <= known.oldest[partition]]
+        self._remove_items(partition_key, [segment_sort_key(segment.first_offset) for segment in gone])
         return [segment.archived for segment in gone if segment.archived]
 
     def set_compacted(self, topic: str, partition: int, before: int) -> None:
@@ -208,7 +208,7 @@ class DynamoDbLogIndex:
         return {partition: known.get(key, IndexHead()) for partition, key in zip(partitions, keys, strict=True)}
 
     def extend(self, topic: str, partition: int, expected: int, head: IndexHead, segment: IndexSegment | None) -> bool:
-        body = indexing_state_json(head.counted)
+        body = indexing_state_json(head.state)
         item = self._items(topic_key(topic), head_sort_key(partition), body=body, revision=expected + 1)
         unchanged = LogIndexItem.revision == expected if expected else LogIndexItem.partition_key.does_not_exist()
         added = self._segment_item(topic, partition, segment) if segment is not None else None
@@ -234,11 +234,13 @@ class DynamoDbLogIndex:
     def replace(self, topic: str, partition: int, segments: Sequence[IndexSegment], end: int) -> None:
         """The new ones first, the greatest last offset first: at no moment does one end before the next begins."""
         partition_key = segments_key(topic, partition)
-        within = LogIndexItem.sort_key.between(segment_sort_key(segments[0].first), segment_sort_key(end - 1))
+        within = LogIndexItem.sort_key.between(segment_sort_key(segments[0].first_offset), segment_sort_key(end - 1))
         old = {each.sort_key for each in self._list_items(partition_key, within)}
         for segment in reversed(segments):
             self._write_item(self._segment_item(topic, partition, segment), None)
-        self._remove_items(partition_key, sorted(old - {segment_sort_key(segment.first) for segment in segments}))
+        self._remove_items(
+            partition_key, sorted(old - {segment_sort_key(segment.first_offset) for segment in segments})
+        )
 
     def referenced_archive_keys(self) -> Collection[str]:
         topics = set(self.topics())
@@ -253,9 +255,11 @@ class DynamoDbLogIndex:
 
     def claim(self, name: str, owner: str, seconds: float) -> bool:
         now = time.time()
-        over = (LogIndexItem.until < now) | (LogIndexItem.until > latest_plausible_expiry(now, seconds))
+        over = (LogIndexItem.expires_at < now) | (LogIndexItem.expires_at > latest_plausible_expiry(now, seconds))
         free = LogIndexItem.partition_key.does_not_exist() | (LogIndexItem.body == owner) | over
-        return self._write_item(self._items(claim_key(name), CLAIM_SORT_KEY, body=owner, until=now + seconds), free)
+        return self._write_item(
+            self._items(claim_key(name), CLAIM_SORT_KEY, body=owner, expires_at=now + seconds), free
+        )
 
     def release(self, name: str, owner: str) -> None:
         def attempt(_: bool) -> None:
@@ -329,7 +333,7 @@ class DynamoDbLogIndex:
             topic = known.continues
 
     def _segment_item(self, topic: str, partition: int, segment: IndexSegment) -> LogIndexItem:
-        partition_key, item = segments_key(topic, partition), segment_sort_key(segment.first)
+        partition_key, item = segments_key(topic, partition), segment_sort_key(segment.first_offset)
         return self._items(partition_key, item, body=segment_json(segment))
 
     def _find_item(self, partition_key: str, item: str) -> LogIndexItem | None:

@@ -286,7 +286,7 @@ class KafkaLog:
         """Whether the oldest events have keys. Where compaction began late, there are older events without a key in
         front; Kafka would remove them, so it does not begin before their retention has."""
         bounds = self.bounds(topic, range(self._cluster.partition_count(topic)))
-        oldest = {number: each.oldest for number, each in bounds.items() if each.oldest < each.next}
+        oldest = {number: each.oldest for number, each in bounds.items() if each.oldest < each.next_offset}
         found = [event for number, start in oldest.items() for event in self.read(topic, number, start, limit=1).events]
         return all(event.record.key is not None for event in found)
 

@@ -117,7 +117,7 @@ class StreamConsumerApi:
 
 class _ActiveConsumer(Struct, frozen=True):
     arn: str
-    until: float
+    replace_at: float
 
 
 class FanOut:
@@ -183,7 +183,7 @@ class FanOut:
 
     def _register_or_activate(self) -> None:
         now = time.monotonic()
-        if self._closed or now < self._next_step_at or (self._active and now < self._active.until):
+        if self._closed or now < self._next_step_at or (self._active and now < self._active.replace_at):
             return
         try:
             if self._registered is None:

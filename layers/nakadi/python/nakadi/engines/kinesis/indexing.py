@@ -281,9 +281,7 @@ class Indexer:
         countings = {
             partition: self._count_batch(partition, heads[partition], batch) for partition, batch in batches.items()
         }
-        countings = {
-            partition: each for partition, each in countings.items() if each.counter.state != each.head.counted
-        }
+        countings = {partition: each for partition, each in countings.items() if each.counter.state != each.head.state}
         locations = self._store_batch(shard, countings, outcome)
 
         def extend(partition: TopicPartition) -> bool:
@@ -303,15 +301,15 @@ class Indexer:
     def _count_batch(
         self, partition: TopicPartition, head: IndexHead, records: Sequence[ArrivedRecord]
     ) -> CountedBatch:
-        if head.counted.sealed_at == SEALED_AT_INDEX_END or (
+        if head.state.sealed_at == SEALED_AT_INDEX_END or (
             partition[0] != original_topic(partition[0]) and not head.revision
         ):
             raise Unavailable(f"{partition[0]}/{partition[1]} is ended, and is about to be continued in another topic")
         self._shard_trees.tree_with(records[0].mark.shard)
         # Another process may have counted on in a shard that is newer than this process knows of.
-        rank = self._shard_trees.tree_ranking(head.counted.mark).rank
-        counter = RecordCounter(head.counted, self._scanner.parts(head.counted))
-        done = rank(head.counted.mark)
+        rank = self._shard_trees.tree_ranking(head.state.mark).rank
+        counter = RecordCounter(head.state, self._scanner.parts(head.state))
+        done = rank(head.state.mark)
         found = [counter.count(record) for record in records if rank(record.mark) > done]
         return CountedBatch(head, counter, found)
 
@@ -380,11 +378,11 @@ def _segment_of_batch(counting: CountedBatch, location: ArchiveLocation | None) 
     found = counting.with_events
     if not found:
         return None
-    before = counting.head.counted
+    before = counting.head.state
     return IndexSegment(
         before=before,
-        count=counting.counter.state.next - before.next,
-        since=found[0].stored_at,
-        until=found[-1].stored_at,
+        count=counting.counter.state.next_offset - before.next_offset,
+        first_stored_at=found[0].stored_at,
+        last_stored_at=found[-1].stored_at,
         archived=location,
     )

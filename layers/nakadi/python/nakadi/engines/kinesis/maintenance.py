@@ -99,12 +99,12 @@ class GapCloser(Struct, frozen=True, kw_only=True):
                 raise UnknownTopic(topic)
             if known.continued_in is None:
                 touching = [gap for gap in gaps if self._partitions_touched(gap, topic, known.partitions)]
-                if {str(gap) for gap in touching} <= set(known.behind):
+                if {str(gap) for gap in touching} <= set(known.begun_after_gaps):
                     return found
                 self._continue_topic(topic, touching)
             else:
                 heads = self.index.heads([(topic, partition) for partition in range(known.partitions)])
-                ends = {partition: head.counted.next for (_, partition), head in heads.items()}
+                ends = {partition: head.state.next_offset for (_, partition), head in heads.items()}
                 topic = known.continued_in
                 found.append(TopicContinuation(topic, ends))
 
@@ -175,7 +175,7 @@ class GapCloser(Struct, frozen=True, kw_only=True):
             for partition in range(done, known.partitions):
                 ended = self._end_partition(topic, partition)
                 if partition not in touched:
-                    self.index.extend(name, partition, 0, IndexHead(replace(ended, next=0)), None)
+                    self.index.extend(name, partition, 0, IndexHead(replace(ended, next_offset=0)), None)
             done = known.partitions
             self.index.continue_topic(topic, name, [str(gap) for gap in gaps])
 
@@ -183,14 +183,14 @@ class GapCloser(Struct, frozen=True, kw_only=True):
         """End a partition where it is indexed; return how it was counted up to there."""
         for _ in range(MAX_GAP_CLOSING_ATTEMPTS):
             head = self.index.heads([(topic, partition)])[topic, partition]
-            if head.counted.sealed_at == SEALED_AT_INDEX_END:
-                return replace(head.counted, sealed_at=None)
+            if head.state.sealed_at == SEALED_AT_INDEX_END:
+                return replace(head.state, sealed_at=None)
             # One that was sealed counts nothing behind its seal as it is.
-            if head.counted.sealed_at is not None:
-                return head.counted
-            ended = IndexHead(replace(head.counted, sealed_at=SEALED_AT_INDEX_END))
+            if head.state.sealed_at is not None:
+                return head.state
+            ended = IndexHead(replace(head.state, sealed_at=SEALED_AT_INDEX_END))
             if self.index.extend(topic, partition, head.revision, ended, None):
-                return head.counted
+                return head.state
         raise Unavailable(f"Others index {topic}/{partition} at the same time")
 
     # Beginning
@@ -200,7 +200,7 @@ class GapCloser(Struct, frozen=True, kw_only=True):
     ) -> None:
         """Have an open partition begin behind a gap, if it does not yet."""
         head = self.index.heads([(topic, partition)])[topic, partition]
-        counted = head.counted
+        counted = head.state
         is_behind = bool(head.revision) and self.shard_trees.rank(counted.mark) >= self.shard_trees.rank(start)
         if is_behind or (continues is None and not head.revision):
             # One that was made after the gap was found counts from where its first record lies.
@@ -218,8 +218,10 @@ class GapCloser(Struct, frozen=True, kw_only=True):
 
     def _initial_state(self, topic: str, partition: int) -> IndexingState:
         """How a partition begins that continues this one."""
-        ended = self.index.heads([(topic, partition)])[topic, partition].counted
-        return replace(ended, next=0, sealed_at=None if ended.sealed_at == SEALED_AT_INDEX_END else ended.sealed_at)
+        ended = self.index.heads([(topic, partition)])[topic, partition].state
+        return replace(
+            ended, next_offset=0, sealed_at=None if ended.sealed_at == SEALED_AT_INDEX_END else ended.sealed_at
+        )
 
     def _skip_lost_events(
         self, topic: str, partition: int, end: int, remaining: RemainingRecords, gap: ShardGap
@@ -227,26 +229,28 @@ class GapCloser(Struct, frozen=True, kw_only=True):
         """Have a closed partition, which is not indexed to its end, go on with what is still there of it."""
         for _ in range(MAX_GAP_CLOSING_ATTEMPTS):
             head = self.index.heads([(topic, partition)])[topic, partition]
-            before = head.counted
+            before = head.state
             if before.sealed_at is not None or self.shard_trees.rank(before.mark) >= self.shard_trees.rank(
                 remaining.start
             ):
                 return
             remaining_events = self._count_remaining(partition_key(topic, partition), remaining)
-            following_offset = max(end - remaining_events, before.next)
+            following_offset = max(end - remaining_events, before.next_offset)
             # Those that are lost came later than the last time at which none was missing.
             latest = max(before.latest, 1000 * (gap.progress.complete_at or 0))
             behind = replace(
                 before,
                 mark=remaining.start,
-                next=following_offset,
+                next_offset=following_offset,
                 latest=latest,
                 sealed_at=remaining.start if following_offset == end else None,
                 parts=(),
             )
             hole = self._store_empty_segment(topic, partition, before, following_offset, latest)
             if self.index.extend(topic, partition, head.revision, IndexHead(behind), hole):
-                log.error("Events %s to %s of %s/%s are lost", before.next, following_offset - 1, topic, partition)
+                log.error(
+                    "Events %s to %s of %s/%s are lost", before.next_offset, following_offset - 1, topic, partition
+                )
                 return
         raise Unavailable(f"Others index {topic}/{partition} at the same time")
 
@@ -263,22 +267,22 @@ class GapCloser(Struct, frozen=True, kw_only=True):
         if last is not None:
             behind = ShardProgress(last.mark.sequence, complete_at=last.at)
             confirm_no_gap(self.shard_trees, last.mark.shard, behind, GrowingPauses(RETRY_TIMEOUT_SECONDS))
-        return counter.state.next
+        return counter.state.next_offset
 
     def _store_empty_segment(
         self, topic: str, partition: int, before: IndexingState, end: int, stored_at: int
     ) -> IndexSegment | None:
         """A segment without events, which readers step over as they do over what compaction removed."""
-        if end == before.next or self.archive is None:
+        if end == before.next_offset or self.archive is None:
             return None
         content = objects.pack_member(topic, partition, [])
-        key = f"log/{self.shard_trees.stream.name}/{topic}/{partition}/{before.next:018d}-lost.json.gz"
+        key = f"log/{self.shard_trees.stream.name}/{topic}/{partition}/{before.next_offset:018d}-lost.json.gz"
         self.archive.put(key, content)
         return IndexSegment(
             before=before,
-            count=end - before.next,
-            since=stored_at,
-            until=stored_at,
+            count=end - before.next_offset,
+            first_stored_at=stored_at,
+            last_stored_at=stored_at,
             archived=ArchiveLocation(key, 0, len(content)),
             events=0,
         )
@@ -383,20 +387,20 @@ class StreamCompactor(Struct, frozen=True, kw_only=True):
                 raise Unavailable(f"{topic}/{partition} is not indexed up to {end}")
 
     def _indexed_until(self, topic: str, partition: int) -> int:
-        return self.index.heads([(topic, partition)])[topic, partition].counted.next
+        return self.index.heads([(topic, partition)])[topic, partition].state.next_offset
 
     def _compaction_rule(
         self, topic: str, partition: int, oldest: int, end: int, tombstones_before: int
     ) -> CompactionRule:
         found = self._read_events(topic, partition, oldest, end)
         newest = {event.record.key: event.offset for event in found if event.offset < end}
-        last = self.reader.state(topic, partition).next - 1
+        last = self.reader.state(topic, partition).next_offset - 1
         return CompactionRule(oldest=oldest, end=end, last=last, newest=newest, tombstones_before=tombstones_before)
 
     def _rewrite(self, topic: str, partition: int, rule: CompactionRule, renew_claim: Callable[[], None]) -> None:
         segments = list(self._list_segments(topic, partition, rule.oldest, rule.end))
         written = [self._rewrite_group(topic, partition, group, rule) for group in _group_small_segments(segments)]
-        end = segments[-1].end
+        end = segments[-1].end_offset
         renew_claim()
         if written != segments:
             self.index.replace(topic, partition, written, end)
@@ -409,7 +413,9 @@ class StreamCompactor(Struct, frozen=True, kw_only=True):
 
     def _was_cut_short(self, topic: str, partition: int, segments: Sequence[IndexSegment]) -> bool:
         """Whether compacted segments were written without being noted."""
-        compacted = [each.end for each in segments if each.archived and each.archived.key.startswith(COMPACTED_FOLDER)]
+        compacted = [
+            each.end_offset for each in segments if each.archived and each.archived.key.startswith(COMPACTED_FOLDER)
+        ]
         noted = self.topics.read_again(topic).topic.compacted.get(partition, 0)
         return max(compacted, default=0) > noted
 
@@ -417,18 +423,20 @@ class StreamCompactor(Struct, frozen=True, kw_only=True):
         self, topic: str, partition: int, group: Sequence[IndexSegment], rule: CompactionRule
     ) -> IndexSegment:
         """These segments as one, in an object of its own; a single one of which everything stays is left as it is."""
-        events = list(self._read_events(topic, partition, max(group[0].first, rule.oldest), group[-1].end))
+        events = list(
+            self._read_events(topic, partition, max(group[0].first_offset, rule.oldest), group[-1].end_offset)
+        )
         kept = [event for event in events if rule.keeps(event)]
         if len(group) == 1 and len(kept) == len(events) and group[0].archived is not None:
             return group[0]
         content = objects.pack_member(topic, partition, kept)
-        key = f"{COMPACTED_FOLDER}{self.stream}/{topic}/{partition}/{group[0].first:018d}-{uuid4().hex}.json.gz"
+        key = f"{COMPACTED_FOLDER}{self.stream}/{topic}/{partition}/{group[0].first_offset:018d}-{uuid4().hex}.json.gz"
         assert self.archive is not None
         self.archive.put(key, content)
         return replace(
             group[0],
-            count=group[-1].end - group[0].first,
-            until=group[-1].until,
+            count=group[-1].end_offset - group[0].first_offset,
+            last_stored_at=group[-1].last_stored_at,
             archived=ArchiveLocation(key, 0, len(content)),
         )
 
@@ -436,16 +444,16 @@ class StreamCompactor(Struct, frozen=True, kw_only=True):
         """The segments that hold anything from one offset to another."""
         segment = self.index.segment(topic, partition, start)
         following = start
-        if segment is not None and segment.end > start:
+        if segment is not None and segment.end_offset > start:
             yield segment
-            following = segment.end
+            following = segment.end_offset
         while following < end:
             found = self.index.segments(topic, partition, following, 100)
             for each in found:
-                if each.first >= end:
+                if each.first_offset >= end:
                     return
                 yield each
-                following = each.end
+                following = each.end_offset
             if not found:
                 return
 

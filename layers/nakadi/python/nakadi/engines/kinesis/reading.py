@@ -109,7 +109,7 @@ class StreamReader:
     def bounds(self, topic: str, partition: int, since: float) -> OffsetBounds:
         """What there is to be read, with everything that was acknowledged before `since`."""
         found = self._topics.get_with_partition(topic, partition)
-        following = self.state(topic, partition, since).next
+        following = self.state(topic, partition, since).next_offset
         return OffsetBounds(min(found.oldest.get(partition, 0), following), following)
 
     def _receive(self, records: list[ArrivedRecord], rank: RankOf) -> None:
@@ -130,7 +130,7 @@ class StreamReader:
         head = self._index.heads([(topic, partition)])[topic, partition]
         if not head.revision and self._topics.get(topic).topic.continues is not None:
             raise Unavailable(f"It is not noted yet where {topic}/{partition} begins")
-        return head.counted
+        return head.state
 
     def _counted_state(self, key: str, topic: str, partition: int) -> IndexingState:
         # Several threads may count the same partition. What the index counts, and what is forgotten, goes on meanwhile:
@@ -171,20 +171,20 @@ class StreamReader:
     def read_now(self, topic: str, partition: int, start: int, limit: int, max_bytes: int) -> EventSlice:
         found = self._topics.get_with_partition(topic, partition)
         state = self._recent_records.state(partition_key(topic, partition), topic)
-        if found.continued_in is not None or state is None or start >= state.next:
+        if found.continued_in is not None or state is None or start >= state.next_offset:
             state = self.state(topic, partition)
-        if start > state.next:
+        if start > state.next_offset:
             # Another process may have learned of more a moment ago.
             state = self.state(topic, partition, time.monotonic())
-        if start > state.next and state.sealed_at == SEALED_AT_INDEX_END:
+        if start > state.next_offset and state.sealed_at == SEALED_AT_INDEX_END:
             # Its number was given out before the topic ended in front of it, and is found in the timeline that follows.
-            raise Unavailable(f"{topic}/{partition} ends at {state.next}, and is continued in another timeline")
+            raise Unavailable(f"{topic}/{partition} ends at {state.next_offset}, and is continued in another timeline")
         oldest = found.oldest.get(partition, 0)
-        if not oldest <= start <= state.next:
-            raise OffsetUnavailable(f"{start} is not between {oldest} and {state.next}")
+        if not oldest <= start <= state.next_offset:
+            raise OffsetUnavailable(f"{start} is not between {oldest} and {state.next_offset}")
         offset = start
-        while offset < state.next:
-            piece = cut_before(state.next, self._slice_from(found, topic, partition, offset, limit, max_bytes))
+        while offset < state.next_offset:
+            piece = cut_before(state.next_offset, self._slice_from(found, topic, partition, offset, limit, max_bytes))
             if piece.events:
                 return piece
             offset = piece.next_offset
@@ -195,17 +195,17 @@ class StreamReader:
         state = self.state(topic, partition, time.monotonic())
         offset = found.oldest.get(partition, 0)
         if state.latest < stored_at:
-            return state.next
+            return state.next_offset
         offset = self._search_recent_records(
             topic, partition, max(offset, self._search_index(topic, partition, offset, stored_at)), stored_at
         )
-        while offset < state.next:
+        while offset < state.next_offset:
             piece = self.read_now(topic, partition, offset, EVENTS_PER_SEARCH, SEARCH_BYTES)
             for event in piece.events:
                 if microseconds_since_epoch(event.stored_at) >= stored_at:
                     return event.offset
             offset = piece.next_offset
-        return state.next
+        return state.next_offset
 
     def _slice_from(
         self, found: Topic, topic: str, partition: int, start: int, limit: int, max_bytes: int
@@ -244,19 +244,19 @@ class StreamReader:
         """The segment that holds an offset, if there is one, and where counting towards the offset begins."""
         segment = self._segment_at(topic, partition, start)
         if segment is not None:
-            return segment, CountingStart(segment.before, segment.since)
-        head = self._index.heads([(topic, partition)])[topic, partition].counted
-        if head.next <= start:
+            return segment, CountingStart(segment.before, segment.first_stored_at)
+        head = self._index.heads([(topic, partition)])[topic, partition].state
+        if head.next_offset <= start:
             return None, CountingStart(head)
         # It was indexed just now.
         segment = self._segment_at(topic, partition, start)
         if segment is None:
             raise Unavailable(f"The index lacks offset {start} of {topic}/{partition}")
-        return segment, CountingStart(segment.before, segment.since)
+        return segment, CountingStart(segment.before, segment.first_stored_at)
 
     def _segment_at(self, topic: str, partition: int, offset: int) -> IndexSegment | None:
         found = self._index.segment(topic, partition, offset)
-        return found if found is not None and offset < found.end else None
+        return found if found is not None and offset < found.end_offset else None
 
     def _from_archive(
         self, segment: IndexSegment, topic: str, partition: int, start: int, limit: int, max_bytes: int
@@ -272,10 +272,10 @@ class StreamReader:
 
     def _search_index(self, topic: str, partition: int, oldest: int, stored_at: int) -> int:
         """Where the first segment begins that holds an event stored then or later; the end of all when none does."""
-        head = self._index.heads([(topic, partition)])[topic, partition].counted
+        head = self._index.heads([(topic, partition)])[topic, partition].state
         if head.latest < stored_at:
-            return head.next
-        return first_segment_since(self._index, topic, partition, oldest, head.next, stored_at)
+            return head.next_offset
+        return first_segment_since(self._index, topic, partition, oldest, head.next_offset, stored_at)
 
     def _search_recent_records(self, topic: str, partition: int, start: int, stored_at: int) -> int:
         """The same, with a look at what is remembered."""

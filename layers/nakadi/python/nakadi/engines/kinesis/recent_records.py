@@ -85,8 +85,10 @@ def _number_frame(
     marks: tuple[RecordPosition, ...],
 ) -> tuple[IndexingState, NumberedFrame]:
     latest = max(state.latest, envelope.stored_at)
-    counted = IndexingState(mark=record.mark, next=state.next + envelope.events, latest=latest, parts=parts)
-    return counted, NumberedFrame(state.next, envelope.events, latest, marks)
+    counted = IndexingState(
+        mark=record.mark, next_offset=state.next_offset + envelope.events, latest=latest, parts=parts
+    )
+    return counted, NumberedFrame(state.next_offset, envelope.events, latest, marks)
 
 
 def _without_abandoned(parts: tuple[UnfinishedAppend, ...], now: int) -> tuple[UnfinishedAppend, ...]:
@@ -131,7 +133,7 @@ class RecordCounter:
         self.state, numbered = count_record(self.state, record, envelope)
         if envelope is not None and envelope.kind == envelopes.FRAME_PART:
             self._parts[record.mark] = envelope.frame
-        frame = Frame(self.state.next, 0, self.state.latest, b"")
+        frame = Frame(self.state.next_offset, 0, self.state.latest, b"")
         if numbered is not None and envelope is not None:
             earlier = numbered.marks[:-1]
             is_incomplete = any(mark not in self._parts for mark in earlier)
@@ -259,13 +261,13 @@ class RecentRecords:
         return (
             partition_records.frames[partition_records.dropped].first
             if partition_records.dropped < len(partition_records.frames)
-            else partition_records.counter.state.next
+            else partition_records.counter.state.next_offset
         )
 
     def _count_frame(self, counter: RecordCounter, record: ArrivedRecord, rank: RankOf) -> Frame:
         if rank(record.mark) > rank(counter.state.mark):
             return counter.count(record)
-        return Frame(counter.state.next, 0, counter.state.latest, b"")
+        return Frame(counter.state.next_offset, 0, counter.state.latest, b"")
 
     def _account_for(self, partition_records: PartitionRecords, size: int) -> None:
         self._order.append((partition_records, size + RECORD_OVERHEAD_BYTES))

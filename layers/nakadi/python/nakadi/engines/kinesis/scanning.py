@@ -28,7 +28,7 @@ class CountingStart(NamedTuple):
     """Where counting begins, and when the first events behind it were stored, where that is known."""
 
     state: IndexingState
-    since: int | None = None
+    first_stored_at: int | None = None
 
 
 NO_STATE: tuple[float, IndexingState | None] = (float("-inf"), None)
@@ -47,8 +47,8 @@ class ScanCache(Struct):
 
     def remember_state(self, key: str, state: IndexingState) -> None:
         with self._lock:
-            self._states[key, state.next] = (time.time(), state)
-            self._states.move_to_end((key, state.next))
+            self._states[key, state.next_offset] = (time.time(), state)
+            self._states.move_to_end((key, state.next_offset))
             if len(self._states) > MAX_REMEMBERED_STATES:
                 self._states.popitem(last=False)
 
@@ -85,7 +85,7 @@ class Scanner:
     def _count_from(self, key: str, start: CountingStart) -> Iterator[tuple[IndexingState, ArrivedRecord, Frame]]:
         """Counting on would give events the wrong numbers when the stream has forgotten some."""
         counter = RecordCounter(start.state, self.parts(start.state))
-        expected = start.since
+        expected = start.first_stored_at
         for record in self.records(key, start.state):
             frame = counter.count(record)
             if frame.is_incomplete or (frame.events and expected not in {None, frame.stored_at}):

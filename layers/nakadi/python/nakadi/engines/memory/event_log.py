@@ -26,30 +26,30 @@ EARLIEST_TIME = datetime.min.replace(tzinfo=UTC)
 class _PartitionEvents(Struct):
     events: list[StoredEvent] = field(default_factory=list)
     oldest: int = 0
-    next: int = 0
+    next_offset: int = 0
     latest: datetime = EARLIEST_TIME
 
     def store(self, records: Sequence[Record], now: datetime) -> None:
         self.latest = max(now, self.latest)
         for record in records:
-            self.events.append(StoredEvent(self.next, record, self.latest))
-            self.next += 1
+            self.events.append(StoredEvent(self.next_offset, record, self.latest))
+            self.next_offset += 1
 
     def stored_before(self, moment: datetime) -> list[StoredEvent]:
         return self.events[: bisect_left(self.events, moment, key=_STORED_AT)]
 
     def slice(self, start: int, limit: int, max_bytes: int) -> EventSlice:
-        if not self.oldest <= start <= self.next:
-            raise OffsetUnavailable(f"{start} is not between {self.oldest} and {self.next}")
+        if not self.oldest <= start <= self.next_offset:
+            raise OffsetUnavailable(f"{start} is not between {self.oldest} and {self.next_offset}")
         index = bisect_left(self.events, start, key=_OFFSET)
         found = self.events[index : index + max(limit, 1)]
         found = found[: _count_that_fits(found, max_bytes)]
-        following = found[-1].offset + 1 if found else self.next
-        return EventSlice(tuple(found), following, following == self.next)
+        following = found[-1].offset + 1 if found else self.next_offset
+        return EventSlice(tuple(found), following, following == self.next_offset)
 
     def offset_at(self, moment: datetime) -> int:
         index = len(self.stored_before(moment))
-        return self.events[index].offset if index < len(self.events) else self.next
+        return self.events[index].offset if index < len(self.events) else self.next_offset
 
     def trim(self, before: datetime) -> None:
         self.oldest = max(self.oldest, self.offset_at(before))
@@ -61,7 +61,7 @@ class _PartitionEvents(Struct):
 
         def stays(event: StoredEvent) -> bool:
             key = event.record.key
-            if key is None or event.offset == self.next - 1:
+            if key is None or event.offset == self.next_offset - 1:
                 return True
             expired = event.record.value is None and event.stored_at < tombstones_before
             return newest[key] == event.offset and not expired
@@ -154,7 +154,9 @@ class MemoryLog:
         with self._lock:
             self._topic(topic)
             found = {number: self._partition(topic, number) for number in partitions}
-            return {number: OffsetBounds(partition.oldest, partition.next) for number, partition in found.items()}
+            return {
+                number: OffsetBounds(partition.oldest, partition.next_offset) for number, partition in found.items()
+            }
 
     def offset_at(self, topic: str, partition: int, moment: datetime) -> int:
         with self._lock:

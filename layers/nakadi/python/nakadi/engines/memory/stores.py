@@ -245,7 +245,7 @@ class MemoryLogIndex:
     def replace(self, topic: str, partition: int, segments: Sequence[IndexSegment], end: int) -> None:
         with self._while_open():
             there = self._partition_at((topic, partition)).segments
-            first = bisect_left(there, segments[0].first, key=_first_offset)
+            first = bisect_left(there, segments[0].first_offset, key=_first_offset)
             there[first : bisect_left(there, end, key=_first_offset)] = segments
 
     def drop_before(self, topic: str, partition: int, oldest: int) -> Sequence[ArchiveLocation]:
@@ -255,7 +255,7 @@ class MemoryLogIndex:
             grown = max(oldest, known.oldest.get(partition, 0))
             self._topics[topic] = replace(known, oldest={**known.oldest, partition: grown})
             there = self._partition_at((topic, partition)).segments
-            gone = [segment for segment in there if segment.end <= grown]
+            gone = [segment for segment in there if segment.end_offset <= grown]
             del there[: len(gone)]
             return [segment.archived for segment in gone if segment.archived]
 
@@ -325,7 +325,7 @@ class MemoryLogIndex:
 
 
 def _first_offset(segment: IndexSegment) -> int:
-    return segment.first
+    return segment.first_offset
 
 
 # Coordination ---------------------------------------------------------------------------------------------------------
@@ -398,7 +398,7 @@ class MemoryCoordination:
             }
             for partition, found in verdicts.items():
                 if found is CommitResult.COMMITTED:
-                    offsets[partition] = replace(offsets[partition], position=positions[partition], since=now)
+                    offsets[partition] = replace(offsets[partition], position=positions[partition], changed_at=now)
         if committed := committed_offsets(session, positions, verdicts):
             self._listeners.notify_listeners(subscription, committed)
         return verdicts
@@ -423,7 +423,7 @@ class MemoryCoordination:
             if found is CommitResult.COMMITTED:
                 kept.lot.update({(partition, each.parked.position): each for each in events})
                 if upto is not None:
-                    kept.offsets[partition] = replace(kept.offsets[partition], position=upto, since=now)
+                    kept.offsets[partition] = replace(kept.offsets[partition], position=upto, changed_at=now)
         if found is CommitResult.COMMITTED:
             self._listeners.notify_listeners(subscription, SubscriptionChange.OFFSETS)
         return found

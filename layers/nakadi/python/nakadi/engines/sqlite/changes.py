@@ -64,7 +64,7 @@ class AppendsOfOtherProcesses(ChangePoller):
         # By the thread that writes, while another polls. If that one finds them before they are noted here, they are
         # announced twice, which costs readers a look.
         for arrival in arrivals:
-            self._known[arrival.log] = arrival.next
+            self._known[arrival.log] = arrival.next_offset
 
     def _skip_past_changes(self) -> None:
         with self._file.read_connection() as connection:

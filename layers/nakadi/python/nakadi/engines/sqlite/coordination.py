@@ -283,7 +283,7 @@ def _put_offset(
             at.timeline,
             at.offset,
             offset.owner,
-            microseconds_since_epoch(offset.since),
+            microseconds_since_epoch(offset.changed_at),
         ),
     )
 

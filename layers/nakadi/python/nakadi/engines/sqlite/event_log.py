@@ -347,7 +347,7 @@ class CompactionState(Struct, frozen=True):
     oldest: int
     compacted: int
     tombstone_at: int | None
-    next: int
+    next_offset: int
 
     def needs(self, upto: int, tombstones_before: int) -> bool:
         expired = self.tombstone_at is not None and self.tombstone_at < tombstones_before
@@ -406,7 +406,9 @@ class PartitionCompaction:
         end = max(state.compacted, state.oldest)
         while True:
             newest, end = self._newest_offsets_by_key(end, upto)
-            tombstone_at = self._compact_rows_before(state, KeepRule(newest, state.next - 1, tombstones_before), end)
+            tombstone_at = self._compact_rows_before(
+                state, KeepRule(newest, state.next_offset - 1, tombstones_before), end
+            )
             if end >= state.compacted:
                 self._cleaner.step(partial(_note_compacted, state.log, end, tombstone_at))
             if end >= upto:

@@ -230,11 +230,11 @@ class SqliteLogIndex:
         known = self._change_topic(topic, lambda known: _with_oldest(known, partition, oldest))
         lowest = known.oldest[partition]
         (found,) = self._query_row(SELECT_SEGMENTS_BEFORE, (topic, partition, lowest))
-        gone = [segment for segment in _segments_from_json(found) if segment.end <= lowest]
+        gone = [segment for segment in _segments_from_json(found) if segment.end_offset <= lowest]
         with self._file.write_transaction() as connection:
             connection.executemany(
                 "DELETE FROM log_index_segments WHERE topic = ? AND partition = ? AND first = ?",
-                [(topic, partition, segment.first) for segment in gone],
+                [(topic, partition, segment.first_offset) for segment in gone],
             )
         return [segment.archived for segment in gone if segment.archived]
 
@@ -261,7 +261,7 @@ class SqliteLogIndex:
                 return False
             connection.execute(
                 "INSERT OR REPLACE INTO log_index_heads (topic, partition, revision, body) VALUES (?, ?, ?, ?)",
-                (topic, partition, expected + 1, indexing_state_json(head.counted)),
+                (topic, partition, expected + 1, indexing_state_json(head.state)),
             )
             if segment is not None:
                 _put_segments(connection, topic, partition, [segment])
@@ -283,7 +283,7 @@ class SqliteLogIndex:
         with self._file.write_transaction() as connection:
             connection.execute(
                 "DELETE FROM log_index_segments WHERE topic = ? AND partition = ? AND first >= ? AND first < ?",
-                (topic, partition, segments[0].first, end),
+                (topic, partition, segments[0].first_offset, end),
             )
             _put_segments(connection, topic, partition, segments)
 
@@ -366,7 +366,7 @@ def _put_segments(connection: sqlite3.Connection, topic: str, partition: int, se
     connection.executemany(
         PUT_SEGMENT,
         [
-            (topic, partition, each.first, segment_json(each), each.archived.key if each.archived else None)
+            (topic, partition, each.first_offset, segment_json(each), each.archived.key if each.archived else None)
             for each in segments
         ],
     )

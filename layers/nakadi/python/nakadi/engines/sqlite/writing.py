@@ -69,13 +69,13 @@ class CommittedAppend(Struct, frozen=True):
     topic: str
     partition: int
     log: int
-    next: int
+    next_offset: int
 
 
 class _PartitionEnd(Struct):
     log: int
     sealed: bool
-    next: int
+    next_offset: int
     stored_at: int
 
 
@@ -329,7 +329,7 @@ def _store_appends(
 def _arrivals(
     partitions: Iterable[TopicPartition], ends: Mapping[TopicPartition, _PartitionEnd]
 ) -> list[CommittedAppend]:
-    return [CommittedAppend(*partition, ends[partition].log, ends[partition].next) for partition in partitions]
+    return [CommittedAppend(*partition, ends[partition].log, ends[partition].next_offset) for partition in partitions]
 
 
 def _rows_of(appends: Sequence[_PendingAppend], ends: Mapping[TopicPartition, _PartitionEnd], now: int) -> list[Row]:
@@ -345,9 +345,9 @@ def _frame_rows(end: _PartitionEnd, chunks: Sequence[Chunk], now: int) -> Iterat
     end.stored_at = max(end.stored_at, now)
     for chunk in merge_small_chunks(chunks):
         count, frame = chunk.count, chunk.frame or frames.encode(chunk.records)
-        body = ROW_HEAD_FORMAT.pack(end.next, count, end.stored_at, len(frame)) + frame
-        yield end.log, end.next, count, end.stored_at, chunk.size, body
-        end.next += count
+        body = ROW_HEAD_FORMAT.pack(end.next_offset, count, end.stored_at, len(frame)) + frame
+        yield end.log, end.next_offset, count, end.stored_at, chunk.size, body
+        end.next_offset += count
 
 
 def _insert_frames(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:

@@ -46,20 +46,22 @@ _SECONDS_UNTIL_LEASE_EXPIRES = (LEASE_DURATION + CLOCK_MARGIN).total_seconds()
 
 
 class LeaseObservation(Struct, frozen=True):
-    """A lease as it was last read: unchanged `since` a moment on the steady clock of this process. `renewed` says that
+    """A lease as it was last read: `unchanged_since` a moment on the steady clock of this process. `renewed` says that
     it was seen to change before."""
 
-    until: datetime
-    since: float
+    expires_at: datetime
+    unchanged_since: float
     renewed: bool = False
 
-    def next(self, until: datetime, now: float) -> LeaseObservation:
-        return self if until == self.until else replace(self, until=until, since=now, renewed=True)
+    def next(self, expires_at: datetime, now: float) -> LeaseObservation:
+        if expires_at == self.expires_at:
+            return self
+        return replace(self, expires_at=expires_at, unchanged_since=now, renewed=True)
 
     def is_good(self, wall: datetime, now: float) -> bool:
-        if now >= self.since + _SECONDS_UNTIL_LEASE_EXPIRES:
+        if now >= self.unchanged_since + _SECONDS_UNTIL_LEASE_EXPIRES:
             return False
-        return self.renewed or wall < self.until + CLOCK_MARGIN
+        return self.renewed or wall < self.expires_at + CLOCK_MARGIN
 
 
 class LeaseWatch:
@@ -81,12 +83,14 @@ class LeaseWatch:
         leases = self._coordination.leases()
         wall, after = min(wall, self._clock.now()), self._clock.monotonic()
         with self._lock:
-            self._seen = {holder: self._observation_of(holder, until, after) for holder, until in leases.items()}
+            self._seen = {
+                holder: self._observation_of(holder, expires_at, after) for holder, expires_at in leases.items()
+            }
             return frozenset(holder for holder, each in self._seen.items() if each.is_good(wall, now))
 
-    def _observation_of(self, holder: str, until: datetime, now: float) -> LeaseObservation:
+    def _observation_of(self, holder: str, expires_at: datetime, now: float) -> LeaseObservation:
         known = self._seen.get(holder)
-        return LeaseObservation(until, now) if known is None else known.next(until, now)
+        return LeaseObservation(expires_at, now) if known is None else known.next(expires_at, now)
 
 
 def sessions_without_lease(sessions: Iterable[Session], living: Collection[str]) -> frozenset[str]:
@@ -149,7 +153,11 @@ def is_being_reset(assignment: Assignment, now: datetime) -> bool:
     """Whether offsets are being reset. A reset that began in the future was requested before a clock was set back, and
     does not count: its process may be long gone, or finds out in time, for offsets are only set without a session."""
     reset = assignment.reset
-    return reset is not None and now < reset.until and (reset.since is None or reset.since <= now + CLOCK_MARGIN)
+    return (
+        reset is not None
+        and now < reset.expires_at
+        and (reset.began_at is None or reset.began_at <= now + CLOCK_MARGIN)
+    )
 
 
 def with_reset_ended(assignment: Assignment, reset_id: str, now: datetime, failure: str = "") -> Assignment:

@@ -342,8 +342,8 @@ class Resets(Struct, frozen=True, kw_only=True):
     def request_reset(self, subscription_id: str, task: ResetTask) -> str:
         """Have a task carried out when the streams have ended; the id of the reset that does, or that did already."""
         now = self.fulfilment.clock.now()
-        until = now + timedelta(seconds=self._longest_stream_end_seconds() + STREAM_END_MARGIN_SECONDS)
-        new = Reset(str(uuid4()), until, now, task)
+        expires_at = now + timedelta(seconds=self._longest_stream_end_seconds() + STREAM_END_MARGIN_SECONDS)
+        new = Reset(str(uuid4()), expires_at, now, task)
         found = self.fulfilment.change(subscription_id, lambda assignment: with_requested_reset(assignment, new, now))
         standing = found.reset or found.ended
         assert standing is not None

@@ -232,8 +232,8 @@ def is_parking_obsolete(parked: ParkedEventInfo, entry: PartitionAssignment, rea
     """Whether an event need not be parked any more, where the cursor is at `reached` and no stream is open."""
     if entry.replay is not None and entry.replay.has(parked):
         return parked.position <= reached
-    until = reached if entry.replay is None else max(reached, entry.replay.until)
-    return parked.position > until
+    last_position = reached if entry.replay is None else max(reached, entry.replay.last_position)
+    return parked.position > last_position
 
 
 def _planned_replay(
@@ -253,8 +253,8 @@ def _planned_replay(
         raise Conflict(TOO_MANY_KEYS_MESSAGE)
     events = [each for each in parked if all_ or each.key in keys]
     first = events[0].position
-    until = reached if old is None else max(reached, old.until)
-    replay = Replay(str(uuid4()), until, None if all_ else tuple(sorted(keys)))
+    last_position = reached if old is None else max(reached, old.last_position)
+    replay = Replay(str(uuid4()), last_position, None if all_ else tuple(sorted(keys)))
     position = min(reached, Position(first.timeline, first.offset - 1))
     yield replace(entry, replay=replay), position, events
 

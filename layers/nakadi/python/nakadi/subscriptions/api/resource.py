@@ -425,7 +425,7 @@ class RedriveAttachment(Struct, frozen=True, kw_only=True):
             event_log = self.logs.for_storage(timeline.storage_id)
             bounds = event_log.bounds(timeline.topic, [number])[number]
             offset = max(offset, bounds.oldest)
-            while offset < bounds.next:
+            while offset < bounds.next_offset:
                 found = event_log.read(timeline.topic, number, offset)
                 offset = found.next_offset
                 named = {each.record.directed_to for each in found.events if each.record.directed_to is not None}

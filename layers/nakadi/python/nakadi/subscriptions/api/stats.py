@@ -154,7 +154,7 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
 
     def _is_commit_overdue(self, partition: EventTypePartition, shared: _AssignmentSnapshot) -> bool:
         owner = shared.owner(partition)
-        return owner is not None and is_overdue(owner, shared.offsets[partition].since, self.clock.now())
+        return owner is not None and is_overdue(owner, shared.offsets[partition].changed_at, self.clock.now())
 
     def _read_with_offsets(self, subscription: Subscription) -> _AssignmentSnapshot:
         shared = self._read_assignment(self.coordination.assignment(subscription.id))
@@ -187,7 +187,7 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
         unconsumed = self._count_unconsumed(event_type, name, offset.position, newest)
         # The offset was last written by a commit, or when its owner changed.
         owner, now = shared.owner(partition), self.clock.now()
-        suspicious = unconsumed > 0 and owner is not None and is_overdue(owner, offset.since, now)
+        suspicious = unconsumed > 0 and owner is not None and is_overdue(owner, offset.changed_at, now)
         look = suspicious or (with_lag and unconsumed > 0)
         since = self._waiting_since(event_type, name, offset.position) if look else None
         return replace(

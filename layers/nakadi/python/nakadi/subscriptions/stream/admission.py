@@ -129,10 +129,11 @@ SNAPSHOT_MAX_AGE_SECONDS = 1.0
 
 
 class PlannedReplay(Struct, frozen=True):
-    """Parked `events` are sent again; all others up to `until` are consumed, and reading goes on behind `onward`."""
+    """Parked `events` are sent again; all others up to `last_position` are consumed, and reading goes on behind
+    `onward`."""
 
     events: tuple[ParkedEventInfo, ...]
-    until: Position
+    last_position: Position
     onward: Position
 
 

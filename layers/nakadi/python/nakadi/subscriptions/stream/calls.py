@@ -86,8 +86,8 @@ class SessionCallExecutor:
         partition, replay = opening.partition, opening.replay
         if replay is None:
             return self._find_start(partition, opening.position)
-        onward = self._find_start(partition, max(opening.position, replay.until))
-        again = PlannedReplay(parking.again(partition, replay, opening.position), replay.until, onward.start)
+        onward = self._find_start(partition, max(opening.position, replay.last_position))
+        again = PlannedReplay(parking.again(partition, replay, opening.position), replay.last_position, onward.start)
         return replace(onward, start=opening.position, again=again)
 
     def perform(

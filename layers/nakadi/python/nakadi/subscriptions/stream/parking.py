@@ -142,19 +142,19 @@ class ReplaySource:
         self,
         parked: Sequence[ParkedEventInfo],
         behind: Position,
-        until: Position,
+        last_position: Position,
         fetch: FetchParked,
         threads: Executor,
         onward: EventSource,
     ) -> None:
         self._parked = deque(parked)
         self._last = parked[-1].position if parked else behind
-        self._until = until
+        self._last_position = last_position
         self._fetch = fetch
         self._threads = threads
         self._onward = onward
         self._runs: deque[EventRun] = deque()
-        self._skipped = self._last >= until
+        self._skipped = self._last >= last_position
 
     @property
     def lost(self) -> bool:
@@ -193,7 +193,7 @@ class ReplaySource:
             return self._runs.popleft()
         if not self._parked and not self._skipped:
             self._skipped = True
-            return empty_run_up_to(self._until)
+            return empty_run_up_to(self._last_position)
         return self._onward.take_run() if self._is_replayed else None
 
     def leave(self) -> None:

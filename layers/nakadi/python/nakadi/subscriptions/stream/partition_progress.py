@@ -154,7 +154,7 @@ class PartitionProgress:
     @property
     def replay_awaits_commit(self) -> bool:
         """Whether nothing but a commit is missing until a replay is over."""
-        return self.replay is not None and self.reached() >= self.replay.until > self.committed
+        return self.replay is not None and self.reached() >= self.replay.last_position > self.committed
 
     @property
     def searching(self) -> bool:

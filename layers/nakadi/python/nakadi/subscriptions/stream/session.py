@@ -258,7 +258,7 @@ class SubscriptionSession:
 
     def _finish_replay(self, partition: PartitionProgress) -> Iterator[SessionAction]:
         """The call that ends a replay once all its events are consumed."""
-        if partition.replay is not None and partition.stored >= partition.replay.until:
+        if partition.replay is not None and partition.stored >= partition.replay.last_position:
             yield EndReplay(partition.partition, partition.replay)
             partition.replay = None
 

@@ -277,7 +277,7 @@ class SubscriptionStreams:
         reader = PartitionReader(self._feeds, self._cursor_service, start.event_type, partition.partition, onward)
         if replay is None:
             return reader
-        return ReplaySource(replay.events, start.start, replay.until, parking.value, self._threads, reader)
+        return ReplaySource(replay.events, start.start, replay.last_position, parking.value, self._threads, reader)
 
     def _leave(self, opening: JoinedStream, driver: SubscriptionDriver) -> None:
         session = driver.session
