@@ -115,7 +115,7 @@ class Follower:
         self._told = threading.Event()
         self._ended = False
         self.late: list[float] = []
-        self._end = log.watch(lambda *_: self._told.set())
+        self._end = log.add_change_listener(lambda *_: self._told.set())
         self._thread = threading.Thread(target=self._follow)
         self._thread.start()
 

@@ -328,7 +328,7 @@ class TestCommitSoon:
         """Whoever is told that a commit is made may rely on it that the streams have been told."""
         begun(coordination, "a")
         heard: list[SubscriptionReport] = []
-        end = coordination.watch(SUBSCRIPTION, heard.append)
+        end = coordination.add_change_listener(SUBSCRIPTION, heard.append)
         outcome = committed_soon(coordination, "a", {a_place(): at(3)})
         outcome.add_done_callback(lambda _: heard.append(SubscriptionChange.ASSIGNMENT))
         outcome.result(PATIENCE)
@@ -385,7 +385,7 @@ class TestWatch:
         it may hear the positions."""
         committed = OffsetsCommitted("a", ((a_place(), at(3)),))
         heard: list[SubscriptionReport] = []
-        end = coordination.watch(SUBSCRIPTION, heard.append)
+        end = coordination.add_change_listener(SUBSCRIPTION, heard.append)
         begun(coordination, "a", subscription="another")
         assert heard == []
         for change, told_of in (
@@ -405,8 +405,8 @@ class TestWatch:
     def test_survives_listeners_that_fail(self, coordination: Coordination):
         """A failing listener affects neither the committer nor the other listeners."""
         heard: list[SubscriptionChange] = []
-        coordination.watch(SUBSCRIPTION, lambda _: 1 / 0)
-        coordination.watch(SUBSCRIPTION, heard.append)
+        coordination.add_change_listener(SUBSCRIPTION, lambda _: 1 / 0)
+        coordination.add_change_listener(SUBSCRIPTION, heard.append)
         begun(coordination, "a")
         assert heard == [SubscriptionChange.ASSIGNMENT]
 
@@ -416,7 +416,7 @@ class TestClose:
         """Nothing pretends to work after closing, and no listener is called; closing again changes nothing."""
         begun(coordination, "a")
         heard: list[SubscriptionChange] = []
-        end = coordination.watch(SUBSCRIPTION, heard.append)
+        end = coordination.add_change_listener(SUBSCRIPTION, heard.append)
         coordination.close()
         coordination.close()
         attempts = {
@@ -433,7 +433,7 @@ class TestClose:
             "renew": lambda: coordination.renew("a", LATER),
             "release": lambda: coordination.release("a"),
             "leases": coordination.leases,
-            "watch": lambda: coordination.watch(SUBSCRIPTION, heard.append),
+            "add_change_listener": lambda: coordination.add_change_listener(SUBSCRIPTION, heard.append),
         }
         see_that_everything_is_refused(Coordination, attempts)
         assert heard == []

@@ -95,7 +95,9 @@ class TestTwoProcesses:
         here, ask = two
         begun(here, "a")
         heard = threading.Event()
-        end = here.watch(SUBSCRIPTION, lambda changed: heard.set() if changed is SubscriptionChange.OFFSETS else None)
+        end = here.add_change_listener(
+            SUBSCRIPTION, lambda changed: heard.set() if changed is SubscriptionChange.OFFSETS else None
+        )
         assert ask("commit a 5") == "committed"
         assert heard.wait(PATIENCE)
         end()

@@ -379,7 +379,7 @@ class TestWatch:
         """A watcher is called with topic and partition soon after events were stored."""
         topic = log.a_topic(partitions=2)
         told: list[tuple[str, int]] = []
-        end = log.log.watch(lambda *place: told.append(place))
+        end = log.log.add_change_listener(lambda *place: told.append(place))
         log.store(topic, "a", partition=1)
         until(lambda: (topic, 1) in told)
         log.log.append(topic, {0: [a_record("b")]})
@@ -391,8 +391,8 @@ class TestWatch:
         topic = log.a_topic()
         mine: list[object] = []
         others: list[object] = []
-        end = log.log.watch(lambda *place: mine.append(place))
-        end_others = log.log.watch(lambda *place: others.append(place))
+        end = log.log.add_change_listener(lambda *place: mine.append(place))
+        end_others = log.log.add_change_listener(lambda *place: others.append(place))
         end()
         log.store(topic, "a")
         until(lambda: others)
@@ -403,7 +403,7 @@ class TestWatch:
         """A reader that looks again whenever it is called reads everything, without ever asking in between."""
         topic = log.a_topic()
         told = threading.Event()
-        end = log.log.watch(lambda *_: told.set())
+        end = log.log.add_change_listener(lambda *_: told.set())
         with ThreadPoolExecutor(1) as writer:
             storing = writer.submit(lambda: [log.store(topic, f"{number}") for number in range(150)])
             place = 0
@@ -422,7 +422,7 @@ class TestWatch:
         def fail(*_: object) -> None:
             raise ZeroDivisionError
 
-        ends = [log.log.watch(fail), log.log.watch(lambda *place: told.append(place))]
+        ends = [log.log.add_change_listener(fail), log.log.add_change_listener(lambda *place: told.append(place))]
         log.store(topic, "a")
         until(lambda: told)
         assert "a listener failed" in caplog.text
@@ -445,7 +445,7 @@ class TestClose:
         """Nothing pretends to work after closing, and no watcher is called; closing again changes nothing."""
         topic = log.a_topic()
         told = []
-        end = log.log.watch(lambda *place: told.append(place))
+        end = log.log.add_change_listener(lambda *place: told.append(place))
         log.log.close()
         log.log.close()
         see_that_everything_is_refused(EventLog, everything_one_can_do_with(log, topic))
@@ -477,7 +477,7 @@ def everything_one_can_do_with(log: LogUnderTest, topic: str):
     return what_needs_a_topic(log, topic) | {
         "create_topic": lambda: log.log.create_topic("another", 1),
         "delete_topic": lambda: log.log.delete_topic(topic),
-        "watch": lambda: log.log.watch(lambda *_: None),
+        "add_change_listener": lambda: log.log.add_change_listener(lambda *_: None),
     }
 
 

@@ -134,7 +134,7 @@ class TestTwoProcesses:
         """A watcher is notified soon of what another process appends to a partition that was read to its end."""
         log.read("t", 1, 0)
         told = threading.Event()
-        end = log.watch(lambda *place: told.set() if place == ("t", 1) else None)
+        end = log.add_change_listener(lambda *place: told.set() if place == ("t", 1) else None)
         for number in range(5):
             told.clear()
             another.append("t", {1: [a_record(f"{number}")]})

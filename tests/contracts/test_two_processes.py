@@ -76,7 +76,7 @@ class TestEventLog:
         """A watcher is notified of an append by another process, and of a later one again."""
         told = threading.Event()
         places = set()
-        end = log.watch(lambda *place: (places.add(place), told.set()))
+        end = log.add_change_listener(lambda *place: (places.add(place), told.set()))
         for number in range(5):
             told.clear()
             neighbour.ask("append", "t", f"{number}", 1)
@@ -86,10 +86,10 @@ class TestEventLog:
 
     def test_notifies_watchers_that_come_later(self, log, neighbour):
         """A watcher that comes after others have gone is notified of what is stored from then on."""
-        log.watch(lambda *_: None)()
+        log.add_change_listener(lambda *_: None)()
         neighbour.ask("append", "t", "unwatched", 3)
         told = threading.Event()
-        end = log.watch(lambda *_: told.set())
+        end = log.add_change_listener(lambda *_: told.set())
         neighbour.ask("append", "t", "watched", 1)
         assert told.wait(PATIENCE)
         end()

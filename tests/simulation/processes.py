@@ -195,7 +195,7 @@ class Process:
         self.news: set[SubscriptionReport] = set()
         self.state_reader = SharedStateReader(self.members)
         self.looked_at = -inf
-        self.unwatch = self.wire.watch(SUBSCRIPTION, self.news.add)
+        self.unwatch = self.wire.add_change_listener(SUBSCRIPTION, self.news.add)
 
     @property
     def awake(self) -> bool:

@@ -131,7 +131,9 @@ class Wire:
     def leases(self) -> Mapping[str, datetime]:
         return self._called(self._store.leases)
 
-    def watch(self, subscription: str, changed: Callable[[SubscriptionReport], None]) -> Callable[[], None]:
+    def add_change_listener(
+        self, subscription: str, changed: Callable[[SubscriptionReport], None]
+    ) -> Callable[[], None]:
         """Of what is committed through other processes only that it was is heard.
 
         A store may report a change of its own once more, from a thread that looks into its file. No seed determines
@@ -146,7 +148,7 @@ class Wire:
             if luck >= self._faults.news_lost:
                 changed(SubscriptionChange.OFFSETS if isinstance(what, OffsetsCommitted) and luck < 0.5 else what)
 
-        return self._store.watch(subscription, heard)
+        return self._store.add_change_listener(subscription, heard)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)

@@ -41,9 +41,9 @@ class SeenLog:
         found = self._log.read(topic, partition, start, limit=min(limit, self.most_events), max_bytes=max_bytes)
         return found if self.tells_its_end else replace(found, at_end=False)
 
-    def watch(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
+    def add_change_listener(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
         self.watchers += 1
-        stop = self._log.watch(changed)
+        stop = self._log.add_change_listener(changed)
 
         def ended() -> None:
             self.watchers -= 1

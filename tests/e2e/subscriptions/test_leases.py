@@ -132,7 +132,7 @@ def test_a_stream_that_cannot_follow_its_subscription_leaves_no_session(inside, 
     def out_of_reach(*_):
         raise Unavailable("not now")
 
-    monkeypatch.setattr(inside.coordination, "watch", out_of_reach)
+    monkeypatch.setattr(inside.coordination, "add_change_listener", out_of_reach)
     with pytest.raises(EOFError):
         consumer(subscription).rest()
     assert sessions(inside, subscription) == ()

@@ -184,7 +184,7 @@ def test_stopping_fails_reads_that_wait(log, faults, monkeypatch):
 def test_watchers_are_notified(log):
     """Watching is the business of the log behind it."""
     told = threading.Event()
-    end = log.watch(lambda *_: told.set())
+    end = log.add_change_listener(lambda *_: told.set())
     append(log, "a")
     assert told.is_set()
     end()

@@ -58,7 +58,7 @@ class Ear:
     def __init__(self, coordination, subscription=SUBSCRIPTION):
         self.heard = []
         self._something = threading.Condition()
-        self.end = coordination.watch(subscription, self._hear)
+        self.end = coordination.add_change_listener(subscription, self._hear)
 
     def _hear(self, changed):
         with self._something:

@@ -373,7 +373,7 @@ def test_a_url_without_a_prefix_is_refused():
 def test_after_closing_nothing_is_asked_and_no_listener_is_called(world, coordination):
     """A commit, a write or events to be parked that come too late cost no call, and leave no news to others."""
     heard = []
-    coordination.watch(SUBSCRIPTION, heard.append)
+    coordination.add_change_listener(SUBSCRIPTION, heard.append)
     old = coordination.assignment(SUBSCRIPTION)
     coordination.close()
     world.calls.clear()

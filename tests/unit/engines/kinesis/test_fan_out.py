@@ -45,7 +45,7 @@ class Following:
         self.log = log
         self._told = threading.Event()
         self._seen = 0
-        self.end = log.watch(lambda *_: self._told.set())
+        self.end = log.add_change_listener(lambda *_: self._told.set())
 
     def sees(self, count: int) -> None:
         """So many events are known, by what the watcher hears."""
@@ -231,7 +231,7 @@ def test_a_shard_that_ends_is_followed_by_its_children():
             kinesis.active_at_once = True
             url = f"kinesis://{stream}?region={REGION}&endpoint={endpoint}&fan_out=mine&{HURRIED}"
             log = opening.open_kinesis_log(url, SystemClock(), index, kept_open(MemoryStore()))
-            end = log.watch(lambda *_: None)
+            end = log.add_change_listener(lambda *_: None)
             writer = opening.open_kinesis_log(url.replace("fan_out=mine&", ""), SystemClock(), index, None)
             until(lambda: kinesis.streaming)
             client.split_shard(StreamName=stream, ShardToSplit="shardId-000000000000", NewStartingHashKey=str(1 << 127))

@@ -265,7 +265,7 @@ class TestWatching:
         """News come again after faults of every kind, known or not: no reader waits for ever."""
         told = threading.Event()
         reader = world.a_log()
-        end = reader.watch(lambda *_: told.set())
+        end = reader.add_change_listener(lambda *_: told.set())
 
         def beyond_understanding(*_: object) -> None:
             raise KeyError("what is this?")

@@ -176,7 +176,7 @@ def test_streams_cost_a_shard_the_same(world: World, log, streams):
         log.create_topic(topic, 1)
     reader = world.a_log(replace(HURRIED, poll=0.1, shared_for=5.0))
     told = threading.Event()
-    end = reader.watch(lambda *_: told.set())
+    end = reader.add_change_listener(lambda *_: told.set())
     reader.bounds(topics[0], [0])
     calls = world.counting("GetRecords")
     begun = time.monotonic()
@@ -200,7 +200,7 @@ def test_what_others_store_is_reported(world: World, log):
         found.append((topic, partition))
         told.set()
 
-    end = reader.watch(look)
+    end = reader.add_change_listener(look)
     publish(log, [1], partition=1)
     assert told.wait(PATIENCE)
     assert found[0] == ("t", 1)

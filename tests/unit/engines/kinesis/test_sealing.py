@@ -254,7 +254,7 @@ def test_what_is_deleted_again_is_not_waited_for(world: World, topic, monkeypatc
 def test_closing_ends_everything(world: World, topic):
     """A closed log answers nothing any more, and leaves no thread behind."""
     log = world.a_log()
-    end = log.watch(lambda *_: None)
+    end = log.add_change_listener(lambda *_: None)
     log.bounds(topic, [0])
     log.close()
     end()

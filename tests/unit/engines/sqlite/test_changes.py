@@ -75,7 +75,7 @@ def test_processes_of_one_broker_report_changes_to_each_other(tmp_path, monkeypa
     with reporting(tmp_path / "nakadi.db") as (one, other):
         for number in range(2000):
             one._changes.note_own([number], "s", SubscriptionChange.OFFSETS)
-        other.watch("s", lambda changed: changed is SubscriptionChange.ASSIGNMENT and heard.set())
+        other.add_change_listener("s", lambda changed: changed is SubscriptionChange.ASSIGNMENT and heard.set())
         one.write("other", EMPTY_ASSIGNMENT, an_assignment("a"), A_MOMENT, {a_place(): Position(1, -1)})
         assert not heard.is_set()
         one.write("s", EMPTY_ASSIGNMENT, an_assignment("a"), A_MOMENT, {a_place(): Position(1, -1)})
@@ -85,7 +85,7 @@ def test_processes_of_one_broker_report_changes_to_each_other(tmp_path, monkeypa
 def test_a_name_too_long_for_a_report_is_found_by_a_look(tmp_path, heard):
     name = "s" * 55
     with reporting(tmp_path / "nakadi.db") as (one, other):
-        other.watch(name, lambda _: heard.set())
+        other.add_change_listener(name, lambda _: heard.set())
         one.write(name, EMPTY_ASSIGNMENT, an_assignment("a"), A_MOMENT, {a_place(): Position(1, -1)})
         assert heard.wait(PATIENCE)
 
@@ -117,7 +117,7 @@ def test_a_commit_of_this_process_does_not_hide_that_of_another(tmp_path, monkey
     path = tmp_path / "nakadi.db"
     with closing(SqliteCoordination(path)) as ours, closing(SqliteCoordination(path)) as theirs:
         begun(ours, "a", "b")
-        end = ours.watch(SUBSCRIPTION, note)
+        end = ours.add_change_listener(SUBSCRIPTION, note)
         # The poller rests before it looks: it finds both at once.
         commit(theirs, "b", 5, partition=1)
         commit(ours, "a", 5)
@@ -140,7 +140,7 @@ def test_own_commits_are_reported_once(tmp_path, monkeypatch):
     monkeypatch.setattr(changes, "COORDINATION_CHECK_INTERVAL_SECONDS", 0.5)
     with closing(SqliteCoordination(tmp_path / "nakadi.db")) as ours:
         begun(ours, "a", "a", "a")
-        ours.watch(SUBSCRIPTION, reports.append)
+        ours.add_change_listener(SUBSCRIPTION, reports.append)
         assert looks.acquire(timeout=PATIENCE)
         for offset in (5, 6):
             ours.commit(SUBSCRIPTION, "a", {a_place(number): at(offset) for number in range(3)}, A_MOMENT)

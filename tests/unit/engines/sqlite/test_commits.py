@@ -222,7 +222,7 @@ def test_a_full_disk_fails_the_commits_that_it_is_asked_for(coordination, path):
 def test_commits_of_this_process_are_no_news_to_it(coordination):
     """Listeners hear of each of them once, with its positions, however many were made together."""
     heard = []
-    end = coordination.watch(SUBSCRIPTION, heard.append)
+    end = coordination.add_change_listener(SUBSCRIPTION, heard.append)
     with coordination._changing._turn:
         outcomes = [committed_soon(coordination, "a", {a_place(number): at(1)}) for number in range(5)]
     for each in outcomes:

@@ -288,7 +288,7 @@ class TestWaiting:
         """While many wait and watch and nothing happens, the process uses hardly any time."""
         log = SqliteLog(path, SystemClock())
         log.create_topic("t", 1)
-        end = log.watch(lambda *_: None)
+        end = log.add_change_listener(lambda *_: None)
         with ThreadPoolExecutor(20) as threads:
             waiting = [threads.submit(log.read, "t", 0, 0, wait=10 * PATIENCE) for _ in range(20)]
             until(lambda: all(each.running() for each in waiting))

@@ -77,7 +77,7 @@ def test_one_process_hears_at_once_of_what_another_stored(path, committing):
         closing(SqliteLog(path, HandMovedClock(), committer=first)) as one,
         closing(SqliteLog(path, HandMovedClock(), committer=second)) as other,
     ):
-        end = other.watch(lambda *place: heard.done() or heard.set_result(place))
+        end = other.add_change_listener(lambda *place: heard.done() or heard.set_result(place))
         one.append("t", {1: [a_record("x")]})
         assert heard.result(PATIENCE) == ("t", 1)
         end()
@@ -93,7 +93,7 @@ def test_a_connection_that_breaks_leaves_nothing_waiting(cut):
     for each in waiting:
         with pytest.raises(Unavailable, match="not known to be stored"):
             each.result(PATIENCE)
-    for attempt in (lambda: log.append("t", {0: [a_record("y")]}), lambda: log.watch(lambda *_: None)):
+    for attempt in (lambda: log.append("t", {0: [a_record("y")]}), lambda: log.add_change_listener(lambda *_: None)):
         with pytest.raises(Unavailable, match="has ended"):
             attempt()
 

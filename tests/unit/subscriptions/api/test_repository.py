@@ -191,7 +191,7 @@ def test_running_sessions_of_a_deleted_subscription_end(house):
     subscription = house.subscription()
     house.session(subscription)
     told = []
-    house.coordination.watch(subscription["id"], told.append)
+    house.coordination.add_change_listener(subscription["id"], told.append)
     house.api.delete(f"/subscriptions/{subscription['id']}")
     assert told
     assert house.assignment(subscription).sessions == ()
@@ -223,7 +223,7 @@ def test_changes_of_the_definition_disturb_no_one(house):
     subscription = house.subscription()
     house.session(subscription)
     before, told = house.assignment(subscription), []
-    house.coordination.watch(subscription["id"], told.append)
+    house.coordination.add_change_listener(subscription["id"], told.append)
     answer = house.api.put(f"/subscriptions/{subscription['id']}", json=changed(subscription, labels={"a": "b"}))
     assert answer.status_code == 204
     assert (told, house.assignment(subscription)) == ([], before)

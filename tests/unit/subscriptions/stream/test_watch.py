@@ -35,7 +35,7 @@ class Silent(MemoryCoordination):
         self.assignments_read += 1
         return super().assignment(subscription)
 
-    def watch(self, _subscription, _changed):
+    def add_change_listener(self, _subscription, _changed):
         return lambda: None
 
 

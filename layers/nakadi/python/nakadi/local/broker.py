@@ -356,8 +356,8 @@ class FaultyLog:
     def compact(self, topic: str, partition: int, *, upto: datetime, tombstones_before: datetime) -> None:
         self._log_unless_stopped().compact(topic, partition, upto=upto, tombstones_before=tombstones_before)
 
-    def watch(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
-        return self._log.watch(changed)
+    def add_change_listener(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
+        return self._log.add_change_listener(changed)
 
     def close(self) -> None:
         self._log.close()

@@ -320,7 +320,7 @@ class _WatchedLog:
         self._loop = loop
         self._lock = threading.Lock()
         self._changed: set[TopicPartition] = set()
-        self._stop = event_log.watch(self._on_change)
+        self._stop = event_log.add_change_listener(self._on_change)
 
     def feed(self, partition: TopicPartition, make: Callable[[], PartitionFeed]) -> PartitionFeed:
         if partition not in self._feeds:

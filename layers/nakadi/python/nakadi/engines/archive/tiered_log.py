@@ -153,8 +153,8 @@ class TieredLog:
         )
         return found if cold is None else cold
 
-    def watch(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
-        return self._hot.watch(changed)
+    def add_change_listener(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
+        return self._hot.add_change_listener(changed)
 
     # Looking after it
 

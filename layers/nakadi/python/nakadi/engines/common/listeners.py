@@ -36,7 +36,7 @@ class PartitionListeners:
         self._listeners: dict[int, PartitionListener] = {}
         self._waiting: set[threading.Event] = set()
 
-    def watch(self, changed: PartitionListener) -> Callable[[], None]:
+    def add_change_listener(self, changed: PartitionListener) -> Callable[[], None]:
         with self._lock:
             number = next(self._numbers)
             self._listeners = {**self._listeners, number: changed}
@@ -79,7 +79,7 @@ class PartitionListeners:
             if place == (topic, partition):
                 arrived.set()
 
-        end = self.watch(changed)
+        end = self.add_change_listener(changed)
         with self._lock:
             self._waiting.add(arrived)
         try:

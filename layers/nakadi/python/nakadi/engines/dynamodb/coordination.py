@@ -293,7 +293,9 @@ class DynamoDbCoordination:
 
     # Changes
 
-    def watch(self, subscription: str, changed: Callable[[SubscriptionReport], None]) -> Callable[[], None]:
+    def add_change_listener(
+        self, subscription: str, changed: Callable[[SubscriptionReport], None]
+    ) -> Callable[[], None]:
         # In this order: when the caller comes to read, what others change behind that read is looked for.
         self._change_poller.attend()
         end = self._listeners.add(subscription, changed)

@@ -245,9 +245,9 @@ class KafkaLog:
         cluster.check_partitions(topic, [partition])
         return cluster.offset_at(topic, partition, moment)
 
-    def watch(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
+    def add_change_listener(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
         self._cluster_unless_closed()
-        return self._announcements.watch(changed)
+        return self._announcements.add_change_listener(changed)
 
     # Cleaning
 

@@ -383,9 +383,9 @@ class KinesisLog:
         self._refuse_if_closed()
         return self._reader.offset_at(topic, partition, microseconds_since_epoch(moment))
 
-    def watch(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
+    def add_change_listener(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
         self._watcher.add_watcher()
-        end = self._announcements.watch(changed)
+        end = self._announcements.add_change_listener(changed)
         over = False
 
         def end_once() -> None:

@@ -170,10 +170,10 @@ class MemoryLog:
         with self._lock:
             self._partition(topic, partition).compact(upto, tombstones_before)
 
-    def watch(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
+    def add_change_listener(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
         with self._lock:
             self._check_open()
-            return self._announcements.watch(changed)
+            return self._announcements.add_change_listener(changed)
 
     def close(self) -> None:
         with self._lock:

@@ -474,7 +474,9 @@ class MemoryCoordination:
         with self._while_open():
             return dict(self._leases)
 
-    def watch(self, subscription: str, changed: Callable[[SubscriptionReport], None]) -> Callable[[], None]:
+    def add_change_listener(
+        self, subscription: str, changed: Callable[[SubscriptionReport], None]
+    ) -> Callable[[], None]:
         with self._while_open():
             return self._listeners.add(subscription, changed)
 

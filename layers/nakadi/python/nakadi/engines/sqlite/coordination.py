@@ -234,7 +234,9 @@ class SqliteCoordination:
             rows = connection.execute("SELECT holder, until FROM leases").fetchall()
         return {holder: datetime_from_microseconds(until) for holder, until in rows}
 
-    def watch(self, subscription: str, changed: Callable[[SubscriptionReport], None]) -> Callable[[], None]:
+    def add_change_listener(
+        self, subscription: str, changed: Callable[[SubscriptionReport], None]
+    ) -> Callable[[], None]:
         # In this order: when the caller comes to read, what others change behind that read is looked for.
         self._changes.attend()
         end = self._listeners.add(subscription, changed)

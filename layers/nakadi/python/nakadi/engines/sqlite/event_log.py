@@ -165,9 +165,9 @@ class SqliteLog:
             end, microseconds_since_epoch(tombstones_before)
         )
 
-    def watch(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
+    def add_change_listener(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
         self._appends_by_others.attend()
-        end = self._announcements.watch(changed)
+        end = self._announcements.add_change_listener(changed)
 
         def ended() -> None:
             end()

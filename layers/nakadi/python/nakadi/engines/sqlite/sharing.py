@@ -314,7 +314,7 @@ class AppendService:
 
     def _watch(self) -> None:
         if self._end_watch is None:
-            self._end_watch = self._log.watch(self._note_grown)
+            self._end_watch = self._log.add_change_listener(self._note_grown)
 
     def _note_grown(self, topic: str, partition: int) -> None:
         # Called in threads of the log, while the loop may change the list.

@@ -356,7 +356,7 @@ class Resets(Struct, frozen=True, kw_only=True):
         end = clock.monotonic() + min(self._longest_stream_end_seconds(), self._longest_wait())
         with ExitStack() as watches:
             for each in resets:
-                watches.callback(coordination.watch(each, lambda _: news.set()))
+                watches.callback(coordination.add_change_listener(each, lambda _: news.set()))
             while standing := {
                 each: found for each in resets if (found := self._assignment_if_not_ended(each, resets[each]))
             }:

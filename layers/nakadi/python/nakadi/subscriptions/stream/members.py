@@ -252,7 +252,7 @@ class _WatchedSubscription:
         self._reading = False
         self._woken = asyncio.Event()
         # The watch before the first read: what changes in between is noted, and read once more.
-        self._stop = members.coordination.watch(members.subscription, self.changed)
+        self._stop = members.coordination.add_change_listener(members.subscription, self.changed)
         self._task = self._loop.create_task(self._keep_reading())
 
     def changed(self, what: SubscriptionReport) -> None:
