@@ -119,14 +119,14 @@ def test_every_client_signs_in_by_itself(server, kind):
 def test_a_token_is_replaced_before_it_expires(server, monkeypatch):
     """The library asks for the next token while the last one is valid, and signs in with it again."""
     asked = threading.Semaphore(0)
-    made = iam.new_token
+    made = iam.new_token_and_expiry
 
     def counted(region):
         asked.release()
         return made(region)
 
     monkeypatch.setattr(iam, "TOKEN_LIFETIME", timedelta(seconds=3))
-    monkeypatch.setattr(iam, "new_token", counted)
+    monkeypatch.setattr(iam, "new_token_and_expiry", counted)
     client = new_consumer(address_of(server))
     try:
         for _ in range(3):

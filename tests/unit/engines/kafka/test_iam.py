@@ -33,7 +33,7 @@ def url_in(token):
 
 def test_a_token_is_a_signed_request_to_connect():
     """It is a URL of the region's service with the action, in the alphabet of URLs, and without padding."""
-    token, _ = iam.new_token("eu-central-1")
+    token, _ = iam.new_token_and_expiry("eu-central-1")
     parts = urlsplit(url_in(token))
     parameters = {name: value for name, [value] in parse_qs(parts.query).items()}
 
@@ -49,7 +49,7 @@ def test_a_token_is_a_signed_request_to_connect():
 
 def test_the_signature_is_the_one_that_aws_computes():
     """The signature covers the URL without what was added behind it, and the secret is nowhere in it."""
-    token, _ = iam.new_token("eu-central-1")
+    token, _ = iam.new_token_and_expiry("eu-central-1")
     url = url_in(token)
     query, _, signed = urlsplit(url).query.partition("&X-Amz-Signature=")
     parameters = {name: value for name, [value] in parse_qs(query).items()}
@@ -72,7 +72,7 @@ def test_the_signature_is_the_one_that_aws_computes():
 def test_a_token_expires_after_a_quarter_of_an_hour():
     """The expiry is the one that was signed."""
     before = int(time.time())
-    _, expiry = iam.new_token("eu-central-1")
+    _, expiry = iam.new_token_and_expiry("eu-central-1")
 
     assert before + 900 <= expiry <= time.time() + 900
 
@@ -87,4 +87,4 @@ def test_a_process_without_credentials_is_told_so(monkeypatch, tmp_path):
     iam._aws_session.cache_clear()
 
     with pytest.raises(iam.NoCredentials, match="no AWS credentials"):
-        iam.new_token("eu-central-1")
+        iam.new_token_and_expiry("eu-central-1")

@@ -18,16 +18,16 @@ from msgspec import Struct, field
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
 
-REQUEST_TIMEOUT = 10.0
+REQUEST_TIMEOUT_SECONDS = 10.0
 """Seconds that a request to the cluster may take by default. After that nothing is known, and callers may try again."""
 
-SHORTEST_TIMEOUT = 2.0
+MIN_REQUEST_TIMEOUT_SECONDS = 2.0
 """The library wants a second more than a fetch may wait."""
 
 LOOK_UP_TIMEOUT_SECONDS = 0.5
 """What is looked up is found out later as well, and others wait meanwhile."""
 
-CHECK_TIMEOUT = 5.0
+CHECK_TIMEOUT_SECONDS = 5.0
 
 TRANSIENT_ERRORS = {
     KafkaError.NOT_LEADER_FOR_PARTITION,
@@ -51,11 +51,11 @@ OUT_OF_RANGE_ERRORS = {
     KafkaError._AUTO_OFFSET_RESET,  # noqa: SLF001  # what a consumer says that may not choose another offset
 }
 
-REPEATED_LINE_PAUSE = 60.0
+REPEATED_LINE_INTERVAL_SECONDS = 60.0
 """Seconds in which a log has the same line once: while a server is away there are several a second."""
 
 
-DISCARD_SECONDS = 1.0
+DISCARD_DELAY_SECONDS = 1.0
 
 
 class RepeatedLineFilter(logging.Filter):
@@ -68,11 +68,11 @@ class RepeatedLineFilter(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         # Without what differs from line to line: how long something took, and how often it was seen.
         line, now = record.getMessage().split(" (after ")[0], time.monotonic()
-        if now - self._last.get(line, -REPEATED_LINE_PAUSE) < REPEATED_LINE_PAUSE:
+        if now - self._last.get(line, -REPEATED_LINE_INTERVAL_SECONDS) < REPEATED_LINE_INTERVAL_SECONDS:
             return False
-        self._last = {each: moment for each, moment in self._last.items() if now - moment < REPEATED_LINE_PAUSE} | {
-            line: now
-        }
+        self._last = {
+            each: moment for each, moment in self._last.items() if now - moment < REPEATED_LINE_INTERVAL_SECONDS
+        } | {line: now}
         return True
 
 
@@ -93,7 +93,7 @@ class Address(Struct, frozen=True):
     servers: str
     prefix: str = ""
     replication: int = -1
-    timeout: float = REQUEST_TIMEOUT
+    timeout: float = REQUEST_TIMEOUT_SECONDS
     iam_region: str = ""
     properties: Mapping[str, str] = field(default_factory=dict)
 
@@ -110,7 +110,7 @@ class Address(Struct, frozen=True):
             parts.netloc,
             options.get("prefix", ""),
             int(options.get("replication", "-1")),
-            max(float(options.get("timeout", REQUEST_TIMEOUT)), SHORTEST_TIMEOUT),
+            max(float(options.get("timeout", REQUEST_TIMEOUT_SECONDS)), MIN_REQUEST_TIMEOUT_SECONDS),
             options.get("iam", ""),
             _parse_properties(Path(file).read_text(encoding="utf-8")) if file else {},
         )
@@ -132,13 +132,13 @@ class Address(Struct, frozen=True):
 
 
 def _iam_settings(region: str) -> dict[str, object]:
-    from nakadi.engines.kafka.iam import new_token  # noqa: PLC0415  # botocore is only there where it is needed
+    from nakadi.engines.kafka.iam import new_token_and_expiry  # noqa: PLC0415  # botocore is only there where it is needed
 
     return {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": "OAUTHBEARER",
         # A thread of the library calls it, also while no request is under way.
-        "oauth_cb": lambda _configuration: new_token(region),
+        "oauth_cb": lambda _configuration: new_token_and_expiry(region),
     }
 
 
@@ -191,7 +191,7 @@ def discard_client(client: object) -> None:
 
 def _destroy(clients: list[object]) -> None:
     # The library's client ends with the last reference, which shall be the one here.
-    time.sleep(DISCARD_SECONDS)
+    time.sleep(DISCARD_DELAY_SECONDS)
     clients.clear()
 
 
@@ -225,4 +225,4 @@ def check_cluster(url: str) -> None:
     """Raise `Unavailable`, within seconds, unless the cluster answers."""
     client = new_admin_client(Address.parse(url))
     with translate_errors("the cluster"):
-        client.list_topics("nakadi", timeout=CHECK_TIMEOUT)
+        client.list_topics("nakadi", timeout=CHECK_TIMEOUT_SECONDS)

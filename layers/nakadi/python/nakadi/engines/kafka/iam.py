@@ -25,7 +25,7 @@ class NoCredentials(Exception):
     """Raised where the process has no credentials of AWS."""
 
 
-def new_token(region: str) -> tuple[str, float]:
+def new_token_and_expiry(region: str) -> tuple[str, float]:
     """A token for clusters of the region, and when it expires, in seconds since 1970."""
     # They are asked for each time: those of a role are others after some hours.
     credentials = _aws_session().get_credentials()

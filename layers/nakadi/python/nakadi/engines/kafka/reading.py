@@ -32,17 +32,17 @@ from nakadi.engines.kafka.records import SEAL_MARKER, event_from_message
 from nakadi.model.events import EventSlice, StoredEvent, TopicPartition
 from nakadi.model.outcomes import Unavailable
 
-WINDOW_BYTES = 4_000_000
-ALL_WINDOWS_BYTES = 64_000_000
+TAIL_WINDOW_BYTES = 4_000_000
+ALL_TAIL_WINDOWS_BYTES = 64_000_000
 """How much of a partition, and of all together, is kept in memory."""
 
-UNREAD_WINDOW_SECONDS = 60.0
+UNREAD_WINDOW_TIMEOUT_SECONDS = 60.0
 """Seconds after which a window that fills and is not read is given up."""
 
-POLL_SECONDS = 0.05
+TAIL_POLL_TIMEOUT_SECONDS = 0.05
 """Seconds that the tail waits for events before it looks whether other partitions are to be followed."""
 
-MOST_IDLE_READERS = 8
+MAX_IDLE_READERS = 8
 """Consumers that are kept for readers which are behind."""
 
 SECONDS_BEFORE_REUSE = 1.0
@@ -180,13 +180,13 @@ class TailReader:
                     consumer = self._begin_again()
                 self._change_assignment(consumer)
                 # `consume` would wait for as many as it may return, so the first one is waited for alone.
-                first = consumer.poll(POLL_SECONDS)
+                first = consumer.poll(TAIL_POLL_TIMEOUT_SECONDS)
                 if first is not None:
                     self._add_to_windows([first, *consumer.consume(1000, 0)])
             except Exception:  # noqa: BLE001  # the next round may succeed; readers look for themselves meanwhile
                 _log.exception("Following partitions in Kafka failed, all of them are read from the cluster again")
                 self._drop_all_windows()
-                time.sleep(POLL_SECONDS)
+                time.sleep(TAIL_POLL_TIMEOUT_SECONDS)
         consumer.close()
 
     def _begin_again(self) -> Consumer:
@@ -249,13 +249,13 @@ class TailReader:
         """Keep to the limits: windows without readers go, and then those that were not read for longest shrink."""
         now = time.monotonic()
         for partition, window in grown_windows.items():
-            if now - window.last_read > UNREAD_WINDOW_SECONDS:
+            if now - window.last_read > UNREAD_WINDOW_TIMEOUT_SECONDS:
                 self._drop_window(partition)
-            elif window.size > WINDOW_BYTES:
-                self._drop_oldest_events(window, WINDOW_BYTES // 2)
-        if self._size > ALL_WINDOWS_BYTES:
+            elif window.size > TAIL_WINDOW_BYTES:
+                self._drop_oldest_events(window, TAIL_WINDOW_BYTES // 2)
+        if self._size > ALL_TAIL_WINDOWS_BYTES:
             for window in sorted(self._windows.values(), key=_last_read):
-                if self._size > ALL_WINDOWS_BYTES // 2:
+                if self._size > ALL_TAIL_WINDOWS_BYTES // 2:
                     self._drop_oldest_events(window, 0)
 
     def _drop_oldest_events(self, window: _EventWindow, size: int) -> None:
@@ -378,7 +378,7 @@ class CatchUpReader:
                 for each in self._idle
                 if each.partition is None or time.monotonic() - each.last_used > SECONDS_BEFORE_REUSE
             ]
-            enough = len(self._idle) >= MOST_IDLE_READERS
+            enough = len(self._idle) >= MAX_IDLE_READERS
             reader = next(iter(fitting or free or (self._idle if enough else [])), None)
             if reader is not None:
                 self._idle.remove(reader)
@@ -394,7 +394,7 @@ class CatchUpReader:
     def _return_reader(self, reader: _PositionedReader) -> None:
         reader.last_used = time.monotonic()
         with self._lock:
-            kept = not self._closed and not reader.is_lost and len(self._idle) < MOST_IDLE_READERS
+            kept = not self._closed and not reader.is_lost and len(self._idle) < MAX_IDLE_READERS
             if kept:
                 self._idle.append(reader)
         if reader.is_lost:
