@@ -94,13 +94,28 @@ AIMS = [
     ),
     Aim("one stream: of the floor", "stream.throughput_1_of_floor", least=0.6),
     Aim("100 streams: of the floor", "stream.throughput_100_of_floor", least=0.8),
-    Aim(
-        "subscription, a commit for each batch of 100: events/s",
-        "subscriptions.consume_1_each_batch_committed_events_s",
-        least=100_000,
-    ),
-    Aim("commits one after the other: p99, ms", "subscriptions.commits_1_p99_ms", most=4.0),
+    *[
+        Aim(
+            f"subscription, {sessions} streams, a commit for each batch of 100: events/s",
+            f"subscriptions.consume_{sessions}_each_batch_committed_events_s",
+            least=100_000,
+        )
+        for sessions in (1, 4, 8)
+    ],
+    *[
+        Aim(f"commits by {clients} clients: p99, ms", f"subscriptions.commits_{clients}_p99_ms", most=4.0)
+        for clients in (1, 8)
+    ],
     Aim("replay from the archive: of the hot log", "archive.replay_archive_of_hot", least=0.8),
+    *[
+        Aim(
+            f"publish, 100 a batch, {workers} workers, {clients} clients: events/s",
+            f"workers.100_per_batch_{clients}_clients_{workers}_workers_events_s",
+            least=130_000,
+        )
+        for workers in (2, 4)
+        for clients in (8, 64)
+    ],
     *[
         Aim(
             f"publish, {batch} a batch, {workers} workers: what each further core brings, by CPU time",

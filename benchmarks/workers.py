@@ -121,7 +121,7 @@ def main() -> None:
                         flush=True,
                     )
                     name = f"{batch}_per_batch_{clients}_clients_{broker.workers}_workers"
-                    figures |= {f"{name}_of_one": ratio, f"{name}_growth": growth}
+                    figures |= {f"{name}_events_s": batch * rate, f"{name}_of_one": ratio, f"{name}_growth": growth}
     print(f"Load average: {', '.join(f'{each:.1f}' for each in os.getloadavg())}, {os.cpu_count()} cores")
     if options.json:
         options.json.write_text(json.dumps(figures, indent=2) + "\n")
