@@ -56,7 +56,7 @@ def serve(archive_after: int | None, ready: Any, stop: Any) -> None:
     from nakadi.http.application import Application, Route  # noqa: PLC0415
     from nakadi.http.message import Request, Response  # noqa: PLC0415
     from nakadi.http.server import tune_interpreter  # noqa: PLC0415
-    from nakadi.local.broker import ServerThread  # noqa: PLC0415
+    from nakadi.local.serving import ServerThread  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{folder}/nakadi.db"
@@ -226,7 +226,8 @@ def windows(*, quick: bool) -> Figures:
     from nakadi.engines.archive.reading import ArchiveReader, SegmentCache  # noqa: PLC0415
     from nakadi.engines.archive.stores import MemoryStore  # noqa: PLC0415
     from nakadi.engines.memory.stores import MemoryLogIndex  # noqa: PLC0415
-    from nakadi.model.events import ArchiveLocation, IndexHead, IndexingState, IndexSegment, Record, StoredEvent  # noqa: PLC0415  # noqa: PLC0415
+    from nakadi.model.events import Record, StoredEvent  # noqa: PLC0415  # noqa: PLC0415
+    from nakadi.model.log_index import ArchiveLocation, IndexHead, IndexingState, IndexSegment  # noqa: PLC0415  # noqa: PLC0415
 
     class Far(MemoryStore):
         def get(self, location: ArchiveLocation) -> bytes:

@@ -42,7 +42,7 @@ def serve(url: str, parent: Any) -> None:
     from nakadi.http.application import Application, Route  # noqa: PLC0415
     from nakadi.http.message import Request, Response  # noqa: PLC0415
     from nakadi.http.server import tune_interpreter  # noqa: PLC0415
-    from nakadi.local.broker import ServerThread  # noqa: PLC0415
+    from nakadi.local.serving import ServerThread  # noqa: PLC0415
     from nakadi.model.events import Record  # noqa: PLC0415
 
     raise_file_limit()

@@ -3,8 +3,10 @@
     python benchmarks/jobs.py [--events 1000000 4000000] [--keep .cache/bench/jobs]
 
 Compaction is compared with Spark reading the same JSON by a given schema and writing Parquet, statistics with counting
-the rows of the table. Each is done twice in turn, and the fewest seconds of CPU count. Events have about 0.7 KB. With
-several numbers of events the last lines say what a job costs at all, and what each further million does.
+the rows of the table. Statistics are measured once more after a hundredth of new events came to the table. Each is done
+twice in turn, and the fewest seconds of CPU count; those of the first round stand beside them, with what Java has to
+load. Events have about 0.7 KB. With several numbers of events the last lines say what a job costs at all, and what each
+further million does.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from io import StringIO
 from pathlib import Path
 from uuid import UUID
 
-from nakadi.model.event_type import Category
+from nakadi.model.event_type import Category, EventType
 from nakadi_jobs import compaction, statistics
 from nakadi_jobs.columns import Field, Struct, ddl
 from nakadi_jobs.event_type_tables import columns_of_all_versions
@@ -33,6 +35,8 @@ from tests.support.jobs import ORDERS, DataFolder
 PARTITIONS = 4
 A_MEMBER = 20_000
 BEGUN = datetime(2026, 11, 20, tzinfo=UTC)
+NEW = 1.01
+"""What there is after events were added, of what there was."""
 SCHEMA = {
     "properties": {
         **ORDERS["properties"],
@@ -66,7 +70,9 @@ def main() -> None:
     print(f"load {os.getloadavg()[0]:.0f}")
     measurements = []
     for events in sorted(options.events):
-        measurements.append(measured(options, events, archive_of(events, options.keep / str(events))))
+        kept = options.keep.absolute() / str(events)
+        archive_of(events, kept).close()
+        measurements.append(measured(options, events, kept))
         show(measurements[-1])
     if len(measurements) > 1:
         show(slopes(measurements[0], measurements[-1]))
@@ -88,7 +94,7 @@ def slopes(few: Mapping[str, float], many: Mapping[str, float]) -> Mapping[str, 
         each = (many[name] - few[name]) / millions
         found[f"{name}, each further million"] = each
         found[f"{name}, at all"] = few[name] - each * few["events"] / 1e6
-    for job, floor in ((COMPACTION, WRITING), (STATISTICS, COUNTING)):
+    for job, floor in ((COMPACTION, WRITING), (STATISTICS, COUNTING), (MORE_STATISTICS, COUNTING)):
         of_job, of_floor = (found[f"{name}, each further million"] for name in (job, floor))
         found[f"{job} / {floor}, each further million"] = of_job / of_floor
     return found
@@ -101,13 +107,18 @@ def archive_of(events: int, folder: Path) -> DataFolder:
     data = DataFolder(folder)
     if not done.exists():
         event_type = data.event_type("order.placed", SCHEMA, partitions=PARTITIONS, category=Category.BUSINESS)
-        for number in range(0, events, A_MEMBER):
-            texts = list(texts_of(number, min(A_MEMBER, events - number)))
-            at = BEGUN + timedelta(seconds=number / 200)
-            partition = number // A_MEMBER % PARTITIONS
-            data.archived(event_type, texts, partition=partition, at=at, apart=timedelta(milliseconds=5))
+        add(data, event_type, 0, events)
         done.touch()
     return data
+
+
+def add(data: DataFolder, event_type: EventType, first: int, end: int) -> None:
+    """Archive events by their numbers."""
+    for number in range(first, end, A_MEMBER):
+        texts = list(texts_of(number, min(A_MEMBER, end - number)))
+        at = BEGUN + timedelta(seconds=number / 200)
+        partition = number // A_MEMBER % PARTITIONS
+        data.archived(event_type, texts, partition=partition, at=at, apart=timedelta(milliseconds=5))
 
 
 def texts_of(first: int, count: int) -> Iterator[bytes]:
@@ -129,23 +140,27 @@ def texts_of(first: int, count: int) -> Iterator[bytes]:
         ).encode()
 
 
-WRITING, COMPACTION, COUNTING, STATISTICS = TASKS = (
+WRITING, COMPACTION, COUNTING, STATISTICS, MORE_STATISTICS = TASKS = (
     "floor: JSON to Parquet, s",
     "compaction, s",
     "floor: count, s",
     "statistics, s",
+    "statistics after 1 % of new events, s",
 )
 
 
-def measured(options: argparse.Namespace, events: int, data: DataFolder) -> dict[str, float]:
-    tables = data.folder / "tables"
+def measured(options: argparse.Namespace, events: int, kept: Path) -> dict[str, float]:
+    """Measure each task in turn, in each round on a fresh copy of what was kept, since it is added to."""
+    folder = kept.parent / f"{kept.name}-copy"
+    data = copied(kept, folder)
+    tables = folder / "tables"
     spark = open_spark("benchmark", f"file://{tables.absolute()}", "hadoop", "local[*]", options.memory)
     event_type = data.event_types.get("order.placed")
     columns = columns_of_all_versions(data.event_types, event_type)
     schema = spark.createDataFrame([], ddl(Struct((*HEADER, Field("event", columns))))).schema
     files = str((data.folder / "archive").absolute())
     out = str((data.folder / "floor").absolute())
-    until = (BEGUN + timedelta(seconds=events / 200 + 3600)).isoformat()
+    until = (BEGUN + timedelta(seconds=events * NEW / 200 + 3600)).isoformat()
     hours = str(int(events / 200 / 3600) + 2)
 
     def floor() -> None:
@@ -161,40 +176,59 @@ def measured(options: argparse.Namespace, events: int, data: DataFolder) -> dict
 
     def job(main: Callable[[list[str]], int], *arguments: str) -> Callable[[], object]:
         def run() -> None:
-            if main is compaction.main:
-                shutil.rmtree(tables, ignore_errors=True)
             with redirect_stderr(StringIO()) as told, redirect_stdout(StringIO()):
                 code = main(["--data", str(data.folder), *arguments])
             assert code == 0, told.getvalue()
 
         return run
 
-    tasks = {
-        WRITING: floor,
-        COMPACTION: job(compaction.main, "--no-tidying"),
-        COUNTING: count,
-        STATISTICS: job(statistics.main, "--until", until, "--hours", hours),
-    }
+    compact, measure = job(compaction.main, "--no-tidying"), job(statistics.main, "--until", until, "--hours", hours)
+
+    def add_new() -> None:
+        add(data, event_type, events, int(events * NEW))
+        compact()
+
+    tasks = {WRITING: floor, COMPACTION: compact, COUNTING: count, STATISTICS: measure, MORE_STATISTICS: measure}
+    first: dict[str, float] = {}
     best = dict.fromkeys(tasks, float("inf"))
     peaks = dict.fromkeys(tasks, 0.0)
-    for _ in range(options.rounds):
+    for number in range(options.rounds):
+        if number:
+            data.close()
+            data = copied(kept, folder)
         for name, task in tasks.items():
+            if name == MORE_STATISTICS:
+                add_new()
             _forget_peak()
             begun = _cpu()
             task()
-            best[name] = min(best[name], _cpu() - begun)
+            taken = _cpu() - begun
+            first.setdefault(name, taken)
+            best[name] = min(best[name], taken)
             peaks[name] = max(peaks[name], _peak())
-    floor, compacted, count, counted = best.values()
+    data.close()
+    floor, compacted, count, counted, counted_more = best.values()
     size = sum(path.stat().st_size for path in tables.parent.joinpath("archive").rglob("*.gz"))
     return {
         "events": events,
         "archive, MB": size / 1e6,
         **best,
+        **{f"first round: {name}": taken for name, taken in first.items()},
         "compaction / floor": compacted / floor,
         "statistics / count": counted / count,
+        "statistics after 1 % of new events / count": counted_more / count,
         "events compacted a second": events / compacted,
         **{f"peak of Java, MB: {name.removesuffix(', s')}": peak for name, peak in peaks.items()},
     }
+
+
+def copied(kept: Path, folder: Path) -> DataFolder:
+    """What was kept, under another name, without what was made of it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    for name in ("tables", "floor"):
+        shutil.rmtree(kept / name, ignore_errors=True)
+    shutil.copytree(kept, folder)
+    return DataFolder(folder)
 
 
 def _cpu() -> float:

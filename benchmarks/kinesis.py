@@ -33,7 +33,8 @@ from nakadi.engines.kinesis.indexing import Indexer
 from nakadi.engines.kinesis.recent_records import ArrivedRecord
 from nakadi.engines.kinesis.stream import Stream
 from nakadi.engines.memory.stores import MemoryLogIndex
-from nakadi.model.events import Record, RecordPosition
+from nakadi.model.events import Record
+from nakadi.model.log_index import RecordPosition
 from nakadi.ports.clock import SystemClock
 
 PUT_UNIT = 25 * 1024

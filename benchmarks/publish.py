@@ -254,7 +254,9 @@ def serve_floor(listening: socket.socket, _folder: str) -> None:
         return empty_response()
 
     template = "/event-types/{name}/events"
-    route = Route(method="POST", template=template, handler=answer, operation="publish_events", any_body=True)
+    route = Route(
+        method="POST", template=template, handler=answer, operation="publish_events", accepts_any_content_type=True
+    )
     serve(listening, Application([route]))
 
 

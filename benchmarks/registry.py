@@ -23,7 +23,7 @@ from nakadi.app.broker import BrokerServices, open_broker
 from nakadi.app.settings import Settings
 from nakadi.http.application import Application, Route
 from nakadi.http.message import empty_response
-from nakadi.local.broker import ServerThread
+from nakadi.local.serving import ServerThread
 from tests.support.builders import an_event_type
 
 CREATIONS = 400

@@ -48,7 +48,7 @@ def serve(engine: str, ready: Any, stop: Any) -> None:
     from nakadi.http.application import Application, Route  # noqa: PLC0415
     from nakadi.http.message import Outlet, Request, Response, StreamingResponse  # noqa: PLC0415
     from nakadi.http.server import tune_interpreter  # noqa: PLC0415
-    from nakadi.local.broker import ServerThread  # noqa: PLC0415
+    from nakadi.local.serving import ServerThread  # noqa: PLC0415
     from nakadi.model.events import Record  # noqa: PLC0415
 
     raise_file_limit()

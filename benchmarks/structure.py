@@ -81,7 +81,7 @@ class Module:
                 yield node.end_lineno - node.lineno + 1
 
 
-class Layout:
+class TableLayout:
     def __init__(self, package: Path = PACKAGE) -> None:
         self.package = package
         self.modules = {each.name: each for each in self._found()}
@@ -321,7 +321,7 @@ class WalkedStream:
 
 
 def _consuming_walks(steps: Steps, walked: WalkedBroker) -> dict[str, Counted]:
-    from nakadi.local.broker import ServerThread  # noqa: PLC0415
+    from nakadi.local.serving import ServerThread  # noqa: PLC0415
 
     with ServerThread(walked.broker.application) as serving, closing(WalkedStream(walked, serving.url)) as stream:
         stream.deliver()
@@ -345,7 +345,7 @@ def _consuming_walks(steps: Steps, walked: WalkedBroker) -> dict[str, Counted]:
 
 
 def _publishing_over_http(steps: Steps, walked: WalkedBroker) -> Counted:
-    from nakadi.local.broker import ServerThread  # noqa: PLC0415
+    from nakadi.local.serving import ServerThread  # noqa: PLC0415
 
     with (
         ServerThread(walked.broker.application) as serving,
@@ -394,7 +394,7 @@ def main() -> None:
     parts = arguments.parts or (["walks"] if arguments.calls else ["layout", "walks"])
     figures: dict[str, object] = {}
     if "layout" in parts:
-        figures |= Layout().measured()
+        figures |= TableLayout().measured()
     if "walks" in parts:
         counted = walks()
         figures |= {f"{name}: calls, functions, files": _figures_of(seen) for name, seen in counted.items()}

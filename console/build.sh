@@ -21,7 +21,7 @@ else
     npm="node $wheel/lib/node_modules/npm/bin/npm-cli.js"
 fi
 if [ "$wanted" = --dev ]; then
-    "$python" -c 'from nakadi.openapi import as_json; print(as_json().decode())' >"$cache/openapi.json"
+    "$python" -c 'from nakadi.openapi import document_json; print(document_json().decode())' >"$cache/openapi.json"
 fi
 
 cd console

@@ -66,6 +66,8 @@ IN_TABLE_BUCKET = (
 
 # What the package needs beside Spark, in the versions that functions have.
 MODULES = ("google-re2", "msgspec", "orjson", "pynamodb", "pyyaml", "zstandard")
+# Statistics read data files by it. Functions have no use for it, and it is said here in the version that tests have.
+PYARROW = "pyarrow==26.0.1"
 PIN = re.compile(r"^([\w.-]+)==(\S+)", re.MULTILINE)
 
 
@@ -209,7 +211,7 @@ class Analytics(Construct):
         return {
             "--datalake-formats": "iceberg",
             "--extra-py-files": ",".join(each.s3_object_url for each in self._packages),
-            "--additional-python-modules": ",".join(pinned(MODULES)),
+            "--additional-python-modules": ",".join([*pinned(MODULES), PYARROW]),
             # Workers of a quarter cannot be scaled, and two of them are few.
             **({} if job.streams else {"--enable-auto-scaling": "true"}),
             "--enable-metrics": "true",

@@ -21,7 +21,9 @@ PACKAGED = Path(__file__).parent / "deployed"
 ASSETS = PACKAGED if PACKAGED.is_dir() else Path(__file__).parents[1]
 
 # The built console: a wheel of the package has it, and in a checkout it is where `make console` builds it.
-CONSOLE = console.PACKAGED_FOLDER if console.PACKAGED_FOLDER.is_dir() else ASSETS / ".cache" / "console" / "built"
+CONSOLE = (
+    console.BUILT_CONSOLE_FOLDER if console.BUILT_CONSOLE_FOLDER.is_dir() else ASSETS / ".cache" / "console" / "built"
+)
 
 COMPILED = ["**/__pycache__", "**/*.pyc"]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import orjson
 
-from nakadi.http.message import PROBLEM_JSON
-from nakadi.http.problem import RETRY_AFTER_SECONDS, problem_body, token_problem
+from nakadi.http.message import PROBLEM_MEDIA_TYPE
+from nakadi.http.problem import RETRY_AFTER_SECONDS, plain_problem_members, token_problem
 from nakadi.model.outcomes import NotAuthenticated
 
 NOT_AUTHENTICATED = "Full authentication is required to access this resource"
@@ -72,8 +72,8 @@ def gateway_responses() -> Mapping[str, Any]:
 def asleep() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """An integration that answers streams while nothing serves them, and the responses that it has."""
     status = HTTPStatus.SERVICE_UNAVAILABLE
-    headers = {"content-type": PROBLEM_JSON, "retry-after": AWAKE_AFTER}
-    body = orjson.dumps(problem_body(status, ASLEEP)).decode()
+    headers = {"content-type": PROBLEM_MEDIA_TYPE, "retry-after": AWAKE_AFTER}
+    body = orjson.dumps(plain_problem_members(status, ASLEEP)).decode()
     integration = {
         "type": "mock",
         # Bodies are binary in this API, and a mock understands texts only.
@@ -97,7 +97,7 @@ def asleep() -> tuple[Mapping[str, Any], Mapping[str, Any]]:
 def elsewhere() -> tuple[int, str, str]:
     """What a load balancer answers that serves some paths only: status, media type and body."""
     status = HTTPStatus.NOT_FOUND
-    return status.value, "application/json", orjson.dumps(problem_body(status, NOT_HERE)).decode()
+    return status.value, "application/json", orjson.dumps(plain_problem_members(status, NOT_HERE)).decode()
 
 
 def _token_responses() -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -108,9 +108,9 @@ def _token_responses() -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _problem(status: HTTPStatus, detail: str) -> Mapping[str, Any]:
-    body = orjson.dumps(problem_body(status, detail)).decode().replace(f'"{SAID}"', SAID)
+    body = orjson.dumps(plain_problem_members(status, detail)).decode().replace(f'"{SAID}"', SAID)
     retry = {"retry-after": RETRY_AFTER_SECONDS} if status in WORTH_ANOTHER_TRY else {}
-    return _response(status.value, body, {"content-type": PROBLEM_JSON, **retry})
+    return _response(status.value, body, {"content-type": PROBLEM_MEDIA_TYPE, **retry})
 
 
 def _response(status: int, body: str, headers: Mapping[str, str]) -> Mapping[str, Any]:

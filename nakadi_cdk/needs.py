@@ -108,6 +108,7 @@ NEEDS: Mapping[str, Needs] = {
         "all_data_access",
         "table_job",
         "table_minutes",
+        "compaction_wait_hours",
     ),
 }
 

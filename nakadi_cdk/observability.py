@@ -70,7 +70,7 @@ class Observability(Construct):
         if direct:
             self.alarms.append(self._of_direct_requests(direct))
         if told.late_seconds:
-            self.alarms.append(self._of_tables(told.late_seconds))
+            self.alarms += self._of_tables(told.late_seconds)
         if told.dashboard:
             self._dashboard()
 
@@ -282,13 +282,21 @@ class Observability(Construct):
             periods=3,
         )
 
-    def _of_tables(self, late_seconds: int) -> cloudwatch.Alarm:
-        """Housekeeping measures the lag, and so it also grows where no job runs."""
-        return self._alarm(
+    def _of_tables(self, late_seconds: int) -> Iterator[cloudwatch.Alarm]:
+        """Housekeeping measures the lag, and so it also grows where no job runs. Jobs measure the latency, which has
+        the way of an event into the archive in it, too."""
+        yield self._alarm(
             "TablesAreLate",
             self._told("TableLag", "housekeeping", A_ROUND, statistic="Maximum"),
             late_seconds,
             "Archived events wait for their tables: no job runs, or one fails",
+            periods=2,
+        )
+        yield self._alarm(
+            "TablesAreSlow",
+            self._told("TableLatency", "housekeeping", A_ROUND, statistic="Maximum"),
+            late_seconds,
+            "Events come to their tables long after they were published",
             periods=2,
         )
 

@@ -20,8 +20,8 @@ from constructs import Construct
 
 from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
-from nakadi.http.message import PROBLEM_JSON, Request, Response
-from nakadi.http.problem import RETRY_AFTER_SECONDS, problem_body
+from nakadi.http.message import PROBLEM_MEDIA_TYPE, Request, Response
+from nakadi.http.problem import RETRY_AFTER_SECONDS, plain_problem_members
 from nakadi_cdk.gateway_responses import SAID_OF_BODIES
 
 AREA = "monitoring"
@@ -55,7 +55,7 @@ class Pages(Construct):
         self._host = host or SOMEWHERE
         self._role = iam.Role(self, "Role", assumed_by=iam.ServicePrincipal("apigateway.amazonaws.com"))
         with closing(open_broker(Settings())) as broker:
-            application = broker.application_of(AREA)
+            application = broker.make_application(AREA)
             self._answers = {
                 (path, method): application.answer(self._request(path, method))
                 for path in PAGES.values()
@@ -68,8 +68,8 @@ class Pages(Construct):
         return {method: self._operation(path, method, kept) for method in (*METHODS, "any")}
 
     def nothing_there(self) -> Operation:
-        problem = orjson.dumps(problem_body(HTTPStatus.NOT_FOUND, "There is nothing at this path"))
-        return mock(Response(HTTPStatus.NOT_FOUND.value, {"content-type": PROBLEM_JSON}, problem))
+        problem = orjson.dumps(plain_problem_members(HTTPStatus.NOT_FOUND, "There is nothing at this path"))
+        return mock(Response(HTTPStatus.NOT_FOUND.value, {"content-type": PROBLEM_MEDIA_TYPE}, problem))
 
     def _request(self, path: str, method: str) -> Request:
         # The answer to a method that is not known here has its name in it, which the gateway knows.
@@ -127,9 +127,9 @@ def mock(answer: Response, template_head: str = "") -> Operation:
 
 def stored(answer: Response, kept: s3_assets.Asset, method: str, role: iam.Role) -> Operation:
     """An operation whose answer is an object of S3."""
-    headers, unavailable = _headers(answer), {"content-type": PROBLEM_JSON, "retry-after": RETRY_AFTER_SECONDS}
+    headers, unavailable = _headers(answer), {"content-type": PROBLEM_MEDIA_TYPE, "retry-after": RETRY_AFTER_SECONDS}
     problem = orjson.dumps(
-        problem_body(HTTPStatus.SERVICE_UNAVAILABLE, "The page cannot be fetched at the moment")
+        plain_problem_members(HTTPStatus.SERVICE_UNAVAILABLE, "The page cannot be fetched at the moment")
     ).decode()
     integration = {
         "type": "aws",

@@ -48,6 +48,9 @@ def environment_of(function: str, context: Context, places: Mapping[str, str]) -
         places = {**places, "event_log": f"{places['event_log']}&fan_out={context.prefix}"}
     if function == "housekeeping":
         places = {**places, "table_job": context.table_job, "table_minutes": str(context.table_minutes)}
+        if not context.analytics:
+            # There are no tables that compaction could wait for.
+            places = {**places, "compaction_wait_hours": "0"}
     decided = {"auth": "gateway", "longest_wait_seconds": str(LONGEST_WAIT_SECONDS)}
     needs = needs_of(function, topics=context.on_msk)
     return _variables(needs.settings, context, {**_asked(context), **places, **decided})

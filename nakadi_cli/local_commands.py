@@ -12,7 +12,7 @@ from nakadi_cli.commands import command
 from nakadi_cli.failures import Failed
 
 _SHELLS = ("bash", "zsh", "fish")
-_JOBS = ("compaction", "statistics", "retention", "follow", "all")
+_JOBS = ("compaction", "statistics", "retention", "follow", "acknowledge", "all")
 _PASSED_ON = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
 
 # What stands behind the name of a job is the job's, also --help.
@@ -42,6 +42,7 @@ def serve(options: tuple[str, ...]) -> None:
     "nakadi jobs statistics --data data --plots data/plots",
     "nakadi jobs retention --data data",
     "nakadi jobs follow --data data",
+    "nakadi jobs acknowledge --data data --event-types order.placed",
     connects=False,
     shows=False,
     context_settings=_BEHIND_A_JOB,
@@ -51,7 +52,8 @@ def serve(options: tuple[str, ...]) -> None:
 def jobs(job: str, options: tuple[str, ...]) -> None:
     """Run a job, or all, on what a broker has archived here. It needs Spark; OPTIONS are those of the job.
 
-    `follow` keeps tables up to date until it is interrupted; all others end.
+    `follow` keeps tables up to date until it is interrupted; all others end. `acknowledge` needs no Spark, and ends
+    warnings of what is known.
     """
     _run_program("nakadi_jobs", ["nakadi jobs", *(() if job == "all" else (job,)), *options], extras="jobs")
 

@@ -21,8 +21,9 @@ settings.load_profile("tests")
 os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
 
-# What takes long to begin is begun in one process only: the AWS shape, a Spark session, templates, several workers.
-TOGETHER = ("aws-local", "glue_jobs", "infra", "two-workers")
+# What takes long to begin is begun in one process only: the AWS shape, a Spark session, templates, several workers,
+# a Kafka.
+TOGETHER = ("aws-local", "glue_jobs", "infra", "two-workers", "kafka")
 
 # They go with the jobs, for the sake of their Spark.
 WITH_SPARK = ("tests/docs/test_analytics.py", "tests/e2e/test_jobs.py")
@@ -69,6 +70,8 @@ def group(nodeid: str) -> str:
     for engine in ("aws-local", "two-workers"):
         if folder == "e2e" and engine in name:
             return engine
+    if folder in ("contracts", "e2e") and ("kafka" in name or "/test_kafka" in file):
+        return "kafka"
     if file in WITH_SPARK:
         return "glue_jobs"
     return folder if folder in TOGETHER else file

@@ -1,5 +1,5 @@
 """Settings, storages, and what the broker says of itself."""
 
-from nakadi.app.functions import http_function
+from nakadi.app.functions import make_http_function
 
-handler = http_function("admin", "settings", "monitoring")
+handler = make_http_function("admin", "settings", "monitoring")

@@ -9,12 +9,12 @@ from nakadi.app.routes import tokens
 from nakadi.app.settings import Settings
 
 # Imported here, and not by the first invocation: processor time is plentiful until then.
-from nakadi.auth.tokens import Tokens
+from nakadi.auth.tokens import TokenVerifier
 from nakadi.ports.clock import SystemClock
 
 
 def opened(counts: FunctionMetrics) -> HandleInvocation:
-    asked: Tokens = tokens(Settings.from_env(os.environ), SystemClock())
+    asked: TokenVerifier = tokens(Settings.from_env(os.environ), SystemClock())
 
     def decide(event: Mapping[str, Any], _context: object) -> dict[str, Any]:
         try:

@@ -1,5 +1,5 @@
 """Partitions, distances, lags and shifts."""
 
-from nakadi.app.functions import http_function
+from nakadi.app.functions import make_http_function
 
-handler = http_function("cursors", "cursors", collects_kpis=False)
+handler = make_http_function("cursors", "cursors", collects_kpis=False)

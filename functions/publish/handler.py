@@ -1,5 +1,5 @@
 """Publishing and deleting events."""
 
-from nakadi.app.functions import http_function
+from nakadi.app.functions import make_http_function
 
-handler = http_function("publish", "publishing")
+handler = make_http_function("publish", "publishing")

@@ -12,13 +12,15 @@ from nakadi_jobs.reports import DONE, LOOK_AT_IT
 JOBS = ("compaction", "statistics", "retention")
 FOLLOW = "follow"
 """The job that does not end by itself, and so is not one of all."""
+ACKNOWLEDGE = "acknowledge"
+"""What operators do, and no schedule."""
 
 Main = Callable[[Sequence[str]], int]
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the job that the first word names, or all; the exit code is the worst one."""
-    if arguments and arguments[0] in (*JOBS, FOLLOW):
+    if arguments and arguments[0] in (*JOBS, FOLLOW, ACKNOWLEDGE):
         return _main_of(arguments[0])(arguments[1:])
     known, for_all = _parser().parse_known_args(arguments)
     plots = ["--plots", known.plots] if known.plots else []
@@ -41,7 +43,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m nakadi_jobs",
         description="Run the jobs on the archive, all after each other, or the one that the first word names.",
         epilog=f"Jobs: {', '.join(JOBS)}, and {FOLLOW}, which keeps tables up to date until it is interrupted. "
-        "Each explains its arguments with --help. All take --data and --tables.",
+        "Each explains its arguments with --help. All take --data and --tables. "
+        f"After them, {ACKNOWLEDGE} ends warnings of what is known.",
         allow_abbrev=False,
     )
     made.add_argument("--plots", help="folder or s3:// prefix to which statistics draws its plots")

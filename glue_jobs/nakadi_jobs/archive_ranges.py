@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nakadi.model.event_type import EventType
-from nakadi.model.events import ArchiveLocation, IndexHead, IndexSegment
+from nakadi.model.log_index import ArchiveLocation, IndexHead, IndexSegment
 from nakadi.ports.log_index import LogIndex
 
 AT_ONCE = 1000

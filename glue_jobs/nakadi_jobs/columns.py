@@ -26,6 +26,11 @@ MOST_FIELDS = 1000
 """Further columns are left out; their values are in the text."""
 
 
+MOST_LEVELS = 16
+"""What is within so many objects, or half as many lists, is kept as JSON text. Spark gives up on columns that are much
+deeper, and lists take it the most steps: each is gone through by a function within that for the list around it."""
+
+
 class Scalar(msgspec.Struct, frozen=True):
     name: str
 
@@ -90,9 +95,10 @@ def columns_of(event_type: EventType, schemas: Iterable[Mapping[str, Any]], ther
     for schema in schemas:
         effective = _effective(event_type, schema)
         columns = merged(columns, _of_version(event_type, effective))
-        closed = closed and _is_closed(effective, SchemaDocument.of(effective))
-    columns = columns if there is None else _as_there(columns, there)
-    kept = _limited(columns)
+        closed = closed and _is_closed(effective, SchemaDocument.from_root(effective))
+    shallow = Struct(tuple(replace(field, kind=_shallow(field.kind, MOST_LEVELS)) for field in columns.fields))
+    columns = shallow if there is None else _as_there(shallow, there)
+    kept = _limited(columns, there or Struct(()))
     return replace(kept, closed=closed and bool(kept.fields) and kept == columns and not has_contested(columns))
 
 
@@ -189,7 +195,11 @@ def kind_of(schema: Any, document: SchemaDocument, within: tuple[str, ...] = ())
     """The type of the values that a schema lets in; None when there is no single one."""
     match schema:
         case {"$ref": str(reference)}:
-            return None if reference in within else kind_of(document.target(reference), document, (*within, reference))
+            return (
+                None
+                if reference in within
+                else kind_of(document.find_target(reference), document, (*within, reference))
+            )
         case {"allOf": list()}:
             return _of_all(schema, document, within)
         case {"anyOf": list(choices)} | {"oneOf": list(choices)} if "type" not in schema and "properties" not in schema:
@@ -275,7 +285,7 @@ def _effective(event_type: EventType, schema: Mapping[str, Any]) -> Mapping[str,
 
 
 def _of_version(event_type: EventType, effective: Mapping[str, Any]) -> Struct:
-    kind = kind_of(effective, SchemaDocument.of(effective))
+    kind = kind_of(effective, SchemaDocument.from_root(effective))
     fields = kind.fields if isinstance(kind, Struct) else ()
     fields = tuple(field for field in fields if not field.name.lower().startswith(RESERVED_PREFIX))
     return Struct(tuple(map(_stamped, fields)) if event_type.category is not Category.UNDEFINED else fields)
@@ -285,7 +295,9 @@ def _is_closed(schema: Any, document: SchemaDocument, within: tuple[str, ...] = 
     """Whether columns hold all that this lets in: nothing without a name, no nulls, no choice of types."""
     match schema:
         case {"$ref": str(reference)}:
-            return reference not in within and _is_closed(document.target(reference), document, (*within, reference))
+            return reference not in within and _is_closed(
+                document.find_target(reference), document, (*within, reference)
+            )
         case {"allOf": _} | {"anyOf": _} | {"oneOf": _} | {"patternProperties": _}:
             return False
         case {"type": "object"}:
@@ -402,14 +414,44 @@ def scale_of(decimal: str) -> int:
     return int(decimal.rpartition(",")[2].rstrip(")"))
 
 
-def _limited(columns: Struct) -> Struct:
+def _shallow(kind: Kind, levels: int) -> Kind:
+    """The same with texts in place of what is deeper."""
+    match kind:
+        case Struct() | Array() if levels <= 0:
+            return Json()
+        case Struct(fields):
+            return replace(kind, fields=tuple(replace(each, kind=_shallow(each.kind, levels - 1)) for each in fields))
+        case Array(element):
+            return Array(_shallow(element, levels - 2))
+    return kind
+
+
+def _limited(columns: Struct, there: Struct) -> Struct:
+    """The first columns, so many as there may be. What a table has stays: rows without it would not be taken."""
+    known = {field.name.lower(): field.kind for field in there.fields}
+    left = MOST_FIELDS - sum(_size(known[name]) for field in columns.fields if (name := field.name.lower()) in known)
     kept: list[Field] = []
-    left = MOST_FIELDS
     for field in columns.fields:
-        left -= _size(field.kind)
-        if left >= 0:
+        has = known.get(field.name.lower())
+        more = _size(field.kind) - (0 if has is None else _size(has))
+        if more <= left:
             kept.append(field)
+            left -= more
+        elif has is not None:
+            kept.append(replace(field, kind=_only_there(field.kind, has)))
     return Struct(tuple(kept))
+
+
+def _only_there(kind: Kind, there: Kind) -> Kind:
+    """The same without members that a table has no column for."""
+    match kind, there:
+        case Struct(fields), Struct():
+            known = {field.name.lower(): field.kind for field in there.fields}
+            found = (each for each in fields if each.name.lower() in known)
+            return Struct(tuple(replace(each, kind=_only_there(each.kind, known[each.name.lower()])) for each in found))
+        case Array(element), Array(has):
+            return Array(_only_there(element, has))
+    return kind
 
 
 def _size(kind: Kind) -> int:

@@ -22,7 +22,7 @@ from nakadi.engines.archive.stores import open_archive
 from nakadi.engines.sqlite.file import BadDataFile
 from nakadi.event_types.repository import EventTypes
 from nakadi.model.event_type import EventType
-from nakadi.model.events import ArchiveLocation
+from nakadi.model.log_index import ArchiveLocation
 from nakadi.model.outcomes import BadSetting, Unavailable
 from nakadi.ports.archive_store import ArchiveGone, ArchiveStore
 from nakadi.ports.clock import Clock, SystemClock
@@ -201,13 +201,11 @@ def run(job: str, known: argparse.Namespace, work: Callable[[Workplace], None]) 
 
 
 def open_workplace(known: argparse.Namespace, report: Report, clock: Clock, stack: ExitStack) -> Workplace:
-    data = Path(known.data).absolute()
+    data, registry_place = Path(known.data).absolute(), registry_url(known)
     file = f"sqlite:///{data / 'nakadi.db'}"
-    if not (known.registry or known.log_index or data.is_dir()):
-        raise BadArguments(f"There is no folder {data}; --data names the broker's.")
     archive_url = with_scheme(known.archive or str(data / "archive"))
     tables = with_scheme(known.tables or str(data / "tables"))
-    registry = stack.enter_context(closing(open_registry(known.registry or file)))
+    registry = stack.enter_context(closing(open_registry(registry_place)))
     index = stack.enter_context(closing(open_log_index(known.log_index or file)))
     store = stack.enter_context(closing(open_archive(archive_url)))
     master = known.master or ("local[*]" if known.catalog in {"hadoop", "rest"} else "")
@@ -232,6 +230,14 @@ def open_workplace(known: argparse.Namespace, report: Report, clock: Clock, stac
         report=report,
         options=known,
     )
+
+
+def registry_url(known: argparse.Namespace) -> str:
+    """Where the registry is. Raises `BadArguments`."""
+    data = Path(known.data).absolute()
+    if not (known.registry or known.log_index or data.is_dir()):
+        raise BadArguments(f"There is no folder {data}; --data names the broker's.")
+    return known.registry or f"sqlite:///{data / 'nakadi.db'}"
 
 
 def _catalog_properties(known: argparse.Namespace) -> Mapping[str, str]:

@@ -101,6 +101,7 @@ def compact(work: Workplace) -> None:
     """Bring all tables up to date, and show what they have."""
     bring_up_to_date(work, list(work.chosen()))
     table_states.forget_deleted(work)
+    table_states.warn_of_misfits(work)
     work.show(table_of(list(all_tables(work.spark, work.database))))
 
 
@@ -275,7 +276,8 @@ def _leave_out_damaged(
     if left_out:
         events = _offsets_in(left_out)
         work.report.count("missing", event_type.name, events)
-        work.report.warn(
+        tell = work.report.info if table_states.is_missing_known(work, event_type, events) else work.report.warn
+        tell(
             event_type.name,
             f"{events} events are missing, in {len(left_out)} damaged parts of the archive; --read-damaged reads them",
         )

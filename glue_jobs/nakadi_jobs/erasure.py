@@ -18,7 +18,8 @@ from nakadi.engines.archive import objects
 from nakadi.engines.archive.maintenance import PartitionBusy, claim_partition
 from nakadi.engines.archive.objects import BadArchive
 from nakadi.engines.archive.stores import open_archive
-from nakadi.model.events import ArchiveLocation, IndexSegment, Record, StoredEvent
+from nakadi.model.events import Record, StoredEvent
+from nakadi.model.log_index import ArchiveLocation, IndexSegment
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveGone, ArchiveStore
 from nakadi.ports.log_index import LogIndex

@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from nakadi.event_types.repository import EventTypes
-from nakadi.event_types.tables import BadLayout
+from nakadi.event_types.tables import BadTableLayout
 from nakadi.model.event_type import EventType
 from nakadi_jobs.columns import Struct, columns_of, ddl, new_columns
 from nakadi_jobs.layout import BY_KEY, layout_for
@@ -154,7 +154,7 @@ def lay_out(table: Table, event_type: EventType) -> str:
     """Lay out a table of all events as annotations ask for. Return why not, if that cannot be: it stays as it is."""
     try:
         table.lay_out(layout_for(event_type, table.columns()))
-    except BadLayout as reason:
+    except BadTableLayout as reason:
         return str(reason)
     except (Py4JError, PySparkException) as error:
         return in_a_line(error)

@@ -52,8 +52,8 @@ _LITERAL_IN_JSON = r'"\\u0001([^"]*)"'
 CERTAIN_DIGITS = 15
 """A number with so many digits is the only one of so many that a double is nearest to."""
 
-MISFIT = "_misfit"
-"""The field with the text of a line that could not be read as it should."""
+MISFIT = "nakadi_misfit"
+"""The field with the text of a line that could not be read as it should. No property with such a name has a column."""
 
 _OPTIONS = ("mode", "PERMISSIVE", "columnNameOfCorruptRecord", MISFIT)
 

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from datetime import datetime, timedelta
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from io import BytesIO
+from operator import itemgetter
+from typing import Any
 
+import pyarrow as pa
 from msgspec import Struct
-from pyspark.sql import Row, SparkSession
+from pyarrow import parquet
+from pyspark.sql import SparkSession
 
 from nakadi.model.event_type import EventType
+from nakadi_jobs.data_files import Contents, FieldIds, Times
 from nakadi_jobs.measuring import Advice, Traffic, begun
-from nakadi_jobs.session import rows_of_values
 from nakadi_jobs.tables import DAY, ChangedMeanwhile, Table
 
 NAME = "nakadi__statistics"
@@ -19,6 +25,21 @@ NAME = "nakadi__statistics"
 ATTEMPTS = 5
 
 MOMENT = timedelta(microseconds=1)
+
+LAST = datetime(9999, 1, 1, tzinfo=UTC)
+
+KINDS = {
+    "string": pa.string(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "double": pa.float64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+}
+
+Row = Mapping[str, Any]
+"""A measurement as the table has it."""
+
+_ORDER = itemgetter("event_type", "window_start")
 
 COLUMNS = (
     ("event_type", "string", "the name of the event type"),
@@ -72,21 +93,23 @@ def record(
     """Replace earlier measurements of the same windows by these: the days of the windows are written anew."""
     if not measurements:
         return
-    kinds = ", ".join(f"{name} {kind}" for name, kind, _ in COLUMNS)
-    rows = rows_of_values(table.spark, (_row(each, length, now) for each in measurements), kinds)
-    again = _again({each.event_type.id for each in measurements}, length, since, until)
-    first, last = begun(since, DAY), begun(until - MOMENT, DAY) + DAY
+    names = [name for name, _, _ in COLUMNS]
+    new = [dict(zip(names, _row(each, length, now), strict=True)) for each in measurements]
+    ids, minutes = {each.event_type.id for each in measurements}, round(_minutes(length))
+
+    def is_again(row: Row) -> bool:
+        return row["event_type_id"] in ids and row["window_minutes"] == minutes and since <= row["window_start"] < until
+
+    def changed(fields: FieldIds, contents: Contents) -> Mapping[str, bytes]:
+        by_day: defaultdict[datetime, list[Row]] = defaultdict(list)
+        for row in (*(row for row in _rows_in(contents) if not is_again(row)), *new):
+            by_day[begun(row["window_start"], DAY)].append(row)
+        return {f"window_start_day={day:%Y-%m-%d}": _file_of(rows, fields) for day, rows in by_day.items()}
+
+    days = Times("window_start", begun(since, DAY), begun(until - MOMENT, DAY) + DAY)
     for _ in range(ATTEMPTS):
         try:
-            table.rewrite(
-                _between(first, last),
-                lambda there: (
-                    there.where(f"not ({again})")
-                    .unionByName(rows)
-                    .coalesce(1)
-                    .sortWithinPartitions("event_type", "window_start")
-                ),
-            )
+            table.rewrite(days, changed)
         except ChangedMeanwhile:
             continue
         return
@@ -95,20 +118,24 @@ def record(
 
 def rows_since(table: Table, since: datetime) -> Sequence[Row]:
     """Return the measurements since a moment, by event type and time."""
-    later = table.rows().where(f"window_start >= TIMESTAMP '{since:%Y-%m-%d %H:%M:%S}'")
-    return later.orderBy("event_type", "window_start").collect()
+    found = _rows_in(table.contents(Times("window_start", since, LAST)))
+    return sorted((row for row in found if row["window_start"] >= since), key=_ORDER)
 
 
-def _again(ids: Collection[str], length: timedelta, since: datetime, until: datetime) -> str:
-    """The condition that says which rows are measured anew."""
-    listed = ", ".join(f"'{each}'" for each in sorted(ids))
-    minutes = f"{_minutes(length):.0f}"
-    return f"event_type_id IN ({listed}) AND window_minutes = {minutes} AND {_between(since, until)}"
+def _rows_in(contents: Contents) -> Iterator[Row]:
+    for content in contents:
+        yield from parquet.read_table(BytesIO(content)).to_pylist()
 
 
-def _between(since: datetime, until: datetime) -> str:
-    first, last = (f"TIMESTAMP '{moment:%Y-%m-%d %H:%M:%S}'" for moment in (since, until))
-    return f"window_start >= {first} AND window_start < {last}"
+def _file_of(rows: Iterable[Row], fields: FieldIds) -> bytes:
+    """Rows as Parquet, whose columns have the numbers that the table has for them."""
+    schema = pa.schema(
+        pa.field(name, KINDS[kind], metadata={"PARQUET:field_id": str(fields[name])}) for name, kind, _ in COLUMNS
+    )
+    content = BytesIO()
+    written = pa.Table.from_pylist(sorted(rows, key=_ORDER), schema)
+    parquet.write_table(written, content, compression="zstd", store_schema=False)
+    return content.getvalue()
 
 
 def _row(measured: Measurement, length: timedelta, now: datetime) -> tuple[object, ...]:

@@ -12,16 +12,16 @@ from msgspec import Struct as Frozen
 from msgspec.structs import replace
 
 from nakadi.event_types.tables import (
-    BUCKET,
-    IDENTITY,
+    BUCKET_TRANSFORM,
+    IDENTITY_TRANSFORM,
     PARTITION_BY_ANNOTATION,
     SORT_BY_ANNOTATION,
-    TIME_UNITS,
-    TRUNCATE,
-    BadLayout,
-    PartitionField,
-    SortField,
-    parse_layout,
+    TIME_TRANSFORMS,
+    TRUNCATE_TRANSFORM,
+    BadTableLayout,
+    TablePartitionColumn,
+    TableSortColumn,
+    table_layout_from_annotations,
 )
 from nakadi.model.event_type import EventType
 from nakadi_jobs.columns import TIMESTAMP, Kind, Scalar, Struct
@@ -38,30 +38,30 @@ class TableLayout(Frozen, frozen=True):
     """
 
     name: str
-    partition_by: Sequence[PartitionField]
-    sort_by: Sequence[SortField]
+    partition_by: Sequence[TablePartitionColumn]
+    sort_by: Sequence[TableSortColumn]
     merges_on_read: bool = False
 
     @property
     def keeps_values_apart(self) -> bool:
         """Whether rows with different values, and not just times, are in different files."""
-        return any(field.transform not in TIME_UNITS for field in self.partition_by)
+        return any(field.transform_name not in TIME_TRANSFORMS for field in self.partition_by)
 
 
-USUAL = TableLayout("", (PartitionField("nakadi_time", "day"),), tuple(map(SortField, ORDER)))
+USUAL = TableLayout("", (TablePartitionColumn("nakadi_time", "day"),), tuple(map(TableSortColumn, ORDER)))
 
 BY_KEY = TableLayout(
     f"by key, {KEY_BUCKETS} buckets",
-    (PartitionField("nakadi_key", BUCKET, KEY_BUCKETS),),
-    (SortField("nakadi_key"),),
+    (TablePartitionColumn("nakadi_key", BUCKET_TRANSFORM, KEY_BUCKETS),),
+    (TableSortColumn("nakadi_key"),),
     merges_on_read=True,
 )
 """Of the newest events."""
 
 
 def layout_for(event_type: EventType, columns: Struct) -> TableLayout:
-    """Return the layout of the table of all events, which has these columns. Raises `BadLayout`."""
-    asked = parse_layout(event_type.annotations)
+    """Return the layout of the table of all events, which has these columns. Raises `BadTableLayout`."""
+    asked = table_layout_from_annotations(event_type.annotations)
     if asked.partition_by is None and asked.sort_by is None:
         return USUAL
     texts = (event_type.annotations.get(name) or "" for name in (PARTITION_BY_ANNOTATION, SORT_BY_ANNOTATION))
@@ -74,23 +74,25 @@ def layout_for(event_type: EventType, columns: Struct) -> TableLayout:
     )
 
 
-def _partition_field(field: PartitionField, columns: Struct) -> PartitionField:
+def _partition_field(field: TablePartitionColumn, columns: Struct) -> TablePartitionColumn:
     name, kind = _column(field.column, columns)
-    if not _may_partition(kind.name, field.transform):
-        raise BadLayout(f"{name} is a {kind.name}, and no table is partitioned by {field.transform} of such a column")
+    if not _may_partition(kind.name, field.transform_name):
+        raise BadTableLayout(
+            f"{name} is a {kind.name}, and no table is partitioned by {field.transform_name} of such a column"
+        )
     return replace(field, column=name)
 
 
-def _sort_field(field: SortField, columns: Struct) -> SortField:
+def _sort_field(field: TableSortColumn, columns: Struct) -> TableSortColumn:
     return replace(field, column=_column(field.column, columns)[0])
 
 
 def _may_partition(kind: str, transform: str) -> bool:
-    if transform in TIME_UNITS:
+    if transform in TIME_TRANSFORMS:
         return kind == TIMESTAMP.name
-    if transform == TRUNCATE:
+    if transform == TRUNCATE_TRANSFORM:
         return kind in {"string", "int", "bigint"} or kind.startswith("decimal")
-    return kind != "double" and (kind != "boolean" or transform != BUCKET)
+    return kind != "double" and (kind != "boolean" or transform != BUCKET_TRANSFORM)
 
 
 def _column(path: str, columns: Struct) -> tuple[str, Scalar]:
@@ -100,18 +102,18 @@ def _column(path: str, columns: Struct) -> tuple[str, Scalar]:
     for step in path.split("."):
         fields = {field.name.lower(): field for field in kind.fields} if isinstance(kind, Struct) else {}
         if step.lower() not in fields:
-            raise BadLayout(f"there is no column {path} outside of lists and maps")
+            raise BadTableLayout(f"there is no column {path} outside of lists and maps")
         found.append(fields[step.lower()].name)
         kind = fields[step.lower()].kind
     if not isinstance(kind, Scalar):
-        raise BadLayout(f"{path} is no single value")
+        raise BadTableLayout(f"{path} is no single value")
     return ".".join(found), kind
 
 
 # In Iceberg's own interface -------------------------------------------------------------------------------------------
 
 
-def partition_by(table: Any, expressions: Any, wanted: Sequence[PartitionField]) -> None:
+def partition_by(table: Any, expressions: Any, wanted: Sequence[TablePartitionColumn]) -> None:
     """Let Iceberg's table be partitioned by these fields, and by no others, from now on."""
     there = {
         (table.schema().findColumnName(field.sourceId()), field.transform().toString()): field.name()
@@ -129,7 +131,7 @@ def partition_by(table: Any, expressions: Any, wanted: Sequence[PartitionField])
     update.commit()
 
 
-def order_by(wanted: Sequence[SortField]) -> str:
+def order_by(wanted: Sequence[TableSortColumn]) -> str:
     """The fields as SQL has them."""
     columns = (".".join(f"`{step}`" for step in field.column.split(".")) for field in wanted)
     return ", ".join(
@@ -157,19 +159,23 @@ def written_with(layout: TableLayout, columns: Struct, bounded: Container[str]) 
     }
 
 
-def _transform(field: PartitionField) -> str:
+def _transform(field: TablePartitionColumn) -> str:
     """As Iceberg writes it."""
-    return f"{field.transform}[{field.size}]" if field.size else field.transform
+    return (
+        f"{field.transform_name}[{field.bucket_count_or_width}]"
+        if field.bucket_count_or_width
+        else field.transform_name
+    )
 
 
-def _partition_name(field: PartitionField) -> str:
+def _partition_name(field: TablePartitionColumn) -> str:
     """A name without dots, which engines take for levels."""
-    size = f"_{field.size}" if field.size else ""
-    return f"{field.column.replace('.', '_')}_{field.transform}{size}"
+    size = f"_{field.bucket_count_or_width}" if field.bucket_count_or_width else ""
+    return f"{field.column.replace('.', '_')}_{field.transform_name}{size}"
 
 
-def _term(expressions: Any, field: PartitionField) -> Any:
-    if field.transform == IDENTITY:
+def _term(expressions: Any, field: TablePartitionColumn) -> Any:
+    if field.transform_name == IDENTITY_TRANSFORM:
         return expressions.ref(field.column)
-    made = getattr(expressions, field.transform)
-    return made(field.column, field.size) if field.size else made(field.column)
+    made = getattr(expressions, field.transform_name)
+    return made(field.column, field.bucket_count_or_width) if field.bucket_count_or_width else made(field.column)

@@ -1,4 +1,5 @@
-"""Where an erased value could be left on disk: files that runs left when they were cut short, and bounds in manifests.
+"""Where an erased value could be left on disk: files that runs left when they were cut short, those of old snapshots,
+rows that are only marked as replaced, and bounds in manifests.
 
 What a table shows is looked through by its rows, and what the archive refers to by its events. This is for the rest.
 """
@@ -15,8 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.objects import BadArchive
-from nakadi.model.events import ArchiveLocation
+from nakadi.model.log_index import ArchiveLocation
 from nakadi.ports.archive_store import ArchiveGone, ArchiveStore, StoredObject
+from nakadi_jobs.avro_files import BadAvro, bounds_in
 from nakadi_jobs.erasure import Wanted
 from nakadi_jobs.tables import Table
 
@@ -37,8 +39,8 @@ class Unreadable(Exception):
 def in_files(
     table: Table, files: ArchiveStore, url: str, holds: Callable[[DataFrame], bool], spark: SparkSession
 ) -> Iterator[str]:
-    """The data files that no snapshot has and that hold the value. `url` is that of `files`."""
-    known = table.data_files()
+    """The data files that hold the value, though the table may not show it. `url` is that of `files`."""
+    known = table.files_shown()
     folder = folder_in(url, table.location())
     for kept in files.list_objects(f"{folder}/data/"):
         name = kept.key.rpartition("/")[2]
@@ -52,9 +54,31 @@ def in_files(
             yield kept.key
 
 
+def in_metadata(table: Table, files: ArchiveStore, url: str, wanted: Wanted) -> Iterator[str]:
+    """The manifests, and lists of them, that no snapshot has and that hold the value."""
+    known = table.manifest_files()
+    folder = folder_in(url, table.location())
+    for kept in files.list_objects(f"{folder}/metadata/"):
+        name = kept.key.rpartition("/")[2]
+        if not name.endswith(".avro") or name in known:
+            continue
+        try:
+            found = holds_bound(bounds_in(files.get(ArchiveLocation(kept.key, 0, kept.size))), wanted)
+        except ArchiveGone:
+            continue
+        except BadAvro as error:
+            raise Unreadable(kept.key) from error
+        if found:
+            yield kept.key
+
+
 def in_bounds(table: Table, wanted: Wanted) -> bool:
-    """Whether a manifest has the value as that of a partition, or it or its beginning as a bound of a column."""
-    bounds = table.bounds()
+    """Whether a manifest of a snapshot has the value."""
+    return holds_bound(table.bounds(), wanted)
+
+
+def holds_bound(bounds: frozenset[bytes], wanted: Wanted) -> bool:
+    """Whether the value is that of a partition, or it or its beginning a bound of a column."""
     beginning = wanted.value[:TRUNCATED]
     # The greatest of what was cut short is written with its last character raised.
     above = wanted.value[: TRUNCATED - 1].encode()

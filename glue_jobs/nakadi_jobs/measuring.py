@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,11 +24,11 @@ STEPS = 100
 BY_STEP, BY_MINUTE, BY_PARTITION, BY_PUBLISHER = "step", "minute", "partition", "publisher"
 
 
-class Count(Struct, frozen=True):
+class Count(Struct, frozen=True, array_like=True):
     """Events of one window that are of one step of size, one minute, one partition, or one publisher.
 
     Each event of a window is in four of these: one of each kind. Nothing needs them by two of these at once, which
-    would be as many counts as there are events.
+    would be as many counts as there are events. Of a publisher it has the `digest`.
     """
 
     window: datetime
@@ -36,6 +37,11 @@ class Count(Struct, frozen=True):
     events: int
     bytes: int
     largest: int
+
+    def with_those(self, other: Count) -> Count:
+        """Add events of the same window and kind."""
+        both = (self.events + other.events, self.bytes + other.bytes, max(self.largest, other.largest))
+        return Count(self.window, self.by, self.what, *both)
 
 
 class Traffic(Struct, frozen=True, kw_only=True):
@@ -228,7 +234,13 @@ def is_of_earlier_version(count: Count) -> bool:
 
 def count_in(row: Row) -> Count:
     window = datetime.fromtimestamp(60 * row["window"], UTC)
-    return Count(window, row["by"], row["what"], row["events"], row["bytes"], row["largest"])
+    what = digest(row["what"]) if row["by"] == BY_PUBLISHER else row["what"]
+    return Count(window, row["by"], what, row["events"], row["bytes"] or 0, row["largest"] or 0)
+
+
+def digest(publisher: str | None) -> str | None:
+    """What tells publishers apart: names are not kept, since they may have to be erased."""
+    return hashlib.sha256(publisher.encode()).hexdigest()[:16] if publisher else publisher
 
 
 def _as_written(moment: datetime) -> str:

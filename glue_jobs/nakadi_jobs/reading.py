@@ -23,7 +23,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
 from nakadi.engines.archive.stores import open_archive
-from nakadi.model.events import ArchiveLocation
+from nakadi.model.log_index import ArchiveLocation
 from nakadi.ports.archive_store import ArchiveGone, ArchiveStore
 from nakadi_jobs.archive_ranges import ArchiveRange, sizes
 

@@ -242,7 +242,7 @@ def _rewriter(work: Workplace, url: str, wanted: Wanted) -> Iterator[Rewriter]:
                 work.index, work.store, wanted, work.options.how, lambda *place: _trim_hot_log(work, hot, *place)
             )
     else:
-        yield Rewriter(work.index, work.store, wanted, work.options.how, work.index.set_compacted)
+        yield Rewriter(work.index, work.store, wanted, work.options.how, work.index.set_compacted_until)
 
 
 def what_logs_keep(registry: Registry, event_type: EventType, built_in: str) -> Sequence[str]:
@@ -339,7 +339,7 @@ def _verify(work: Workplace, event_type: EventType, wanted: Wanted, left: Sequen
 
 
 def _left_on_disk(work: Workplace, event_type: EventType, wanted: Wanted) -> Iterator[str]:
-    """Look through rows of tables, through files that no table has, through manifests, and through copies."""
+    """Look through rows of tables, through files that no table shows, through manifests, and through copies."""
     for table in tables_of(work.spark, work.database, event_type):
         if places_of(table.rows(), wanted):
             yield f"the table {table.name}"
@@ -348,6 +348,7 @@ def _left_on_disk(work: Workplace, event_type: EventType, wanted: Wanted) -> Ite
         yield from leftovers.in_files(
             table, work.table_files, work.tables, lambda rows: bool(places_of(rows, wanted)), work.spark
         )
+        yield from leftovers.in_metadata(table, work.table_files, work.tables, wanted)
     for timeline in event_type.timelines:
         yield from leftovers.in_gathered(work.table_files, timeline.topic, wanted)
 

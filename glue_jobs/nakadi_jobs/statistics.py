@@ -12,26 +12,34 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 from py4j.protocol import Py4JError
+from pyarrow import ArrowException
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from nakadi.event_types.documents import MEASURED_STATISTICS_KIND, MeasuredStatistics, measured_statistics_body
 from nakadi.model.event_type import Category, EventType
 from nakadi.model.events import microseconds_since_epoch
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports.archive_store import ArchiveGone
 from nakadi.ports.registry import PutDocument, RemoveDocument
 from nakadi.subscriptions.api.repository import SUBSCRIPTIONS_KIND as SUBSCRIPTIONS
 from nakadi.subscriptions.api.repository import subscription_from_document
-from nakadi_jobs import command, measuring, plots, table_states
+from nakadi_jobs import command, file_counts, measuring, plots, table_states
 from nakadi_jobs.archive_ranges import NOTHING_READ, ArchiveRange, Progress, since_moment
 from nakadi_jobs.command import BadArguments, Workplace
+from nakadi_jobs.data_files import Planned, Times
 from nakadi_jobs.event_type_tables import events_table
+from nakadi_jobs.file_counts import Asked, File, TableFiles
 from nakadi_jobs.history import Measurement, history_table, record, rows_since
+from nakadi_jobs.leftovers import Unreadable, folder_in
 from nakadi_jobs.measuring import Advice, Count, Traffic, advice, begun, first_minute, statistic, traffic, windows
 from nakadi_jobs.reading import Reading
 from nakadi_jobs.reports import in_a_line
+from nakadi_jobs.tables import Table
 from nakadi_jobs.transform import among, located, of_topics, wanted
 
 Result = TypeVar("Result")
@@ -137,11 +145,18 @@ def _measured(
 
 
 class Source(msgspec.Struct, frozen=True):
-    """Where the events of an event type are counted: rows of its table, and parts of the archive beyond them."""
+    """Where the events of an event type are counted: in its table, as far as that goes, and in the archive beyond."""
 
     event_type: EventType
-    rows: DataFrame | None
+    table: Table | None
+    planned: Planned | None
     parts: Sequence[ArchiveRange]
+
+    def rows(self) -> DataFrame:
+        """The rows of the table as it was when its files were looked for."""
+        assert self.table is not None
+        assert self.planned is not None
+        return self.table.rows_of(self.planned.snapshot)
 
     @property
     def is_stamped(self) -> bool:
@@ -197,18 +212,22 @@ def _with_events_since(work: Workplace, since: datetime) -> Sequence[EventType]:
 def _source(work: Workplace, event_type: EventType, since: datetime, until: datetime) -> Source:
     """The table as far as it goes, and the archive beyond it. Of what is older than the period nothing is read."""
     table = events_table(work.spark, work.database, event_type)
-    text = table.progress() if table.exists() else ""
-    rows = table.rows() if text else None
-    if rows is None or not {"nakadi_size", "nakadi_publisher"} <= set(rows.columns):
-        return _source_in_archive(work, event_type, NOTHING_READ, None, since, until)
-    return _source_in_archive(work, event_type, Progress.read(text), rows, since, until)
+    planned = table.planned(Times("nakadi_time", since, until)) if table.exists() else None
+    if planned is None or not planned.progress or not {"nakadi_size", "nakadi_publisher"} <= planned.columns:
+        return _source_in_archive(work, event_type, since, until)
+    parts = _beyond(work, event_type, Progress.read(planned.progress), since, until)
+    return Source(event_type, table, planned, parts)
 
 
-def _source_in_archive(
-    work: Workplace, event_type: EventType, progress: Progress, rows: DataFrame | None, since: datetime, until: datetime
-) -> Source:
-    beyond = since_moment(work.index, event_type, progress, microseconds_since_epoch(since))
-    return Source(event_type, rows, [part for part in beyond if part.since < microseconds_since_epoch(until)])
+def _source_in_archive(work: Workplace, event_type: EventType, since: datetime, until: datetime) -> Source:
+    return Source(event_type, None, None, _beyond(work, event_type, NOTHING_READ, since, until))
+
+
+def _beyond(
+    work: Workplace, event_type: EventType, progress: Progress, since: datetime, until: datetime
+) -> Sequence[ArchiveRange]:
+    found = since_moment(work.index, event_type, progress, microseconds_since_epoch(since))
+    return [part for part in found if part.since < microseconds_since_epoch(until)]
 
 
 def _counts(
@@ -218,9 +237,7 @@ def _counts(
     counts = _counted(work, sources, since, until, length)
     earlier = [number for number, found in counts.items() if any(map(measuring.is_of_earlier_version, found))]
     if earlier:
-        lines = [
-            _source_in_archive(work, sources[each].event_type, NOTHING_READ, None, since, until) for each in earlier
-        ]
+        lines = [_source_in_archive(work, sources[each].event_type, since, until) for each in earlier]
         again = _counted(work, lines, since, until, length)
         counts |= {number: again.get(at, []) for at, number in enumerate(earlier)}
     for number, source in enumerate(sources):
@@ -234,8 +251,58 @@ def _counted(
     work: Workplace, sources: Sequence[Source], since: datetime, until: datetime, length: timedelta
 ) -> dict[int, list[Count]]:
     """Counts by the number of their source."""
+    asked = {number: Asked(since, None, length, source.is_stamped) for number, source in enumerate(sources)}
+    counts = {number: _counted_in_files(work, source, asked[number], until) for number, source in enumerate(sources)}
+    rows = [
+        measuring.of_table(source.rows(), str(number), since, until, stamped=source.is_stamped)
+        for number, source in enumerate(sources)
+        if source.table and counts[number] is None
+    ]
+    found: defaultdict[int, list[Count]] = defaultdict(list)
+    for number, each in counts.items():
+        found[number] += each or ()
+    for number, count in _counted_by_spark(work, sources, rows, since, until, length):
+        found[number].append(count)
+    return found
+
+
+def _counted_in_files(work: Workplace, source: Source, asked: Asked, until: datetime) -> Sequence[Count] | None:
+    """What the files of a table have; None if there is no table, or if its files cannot be read without Spark."""
+    if source.planned is None or not all(file.is_plain for file in source.planned.files):
+        return None
+    name, folder = source.event_type.name, f"{work.database}/{source.event_type.id}"
+    try:
+        files = [File(folder_in(work.tables, file.path), file.size) for file in source.planned.files]
+        known = file_counts.load(work.table_files, folder)
+        found = file_counts.counted(_table_files(work), files, known, asked, until)
+        if found.known != known:
+            file_counts.save(work.table_files, folder, found.known)
+    except Unreadable:
+        # In a catalog that keeps tables elsewhere.
+        return None
+    except (ArchiveGone, Unavailable, OSError, ArrowException, Py4JError, PySparkException) as error:
+        work.report.info(name, f"the table is read by Spark: {in_a_line(error)}")
+        return None
+    work.report.count("files_read", name, found.read)
+    return found.counts
+
+
+def _table_files(work: Workplace) -> TableFiles:
+    url = f"{work.tables}?{urlsplit(work.archive.url).query}".rstrip("?")
+    return TableFiles(work.spark, work.table_files, url)
+
+
+def _counted_by_spark(
+    work: Workplace,
+    sources: Sequence[Source],
+    rows: Sequence[DataFrame],
+    since: datetime,
+    until: datetime,
+    length: timedelta,
+) -> Iterator[tuple[int, Count]]:
+    """Count rows, and lines of the archive, in one job."""
     parts = [part for source in sources for part in source.parts]
-    count = partial(_collected, sources, since=since, until=until, length=length)
+    count = partial(_collected, sources, rows, since=since, until=until, length=length)
     if not parts:
         return count(None)
     if work.archive.worth_reading_in_place(parts):
@@ -252,19 +319,18 @@ def _counted(
 
 
 def _collected(
-    sources: Sequence[Source], reading: Reading | None, since: datetime, until: datetime, length: timedelta
-) -> dict[int, list[Count]]:
-    frames = [
-        measuring.of_table(each.rows, str(number), since, until, stamped=each.is_stamped)
-        for number, each in enumerate(sources)
-        if each.rows is not None
-    ]
+    sources: Sequence[Source],
+    rows: Sequence[DataFrame],
+    reading: Reading | None,
+    since: datetime,
+    until: datetime,
+    length: timedelta,
+) -> Iterator[tuple[int, Count]]:
+    frames = list(rows)
     if reading is not None and reading.parts:
         frames.append(measuring.of_lines(_lines_of(sources, reading), since, until))
-    counts: defaultdict[int, list[Count]] = defaultdict(list)
-    for row in measuring.counted(frames, length).collect() if frames else ():
-        counts[int(row["type"])].append(measuring.count_in(row))
-    return dict(counts)
+    found = measuring.counted(frames, length).collect() if frames else []
+    return ((int(row["type"]), measuring.count_in(row)) for row in found)
 
 
 def _lines_of(sources: Sequence[Source], reading: Reading) -> DataFrame:
@@ -325,6 +391,7 @@ def _remove_measurements_of_deleted(work: Workplace) -> None:
     for document in work.registry.list(MEASURED_STATISTICS_KIND):
         if document.key not in known:
             work.registry.write(RemoveDocument(MEASURED_STATISTICS_KIND, document.key))
+            file_counts.forget(work.table_files, f"{work.database}/{document.key}")
 
 
 def _draw(work: Workplace, until: datetime) -> None:

@@ -6,11 +6,13 @@ before; the next run writes the right one, but does not know the misfits of the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+
+from msgspec.structs import replace
 
 from nakadi.event_types.documents import TABLES_KIND, TableState, table_state_body, table_state_from_body
 from nakadi.model.event_type import EventType
-from nakadi.ports.registry import PutDocument, RemoveDocument
+from nakadi.ports.registry import ABSENT_REVISION, ChangedMeanwhile, PutDocument, Registry, RemoveDocument
 from nakadi_jobs.archive_ranges import ArchiveRange, Progress
 from nakadi_jobs.command import Workplace
 from nakadi_jobs.tables import Table
@@ -76,6 +78,39 @@ def _known(work: Workplace, event_type: EventType) -> TableState | None:
     return None if document is None else table_state_from_body(document.body)
 
 
+def acknowledge(registry: Registry, event_type: EventType) -> TableState | None:
+    """Note that all misfits and gaps of a table are known. Returns its state; None if it has no table."""
+    state: TableState | None = None
+
+    def known(found: TableState | None) -> TableState | None:
+        nonlocal state
+        state = found and replace(found, known_misfits=found.misfits, known_missing=found.missing)
+        return state
+
+    _change(registry, event_type, known)
+    return state
+
+
+def is_missing_known(work: Workplace, event_type: EventType, missing: int) -> bool:
+    """Whether an operator said of so many events that it is known that they are missing."""
+    state = _known(work, event_type)
+    return state is not None and missing <= state.known_missing
+
+
+def warn_of_misfits(work: Workplace) -> None:
+    """Warn of misfits that earlier runs found, until they are acknowledged."""
+    found_now = work.report.details.get("misfits", {})
+    names = {event_type.name for event_type in work.chosen()}
+    for name, state in all_by_name(work).items():
+        earlier = state.misfits - state.known_misfits - found_now.get(name, 0)
+        if name in names and earlier > 0:
+            work.report.warn(
+                name,
+                f"{earlier} events of earlier runs do not fit the columns; they are whole in nakadi_event (table "
+                f"{state.table}). The job acknowledge ends this warning",
+            )
+
+
 def _write(work: Workplace, event_type: EventType, table: Table, misfits: int, waited: float | None) -> None:
     progress = Progress.read(table.progress())
     rows = int(table.summary().get("total-records", "0"))
@@ -88,4 +123,32 @@ def _write(work: Workplace, event_type: EventType, table: Table, misfits: int, w
         updated_at=work.clock.now(),
         latency=None if waited is None else round(waited, 3),
     )
-    work.registry.write(PutDocument(TABLES_KIND, event_type.id, table_state_body(state)))
+
+    def with_what_is_known(found: TableState | None) -> TableState:
+        """What is known is no more than there is: events that are found again may be missing again."""
+        if found is None:
+            return state
+        return replace(
+            state,
+            known_misfits=min(found.known_misfits, state.misfits),
+            known_missing=min(found.known_missing, state.missing),
+        )
+
+    _change(work.registry, event_type, with_what_is_known)
+
+
+def _change(
+    registry: Registry, event_type: EventType, changed: Callable[[TableState | None], TableState | None]
+) -> None:
+    """Write another state, unless there is none to be. An acknowledgement may come between reading and writing."""
+    while True:
+        document = registry.get(TABLES_KIND, event_type.id)
+        state = changed(None if document is None else table_state_from_body(document.body))
+        if state is None:
+            return
+        expected = ABSENT_REVISION if document is None else document.revision
+        try:
+            registry.write(PutDocument(TABLES_KIND, event_type.id, table_state_body(state), expected))
+        except ChangedMeanwhile:
+            continue
+        return

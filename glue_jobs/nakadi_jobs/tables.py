@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import date, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -17,12 +17,24 @@ import msgspec
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # its usual name
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from nakadi_jobs.columns import Array, Field, Kind, Scalar, Struct, Texts
+from nakadi_jobs.data_files import (
+    Changed,
+    Contents,
+    HasDeletedRows,
+    Planned,
+    Times,
+    contents,
+    field_ids,
+    planned,
+    rewriting,
+)
 from nakadi_jobs.layout import TableLayout, order_by, partition_by, written_with
 from nakadi_jobs.session import CATALOG
+
+Result = TypeVar("Result")
 
 PROGRESS = "nakadi.progress"
 TIDIED = "nakadi.tidied-at"
@@ -93,16 +105,28 @@ class Table(msgspec.Struct, frozen=True):
 
     def progress(self) -> str:
         """Return the progress that the last run stored; an empty text if there was none."""
-        return self._progress_of(self._java())
+        return self._read_progress(self._java())
 
     def state(self) -> tuple[DataFrame, str]:
         """Return the rows and the progress of one moment, whatever other runs change meanwhile."""
         java = self._java()
-        progress = self._progress_of(java)
-        snapshot = java.currentSnapshot().snapshotId()
-        return self.spark.sql(f"SELECT * FROM {self.path} VERSION AS OF {snapshot}"), progress  # noqa: S608  # a number
+        return self.rows_of(java.currentSnapshot().snapshotId()), self._read_progress(java)
 
-    def _progress_of(self, java: Any) -> str:
+    def rows_of(self, snapshot: int) -> DataFrame:
+        return self.spark.sql(f"SELECT * FROM {self.path} VERSION AS OF {snapshot}")  # noqa: S608  # a number
+
+    def planned(self, times: Times) -> Planned:
+        """The files with rows of a time, and the progress of the same moment."""
+        java = self._java()
+        jvm: Any = self.spark._jvm  # noqa: SLF001  # the only way to Iceberg's own interface
+        return Planned(
+            snapshot=java.currentSnapshot().snapshotId(),
+            progress=self._read_progress(java),
+            columns=frozenset(field_ids(java)),
+            files=planned(java, jvm, times),
+        )
+
+    def _read_progress(self, java: Any) -> str:
         snapshot = java.currentSnapshot()
         while snapshot is not None:
             summary = dict(snapshot.summary())
@@ -182,20 +206,32 @@ class Table(msgspec.Struct, frozen=True):
             if not change.published and java.refs().containsKey(change.branch):
                 java.manageSnapshots().removeBranch(change.branch).commit()
 
-    def rewrite(self, condition: str, changed: Callable[[DataFrame], DataFrame]) -> None:
-        """Put other rows in place of those that fulfil a condition, which has to be one of whole partitions.
+    def rewrite(self, times: Times, changed: Changed) -> None:
+        """Put other files in place of those with rows of a time. Raises `ChangedMeanwhile`.
 
-        It is one commit, without a branch. Raises `ChangedMeanwhile`.
+        It is one commit, without a branch and without a job of Spark: it is for tables of few rows.
         """
-        read = str(self._java().currentSnapshot().snapshotId())
-        there = self.spark.read.option("snapshot-id", read).table(self.path).where(condition)
-        writer = changed(there).writeTo(self.path).option("isolation-level", "serializable")
+        begun = self._on_plain_files(lambda java, jvm: rewriting(java, jvm, times, changed))
         try:
-            writer.option("validate-from-snapshot-id", read).overwrite(F.expr(condition))
-        except (Py4JJavaError, PySparkException) as error:
+            begun.commit()
+        except Py4JJavaError as error:
             if _is_conflict(error):
+                begun.discard()
                 raise ChangedMeanwhile(self.name) from error
             raise
+
+    def contents(self, times: Times) -> Contents:
+        """What stands in the files that may have rows of a time, of a table of few rows."""
+        return self._on_plain_files(lambda java, jvm: contents(java, jvm, times))
+
+    def _on_plain_files(self, work: Callable[[Any, Any], Result]) -> Result:
+        """Let something read files, which are written anew before if another engine has only marked rows as deleted."""
+        jvm: Any = self.spark._jvm  # noqa: SLF001  # the only way to Iceberg's own interface
+        try:
+            return work(self._java(), jvm)
+        except HasDeletedRows:
+            self._write_without_deleted_rows()
+            return work(self._java(), jvm)
 
     # Maintenance
 
@@ -231,8 +267,11 @@ class Table(msgspec.Struct, frozen=True):
     def remove_replaced_rows(self) -> None:
         """Write files anew that have rows which are only marked as replaced: these are in them, though not found."""
         if self._merges_on_read() and not self.spark.table(f"{self.path}.delete_files").isEmpty():
-            options = f"map('delete-file-threshold', '1', {_WITHOUT_DELETES})"
-            self._call(f"rewrite_data_files(table => '{self.plain_path}', options => {options})")
+            self._write_without_deleted_rows()
+
+    def _write_without_deleted_rows(self) -> None:
+        options = f"map('delete-file-threshold', '1', {_WITHOUT_DELETES})"
+        self._call(f"rewrite_data_files(table => '{self.plain_path}', options => {options})")
 
     def _merges_on_read(self) -> bool:
         return self.properties().get("write.merge.mode") == "merge-on-read"
@@ -314,10 +353,18 @@ class Table(msgspec.Struct, frozen=True):
         """The URL of the table's folder."""
         return str(self._java().location())
 
-    def data_files(self) -> frozenset[str]:
-        """The names of the files that snapshots have, of rows and of places of rows that were replaced."""
-        found = self.spark.table(f"{self.path}.all_files").select("file_path").distinct().collect()
+    def files_shown(self) -> frozenset[str]:
+        """The names of files all of whose rows the table has: none while it has rows that are marked as replaced."""
+        found = self.spark.table(f"{self.path}.files").select("content", "file_path").collect()
+        if any(row["content"] for row in found):
+            return frozenset()
         return frozenset(row["file_path"].rpartition("/")[2] for row in found)
+
+    def manifest_files(self) -> frozenset[str]:
+        """The names of the manifests of all snapshots, and of their lists."""
+        manifests = self.spark.table(f"{self.path}.all_manifests").select("path")
+        lists = self.spark.table(f"{self.path}.snapshots").select("manifest_list")
+        return frozenset(row[0].rpartition("/")[2] for row in manifests.union(lists).distinct().collect())
 
     def bounds(self) -> frozenset[bytes]:
         """The smallest and greatest values of columns that manifests have, and the values of partitions as texts, also

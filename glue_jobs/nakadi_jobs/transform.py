@@ -234,7 +234,9 @@ def rows(events: DataFrame, columns: Struct) -> DataFrame:
 def _publisher_in(columns: Struct) -> str:
     """Who published, from the metadata. An event that could not be read has it in its text."""
     metadata = next((field.kind for field in columns.fields if field.name == "metadata"), None)
-    if not isinstance(metadata, Struct) or not any(field.name == "published_by" for field in metadata.fields):
+    known = {field.name: field.kind for field in metadata.fields} if isinstance(metadata, Struct) else {}
+    # Where the broker adds no metadata, a publisher may have something else in a property that is called so.
+    if known.get("published_by") != STRING:
         return "cast(null as string)"
     in_text = "get_json_object(value, '$.event.metadata.published_by')"
     return f"coalesce(line.event.metadata.published_by, if(misfit, {in_text}, null))"
@@ -324,8 +326,7 @@ def _is_plain(kind: Kind) -> bool:
 def _inside(value: str, kind: Kind, depth: int) -> str:
     match kind:
         case Struct(fields):
-            counts = [_members_of(f"{value}.`{field.name}`", field, depth) for field in fields]
-            return "(" + " + ".join(counts or ["0"]) + ")"
+            return _sum([_members_of(f"{value}.`{field.name}`", field, depth) for field in fields])
         case Texts():
             return f"coalesce(size({value}), 0)"
         case Json():
@@ -341,6 +342,14 @@ def _inside(value: str, kind: Kind, depth: int) -> str:
             lacking = " or ".join(whole[1])
             return f"if(coalesce({lacking}, true), {one_by_one}, {whole[0]} * size({value}))"
     return "0"
+
+
+def _sum(terms: Sequence[str]) -> str:
+    """A sum by halves: one by one, a thousand terms would be nested more deeply than Spark's stack is."""
+    if len(terms) < 2:
+        return f"({terms[0] if terms else 0})"
+    half = len(terms) // 2
+    return f"({_sum(terms[:half])} + {_sum(terms[half:])})"
 
 
 def _inside_json(value: str) -> str:

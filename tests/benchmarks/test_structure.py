@@ -12,7 +12,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from benchmarks.structure import Layout, circles, floors
+from benchmarks.structure import TableLayout, circles, floors
 from nakadi.engines.archive.objects import pack_member, parse_partition_member
 from nakadi.engines.sqlite.event_log import SqliteLog
 from nakadi.model.authorization import UNAUTHENTICATED
@@ -21,7 +21,7 @@ from nakadi.model.events import EventSlice, Record, StoredEvent
 from nakadi.model.subscription import EventTypePartition, PartitionAssignment
 from nakadi.ports.clock import SystemClock
 from nakadi.streaming.chunks import EventChunk
-from nakadi.streaming.driver import batch_line
+from nakadi.streaming.formats import batch_line
 from nakadi.streaming.session import LowLevelSession, StreamLimits
 from nakadi.subscriptions.stream.partition_progress import PartitionProgress, SessionTotals
 from tests.support.patience import PATIENCE
@@ -52,7 +52,7 @@ def test_rooms_are_folders_and_modules_and_arrows_are_imports(package, tmp_path)
     package("model/nouns.py", "class Event:\n    pass\n")
     package("wiring.py", "def opened():\n    from shop.engines.memory import log\n    return log\n")
 
-    layout = Layout(tmp_path / "shop")
+    layout = TableLayout(tmp_path / "shop")
 
     assert {room for each in layout.modules if (room := layout.room(each))} - {"engines"} == {
         "engines.memory",

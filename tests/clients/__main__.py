@@ -20,7 +20,7 @@ def main(folder: Path) -> int:
         return 1
     folder.mkdir(parents=True, exist_ok=True)
     description = folder.absolute() / "openapi.json"
-    description.write_bytes(openapi.as_json())
+    description.write_bytes(openapi.document_json())
     with Broker() as broker:
         settings = {
             "description": description,

@@ -63,7 +63,7 @@ def ask(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ask]:
 
 def generate(folder: Path) -> None:
     """Write a package into the folder. Whatever the generator warns of is a failure."""
-    (folder / "openapi.json").write_bytes(openapi.as_json())
+    (folder / "openapi.json").write_bytes(openapi.document_json())
     (folder / "settings.json").write_text('{"post_hooks": []}', "utf-8")
     made = subprocess.run(
         [

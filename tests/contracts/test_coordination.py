@@ -359,8 +359,8 @@ class TestCommitSoon:
             assert error is None or isinstance(error, Unavailable)
 
 
-def park(coordination, session: str, *events, upto: int | None = None) -> CommitResult:
-    return coordination.park(SUBSCRIPTION, session, events, LATER, None if upto is None else at(upto))
+def park_events(coordination, session: str, *events, upto: int | None = None) -> CommitResult:
+    return coordination.park_events(SUBSCRIPTION, session, events, LATER, None if upto is None else at(upto))
 
 
 class TestLeases:
@@ -425,10 +425,10 @@ class TestClose:
             "offsets": lambda: coordination.offsets(SUBSCRIPTION),
             "commit": lambda: commit(coordination, "a", 1),
             "begin_commit": lambda: committed_soon(coordination, "a", {a_place(): at(1)}).result(PATIENCE),
-            "park": lambda: park(coordination, "a", a_parked_event(1)),
+            "park_events": lambda: park_events(coordination, "a", a_parked_event(1)),
             "parked": lambda: coordination.parked(SUBSCRIPTION),
-            "parked_value": lambda: coordination.parked_value(SUBSCRIPTION, a_place(), at(1)),
-            "unpark": lambda: coordination.unpark(SUBSCRIPTION, a_place(), [at(1)]),
+            "read_parked_value": lambda: coordination.read_parked_value(SUBSCRIPTION, a_place(), at(1)),
+            "unpark_events": lambda: coordination.unpark_events(SUBSCRIPTION, a_place(), [at(1)]),
             "forget": lambda: coordination.forget(SUBSCRIPTION),
             "renew": lambda: coordination.renew("a", LATER),
             "release": lambda: coordination.release("a"),

@@ -12,7 +12,7 @@ import pytest
 
 from nakadi.app.engines import open_event_log
 from nakadi.engines.archive import objects
-from nakadi.engines.archive.archiver import ArchivePolicy, UnknownOwners
+from nakadi.engines.archive.archiver import ArchivePolicy, EmptyTopicCatalog
 from nakadi.engines.archive.objects import archived_segments
 from nakadi.engines.archive.reading import read_segment
 from nakadi.engines.archive.tiered_log import ArchiveWorker
@@ -79,7 +79,9 @@ class Walk:
         hot, folder, clock, tiers = self.made
         self.parts = Parts(hot, folder, clock)
         self.halves = self.parts.log(tiers)
-        self.worker = ArchiveWorker(self.parts.hot, self.parts.index, self.parts.store, clock, UnknownOwners(), tiers)
+        self.worker = ArchiveWorker(
+            self.parts.hot, self.parts.index, self.parts.store, clock, EmptyTopicCatalog(), tiers
+        )
 
     def close(self) -> None:
         self.plain.close()

@@ -7,11 +7,15 @@ from contextlib import closing, contextmanager
 from datetime import timedelta
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException, Producer
 
 from nakadi.app.engines import LogDependencies, open_event_log, open_log_index
 from nakadi.engines.archive.archiver import ArchivePolicy
 from nakadi.engines.archive.objects import archived_segments
 from nakadi.engines.archive.stores import open_archive
+from nakadi.engines.kafka import reading
+from nakadi.engines.kafka.client import Address
+from nakadi.engines.kafka.cluster import Cluster
 from nakadi.model.authorization import Attribute
 from nakadi.model.events import EventSlice, OffsetBounds, Record, Refused
 from nakadi.model.outcomes import Unavailable
@@ -19,10 +23,10 @@ from nakadi.ports.clock import SystemClock
 from nakadi.ports.event_log import OffsetUnavailable, SealedTopic, UnknownTopic
 from tests.support import kafka
 from tests.support.clock import HandMovedClock
-from tests.support.engines import KAFKA, a_record, text_of
+from tests.support.engines import a_record, text_of
 from tests.support.patience import PATIENCE, until
 
-pytestmark = pytest.mark.skipif(not KAFKA, reason="Kafka is asked for by `make test-engines`")
+pytestmark = kafka.NOT_IN_EVERY_RUN
 
 
 @pytest.fixture
@@ -144,8 +148,6 @@ class TestTwoProcesses:
 
     def test_miss_nothing_of_each_other_when_following_fails(self, log, another, monkeypatch):
         """When events that have come cannot be kept in memory, readers find them in the cluster."""
-        from nakadi.engines.kafka import reading  # noqa: PLC0415  # the library is installed where these tests run
-
         failures = iter([True, False, True])
         original = reading.event_from_message
 
@@ -208,28 +210,28 @@ class TestTwoProcesses:
         """An event that another process appends while the end of the old ones is looked for is not among them."""
         log.append("t", {0: [a_record("old")]})
         before = SystemClock().now() + timedelta(hours=1)
-        ends = log._cluster.partition_bounds
+        ends = log._cluster.read_partition_bounds
         with closing(open_event_log(url, HandMovedClock(before + timedelta(hours=1)))) as another:
 
             def ends_once_another_has_appended(*wanted):
                 another.append("t", {0: [a_record("late")]})
                 return ends(*wanted)
 
-            monkeypatch.setattr(log._cluster, "partition_bounds", ends_once_another_has_appended)
+            monkeypatch.setattr(log._cluster, "read_partition_bounds", ends_once_another_has_appended)
 
             assert log.offset_at("t", 0, before) == 1
 
     def test_learn_of_events_that_are_removed_while_they_read(self, log, another, monkeypatch):
         """A read whose events another process removes at that moment says so: an archive may have them."""
         another.append("t", {0: [a_record("a")]})
-        ask = log._cluster.partition_bounds
+        ask = log._cluster.read_partition_bounds
 
         def removed_afterwards(*place):
             found = ask(*place)
             another.trim("t", 0, SystemClock().now() + timedelta(hours=1))
             return found
 
-        monkeypatch.setattr(log._cluster, "partition_bounds", removed_afterwards)
+        monkeypatch.setattr(log._cluster, "read_partition_bounds", removed_afterwards)
         with pytest.raises(OffsetUnavailable):
             log.read("t", 0, 0)
 
@@ -261,8 +263,6 @@ class TestAppend:
 class TestTopics:
     def test_are_read_as_the_original_nakadi_has_written_them(self, url, log):
         """Records with the headers of the original are events with their key, owner and subscription."""
-        from confluent_kafka import Producer  # noqa: PLC0415  # it is installed where these tests run
-
         producer = Producer({"bootstrap.servers": kafka.servers()})
         name = url.partition("prefix=")[2] + "t"
         headers = [("X-AuthParam-Name", b"team"), ("X-AuthParam-Value", b"shop"), ("CONSUMER_SUBSCRIPTION_ID", b"s1")]
@@ -278,8 +278,6 @@ class TestTopics:
 
     def test_of_transactions_are_read_to_their_end(self, url, log):
         """What a transaction leaves between the events is stepped over, also at the end, and undone events with it."""
-        from confluent_kafka import Producer  # noqa: PLC0415  # as above
-
         name = url.partition("prefix=")[2] + "t"
         producer = Producer({"bootstrap.servers": kafka.servers(), "transactional.id": name})
         producer.init_transactions(PATIENCE)
@@ -315,8 +313,6 @@ class TestTopics:
 
     def test_stay_where_the_cluster_takes_no_settings_of_compaction(self, log, caplog):
         """A cluster that lets few settings be changed is asked once, and the log says that nothing is compacted."""
-        from confluent_kafka import KafkaError, KafkaException  # noqa: PLC0415  # as above
-
         log.append("t", {0: [a_record("a", "k"), a_record("b", "k")]})
         now = SystemClock().now()
         refused = KafkaException(KafkaError(KafkaError.INVALID_CONFIG))
@@ -335,10 +331,12 @@ class TestTopics:
 
     def test_have_a_latest_time_in_clusters_that_do_not_know_it(self, log):
         """A cluster older than Kafka 3.0 is searched for the latest time of a partition."""
-        assert log._cluster._search_latest_record_time("t", 0) == 0
+        assert log._cluster._search_latest_record_time_ms("t", 0) == 0
         log.append("t", {0: [a_record("a"), a_record("b")]})
 
-        assert log._cluster._search_latest_record_time("t", 0) == log._cluster.latest_record_time("t", 0) > 0
+        assert (
+            log._cluster._search_latest_record_time_ms("t", 0) == log._cluster.fetch_latest_record_time_ms("t", 0) > 0
+        )
 
     def test_with_events_without_a_key_are_not_compacted(self, url, log):
         """Kafka would remove events without a key, so it does not begin as long as the oldest events have none."""
@@ -352,7 +350,6 @@ class TestTopics:
         assert setting(url, "cleanup.policy") == "compact"
 
 
-@pytest.mark.skipif(not kafka.CAN_START, reason="a test can only kill a server that it has started")
 class TestFaults:
     def test_a_cluster_that_is_down_is_reported_in_bounded_time(self, tmp_path):
         """While no server answers, appends are refused and reads are unavailable, none waits for ever."""
@@ -387,14 +384,11 @@ def values(log, topic: str, partition: int = 0) -> list[str]:
 def setting(url: str, name: str) -> str:
     """A setting of the topic `t`, as Kafka itself has it."""
     with the_cluster(url) as cluster:
-        return cluster.topic_configuration("t")[name]
+        return cluster.read_topic_configuration("t")[name]
 
 
 @contextmanager
 def the_cluster(url: str):
-    from nakadi.engines.kafka.client import Address  # noqa: PLC0415  # as above
-    from nakadi.engines.kafka.cluster import Cluster  # noqa: PLC0415  # as above
-
     cluster = Cluster(Address.parse(url))
     try:
         yield cluster

@@ -12,12 +12,12 @@ import pytest
 
 from nakadi.model.events import Refused, Stored
 from tests.support import kafka
-from tests.support.engines import KAFKA, a_record
+from tests.support.engines import a_record
 from tests.support.kafka_load import WRITERS, Load, opened, outcome
 from tests.support.kafka_proxy import FETCH, LIST_OFFSETS, METADATA, PRODUCE, Fault, Proxy
 from tests.support.patience import until
 
-pytestmark = pytest.mark.skipif(not KAFKA, reason="Kafka is asked for by `make test-engines`")
+pytestmark = kafka.NOT_IN_EVERY_RUN
 
 OFFSET_OUT_OF_RANGE = 1
 UNKNOWN_TOPIC = 3

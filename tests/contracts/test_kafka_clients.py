@@ -9,15 +9,17 @@ from contextlib import closing
 import pytest
 
 from nakadi.app.engines import open_event_log
+from nakadi.engines.kafka import client, reading, writing
+from nakadi.engines.kafka.client import Address, new_admin_client, new_consumer
 from nakadi.model.events import OffsetBounds, Refused, Stored
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import SystemClock
 from tests.support import kafka
-from tests.support.engines import KAFKA, a_record, text_of
+from tests.support.engines import a_record, text_of
 from tests.support.kafka_load import until_available
 from tests.support.patience import until
 
-pytestmark = pytest.mark.skipif(not KAFKA, reason="Kafka is asked for by `make test-engines`")
+pytestmark = kafka.NOT_IN_EVERY_RUN
 
 
 @pytest.fixture
@@ -41,8 +43,6 @@ def another(url, log):  # noqa: ARG001  # it makes the topic
 
 def lost(make, module, name, monkeypatch):
     """Have the next client that a module makes find no servers, and return how many have been made since."""
-    from nakadi.engines.kafka.client import Address  # noqa: PLC0415  # installed where these tests run
-
     made = []
 
     def make_one(address, **settings):
@@ -55,8 +55,6 @@ def lost(make, module, name, monkeypatch):
 
 def test_an_append_that_a_producer_cannot_send_is_the_last_one_that_it_refuses(another, url, monkeypatch):
     """It is refused when its time is over; the next one is stored, once."""
-    from nakadi.engines.kafka import client, writing  # noqa: PLC0415  # as above
-
     made = lost(client.new_producer, writing, "new_producer", monkeypatch)
     with closing(open_event_log(url, SystemClock())) as log:
         assert log.append("t", {0: [a_record("b")]}) == {0: Refused("timed out")}
@@ -67,8 +65,6 @@ def test_an_append_that_a_producer_cannot_send_is_the_last_one_that_it_refuses(a
 
 
 def test_a_read_that_a_consumer_cannot_make_is_the_last_one_that_fails(log, monkeypatch):
-    from nakadi.engines.kafka import client, reading  # noqa: PLC0415  # as above
-
     lost(client.new_consumer, reading, "new_consumer", monkeypatch)
     with pytest.raises(Unavailable):
         log.read("t", 0, 0)
@@ -77,8 +73,6 @@ def test_a_read_that_a_consumer_cannot_make_is_the_last_one_that_fails(log, monk
 
 def test_a_tail_that_stays_behind_is_followed_by_another_consumer(log, another, monkeypatch):
     """Meanwhile each reader looks for itself."""
-    from nakadi.engines.kafka import client, reading  # noqa: PLC0415  # as above
-
     lost(client.new_consumer, reading, "new_consumer", monkeypatch)
     place = 1
 
@@ -96,12 +90,10 @@ def test_a_tail_that_stays_behind_is_followed_by_another_consumer(log, another, 
 
 def test_a_question_that_a_client_cannot_ask_is_its_last_one(log):
     """Others ask from then on."""
-    from nakadi.engines.kafka.client import Address, new_admin_client, new_consumer  # noqa: PLC0415  # as above
-
     nowhere = Address("127.0.0.1:9", timeout=2)
     for ask in (
         lambda: log.bounds("t", [0])[0],
-        lambda: OffsetBounds(*log._cluster.partition_bounds("t", 0)),
+        lambda: OffsetBounds(*log._cluster.read_partition_bounds("t", 0)),
         lambda: OffsetBounds(log.offset_at("t", 0, SystemClock().now().replace(year=2020)), 1),
     ):
         unconnected = new_admin_client(nowhere), new_consumer(nowhere)

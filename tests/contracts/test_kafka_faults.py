@@ -10,15 +10,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from nakadi.engines.kafka.client import Address
+from nakadi.engines.kafka.cluster import Cluster
 from nakadi.model.events import Record, Refused, Stored
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import UnknownTopic
 from tests.support import kafka
-from tests.support.engines import KAFKA, a_record
+from tests.support.engines import a_record
 from tests.support.kafka_load import WRITERS, Load, opened, outcome, until_available
 from tests.support.patience import PATIENCE, until
 
-pytestmark = pytest.mark.skipif(not KAFKA, reason="Kafka is asked for by `make test-engines`")
+pytestmark = kafka.NOT_IN_EVERY_RUN
 
 
 class TestOneServer:
@@ -119,8 +121,6 @@ class TestOneServer:
         """A topic that is deleted behind our back is unknown, soon, and others go on. The log says so in single lines,
         and does not repeat them.
         """
-        from nakadi.engines.kafka.client import Address  # noqa: PLC0415  # installed where these tests run
-        from nakadi.engines.kafka.cluster import Cluster  # noqa: PLC0415  # as above
 
         def delete_and_find_unknown(topic):
             log.create_topic(topic, 1)

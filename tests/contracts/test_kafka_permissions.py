@@ -8,6 +8,15 @@ from datetime import timedelta
 from itertools import count
 
 import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 
 from infra.laptop.kinesis_local import free_port
 from nakadi.app.engines import open_event_log
@@ -16,11 +25,11 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import SystemClock
 from nakadi.ports.event_log import SealedTopic, UnknownTopic
 from tests.support import kafka
-from tests.support.engines import KAFKA, a_record
+from tests.support.engines import a_record
 from tests.support.msk import ACLS, IMPLIED, MANAGE, READ, REMOVE, WRITE
 from tests.support.patience import until
 
-pytestmark = pytest.mark.skipif(not KAFKA, reason="Kafka is asked for by `make test-engines`")
+pytestmark = kafka.NOT_IN_EVERY_RUN
 
 ROLES = {"read": READ, "remove": REMOVE, "write": WRITE, "manage": MANAGE}
 
@@ -71,16 +80,6 @@ class Secured:
             yield log
 
     def _allow(self, user, actions):
-        from confluent_kafka.admin import (  # noqa: PLC0415  # installed where these tests run
-            AclBinding,
-            AclBindingFilter,
-            AclOperation,
-            AclPermissionType,
-            AdminClient,
-            ResourcePatternType,
-            ResourceType,
-        )
-
         admin = AdminClient({"bootstrap.servers": self.open})
         of_topics = ResourceType.TOPIC, STAGE, ResourcePatternType.PREFIXED
         of_group = ResourceType.GROUP, "nakadi", ResourcePatternType.LITERAL
@@ -139,7 +138,7 @@ def publishes(log, topic):
 
 def finds_the_end(log, topic):
     """What is published to a topic that another process has sealed is refused for this reason."""
-    seal = log._cluster.topic_configuration(topic)
+    seal = log._cluster.read_topic_configuration(topic)
     assert seal["max.message.bytes"] != "1"
 
 

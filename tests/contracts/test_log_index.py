@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from nakadi.engines.memory.stores import MemoryLogIndex
-from nakadi.model.events import (
+from nakadi.model.log_index import (
     NOTHING_INDEXED,
     ArchiveLocation,
     IndexHead,
@@ -15,7 +15,7 @@ from nakadi.model.events import (
     RecordPosition,
     ShardProgress,
     Topic,
-    UnfinishedAppend,
+    UnfinishedAppendPart,
 )
 from nakadi.ports.event_log import UnknownTopic
 from nakadi.ports.log_index import TOPICS_KIND, LogIndex
@@ -103,7 +103,7 @@ class TestTopics:
             lambda index: index.grow_topic("t", 2),
             lambda index: index.seal_topic("t"),
             lambda index: index.drop_before("t", 0, 1),
-            lambda index: index.set_compacted("t", 0, 1),
+            lambda index: index.set_compacted_until("t", 0, 1),
         ],
     )
     def test_that_are_unknown_cannot_be_changed(self, index: LogIndex, change):
@@ -139,7 +139,7 @@ class TestChanges:
         "change",
         [
             lambda index: index.seal_topic("t"),
-            lambda index: index.continue_topic("t", "t~2", []),
+            lambda index: index.create_next_topic("t", "t~2", []),
             lambda index: index.delete_topic("t"),
         ],
     )
@@ -156,8 +156,8 @@ class TestChanges:
         index.create_topic("t", 1)
         extended(index, "t", [10])
         index.drop_before("t", 0, 5)
-        index.set_compacted("t", 0, 5)
-        index.set_shard_progress("stream", "shard", ShardProgress(7))
+        index.set_compacted_until("t", 0, 5)
+        index.advance_shard_progress("stream", "shard", ShardProgress(7))
         assert index.changes() == before
 
 
@@ -167,19 +167,19 @@ class TestContinuedTopics:
         index.create_topic("t", 3)
         index.seal_topic("t")
         for _ in range(2):
-            index.continue_topic("t", "t~2", ["a gap"])
+            index.create_next_topic("t", "t~2", ["a gap"])
         assert index.topic("t") == Topic(partitions=3, sealed=True, continued_in="t~2")
         assert index.topic("t~2") == Topic(partitions=3, sealed=True, continues="t", begun_after_gaps=("a gap",))
         assert index.topics() == ["t", "t~2"]
         with pytest.raises(UnknownTopic):
-            index.continue_topic("missing", "missing~2", [])
+            index.create_next_topic("missing", "missing~2", [])
 
     def test_leave_a_signpost_when_they_are_deleted_first(self, index: LogIndex):
         """The way to where records are counted is there for as long as the last topic that counts them."""
         for name, following in [("t", "t~2"), ("t~2", "t~3")]:
             index.create_topic(name, 2)
             index.extend(name, 0, 0, IndexHead(IndexingState(next_offset=4)), a_segment(0, 4))
-            index.continue_topic(name, following, [])
+            index.create_next_topic(name, following, [])
         for _ in range(2):
             index.delete_topic("t")
             index.delete_topic("t~2")
@@ -195,7 +195,7 @@ class TestContinuedTopics:
     def test_are_gone_when_they_are_deleted_last(self, index: LogIndex):
         """Without a topic that continues it, a deleted topic leaves nothing."""
         index.create_topic("t", 2)
-        index.continue_topic("t", "t~2", [])
+        index.create_next_topic("t", "t~2", [])
         index.delete_topic("t~2")
         index.delete_topic("t")
         assert index.topic("t") is None
@@ -214,7 +214,7 @@ class TestHeads:
             next_offset=12,
             latest=1_795_262_400_000_000,
             sealed_at=RecordPosition("shard-0", FAR - 1),
-            parts=(UnfinishedAppend(b"\x00\xff345678", 2, RecordPosition("shard-1", FAR - 2), 1_795_262_400_000),),
+            parts=(UnfinishedAppendPart(b"\x00\xff345678", 2, RecordPosition("shard-1", FAR - 2), 1_795_262_400_000),),
         )
         assert index.extend("t", 3, 0, IndexHead(counted), replace(a_segment(0), before=counted))
         assert index.heads([("t", 3), ("t", 0)]) == {("t", 3): IndexHead(counted, 1), ("t", 0): IndexHead()}
@@ -292,8 +292,8 @@ class TestSegments:
     def test_that_are_compacted_are_noted(self, index: LogIndex):
         """How far a partition is compacted only ever grows."""
         index.create_topic("t", 2)
-        index.set_compacted("t", 1, 20)
-        index.set_compacted("t", 1, 10)
+        index.set_compacted_until("t", 1, 20)
+        index.set_compacted_until("t", 1, 10)
         found = index.topic("t")
         assert found is not None
         assert found.compacted == {1: 20}
@@ -373,15 +373,15 @@ class TestProgress:
     def test_is_kept_per_shard_and_only_grows(self, index: LogIndex):
         """Each shard's progress is the furthest that was ever noted, however many digits it has."""
         assert index.progress("s") == {}
-        index.set_shard_progress("s", "shard-0", ShardProgress(9, complete_at=99))
-        index.set_shard_progress("s", "shard-0", ShardProgress(FAR, complete_at=1))
-        index.set_shard_progress("s", "shard-0", ShardProgress(10, ended=True, complete_at=100))
-        index.set_shard_progress("s", "shard-1", ShardProgress(7, complete_at=1))
-        index.set_shard_progress("s", "shard-1", ShardProgress(7, complete_at=3))
-        index.set_shard_progress("s", "shard-1", ShardProgress(7, complete_at=2))
-        index.set_shard_progress("s", "shard-2", ShardProgress(0, ended=True, complete_at=1))
-        index.set_shard_progress("s", "shard-2", ShardProgress(0, complete_at=2))
-        index.set_shard_progress("other", "shard-0", ShardProgress(1, complete_at=1))
+        index.advance_shard_progress("s", "shard-0", ShardProgress(9, complete_at=99))
+        index.advance_shard_progress("s", "shard-0", ShardProgress(FAR, complete_at=1))
+        index.advance_shard_progress("s", "shard-0", ShardProgress(10, ended=True, complete_at=100))
+        index.advance_shard_progress("s", "shard-1", ShardProgress(7, complete_at=1))
+        index.advance_shard_progress("s", "shard-1", ShardProgress(7, complete_at=3))
+        index.advance_shard_progress("s", "shard-1", ShardProgress(7, complete_at=2))
+        index.advance_shard_progress("s", "shard-2", ShardProgress(0, ended=True, complete_at=1))
+        index.advance_shard_progress("s", "shard-2", ShardProgress(0, complete_at=2))
+        index.advance_shard_progress("other", "shard-0", ShardProgress(1, complete_at=1))
         assert index.progress("s") == {
             "shard-0": ShardProgress(FAR, complete_at=1),
             "shard-1": ShardProgress(7, complete_at=3),
@@ -405,18 +405,18 @@ class TestClose:
             "seal_topic": lambda: index.seal_topic("t"),
             "delete_topic": lambda: index.delete_topic("t"),
             "changes": index.changes,
-            "continue_topic": lambda: index.continue_topic("t", "t~2", []),
+            "create_next_topic": lambda: index.create_next_topic("t", "t~2", []),
             "heads": lambda: index.heads([("t", 0)]),
             "extend": lambda: index.extend("t", 0, 1, IndexHead(), None),
             "segment": lambda: index.segment("t", 0, 1),
             "segments": lambda: index.segments("t", 0, 0, 10),
             "replace": lambda: index.replace("t", 0, [segment], 10),
             "drop_before": lambda: index.drop_before("t", 0, 1),
-            "set_compacted": lambda: index.set_compacted("t", 0, 1),
+            "set_compacted_until": lambda: index.set_compacted_until("t", 0, 1),
             "referenced_archive_keys": index.referenced_archive_keys,
             "claim": lambda: index.claim("name", "me", 1.0),
             "release": lambda: index.release("name", "me"),
             "progress": lambda: index.progress("stream"),
-            "set_shard_progress": lambda: index.set_shard_progress("stream", "shard", ShardProgress(1)),
+            "advance_shard_progress": lambda: index.advance_shard_progress("stream", "shard", ShardProgress(1)),
         }
         see_that_everything_is_refused(LogIndex, attempts)

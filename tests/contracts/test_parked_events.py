@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from nakadi.model.authorization import Attribute
 from nakadi.model.subscription import EMPTY_ASSIGNMENT, CommitResult, CommittedOffset, PartitionAssignment
-from nakadi.ports.coordination import MAX_PARKED_BYTES, MAX_PARKED_PER_CALL, Coordination
+from nakadi.ports.coordination import MAX_PARKED_BYTES_PER_CALL, MAX_PARKED_EVENTS_PER_CALL, Coordination
 from tests.support.builders import A_MOMENT
 from tests.support.coordination import (
     LATER,
@@ -31,11 +31,11 @@ class TestParkedEvents:
         """What is parked is stored and consumed, or neither; parking it again is outdated."""
         begun(coordination, "a")
         event = a_parked_event(3, b'{"n":3}', fails=4, replay="r", owner=Attribute("team", "checkout"))
-        assert park(coordination, "a", event, upto=3) is CommitResult.COMMITTED
+        assert park_events(coordination, "a", event, upto=3) is CommitResult.COMMITTED
         assert coordination.offsets(SUBSCRIPTION)[a_place()] == CommittedOffset(at(3), "a", LATER)
         assert coordination.parked(SUBSCRIPTION) == [event.parked]
-        assert coordination.parked_value(SUBSCRIPTION, a_place(), at(3)) == b'{"n":3}'
-        assert park(coordination, "a", a_parked_event(2), upto=3) is CommitResult.OUTDATED
+        assert coordination.read_parked_value(SUBSCRIPTION, a_place(), at(3)) == b'{"n":3}'
+        assert park_events(coordination, "a", a_parked_event(2), upto=3) is CommitResult.OUTDATED
         assert coordination.parked(SUBSCRIPTION) == [event.parked]
 
     @pytest.mark.parametrize("upto", [5, None])
@@ -43,7 +43,7 @@ class TestParkedEvents:
     def test_is_for_the_owner_alone(self, coordination: Coordination, owned, upto):
         """A session that does not own the partition parks nothing, and leaves the cursor where it is. (S312)"""
         begun(coordination, owned)
-        assert park(coordination, "a", a_parked_event(5), upto=upto) is CommitResult.NOT_OWNED
+        assert park_events(coordination, "a", a_parked_event(5), upto=upto) is CommitResult.NOT_OWNED
         assert (coordination.parked(SUBSCRIPTION), position(coordination)) == ([], at(-1))
 
     def test_takes_events_without_moving_the_cursor(self, coordination: Coordination):
@@ -51,18 +51,18 @@ class TestParkedEvents:
         begun(coordination, "a")
         commit(coordination, "a", 7)
         for _ in range(2):
-            assert park(coordination, "a", a_parked_event(5), a_parked_event(9)) is CommitResult.COMMITTED
+            assert park_events(coordination, "a", a_parked_event(5), a_parked_event(9)) is CommitResult.COMMITTED
         assert position(coordination) == at(7)
         assert offsets_parked(coordination) == [5, 9]
 
     def test_keeps_the_last_of_what_is_parked_twice(self, coordination: Coordination):
         """An event that is parked again has its new description, and the value it comes with."""
         begun(coordination, "a")
-        park(coordination, "a", a_parked_event(5, b"{}" * 400_000))
+        park_events(coordination, "a", a_parked_event(5, b"{}" * 400_000))
         again = a_parked_event(5, b"[]", key="another", fails=3)
-        park(coordination, "a", again)
+        park_events(coordination, "a", again)
         assert coordination.parked(SUBSCRIPTION) == [again.parked]
-        assert coordination.parked_value(SUBSCRIPTION, a_place(), at(5)) == b"[]"
+        assert coordination.read_parked_value(SUBSCRIPTION, a_place(), at(5)) == b"[]"
 
     def test_is_listed_in_order_page_by_page(self, coordination: Coordination):
         """Pages go by event type, partition and position, and begin behind what is named, be it there or not."""
@@ -78,7 +78,7 @@ class TestParkedEvents:
         new = replace(an_assignment(), entries=tuple(owned))
         coordination.write(SUBSCRIPTION, EMPTY_ASSIGNMENT, new, A_MOMENT, {each.partition: at(-1) for each in owned})
         for each in reversed(order):
-            assert park(coordination, "a", each) is CommitResult.COMMITTED
+            assert park_events(coordination, "a", each) is CommitResult.COMMITTED
         heads = [each.parked for each in order]
         assert coordination.parked(SUBSCRIPTION, limit=2) == heads[:2]
         assert coordination.parked(SUBSCRIPTION, after=(a_place(2, "order"), at(100))) == heads[3:]
@@ -93,24 +93,24 @@ class TestParkedEvents:
     def test_releases_events(self, coordination: Coordination):
         """Taken out, events are gone with their values, others stay, and doing it again changes nothing."""
         begun(coordination, "a")
-        park(coordination, "a", *map(a_parked_event, range(MAX_PARKED_PER_CALL)))
+        park_events(coordination, "a", *map(a_parked_event, range(MAX_PARKED_EVENTS_PER_CALL)))
         for _ in range(2):
-            coordination.unpark(SUBSCRIPTION, a_place(), [at(each) for each in range(1, 1000)])
-            coordination.unpark("another", a_place(), [at(0)])
+            coordination.unpark_events(SUBSCRIPTION, a_place(), [at(each) for each in range(1, 1000)])
+            coordination.unpark_events("another", a_place(), [at(0)])
         assert offsets_parked(coordination) == [0]
-        assert coordination.parked_value(SUBSCRIPTION, a_place(), at(1)) is None
+        assert coordination.read_parked_value(SUBSCRIPTION, a_place(), at(1)) is None
         assert position(coordination) == at(-1)
 
     def test_takes_as_much_as_it_says(self, coordination: Coordination):
         """The most events, the most bytes and the largest event fit one step, and come out as they went in."""
         begun(coordination, "a")
-        size = MAX_PARKED_BYTES // MAX_PARKED_PER_CALL
-        many = [a_parked_event(each, b"%d" % (each % 10) * size) for each in range(MAX_PARKED_PER_CALL)]
-        assert park(coordination, "a", *many, upto=MAX_PARKED_PER_CALL) is CommitResult.COMMITTED
+        size = MAX_PARKED_BYTES_PER_CALL // MAX_PARKED_EVENTS_PER_CALL
+        many = [a_parked_event(each, b"%d" % (each % 10) * size) for each in range(MAX_PARKED_EVENTS_PER_CALL)]
+        assert park_events(coordination, "a", *many, upto=MAX_PARKED_EVENTS_PER_CALL) is CommitResult.COMMITTED
         largest = a_parked_event(60, bytes(range(256)) * 3900)
-        assert park(coordination, "a", largest, upto=60) is CommitResult.COMMITTED
+        assert park_events(coordination, "a", largest, upto=60) is CommitResult.COMMITTED
         for each in (many[0], many[-1], largest):
-            assert coordination.parked_value(SUBSCRIPTION, a_place(), each.parked.position) == each.value
+            assert coordination.read_parked_value(SUBSCRIPTION, a_place(), each.parked.position) == each.value
 
     @pytest.mark.parametrize(
         "events",
@@ -118,8 +118,8 @@ class TestParkedEvents:
             [],
             [a_parked_event(1), a_parked_event(2, partition=a_place(1))],
             [a_parked_event(1), a_parked_event(1)],
-            [a_parked_event(each) for each in range(MAX_PARKED_PER_CALL + 1)],
-            [a_parked_event(each, b"x" * (MAX_PARKED_BYTES // 2 + 1)) for each in range(2)],
+            [a_parked_event(each) for each in range(MAX_PARKED_EVENTS_PER_CALL + 1)],
+            [a_parked_event(each, b"x" * (MAX_PARKED_BYTES_PER_CALL // 2 + 1)) for each in range(2)],
         ],
         ids=["none", "two partitions", "one position", "too many", "too much"],
     )
@@ -127,17 +127,17 @@ class TestParkedEvents:
         """More than fits one atomic step is a mistake of the caller."""
         begun(coordination, "a", "a")
         with pytest.raises(ValueError, match=r"partitions|position|too many"):
-            park(coordination, "a", *events, upto=99)
+            park_events(coordination, "a", *events, upto=99)
         assert position(coordination) == at(-1)
 
     def test_goes_with_its_subscription(self, coordination: Coordination):
         """A subscription that is forgotten has no parked events any more. (S72)"""
         begun(coordination, "a")
-        park(coordination, "a", a_parked_event(1))
+        park_events(coordination, "a", a_parked_event(1))
         coordination.forget(SUBSCRIPTION)
         begun(coordination, "a")
         assert coordination.parked(SUBSCRIPTION) == []
-        assert coordination.parked_value(SUBSCRIPTION, a_place(), at(1)) is None
+        assert coordination.read_parked_value(SUBSCRIPTION, a_place(), at(1)) is None
 
     def test_never_comes_from_two_sessions(self, coordination: Coordination):
         """While a partition changes hands, each event is parked by its owner of the moment, and none is left out."""
@@ -149,7 +149,7 @@ class TestParkedEvents:
             while not done.is_set():
                 following = position(coordination).offset + 1
                 if (
-                    park(coordination, "ab"[number], a_parked_event(following), upto=following)
+                    park_events(coordination, "ab"[number], a_parked_event(following), upto=following)
                     is CommitResult.COMMITTED
                 ):
                     mine.append(following)
@@ -167,8 +167,8 @@ class TestParkedEvents:
         assert offsets_parked(coordination) == list(range(position(coordination).offset + 1))
 
 
-def park(coordination, session: str, *events, upto: int | None = None) -> CommitResult:
-    return coordination.park(SUBSCRIPTION, session, events, LATER, None if upto is None else at(upto))
+def park_events(coordination, session: str, *events, upto: int | None = None) -> CommitResult:
+    return coordination.park_events(SUBSCRIPTION, session, events, LATER, None if upto is None else at(upto))
 
 
 def offsets_parked(coordination) -> list[int]:

@@ -1,9 +1,13 @@
-"""What `make` says to words that it does not know."""
+"""What `make` says to words that it does not know, and programs in Python within scripts."""
 
+import re
 import subprocess
+from importlib import import_module
 
 from tests.support.pages import ROOT
 from tests.support.patience import PATIENCE
+
+IMPORT = re.compile(r"from ((?:nakadi|infra|services|tests)[\w.]*) import (\w+(?:, \w+)*)")
 
 
 def test_an_engine_that_is_not_known_is_refused():
@@ -16,3 +20,13 @@ def test_an_engine_that_is_not_known_is_refused():
     assert answer.returncode == 2
     assert "ENGINE=rabbit is not known: it is embedded, which is the default, kafka, or aws-local" in answer.stderr
     assert answer.stdout == ""
+
+
+def test_programs_within_scripts_import_what_there_is():
+    """No tool for Python looks into a shell script."""
+    scripts = [ROOT / "console/build.sh", *(ROOT / "scripts").iterdir(), ROOT / "Makefile"]
+    found = [each for path in scripts if path.is_file() for each in IMPORT.findall(path.read_text())]
+    assert found
+    for module, names in found:
+        for name in names.split(", "):
+            assert hasattr(import_module(module), name), f"{module} has no {name}"

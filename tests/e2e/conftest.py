@@ -14,14 +14,13 @@ import pytest
 from infra.laptop.laptop import Laptop
 from nakadi.local import Broker
 from tests.support import kafka, workers
-from tests.support.engines import KAFKA
 from tests.support.http import described
 from tests.support.laptop import HURRIED, OPEN, STRICTNESS, OnALaptop, chosen, variables
 from tests.support.patience import PATIENCE
 from tests.support.storages import STORAGES
 from tests.support.tokens import Issuer
 
-ENGINES = ("memory", "sqlite", "aws-local", "two-workers", *(["kafka", "kafka-two-workers"] if KAFKA else []))
+ENGINES = ("memory", "sqlite", "aws-local", "two-workers", "kafka", "kafka-two-workers")
 
 Running = Broker | OnALaptop | workers.Program
 
@@ -89,8 +88,11 @@ def pytest_collection_modifyitems(config, items) -> None:
 
 
 def is_chosen(item: pytest.Item) -> bool:
-    """Whether a test is tried with several workers."""
-    return workers.ALL or "two-workers" not in item.nodeid or item.function.__name__ in workers.CHOSEN
+    """Whether a test is tried with several workers, or with its events in Kafka."""
+    name, engine = item.function.__name__, item.callspec.params.get("running", "") if hasattr(item, "callspec") else ""
+    if engine.startswith("kafka") and not kafka.ALL:
+        return engine == "kafka" and name in kafka.CHOSEN
+    return workers.ALL or "two-workers" not in item.nodeid or name in workers.CHOSEN
 
 
 def engine_settings(engine, folder):

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from nakadi import openapi
-from nakadi.http.message import JSON
+from nakadi.http.message import JSON_MEDIA_TYPE
 from nakadi.local import Broker
 from tests.support.api import a_business_definition, a_definition, created
 from tests.support.builders import a_name
@@ -51,7 +51,15 @@ class Tour:
         self.answers.append((operation, (stream.status, stream.headers["content-type"], stream.line())))
 
     def take(self) -> None:
-        for part in (self.monitor, self.administer, self.define, self.publish, self.subscribe, self.consume, self.park):
+        for part in (
+            self.monitor,
+            self.administer,
+            self.define,
+            self.publish,
+            self.subscribe,
+            self.consume,
+            self.park,
+        ):
             part()
 
     def monitor(self) -> None:
@@ -215,7 +223,7 @@ def test_clients_that_expect_no_body_can_do_everything(tours: dict[str, list[tup
         tours["application/problem+json"], tours["*/*"], strict=True
     ):
         assert (status, bool(body)) == (usual[0], bool(usual[2])), operation
-        renamed = usual[1] == JSON and status != 207 and operation != "get_metrics"
+        renamed = usual[1] == JSON_MEDIA_TYPE and status != 207 and operation != "get_metrics"
         assert kind == ("application/problem+json" if renamed else usual[1]), operation
 
 
@@ -225,5 +233,5 @@ def test_clients_that_accept_only_streams_can_do_everything(tours: dict[str, lis
     All that is asked for on the way works although some of it was answered with 406.
     """
     for (operation, (status, _, _)), (_, usual) in zip(tours[STREAM], tours["*/*"], strict=True):
-        negotiable = usual[1] == JSON and usual[0] != 207 and operation != "get_metrics"
+        negotiable = usual[1] == JSON_MEDIA_TYPE and usual[0] != 207 and operation != "get_metrics"
         assert status == (406 if negotiable else usual[0]), operation

@@ -8,7 +8,6 @@ import pytest
 from nakadi.local import Broker
 from tests.support import kafka
 from tests.support.api import created, problem
-from tests.support.engines import KAFKA
 from tests.support.http import described
 from tests.support.patience import PATIENCE
 
@@ -25,7 +24,7 @@ BY_KEY = {
 }
 
 
-@pytest.fixture(params=["memory", *(["kafka"] if KAFKA else [])])
+@pytest.fixture(params=["memory", "kafka"])
 def broker(request):
     with Broker(event_log=kafka.url() if request.param == "kafka" else "memory:") as broker:
         yield broker

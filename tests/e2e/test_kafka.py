@@ -13,11 +13,10 @@ from nakadi.local import Broker
 from tests.e2e.conftest import on_a_laptop
 from tests.support import kafka
 from tests.support.api import a_business_definition, created, problem
-from tests.support.engines import KAFKA
 from tests.support.laptop import OPEN
 from tests.support.patience import PATIENCE
 
-pytestmark = pytest.mark.skipif(not KAFKA, reason="Kafka is asked for by `make test-engines`")
+pytestmark = kafka.NOT_IN_EVERY_RUN
 
 
 @pytest.fixture(params=["memory", "sqlite", "aws-local"])

@@ -5,14 +5,15 @@ import uuid
 
 import httpx
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from nakadi.local import Broker
 from tests.support import kafka
 from tests.support.api import a_business_definition, created, problem
-from tests.support.engines import KAFKA
 from tests.support.patience import PATIENCE
 
-pytestmark = pytest.mark.skipif(not KAFKA, reason="Kafka is asked for by `make test-engines`")
+pytestmark = kafka.NOT_IN_EVERY_RUN
 
 
 class TheOther:
@@ -20,9 +21,6 @@ class TheOther:
 
     def __init__(self) -> None:
         # The library is installed where these tests run.
-        from confluent_kafka import Producer  # noqa: PLC0415
-        from confluent_kafka.admin import AdminClient, NewTopic  # noqa: PLC0415
-
         where = {"bootstrap.servers": kafka.servers()}
         self._producer, self._admin, self._new = Producer({**where, "acks": "all"}), AdminClient(where), NewTopic
 

@@ -3,7 +3,7 @@
 import json
 import time
 from contextlib import closing
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Thread
 
@@ -14,9 +14,10 @@ from moto.kinesis.models import kinesis_backends
 from nakadi.app.engines import open_log_index, open_registry
 from nakadi.common import work
 from nakadi.event_types.deletion import Housekeeping
-from nakadi.event_types.documents import event_type_from_document
+from nakadi.event_types.documents import TABLES_KIND, TableState, event_type_from_document, table_state_body
 from nakadi.event_types.repository import EVENT_TYPES_KIND
-from nakadi.model.events import ArchiveLocation, IndexHead, IndexingState, IndexSegment
+from nakadi.model.log_index import ArchiveLocation, IndexHead, IndexingState, IndexSegment
+from nakadi.ports.registry import PutDocument
 from nakadi.subscriptions.api.stats import StalledSubscriptions
 from tests.support.aws import REGION
 
@@ -159,5 +160,38 @@ def test_starts_the_job_when_archived_events_wait_for_their_table(functions, env
 
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["TableLag"][0] // 600 for line in told if "TableLag" in line] == [6, 6]
+    assert [line for line in told if "TableLatency" in line] == [], "no job has changed a table"
     assert [line for line in told if "FailedChores" in line] == []
     assert len(glue.get_job_runs(JobName="nakadi-test-compaction")["JobRuns"]) == 1
+
+
+@pytest.mark.parametrize(("minutes_ago", "reported"), [(1, [4242]), (11, [])])
+def test_reports_how_long_events_took_to_come_into_tables(
+    functions, environment, tmp_path, capsys, minutes_ago, reported
+):
+    """The latency of a commit is reported by the rounds after it, and not for ever: the alarm ends."""
+    environment.setenv("NAKADI_LOG_INDEX", f"sqlite:///{tmp_path / 'events.db'}")
+    environment.setenv("NAKADI_TABLE_JOB", "nakadi-test-compaction")
+    functions.invoke("housekeeping", "schedule/housekeeping")
+    assert functions.invoke("event_types", "apigateway/create_event_type")["statusCode"] == 201
+    with closing(open_registry("dynamodb://live")) as registry:
+        [event_type] = [
+            event_type_from_document(each)
+            for each in registry.list(EVENT_TYPES_KIND)
+            if not each.key.startswith("nakadi.")
+        ]
+        state = TableState(
+            table="t",
+            following={},
+            rows=1,
+            misfits=0,
+            missing=0,
+            updated_at=datetime.now(UTC) - timedelta(minutes=minutes_ago),
+            latency=4242.3,
+        )
+        registry.write(PutDocument(TABLES_KIND, event_type.id, table_state_body(state)))
+    capsys.readouterr()
+    functions.invoke("housekeeping", "schedule/housekeeping")
+
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["TableLatency"][0] for line in told if "TableLatency" in line] == reported

@@ -2,7 +2,7 @@ import pytest
 from msgspec.structs import replace
 
 from nakadi.engines.memory.stores import MemoryLogIndex
-from nakadi.model.events import ArchiveLocation, IndexHead, IndexingState, IndexSegment
+from nakadi.model.log_index import ArchiveLocation, IndexHead, IndexingState, IndexSegment
 from nakadi_jobs.archive_ranges import (
     NOTHING_READ,
     Progress,
@@ -132,7 +132,7 @@ def test_the_number_of_events_is_unknown_where_some_were_compacted_away(index):
     """Before the offset up to which a partition is compacted there may be fewer events than offsets."""
     add(index, 10)
     add(index, 10)
-    index.set_compacted(TOPIC, 0, 10)
+    index.set_compacted_until(TOPIC, 0, 10)
     assert [each.events for each in unread_parts(index, EVENT_TYPE, NOTHING_READ)] == [None, 10]
 
 
@@ -141,7 +141,7 @@ def test_segments_that_were_written_anew_say_how_many_events_they_have(index):
     first, second = add(index, 10), add(index, 10)
     index.replace(TOPIC, 0, [replace(first, events=7)], 10)
     index.replace(TOPIC, 0, [replace(second, events=9)], 20)
-    index.set_compacted(TOPIC, 0, 10)
+    index.set_compacted_until(TOPIC, 0, 10)
     assert [each.events for each in unread_parts(index, EVENT_TYPE, NOTHING_READ)] == [7, 9]
 
     progress = Progress({(TOPIC, 0): 15}, {})

@@ -4,6 +4,7 @@ from nakadi.model.event_type import Category
 from nakadi_jobs.columns import (
     BIGINT,
     DOUBLE,
+    MOST_LEVELS,
     STRING,
     Array,
     Field,
@@ -129,6 +130,19 @@ def test_a_very_wide_schema():
     """A table has at most a thousand columns; the rest is in the text."""
     wide = {f"p{number}": {"type": "string"} for number in range(1500)}
     assert len(of(wide).fields) == 1000
+
+
+@pytest.mark.parametrize(("kind", "levels"), [("object", MOST_LEVELS), ("array", MOST_LEVELS // 2)])
+def test_a_very_deep_schema(kind, levels):
+    """What is deeper than Spark can have it is a text."""
+    schema = {"type": "number"}
+    for _ in range(90):
+        schema = {"type": "array", "items": schema} if kind == "array" else {"properties": {"a": schema}}
+    columns = of({"a": schema})
+    assert ddl(columns.fields[0].kind).count("<") == levels
+    assert "string" in ddl(columns)
+    assert not columns.closed
+    assert of({"a": schema}, {"a": schema}) == columns
 
 
 def test_the_types_as_spark_writes_them():

@@ -1,12 +1,15 @@
 import json
+from functools import reduce
 
 import pytest
 from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
+from nakadi_jobs import columns
 from nakadi_jobs.columns import (
     BIGINT,
     BOOLEAN,
     DOUBLE,
+    MOST_LEVELS,
     STRING,
     TIMESTAMP,
     Array,
@@ -17,6 +20,7 @@ from nakadi_jobs.columns import (
     Texts,
     ddl,
 )
+from nakadi_jobs.exact_values import MISFIT
 from nakadi_jobs.transform import members_in_columns, names_in
 
 
@@ -92,8 +96,9 @@ def test_members_in_lists(jobs):
     """Members of objects in lists are counted, whatever is missing in one of them, and so in lists in lists."""
     columns = Struct((Field("items", Array(ITEM)), Field("parcels", Array(Struct((Field("items", Array(ITEM)),))))))
     values = [{"items": items, "parcels": [None, {"items": items}, {}]} if items is not None else {} for items in LISTS]
+    one = jobs.spark().range(1)
     texts = F.from_json(F.lit(json.dumps(values)), f"array<{ddl(columns)}>")
-    rows = jobs.spark().range(1).select(F.posexplode(texts).alias("number", "v"))
+    rows = one.select(F.posexplode(texts).alias("number", "v"))
     counted = rows.selectExpr("number", f"{members_in_columns('v', columns)} AS members").orderBy("number").collect()
     assert [row["members"] for row in counted] == [members(value) for value in values]
 
@@ -105,3 +110,78 @@ def members(value):
         case list():
             return sum(map(members, value))
     return 0
+
+
+def test_a_sum_of_many_members_is_not_deep():
+    """Spark's stack is not deep enough for a thousand terms that are nested in each other."""
+    counted = members_in_columns("v", Struct(tuple(Field(f"n{number}", DOUBLE) for number in range(1000))))
+    depths, depth = [], 0
+    for letter in counted:
+        depth += {"(": 1, ")": -1}.get(letter, 0)
+        depths.append(depth)
+    assert max(depths) < 15
+    assert counted.count(" + ") == 999
+
+
+def test_schemas_that_would_be_too_much_for_spark(jobs, data):
+    """Lists and objects of any depth, and a property where the broker has the publisher, are in the table."""
+    lists = reduce(lambda inner, _: {"type": "array", "items": inner}, range(40), {"type": "number"})
+    objects = reduce(lambda inner, _: {"properties": {"a": inner}}, range(40), {"type": "number"})
+    metadata = {"properties": {"published_by": {"type": "array", "items": {"type": "integer"}}}}
+    properties = {"lists": lists, "objects": objects, "metadata": metadata}
+    event = {
+        "lists": reduce(lambda inner, _: [inner], range(40), 1.5),
+        "objects": reduce(lambda inner, _: {"a": inner}, range(40), 1.5),
+        "metadata": {"published_by": [1]},
+    }
+    data.archived(data.event_type("order.placed", {"properties": properties}), [event])
+
+    assert jobs.compacted().code == 0
+
+    [(publisher, text, lists, object_within, known)] = jobs.rows(
+        "order_placed",
+        "metadata.published_by",
+        "nakadi_event",
+        "lists",
+        f"objects{'.a' * MOST_LEVELS}",
+        "nakadi_publisher",
+    )
+    assert (publisher, text, known) == ([1], None, None)
+    assert json.loads(object_within) == reduce(lambda inner, _: {"a": inner}, range(40 - MOST_LEVELS), 1.5)
+    [inner] = reduce(lambda found, _: found[0], range(MOST_LEVELS // 2 - 1), lists)
+    assert json.loads(inner) == reduce(lambda inner, _: [inner], range(40 - MOST_LEVELS // 2), 1.5)
+
+
+def test_a_table_with_as_many_columns_as_there_may_be(jobs, data, monkeypatch):
+    """The columns that a table has go on being written when later schemas ask for more than there may be."""
+    monkeypatch.setattr(columns, "MOST_FIELDS", 4)
+    number = {"type": "integer"}
+    first = {"properties": {"a": {"properties": {"x": number}}, "b": number}}
+    second = {"properties": {"a": {"properties": {"x": number, "y": number, "z": number}}, "b": number, "c": number}}
+    event = {"a": {"x": 1, "y": 2}, "b": 3, "c": 4}
+    data.archived(data.event_type("order.placed", first), [{"a": {"x": 1}, "b": 3}])
+    assert jobs.compacted().code == 0
+    data.archived(data.new_schema("order.placed", second), [event])
+
+    assert jobs.compacted().code == 0
+
+    [before, after] = jobs.rows("order_placed", "a.x", "b", "c", "nakadi_event")
+    assert before == (1, 3, None, None)
+    assert after[:3] == (1, 3, 4)
+    assert json.loads(after[3]) == event
+
+
+def test_properties_that_are_called_as_what_the_job_works_with(jobs, data):
+    """Names that the job gives to what it reads and works out are free for properties."""
+    names = [MISFIT, "_misfit", "doubtful", "file", "head", "line", "misfit", "partition", "stamped", "topic", "value"]
+    schema = {"properties": {name: {"type": "integer"} for name in names}}
+    event = {name: number for number, name in enumerate(names)}
+    data.archived(data.event_type("order.placed", schema), [event, {}])
+
+    assert jobs.compacted().code == 0
+
+    [first, second] = jobs.rows("order_placed", *names[1:], "nakadi_event")
+    assert first[:-1] == tuple(range(1, len(names)))
+    # A name that begins as the columns of an event's place has no column.
+    assert json.loads(first[-1]) == event
+    assert {*second} == {None}

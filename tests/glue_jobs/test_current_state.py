@@ -115,3 +115,28 @@ def test_the_state_of_a_day_has_a_name(jobs, data):
     assert (then.count(), table.rows().count()) == (2, 3)
     assert name not in tidied_after(31)
     assert tidied_after(2, keep_days=0) == {}
+
+
+def test_snapshots_go_and_files_are_merged_by_whole_days(jobs, data, monkeypatch):
+    """A snapshot stays to the end of the last day that is kept, whenever a job tidies; a merged file has one day."""
+    monkeypatch.setattr("nakadi_jobs.tables.SMALL_FILES", 2)
+    orders = data.event_type("order.placed")
+    for number in range(4):
+        data.archived(orders, [order(number)], at=STORED_AT + timedelta(hours=8 * number))
+        jobs.compacted()
+    table = events_table(jobs.spark(), jobs.database, orders)
+    [[last]] = jobs.spark().sql(f"SELECT date(max(made_current_at)) FROM {table.path}.history").collect()
+    midnight = datetime.combine(last, time(), UTC)
+
+    def snapshots_after(since_midnight):
+        limits = {"keep_snapshots": timedelta(days=1), "orphans_after": timedelta(days=1000)}
+        table.tidy(midnight + since_midnight, keep_days=0, **limits)
+        return jobs.snapshots("order_placed")
+
+    there = jobs.snapshots("order_placed")
+    # Merging files adds one.
+    assert snapshots_after(timedelta(days=2, microseconds=-1)) == there + 1
+    assert snapshots_after(timedelta(days=2)) == 1
+    files = jobs.spark().table(f"{table.path}.files").select("partition.nakadi_time_day", "record_count").collect()
+    days = [(STORED_AT + timedelta(hours=8 * number)).date() for number in range(4)]
+    assert sorted((row[0], row[1]) for row in files) == [(day, days.count(day)) for day in sorted({*days})]

@@ -4,7 +4,8 @@ import pytest
 
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.stores import FolderStore
-from nakadi.model.events import ArchiveLocation, Record, StoredEvent
+from nakadi.model.events import Record, StoredEvent
+from nakadi.model.log_index import ArchiveLocation
 from nakadi_jobs.archive_ranges import ArchiveRange
 from nakadi_jobs.command import BadArguments
 from nakadi_jobs.erasure import How, Wanted, erased, search

@@ -2,7 +2,13 @@
 
 import pytest
 
-from nakadi.event_types.tables import PARTITION_BY_ANNOTATION, SORT_BY_ANNOTATION, BadLayout, PartitionField, SortField
+from nakadi.event_types.tables import (
+    PARTITION_BY_ANNOTATION,
+    SORT_BY_ANNOTATION,
+    BadTableLayout,
+    TablePartitionColumn,
+    TableSortColumn,
+)
 from nakadi_jobs import compaction
 from nakadi_jobs.columns import BIGINT, BOOLEAN, DOUBLE, STRING, TIMESTAMP, Array, Field, Struct, Texts
 from nakadi_jobs.layout import USUAL, layout_for
@@ -30,8 +36,8 @@ def layout(**texts):
 def test_columns_are_called_as_the_table_calls_them():
     """Names are found whatever their case; what an annotation does not say is as usual."""
     found = layout(partition_by="bucket(4, customer.ID), day(AT)", sort_by="customer.rank desc, total")
-    assert found.partition_by == (PartitionField("Customer.id", "bucket", 4), PartitionField("at", "day"))
-    assert found.sort_by == (SortField("Customer.rank", descending=True), SortField("total"))
+    assert found.partition_by == (TablePartitionColumn("Customer.id", "bucket", 4), TablePartitionColumn("at", "day"))
+    assert found.sort_by == (TableSortColumn("Customer.rank", descending=True), TableSortColumn("total"))
     assert layout(sort_by="at").partition_by == USUAL.partition_by
     assert layout(partition_by="at").sort_by == USUAL.sort_by
     assert layout() is USUAL
@@ -52,7 +58,7 @@ def test_columns_are_called_as_the_table_calls_them():
 )
 def test_columns_that_no_table_is_partitioned_by(text, reason):
     """What does not fit the columns of the table is refused with a reason."""
-    with pytest.raises(BadLayout, match=f"^{reason}$"):
+    with pytest.raises(BadTableLayout, match=f"^{reason}$"):
         layout(partition_by=text)
 
 

@@ -4,7 +4,8 @@ import pytest
 
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.stores import MemoryStore
-from nakadi.model.events import ArchiveLocation, Record, StoredEvent
+from nakadi.model.events import Record, StoredEvent
+from nakadi.model.log_index import ArchiveLocation
 from nakadi_jobs import reading
 from nakadi_jobs.reading import copies, place_of, problem_with
 from tests.support.builders import A_MOMENT

@@ -1,29 +1,25 @@
 """What is too old goes, and what has to be erased is found nowhere any more."""
 
-import gzip
 import json
-import zlib
-from contextlib import closing, suppress
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
-import duckdb
 import pytest
 
 from nakadi.app.engines import open_registry
 from nakadi.engines.archive import objects
 from nakadi.event_types.documents import TABLES_KIND, table_state_from_body
 from nakadi.event_types.storages import STORAGES_KIND
-from nakadi.event_types.tables import PARTITION_BY_ANNOTATION, RETENTION_ANNOTATION, SORT_BY_ANNOTATION
+from nakadi.event_types.tables import PARTITION_BY_ANNOTATION, RETENTION_ANNOTATION
 from nakadi.model.event_type import Category, CleanupPolicy
 from nakadi.ports.registry import ABSENT_REVISION, PutDocument
-from nakadi_jobs import leftovers, retention
+from nakadi_jobs import retention
 from nakadi_jobs.archive_ranges import NOTHING_READ, unread_parts
 from nakadi_jobs.event_type_tables import EVENT_TYPE_ID, EXPIRED_BEFORE, events_table
 from nakadi_jobs.retention import STILL_THERE, what_logs_keep
 from nakadi_jobs.tables import Change, Table
 from tests.support.builders import a_timeline, an_event_type
-from tests.support.dynamodb_service import CREDENTIALS, PREFIX, a_bucket
-from tests.support.jobs import DataFolder, Jobs, order
+from tests.support.jobs import order
 
 NOW = datetime.now(UTC)
 
@@ -239,111 +235,6 @@ def test_tables_are_made_after_an_erasure(jobs, data):
     assert jobs.rows("order_placed") == left
 
 
-NAME = "customer-4711-of-the-long-name"
-ERASE_NAME = ("--do", "erase", "--event-type", "order.placed", "--path", "customer.id", "--value", NAME)
-
-
-@pytest.fixture
-def cut_short(jobs, data, tables):
-    """A table, and what a run leaves that was killed: a branch, a file that no snapshot has, a copy of the archive."""
-    orders = data.event_type("order.placed")
-    named = [order(0), order(1, customer={"id": NAME}), order(2)]
-    segment = data.archived(orders, named, at=NOW - timedelta(minutes=2))
-    jobs.compacted()
-    table = events_table(jobs.spark(), jobs.database, orders)
-    run = table.change()
-    run.__enter__().append(table.rows(), "{}")
-    folder = tables / jobs.database / "order_placed"
-    written = next(folder.rglob("data/**/*.parquet"))
-    written.with_name("lost.parquet").write_bytes(written.read_bytes())
-    copies = tables / "_gathered" / orders.timeline.topic
-    copies.mkdir(parents=True)
-    (copies / "killed-0.json.gz").write_bytes(data.path(segment).read_bytes())
-    yield folder, copies
-    # What is left of the run goes now: its branch may be gone.
-    run.gen.close()
-
-
-def test_nothing_on_disk_has_what_was_erased(jobs, data, cut_short):
-    """Not a byte of it is left, in files of runs that were killed neither; what it was erased from is whole."""
-    told = jobs.drop_before(*ERASE_NAME)
-    assert (told.code, "verified" in told.told) == (0, True)
-    jobs.drop_before("--grace-hours", "0")
-
-    looked_at = {path.suffix for folder in (*cut_short, data.folder / "archive") for path in bytes_with("", folder)}
-    assert {".parquet", ".avro", ".gz", ".json"} <= looked_at
-    for folder in (*cut_short, data.folder / "archive"):
-        assert list(bytes_with(NAME[:16], folder)) == []
-    assert jobs.rows("order_placed") == [(0, 0), (0, 2)]
-    assert "nothing new" in jobs.compacted().told
-
-
-def test_nothing_in_a_bucket_has_what_was_erased(tables, tmp_path, monkeypatch):
-    """Not a byte of it is left in an archive in S3, nor in tables and database; the offsets are as they were."""
-    with a_bucket() as (url, s3), closing(DataFolder(tmp_path / "data", url)) as data:
-        jobs = Jobs(data, tables)
-        for name in CREDENTIALS:
-            monkeypatch.setitem(jobs.spark().sparkContext.environment, name, CREDENTIALS[name])
-        orders, other = data.event_type("order.placed"), data.event_type("order.paid")
-        # In an object with many events of another type.
-        recently = NOW - timedelta(minutes=2)
-        data.archived(orders, [order(0), order(1, customer={"id": NAME})], at=recently, other_topics=[other])
-        data.archived(orders, [order(2)], at=recently)
-        jobs.compacted()
-
-        told = jobs.drop_before(*ERASE_NAME)
-        assert (told.code, "verified" in told.told) == (0, True)
-        jobs.drop_before("--grace-hours", "0")
-
-        keys = [each["Key"] for each in s3.list_objects_v2(Bucket=PREFIX)["Contents"]]
-        contents = [gzip.decompress(s3.get_object(Bucket=PREFIX, Key=key)["Body"].read()) for key in keys]
-        assert len(contents) == 2
-        assert NAME[:16].encode() not in b"".join(contents)
-        for folder in (tables / jobs.database, data.folder):
-            assert list(bytes_with(NAME[:16], folder)) == []
-        assert jobs.rows("order_placed") == [(0, 0), (0, 2)]
-        assert set(archive_of(data, orders)) == {0, 2}
-
-
-@pytest.mark.usefixtures("cut_short")
-def test_what_is_left_on_disk_is_found(jobs, monkeypatch):
-    """The verification looks into files that no table refers to: nothing is called gone that is there."""
-    monkeypatch.setattr(Table, "remove_lost_files", lambda *_: 0)
-    monkeypatch.setattr(leftovers, "remove_gathered", lambda *_: 0)
-    told = jobs.drop_before(*ERASE_NAME)
-    assert (told.code, "verified" in told.told) == (3, False)
-    assert "lost.parquet; run this again" in told.told
-    assert "killed-0.json.gz; run this again" in told.told
-
-
-def bytes_with(text, folder):
-    """Files that have a text in them, decompressed."""
-    return (path for path in folder.rglob("*.*") if path.is_file() and text.encode() in readable(path))
-
-
-def readable(path):
-    """The content of a file without its compression."""
-    content = path.read_bytes()
-    if path.suffix == ".gz":
-        return gzip.decompress(content)
-    if path.suffix == ".parquet":
-        return repr(duckdb.sql(f"SELECT * FROM read_parquet('{path}')").fetchall()).encode()
-    if path.suffix == ".avro":
-        # Blocks end with the mark that the header ends with; each has two numbers, and is deflated.
-        header, *blocks = content.split(content[-16:])
-        return header + b"".join(inflated(block) for block in blocks if block)
-    return content
-
-
-def inflated(block):
-    at = 0
-    for _ in range(2):
-        while block[at] & 0x80:
-            at += 1
-        at += 1
-    return zlib.decompress(block[at:], -zlib.MAX_WBITS)
-
-
 def test_erasing_from_the_newest(jobs, data):
     """The table of the newest events loses them too, and tombstones that are nothing but the value."""
     customers = data.event_type(
@@ -362,32 +253,6 @@ def test_erasing_from_the_newest(jobs, data):
     assert set(archive_of(data, customers)) == {1}
     assert jobs.rows("customer_changed") == [(0, 1)]
     assert jobs.rows("customer_changed__latest", "nakadi_key") == [("4712",)]
-
-
-def test_nothing_is_left_of_what_was_replaced_or_partitioned_by(jobs, data, tables):
-    """A row that a newer one replaced is in files still, and a value that a table is partitioned by is in manifests,
-    until it is erased: then not a byte of it is left."""
-    customers = data.event_type(
-        "customer.changed",
-        schema={"properties": {"name": {"type": "string"}}},
-        category=Category.BUSINESS,
-        cleanup_policy=CleanupPolicy.COMPACT,
-        annotations={PARTITION_BY_ANNOTATION: "name, truncate(20, name)", SORT_BY_ANNOTATION: "name"},
-    )
-    for name in (NAME, "Bob"):
-        data.archived(customers, [{"metadata": {"eid": "e"}, "name": each} for each in (name, "Ann")], keys=["a", "b"])
-        jobs.compacted()
-    jobs.spark().sql(f"ALTER TABLE nakadi.{jobs.database}.customer_changed CREATE TAG mine")
-    folder = tables / jobs.database
-    assert {path.parent.parent.name for path in bytes_with(NAME[:16], folder)} >= {"customer_changed"}
-    assert [path for path in bytes_with(NAME, folder / "customer_changed__latest") if path.suffix == ".parquet"]
-
-    told = jobs.drop_before("--do", "erase", "--event-type", "customer.changed", "--path", "name", "--value", NAME)
-
-    assert (told.code, "verified" in told.told) == (0, True), told.told
-    assert list(bytes_with(NAME[:16], folder)) == []
-    assert jobs.rows("customer_changed", "nakadi_offset", "name") == [(1, "Ann"), (2, "Bob"), (3, "Ann")]
-    assert jobs.rows("customer_changed__latest", "nakadi_offset", "name") == [(2, "Bob"), (3, "Ann")]
 
 
 @pytest.mark.parametrize(

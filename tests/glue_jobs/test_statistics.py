@@ -8,9 +8,11 @@ import pytest
 from nakadi.event_types.documents import TABLES_KIND, TableState, table_state_body
 from nakadi.model.event_type import Category
 from nakadi.ports.registry import PutDocument
+from nakadi_jobs.data_files import Times
 from nakadi_jobs.history import NAME
 from nakadi_jobs.tables import ChangedMeanwhile, Table
 from tests.support.jobs import STORED_AT, Jobs, order
+from tests.support.table_readers import by_duckdb, by_pyiceberg, by_spark
 
 BUSINESS = {"schema": {"properties": {"note": {"type": "string"}}}, "category": Category.BUSINESS}
 UNTIL = ("--until", (STORED_AT + timedelta(hours=2)).isoformat(), "--hours", "2")
@@ -124,15 +126,15 @@ def test_event_types_are_counted_together(jobs, data, tables):
     jobs = Jobs(data, tables)
     together = jobs.spark_jobs(lambda: jobs.measured(*UNTIL))
 
-    # What is wanted goes to every task, events are counted, and the days of the windows are written.
-    assert (alone, together) == (3, 3)
+    # What is wanted goes to every task, and events are counted. What was measured is written without Spark.
+    assert (alone, together) == (2, 2)
     figures = ("event_type", "events", "publishers")
     of_orders = {("order.placed", 60, 2), ("order.placed", 12, 1)}
     assert set(rows_of(jobs, *figures)) == {*of_orders, ("page.viewed", 2, 0)}
 
     # Measuring one again leaves those of the other as they are, though its days are written anew.
     data.archived(pages, [order(3)])
-    assert jobs.spark_jobs(lambda: jobs.measured(*UNTIL, "--event-types", "page.viewed")) == 3
+    assert jobs.spark_jobs(lambda: jobs.measured(*UNTIL, "--event-types", "page.viewed")) == 2
     assert set(rows_of(jobs, *figures)) == {*of_orders, ("page.viewed", 3, 0)}
 
     later = ("--until", (STORED_AT + timedelta(days=9)).isoformat())
@@ -140,21 +142,38 @@ def test_event_types_are_counted_together(jobs, data, tables):
 
 
 @pytest.mark.usefixtures("orders")
-def test_of_two_runs_at_once_one_begins_again(jobs):
-    """Days that another run changed meanwhile are not written over."""
+def test_of_two_runs_at_once_one_begins_again(jobs, tables):
+    """Days that another run changed meanwhile are not written over, and nothing is left of the attempt."""
     jobs.measured(*UNTIL)
     table = Table(jobs.spark(), jobs.database, NAME)
+    times = Times("window_start", STORED_AT - timedelta(days=1), STORED_AT + timedelta(days=1))
 
-    def as_there(rows):
-        return rows
+    def as_there(_, contents):
+        [content] = contents
+        return {f"window_start_day={STORED_AT:%Y-%m-%d}": content}
 
-    def meanwhile(rows):
-        table.rewrite("window_start < timestamp'2027-01-01'", as_there)
-        return rows
+    def meanwhile(fields, contents):
+        table.rewrite(times, as_there)
+        return as_there(fields, contents)
 
     with pytest.raises(ChangedMeanwhile):
-        table.rewrite("window_start < timestamp'2027-01-01'", meanwhile)
+        table.rewrite(times, meanwhile)
     assert table.rows().count() == 2
+    files = [*(tables / jobs.database / NAME).rglob("*.parquet")]
+    known = jobs.spark().table(f"{table.path}.all_files").select("file_path").distinct().collect()
+    assert {file.name for file in files} == {row["file_path"].rpartition("/")[2] for row in known}
+
+
+@pytest.mark.usefixtures("orders")
+def test_measurements_are_read_alike(jobs, tables):
+    """Spark, DuckDB and pyiceberg see the same measurements, of several days, and of windows of several lengths."""
+    jobs.measured("--until", (STORED_AT + timedelta(days=1)).isoformat(), "--hours", "36")
+    jobs.measured("--until", (STORED_AT + timedelta(days=1)).isoformat(), "--window-minutes", "120")
+    folder = tables / jobs.database / NAME
+    rows = sorted(map(str, by_spark(jobs.table(NAME))))
+    assert len(rows) == 5
+    assert sorted(map(str, by_duckdb(folder))) == rows
+    assert sorted(map(str, by_pyiceberg(folder))) == rows
 
 
 def windows_of(jobs):

@@ -54,7 +54,9 @@ def test_a_job_runs_where_it_was_tested(jobs, name):
 
     assert (job["GlueVersion"], job["WorkerType"], job["NumberOfWorkers"]) == ("5.1", "G.1X", 2)
     assert given["--datalake-formats"] == "iceberg"
-    assert all("==" in each for each in given["--additional-python-modules"].split(","))
+    modules = given["--additional-python-modules"].split(",")
+    assert all("==" in each for each in modules)
+    assert next(each for each in modules if each.startswith("pyarrow")) in (ROOT / "requirements/test.txt").read_text()
     assert job["ExecutionProperty"] == {"MaxConcurrentRuns": 5 if name == "retention" else 1}
     assert (job["Timeout"], job["MaxRetries"]) == (180, 0)
     logs = f"s3://nakadi-test-tables-123456789012-eu-central-1/spark-logs/{name}/"
@@ -104,12 +106,11 @@ def test_a_job_that_follows_runs_all_the_time_and_is_started_by_housekeeping(lar
     environment = large.serving.environment("housekeeping")
     told = {name: text(environment[f"NAKADI_{name.upper()}"]) for name in ("table_job", "table_minutes")}
     assert told == {"table_job": "nakadi-test-follow", "table_minutes": "10"}
-    [late] = [
-        each
-        for each in large.serving.all("AWS::CloudWatch::Alarm").values()
-        if each["AlarmName"] == "nakadi-test-TablesAreLate"
-    ]
-    assert (late["MetricName"], late["Threshold"]) == ("TableLag", 2 * 10 * 60 + 3600)
+    alarms = {each["AlarmName"]: each for each in large.serving.all("AWS::CloudWatch::Alarm").values()}
+    for name, metric in (("TablesAreLate", "TableLag"), ("TablesAreSlow", "TableLatency")):
+        alarm = alarms[f"nakadi-test-{name}"]
+        assert (alarm["MetricName"], alarm["Threshold"]) == (metric, 2 * 10 * 60 + 3600)
+        assert (alarm["Statistic"], text(alarm["Dimensions"][0]["Value"])) == ("Maximum", "housekeeping")
     starts = [
         (name, statement["Resource"])
         for name, role in large.serving.all("AWS::IAM::Role").items()
@@ -126,6 +127,9 @@ def test_by_news_the_same_job_has_no_schedule():
     by_news = environment_of("housekeeping", Context(table_minutes=15), PLACES)
     assert by_news["NAKADI_TABLE_JOB"] == "nakadi-dev-compaction"
     assert Settings.from_env(by_news).table_minutes == 15
+    assert by_news["NAKADI_COMPACTION_WAIT_HOURS"] == "48"
+    without = environment_of("housekeeping", Context(analytics=False), PLACES)
+    assert without["NAKADI_COMPACTION_WAIT_HOURS"] == "0", "there is no table that compaction could wait for"
     assert Context(table_minutes=15, analytics=False).table_job == ""
     assert Context().table_job == ""
     assert Context(table_minutes=15).late_seconds == 2 * 15 * 60 + 3600

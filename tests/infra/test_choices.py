@@ -309,7 +309,7 @@ def test_roles_may_do_what_fan_out_asks_for(large, monkeypatch):
         kinesis.registered_at(datetime(2026, 1, 1, tzinfo=UTC))
         kinesis.calls.clear()
         house = FanOut(StreamConsumerApi(opening.new_client({}, 10.0), "nakadi-test"), "nakadi-test")
-        house.remove_orphans(datetime(2026, 1, 2, tzinfo=UTC))
+        house.remove_orphaned_consumers(datetime(2026, 1, 2, tzinfo=UTC))
         house.close()
         assert killed["Consumer"]["ConsumerARN"] not in kinesis.consumers
         of_housekeeping = set(kinesis.calls)

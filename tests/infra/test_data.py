@@ -130,7 +130,7 @@ def test_the_engines_run_on_what_is_deployed(serving):
     environment = {**serving.environment("event_types"), "NAKADI_AUTH": "off"}
     broker = open_broker(Settings.from_env(environment))
     try:
-        with client_of(broker.application_of("event_types", "publishing", "cursors")) as api:
+        with client_of(broker.make_application("event_types", "publishing", "cursors")) as api:
             assert api.post("/event-types", json=EVENT_TYPE).status_code == 201
             assert api.post("/event-types/kept.thing/events", json=[{"n": 1}, {"n": 2}]).status_code == 200
             [partition] = api.get("/event-types/kept.thing/partitions").json()

@@ -131,7 +131,7 @@ def test_the_streaming_service_gets_what_it_reads(serving, tmp_path):
     keys.write_text('{"keys": []}')
     settings = Watched(Settings(auth="jwt", auth_jwks=str(keys)))
     broker = open_broker(settings)
-    broker.application_of(*routes.STREAMING_AREAS, "monitoring")
+    broker.make_application(*routes.STREAMING_AREAS, "monitoring")
     broker.prepare()
     broker.close()
 
@@ -147,7 +147,7 @@ def test_the_streaming_service_gets_what_direct_requests_need(tmp_path):
     keys.write_text('{"keys": []}')
     settings = Watched(Settings(auth="jwt", auth_jwks=str(keys)))
     with closing(open_broker(settings)) as broker:
-        broker.application_of(*routes.STREAMING_AREAS, *routes.DIRECT_AREAS, "monitoring")
+        broker.make_application(*routes.STREAMING_AREAS, *routes.DIRECT_AREAS, "monitoring")
         broker.prepare()
 
     assert settings.read | {"log_index", "archive", "archiver", "max_request_memory_bytes"} == STREAMING | DIRECT

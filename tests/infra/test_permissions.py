@@ -15,8 +15,8 @@ from nakadi.app.broker import open_broker
 from nakadi.app.routes import STREAMING_AREAS
 from nakadi.app.settings import Settings
 from nakadi.engines.archive.stores import open_archive
-from nakadi.local.broker import ServerThread
-from nakadi.model.events import ArchiveLocation
+from nakadi.local.serving import ServerThread
+from nakadi.model.log_index import ArchiveLocation
 from nakadi.ports.archive_store import ArchiveGone
 from nakadi_cdk.needs import NEEDS
 from nakadi_jobs import compaction, retention, statistics
@@ -187,7 +187,7 @@ def part(guarded, serving):
         with guarded.as_role(f"FunctionsRole{name.replace('_', '')}"):
             broker = open_broker(Settings.from_env(environment))
             try:
-                with client_of(broker.application_of(*NEEDS[name].areas)) as api:
+                with client_of(broker.make_application(*NEEDS[name].areas)) as api:
                     yield api
             finally:
                 broker.close()
@@ -331,7 +331,7 @@ def _stream(guarded, serving, subscription):
     with guarded.as_role("StreamingRole"):
         broker = open_broker(Settings.from_env({**environment, "NAKADI_AUTH": "off"}))
         with (
-            ServerThread(broker.application_of(*STREAMING_AREAS)) as serves,
+            ServerThread(broker.make_application(*STREAMING_AREAS)) as serves,
             httpx.Client(base_url=serves.url, timeout=PATIENCE) as api,
         ):
             begin = {"X-Nakadi-Cursors": '[{"partition":"0","offset":"BEGIN"}]'}

@@ -106,7 +106,7 @@ MUTANTS = (
         "commits put off the end of a session that closes",
         "subscriptions/stream/session.py",
         "or now >= self._closed_by:",
-        "or now >= self._commit_deadline():",
+        "or now >= self._outbox.commit_by:",
     ),
     Mutant(
         "hand-over",
@@ -211,8 +211,8 @@ MUTANTS = (
         "order",
         "events that are not for the client end a batch in its middle",
         "subscriptions/stream/partition_progress.py",
-        "            self.taken = end\n",
-        "            self.taken = end\n            if disposition is Disposition.SKIP:\n                break\n",
+        "            self.taken = part.end\n",
+        "            self.taken = part.end\n            if disposition is Disposition.SKIP:\n                break\n",
     ),
     Mutant(
         "at least once",

@@ -100,7 +100,7 @@ class Wire:
 
         return self._called(committed)
 
-    def park(
+    def park_events(
         self,
         subscription: str,
         session: str,
@@ -110,7 +110,7 @@ class Wire:
     ) -> CommitResult:
         def parked() -> CommitResult:
             place = events[0].parked.partition
-            verdict = self._store.park(subscription, session, events, now, upto)
+            verdict = self._store.park_events(subscription, session, events, now, upto)
             if verdict is CommitResult.COMMITTED:
                 self._history.was_parked(place, [each.parked.position.offset for each in events])
                 if upto is not None:

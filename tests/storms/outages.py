@@ -22,7 +22,8 @@ from nakadi.engines.kinesis.recent_records import ArrivedRecord
 from nakadi.event_types import cursors
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.event_type import EventType, Position
-from nakadi.model.events import Record, RecordPosition, Stored
+from nakadi.model.events import Record, Stored
+from nakadi.model.log_index import RecordPosition
 from nakadi.model.outcomes import Conflict, Outcome, Unavailable
 from nakadi.ports.event_log import OffsetUnavailable, SealedTopic, UnknownTopic
 from tests.support.kinesis_forgetful import Kept

@@ -253,7 +253,7 @@ class Voyage:
             stream = self._a_stream()
             [shard] = stream.shards()
             self._shard = shard.id
-            return stream.read_page(shard.id, stream.iterator_from_start(shard.id)).records
+            return stream.read_page(shard.id, stream.request_iterator_from_start(shard.id)).records
         finally:
             self.weather.badness = badness
 

@@ -26,7 +26,8 @@ def a_scope(method="GET", target="/x", headers=(), **more):
 
 def an_application(handler, method="GET"):
     return Application(
-        [Route(method=method, template="/x", handler=handler, operation="x", any_body=True)], lambda _: UNAUTHENTICATED
+        [Route(method=method, template="/x", handler=handler, operation="x", accepts_any_content_type=True)],
+        lambda _: UNAUTHENTICATED,
     )
 
 

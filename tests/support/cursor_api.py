@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 
-from nakadi.auth.permissions import denied
+from nakadi.auth.permissions import permission_denied_error
 from nakadi.event_types.snapshot import Cursors
 from nakadi.http.application import Application
 from nakadi.http.routes import cursors as routes
@@ -38,7 +38,7 @@ class AllBut:
 
     def require(self, operation: Operation, resource: Resource, _: Subject) -> None:
         if operation in self._refused:
-            raise denied(operation, resource)
+            raise permission_denied_error(operation, resource)
 
 
 class Api:

@@ -31,7 +31,7 @@ DYNAMODB = "dynamodb://contract?region=eu-central-1"
 # With nothing to choose: each test gets tables, or a stream, of its own.
 DYNAMODB_LOCAL: Mapping[str, str] = {"dynamodb-local": "dynamodb:local"} if WANTED else {}
 KINESALITE: Mapping[str, str] = {"kinesalite": "kinesis:kinesalite"} if WANTED else {}
-KAFKA: Mapping[str, str] = {"kafka": "kafka:", "kafka-tiered": "tiered:kafka"} if kafka.WANTED else {}
+KAFKA: Mapping[str, str] = {"kafka": "kafka:", **({"kafka-tiered": "tiered:kafka"} if kafka.ALL else {})}
 
 REGISTRIES: Mapping[str, str] = {"memory": "memory:", "sqlite": SQLITE, "dynamodb": DYNAMODB, **DYNAMODB_LOCAL}
 EVENT_LOGS: Mapping[str, str] = {

@@ -22,7 +22,8 @@ from nakadi.engines.archive import objects
 from nakadi.engines.archive.stores import open_archive
 from nakadi.event_types.repository import EventTypes
 from nakadi.model.event_type import EventType, Version
-from nakadi.model.events import ArchiveLocation, IndexHead, IndexingState, IndexSegment, Record, StoredEvent
+from nakadi.model.events import Record, StoredEvent
+from nakadi.model.log_index import ArchiveLocation, IndexHead, IndexingState, IndexSegment
 from nakadi.ports.clock import SystemClock
 from nakadi_jobs import compaction, retention, statistics
 from nakadi_jobs.session import open_spark

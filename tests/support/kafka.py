@@ -1,6 +1,8 @@
 """A Kafka for the tests of a process: one of its own, or the one at `KAFKA=host:9092`.
 
-`make test-engines` puts it there, and asks for the tests that need it.
+`make test` puts it there where it can, and runs a part of the tests that need it: the contract of the event log, a
+restart, and the end-to-end tests that are chosen here. They go to one process, so there is one Kafka for all of them.
+Where Kafka cannot be had they are skipped, and say why. `make test-engines` runs all.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from functools import cache
 from pathlib import Path
 from uuid import uuid4
 
+import pytest
+
 from infra.laptop import kafka_local
 from infra.laptop.kinesis_local import free_port
 from infra.laptop.processes import ended
@@ -22,9 +26,36 @@ from tests.support.other_engines import WANTED as OTHERS_WANTED
 
 OWN = os.environ.get("KAFKA", "")
 
-WANTED = OTHERS_WANTED or bool(OWN)
+ALL = OTHERS_WANTED or bool(OWN)
 
-CAN_START = kafka_local.is_there()
+MISSING = "" if OWN else kafka_local.missing()
+"""What it is that Kafka cannot be started without."""
+
+NOT_IN_EVERY_RUN = pytest.mark.skipif(not ALL, reason="`make test-engines` runs all that is tested on Kafka")
+
+# Publishing, streaming, subscribing and committing, in what a log may do differently: where partitions begin and end,
+# when their events are seen, and how batches and timelines come to them.
+CHOSEN = frozenset(
+    {
+        "test_a_batch_follows_a_new_timeline",
+        "test_a_client_that_comes_back_misses_nothing",
+        "test_a_partition_changes_hands_when_it_is_committed",
+        "test_a_second_stream_gets_its_share",
+        "test_a_stream_can_begin_at_a_point_in_time",
+        "test_a_stream_follows_into_a_new_timeline",
+        "test_business_events_come_out_enriched",
+        "test_deleting_the_event_type_ends_the_stream_with_a_problem",
+        "test_distances_across_timelines",
+        "test_events_are_counted_from_the_committed_offset",
+        "test_events_arrive_in_order_while_they_are_published",
+        "test_new_partitions_are_consumed_from_their_beginning",
+        "test_subscriptions_that_were_never_streamed_get_their_offsets",
+        "test_the_next_stream_goes_on",
+        "test_time_leads_to_what_was_published_since",
+        "test_tombstones_are_not_delivered",
+        "test_what_was_published_is_counted_at_once",
+    }
+)
 
 
 def url() -> str:
@@ -33,16 +64,18 @@ def url() -> str:
 
 
 def servers() -> str:
+    """The test is skipped where there is no Kafka, unless it was asked for."""
+    if MISSING and not ALL:
+        pytest.skip(f"no Kafka: {MISSING}")
     return OWN or _begun()
 
 
 @cache
 def _begun() -> str:
     folder = tempfile.TemporaryDirectory(prefix="kafka-")
-    broker = kafka_local.begun(folder.name)
     atexit.register(folder.cleanup)
+    broker = kafka_local.started_for_sure(folder.name)
     atexit.register(ended, broker.process)
-    kafka_local.wait_until_it_answers(broker)
     return broker.address
 
 
@@ -56,6 +89,8 @@ class OwnServer:
         settings: Mapping[str, str] | None = None,
         prefix: Sequence[str] = (),
     ) -> None:
+        if (lacking := kafka_local.missing()) and (OWN or not ALL):
+            pytest.skip(f"no Kafka that a test may end: {lacking}")
         self._folder = folder
         self._settings = settings
         self._server = kafka_local.begun(folder, port=port, settings=settings, prefix=prefix)

@@ -23,6 +23,7 @@ from nakadi.model.event_type import Category, CleanupPolicy, EventType
 from nakadi_jobs import compaction as finishing
 from nakadi_jobs.archive_ranges import NOTHING_READ, unread_parts
 from nakadi_jobs.session import open_spark
+from tests.support.bytes_left import files_in, with_text
 from tests.support.jobs import STORED_AT, DataFolder
 from tests.support.patience import until
 
@@ -172,7 +173,7 @@ def statistics(killed: Killed, kills: int) -> None:
 
 
 def retention(killed: Killed, kills: int) -> None:
-    """What was erased is found nowhere, and everything else is where it was."""
+    """Not a byte of what was erased is left, and everything else is where it was."""
     for _ in range(6):
         killed.archive()
     killed.run("compaction", kill=False)
@@ -188,6 +189,8 @@ def retention(killed: Killed, kills: int) -> None:
         for event in objects.parse_member(killed.data.store.get(part.location))
     }
     assert archived == {offset for offset, _, _ in left}
+    killed.run("retention", "--grace-hours", "0", kill=False)
+    assert with_text("name 3", files_in(killed.data.folder)) == []
 
 
 JOBS: dict[str, Callable[[Killed, int], None]] = {

@@ -8,7 +8,7 @@ import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
 from nakadi.common.metrics import Metrics
-from nakadi.http.routes.monitoring import PLAIN_MEDIA_TYPE, prometheus_text
+from nakadi.http.routes.monitoring import PLAIN_MEDIA_TYPE, make_prometheus_renderer
 
 TEXT = "text/plain;version=0.0.4"
 
@@ -39,7 +39,7 @@ def scraped(api: httpx.Client) -> Samples:
 
 def samples_of(metrics: Metrics) -> Samples:
     """What a process without a server would report."""
-    text_of = prometheus_text(lambda: metrics)
+    text_of = make_prometheus_renderer(lambda: metrics)
     assert text_of is not None
     return samples_in(text_of(PLAIN_MEDIA_TYPE)[0].decode())
 

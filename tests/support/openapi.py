@@ -12,8 +12,8 @@ import fastjsonschema
 import orjson
 
 from nakadi import openapi
-from nakadi.http.message import JSON, PROBLEM_JSON
-from nakadi.http.negotiation import OLD_PROBLEM_JSON
+from nakadi.http.message import JSON_MEDIA_TYPE, PROBLEM_MEDIA_TYPE
+from nakadi.http.negotiation import OLD_PROBLEM_MEDIA_TYPE
 
 STREAM = "application/x-json-stream"
 
@@ -104,21 +104,21 @@ def _assert_body(
         return
     content = content or response.get("x-optional-body", {})
     media_type = headers.get("content-type", "").partition(";")[0].strip()
-    media_type = PROBLEM_JSON if media_type == OLD_PROBLEM_JSON else media_type
+    media_type = PROBLEM_MEDIA_TYPE if media_type == OLD_PROBLEM_MEDIA_TYPE else media_type
     if status < 400 and media_type.endswith("+json"):
-        media_type = JSON  # under the name that the client asked for
+        media_type = JSON_MEDIA_TYPE  # under the name that the client asked for
     assert media_type in content, (
         f"{what} came as {media_type or 'nothing'}, not as {' or '.join(content) or 'nothing'}"
     )
     for schema, value in _values(media_type, content[media_type]["schema"], body):
         validate(schema, value, what)
-        if media_type == PROBLEM_JSON:
+        if media_type == PROBLEM_MEDIA_TYPE:
             assert value["status"] == status, f"{what} says that its status is {value['status']}"
 
 
 def _values(media_type: str, schema: Mapping[str, Any], body: bytes) -> list[tuple[Mapping[str, Any], Any]]:
     """What there is to validate in a body, each with its schema."""
-    if media_type in (JSON, PROBLEM_JSON):
+    if media_type in (JSON_MEDIA_TYPE, PROBLEM_MEDIA_TYPE):
         return [(schema, orjson.loads(body))]
     if media_type == STREAM:
         return [_line(line) for line in body.splitlines()]

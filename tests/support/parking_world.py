@@ -254,7 +254,7 @@ class World:
         offset, again = beginning.start.offset, beginning.again
         if again is not None:
             for each in again.events:
-                value = self.coordination.parked_value(SUBSCRIPTION, each.partition, each.position)
+                value = self.coordination.read_parked_value(SUBSCRIPTION, each.partition, each.position)
                 yield from runs_of([(each, value)] if value is not None else [])
             if (again.events[-1].position if again.events else beginning.start) < again.last_position:
                 yield empty_run_up_to(again.last_position)
@@ -289,7 +289,7 @@ class World:
             self.redrive(None if dice > 0.8 else (chosen.partition, chosen.key))
 
     def skip(self, parked: ParkedEventInfo) -> None:
-        self.coordination.unpark(SUBSCRIPTION, parked.partition, [parked.position])
+        self.coordination.unpark_events(SUBSCRIPTION, parked.partition, [parked.position])
         self.skipped.add(parked.position.offset)
         old = self.members.assignment()
         self.coordination.write(SUBSCRIPTION, old, replace(old), self.clock.now())

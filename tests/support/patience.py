@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TypeVar
 
 Result = TypeVar("Result")
@@ -36,6 +38,16 @@ def in_threads(work: Callable[[int], Result], count: int) -> list[Result]:
     """
     with ThreadPoolExecutor(count) as threads:
         return [each.result() for each in [threads.submit(work, number) for number in range(count)]]
+
+
+@contextmanager
+def started_threads() -> Iterator[Callable[[], list[str]]]:
+    """The names of the threads that were started here and are alive when one asks.
+
+    The process has others, of tests before this one; they end whenever they like, so a number of threads says nothing.
+    """
+    before = set(threading.enumerate())
+    yield lambda: [each.name for each in threading.enumerate() if each not in before]
 
 
 def effort(work: Callable[[], object]) -> float:

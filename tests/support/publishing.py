@@ -19,7 +19,7 @@ from nakadi.publishing.batch import BatchLimits
 from nakadi.publishing.outcome import BatchOutcome, BatchStatus
 from nakadi.publishing.publisher import Publisher
 from nakadi.publishing.system_events import KpiCollector, name_hasher
-from nakadi.schemas.validation import Validators
+from nakadi.schemas.validation import ValidatorCache
 from tests.support.builders import a_schema, an_event_type
 from tests.support.clock import HandMovedClock
 from tests.support.registry import settings_document
@@ -84,7 +84,7 @@ class House:
         self.while_waiting = lambda: None
         self.publisher = Publisher(
             event_types=self.event_types,
-            validators=Validators(),
+            validators=ValidatorCache(),
             permissions=self.permissions,
             features=self.features,
             logs=self,

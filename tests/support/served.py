@@ -8,7 +8,7 @@ from typing import Any, Self
 from nakadi.app.broker import open_broker
 from nakadi.app.core import WrapLog
 from nakadi.app.settings import Settings
-from nakadi.local.broker import ServerThread
+from nakadi.local.serving import ServerThread
 from nakadi.ports.event_log import EventLog
 
 

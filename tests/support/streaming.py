@@ -1,6 +1,7 @@
 """What streams are tried against: a log whose reads are seen, an outlet that keeps what was written."""
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,6 +51,18 @@ class SeenLog:
             stop()
 
         return ended
+
+
+class NoFigures:
+    """Counts nothing of what a stream sends."""
+
+    report_at = math.inf
+
+    def record(self, *_):
+        pass
+
+    def report(self):
+        pass
 
 
 @dataclass

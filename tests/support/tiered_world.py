@@ -44,7 +44,7 @@ class Names:
     def event_type_of(self, topic: str) -> str | None:
         return "order.placed" if topic == "t" else None
 
-    def may_remove_from(self, topic: str) -> bool:
+    def may_remove_records_from(self, topic: str) -> bool:
         return topic == "t"
 
 

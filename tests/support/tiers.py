@@ -5,7 +5,7 @@ from math import inf
 from pathlib import Path
 
 from nakadi.app.engines import open_event_log, open_log_index
-from nakadi.engines.archive.archiver import ArchivePolicy, TopicOwners
+from nakadi.engines.archive.archiver import ArchivePolicy, TopicCatalog
 from nakadi.engines.archive.stores import open_archive
 from nakadi.engines.archive.tiered_log import TieredLog
 from nakadi.model.events import AppendResult, Record
@@ -29,7 +29,7 @@ def tiered(
     *,
     index: LogIndex | None = None,
     store: ArchiveStore | None = None,
-    directory: TopicOwners | None = None,
+    directory: TopicCatalog | None = None,
 ) -> TieredLog:
     """A log whose hot half is in memory, in Kafka, or in a file in this folder with its archive beside it."""
     return Parts(hot, folder, clock, index=index, store=store).log(tiers, directory)
@@ -53,7 +53,7 @@ class Parts:
         self.store = store or open_archive(f"{folder}/archive" if hot == "sqlite" else "memory:")
         self._clock = clock
 
-    def log(self, tiers: ArchivePolicy, directory: TopicOwners | None = None) -> TieredLog:
+    def log(self, tiers: ArchivePolicy, directory: TopicCatalog | None = None) -> TieredLog:
         """It closes the parts when it is closed."""
         return TieredLog(self.hot, self.index, self.store, self._clock, directory, tiers)
 

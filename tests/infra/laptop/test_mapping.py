@@ -1,7 +1,6 @@
 """An event source mapping on a local Kinesis whose shards are split."""
 
 import base64
-import threading
 from contextlib import closing
 from unittest.mock import patch
 
@@ -12,7 +11,7 @@ from infra.laptop.functions import Described, Failed
 from infra.laptop.mapping import EventSource
 from tests.support.kinesis import made_stream, session, until_active
 from tests.support.kinesis_local import REGION, kinesis_local
-from tests.support.patience import until
+from tests.support.patience import started_threads, until
 
 HALF = str(2**127)
 
@@ -116,7 +115,7 @@ def test_it_ends_when_it_is_closed(kinesis, stream, source):
     invoked = Invoked()
     invoked.poison = {"0"}
     put(kinesis, stream, "0")
-    threads = threading.active_count()
-    with source(invoked, [], MaximumRetryAttempts=-1):
-        until(lambda: threading.active_count() > threads + 1)
-    assert threading.active_count() <= threads
+    with started_threads() as started:
+        with source(invoked, [], MaximumRetryAttempts=-1):
+            until(lambda: [each for each in started() if each.startswith("shardId-")])
+        assert [each for each in started() if each.startswith("shard")] == []

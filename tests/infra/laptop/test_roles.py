@@ -10,7 +10,7 @@ from infra.laptop.cloud import STRICT, Cloud
 from infra.laptop.roles import Permission, Policy, Request, needed
 from infra.laptop.templates import ACCOUNT, Template
 from nakadi.engines.archive.stores import open_archive
-from nakadi.model.events import ArchiveLocation
+from nakadi.model.log_index import ArchiveLocation
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveGone
 from tests.support.kinesis import made_stream

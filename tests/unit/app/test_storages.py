@@ -1,5 +1,6 @@
 """The event logs of storages."""
 
+import sys
 from functools import partial
 from urllib.parse import urlsplit
 
@@ -7,7 +8,15 @@ import pytest
 
 from infra.laptop.kinesis_local import free_port
 from nakadi.app import engines
-from nakadi.app.engines import LogDependencies, StorageLogs, check_reachable, storage_url, with_stream_name
+from nakadi.app.engines import (
+    BadSetting,
+    LogDependencies,
+    StorageLogs,
+    check_reachable,
+    open_event_log,
+    storage_url,
+    with_stream_name,
+)
 from nakadi.engines.archive.stores import open_archive_if_set
 from nakadi.engines.kinesis import opening
 from nakadi.engines.memory.event_log import MemoryLog
@@ -115,6 +124,15 @@ def test_without_the_client_library_no_storage_in_kafka_is_reached(monkeypatch):
         check_reachable(a_kafka({"bootstrap_servers": "kafka-1:9092"}), "memory:")
 
 
+def test_without_the_client_library_no_log_in_kafka_is_opened(monkeypatch):
+    """A broker whose own log is to be there says which package it needs."""
+    for name in [each for each in sys.modules if each.startswith("nakadi.engines.kafka.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "confluent_kafka", None)
+    with pytest.raises(BadSetting, match="needs the Python package confluent-kafka"):
+        open_event_log("kafka://kafka-1:9092", SystemClock())
+
+
 @pytest.mark.parametrize("built_in", ["memory:", "sqlite:////data/nakadi.db"])
 def test_an_embedded_storage_lies_in_the_built_in_one(built_in):
     """On one machine another embedded storage is the same file or memory, and can always be reached. (R239)"""
@@ -191,7 +209,7 @@ def test_a_log_whose_archive_cannot_be_opened_is_closed(tmp_path):
         open_topic_directory=unavailable,
     )
     with pytest.raises(Unavailable, match="registry"):
-        engines._with_archive(lambda: hot, SystemClock(), dependencies)
+        engines._open_log_with_archive(lambda: hot, SystemClock(), dependencies)
     with pytest.raises(Unavailable, match="closed"):
         hot.create_topic("t", 1)
 

@@ -11,7 +11,7 @@ from tests.support.registry import settings_document
 
 def test_the_blacklist_has_a_maximum_of_names_per_kind(monkeypatch):
     """Every request is held against the list, so it does not grow for ever; what is on it stays, and can go. (R223)"""
-    monkeypatch.setattr(permissions, "MAX_NAMES", 2)
+    monkeypatch.setattr(permissions, "MAX_BLACKLIST_NAMES_PER_KIND", 2)
     listed = Blacklist(settings_document("blacklist"))
     for name in ("a", "b", "b"):
         listed.block(BlockedKind.CONSUMER_APP, name)

@@ -44,36 +44,36 @@ def test_keys_are_fetched_once_for_many_tokens(source, clock):
     """Keys that are known are not read again."""
     keys = KeySet(source, clock)
 
-    assert all(keys.key("0") is not None for _ in range(10))
+    assert all(keys.find_key("0") is not None for _ in range(10))
     assert source.reads == 1
 
 
 def test_an_unknown_key_is_fetched_again_after_a_while(source, issuer, clock):
     """A key that was published after the first look is found when a token names it."""
     keys = KeySet(source, clock)
-    assert keys.key("0") is not None
+    assert keys.find_key("0") is not None
     issuer.rotate()
     clock.move(KEY_SET_RETRY_INTERVAL_SECONDS)
 
-    assert keys.key("1") is not None
+    assert keys.find_key("1") is not None
 
 
 def test_unknown_key_ids_do_not_cause_a_fetch_each(source, clock):
     """However many unknown key ids come, the source is asked no more than once in ten seconds."""
     keys = KeySet(source, clock)
 
-    assert all(keys.key(f"invented-{number}") is None for number in range(100))
+    assert all(keys.find_key(f"invented-{number}") is None for number in range(100))
     assert source.reads == 1
 
 
 def test_known_keys_stay_valid_while_their_source_fails(source, clock):
     """While the source is out of reach, the keys that were read before still count. (R45)"""
     keys = KeySet(source, clock)
-    assert keys.key("0") is not None
+    assert keys.find_key("0") is not None
     source.reachable = False
     clock.move(3600)
 
-    assert keys.key("0") is not None
+    assert keys.find_key("0") is not None
 
 
 def test_a_source_that_never_answered_is_a_fault(source, clock):
@@ -81,12 +81,12 @@ def test_a_source_that_never_answered_is_a_fault(source, clock):
     source.reachable = False
 
     with pytest.raises(Unavailable):
-        KeySet(source, clock).key("0")
+        KeySet(source, clock).find_key("0")
 
 
 def test_a_token_without_key_id_is_checked_with_the_only_key(source, clock):
     """One key needs no id."""
-    assert KeySet(source, clock).key(None) is not None
+    assert KeySet(source, clock).find_key(None) is not None
 
 
 def test_keys_can_be_fetched_from_a_url(issuer, clock):
@@ -106,5 +106,5 @@ def test_keys_can_be_fetched_from_a_url(issuer, clock):
         thread.start()
         keys = KeySet(make_key_fetcher(f"http://127.0.0.1:{server.server_port}/jwks.json"), clock)
 
-        assert keys.key("0") is not None
+        assert keys.find_key("0") is not None
         thread.join(PATIENCE)

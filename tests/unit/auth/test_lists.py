@@ -5,14 +5,14 @@ import pytest
 from nakadi.auth import permissions
 from nakadi.model.authorization import Attribute, AttributeDraft, Authorization, AuthorizationDraft
 from nakadi.model.outcomes import Invalid, Violation
-from nakadi.openapi.checks import body_violations
+from nakadi.openapi.checks import openapi_violations
 
 ANN = AttributeDraft("user", "ann")
 A, B, C = Attribute("user", "ann"), Attribute("service", "shop"), Attribute("*", "*")
 
 
 def violations_of(draft, schema="EventTypeDraft", under="authorization") -> list[tuple[str, str]]:
-    found = body_violations(schema, {"authorization": permissions.authorization_body(draft)})
+    found = openapi_violations(schema, {"authorization": permissions.authorization_body(draft)})
     return [(each.path, each.message) for each in found if each.path.startswith(under)]
 
 
@@ -43,7 +43,7 @@ def test_subscriptions_have_no_writers():
 def test_violations_have_the_given_path():
     """Lists outside of an authorization section are reported by their own names. (R220)"""
     lists = permissions.authorization_body(AuthorizationDraft(admins=(ANN,), readers=(), writers=(ANN,)))
-    assert body_violations("AdminLists", lists) == (Violation("readers", "must contain at least one attribute"),)
+    assert openapi_violations("AdminLists", lists) == (Violation("readers", "must contain at least one attribute"),)
 
 
 def test_incomplete_attributes_have_violations():

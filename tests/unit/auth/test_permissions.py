@@ -2,7 +2,7 @@ import itertools
 
 import pytest
 
-from nakadi.auth.permissions import Admins, Blacklist, Features, Permissions, denied
+from nakadi.auth.permissions import Admins, Blacklist, Features, Permissions, permission_denied_error
 from nakadi.model.authorization import (
     UNAUTHENTICATED,
     WILDCARD,
@@ -99,7 +99,7 @@ def test_a_refusal_names_operation_and_resource(permissions, operation):
 
 def test_a_refusal_can_give_its_reason():
     """A known reason follows the refusal. (R60)"""
-    assert str(denied(Operation.ADMIN, OPEN, "because")) == (
+    assert str(permission_denied_error(Operation.ADMIN, OPEN, "because")) == (
         "Access on ADMIN event-type:order.created denied; Reason : because"
     )
 

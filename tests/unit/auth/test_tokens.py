@@ -13,7 +13,7 @@ from nakadi.auth.tokens import (
     KEY_SET_RETRY_INTERVAL_SECONDS,
     KeySet,
     TokenRules,
-    Tokens,
+    TokenVerifier,
     make_key_fetcher,
 )
 from nakadi.model.authorization import Attribute
@@ -44,7 +44,7 @@ def tokens(issuer):
 
 def tokens_of(issuer, **rules):
     clock = SystemClock()
-    return Tokens(KeySet(make_key_fetcher(str(issuer.path)), clock), replace(RULES, **rules), clock)
+    return TokenVerifier(KeySet(make_key_fetcher(str(issuer.path)), clock), replace(RULES, **rules), clock)
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ def test_a_key_that_replaced_another_under_its_id_is_used(tmp_path):
         reads.append(1)
         return current[0].path.read_bytes()
 
-    tokens = Tokens(KeySet(fetch, clock), RULES, clock)
+    tokens = TokenVerifier(KeySet(fetch, clock), RULES, clock)
     tokens.subject(f"Bearer {old.token()}")
     current[0] = new
     for _ in range(5):
@@ -277,7 +277,7 @@ def clock():
 @pytest.fixture
 def moved(issuer, clock):
     """Tokens that are verified by a clock that the test moves."""
-    return Tokens(KeySet(make_key_fetcher(str(issuer.path)), clock), RULES, clock)
+    return TokenVerifier(KeySet(make_key_fetcher(str(issuer.path)), clock), RULES, clock)
 
 
 def test_the_signature_of_a_token_in_use_is_checked_once(moved, issuer, clock, decoded):

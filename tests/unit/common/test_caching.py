@@ -8,7 +8,7 @@ from threading import Event
 import pytest
 
 from nakadi.common.caching import (
-    CHANGE_NUMBER_FORMAT,
+    CHANGE_COUNT_FORMAT,
     MAX_CACHE_ENTRIES,
     MAX_CACHE_ENTRY_AGE_SECONDS,
     Cache,
@@ -279,7 +279,7 @@ class TestSeveralProcesses:
     @pytest.fixture
     def counters(self):
         with tempfile.TemporaryFile() as file:
-            file.truncate(2 * CHANGE_NUMBER_FORMAT.size)
+            file.truncate(2 * CHANGE_COUNT_FORMAT.size)
             yield ChangeCounter(file.fileno(), 0), ChangeCounter(file.fileno(), 1)
 
     def test_a_change_by_another_process_is_seen_at_once(self, counters):

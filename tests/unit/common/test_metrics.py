@@ -12,9 +12,9 @@ import pytest
 
 from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
-from nakadi.common.counting import OTHER_NAMES
+from nakadi.common.counting import OTHER_LABEL_VALUE
 from nakadi.common.metrics import Metrics
-from nakadi.common.work import Turns, run_and_log_failure
+from nakadi.common.work import LongWorkQueue, run_and_log_failure
 from nakadi.engines.archive.archiver import ArchivePolicy
 from nakadi.engines.archive.reading import SegmentCache, UnreadableSegment
 from nakadi.engines.archive.stores import MemoryStore
@@ -25,10 +25,11 @@ from nakadi.engines.sqlite.event_log import SqliteLog
 from nakadi.http.application import Application, Lane, Route
 from nakadi.http.asgi import asgi_application
 from nakadi.http.message import empty_response
-from nakadi.http.routes.monitoring import as_json
+from nakadi.http.routes.monitoring import metrics_view
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.event_type import Position
-from nakadi.model.events import ArchiveLocation, EventSlice, IndexingState, IndexSegment, Record, StoredEvent
+from nakadi.model.events import EventSlice, Record, StoredEvent
+from nakadi.model.log_index import ArchiveLocation, IndexingState, IndexSegment
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import EMPTY_ASSIGNMENT, EventTypePartition
 from nakadi.streaming.chunks import EventChunk
@@ -98,10 +99,11 @@ def test_event_types_beyond_a_number_are_counted_together(metrics):
         metrics.events_refused.add(1, name, "validating")
 
     counted = {
-        name: seen(metrics, "nakadi_events_published_total", event_type=name) for name in ("a", "b", "c", OTHER_NAMES)
+        name: seen(metrics, "nakadi_events_published_total", event_type=name)
+        for name in ("a", "b", "c", OTHER_LABEL_VALUE)
     }
-    assert counted == {"a": 1, "b": 1, "c": 0, OTHER_NAMES: 2}
-    assert seen(metrics, "nakadi_events_refused_total", event_type=OTHER_NAMES, reason="validating") == 2
+    assert counted == {"a": 1, "b": 1, "c": 0, OTHER_LABEL_VALUE: 2}
+    assert seen(metrics, "nakadi_events_refused_total", event_type=OTHER_LABEL_VALUE, reason="validating") == 2
 
 
 def test_the_largest_subscriptions_are_reported_by_their_ids(metrics):
@@ -111,10 +113,11 @@ def test_the_largest_subscriptions_are_reported_by_their_ids(metrics):
     metrics.subscription_uncommitted.follow(lambda: lags)
 
     rows = {
-        each: seen(metrics, "nakadi_subscription_lag_seconds", subscription=each) for each in ("s2", "s4", OTHER_NAMES)
+        each: seen(metrics, "nakadi_subscription_lag_seconds", subscription=each)
+        for each in ("s2", "s4", OTHER_LABEL_VALUE)
     }
-    assert rows == {"s2": 70, "s4": 20, OTHER_NAMES: 5}
-    assert seen(metrics, "nakadi_subscription_uncommitted_events", subscription=OTHER_NAMES) == 6
+    assert rows == {"s2": 70, "s4": 20, OTHER_LABEL_VALUE: 5}
+    assert seen(metrics, "nakadi_subscription_uncommitted_events", subscription=OTHER_LABEL_VALUE) == 6
 
 
 def test_values_are_put_into_buckets(metrics):
@@ -136,7 +139,7 @@ def test_json_keeps_its_names():
     metrics.kpi_figures.add(7, "dropped")
     run_and_log_failure("a try of json", "x", lambda: 1 / 0)
 
-    found = as_json(metrics, now=70)
+    found = metrics_view(metrics, now=70)
     assert found["gauges"]["nakadi.uptime"] == {"value": 60}
     assert found["counters"]["nakadi.http.get_health.200"] == {"count": 1}
     assert found["counters"]["nakadi.kpi.dropped"] == {"count": 7}
@@ -222,7 +225,7 @@ def test_work_on_the_archive_that_fails_is_counted(metrics):
         metrics,
     )
     hot.append("t", {0: [Record(b"{}")]})
-    worker.note_appended("t", [0])
+    worker.schedule_archiving("t", [0])
     with pytest.raises(Unavailable):
         worker.archive_all()
     worker.stop()
@@ -239,7 +242,7 @@ class Names:
     def event_type_of(self, _topic):
         return "order.placed"
 
-    def may_remove_from(self, _topic):
+    def may_remove_records_from(self, _topic):
         return True
 
 
@@ -314,9 +317,9 @@ def test_sessions_of_dead_processes_are_counted(metrics):
 
 def test_turns_that_are_waited_for_are_reported(metrics):
     """While one thread has the turn, those that wait for theirs are counted."""
-    turns = Turns()
+    turns = LongWorkQueue()
     metrics.turns_waiting.follow(lambda: {("publishing",): turns.waiting})
-    with turns.turn(lambda: False):
+    with turns.wait_for_turn(lambda: False):
         thread = threading.Thread(target=turn, args=(turns,))
         thread.start()
         until(lambda: seen(metrics, "nakadi_turns_waiting", work="publishing") == 1)
@@ -326,7 +329,7 @@ def test_turns_that_are_waited_for_are_reported(metrics):
 
 
 def turn(turns):
-    with turns.turn(lambda: False):
+    with turns.wait_for_turn(lambda: False):
         pass
 
 
@@ -340,7 +343,9 @@ def test_requests_in_work_are_reported_with_their_memory(metrics):
         assert free.wait(PATIENCE)
         return empty_response()
 
-    route = Route(method="POST", template="/x", handler=stuck, operation="x", any_body=True, lane=Lane.EVENTS)
+    route = Route(
+        method="POST", template="/x", handler=stuck, operation="x", accepts_any_content_type=True, lane=Lane.EVENTS
+    )
     application = Application([route], lambda _: UNAUTHENTICATED)
     scope = {
         "type": "http",
@@ -375,7 +380,7 @@ def test_index_lag_is_reported_once_it_was_measured():
     """The housekeeping measures how late the log indexer is, where there is one."""
 
     class Late(MemoryLog):
-        def index_lag(self):
+        def measure_index_lag(self):
             return timedelta(seconds=7)
 
     clock = HandMovedClock()

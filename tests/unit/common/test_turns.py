@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from nakadi.common.work import Turns, client_never_gone
+from nakadi.common.work import LongWorkQueue, client_never_gone
 from nakadi.model.outcomes import TryLater
 from tests.support.patience import PATIENCE
 
@@ -16,7 +16,7 @@ def taken(turns):
     begun, ended = threading.Event(), threading.Event()
 
     def work():
-        with turns.turn(client_never_gone):
+        with turns.wait_for_turn(client_never_gone):
             begun.set()
             assert ended.wait(PATIENCE)
 
@@ -32,8 +32,8 @@ def taken(turns):
 
 def test_one_thread_at_a_time_has_its_turn():
     """A turn begins when the one before it is over, also when that failed."""
-    turns = Turns(timeout_seconds=PATIENCE)
-    with pytest.raises(RuntimeError), turns.turn(client_never_gone):
+    turns = LongWorkQueue(timeout_seconds=PATIENCE)
+    with pytest.raises(RuntimeError), turns.wait_for_turn(client_never_gone):
         raise RuntimeError
     order = []
     with taken(turns) as end:
@@ -47,27 +47,27 @@ def test_one_thread_at_a_time_has_its_turn():
 
 
 def _turn(turns):
-    with turns.turn(client_never_gone):
+    with turns.wait_for_turn(client_never_gone):
         return "had"
 
 
 def test_a_turn_is_not_waited_for_too_long():
     """Who has waited long enough may come again later."""
-    turns = Turns(timeout_seconds=0.01)
-    with taken(turns), pytest.raises(TryLater, match="please repeat request"), turns.turn(client_never_gone):
+    turns = LongWorkQueue(timeout_seconds=0.01)
+    with taken(turns), pytest.raises(TryLater, match="please repeat request"), turns.wait_for_turn(client_never_gone):
         pytest.fail("it is not its turn")
 
 
 def test_only_a_few_wait():
     """Beyond a number of those that wait, others are sent away at once."""
-    turns = Turns(max_waiting=0, timeout_seconds=PATIENCE)
-    with taken(turns), pytest.raises(TryLater, match="please repeat request"), turns.turn(client_never_gone):
+    turns = LongWorkQueue(max_waiting=0, timeout_seconds=PATIENCE)
+    with taken(turns), pytest.raises(TryLater, match="please repeat request"), turns.wait_for_turn(client_never_gone):
         pytest.fail("it is not its turn")
     assert _turn(turns) == "had"
 
 
 def test_who_has_gone_does_not_wait():
     """Work for a client that has closed its connection is given up."""
-    turns = Turns(timeout_seconds=PATIENCE)
-    with taken(turns), pytest.raises(TryLater, match="given up"), turns.turn(lambda: True):
+    turns = LongWorkQueue(timeout_seconds=PATIENCE)
+    with taken(turns), pytest.raises(TryLater, match="given up"), turns.wait_for_turn(lambda: True):
         pytest.fail("it is not its turn")

@@ -19,7 +19,7 @@ def test_results_are_those_of_a_snapshot():
     """The results for an event type are those of a snapshot of it. (C13, L35, S97)"""
     event_type, logs = a_past(Generation([9], expired=[4]))
     cursors = Cursors(logs)
-    assert cursors.at(event_type).ends() == {"0": (Position(1, 4), Position(1, 8))}
+    assert cursors.take_snapshot(event_type).ends() == {"0": (Position(1, 4), Position(1, 8))}
     assert cursors.beginning(event_type) == {"0": Position(1, 3)}
     assert cursors.resolve(event_type, Cursor("0", "BEGIN")) == Position(1, 3)
     assert cursors.starts(event_type, [Cursor("0", "5")]) == {"0": Position(1, 5)}

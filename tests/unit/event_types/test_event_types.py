@@ -131,7 +131,7 @@ def test_missing_event_types_are_not_cached(event_types):
 def test_listeners_are_called_after_changes(event_types):
     """Listeners get the name of the event type that was added, changed or removed."""
     heard = []
-    event_types.on_change(heard.append)
+    event_types.add_change_listener(heard.append)
     event_types.add(an_event_type(name="a.b"))
     old = event_types.get("a.b")
     event_types.remove(event_types.replace(old, replace(old, owning_application="x")))

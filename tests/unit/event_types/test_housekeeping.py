@@ -7,7 +7,7 @@ from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
 from nakadi.common.work import failed_chore_counts
 from nakadi.event_types.deletion import COMPACTION_LAG, expired_timelines
-from nakadi.http.routes.monitoring import as_json
+from nakadi.http.routes.monitoring import metrics_view
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.event_type import Category, CleanupPolicy, EnrichmentStrategy
 from nakadi.model.events import Record
@@ -217,7 +217,7 @@ def test_a_failure_is_logged_with_operation_thing_and_cause(broker, clock, monke
     assert [each.oldest for each in event_log.bounds(event_type.timeline.topic, [0, 1]).values()] == [0, 1]
     assert f"The retention of a.broken failed, it is tried again later: {error!r}" in caplog.text
     assert failed_chore_counts()["retention"] == before + 1
-    assert as_json(broker.metrics, 0)["counters"]["nakadi.chores.failed.retention"]["count"] == before + 1
+    assert metrics_view(broker.metrics, 0)["counters"]["nakadi.chores.failed.retention"]["count"] == before + 1
 
 
 def test_a_failed_removal_does_not_stop_the_others(broker, monkeypatch):

@@ -34,7 +34,7 @@ def test_partition_is_known_by_its_exact_name(name, number):
 )
 def test_distance_counts_events_behind_first_up_to_last(first, last, distance):
     """The distance is the number of events after the first place up to and with the last, signed. (C38)"""
-    assert cursors.events_between(event_type_with(2), "0", first, last) == distance
+    assert cursors.count_events_between(event_type_with(2), "0", first, last) == distance
 
 
 @pytest.mark.parametrize(
@@ -49,20 +49,20 @@ def test_distance_counts_events_behind_first_up_to_last(first, last, distance):
 )
 def test_distance_adds_up_timelines_between(first, last, distance):
     """Whole timelines between two places count, and both sides of a border are the same place. (C39)"""
-    assert cursors.events_between(event_type_with(3, 4, 1), "0", first, last) == distance
+    assert cursors.count_events_between(event_type_with(3, 4, 1), "0", first, last) == distance
 
 
 def test_distance_of_expired_timelines_is_still_known():
     """Events that are gone are counted: a timeline keeps its size when its events go. (C39, C57)"""
     event_type, _ = a_past(Generation([3], deleted=True), Generation([4], deleted=True), Generation([1]))
-    assert cursors.events_between(event_type, "0", Position(1, 0), Position(3, 0)) == 7
+    assert cursors.count_events_between(event_type, "0", Position(1, 0), Position(3, 0)) == 7
 
 
 def test_distance_over_a_missing_timeline_is_refused():
     """Without a timeline between two places their distance is not known. (C42)"""
     known = tuple(a_timeline(order=order, latest_positions=None if order == 3 else {0: 1}) for order in (1, 3))
     with pytest.raises(Invalid) as refused:
-        cursors.events_between(an_event_type(timelines=known), "0", Position(1, 0), Position(3, 0))
+        cursors.count_events_between(an_event_type(timelines=known), "0", Position(1, 0), Position(3, 0))
     assert refused.value.detail == (
         "Timeline not found. It might happen in case the cursor refers to a timeline that has already expired."
     )
@@ -71,25 +71,25 @@ def test_distance_over_a_missing_timeline_is_refused():
 def test_distance_across_timelines_needs_the_partition():
     """Across a border, a partition that the event type does not have is refused. (C43)"""
     with pytest.raises(Invalid) as refused:
-        cursors.events_between(event_type_with(2, 2), "9", Position(1, 0), Position(2, 0))
+        cursors.count_events_between(event_type_with(2, 2), "9", Position(1, 0), Position(2, 0))
     assert refused.value.detail == "Partition not found."
 
 
 def test_a_partition_that_was_added_later_is_empty_before():
     """A partition that was added later counts as empty in the timelines before. (C43)"""
     event_type, _ = a_past(Generation([5]), Generation([5, 3]))
-    assert cursors.events_between(event_type, "1", Position(1, -1), Position(2, 2)) == 3
+    assert cursors.count_events_between(event_type, "1", Position(1, -1), Position(2, 2)) == 3
 
 
 def test_distance_within_a_timeline_does_not_require_the_partition():
     """In one timeline places need not exist, nor does the partition. (C44)"""
-    assert cursors.events_between(event_type_with(2), "9", Position(1, 5), Position(1, 1_000_005)) == 1_000_000
+    assert cursors.count_events_between(event_type_with(2), "9", Position(1, 5), Position(1, 1_000_005)) == 1_000_000
 
 
 def test_sums_beyond_64_bits_are_refused():
     """A sum that no client could hold is refused rather than wrapped around."""
     with pytest.raises(Invalid):
-        cursors.events_between(event_type_with(2), "0", Position(1, -(2**63)), Position(1, 2**63 - 1))
+        cursors.count_events_between(event_type_with(2), "0", Position(1, -(2**63)), Position(1, 2**63 - 1))
     with pytest.raises(Invalid):
         cursors.shifted_position(event_type_with(2), "0", Position(1, 2**63 - 1), 1)
 
@@ -149,9 +149,9 @@ def test_shift_is_the_inverse_of_distance(counts, steps, data):
     order = data.draw(some.integers(1, len(counts)))
     start = Position(order, data.draw(some.integers(-1, counts[order - 1] - 1)))
     there = cursors.shifted_position(event_type, "0", start, steps)
-    assert cursors.events_between(event_type, "0", start, there) == steps
+    assert cursors.count_events_between(event_type, "0", start, there) == steps
     back = cursors.shifted_position(event_type, "0", there, -steps)
-    assert cursors.events_between(event_type, "0", start, back) == 0
+    assert cursors.count_events_between(event_type, "0", start, back) == 0
 
 
 @pytest.mark.parametrize(

@@ -7,18 +7,18 @@ from msgspec.structs import replace
 
 from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
-from nakadi.common.work import Turns
-from nakadi.event_types.schema_versions import MAX_SCHEMA_LENGTH_WITHOUT_TURN
+from nakadi.common.work import LongWorkQueue
+from nakadi.event_types.schema_versions import MAX_SCHEMA_CHARACTERS_WITHOUT_TURN
 from nakadi.model.outcomes import TryLater
-from nakadi.schemas.limits import MAX_SCHEMA_BYTES
+from nakadi.schemas.limits import MAX_SCHEMA_CHARACTERS
 from tests.support.api import a_definition, problem
 from tests.support.http import client_of
 
 
-class Unwilling(Turns):
+class Unwilling(LongWorkQueue):
     """Turns that are never free."""
 
-    def turn(self, gone):  # noqa: ARG002  # as a real one takes it
+    def wait_for_turn(self, gone):  # noqa: ARG002  # as a real one takes it
         raise TryLater("Not now")
 
 
@@ -42,7 +42,7 @@ def doubling(levels):
 
 
 def long_schema(title):
-    return {"title": title, "description": "x" * MAX_SCHEMA_LENGTH_WITHOUT_TURN}
+    return {"title": title, "description": "x" * MAX_SCHEMA_CHARACTERS_WITHOUT_TURN}
 
 
 def as_draft(schema):
@@ -88,7 +88,7 @@ def test_long_schemas_are_checked_in_turns(broker, api):
     vars(broker)["schema_turns"] = Unwilling()
     for each in ("creation", "update", "schema_versions"):
         vars(broker).pop(each, None)
-    with client_of(broker.application_of("event_types")) as busy:
+    with client_of(broker.make_application("event_types")) as busy:
         long = a_definition(schema=long_schema("long"))
         assert problem(busy.post("/event-types", json=long), 503) == "Not now"
         assert problem(busy.put(path, json=long | {"name": definition["name"]}), 503) == "Not now"
@@ -100,6 +100,6 @@ def test_a_schema_beyond_the_limits_is_not_searched_for(api):
     """A text beyond the limit of schemas is refused before it is read. (R147)"""
     definition = a_definition()
     assert api.post("/event-types", json=definition).status_code == 201
-    wanted = {"type": "json_schema", "schema": json.dumps({"a": "x" * MAX_SCHEMA_BYTES})}
+    wanted = {"type": "json_schema", "schema": json.dumps({"a": "x" * MAX_SCHEMA_CHARACTERS})}
     answer = api.post(f"/event-types/{definition['name']}/schemas?fetch=true", json=wanted)
     assert problem(answer, 422).startswith("schema is too large: at most 262144 characters are possible")

@@ -95,7 +95,7 @@ def test_existing_event_types_are_not_changed(opened):
     old = broker.event_types.get(QUEUE)
     changed = broker.event_types.replace(old, replace(old, retention_time=1, updated_at=broker.clock.now()))
 
-    broker.system_event_types.prepared.clear()
+    broker.system_event_types.prepared_names.clear()
     broker.prepare()
 
     assert broker.event_types.get(QUEUE) == changed
@@ -235,7 +235,7 @@ def test_open_event_types_are_closed_when_authentication_is_on(guarded, lists, c
     old = broker.event_types.get(QUEUE)
     broker.event_types.replace(old, replace(old, authorization=lists))
 
-    broker.system_event_types.prepared.clear()
+    broker.system_event_types.prepared_names.clear()
     broker.prepare()
 
     assert broker.event_types.get(QUEUE).authorization == Authorization(admins=(OPS,), readers=(OPS,), writers=(OPS,))
@@ -250,7 +250,7 @@ def test_empty_lists_get_the_administrators_of_later_settings(guarded, caplog):
     old = broker.event_types.get(QUEUE)
     broker.event_types.replace(old, replace(old, authorization=Authorization(admins=(), readers=(), writers=())))
 
-    broker.system_event_types.prepared.clear()
+    broker.system_event_types.prepared_names.clear()
     broker.prepare()
 
     assert broker.event_types.get(QUEUE).authorization == Authorization(admins=(OPS,), readers=(OPS,), writers=(OPS,))
@@ -262,7 +262,7 @@ def test_without_administrators_the_event_types_of_the_broker_are_closed_to_all(
     broker = opened(auth="gateway")
     broker.prepare()
     first = broker.event_types.get(QUEUE)
-    broker.system_event_types.prepared.clear()
+    broker.system_event_types.prepared_names.clear()
     broker.prepare()
 
     assert first.authorization == Authorization(admins=(), readers=(), writers=())
@@ -277,7 +277,7 @@ def test_an_event_type_changed_by_an_operator_stays_open(guarded, caplog):
     changed = replace(old, authorization=OPEN, updated_at=old.updated_at.replace(year=2100))
     broker.event_types.replace(old, changed)
 
-    broker.system_event_types.prepared.clear()
+    broker.system_event_types.prepared_names.clear()
     broker.prepare()
 
     assert broker.event_types.get(QUEUE).authorization == OPEN
@@ -288,7 +288,7 @@ def test_an_event_type_that_settings_open_stays_open(guarded):
     """A setting may open an event type to everyone."""
     broker = guarded(dead_letter_authorization=(("*", "*"),))
     broker.prepare()
-    broker.system_event_types.prepared.clear()
+    broker.system_event_types.prepared_names.clear()
     broker.prepare()
 
     assert broker.event_types.get(QUEUE).authorization == OPEN
@@ -298,7 +298,7 @@ def test_without_authentication_nothing_is_closed(opened):
     """While authentication is off, authorization has no effect and is not changed."""
     broker = opened()
     broker.prepare()
-    broker.system_event_types.prepared.clear()
+    broker.system_event_types.prepared_names.clear()
     broker.prepare()
 
     assert broker.event_types.get(QUEUE).authorization == OPEN

@@ -3,14 +3,14 @@
 import pytest
 
 from nakadi.event_types.tables import (
-    MAX_LAYOUT_FIELDS,
+    MAX_TABLE_LAYOUT_COLUMNS,
     PARTITION_BY_ANNOTATION,
     SORT_BY_ANNOTATION,
-    Layout,
-    PartitionField,
-    SortField,
+    TableLayout,
+    TablePartitionColumn,
+    TableSortColumn,
     check_data_lake_annotations,
-    parse_layout,
+    table_layout_from_annotations,
 )
 from nakadi.model.outcomes import Invalid
 
@@ -18,18 +18,18 @@ from nakadi.model.outcomes import Invalid
 def test_partitions_and_order():
     """Fields have commas between them, and spaces and letter case as one likes."""
     text = "day( metadata.occurred_at ),Bucket(16,customer.id) , truncate(4, sku), country"
-    assert parse_layout(
+    assert table_layout_from_annotations(
         {PARTITION_BY_ANNOTATION: text, SORT_BY_ANNOTATION: "customer.id, nakadi_time DESC,sku asc"}
-    ) == Layout(
+    ) == TableLayout(
         (
-            PartitionField("metadata.occurred_at", "day"),
-            PartitionField("customer.id", "bucket", 16),
-            PartitionField("sku", "truncate", 4),
-            PartitionField("country"),
+            TablePartitionColumn("metadata.occurred_at", "day"),
+            TablePartitionColumn("customer.id", "bucket", 16),
+            TablePartitionColumn("sku", "truncate", 4),
+            TablePartitionColumn("country"),
         ),
-        (SortField("customer.id"), SortField("nakadi_time", descending=True), SortField("sku")),
+        (TableSortColumn("customer.id"), TableSortColumn("nakadi_time", descending=True), TableSortColumn("sku")),
     )
-    assert parse_layout({"other": "x"}) == Layout()
+    assert table_layout_from_annotations({"other": "x"}) == TableLayout()
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_partitions_and_order():
         (PARTITION_BY_ANNOTATION, "bucket(2, a), bucket(4, a)", "a is there twice"),
         (
             PARTITION_BY_ANNOTATION,
-            ", ".join(f"a{number}" for number in range(MAX_LAYOUT_FIELDS + 1)),
+            ", ".join(f"a{number}" for number in range(MAX_TABLE_LAYOUT_COLUMNS + 1)),
             "it has 9 fields, and 8 are",
         ),
         (SORT_BY_ANNOTATION, "a up", '"a up" is not a column, with asc or desc'),

@@ -1,6 +1,7 @@
 """How far tables are behind the archive, and when a job is started."""
 
 from contextlib import closing
+from datetime import timedelta
 
 import pytest
 
@@ -11,8 +12,9 @@ from nakadi.common.metrics import Metrics
 from nakadi.engines.memory.stores import MemoryLogIndex, MemoryRegistry
 from nakadi.event_types.documents import TABLES_KIND, TableState, table_state_body, table_state_from_body
 from nakadi.event_types.repository import EventTypes
-from nakadi.event_types.tables import TABLE_JOB_STARTS_KIND, TableLags
-from nakadi.model.events import ArchiveLocation, IndexHead, IndexingState, IndexSegment
+from nakadi.event_types.tables import TABLE_JOB_STARTS_KIND, TableHistory, TableLagMonitor
+from nakadi.model.events import OffsetBounds
+from nakadi.model.log_index import ArchiveLocation, IndexHead, IndexingState, IndexSegment
 from nakadi.ports.registry import PutDocument, RemoveDocument
 from tests.support.builders import A_MOMENT, a_timeline, an_event_type
 from tests.support.clock import HandMovedClock
@@ -32,7 +34,7 @@ class World:
         self.lags = self.seen_by_jobs(always=False)
 
     def seen_by_jobs(self, *, always):
-        return TableLags(
+        return TableLagMonitor(
             event_types=self.event_types,
             registry=self.registry,
             index=self.index,
@@ -57,7 +59,7 @@ class World:
             last_stored_at=at,
             archived=ArchiveLocation("log/o", 0, 1),
         )
-        following = IndexHead(IndexingState(next_offset=head.state.next_offset + count))
+        following = IndexHead(IndexingState(next_offset=head.state.next_offset + count, latest=at))
         assert self.index.extend(topic, partition, head.revision, following, segment)
 
     def has(self, event_type, **following):
@@ -98,22 +100,22 @@ def test_the_lag_is_the_age_of_the_oldest_event_that_is_in_no_table(world):
         world.archived(event_type, 3, 600)
         world.archived(event_type, 3, 500, partition=1)
     world.lags.measure()
-    assert world.lags.lags == {}, "where no job has run, nothing is late"
+    assert world.lags.lag_seconds_by_event_type == {}, "where no job has run, nothing is late"
 
     world.has(behind, p0=3, p1=3)
     world.has(up_to_date, p0=6, p1=3)
     world.lags.measure()
-    assert world.lags.lags == pytest.approx({"behind": 600, "up.to.date": 0, "new": 0})
+    assert world.lags.lag_seconds_by_event_type == pytest.approx({"behind": 600, "up.to.date": 0, "new": 0})
 
     world.has(behind, p0=1, p1=3)
     world.archived(new, 1, 30)
     world.lags.measure()
-    assert world.lags.lags == pytest.approx({"behind": 900, "up.to.date": 0, "new": 30})
+    assert world.lags.lag_seconds_by_event_type == pytest.approx({"behind": 900, "up.to.date": 0, "new": 30})
 
     world.event_types.remove(world.event_types.get("behind"))
     world.lags.measure()
-    assert set(world.lags.lags) == {"up.to.date", "new"}
-    assert set(world.lags.states) == {"up.to.date"}
+    assert set(world.lags.lag_seconds_by_event_type) == {"up.to.date", "new"}
+    assert set(world.lags.table_states_by_event_type) == {"up.to.date"}
 
 
 def test_events_that_are_gone_from_the_archive_are_not_waited_for(world):
@@ -124,7 +126,7 @@ def test_events_that_are_gone_from_the_archive_are_not_waited_for(world):
     world.index.drop_before("forgotten", 0, 3)
     world.lags.measure()
 
-    assert world.lags.lags == {"forgotten": 0}
+    assert world.lags.lag_seconds_by_event_type == {"forgotten": 0}
 
 
 def test_offsets_without_a_segment_are_passed_over(world):
@@ -137,7 +139,7 @@ def test_offsets_without_a_segment_are_passed_over(world):
     world.archived(event_type, 1, 60)
     world.lags.measure()
 
-    assert world.lags.lags == pytest.approx({"holed": 60})
+    assert world.lags.lag_seconds_by_event_type == pytest.approx({"holed": 60})
 
 
 def test_a_job_is_started_for_news_once_and_less_often_when_that_does_not_help(world):
@@ -148,7 +150,7 @@ def test_a_job_is_started_for_news_once_and_less_often_when_that_does_not_help(w
     def starts():
         for each in (lags, others):
             each.measure()
-        return [each.claim_start(JOB, 600) for each in (lags, others)]
+        return [each.claim_job_start(JOB, 600) for each in (lags, others)]
 
     assert starts() == [False, False], "without events"
     world.archived(event_type, 1, 0)
@@ -190,18 +192,18 @@ def test_of_two_that_start_a_job_at_once_one_does(world):
         def write(self, *changes):
             world.registry.write(*changes)
 
-    late = TableLags(
+    late = TableLagMonitor(
         event_types=world.event_types,
         registry=Late(),
         index=world.index,
         clock=world.clock,
         measures_without_tables=True,
     )
-    late.lags.update(lags.lags)
+    late.lag_seconds_by_event_type.update(lags.lag_seconds_by_event_type)
 
-    assert not late.claim_start(JOB, 600)
+    assert not late.claim_job_start(JOB, 600)
     world.registry.write(RemoveDocument(TABLE_JOB_STARTS_KIND, JOB))
-    assert lags.claim_start(JOB, 600)
+    assert lags.claim_job_start(JOB, 600)
 
 
 def test_metrics_put_tables_without_a_name_of_their_own_together():
@@ -225,7 +227,7 @@ def test_tables_are_counted_as_housekeeping_saw_them(tmp_path):
             table="a_b", following={}, rows=5, misfits=2, missing=1, updated_at=clock.now(), latency=71.5
         )
         broker.registry.write(PutDocument(TABLES_KIND, event_type.id, table_state_body(state)))
-        index = broker.table_lags.index
+        index = broker.table_lag_monitor.index
         index.create_topic("a.b", 1)
         at = round(clock.now().timestamp() * 1e6)
         segment = IndexSegment(
@@ -247,3 +249,47 @@ def test_tables_are_counted_as_housekeeping_saw_them(tmp_path):
             ("nakadi_table_missing_events", 1),
         ):
             assert value(samples_of(broker.metrics), name, event_type="a.b") == expected
+
+
+def history_of(world, event_type, next_offset, partition=0, hours=48):
+    """How many seconds ago the first event was stored that compaction has to leave alone; 0 if there is none."""
+
+    class Log:
+        def bounds(self, _topic, partitions):
+            return {each: OffsetBounds(0, next_offset) for each in partitions}
+
+    history = TableHistory(event_types=world.event_types, index=world.index, longest=timedelta(hours=hours))
+    now = world.clock.now()
+    place = (event_type.timeline.topic, partition)
+    return (now - history.complete_until(event_type, place, Log(), now)).total_seconds()
+
+
+def test_compaction_leaves_events_alone_that_are_in_no_table(world):
+    """It may go up to the first event that the table does not have, and up to what is not archived yet."""
+    event_type = world.event_type("changed")
+    for seconds_ago in (900, 600):
+        world.archived(event_type, 3, seconds_ago)
+
+    assert history_of(world, event_type, 6) == 900
+    world.has(event_type, p0=2)
+    assert history_of(world, event_type, 6) == 900
+    world.has(event_type, p0=3)
+    assert history_of(world, event_type, 6) == 600
+    world.has(event_type, p0=6)
+    assert history_of(world, event_type, 9) == 600
+    assert history_of(world, event_type, 6) == 0
+
+
+def test_compaction_waits_only_where_there_can_be_a_table_and_not_for_ever(world):
+    """Not for types without a table, for topics that are not archived, nor where that is not asked for."""
+    event_type = world.event_type("changed")
+    world.archived(event_type, 3, 49 * 3600)
+    off = world.event_type("off", annotations={"datalake.zalando.org/materialize-events": "off"})
+    world.archived(off, 3, 900)
+    unknown = an_event_type(name="unknown", id="unknown", timelines=(a_timeline(topic="unknown", partitions=1),))
+
+    assert history_of(world, event_type, 3) == 48 * 3600
+    assert history_of(world, event_type, 3, partition=1) == 48 * 3600, "nothing of it is archived yet"
+    assert history_of(world, event_type, 3, hours=0) == 0
+    assert history_of(world, off, 3) == 0
+    assert history_of(world, unknown, 3) == 0

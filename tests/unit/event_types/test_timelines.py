@@ -5,7 +5,12 @@ from msgspec.structs import replace
 
 from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
-from nakadi.event_types.timelines import ABANDONED_AFTER, is_switch_abandoned, next_timeline, with_completed_switch
+from nakadi.event_types.timelines import (
+    SWITCH_ABANDONED_AFTER,
+    is_switch_abandoned,
+    next_timeline,
+    with_completed_switch,
+)
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.event_type import Category, EventTypeDraft, SchemaDraft, SchemaType, Storage, StorageType
 from nakadi.model.events import Record
@@ -89,7 +94,7 @@ def test_an_interrupted_switch_is_finished(broker, event_type, clock):
 
     broker.housekeeping.run()
     assert len(broker.event_types.get(event_type.name).timelines) == 1
-    clock.move(ABANDONED_AFTER.total_seconds() + 1)
+    clock.move(SWITCH_ABANDONED_AFTER.total_seconds() + 1)
     broker.housekeeping.run()
 
     assert len(broker.event_types.get(event_type.name).timelines) == 2
@@ -101,8 +106,8 @@ def test_a_switch_in_progress_is_not_finished_by_others(event_type):
     announced = replace(event_type, switching_to=next_timeline(event_type, "default", A_MOMENT))
 
     assert not is_switch_abandoned(event_type, A_MOMENT + timedelta(days=1))
-    assert not is_switch_abandoned(announced, A_MOMENT + ABANDONED_AFTER)
-    assert is_switch_abandoned(announced, A_MOMENT + ABANDONED_AFTER + timedelta(seconds=1))
+    assert not is_switch_abandoned(announced, A_MOMENT + SWITCH_ABANDONED_AFTER)
+    assert is_switch_abandoned(announced, A_MOMENT + SWITCH_ABANDONED_AFTER + timedelta(seconds=1))
 
 
 def test_a_switch_begun_in_the_future_counts_as_interrupted(event_type):
@@ -151,7 +156,7 @@ def test_two_processes_may_finish_a_switch(broker, event_type):
     name = event_type.name
 
     def finished_by_another():
-        broker.timelines.complete(broker.event_types.get(name))
+        broker.timelines.complete_switch(broker.event_types.get(name))
 
     meanwhile(broker.registry, lambda: None, finished_by_another)
 
@@ -183,7 +188,7 @@ def test_partitions_for_an_event_type_deleted_meanwhile_are_refused(broker, even
             broker.deletion.delete(name, UNAUTHENTICATED)
 
     with pytest.raises(NotFound):
-        replace(broker.repartitioning, dependents=DeletesMeanwhile()).set_count(name, 4, UNAUTHENTICATED)
+        replace(broker.repartitioning, dependents=DeletesMeanwhile()).set_partition_count(name, 4, UNAUTHENTICATED)
 
 
 def a_draft(name):

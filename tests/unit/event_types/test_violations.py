@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from nakadi.event_types.documents import draft_violations
+from nakadi.event_types.documents import rule_violations
 from nakadi.model.authorization import AttributeDraft, AuthorizationDraft
 from nakadi.model.event_type import (
     Category,
@@ -25,12 +25,12 @@ SOUND = EventTypeDraft(
 
 
 def violations_of(**changes) -> list[tuple[str, str]]:
-    return [(each.path, each.message) for each in draft_violations(replace(SOUND, **changes))]
+    return [(each.path, each.message) for each in rule_violations(replace(SOUND, **changes))]
 
 
 def test_a_valid_draft_has_no_violations():
     """The mandatory fields are enough. (R67, R70)"""
-    assert draft_violations(SOUND) == ()
+    assert rule_violations(SOUND) == ()
     assert violations_of(owning_application="") == []
 
 
@@ -181,5 +181,5 @@ def test_annotations_and_labels_are_checked():
 
 def test_all_violations_are_reported_at_once():
     """All violations are reported together, a line each, with a line break behind the last. (R18, R19)"""
-    detail = Violations(draft_violations(replace(SOUND, name="?", category=None))).detail
+    detail = Violations(rule_violations(replace(SOUND, name="?", category=None))).detail
     assert detail == 'Field "name" format not allowed\nField "category" must not be null\n'

@@ -4,7 +4,7 @@ import pytest
 
 from nakadi.http.application import Application, Route
 from nakadi.http.message import StreamingResponse
-from nakadi.local.broker import ServerThread
+from nakadi.local.serving import ServerThread
 from nakadi.model.authorization import UNAUTHENTICATED
 from tests.support.http_server import Slow, Streams, echo
 from tests.support.patience import PATIENCE
@@ -27,7 +27,7 @@ def serving(streams, slow):
         return Route(method="GET", template=f"/{name}", handler=lambda _: StreamingResponse(serve), operation=name)
 
     echoes = [
-        Route(method=method, template="/echo", handler=echo, operation=method, any_body=True)
+        Route(method=method, template="/echo", handler=echo, operation=method, accepts_any_content_type=True)
         for method in ("GET", "POST", "PUT", "PATCH", "DELETE")
     ]
     ours = [stream(name, getattr(streams, name)) for name in ("three", "idle", "endless", "until_drained")]

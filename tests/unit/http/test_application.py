@@ -232,7 +232,7 @@ def test_a_body_is_as_long_as_its_route_reads():
         template="/x",
         handler=lambda _: json_response({}),
         operation="x",
-        any_body=True,
+        accepts_any_content_type=True,
         max_body_bytes=99,
     )
     application = Application([small], authenticate)
@@ -250,7 +250,7 @@ def test_a_body_has_as_many_values_as_its_route_reads():
         template="/x",
         handler=lambda _: json_response({}),
         operation="x",
-        any_body=True,
+        accepts_any_content_type=True,
         max_parsed_bytes=900,
     )
     application = Application([small], authenticate)

@@ -165,7 +165,11 @@ def test_a_token_is_looked_at_once(whole):
 
     Connection.has_whole_body = whole
     route = Route(
-        method="POST", template="/x", handler=lambda r: json_response(r.body.decode()), operation="x", any_body=True
+        method="POST",
+        template="/x",
+        handler=lambda r: json_response(r.body.decode()),
+        operation="x",
+        accepts_any_content_type=True,
     )
     scope = a_scope(
         "POST", headers=[("authorization", "Bearer it"), ("content-length", "3")], state={"connection": Connection()}

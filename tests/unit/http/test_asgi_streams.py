@@ -19,7 +19,9 @@ from tests.support.patience import PATIENCE, effort
 
 
 def a_route(lane, handler, method="GET"):
-    return Route(method=method, template=f"/{lane}", handler=handler, operation=lane, any_body=True, lane=lane)
+    return Route(
+        method=method, template=f"/{lane}", handler=handler, operation=lane, accepts_any_content_type=True, lane=lane
+    )
 
 
 class Stuck:
@@ -271,7 +273,7 @@ def test_a_write_that_is_given_up_cuts_the_connection():
         is_half_closed = is_lost = False
         did = None
 
-        def close_soon(self):
+        def close_unless_reused(self):
             self.did = "close"
 
         def abort(self):

@@ -7,9 +7,9 @@ import zlib
 import pytest
 import zstandard
 
-from nakadi.http import negotiation
+from nakadi.http import compression
+from nakadi.http.compression import StreamCompressor, check_content_encoding, compress_body, decompress_body, wants_gzip
 from nakadi.http.message import Request, Response
-from nakadi.http.negotiation import StreamCompressor, check_content_encoding, compress_body, decompress_body, wants_gzip
 from nakadi.http.problem import NotAcceptable
 from nakadi.model.outcomes import Malformed, TooLarge
 
@@ -96,7 +96,7 @@ def test_unknown_encodings_are_passed_over(encoding):
 @pytest.mark.parametrize("pack", [gzip.compress, zstd])
 def test_a_bomb_does_not_go_off(pack, monkeypatch):
     """What unpacks to more than an honest batch is refused as too large, and is not unpacked to its end."""
-    monkeypatch.setattr(negotiation, "MAX_DECOMPRESSED_BYTES", 1_000_000)
+    monkeypatch.setattr(compression, "MAX_DECOMPRESSED_BYTES", 1_000_000)
     encoding = "zstd" if pack is zstd else "gzip"
 
     with pytest.raises(TooLarge, match="more than 1000000 bytes"):
@@ -109,7 +109,7 @@ def test_a_body_of_a_thousand_nothings_is_refused(pack):
     encoding = "zstd" if pack is zstd else "gzip"
 
     with pytest.raises(Malformed, match="packed members"):
-        decompress_body(a_request(encoding, pack(b"") * (negotiation.MAX_COMPRESSED_MEMBERS + 1)))
+        decompress_body(a_request(encoding, pack(b"") * (compression.MAX_COMPRESSED_MEMBERS + 1)))
 
 
 @pytest.mark.parametrize(
@@ -178,5 +178,5 @@ def test_a_packed_stream_can_be_read_batch_by_batch():
     batches = [b'{"cursor":{"partition":"0"},"events":[1]}\n', b'{"cursor":{"partition":"0"}}\n']
 
     assert [reader.decompress(compressor.compress(each)) for each in batches] == batches
-    assert reader.decompress(compressor.end()) == b""
+    assert reader.decompress(compressor.flush_end()) == b""
     assert reader.eof

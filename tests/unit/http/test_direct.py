@@ -15,13 +15,13 @@ from nakadi.common.work import refuse_if_quick
 from nakadi.engines.memory.stores import MemoryRegistry
 from nakadi.http import direct
 from nakadi.http.application import Application, Lane, Route
-from nakadi.http.direct import LoopMailbox, LoopWorkQueue, response_bytes
+from nakadi.http.direct import LoopMailbox, LoopWorkQueue, http_response_bytes
 from nakadi.http.message import Response, empty_response, json_response
-from nakadi.local.broker import ServerThread
+from nakadi.local.serving import ServerThread
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.events import Refused, Stored
 from nakadi.model.outcomes import NotAuthenticated, Unavailable
-from nakadi.ports.event_log import Append
+from nakadi.publishing.publisher import Append
 from tests.support.patience import PATIENCE, until
 from tests.support.wire import Wire
 
@@ -78,7 +78,7 @@ def quick_route(handlers):
         operation="publish",
         lane=Lane.EVENTS,
         quick=True,
-        any_body=True,
+        accepts_any_content_type=True,
     )
 
 
@@ -186,7 +186,7 @@ def test_an_answer_that_cannot_be_finished_is_a_problem(handlers, metrics, is_kn
     def fail(*_):
         raise OSError("The observer has failed")
 
-    application = Application([quick_route(handlers)], authenticate, observe_answer=fail)
+    application = Application([quick_route(handlers)], authenticate, wrap_answer=fail)
     with ServerThread(application, grace_seconds=PATIENCE, metrics=metrics) as serving, Wire(serving.url) as wire:
         publish(wire)
         if is_known:
@@ -326,9 +326,9 @@ def test_everything_in_a_mailbox_is_delivered_once(caplog):
 
 def test_an_answer_is_written_with_its_length():
     """The bytes are those of HTTP/1.1, and a header cannot begin another line."""
-    written = response_bytes(Response(207, {"a": "b"}, b"[]"), b"date: now\r\n", keep_alive=False)
+    written = http_response_bytes(Response(207, {"a": "b"}, b"[]"), b"date: now\r\n", keep_alive=False)
     assert written == (
         b"HTTP/1.1 207 Multi-Status\r\ndate: now\r\ncontent-length: 2\r\na: b\r\nconnection: close\r\n\r\n[]"
     )
     with pytest.raises(AssertionError):
-        response_bytes(Response(200, {"a": "b\r\nc: d"}), b"", keep_alive=True)
+        http_response_bytes(Response(200, {"a": "b\r\nc: d"}), b"", keep_alive=True)

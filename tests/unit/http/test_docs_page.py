@@ -15,7 +15,7 @@ import pytest
 from nakadi import openapi
 from nakadi.http import docs_page
 from nakadi.http.application import Router
-from nakadi.http.docs_page import VOID_ELEMENTS, element, joined, laid_out, prose, type_of, words
+from nakadi.http.docs_page import VOID_ELEMENTS, element, indented_json, inline_html, joined, prose, type_html
 from nakadi.http.message import Request, Response
 from nakadi.http.routes import monitoring
 from nakadi.openapi import example_of_parameter, example_of_schema
@@ -172,7 +172,7 @@ def test_text_is_escaped(dangerous: str) -> None:
     assert element("p", dangerous) == f"<p>{escaped}</p>"
     assert element("p", title=dangerous) == f'<p title="{escaped}"></p>'
     assert prose(f"one\n\n- {dangerous}") == f"<p>one</p><ul><li>{escaped}</li></ul>"
-    assert words(f"`{dangerous}`") == f"<code>{escaped}</code>"
+    assert inline_html(f"`{dangerous}`") == f"<code>{escaped}</code>"
     assert joined([dangerous, element("b", dangerous)], between=dangerous) == f"{escaped}{escaped}<b>{escaped}</b>"
 
 
@@ -188,16 +188,16 @@ def test_prose_has_paragraphs_and_lists() -> None:
 def test_types_are_reported_in_words() -> None:
     """A type is described in words that link to the nouns in it."""
     link = '<a href="#schema-Cursor">Cursor</a>'
-    assert type_of({"type": "array", "items": {"$ref": "#/components/schemas/Cursor"}}) == f"array of {link}"
-    assert type_of({"type": "string", "format": "date-time", "nullable": True}) == "time or null"
-    assert type_of({"type": "object", "additionalProperties": {"type": "string"}}) == "object of strings"
+    assert type_html({"type": "array", "items": {"$ref": "#/components/schemas/Cursor"}}) == f"array of {link}"
+    assert type_html({"type": "string", "format": "date-time", "nullable": True}) == "time or null"
+    assert type_html({"type": "object", "additionalProperties": {"type": "string"}}) == "object of strings"
 
 
 def test_short_json_stays_on_a_line() -> None:
     """JSON is laid out for reading, and reads back as what it was."""
     value = {"short": [1, 2], "long": ["x" * 50, {"y": "ö" * 40}]}
-    assert json.loads(laid_out(value)) == value
-    assert '\n  "short": [1, 2],\n' in laid_out(value)
+    assert json.loads(indented_json(value)) == value
+    assert '\n  "short": [1, 2],\n' in indented_json(value)
 
 
 def test_examples_are_put_together() -> None:

@@ -12,7 +12,7 @@ from nakadi.model.outcomes import TooLarge, TryLater
 def test_shares_have_a_limit_together():
     """What is beyond the limit is refused for now, and possible once another share was closed."""
     all_together = RequestMemory(100)
-    one, other = all_together.share(), all_together.share()
+    one, other = all_together.open_share(), all_together.open_share()
     one.take(60)
     other.take(40)
     with pytest.raises(TryLater):
@@ -26,7 +26,7 @@ def test_shares_have_a_limit_together():
 
 def test_a_share_beyond_the_limit_is_too_large():
     """What would not fit even if nothing else were there is refused for good."""
-    share = RequestMemory(100).share()
+    share = RequestMemory(100).open_share()
     share.take(60)
     with pytest.raises(TooLarge):
         share.take(41)
@@ -37,7 +37,7 @@ def test_a_share_beyond_the_limit_is_too_large():
 def test_a_closed_share_takes_nothing():
     """A thread that goes on after its request was given up does not take what would not be given back."""
     all_together = RequestMemory(100)
-    share = all_together.share()
+    share = all_together.open_share()
     share.take(60)
     share.close()
     share.close()
@@ -52,7 +52,7 @@ def test_nothing_is_lost_between_threads():
 
     def work():
         for _ in range(200):
-            share = all_together.share()
+            share = all_together.open_share()
             for _ in range(5):
                 share.take(3)
             share.close()

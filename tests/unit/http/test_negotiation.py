@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from nakadi.http.application import Application, Route
 from nakadi.http.message import Request, Response, StreamingResponse, empty_response, json_response
-from nakadi.http.negotiation import adapt_problem_type, json_type_for
-from nakadi.http.problem import problem_for_error
+from nakadi.http.negotiation import json_media_type_for, with_preferred_problem_media_type
+from nakadi.http.problem import problem_of_error
 from nakadi.model.outcomes import NotFound
 from tests.support.patience import effort
 
@@ -134,7 +134,7 @@ async def no_events(_outlet):
         StreamingResponse(no_events, {"content-type": "application/x-json-stream"}),
         Response(200, {"content-type": "text/plain"}, b"OK"),
         json_response([{"publishing_status": "failed"}], 422),
-        problem_for_error(NotFound("no")),
+        problem_of_error(NotFound("no")),
     ],
 )
 @pytest.mark.parametrize("accept", ["text/html", "application/problem+json", "garbage"])
@@ -145,7 +145,7 @@ def test_other_answers_do_not_depend_on_accept(answer, accept):
 
 def test_some_routes_answer_whatever_is_accepted():
     """A route may send its JSON also to clients that do not accept it, as publishing does for 207. (P1)"""
-    assert negotiate("text/html", any_accept=True) == SUCCESS
+    assert negotiate("text/html", ignores_accept_header=True) == SUCCESS
 
 
 PIECES = [
@@ -182,7 +182,9 @@ def test_no_accept_header_does_harm(accept):
 @pytest.mark.parametrize("header", ['"' * 60_000, '"\\' * 30_000, "a/b;" * 15_000, "a/b," * 15_000, 'x="' * 20_000])
 def test_long_accept_headers_are_read_in_one_pass(header):
     """A header as long as a head may be costs work in proportion to its length. (R12)"""
-    part, whole = (effort(lambda text=text: json_type_for(text)) for text in (header[: len(header) // 32], header))
+    part, whole = (
+        effort(lambda text=text: json_media_type_for(text)) for text in (header[: len(header) // 32], header)
+    )
     assert whole < 32 * 6 * part + 100  # if every quotation were looked for anew, it would be 1024 times as much
 
 
@@ -215,7 +217,7 @@ def test_other_bodies_are_not_read(content_type):
 
 def test_a_route_may_read_every_body():
     """A route that reads the raw body takes every content type. (R11)"""
-    assert answered(a_request(content_type="text/plain"), any_body=True).status == 200
+    assert answered(a_request(content_type="text/plain"), accepts_any_content_type=True).status == 200
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE"])
@@ -241,6 +243,8 @@ def test_bodies_without_a_meaning_are_passed_over(method):
 def test_problems_are_sent_whatever_is_accepted(accept, content_type):
     """Negotiation never turns an error into something else; only the old media type, if preferred, is used. (R25)"""
     assert (
-        adapt_problem_type(a_request(accept=accept), problem_for_error(NotFound("no"))).headers["content-type"]
+        with_preferred_problem_media_type(a_request(accept=accept), problem_of_error(NotFound("no"))).headers[
+            "content-type"
+        ]
         == content_type
     )

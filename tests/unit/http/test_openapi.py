@@ -18,7 +18,7 @@ from openapi_spec_validator import validate as validate_document
 from nakadi import openapi
 from nakadi.app.routes import PUBLIC_PATH_PATTERN, OAuthScopes, ScopeTable
 from nakadi.app.settings import Settings
-from nakadi.http.docs_page import scopes
+from nakadi.http.docs_page import required_scopes
 from nakadi.model.authorization import BlockedKind, Feature
 from nakadi.model.event_type import (
     Audience,
@@ -88,7 +88,7 @@ def test_document_is_valid_openapi() -> None:
 
 def test_document_is_plain_json() -> None:
     """Nothing in the files means more to YAML than it can mean to JSON, such as a time or the word `on`."""
-    assert json.loads(openapi.as_json()) == openapi.document()
+    assert json.loads(openapi.document_json()) == openapi.document()
 
 
 def test_version_is_that_of_the_package() -> None:
@@ -202,7 +202,7 @@ def test_defaults_are_those_of_the_model(field: str) -> None:
 def test_figures_in_the_text_are_those_of_the_settings() -> None:
     """Limits that a broker may change are described with their defaults."""
     settings = Settings()
-    text = openapi.as_json().decode()
+    text = openapi.document_json().decode()
     retention = SCHEMAS["EventTypeOptions"]["properties"]["retention_time"]["description"]
     hours = [
         ms // 3_600_000 for ms in (settings.retention_min_ms, settings.retention_max_ms, settings.retention_default_ms)
@@ -227,7 +227,7 @@ def test_scopes_are_those_that_are_asked_for(operation: openapi.ApiOperation) ->
     )
     path = re.sub(r"\{.*?\}", "x", operation.path)
     asked = [] if PUBLIC_PATH_PATTERN.fullmatch(path) else [table.needed_scope(operation.method, path)]
-    assert scopes(operation) == asked
+    assert required_scopes(operation) == asked
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_operation_has_all_its_path_parameters(operation: openapi.ApiOperation) 
 def test_operation_reports_what_every_request_may_meet(operation: openapi.ApiOperation) -> None:
     """Whatever may befall any request of its kind is among an operation's answers."""
     expected = {"400", "500"}
-    if scopes(operation):
+    if required_scopes(operation):
         expected |= {"401", "403", "503"}
     if operation.method != "POST":
         expected |= {"406"}  # for a Content-Encoding
@@ -307,7 +307,7 @@ def test_schema_is_explained_and_used(name: str) -> None:
 
 def test_shared_parts_are_used() -> None:
     """No shared parameter or answer is left over."""
-    text = openapi.as_json().decode()
+    text = openapi.document_json().decode()
     for kind in ("parameters", "responses"):
         for name in openapi.document()["components"][kind]:
             assert f'"#/components/{kind}/{name}"' in text

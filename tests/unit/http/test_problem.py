@@ -38,7 +38,7 @@ def body_of(response):
 )
 def test_every_outcome_has_its_status(error, status, title):
     """A Problem is JSON with title, the status repeated, and the detail, in its own media type. (R16)"""
-    response = problem.problem_for_error(error)
+    response = problem.problem_of_error(error)
 
     assert response.status == status
     assert response.headers["content-type"] == "application/problem+json"
@@ -50,12 +50,12 @@ def test_every_outcome_has_its_status(error, status, title):
 
 def test_problems_have_a_type():
     """Every Problem carries a type that is an absolute URI, since some clients need one. (R17: a deviation)"""
-    assert body_of(problem.problem_for_error(outcomes.NotFound("x")))["type"] == "http://httpstatus.es/404"
+    assert body_of(problem.problem_of_error(outcomes.NotFound("x")))["type"] == "http://httpstatus.es/404"
 
 
 def test_a_problem_without_detail_has_no_such_member():
     """`detail` is left out when there is none. (R16)"""
-    assert "detail" not in body_of(problem.problem_for_error(outcomes.Malformed("")))
+    assert "detail" not in body_of(problem.problem_of_error(outcomes.Malformed("")))
 
 
 def test_violations_are_reported_line_by_line():
@@ -70,7 +70,7 @@ def test_violations_are_reported_line_by_line():
         )
     )
 
-    assert body_of(problem.problem_for_error(error)) == {
+    assert body_of(problem.problem_of_error(error)) == {
         "type": "http://httpstatus.es/422",
         "title": "Unprocessable Entity",
         "status": 422,
@@ -81,7 +81,7 @@ def test_violations_are_reported_line_by_line():
 
 def test_some_violations_are_a_list():
     """Two operations answer violations as a bad request with a sorted list. (R22)"""
-    response = problem.problem_for_error(
+    response = problem.problem_of_error(
         outcomes.MalformedFields((Violation("type", "must not be null"), Violation("schema", "x")))
     )
 
@@ -114,7 +114,7 @@ def test_a_missing_token_is_asked_for():
 
 def test_a_fault_keeps_its_secrets():
     """An unexpected fault is 500 with a ticket, and nothing of what went wrong inside. (R24)"""
-    response = problem.problem_for_error(RuntimeError("password=hunter2"))
+    response = problem.problem_of_error(RuntimeError("password=hunter2"))
 
     assert response.status == 500
     assert re.fullmatch(
@@ -124,7 +124,7 @@ def test_a_fault_keeps_its_secrets():
 
 def test_a_store_that_does_not_answer_keeps_its_secrets():
     """A fault of a store is 503 with a ticket: files, statements and tables are none of a client's business."""
-    response = problem.problem_for_error(outcomes.Unavailable("/var/nakadi.db: no such table: documents"))
+    response = problem.problem_of_error(outcomes.Unavailable("/var/nakadi.db: no such table: documents"))
 
     assert (response.status, response.headers["retry-after"]) == (503, "1")
     assert re.fullmatch(
@@ -137,13 +137,13 @@ def test_a_fault_may_have_words_for_clients():
     """What is written for clients is shown in a fault of a store, and nothing else."""
     fault = outcomes.Unavailable("arn:aws:kinesis:eu-central-1:1:stream/x", public="The storage x cannot be reached")
 
-    assert body_of(problem.problem_for_error(fault))["detail"] == "The storage x cannot be reached"
+    assert body_of(problem.problem_of_error(fault))["detail"] == "The storage x cannot be reached"
 
 
 @pytest.mark.parametrize("error", [RuntimeError("hunter2"), outcomes.Unavailable("hunter2")])
 def test_the_log_has_the_cause_beside_the_ticket(error, caplog):
     """A fault stands in the log with the Problem that it was answered with."""
-    response = problem.log_problem(error, "GET /x")
+    response = problem.make_and_log_problem(error, "GET /x")
 
     [record] = caplog.records
     assert body_of(response)["detail"] in record.getMessage()
@@ -152,14 +152,14 @@ def test_the_log_has_the_cause_beside_the_ticket(error, caplog):
 
 def test_an_outcome_is_not_logged(caplog):
     """An answer that was meant for the client is nothing for operators."""
-    problem.log_problem(outcomes.TryLater("x"), "GET /x")
+    problem.make_and_log_problem(outcomes.TryLater("x"), "GET /x")
 
     assert caplog.records == []
 
 
 def test_what_a_client_sent_can_always_be_repeated_back():
     """Half of a surrogate pair in a detail does not make the Problem fail."""
-    assert json.loads(problem.problem_for_error(outcomes.Invalid("no \ud800")).body)["detail"] == "no \ud800"
+    assert json.loads(problem.problem_of_error(outcomes.Invalid("no \ud800")).body)["detail"] == "no \ud800"
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_what_a_client_sent_can_always_be_repeated_back():
 def test_a_race_that_was_lost_can_be_repeated(lost):
     """Whatever was changed between a look and a write, the client is asked to repeat, and learns nothing of the
     store."""
-    response = problem.problem_for_error(lost)
+    response = problem.problem_of_error(lost)
 
     assert (response.status, response.headers["retry-after"]) == (503, "1")
     assert body_of(response)["detail"] == "This was changed by others meanwhile, please repeat request"
@@ -182,13 +182,13 @@ def test_a_race_that_was_lost_can_be_repeated(lost):
 
 def test_a_client_that_should_try_again_learns_when():
     """A 503 says after how many seconds to try again."""
-    assert problem.problem_for_error(outcomes.TryLater("x")).headers["retry-after"] == "1"
+    assert problem.problem_of_error(outcomes.TryLater("x")).headers["retry-after"] == "1"
 
 
 def test_a_refused_schema_comes_with_reasons():
     """Why a schema change is refused is reported rule by rule, beside the text that clients match on."""
     reason = outcomes.IncompatibilityReason("rule", "#/properties/a", "Because.")
 
-    reasons = body_of(problem.problem_for_error(outcomes.IncompatibleSchema("Invalid schema", (reason,))))["reasons"]
+    reasons = body_of(problem.problem_of_error(outcomes.IncompatibleSchema("Invalid schema", (reason,))))["reasons"]
 
     assert reasons == [{"rule": "rule", "path": "#/properties/a", "explanation": "Because."}]

@@ -8,7 +8,7 @@ from nakadi.common.metrics import Metrics
 from nakadi.http.application import Application
 from nakadi.http.message import Request
 from nakadi.http.routes import monitoring
-from nakadi.http.routes.monitoring import Readiness
+from nakadi.http.routes.monitoring import ReadinessCheck
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.outcomes import TryLater, Unavailable
 from nakadi.ports.clock import SystemClock
@@ -35,7 +35,7 @@ class Registry:
 def test_an_answer_is_good_for_a_moment():
     """The registry is asked again only when its last answer is no longer fresh."""
     registry, clock = Registry(), HandMovedClock()
-    readiness = Readiness(registry.probe, clock, max_age_seconds=1, timeout_seconds=30)
+    readiness = ReadinessCheck(registry.probe, clock, max_age_seconds=1, timeout_seconds=30)
     for _ in range(3):
         readiness.check()
     assert registry.asked == 1
@@ -48,7 +48,7 @@ def test_an_answer_is_good_for_a_moment():
 def test_a_registry_that_fails_is_reported_and_asked_again():
     """A failure is logged and reported, without its details, and is over when the registry works again."""
     registry, clock = Registry(Unavailable("/secret/path: disk I/O error")), HandMovedClock()
-    readiness = Readiness(registry.probe, clock, max_age_seconds=1, timeout_seconds=30)
+    readiness = ReadinessCheck(registry.probe, clock, max_age_seconds=1, timeout_seconds=30)
     with pytest.raises(TryLater, match=r"^The registry cannot be reached$"):
         readiness.check()
 
@@ -61,12 +61,13 @@ def test_a_registry_that_does_not_answer_holds_one_thread():
     """However often it is asked for, there is one probe at a time, and no request waits longer than its patience."""
     registry, clock = Registry(), HandMovedClock()
     registry.free.clear()
-    readiness = Readiness(registry.probe, clock, max_age_seconds=1, timeout_seconds=0)
+    readiness = ReadinessCheck(registry.probe, clock, max_age_seconds=1, timeout_seconds=0)
+    before = threading.enumerate()
     for _ in range(100):
         clock.move(1)
         with pytest.raises(TryLater, match=r"^The registry does not answer$"):
             readiness.check()
-    probes = [each for each in threading.enumerate() if each.name == "nakadi-readiness"]
+    probes = [each for each in threading.enumerate() if each.name == "nakadi-readiness" and each not in before]
     assert (registry.asked, len(probes)) == (1, 1)
 
     registry.free.set()
@@ -77,7 +78,7 @@ def test_a_registry_that_does_not_answer_holds_one_thread():
 def test_it_is_a_problem_not_to_be_ready():
     """`GET /ready` is 200 or 503, and a 503 says when to ask again; health is another question."""
     registry = Registry(Unavailable("no"))
-    readiness = Readiness(registry.probe, SystemClock(), timeout_seconds=30)
+    readiness = ReadinessCheck(registry.probe, SystemClock(), timeout_seconds=30)
     application = Application(
         monitoring.routes(lambda: Metrics(0), SystemClock(), readiness, "1"), lambda _: UNAUTHENTICATED
     )

@@ -10,7 +10,7 @@ from nakadi import openapi
 from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
 from nakadi.http.application import Route
-from nakadi.http.message import JSON
+from nakadi.http.message import JSON_MEDIA_TYPE
 
 # These read a body of any other content type as JSON.
 REFUSE_AVRO = ("publish_events", "delete_events")
@@ -33,10 +33,10 @@ def test_media_types_are_refused_as_described(routes: tuple[Route, ...]) -> None
     """Operations that insist on JSON bodies say so, and so do those that some `Accept` has no room for. (R11, R12)"""
     for route in routes:
         described = openapi.operations()[route.operation].responses
-        reads_json_only = route.method in ("POST", "PUT", "PATCH") and not route.any_body
+        reads_json_only = route.method in ("POST", "PUT", "PATCH") and not route.accepts_any_content_type
         assert ("415" in described) == (reads_json_only or route.operation in REFUSE_AVRO), route.operation
         # A Content-Encoding is refused whatever the operation answers, unless it is a POST.
-        negotiated = not route.any_accept and any(_may_have_json(each) for each in described.items())
+        negotiated = not route.ignores_accept_header and any(_may_have_json(each) for each in described.items())
         assert ("406" in described) == (negotiated or route.method != "POST"), route.operation
 
 
@@ -44,4 +44,4 @@ def _may_have_json(answer: tuple[str, openapi.Node]) -> bool:
     """Whether it is a success with a body in JSON, always or sometimes."""
     status, response = answer
     bodies = response.get("content", {}) | response.get("x-optional-body", {})
-    return status.startswith("2") and JSON in bodies
+    return status.startswith("2") and JSON_MEDIA_TYPE in bodies

@@ -386,7 +386,7 @@ def test_who_does_not_read_is_not_answered_without_end(quick):
     async def run():
         route = Route(method="GET", template="/x", handler=lambda _: empty_response(), operation="x", quick=quick)
         edge = asgi_application(Application([route], lambda _: UNAUTHENTICATED), threads=2)
-        connection = Connection(ServerState(edge, 75, lambda: None), edge.direct_answers)
+        connection = Connection(ServerState(edge, 75, lambda: None), edge.quick_answerer)
         transport = UnreadTransport()
         connection.connection_made(transport)
         connection.pause_writing()

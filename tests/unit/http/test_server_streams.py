@@ -12,7 +12,7 @@ import pytest
 from nakadi.http.application import Application, Route
 from nakadi.http.asgi import RequestLimits
 from nakadi.http.message import StreamingResponse
-from nakadi.local.broker import ServerThread
+from nakadi.local.serving import ServerThread
 from nakadi.model.authorization import UNAUTHENTICATED
 from tests.support.patience import PATIENCE, until
 from tests.support.wire import Wire

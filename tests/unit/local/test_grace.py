@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from nakadi.app.shutdown import EXIT_CODE_TIMED_OUT, ShutdownDeadline, describe_busy_threads
-from tests.support.patience import PATIENCE, until
+from tests.support.patience import PATIENCE, started_threads, until
 
 
 class Ended:
@@ -71,10 +71,11 @@ def test_the_time_runs_from_the_signal_on():
 def test_a_process_that_ends_in_time_is_left_alone():
     """Once everything is closed there is nothing to cut off."""
     ended = Ended()
-    with ShutdownDeadline(PATIENCE, end=ended) as grace:
-        grace.begin()
-    assert ended.codes == []
-    assert not [each for each in threading.enumerate() if each.name == "nakadi-grace"]
+    with started_threads() as started:
+        with ShutdownDeadline(PATIENCE, end=ended) as grace:
+            grace.begin()
+        assert ended.codes == []
+        assert "nakadi-grace" not in started()
 
 
 def test_a_log_that_takes_nothing_does_not_hold_up_the_end(monkeypatch):

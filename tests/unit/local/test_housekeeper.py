@@ -2,7 +2,7 @@
 
 import threading
 
-from nakadi.local.broker import Housekeeper
+from nakadi.local.serving import Housekeeper
 from tests.support.patience import PATIENCE
 
 

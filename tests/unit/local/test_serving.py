@@ -7,10 +7,10 @@ import pytest
 
 from nakadi.http.application import Application, Route
 from nakadi.http.message import json_response
-from nakadi.local.broker import ServerThread, server_url
+from nakadi.local.serving import ServerThread, server_url
 from nakadi.model.authorization import UNAUTHENTICATED
 from tests.support import http
-from tests.support.patience import PATIENCE, until
+from tests.support.patience import PATIENCE, started_threads, until
 
 APPLICATION = Application(
     [Route(method="GET", template="/hello", handler=lambda _: json_response("hello"), operation="hello")],
@@ -38,13 +38,13 @@ def test_it_stops_without_waiting_for_anyone():
 
 def test_nothing_is_left_behind():
     """After the end the port is free, its threads are gone, and closing again changes nothing."""
-    before = set(threading.enumerate())
-    serving = ServerThread(APPLICATION)
-    http.get(f"{serving.url}/hello")
-    serving.close()
-    serving.close()
+    with started_threads() as started:
+        serving = ServerThread(APPLICATION)
+        http.get(f"{serving.url}/hello")
+        serving.close()
+        serving.close()
+        until(lambda: not started())
 
-    until(lambda: set(threading.enumerate()) <= before)
     with ServerThread(APPLICATION, port=serving.port) as again:
         assert http.get(f"{again.url}/hello").status_code == 200
 

@@ -13,9 +13,9 @@ from nakadi.openapi import checks
 from nakadi.openapi.checks import (
     MESSAGES_BY_FIELD_AND_RULE,
     MESSAGES_BY_RULE,
-    body_violations,
     component_schema,
-    conforms,
+    conforms_to_schema,
+    openapi_violations,
 )
 
 ROOT = Path(__file__).parents[3]
@@ -44,7 +44,7 @@ SENT = {
 
 
 def violations_of(name, body) -> list[tuple[str, str]]:
-    return [(each.path, each.message) for each in body_violations(name, body)]
+    return [(each.path, each.message) for each in openapi_violations(name, body)]
 
 
 @pytest.mark.parametrize("name", sorted(openapi.document()["components"]["schemas"]))
@@ -64,8 +64,8 @@ def test_examples_of_the_description_conform_to_it(name):
     """What the description shows can be sent."""
     example = component_schema(name).get("example")
     if example is not None:
-        assert conforms(name, example)
-        assert body_violations(name, example) == ()
+        assert conforms_to_schema(name, example)
+        assert openapi_violations(name, example) == ()
 
 
 def _rules(schema, path=""):
@@ -125,11 +125,11 @@ def test_of_a_list_that_is_too_long_only_the_first_items_are_reported():
 
 def test_cursors_conform_if_their_members_are_texts():
     """Texts conform as they are; other scalars have to be read as texts before."""
-    assert conforms("SubscriptionCursorList", {"items": [CURSOR, {**CURSOR, "unknown": 1}]})
+    assert conforms_to_schema("SubscriptionCursorList", {"items": [CURSOR, {**CURSOR, "unknown": 1}]})
     for items in (None, [None], [{}], [{**CURSOR, "partition": 0}], [{**CURSOR, "offset": ""}], "x"):
-        assert not conforms("SubscriptionCursorList", {"items": items})
-    assert not conforms("SubscriptionCursorList", [])
-    assert body_violations("CursorResetList", {"items": [{**CURSOR, "partition": ""}]}) == (
+        assert not conforms_to_schema("SubscriptionCursorList", {"items": items})
+    assert not conforms_to_schema("SubscriptionCursorList", [])
+    assert openapi_violations("CursorResetList", {"items": [{**CURSOR, "partition": ""}]}) == (
         Violation("items[0].partition", "cursor partition cannot be empty"),
     )
 
@@ -143,5 +143,5 @@ def test_nothing_is_loaded_before_a_body_is_checked():
 
 def test_the_description_is_read_in_blocks():
     """A schema stands by itself below `schemas:`, or else it would not be found."""
-    names = re.findall(r"^    (\w+):$", checks._schemas(), re.MULTILINE)
+    names = re.findall(r"^    (\w+):$", checks._schema_lines_text(), re.MULTILINE)
     assert sorted(names) == sorted(openapi.document()["components"]["schemas"])

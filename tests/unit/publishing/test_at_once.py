@@ -14,7 +14,7 @@ from nakadi.model.outcomes import Malformed, NotFound
 from nakadi.publishing import publisher
 from nakadi.publishing.enrichment import as_signed_32_bit, java_string_hash
 from nakadi.publishing.outcome import BatchStatus
-from nakadi.schemas import shapes
+from nakadi.schemas import batch_decoder
 from tests.support.builders import an_event_type
 from tests.support.publishing import EID, House, a_business_type, metadata
 
@@ -103,7 +103,7 @@ SPELLINGS = [
 def pair():
     """They try every batch, however many of the form were declined before."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shapes, "_MAX_DOUBLINGS", 1)
+        patch.setattr(batch_decoder, "_MAX_DOUBLINGS", 1)
         yield houses()
 
 

@@ -7,8 +7,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as some
 
 from nakadi.model.outcomes import Malformed, TooLarge
+from nakadi.publishing import at_once, validation
 from nakadi.publishing import batch as batches
-from nakadi.publishing import validation
 from nakadi.publishing.batch import BatchLimits
 from nakadi.publishing.validation import read_batch
 from nakadi.schemas import strict_json
@@ -19,8 +19,9 @@ def way(request):
     """Every batch is read at once, as short ones are; and in pieces, as long ones are."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "in pieces":
-            patch.setattr(validation, "SHORT_BODY_BYTES", 0)
-            for module in (batches, validation):
+            for module in (at_once, validation):
+                patch.setattr(module, "SHORT_BODY_BYTES", 0)
+            for module in (batches, at_once, validation):
                 patch.setattr(module, "MAX_BATCH_PIECE_BYTES", 24)
         yield request.param
 
@@ -394,8 +395,9 @@ def test_a_batch_has_only_so_many_events(body):
 @pytest.mark.parametrize(("number", "pieces"), [(1_000, 1), (8_000, 8)])
 def test_ordinary_batches_are_read_in_the_fast_way(monkeypatch, number, pieces):
     """A large batch of ordinary events, with objects within them, is not looked through symbol by symbol."""
-    monkeypatch.setattr(validation, "SHORT_BODY_BYTES", 128 * 1024)
-    for module in (batches, validation):
+    for module in (at_once, validation):
+        monkeypatch.setattr(module, "SHORT_BODY_BYTES", 128 * 1024)
+    for module in (batches, at_once, validation):
         monkeypatch.setattr(module, "MAX_BATCH_PIECE_BYTES", 1024 * 1024)
     monkeypatch.setattr(validation, "_split_strictly", lambda *_: pytest.fail("it was"))
     item = {"sku": "A-1", "amount": 2, "price": {"amount": 12.5, "currency": "EUR"}, "tags": ["a", "b"]}

@@ -4,9 +4,10 @@ import tracemalloc
 
 import pytest
 
+from nakadi.publishing import at_once, validation
 from nakadi.publishing import batch as batches
-from nakadi.publishing import validation
-from nakadi.publishing.validation import estimate_batch_memory, read_batch
+from nakadi.publishing.at_once import estimate_batch_memory
+from nakadi.publishing.validation import read_batch
 
 SHAPES = {
     "empty objects": b'{"a":[' + b",".join([b"{}"] * 5_000) + b"]}",
@@ -21,10 +22,12 @@ SHAPES = {
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_body_takes_a_few_times_its_size_in_memory(shape, monkeypatch):
     """Reading a long body takes no more than its size beside it, and a constant for one piece, whatever it holds."""
-    monkeypatch.setattr(validation, "SHORT_BODY_BYTES", 32 * 1024)
-    for module in (batches, validation):
+    for module in (at_once, validation):
+        monkeypatch.setattr(module, "SHORT_BODY_BYTES", 32 * 1024)
+    for module in (batches, at_once, validation):
         monkeypatch.setattr(module, "MAX_BATCH_PIECE_BYTES", 128 * 1024)
-        monkeypatch.setattr(module, "MAX_BATCH_PIECE_MEMORY", 1024 * 1024)
+    for module in (batches, at_once):
+        monkeypatch.setattr(module, "MAX_BATCH_PIECE_MEMORY_BYTES", 1024 * 1024)
     event = SHAPES[shape]
     # Without commas between them, the events are looked for in the slow way.
     for between in (b",", b" "):

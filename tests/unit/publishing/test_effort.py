@@ -6,56 +6,56 @@ from contextlib import closing
 import pytest
 from msgspec.structs import replace
 
-from nakadi.common.work import Turns, client_never_gone
+from nakadi.common.work import LongWorkQueue, client_never_gone
 from nakadi.model.event_type import PartitionStrategy
 from nakadi.model.outcomes import TryLater
+from nakadi.publishing import at_once
 from nakadi.publishing import batch as batches
-from nakadi.publishing import enrichment
 from nakadi.publishing.batch import STEPS_WITHOUT_TURN, BatchLimits, WorkBudget
 from nakadi.publishing.outcome import BatchStatus
 from nakadi.publishing.validation import LONG_BODY_BYTES
-from nakadi.schemas.values import Exhausted
+from nakadi.schemas.values import StepsExhausted
 from tests.support.builders import a_schema, an_event_type
 from tests.support.publishing import a_business_type, metadata, steps, the_failure
 
 
-class CountedTurns(Turns):
+class CountedTurns(LongWorkQueue):
     """Turns that note how many there were, and who has one."""
 
     def __init__(self):
         super().__init__()
         self.had = 0
 
-    def turn(self, gone):
+    def wait_for_turn(self, gone):
         self.had += 1
-        return super().turn(gone)
+        return super().wait_for_turn(gone)
 
 
-class Unwilling(Turns):
+class Unwilling(LongWorkQueue):
     """Turns of which none can be had."""
 
-    def turn(self, gone):  # noqa: ARG002  # as a real one takes it
+    def wait_for_turn(self, gone):  # noqa: ARG002  # as a real one takes it
         raise TryLater("Not now")
 
 
-def a_budget(most=50_000_000, turns=None, is_client_gone=client_never_gone):
-    return closing(WorkBudget(most, turns or CountedTurns(), is_client_gone))
+def a_budget(most=50_000_000, long_work=None, is_client_gone=client_never_gone):
+    return closing(WorkBudget(most, long_work or CountedTurns(), is_client_gone))
 
 
 def test_little_work_takes_no_turn():
     """The first steps are free."""
-    with a_budget(turns=Unwilling()) as budget:
+    with a_budget(long_work=Unwilling()) as budget:
         budget.spend_steps(STEPS_WITHOUT_TURN)
 
 
 def test_more_work_takes_one_turn_and_gives_it_back():
     """However often more steps are needed, there is one turn, and it ends with the block."""
-    turns = CountedTurns()
-    with a_budget(turns=turns) as budget:
+    long_work = CountedTurns()
+    with a_budget(long_work=long_work) as budget:
         for _ in range(20):
             budget.spend_steps(STEPS_WITHOUT_TURN)
-    with turns.turn(client_never_gone):
-        assert turns.had == 2
+    with long_work.wait_for_turn(client_never_gone):
+        assert long_work.had == 2
 
 
 def test_all_portions_together_are_the_most():
@@ -65,7 +65,7 @@ def test_all_portions_together_are_the_most():
         for larger in (False, False, True, False):
             budget.add_steps(larger=larger)
             portions.append(budget.steps[0])
-        with pytest.raises(Exhausted):
+        with pytest.raises(StepsExhausted):
             budget.add_steps()
     assert portions == [200_000, 1_000_000, 1_000_000, 2_000_000, 1_800_000]
 
@@ -74,7 +74,7 @@ def test_spending_ends_where_the_steps_end():
     """Exactly as many steps can be spent as there are."""
     with a_budget(most=5_000_000) as budget:
         budget.spend_steps(5_000_000)
-        with pytest.raises(Exhausted):
+        with pytest.raises(StepsExhausted):
             budget.spend_steps(1)
 
 
@@ -92,9 +92,9 @@ SLOW = a_schema(json.dumps({"properties": {"a": {"items": {"allOf": [{"minimum":
 EVENT = {"a": [1] * 1_000}  # some 100,000 steps
 
 
-def limited(house, most, turns=None):
+def limited(house, most, long_work=None):
     limits = BatchLimits(max_steps=most)
-    house.publisher = replace(house.publisher, limits=limits, turns=turns or CountedTurns())
+    house.publisher = replace(house.publisher, limits=limits, long_work=long_work or CountedTurns())
     return house
 
 
@@ -118,12 +118,12 @@ def test_events_that_fit_are_stored(house):
 
 def test_a_single_event_may_take_more_than_what_is_free(house):
     """An event that needs more steps than there are at first is judged with more. (P56)"""
-    turns = CountedTurns()
-    event_type = limited(house, 50_000_000, turns).add(an_event_type(schema=SLOW))
+    long_work = CountedTurns()
+    event_type = limited(house, 50_000_000, long_work).add(an_event_type(schema=SLOW))
     large = {"a": [1] * 30_000}
 
     assert house.publish(event_type, [large]).status is BatchStatus.STORED
-    assert turns.had == 1
+    assert long_work.had == 1
 
 
 def test_long_work_waits_for_its_turn(house):
@@ -156,18 +156,18 @@ def test_a_long_explanation_takes_a_turn(house):
     """Telling what is wrong takes a turn if there is much to look through. (P71)"""
     schema = {"properties": {"a": {"items": {"anyOf": [{"enum": [1]}, {"enum": [2]}]}}}}
     event_type = house.add(an_event_type(schema=a_schema(json.dumps(schema))))
-    turns = CountedTurns()
-    limited(house, 50_000_000, turns)
+    long_work = CountedTurns()
+    limited(house, 50_000_000, long_work)
 
     the_failure(house.publish(event_type, [{"a": [3]}]))
-    assert turns.had == 0
+    assert long_work.had == 0
     the_failure(house.publish(event_type, [{"a": [1] * 3_000 + [3]}]))
-    assert turns.had == 1
+    assert long_work.had == 1
 
 
 def test_keys_are_part_of_the_work(house, monkeypatch):
     """The characters of keys that are hashed count, and too many of them are refused. (P84)"""
-    for module in (batches, enrichment):
+    for module in (batches, at_once):
         monkeypatch.setattr(module, "STEPS_WITHOUT_TURN", 1_000)
     fields = {"partition_strategy": PartitionStrategy.HASH, "partition_key_fields": ("k",) * 10, "partitions": 2}
     event_type = limited(house, 5_000).add(a_business_type(**fields))

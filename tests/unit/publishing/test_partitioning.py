@@ -3,7 +3,7 @@ import random
 
 import pytest
 
-from nakadi.common.work import Turns, client_never_gone
+from nakadi.common.work import LongWorkQueue, client_never_gone
 from nakadi.model.event_type import Category, PartitionStrategy
 from nakadi.publishing.batch import MAX_BATCH_STEPS, WorkBudget
 from nakadi.publishing.enrichment import choose_partitions
@@ -16,7 +16,7 @@ def nowhere() -> float:
 
 
 def partitions_of(events, draw=nowhere, **event_type):
-    budget = WorkBudget(MAX_BATCH_STEPS, Turns(), client_never_gone)
+    budget = WorkBudget(MAX_BATCH_STEPS, LongWorkQueue(), client_never_gone)
     return choose_partitions(an_event_type(**event_type), events, draw, budget)[0]
 
 

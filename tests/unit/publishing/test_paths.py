@@ -1,6 +1,6 @@
 import pytest
 
-from nakadi.schemas.values import NoSuchField, path_segments, value_at
+from nakadi.schemas.values import NoSuchField, path_segments, value_at_path
 
 EVENT = {"a": {"b": {"c": 1}, "x.y": 2, "'": 3}, "list": [{"c": 1}], "text": "t", "none": None, "": {"a": 9}}
 
@@ -30,7 +30,7 @@ def test_paths_are_split_at_dots(path, names):
 @pytest.mark.parametrize(("path", "value"), [("a.b.c", 1), ("a.'x.y'", 2), ("none", None), ("a.\\'", 3), ("text", "t")])
 def test_values_are_found(path, value):
     """The value at a path is found; null is a value. (P88, P90)"""
-    assert value_at(EVENT, path_segments(path)) == value
+    assert value_at_path(EVENT, path_segments(path)) == value
 
 
 @pytest.mark.parametrize(
@@ -40,5 +40,5 @@ def test_values_are_found(path, value):
 def test_what_is_not_there(path, segment):
     """The message names the one segment that is missing; arrays, texts and null have nothing within. (P88, P89)"""
     with pytest.raises(NoSuchField) as caught:
-        value_at(EVENT, path_segments(path))
+        value_at_path(EVENT, path_segments(path))
     assert str(caught.value) == f"field {segment} doesn't exist."

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from nakadi.model.outcomes import Invalid
 from nakadi.schemas.document import SchemaDocument
 from nakadi.schemas.explanation import NO_EXPLANATION_MESSAGE
-from nakadi.schemas.keywords import Constants
+from nakadi.schemas.keywords import CodeConstants
 from nakadi.schemas.validation import NAMES_IN_GENERATED_CODE, _CodeGenerator, compile_validator
 from tests.support.patience import effort
 from tests.support.schemas import VALUES, schemas
@@ -23,10 +23,10 @@ SEVEN = "http://json-schema.org/draft-07/schema#"
 
 
 def source_of(schema) -> str:
-    document = SchemaDocument.of(schema)
-    generator = _CodeGenerator(document, Constants(NAMES_IN_GENERATED_CODE))
-    generator.function_of(document.root)
-    return "\n".join(generator.sources())
+    document = SchemaDocument.from_root(schema)
+    generator = _CodeGenerator(document, CodeConstants(NAMES_IN_GENERATED_CODE))
+    generator.queue_function_once(document.root)
+    return "\n".join(generator.generate_sources())
 
 
 # Reaching out
@@ -211,7 +211,7 @@ def test_source_and_words(payload):
 
 
 KNOWN_NAMES = (
-    {"value", "steps", "name", "member", "item", "known", "matching", "Exhausted", "all_differ", "KeyError"}
+    {"value", "steps", "name", "member", "item", "known", "matching", "StepsExhausted", "all_differ", "KeyError"}
     | {"def", "return", "if", "else", "try", "except", "raise", "for", "in", "not", "and", "or", "is", "break", "pass"}
     | {"True", "False", "None", "type", "len", "dict", "list", "str", "int", "float", "items", "values"}
 )
@@ -236,7 +236,7 @@ def test_what_code_can_see():
     """Code has no built-in functions beyond those it is given, and no way to import. (P56)"""
     names = {node.id for node in ast.walk(ast.parse(source_of(everywhere("a")))) if isinstance(node, ast.Name)}
 
-    assert Constants(NAMES_IN_GENERATED_CODE).namespace["__builtins__"] == {}
+    assert CodeConstants(NAMES_IN_GENERATED_CODE).namespace["__builtins__"] == {}
     assert not names & {"__import__", "eval", "exec", "open", "getattr", "globals"}
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as some
 from nakadi.common.work import NeedsThread, run_quickly
 from nakadi.model.event_type import CleanupPolicy
 from nakadi.schemas import strict_json
+from nakadi.schemas.batch_decoder import METADATA_MEMBER_START, make_batch_decoder
 from nakadi.schemas.document import metadata_schema
-from nakadi.schemas.shapes import METADATA_MEMBER_START, batch_decoder
 from nakadi.schemas.validation import compile_validator
 from tests.unit.schemas.test_shapes import OBJECTS, VALUES, like
 
@@ -38,7 +38,7 @@ def with_metadata(schema):
 
 
 def decoded(schema, body, *, has_metadata=False):
-    decoder = batch_decoder(schema, has_metadata=has_metadata)
+    decoder = make_batch_decoder(schema, has_metadata=has_metadata)
     assert decoder is not None
     return decoder.decode(body if isinstance(body, bytes) else body.encode())
 
@@ -64,7 +64,7 @@ def with_further_members(event, data):
 def test_what_is_decoded_is_valid_and_strict(data, at, inserted):
     """Whatever is decoded, the thorough validator accepts and the strict parser reads, and its text has no blanks."""
     schema = data.draw(SCHEMAS)
-    decoder = batch_decoder(schema, has_metadata=False)
+    decoder = make_batch_decoder(schema, has_metadata=False)
     events = data.draw(some.lists(like(schema), min_size=1, max_size=4))
     events = with_further_members(events, data) if data.draw(some.booleans()) else events
     blanks = data.draw(some.sampled_from([None, (",", ":")]))
@@ -140,7 +140,7 @@ def test_what_is_not_certain_is_declined(event):
 )
 def test_members_that_the_schema_does_not_name_are_kept(more):
     """They are found in the first batch that has them, and every later one is decoded at once, and loses nothing."""
-    decoder = batch_decoder(ORDER, has_metadata=False)
+    decoder = make_batch_decoder(ORDER, has_metadata=False)
     body = f'[{{"n":1}},{{"n":2,{more}}}]'.encode()
     assert decoder.decode(body) is None
     batch = decoder.decode(body)
@@ -157,7 +157,7 @@ def test_members_that_the_schema_does_not_name_are_kept(more):
 )
 def test_members_that_the_schema_does_not_name_are_read_strictly(more):
     """Repeated, too large, too deep: what is wrong with them is found, though the schema says nothing of them."""
-    decoder = batch_decoder(ORDER, has_metadata=False)
+    decoder = make_batch_decoder(ORDER, has_metadata=False)
     known = b'[{"n":1,"x":1,"lines":[{"y":1}]}]'
     assert decoder.decode(known) is None
     assert decoder.decode(known).text == known
@@ -167,7 +167,7 @@ def test_members_that_the_schema_does_not_name_are_read_strictly(more):
 
 def test_members_of_any_name_are_met_up_to_a_limit():
     """A type does not grow for ever: new names beyond the limit are declined, and the known ones stay."""
-    decoder = batch_decoder(ORDER, has_metadata=False)
+    decoder = make_batch_decoder(ORDER, has_metadata=False)
     many = [b'[{"n":1,"x%d":1}]' % number for number in range(1000)]
     for body in many:
         decoder.decode(body)
@@ -179,14 +179,14 @@ def test_members_of_any_name_are_met_up_to_a_limit():
 @pytest.mark.parametrize("name", ['"', "\\", "\n", "x" * 200])
 def test_odd_names_are_never_met(name):
     """What a type can have no member for is declined."""
-    decoder = batch_decoder(ORDER, has_metadata=False)
+    decoder = make_batch_decoder(ORDER, has_metadata=False)
     body = orjson.dumps([{"n": 1, name: 1}])
     assert [decoder.decode(body) for _ in range(3)] == [None] * 3
 
 
 def test_quick_work_meets_no_new_members():
     """A new type takes long to make, so this is left to a thread."""
-    decoder = batch_decoder(ORDER, has_metadata=False)
+    decoder = make_batch_decoder(ORDER, has_metadata=False)
     with pytest.raises(NeedsThread):
         run_quickly(lambda: decoder.decode(b'[{"n":1,"x":1}]'))
     assert len(run_quickly(lambda: decoder.decode(b'[{"n":1}]')).events) == 1
@@ -244,7 +244,7 @@ def test_the_place_of_the_metadata_is_never_in_doubt(event):
     """Where something else in an event looks like its metadata, it is either declined or seen by its number."""
     some_object = {"type": "object"}
     schema = with_metadata({"type": "object", "properties": {"inner": some_object, "by_name": some_object}})
-    decoder = batch_decoder(schema, has_metadata=True)
+    decoder = make_batch_decoder(schema, has_metadata=True)
     body = f"[{event}]".replace("M", json.dumps(SENT, separators=(",", ":"))).encode()
     batch = decoder.decode(body) or decoder.decode(body)
     assert (batch is None) is (b"\\u00" in body)
@@ -260,7 +260,7 @@ def test_the_metadata_begins_where_it_seems_to():
 
 def test_other_forms_are_tried_less_and_less_often():
     """A producer whose batches are declined pays for few attempts; the first success ends that."""
-    decoder = batch_decoder(ORDER, has_metadata=False)
+    decoder = make_batch_decoder(ORDER, has_metadata=False)
 
     def tried():
         """How many batches are left out until one is decoded."""

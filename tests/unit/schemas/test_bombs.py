@@ -12,11 +12,11 @@ import pytest
 from nakadi.model.outcomes import Invalid
 from nakadi.schemas import limits
 from nakadi.schemas.document import SchemaDocument
-from nakadi.schemas.explanation import STEPS_OF_LONG_EXPLANATION, explain_violations
-from nakadi.schemas.formats import Patterns
-from nakadi.schemas.limits import check_limits, check_tree
+from nakadi.schemas.explanation import MAX_STEPS_OF_LONG_EXPLANATION, explain_violations
+from nakadi.schemas.formats import SchemaPatterns
+from nakadi.schemas.limits import check_schema_length, check_schema_size
 from nakadi.schemas.validation import compile_validator
-from nakadi.schemas.values import MAX_EVENT_STEPS, Exhausted
+from nakadi.schemas.values import MAX_EVENT_STEPS, StepsExhausted
 from tests.support.patience import effort
 
 SEVEN = "http://json-schema.org/draft-07/schema#"
@@ -112,11 +112,11 @@ def test_the_worst_schemas_within_the_limits(name):
 def test_schemas_at_the_limits(name):
     """Schemas that are as large as possible are made ready, or refused, and answer soon. (R157)"""
     schema = SCHEMA_BOMBS[name]
-    check_limits(json.dumps(schema))
-    check_tree(schema)
+    check_schema_length(json.dumps(schema))
+    check_schema_size(schema)
 
     def judge():
-        with suppress(Invalid, Exhausted):
+        with suppress(Invalid, StepsExhausted):
             compile_validator(schema).accepts({})
 
     assert effort(judge) < 5000
@@ -191,7 +191,7 @@ def test_events_that_take_too_long(name):
     validator = compile_validator(schema)
 
     def judge():
-        with suppress(Exhausted):
+        with suppress(StepsExhausted):
             assert not validator.accepts(event, [MAX_EVENT_STEPS // 20])
         assert validator.explain(event).startswith("#")
 
@@ -230,11 +230,15 @@ EXPLANATION_BOMBS: dict[str, tuple[dict[str, Any], Any]] = {
 def test_explanations_that_take_too_long(name):
     """What is wrong with an event is reported with bounded effort and in a text of bounded length. (P71)"""
     schema, event = EXPLANATION_BOMBS[name]
-    document = SchemaDocument.of(schema)
+    document = SchemaDocument.from_root(schema)
     told: list[str] = []
 
     assert (
-        effort(lambda: told.append(explain_violations(document, Patterns(), event, STEPS_OF_LONG_EXPLANATION).text))
+        effort(
+            lambda: told.append(
+                explain_violations(document, SchemaPatterns(), event, MAX_STEPS_OF_LONG_EXPLANATION).text
+            )
+        )
         < 5000
     )
     assert len(told[0]) < 300_000

@@ -1,12 +1,12 @@
 """The values that generated code works with."""
 
-from nakadi.schemas.keywords import Constants
+from nakadi.schemas.keywords import CodeConstants
 
 
 def test_names():
     """A value is known by a name made here, and code sees nothing else but what it was given. (P56)"""
-    constants = Constants({"len": len})
-    name = constants.name_of("__import__")
+    constants = CodeConstants({"len": len})
+    name = constants.add_constant("__import__")
 
     assert name.isidentifier()
     assert constants.namespace == {"__builtins__": {}, "len": len, name: "__import__"}
@@ -14,7 +14,7 @@ def test_names():
 
 def test_texts():
     """A text has one name, however often it comes. (P56)"""
-    constants = Constants({})
+    constants = CodeConstants({})
 
-    assert constants.name_of_text("a") == constants.name_of_text("a") != constants.name_of_text("b")
-    assert constants.namespace[constants.name_of_texts(["a", "b"])] == {"a", "b"}
+    assert constants.add_text_once("a") == constants.add_text_once("a") != constants.add_text_once("b")
+    assert constants.namespace[constants.add_text_set(["a", "b"])] == {"a", "b"}

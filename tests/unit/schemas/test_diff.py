@@ -4,13 +4,13 @@ from contextlib import suppress
 
 import pytest
 
-from nakadi.schemas.diff import schema_differences
-from nakadi.schemas.values import Exhausted
+from nakadi.schemas.diff import find_schema_changes
+from nakadi.schemas.values import StepsExhausted
 from tests.support.patience import effort
 
 
 def diffs(old, new) -> list[str]:
-    return [f"{change.kind} {change.path.text}" for change in schema_differences(old, new)]
+    return [f"{change.kind} {change.path.text}" for change in find_schema_changes(old, new)]
 
 
 def within(schema):
@@ -343,7 +343,7 @@ def test_depth_is_no_trouble():
         definitions = {f"d{n}": {"properties": {"p": {"$ref": f"#/definitions/d{n + 1}"}}} for n in range(5_000)}
         return {"properties": {"p": {"$ref": "#/definitions/d0"}}, "definitions": {**definitions, "d5000": last}}
 
-    assert [change.kind for change in schema_differences(chain({}), chain({"type": "null"}))] == ["TYPE_NARROWED"]
+    assert [change.kind for change in find_schema_changes(chain({}), chain({"type": "null"}))] == ["TYPE_NARROWED"]
 
 
 def doubling(levels):
@@ -391,7 +391,7 @@ def test_a_comparison_comes_to_an_end(old, new):
     """What would take for ever is given up soon. (R196)"""
 
     def compare():
-        with suppress(Exhausted):
-            schema_differences(old, new)
+        with suppress(StepsExhausted):
+            find_schema_changes(old, new)
 
     assert effort(compare) < 10_000

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nakadi.schemas.document import Draft, SchemaDocument, draft_of
+from nakadi.schemas.document import Draft, SchemaDocument, draft_or_none
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from nakadi.schemas.document import Draft, SchemaDocument, draft_of
 )
 def test_a_schema_names_its_draft(schema, draft):
     """The draft is what `$schema` says, draft 4 if it says nothing. (R152)"""
-    assert draft_of(schema) is draft
+    assert draft_or_none(schema) is draft
 
 
 ROOT = {"a": {"b/c": [{"d": 1}, True]}, "~": {"%": {}}, "text": "t"}
@@ -42,4 +42,4 @@ ROOT = {"a": {"b/c": [{"d": 1}, True]}, "~": {"%": {}}, "text": "t"}
 )
 def test_references_are_json_pointers(reference, target):
     """A reference is a pointer from the root, with its escapes undone. (R153, R154)"""
-    assert SchemaDocument.of(ROOT).target(reference) == target
+    assert SchemaDocument.from_root(ROOT).find_target(reference) == target

@@ -115,7 +115,7 @@ def test_references_of_data_events_keep_their_meaning():
     assert data["$ref"] == {"items": [{"not": {"$ref": "#/properties/data/properties/other"}}]}
     assert data["odd"] == {"enum": [{"$ref": "#"}], "default": {"$ref": "#"}}
     assert moved["definitions"] == {"d": {"additionalProperties": {"$ref": "#/properties/data"}}}
-    check_loadable(SchemaDocument.of(moved))
+    check_loadable(SchemaDocument.from_root(moved))
 
 
 def test_data_events_keep_their_draft():
@@ -126,7 +126,7 @@ def test_data_events_keep_their_draft():
 
     assert moved["$schema"] == draft_7["$schema"]
     assert "$schema" not in moved["properties"]["data"]
-    check_loadable(SchemaDocument.of(moved))
+    check_loadable(SchemaDocument.from_root(moved))
 
 
 def test_data_is_closed_in_mode_compatible():

@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, settings
 
-from nakadi.schemas.values import Exhausted, all_differ, equality_key, exact_fraction, is_multiple
+from nakadi.schemas.values import StepsExhausted, all_differ, equality_key, exact_fraction, is_multiple_of
 from tests.support.schemas import VALUES
 
 AMPLE = 1_000_000
@@ -55,9 +55,9 @@ def test_all_differ():
 
 def test_steps():
     """Looking at large values takes as many steps as they have parts. (P56)"""
-    with pytest.raises(Exhausted):
+    with pytest.raises(StepsExhausted):
         equality_key([0] * 100, [99])
-    with pytest.raises(Exhausted):
+    with pytest.raises(StepsExhausted):
         all_differ([{"a": [0] * 100}, 1], [100])
 
 
@@ -78,7 +78,7 @@ def test_steps():
 )
 def test_multiples(value, divisor, expected):
     """Multiples are those of the decimals that were written. (P56)"""
-    assert is_multiple(value, exact_fraction(divisor)) is expected
+    assert is_multiple_of(value, exact_fraction(divisor)) is expected
 
 
 def test_exact():

@@ -7,7 +7,7 @@ import pytest
 
 from nakadi.model.event_type import ChangeLevel, CompatibilityMode, Version
 from nakadi.model.outcomes import IncompatibleSchema, Invalid
-from nakadi.schemas.diff import ChangeKind, schema_differences
+from nakadi.schemas.diff import ChangeKind, find_schema_changes
 from nakadi.schemas.evolution import level_of_change, next_schema
 from nakadi.schemas.submission import check_restricted_language
 from nakadi.schemas.values import MAX_MESSAGE_CHARACTERS
@@ -189,7 +189,7 @@ ALL_LEVELS |= dict.fromkeys((ADDED, TYPE_NARROWED, EXTENDED, NARROWED), MINOR)
 @pytest.mark.parametrize(("old", "new", "changes"), [row[:3] for row in VECTORS])
 def test_measured_changes(old, new, changes):
     """The changes that were measured of the original are seen, in order. (R188, R195, R196, R201, R202, R205)"""
-    found = schema_differences(json.loads(text_of(old)), json.loads(text_of(new)))
+    found = find_schema_changes(json.loads(text_of(old)), json.loads(text_of(new)))
     assert [f"{change.kind} {change.path.text}" for change in found] == changes
 
 

@@ -15,7 +15,7 @@ from nakadi.model.outcomes import Invalid
 from nakadi.schemas import limits
 from nakadi.schemas.document import Draft, SchemaDocument
 from nakadi.schemas.limits import MAX_SCHEMAS_PER_VALUE, check_expansion
-from nakadi.schemas.submission import check_loadable, parse_submitted
+from nakadi.schemas.submission import check_loadable, parse_submitted_schema
 from tests.support.schemas import VALUES, schemas
 
 SEVEN = "http://json-schema.org/draft-07/schema#"
@@ -57,7 +57,7 @@ DOUBLING = {
 
 
 def submitted(schema, category=Category.UNDEFINED):
-    return parse_submitted(json.dumps(schema), category=category)
+    return parse_submitted_schema(json.dumps(schema), category=category)
 
 
 @pytest.mark.parametrize("category", Category)
@@ -152,7 +152,7 @@ def test_large_honest_schemas_are_taken():
 def test_the_samples_are_taken(path):
     """Every sample event type is far within the bound."""
     schema = json.loads(json.loads(path.read_text())["schema"]["schema"])
-    document = SchemaDocument.of(schema)
+    document = SchemaDocument.from_root(schema)
     check_loadable(document)
     assert limits._SchemaExpansion(document).max_schemas_per_value() < MAX_SCHEMAS_PER_VALUE / 1000
 
@@ -184,7 +184,7 @@ class _Counting:
             return
         self.seen[place] += 1
         if "$ref" in schema:
-            self.hold(self._document.target(schema["$ref"]), value, place)
+            self.hold(self._document.find_target(schema["$ref"]), value, place)
             return
         draft = self._document.draft
         alone = ("not", *(("if", "then", "else") if draft >= Draft.SEVEN else ()))
@@ -222,7 +222,7 @@ class _Counting:
 @given(st.sampled_from([4, 6, 7]).flatmap(schemas), VALUES)
 def test_no_value_is_held_against_more_schemas_than_were_counted(schema, value):
     """Whatever the schema and the event, the count is never exceeded, unless the schema contains itself."""
-    document = SchemaDocument.of(schema)
+    document = SchemaDocument.from_root(schema)
     try:
         check_loadable(document)
         widest = limits._SchemaExpansion(document).max_schemas_per_value()
@@ -250,6 +250,6 @@ def _contains_itself(schema: Any) -> bool:
 
 def test_the_count_is_exact_for_a_plain_schema():
     """A schema of three parts about one value counts four."""
-    document = SchemaDocument.of({"properties": {"a": {"allOf": [{}, {"not": {}}]}}})
+    document = SchemaDocument.from_root({"properties": {"a": {"allOf": [{}, {"not": {}}]}}})
     check_expansion(document)
     assert limits._SchemaExpansion(document).max_schemas_per_value() == 4

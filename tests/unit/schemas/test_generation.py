@@ -3,16 +3,16 @@
 import pytest
 
 from nakadi.schemas.document import SchemaDocument
-from nakadi.schemas.keywords import Constants
-from nakadi.schemas.validation import NAMES_IN_GENERATED_CODE, _CodeGenerator, generate_validation_code
-from nakadi.schemas.values import Exhausted
+from nakadi.schemas.keywords import CodeConstants
+from nakadi.schemas.validation import NAMES_IN_GENERATED_CODE, _CodeGenerator, compile_validation_function
+from nakadi.schemas.values import StepsExhausted
 
 
 def functions(schema) -> list[str]:
-    document = SchemaDocument.of(schema)
-    generator = _CodeGenerator(document, Constants(NAMES_IN_GENERATED_CODE))
-    generator.function_of(document.root)
-    return "\n".join(generator.sources()).replace("def ", "\0def ").split("\0")[1:]
+    document = SchemaDocument.from_root(schema)
+    generator = _CodeGenerator(document, CodeConstants(NAMES_IN_GENERATED_CODE))
+    generator.queue_function_once(document.root)
+    return "\n".join(generator.generate_sources()).replace("def ", "\0def ").split("\0")[1:]
 
 
 def test_one_function_for_each_schema_with_others_inside():
@@ -65,20 +65,20 @@ def test_what_cannot_matter(schema):
 
 def test_steps_of_loops():
     """Each pass of a loop takes as many steps as it checks things. (P56)"""
-    accepts, _ = generate_validation_code(SchemaDocument.of({"items": {"type": "integer", "minimum": 0}}))
+    accepts, _ = compile_validation_function(SchemaDocument.from_root({"items": {"type": "integer", "minimum": 0}}))
 
     assert accepts([1] * 100, [1_000])
-    with pytest.raises(Exhausted):
+    with pytest.raises(StepsExhausted):
         accepts([1] * 100, [200])
 
 
 def test_steps_of_references():
     """Each arrival at a schema that is referred to takes steps. (P56)"""
-    accepts, _ = generate_validation_code(SchemaDocument.of({"properties": {"a": {"$ref": "#"}}}))
+    accepts, _ = compile_validation_function(SchemaDocument.from_root({"properties": {"a": {"$ref": "#"}}}))
     event: dict = {}
     for _ in range(100):
         event = {"a": event}
 
     assert accepts(event, [1_000])
-    with pytest.raises(Exhausted):
+    with pytest.raises(StepsExhausted):
         accepts(event, [150])

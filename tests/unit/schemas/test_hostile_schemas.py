@@ -14,7 +14,7 @@ from nakadi.schemas.document import closed_schema, effective_schema
 from nakadi.schemas.evolution import next_schema
 from nakadi.schemas.nodes import undefined_paths
 from nakadi.schemas.strict_json import MAX_JSON_DEPTH
-from nakadi.schemas.submission import check_language, parse_submitted
+from nakadi.schemas.submission import check_schema_language, parse_submitted_schema
 from tests.support.builders import A_MOMENT, a_schema, an_event_type
 
 NAMES = st.sampled_from(["a", "b", "$ref", "type", "metadata", ""])
@@ -112,10 +112,10 @@ MODES, CATEGORIES = st.sampled_from(CompatibilityMode), st.sampled_from(Category
 
 
 def taken(text, category, mode):
-    schema = parse_submitted(text, category=category)
+    schema = parse_submitted_schema(text, category=category)
     if mode is CompatibilityMode.COMPATIBLE:
         closed_schema(schema)
-    check_language(schema, mode)
+    check_schema_language(schema, mode)
     return schema
 
 

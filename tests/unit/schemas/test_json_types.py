@@ -2,7 +2,7 @@
 
 import pytest
 
-from nakadi.schemas.values import canonical_text, has_type, type_name
+from nakadi.schemas.values import canonical_text, has_java_type_name, java_type_name
 
 
 @pytest.mark.parametrize(
@@ -19,8 +19,8 @@ from nakadi.schemas.values import canonical_text, has_type, type_name
 )
 def test_values_have_a_type(value, name):
     """Every JSON value has one of seven type names; integers and floats are numbers, booleans are not. (R153)"""
-    assert type_name(value) == name
-    assert has_type(value, "Number") is (name in ("Integer", "Double"))
+    assert java_type_name(value) == name
+    assert has_java_type_name(value, "Number") is (name in ("Integer", "Double"))
 
 
 def test_values_are_the_same_or_not():

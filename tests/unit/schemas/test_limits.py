@@ -4,7 +4,7 @@ import pytest
 
 from nakadi.model.outcomes import Invalid
 from nakadi.schemas import limits
-from nakadi.schemas.limits import check_limits, check_tree
+from nakadi.schemas.limits import check_schema_length, check_schema_size
 
 
 def nested(levels: int) -> dict:
@@ -16,35 +16,35 @@ def nested(levels: int) -> dict:
 
 def refusal(schema: dict, **added: int) -> str:
     with pytest.raises(Invalid) as refused:
-        check_tree(schema, **added)
+        check_schema_size(schema, **added)
     return refused.value.detail
 
 
 def test_text():
     """A text of 256 KiB is long enough for a schema; the answer names limit and length."""
-    check_limits("x" * limits.MAX_SCHEMA_BYTES)
+    check_schema_length("x" * limits.MAX_SCHEMA_CHARACTERS)
     with pytest.raises(Invalid) as refused:
-        check_limits("x" * (limits.MAX_SCHEMA_BYTES + 1))
+        check_schema_length("x" * (limits.MAX_SCHEMA_CHARACTERS + 1))
     assert refused.value.detail == "schema is too large: at most 262144 characters are possible, found 262145"
 
 
 def test_depth():
     """A schema has at most 100 levels."""
-    check_tree(nested(100))
+    check_schema_size(nested(100))
 
     assert refusal(nested(101)) == "schema is too large: at most 100 levels of nesting are possible, found 101"
 
 
 def test_nodes():
     """Everything in a schema counts, wherever it stands."""
-    check_tree({"title": [0] * 9_998})
+    check_schema_size({"title": [0] * 9_998})
 
     assert refusal({"title": [0] * 9_999}) == "schema is too large: at most 10000 values are possible, found 10001"
 
 
 def test_enum():
     """An enum has at most 5000 values."""
-    check_tree({"enum": [0] * 5_000})
+    check_schema_size({"enum": [0] * 5_000})
 
     detail = refusal({"properties": {"a": {"enum": [0] * 5_001}}})
     assert detail == "schema is too large: at most 5000 values in an enum are possible, found 5001"
@@ -54,7 +54,7 @@ def test_number_of_patterns():
     """A schema has at most 200 different patterns, those of property names included."""
     properties = {str(number): {"pattern": f"^{number % 100}$"} for number in range(300)}
     patterned = {f"^x{number}$": {} for number in range(100)}
-    check_tree({"properties": properties, "patternProperties": patterned})
+    check_schema_size({"properties": properties, "patternProperties": patterned})
 
     detail = refusal({"properties": properties, "patternProperties": patterned | {"^y$": {}}})
     assert detail == "schema is too large: at most 200 patterns are possible, found 201"
@@ -62,7 +62,7 @@ def test_number_of_patterns():
 
 def test_length_of_patterns():
     """The patterns of a schema are at most 10000 characters long together."""
-    check_tree({"pattern": "a" * 6_000, "not": {"pattern": "b" * 4_000}})
+    check_schema_size({"pattern": "a" * 6_000, "not": {"pattern": "b" * 4_000}})
 
     detail = refusal({"pattern": "a" * 6_000, "not": {"pattern": "b" * 4_001}})
     assert detail == "schema is too large: at most 10000 characters in patterns are possible, found 10001"
@@ -70,12 +70,14 @@ def test_length_of_patterns():
 
 def test_what_was_added():
     """What an envelope adds to a schema is not held against its owner."""
-    check_tree(nested(102), added_levels=2)
-    check_tree({"title": [0] * 10_008}, added_values=10)
+    check_schema_size(nested(102), added_levels=2)
+    check_schema_size({"title": [0] * 10_008}, added_values=10)
 
     assert "found 101" in refusal(nested(103), added_levels=2)
 
 
 def test_words_that_are_no_keywords():
     """A property may be called pattern or enum."""
-    check_tree({"properties": {"pattern": {"type": "string"}, "enum": {"type": "string"}, "patternProperties": True}})
+    check_schema_size(
+        {"properties": {"pattern": {"type": "string"}, "enum": {"type": "string"}, "patternProperties": True}}
+    )

@@ -5,7 +5,7 @@ import pytest
 from nakadi.model.outcomes import Invalid
 from nakadi.schemas.document import SchemaDocument
 from nakadi.schemas.submission import (
-    MAX_NESTED_FOR_VALUE,
+    MAX_NESTED_SCHEMAS_PER_VALUE,
     check_divisors,
     check_loadable,
     check_patterns,
@@ -19,7 +19,7 @@ SEVEN = {"$schema": "http://json-schema.org/draft-07/schema#"}
 
 def refusal(schema, check=check_loadable) -> str:
     with pytest.raises(Invalid) as refused:
-        check(SchemaDocument.of(schema))
+        check(SchemaDocument.from_root(schema))
     return refused.value.detail.removeprefix("schema must be a valid json-schema: ")
 
 
@@ -104,13 +104,13 @@ def test_exclusive_bounds_are_what_the_draft_says(draft, bound, refused):
     if refused:
         assert "#/properties/a/exclusiveMinimum: expected type: " in refusal(schema)
     else:
-        check_loadable(SchemaDocument.of(schema))
+        check_loadable(SchemaDocument.from_root(schema))
 
 
 @pytest.mark.parametrize("keyword", ["contains", "propertyNames", "if", "then", "else"])
 def test_keywords_of_later_drafts_are_nothing_to_earlier_ones(keyword):
     """What a draft does not know may have any value there. (R153)"""
-    check_loadable(SchemaDocument.of({keyword: 5}))
+    check_loadable(SchemaDocument.from_root({keyword: 5}))
     assert (
         refusal({**SEVEN, keyword: 5}) == f"#/{keyword}: expected type is one of Boolean or JsonObject, found: Integer"
     )
@@ -118,8 +118,10 @@ def test_keywords_of_later_drafts_are_nothing_to_earlier_ones(keyword):
 
 def test_booleans_are_schemas():
     """`true` and `false` may stand for a schema. (R195)"""
-    check_loadable(SchemaDocument.of({"properties": {"a": True}, "items": [False], "not": False, "anyOf": [True]}))
-    check_loadable(SchemaDocument.of({**SIX, "items": False, "dependencies": {"a": True}}))
+    check_loadable(
+        SchemaDocument.from_root({"properties": {"a": True}, "items": [False], "not": False, "anyOf": [True]})
+    )
+    check_loadable(SchemaDocument.from_root({**SIX, "items": False, "dependencies": {"a": True}}))
 
 
 @pytest.mark.parametrize(
@@ -156,13 +158,13 @@ def test_references_lead_to_schemas(reference, reason):
 def test_references_may_lead_anywhere_in_the_document(reference):
     """Any schema of the document can be referred to, special characters being escaped. (R153, R154)"""
     definitions = {"d": {}, "list": [{}, {}], "a/b~c d": {}, "no": False}
-    check_loadable(SchemaDocument.of({"properties": {"a": {"$ref": reference}}, "definitions": definitions}))
+    check_loadable(SchemaDocument.from_root({"properties": {"a": {"$ref": reference}}, "definitions": definitions}))
 
 
 def test_what_is_referred_to_is_in_use():
     """A definition is judged as soon as something refers to it. (R153)"""
     definitions = {"d": {"items": {"type": "foo"}}}
-    check_loadable(SchemaDocument.of({"definitions": definitions}))
+    check_loadable(SchemaDocument.from_root({"definitions": definitions}))
     assert (
         refusal({"properties": {"a": {"$ref": "#/definitions/d"}}, "definitions": definitions})
         == "<unknown location>: unknown type: [foo]"
@@ -191,7 +193,7 @@ def test_validation_comes_to_an_end(schema):
 def test_recursive_schemas_are_fine():
     """A schema may contain itself, where each level is about a smaller value. (R153)"""
     check_loadable(
-        SchemaDocument.of(
+        SchemaDocument.from_root(
             {"properties": {"children": {"type": "array", "items": {"$ref": "#"}}, "next": {"$ref": "#"}}}
         )
     )
@@ -204,9 +206,11 @@ def test_chains_of_references_have_a_limit():
         definitions = {f"d{n}": {"$ref": f"#/definitions/d{n + 1}"} for n in range(length)}
         return {"$ref": "#/definitions/d0", "definitions": {**definitions, f"d{length}": {}}}
 
-    check_loadable(SchemaDocument.of(chain(MAX_NESTED_FOR_VALUE - 2)))
-    assert refusal(chain(MAX_NESTED_FOR_VALUE - 1)).startswith(f"more than {MAX_NESTED_FOR_VALUE} schemas")
-    assert refusal(chain(5_000)).startswith(f"more than {MAX_NESTED_FOR_VALUE} schemas")
+    check_loadable(SchemaDocument.from_root(chain(MAX_NESTED_SCHEMAS_PER_VALUE - 2)))
+    assert refusal(chain(MAX_NESTED_SCHEMAS_PER_VALUE - 1)).startswith(
+        f"more than {MAX_NESTED_SCHEMAS_PER_VALUE} schemas"
+    )
+    assert refusal(chain(5_000)).startswith(f"more than {MAX_NESTED_SCHEMAS_PER_VALUE} schemas")
 
 
 @pytest.mark.parametrize(
@@ -215,7 +219,7 @@ def test_chains_of_references_have_a_limit():
 def test_references_stay_in_the_document(reference):
     """Nothing outside the document is ever looked up. (R154)"""
     schema = {"items": {"$ref": reference}}
-    check_loadable(SchemaDocument.of(schema))
+    check_loadable(SchemaDocument.from_root(schema))
     assert refusal(schema, check_references) == f"external url reference is not supported: {reference.rstrip('#')}"
 
 
@@ -235,7 +239,7 @@ def test_patterns_are_of_re2(schema, pattern):
 def test_good_patterns_are_taken():
     """Ordinary patterns, and property names that merely look like patterns, are fine. (R155)"""
     check_patterns(
-        SchemaDocument.of({"properties": {"(": {"pattern": "^[a-z]{1,1000}$"}, "pattern": {"pattern": r"\d+"}}})
+        SchemaDocument.from_root({"properties": {"(": {"pattern": "^[a-z]{1,1000}$"}, "pattern": {"pattern": r"\d+"}}})
     )
 
 
@@ -246,4 +250,4 @@ def test_size_is_no_trouble():
         name: {"properties": {each: {"$ref": f"#/definitions/{each}"} for each in names[:5]}} for name in names
     }
     schema = {"properties": {name: {"$ref": f"#/definitions/{name}"} for name in names}, "definitions": definitions}
-    assert effort(lambda: check_loadable(SchemaDocument.of(schema))) < 5000
+    assert effort(lambda: check_loadable(SchemaDocument.from_root(schema))) < 5000

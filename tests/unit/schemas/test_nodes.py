@@ -4,11 +4,11 @@ import pytest
 
 from nakadi.schemas import nodes
 from nakadi.schemas.document import Draft
-from nakadi.schemas.nodes import Annotations, node_of
+from nakadi.schemas.nodes import Annotations, classify_schema
 
 
 def kind_of(node):
-    return node.kind if isinstance(node, nodes.KindOnly) else type(node)
+    return node.kind if isinstance(node, nodes.KindOnlyNode) else type(node)
 
 
 @pytest.mark.parametrize(
@@ -16,46 +16,49 @@ def kind_of(node):
     [
         (True, "always"),
         (False, "never"),
-        ({"enum": [1], "type": "string", "anyOf": [{}], "$ref": "#"}, nodes.Enum),
-        ({"anyOf": [{}], "$ref": "#"}, nodes.Combination),
-        ({"$ref": "#", "type": "string"}, nodes.Reference),
-        ({"type": ["string", "null"]}, nodes.Combination),
-        ({"type": "object", "minItems": 1}, nodes.Object),
-        ({"type": "array"}, nodes.Array),
-        ({"type": "string"}, nodes.String),
-        ({"type": "integer"}, nodes.Number),
-        ({"type": "number"}, nodes.Number),
+        ({"enum": [1], "type": "string", "anyOf": [{}], "$ref": "#"}, nodes.EnumNode),
+        ({"anyOf": [{}], "$ref": "#"}, nodes.CombinationNode),
+        ({"$ref": "#", "type": "string"}, nodes.ReferenceNode),
+        ({"type": ["string", "null"]}, nodes.CombinationNode),
+        ({"type": "object", "minItems": 1}, nodes.ObjectNode),
+        ({"type": "array"}, nodes.ArrayNode),
+        ({"type": "string"}, nodes.StringNode),
+        ({"type": "integer"}, nodes.NumberNode),
+        ({"type": "number"}, nodes.NumberNode),
         ({"type": "boolean"}, "boolean"),
         ({"type": "null"}, "null"),
         ({}, "nothing"),
         ({"title": "t", "default": 1, "definitions": {}, "x-foo": 1}, "nothing"),
-        *(({keyword: 1}, nodes.Number) for keyword in ("minimum", "maximum", "multipleOf", "exclusiveMinimum")),
-        *(({keyword: 1}, nodes.String) for keyword in ("minLength", "maxLength", "pattern", "format")),
+        *(({keyword: 1}, nodes.NumberNode) for keyword in ("minimum", "maximum", "multipleOf", "exclusiveMinimum")),
+        *(({keyword: 1}, nodes.StringNode) for keyword in ("minLength", "maxLength", "pattern", "format")),
         *(
-            ({keyword: 1, "properties": {}}, nodes.Array)
+            ({keyword: 1, "properties": {}}, nodes.ArrayNode)
             for keyword in ("items", "additionalItems", "minItems", "maxItems")
         ),
-        ({"uniqueItems": True, "pattern": "a"}, nodes.Array),
-        ({"additionalProperties": True, "minimum": 1}, nodes.Object),
-        *(({keyword: {}, "not": {}}, nodes.Object) for keyword in ("properties", "dependencies", "patternProperties")),
-        *(({keyword: 1}, nodes.Object) for keyword in ("minProperties", "maxProperties")),
-        ({"required": [], "format": "email"}, nodes.Object),
-        ({"minimum": 1, "pattern": "a"}, nodes.Number),
-        ({"pattern": "a", "not": {}}, nodes.String),
+        ({"uniqueItems": True, "pattern": "a"}, nodes.ArrayNode),
+        ({"additionalProperties": True, "minimum": 1}, nodes.ObjectNode),
+        *(
+            ({keyword: {}, "not": {}}, nodes.ObjectNode)
+            for keyword in ("properties", "dependencies", "patternProperties")
+        ),
+        *(({keyword: 1}, nodes.ObjectNode) for keyword in ("minProperties", "maxProperties")),
+        ({"required": [], "format": "email"}, nodes.ObjectNode),
+        ({"minimum": 1, "pattern": "a"}, nodes.NumberNode),
+        ({"pattern": "a", "not": {}}, nodes.StringNode),
         ({"not": {}}, "not"),
     ],
 )
 def test_every_schema_is_of_one_kind(schema, kind):
     """The first of a fixed list of signs decides what a schema is. (R195)"""
-    assert kind_of(node_of(schema, Draft.FOUR)) == kind
+    assert kind_of(classify_schema(schema, Draft.FOUR)) == kind
 
 
 @pytest.mark.parametrize(
     ("schema", "since", "kind"),
     [
         ({"const": 1, "type": "string"}, Draft.SIX, "const"),
-        ({"contains": {}}, Draft.SIX, nodes.Array),
-        ({"propertyNames": {}}, Draft.SIX, nodes.Object),
+        ({"contains": {}}, Draft.SIX, nodes.ArrayNode),
+        ({"propertyNames": {}}, Draft.SIX, nodes.ObjectNode),
         ({"if": {}, "not": {}}, Draft.SEVEN, "conditional"),
         ({"then": {}}, Draft.SEVEN, "conditional"),
         ({"else": {}}, Draft.SEVEN, "conditional"),
@@ -64,25 +67,27 @@ def test_every_schema_is_of_one_kind(schema, kind):
 def test_some_signs_are_of_later_drafts(schema, since, kind):
     """A keyword is a sign only in drafts that know it. (R195)"""
     for draft in Draft:
-        assert (kind_of(node_of(schema, draft)) == kind) is (draft >= since)
+        assert (kind_of(classify_schema(schema, draft)) == kind) is (draft >= since)
 
 
 def test_keywords_beside_a_combinator_are_a_schema_of_their_own():
     """A combinator with company is all of the company and the combinator. (R195)"""
     schema = {"title": "t", "properties": {"a": {}}, "anyOf": [{"required": ["a"]}], "definitions": {}}
 
-    assert node_of(schema, Draft.FOUR) == nodes.Combination(
+    assert classify_schema(schema, Draft.FOUR) == nodes.CombinationNode(
         Annotations(title="t"),
         "allOf",
         ({"properties": {"a": {}}, "definitions": {}}, {"anyOf": [{"required": ["a"]}]}),
     )
     bare = {"title": "t", "oneOf": [{}, True], "definitions": {}, "default": 1}
-    assert node_of(bare, Draft.FOUR) == nodes.Combination(Annotations(title="t"), "oneOf", ({}, True))
+    assert classify_schema(bare, Draft.FOUR) == nodes.CombinationNode(Annotations(title="t"), "oneOf", ({}, True))
 
 
 def test_several_types_are_a_choice():
     """Each of several types makes a schema with everything else that is said. (R195)"""
-    assert node_of({"description": "d", "type": ["string", "null"], "maxLength": 5}, Draft.FOUR) == nodes.Combination(
+    assert classify_schema(
+        {"description": "d", "type": ["string", "null"], "maxLength": 5}, Draft.FOUR
+    ) == nodes.CombinationNode(
         Annotations(description="d"), "anyOf", ({"type": "string", "maxLength": 5}, {"type": "null", "maxLength": 5})
     )
 
@@ -90,5 +95,5 @@ def test_several_types_are_a_choice():
 def test_the_identifier_is_spelt_as_the_draft_says():
     """Draft 4 has `id`, later drafts have `$id`. (R196)"""
     schema = {"id": "old", "$id": "new"}
-    assert node_of(schema, Draft.FOUR).annotations.id == "old"
-    assert node_of(schema, Draft.SIX).annotations.id == "new"
+    assert classify_schema(schema, Draft.FOUR).annotations.id == "old"
+    assert classify_schema(schema, Draft.SIX).annotations.id == "new"

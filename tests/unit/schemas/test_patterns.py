@@ -4,8 +4,14 @@ import pytest
 import re2
 
 from nakadi.schemas import formats
-from nakadi.schemas.formats import MAX_LARGE_PATTERNS, MAX_PATTERN_INSTRUCTIONS, BadPattern, Patterns, compile_pattern
-from nakadi.schemas.values import MAX_EVENT_STEPS, Exhausted
+from nakadi.schemas.formats import (
+    MAX_LARGE_PATTERNS,
+    MAX_PATTERN_INSTRUCTIONS,
+    BadPattern,
+    SchemaPatterns,
+    compile_pattern,
+)
+from nakadi.schemas.values import MAX_EVENT_STEPS, StepsExhausted
 
 
 def found(pattern: str, text: str, steps: int = MAX_EVENT_STEPS) -> bool:
@@ -63,7 +69,7 @@ def test_bad_patterns(pattern, words):
 @pytest.mark.parametrize("pattern", ["a{1000}", "^[A-Za-z ]{1,255}$", ".{0,1000}", r"^[\p{L}\p{N} .'-]{1,80}$"])
 def test_repeats(pattern):
     """Counted repeats up to 1000 are fine, also of large classes of characters. (R155)"""
-    assert compile_pattern(pattern).size > 500
+    assert compile_pattern(pattern).instruction_count > 500
 
 
 @pytest.mark.parametrize("pattern", [r"\pL{1000}", "x{0,1000}" * 60, r"\pL" * 3000, "(?:a?){1000}" * 50])
@@ -75,30 +81,30 @@ def test_patterns_that_are_too_large(pattern):
 
 def test_patterns_of_a_schema():
     """The patterns of one schema are compiled once each."""
-    ours = Patterns()
+    ours = SchemaPatterns()
 
-    assert ours.of("a") is ours.of("a")
+    assert ours.compile_once("a") is ours.compile_once("a")
 
 
 def test_too_many_large_patterns():
     """A schema may have a few large patterns."""
-    ours = Patterns()
+    ours = SchemaPatterns()
     for number in range(MAX_LARGE_PATTERNS):
-        ours.of(rf"\pL{{{20 + number}}}")
+        ours.compile_once(rf"\pL{{{20 + number}}}")
 
     with pytest.raises(BadPattern, match="too large together"):
-        ours.of(r"\pL{30}")
+        ours.compile_once(r"\pL{30}")
 
 
 def test_too_many_usual_patterns():
     """What a schema's patterns take together is bounded."""
-    ours = Patterns()
-    size = ours.of("0a{1000}").size
+    ours = SchemaPatterns()
+    size = ours.compile_once("0a{1000}").instruction_count
     for number in range(1, MAX_PATTERN_INSTRUCTIONS // size):
-        ours.of(f"{number % 10}a{{{1000 - number // 10}}}")
+        ours.compile_once(f"{number % 10}a{{{1000 - number // 10}}}")
 
     with pytest.raises(BadPattern, match="too large together"):
-        ours.of("b{999}c{999}")
+        ours.compile_once("b{999}c{999}")
 
 
 def test_searches_cost_steps():
@@ -113,7 +119,7 @@ def test_searches_cost_steps():
 
 def test_searches_that_could_take_too_long():
     """A search is not begun when its worst case takes more steps than are left."""
-    with pytest.raises(Exhausted):
+    with pytest.raises(StepsExhausted):
         found("(?:a?){500}b", "a" * 1_000_000)
 
 
@@ -134,5 +140,5 @@ def test_nothing_is_written_about_bad_patterns(capfd):
 def test_memory_for_instructions():
     """What is called large does not fit the usual memory."""
     with pytest.raises(re2.error):
-        re2.compile(r"\pL{20}", formats._re2_options(formats._RE2_MEMORY))
-    assert compile_pattern(r"\pL{20}").size > formats._MAX_CACHED_PATTERNS
+        re2.compile(r"\pL{20}", formats._re2_options(formats._RE2_MEMORY_BYTES))
+    assert compile_pattern(r"\pL{20}").instruction_count > formats._MAX_INSTRUCTIONS_OF_USUAL_PATTERN

@@ -3,7 +3,7 @@
 import pytest
 
 from nakadi.model.outcomes import Invalid
-from nakadi.schemas.submission import check_restricted_language, find_faults
+from nakadi.schemas.submission import check_restricted_language, find_schema_faults
 
 EVERY_KEYWORD = {
     "id": "x",
@@ -126,7 +126,7 @@ def test_what_may_be_one_thing_or_another(schema, faults):
 
 
 def faults_of(schema) -> list[tuple[str, str]]:
-    return [(place.pointer, reason) for place, reason in find_faults(schema)]
+    return [(place.pointer, reason) for place, reason in find_schema_faults(schema)]
 
 
 def test_several_faults_are_reported_together():

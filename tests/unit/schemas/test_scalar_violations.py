@@ -2,18 +2,18 @@
 
 import pytest
 
-from nakadi.schemas.formats import Patterns
-from nakadi.schemas.keywords import KEYWORD_REASONS, VALUE_REASONS, is_of_type
-from nakadi.schemas.values import MAX_EVENT_STEPS, Exhausted
+from nakadi.schemas.formats import SchemaPatterns
+from nakadi.schemas.keywords import REASON_FINDERS_BY_KEYWORD, REASON_FINDERS_FOR_ALLOWED_VALUES, has_json_schema_type
+from nakadi.schemas.values import MAX_EVENT_STEPS, StepsExhausted
 
 
 def reason(schema, value, steps=MAX_EVENT_STEPS):
-    reasons = {**VALUE_REASONS, **KEYWORD_REASONS}
+    reasons = {**REASON_FINDERS_FOR_ALLOWED_VALUES, **REASON_FINDERS_BY_KEYWORD}
     (keyword,) = [each for each in schema if each in reasons][:1]
-    return reasons[keyword](schema, value, Patterns(), [steps])
+    return reasons[keyword](schema, value, SchemaPatterns(), [steps])
 
 
-@pytest.mark.parametrize("keyword", [*VALUE_REASONS, *KEYWORD_REASONS])
+@pytest.mark.parametrize("keyword", [*REASON_FINDERS_FOR_ALLOWED_VALUES, *REASON_FINDERS_BY_KEYWORD])
 @pytest.mark.parametrize("value", [None, True])
 def test_values_that_a_keyword_is_not_about(keyword, value):
     """Keywords about texts, numbers, arrays and objects are no matter to other values. (P56)"""
@@ -24,9 +24,9 @@ def test_values_that_a_keyword_is_not_about(keyword, value):
 
 def test_types():
     """A truth value is no number, and an integer is one. (P72)"""
-    assert is_of_type(1, "integer")
-    assert is_of_type(1, "number")
-    assert not any(is_of_type(True, each) for each in ("integer", "number", "string"))
+    assert has_json_schema_type(1, "integer")
+    assert has_json_schema_type(1, "number")
+    assert not any(has_json_schema_type(True, each) for each in ("integer", "number", "string"))
 
 
 @pytest.mark.parametrize(
@@ -35,5 +35,5 @@ def test_types():
 )
 def test_steps(schema, value):
     """Reasons that take long to find take steps. (P71)"""
-    with pytest.raises(Exhausted):
+    with pytest.raises(StepsExhausted):
         reason(schema, value, steps=100)

@@ -3,11 +3,11 @@
 import pytest
 
 from nakadi.schemas.document import EID_PATTERN, Draft
-from nakadi.schemas.keywords import ALWAYS_TRUE, CodeCheck, Constants, all_checks, scalar_check
+from nakadi.schemas.keywords import ALWAYS_TRUE, CodeCheck, CodeConstants, combined_check, scalar_check
 
 
 def expression(schema, draft=Draft.FOUR) -> str:
-    return scalar_check(schema, draft, "x", Constants({})).valid_if
+    return scalar_check(schema, draft, "x", CodeConstants({})).valid_if
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_const():
 
 def test_the_pattern_of_identifiers():
     """The one pattern that each event has is checked without RE2. (P65)"""
-    constants = Constants({})
+    constants = CodeConstants({})
 
     assert scalar_check({"pattern": EID_PATTERN, "type": "string"}, Draft.FOUR, "x", constants).valid_if == (
         "type(x) is str and k1(x) is not None"
@@ -50,5 +50,5 @@ def test_the_pattern_of_identifiers():
 
 def test_all_of():
     """What is always true is left out, and costs add up. (P56)"""
-    assert all_checks([ALWAYS_TRUE, CodeCheck("a", 2), ALWAYS_TRUE, CodeCheck("b", 3)]) == CodeCheck("a and b", 5)
-    assert all_checks([ALWAYS_TRUE]) is ALWAYS_TRUE
+    assert combined_check([ALWAYS_TRUE, CodeCheck("a", 2), ALWAYS_TRUE, CodeCheck("b", 3)]) == CodeCheck("a and b", 5)
+    assert combined_check([ALWAYS_TRUE]) is ALWAYS_TRUE

@@ -6,9 +6,9 @@ from hypothesis import strategies as some
 
 from nakadi.schemas import validation
 from nakadi.schemas.document import EID_PATTERN
-from nakadi.schemas.shapes import quick_checks
+from nakadi.schemas.shapes import make_quick_checks
 from nakadi.schemas.validation import compile_validator
-from nakadi.schemas.values import Exhausted
+from nakadi.schemas.values import StepsExhausted
 
 TEXT = {"type": "string"}
 NAMES = ("a", "b", 'c"', "dé")
@@ -75,7 +75,7 @@ def like(schema):
 def looking_and_thorough(schema):
     """The validators with and without a first look."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(validation, "quick_checks", lambda *_: {})
+        patch.setattr(validation, "make_quick_checks", lambda *_: {})
         thorough = compile_validator(schema)
     return compile_validator(schema), thorough
 
@@ -129,7 +129,7 @@ def test_an_ordinary_event_is_known_at_first_look():
     """What is valid at first look takes no steps for what is in its lists; what is not takes all that it needs."""
     validator = compile_validator(order())
     assert validator.check(an_order(["x"] * 10_000), [1000])
-    with pytest.raises(Exhausted):
+    with pytest.raises(StepsExhausted):
         validator.check(an_order(["x"] * 10_000 + [1]), [1000])
 
 
@@ -153,7 +153,7 @@ def test_what_no_type_can_say(said):
     """An event has no look where its schema says more, or what a stranger's pattern says; parts of it may have one."""
     schema = order(more={"type": "string", **said} if isinstance(said, dict) else said)
     fine = schema["properties"]["fine"] = order()
-    looks = quick_checks(schema, frozenset())
+    looks = make_quick_checks(schema, frozenset())
     assert id(schema) not in looks
     assert id(fine) in looks
 
@@ -161,15 +161,16 @@ def test_what_no_type_can_say(said):
 def test_what_a_value_may_be_held_to_many_times():
     """Neither what references point at has a look, nor what stands there, nor an alternative."""
     schema = {"type": "object", "properties": {"a": order(), "b": {"$ref": "#/properties/a"}}}
-    assert quick_checks(schema, frozenset({id(schema["properties"]["a"])})) == {}
+    assert make_quick_checks(schema, frozenset({id(schema["properties"]["a"])})) == {}
     assert (
-        quick_checks({"type": "object", "anyOf": [order()], "properties": {"b": {"not": order()}}}, frozenset()) == {}
+        make_quick_checks({"type": "object", "anyOf": [order()], "properties": {"b": {"not": order()}}}, frozenset())
+        == {}
     )
-    with pytest.raises(Exhausted):
+    with pytest.raises(StepsExhausted):
         compile_validator(schema).check({"a": an_order(["x"] * 10_000)}, [1000])
 
 
 def test_only_so_many_types_are_made():
     """The looks at a schema with thousands of objects are few."""
     many = {"type": "object", "properties": {f"p{n}": order() for n in range(500)}}
-    assert 10 < len(quick_checks(many, frozenset())) <= 30
+    assert 10 < len(make_quick_checks(many, frozenset())) <= 30

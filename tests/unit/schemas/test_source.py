@@ -7,9 +7,9 @@ from nakadi.schemas.validation import SourceLines
 def test_blocks():
     """What is written in a block stands under its head. (P56)"""
     lines = SourceLines()
-    with lines.block("for item in value:"):
-        lines.refuse_unless(CodeCheck("item"))
-    lines.refuse_if("value")
+    with lines.indented_block("for item in value:"):
+        lines.add_refusal_unless(CodeCheck("item"))
+    lines.add_refusal_if("value")
 
     assert lines.written == [
         "    for item in value:",
@@ -22,5 +22,5 @@ def test_what_is_always_true():
     """What is always true needs no line. (P56)"""
     lines = SourceLines()
 
-    assert lines.refuse_unless(ALWAYS_TRUE) == 0
+    assert lines.add_refusal_unless(ALWAYS_TRUE) == 0
     assert lines.written == []

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nakadi.schemas.values import Exhausted, spend_steps
+from nakadi.schemas.values import StepsExhausted, spend_steps
 
 
 def test_spending():
@@ -12,5 +12,5 @@ def test_spending():
     spend_steps(steps, 1)
 
     assert steps == [0]
-    with pytest.raises(Exhausted):
+    with pytest.raises(StepsExhausted):
         spend_steps(steps, 1)

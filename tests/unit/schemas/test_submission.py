@@ -7,7 +7,7 @@ import pytest
 from nakadi.model.event_type import Category, CompatibilityMode
 from nakadi.model.outcomes import Invalid
 from nakadi.schemas.document import closed_schema
-from nakadi.schemas.submission import check_language, parse_submitted
+from nakadi.schemas.submission import check_schema_language, parse_submitted_schema
 
 FORWARD, COMPATIBLE, NONE = CompatibilityMode.FORWARD, CompatibilityMode.COMPATIBLE, CompatibilityMode.NONE
 
@@ -19,8 +19,8 @@ def refusal(schema, category=Category.UNDEFINED, mode=FORWARD) -> str:
 
 
 def accepted(schema, category=Category.UNDEFINED, mode=FORWARD):
-    tree = parse_submitted(schema if isinstance(schema, str) else json.dumps(schema), category=category)
-    check_language(tree, mode)
+    tree = parse_submitted_schema(schema if isinstance(schema, str) else json.dumps(schema), category=category)
+    check_schema_language(tree, mode)
     return tree
 
 

@@ -13,7 +13,7 @@ from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode, 
 from nakadi.model.outcomes import Invalid
 from nakadi.schemas.document import effective_schema
 from nakadi.schemas.explanation import NO_EXPLANATION_MESSAGE
-from nakadi.schemas.validation import Validator, Validators, compile_validator
+from nakadi.schemas.validation import Validator, ValidatorCache, compile_validator
 from tests.support.builders import a_schema, an_event_type
 from tests.support.schemas import VALUES, schemas
 
@@ -263,11 +263,11 @@ def test_opinions(draft):
 def test_validators_are_made_once():
     """However many ask at the same time, a validator is made once. (P56)"""
     event_type, asked, together = an_event_type(), [], threading.Barrier(8)
-    validators = Validators()
+    validators = ValidatorCache()
 
     def ask(_):
         together.wait()
-        return validators.of(event_type, lambda: asked.append(1) or {})
+        return validators.get_or_compile(event_type, lambda: asked.append(1) or {})
 
     with ThreadPoolExecutor(8) as threads:
         made = set(threads.map(ask, range(8)))
@@ -286,30 +286,30 @@ def test_validators_are_made_once():
 )
 def test_validators_of_different_types(changes):
     """Whatever makes another effective schema makes another validator. (P56)"""
-    validators, kept = Validators(), {"id": "one", "name": "order"}
-    first = validators.of(an_event_type(**kept), dict)
+    validators, kept = ValidatorCache(), {"id": "one", "name": "order"}
+    first = validators.get_or_compile(an_event_type(**kept), dict)
 
-    assert validators.of(an_event_type(**kept), dict) is first
-    assert validators.of(an_event_type(**(kept | changes)), dict) is not first
+    assert validators.get_or_compile(an_event_type(**kept), dict) is first
+    assert validators.get_or_compile(an_event_type(**(kept | changes)), dict) is not first
 
 
 def test_validators_that_were_not_asked_for_longest_go():
     """Only so many are kept, and those in use are among them."""
-    validators = Validators(max_validators=2)
+    validators = ValidatorCache(max_validators=2)
     one, two, three = (an_event_type() for _ in range(3))
-    first = validators.of(one, dict)
-    second = validators.of(two, dict)
-    assert validators.of(one, dict) is first
-    validators.of(three, dict)
+    first = validators.get_or_compile(one, dict)
+    second = validators.get_or_compile(two, dict)
+    assert validators.get_or_compile(one, dict) is first
+    validators.get_or_compile(three, dict)
 
-    assert validators.of(one, dict) is first
-    assert validators.of(two, dict) is not second
+    assert validators.get_or_compile(one, dict) is first
+    assert validators.get_or_compile(two, dict) is not second
 
 
 def test_validators_that_could_not_be_made():
     """When making one fails, the next to ask tries again."""
-    validators, event_type = Validators(), an_event_type()
+    validators, event_type = ValidatorCache(), an_event_type()
     with pytest.raises(Invalid):
-        validators.of(event_type, lambda: {"type": "foo"})
+        validators.get_or_compile(event_type, lambda: {"type": "foo"})
 
-    assert validators.of(event_type, dict).accepts(1)
+    assert validators.get_or_compile(event_type, dict).accepts(1)

@@ -9,9 +9,9 @@ from nakadi.schemas.keywords import (
     member_pointer,
     quoted_value,
     truncated_text,
-    type_mismatch,
+    type_mismatch_message,
 )
-from nakadi.schemas.values import Exhausted, text_of
+from nakadi.schemas.values import StepsExhausted, java_text
 
 
 def test_one():
@@ -27,7 +27,7 @@ def test_several():
     inside = combined_violation("#/b", (SchemaViolation("#/b/c", "is wrong"), SchemaViolation("#/b/d", "is wrong")))
     outside = combined_violation("#", (SchemaViolation("#/a", "is wrong"), inside))
 
-    assert list(outside.lines()) == [
+    assert list(outside.message_lines()) == [
         "#: 3 schema violations found",
         "#/a: is wrong",
         "#/b: 2 schema violations found",
@@ -68,20 +68,20 @@ LARGE = [
 def test_a_large_value_is_quoted_by_its_beginning(value):
     """Of a value that is too large for a message, no more is written than what is shown. (P72)"""
     steps = [1_000_000]
-    assert quoted_value(value, steps) == truncated_text(text_of(value))
+    assert quoted_value(value, steps) == truncated_text(java_text(value))
     assert steps[0] > 1_000_000 - 6_000 - 5 * len(value)
 
 
 def test_quoting_is_work():
     """What is to be quoted counts as work, of which there may be too much. (P71)"""
-    with pytest.raises(Exhausted):
+    with pytest.raises(StepsExhausted):
         quoted_value({str(number): 1 for number in range(1_000)}, [1_000])
 
 
 def test_types():
     """Types have the names that Java has for them. (P72)"""
-    assert type_mismatch("string", 1) == "expected type: String, found: Integer"
-    assert type_mismatch("object", 2**40) == "expected type: JSONObject, found: Long"
+    assert type_mismatch_message("string", 1) == "expected type: String, found: Integer"
+    assert type_mismatch_message("object", 2**40) == "expected type: JSONObject, found: Long"
 
 
 def test_places():

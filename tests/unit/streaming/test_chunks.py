@@ -9,7 +9,7 @@ from nakadi.model.authorization import Attribute
 from nakadi.model.event_type import Position
 from nakadi.model.events import EventSlice, EventTextBlock, LazyEvents, Record, StoredEvent
 from nakadi.streaming.chunks import EventChunk, EventRun, is_public, joined_json
-from nakadi.streaming.driver import batch_line
+from nakadi.streaming.formats import batch_line
 from nakadi.streaming.session import SendEvents
 from tests.support.chunks import STORED_AT, a_chunk, a_record
 
@@ -73,6 +73,7 @@ def test_stored_text_is_cut_anywhere(first, last):
     values = list(expected.values)
     assert joined_json(b"[", [run], b"]\n") == b"[" + b",".join(values) + b"]\n"
     assert (run.size, run.end, list(run.values)) == (expected.size, expected.end, values)
+    assert run.size == sum(map(len, values))
     assert (run.stored_at(0), run.stored_at(-1)) == (expected.stored_at(0), expected.stored_at(-1))
 
 

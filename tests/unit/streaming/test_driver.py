@@ -14,12 +14,13 @@ from nakadi.model.outcomes import NotPermitted, Unavailable
 from nakadi.ports.clock import SystemClock
 from nakadi.ports.event_log import OffsetUnavailable
 from nakadi.streaming import driver as driver_module
-from nakadi.streaming.driver import EventStreamFormat, JsonStreamFormat, LowLevelDriver
+from nakadi.streaming.driver import LowLevelDriver
 from nakadi.streaming.feeds import Feeds, PartitionReader
+from nakadi.streaming.formats import EventStreamFormat, JsonStreamFormat
 from nakadi.streaming.session import LowLevelSession, StreamEnd, StreamLimits
 from tests.support.builders import a_timeline, an_event_type
 from tests.support.patience import PATIENCE
-from tests.support.streaming import KeptOutlet, SeenLog
+from tests.support.streaming import KeptOutlet, NoFigures, SeenLog
 
 Scenario = Callable[["Stage"], Awaitable[None]]
 
@@ -49,7 +50,9 @@ class Stage:
             [PartitionReader(self.feeds, cursors, self.event_type, *start) for start in starts.items()],
             JsonStreamFormat(starts),
             outlet,
+            event_type=self.event_type.name,
             clock=clock,
+            figures=NoFigures(),
             describe=lambda error: f"PROBLEM {error}".encode(),
             find_out=self.asked_what_became.set,
         )

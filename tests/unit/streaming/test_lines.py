@@ -4,7 +4,7 @@ import orjson
 import pytest
 
 from nakadi.model.event_type import Position
-from nakadi.streaming.driver import EventStreamFormat, JsonStreamFormat
+from nakadi.streaming.formats import EventStreamFormat, JsonStreamFormat
 from nakadi.streaming.session import SendEvents, SendStreamKeepAlive, parse_cursors_header
 from tests.support.chunks import a_chunk, some_events
 

@@ -15,7 +15,7 @@ from nakadi.engines.memory.stores import MemoryRegistry
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.snapshot import Cursors
 from nakadi.http.message import Request
-from nakadi.http.problem import problem_for_error
+from nakadi.http.problem import problem_of_error
 from nakadi.http.routes.streams import routes
 from nakadi.model.authorization import Attribute, Authorization, BlockedKind, Feature, Subject
 from nakadi.model.event_type import EventType
@@ -23,14 +23,15 @@ from nakadi.model.events import Record
 from nakadi.model.outcomes import NotFound, NotPermitted, Unavailable
 from nakadi.ports.clock import SystemClock
 from nakadi.streaming.access import ReadAccess
-from nakadi.streaming.driver import JsonStreamFormat, LowLevelDriver
+from nakadi.streaming.driver import LowLevelDriver
+from nakadi.streaming.formats import JsonStreamFormat
 from nakadi.streaming.session import StreamParameters
 from nakadi.streaming.streams import EventStreams
 from tests.support.builders import an_event_type
 from tests.support.patience import PATIENCE, until_on_the_loop
 from tests.support.places import KnownLogs
 from tests.support.registry import settings_document
-from tests.support.streaming import KeptOutlet, SeenLog
+from tests.support.streaming import KeptOutlet, NoFigures, SeenLog
 
 ANN = Subject("ann", frozenset({Attribute("user", "ann")}))
 BOB = Subject("bob", frozenset({Attribute("user", "bob")}))
@@ -82,7 +83,7 @@ class Stage:
     def serve(self, event_type: EventType, outlet: KeptOutlet, subject: Subject = ANN, **asked: int) -> None:
         opening = self.streams.open(event_type.name, StreamParameters(**asked), BEGIN, subject)
         lines = JsonStreamFormat(opening.starts)
-        serving = self.streams.serve(opening, lines, outlet, lambda error: problem_for_error(error).body)
+        serving = self.streams.serve(opening, lines, outlet, NoFigures(), lambda error: problem_of_error(error).body)
         self.running.append(asyncio.ensure_future(serving))
 
     async def ended(self) -> None:
@@ -143,7 +144,7 @@ def test_a_log_that_does_not_answer_is_no_fault_of_the_client(stage):
     )
     with pytest.raises(Unavailable) as failure:
         streams.open(event_type.name, StreamParameters(), None, ANN)
-    answer = problem_for_error(failure.value)
+    answer = problem_of_error(failure.value)
     assert answer.status == 503
     assert orjson.loads(answer.body)["detail"] == "Error occurred when fetching partitions offsets"
 

@@ -13,7 +13,8 @@ from nakadi.engines.archive.objects import archived_segments
 from nakadi.engines.archive.reading import CONCURRENT_READS, ArchiveReader, SegmentCache, UnreadableSegment
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.memory.stores import MemoryLogIndex
-from nakadi.model.events import ArchiveLocation, IndexHead, IndexingState, IndexSegment, Record, StoredEvent
+from nakadi.model.events import Record, StoredEvent
+from nakadi.model.log_index import ArchiveLocation, IndexHead, IndexingState, IndexSegment
 from tests.support.patience import PATIENCE, until
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

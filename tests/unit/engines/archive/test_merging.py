@@ -20,7 +20,8 @@ from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.dynamodb.client import CallRetryPolicy, TableAddress
 from nakadi.engines.dynamodb.log_index import DynamoDbLogIndex
 from nakadi.engines.memory.stores import MemoryLogIndex
-from nakadi.model.events import ArchiveLocation, IndexHead, IndexingState, IndexSegment, Record, StoredEvent
+from nakadi.model.events import Record, StoredEvent
+from nakadi.model.log_index import ArchiveLocation, IndexHead, IndexingState, IndexSegment
 from nakadi.model.outcomes import Unavailable
 from tests.support.aws import REGION, aws, refused
 

@@ -8,7 +8,7 @@ from botocore.session import Session
 
 from nakadi.engines.archive import stores
 from nakadi.engines.archive.stores import FolderStore, MemoryStore, S3Store, open_archive, open_archive_if_set
-from nakadi.model.events import ArchiveLocation
+from nakadi.model.log_index import ArchiveLocation
 from nakadi.model.outcomes import BadSetting, Unavailable
 from nakadi.ports.archive_store import ArchiveGone, ArchiveStore
 from tests.support.aws import REGION, aws

@@ -8,7 +8,7 @@ from nakadi.engines.archive import maintenance, objects
 from nakadi.engines.archive.maintenance import ArchiveSweep, SweepResult
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.memory.stores import MemoryLogIndex
-from nakadi.model.events import ArchiveLocation, IndexHead, IndexingState, IndexSegment
+from nakadi.model.log_index import ArchiveLocation, IndexHead, IndexingState, IndexSegment
 
 
 @pytest.fixture

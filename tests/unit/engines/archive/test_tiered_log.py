@@ -338,9 +338,9 @@ class TestArchiving:
     def test_of_many_events_makes_several_members(self, world: World, monkeypatch):
         """A long partition is archived in members of a size that is fit to be read at once, in as many objects as it
         takes."""
-        monkeypatch.setattr("nakadi.engines.archive.archiver.MEMBER_BYTES", 1000)
+        monkeypatch.setattr("nakadi.engines.archive.archiver.TARGET_MEMBER_BYTES", 1000)
         monkeypatch.setattr("nakadi.engines.archive.archiver.BYTES_PER_HOT_READ", 500)
-        monkeypatch.setattr("nakadi.engines.archive.archiver.OBJECT_BYTES", 3500)
+        monkeypatch.setattr("nakadi.engines.archive.archiver.TARGET_OBJECT_BYTES", 3500)
         world.log.append("t", {0: [Record(b'"%s"' % (b"x" * 98)) for _ in range(100)]})
         world.log.archive()
         assert len(world.segments()) == 10

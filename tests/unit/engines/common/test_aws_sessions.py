@@ -6,7 +6,7 @@ from botocore.loaders import create_loader
 
 from nakadi.engines.archive.stores import open_archive
 from nakadi.engines.common.aws_sessions import _Descriptions, new_session
-from nakadi.model.events import ArchiveLocation
+from nakadi.model.log_index import ArchiveLocation
 from tests.support.aws import REGION, aws
 
 

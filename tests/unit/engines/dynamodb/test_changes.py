@@ -24,7 +24,7 @@ from nakadi.model.subscription import EMPTY_ASSIGNMENT, CommitResult, Subscripti
 from tests.support.aws import REGION, no_answer_before, refused
 from tests.support.builders import A_MOMENT
 from tests.support.coordination import a_place, an_assignment, entries
-from tests.support.patience import PATIENCE, until
+from tests.support.patience import PATIENCE, started_threads, until
 
 SUBSCRIPTION = "1b6c"
 
@@ -115,14 +115,14 @@ class TestTogether:
 
     def test_one_question_serves_all(self, world, here):
         """A thousand subscriptions are watched by the same questions as one, and by none without watchers."""
-        before = threading.active_count()
-        ears = [Ear(here, f"subscription {each}") for each in range(1_000)]
-        world.calls.clear()
-        began = time.monotonic()
-        until(lambda: world.calls["Query"] >= 3)
-        assert set(world.calls) == {"Query"}
-        assert world.calls["Query"] <= (time.monotonic() - began) / CHANGE_POLL_INTERVAL_SECONDS + 1
-        assert threading.active_count() == before + 1
+        with started_threads() as started:
+            ears = [Ear(here, f"subscription {each}") for each in range(1_000)]
+            world.calls.clear()
+            began = time.monotonic()
+            until(lambda: world.calls["Query"] >= 3)
+            assert set(world.calls) == {"Query"}
+            assert world.calls["Query"] <= (time.monotonic() - began) / CHANGE_POLL_INTERVAL_SECONDS + 1
+            assert started() == ["coordination-news"]
         for each in ears:
             each.end()
         settled = world.calls["Query"] + 1  # one may be under way
@@ -193,9 +193,9 @@ class TestFeed:
         commit(there, 2)
         assert world.calls["PutItem"] == 0
         assert feed.read_changes(0.4) == []
-        assert (feed.next_echo_time, list(feed.take_due_echoes(ECHO_DELAY_SECONDS - 0.01))) == (ECHO_DELAY_SECONDS, [])
-        assert feed.take_due_echoes(ECHO_DELAY_SECONDS) == [SUBSCRIPTION]
-        assert feed.take_due_echoes(9.0) == []
+        assert (feed.next_echo_time, list(feed.pop_due_echoes(ECHO_DELAY_SECONDS - 0.01))) == (ECHO_DELAY_SECONDS, [])
+        assert feed.pop_due_echoes(ECHO_DELAY_SECONDS) == [SUBSCRIPTION]
+        assert feed.pop_due_echoes(9.0) == []
 
     def test_reports_of_every_moment(self, feed, there, world):
         """Commits in different moments are news, each of them."""
@@ -203,7 +203,7 @@ class TestFeed:
             commit(there, each, seconds=REPORT_INTERVAL_SECONDS * each)
         assert world.calls["PutItem"] >= 5
         assert feed.read_changes(0.0) == [(SUBSCRIPTION, SubscriptionChange.OFFSETS)] * 5
-        assert feed.take_due_echoes(9.0) == [SUBSCRIPTION]
+        assert feed.pop_due_echoes(9.0) == [SUBSCRIPTION]
 
     def test_does_not_report_to_a_process_its_own(self, feed, items, clock):
         """A process reports its own changes at once; but others may have followed it in the same moment."""
@@ -212,7 +212,7 @@ class TestFeed:
             CHANGES_KEY, now, subscription=SUBSCRIPTION, change=SubscriptionChange.OFFSETS.value, reporter="me"
         ).save()
         assert feed.read_changes(0.0) == []
-        assert feed.take_due_echoes(9.0) == [SUBSCRIPTION]
+        assert feed.pop_due_echoes(9.0) == [SUBSCRIPTION]
 
     def test_hears_those_whose_clock_is_late(self, feed, there, clock):
         """News that bear a time a little before what was heard last are heard, and once."""

@@ -17,7 +17,7 @@ from nakadi.engines.dynamodb.coordination_table import LEASES_KEY, CoordinationT
 from nakadi.model.event_type import Position
 from nakadi.model.outcomes import BadSetting, Invalid, Unavailable
 from nakadi.model.subscription import EMPTY_ASSIGNMENT, Assignment, CommitResult, PartitionAssignment
-from nakadi.ports.coordination import MAX_PARKED_PER_CALL, MAX_PARTITIONS_PER_WRITE, AssignmentChanged
+from nakadi.ports.coordination import MAX_PARKED_EVENTS_PER_CALL, MAX_PARTITIONS_PER_WRITE, AssignmentChanged
 from tests.support.aws import (
     PASSING_FAULTS,
     REGION,
@@ -100,7 +100,7 @@ class TestFaultsThatPass:
         """Events are parked once, and the cursor moved once."""
         world.goes_wrong("TransactWriteItems", *[fault] * (ATTEMPTS - 1))
         event = a_parked_event(3)
-        assert coordination.park(SUBSCRIPTION, "a", [event], LATER, at(3)) is CommitResult.COMMITTED
+        assert coordination.park_events(SUBSCRIPTION, "a", [event], LATER, at(3)) is CommitResult.COMMITTED
         assert (coordination.parked(SUBSCRIPTION), position(coordination)) == ([event.parked], 3)
 
     @pytest.mark.parametrize("fault", PASSING_FAULTS.values(), ids=PASSING_FAULTS)
@@ -336,10 +336,10 @@ class TestSizes:
         """As many events as may be parked at once fit a transaction, however large and however little they shrink."""
         chance = random.Random(1)
         for size in (100, 5_000, 60_000):
-            events = [a_parked_event(each, chance.randbytes(size)) for each in range(1, MAX_PARKED_PER_CALL + 1)]
-            assert coordination.park(SUBSCRIPTION, "a", events, LATER) is CommitResult.COMMITTED
+            events = [a_parked_event(each, chance.randbytes(size)) for each in range(1, MAX_PARKED_EVENTS_PER_CALL + 1)]
+            assert coordination.park_events(SUBSCRIPTION, "a", events, LATER) is CommitResult.COMMITTED
             for each in (events[0], events[-1]):
-                assert coordination.parked_value(SUBSCRIPTION, a_place(), each.parked.position) == each.value
+                assert coordination.read_parked_value(SUBSCRIPTION, a_place(), each.parked.position) == each.value
 
 
 class TestCosts:
@@ -378,7 +378,7 @@ def test_after_closing_nothing_is_asked_and_no_listener_is_called(world, coordin
     coordination.close()
     world.calls.clear()
     for attempt in (
-        lambda: coordination.park(SUBSCRIPTION, "a", [a_parked_event(1)], LATER),
+        lambda: coordination.park_events(SUBSCRIPTION, "a", [a_parked_event(1)], LATER),
         lambda: coordination.commit(SUBSCRIPTION, "a", {a_place(): Position(1, 5)}, LATER),
         lambda: coordination.write(SUBSCRIPTION, old, replace(old, entries=entries("b", "b")), LATER),
         lambda: coordination.forget(SUBSCRIPTION),

@@ -5,7 +5,7 @@ import pytest
 from nakadi.engines.dynamodb import log_index
 from nakadi.engines.dynamodb.client import RETRY_PAUSES_SECONDS, CallRetryPolicy, TableAddress
 from nakadi.engines.dynamodb.log_index import DynamoDbLogIndex
-from nakadi.model.events import (
+from nakadi.model.log_index import (
     ArchiveLocation,
     IndexHead,
     IndexingState,
@@ -34,7 +34,7 @@ def index(world):
     index = DynamoDbLogIndex(TableAddress("test", REGION), CallRetryPolicy(lambda _: None))
     index.create_topic("t", 2)
     assert index.extend("t", 0, 0, IndexHead(counted(10)), a_segment(0, 10))
-    index.set_shard_progress("stream", "shard", ShardProgress(7))
+    index.advance_shard_progress("stream", "shard", ShardProgress(7))
     world.calls.clear()
     return index
 
@@ -90,7 +90,7 @@ def sealed(index):
 
 
 def progressed(index):
-    index.set_shard_progress("stream", "shard", ShardProgress(9))
+    index.advance_shard_progress("stream", "shard", ShardProgress(9))
     return index.progress("stream")
 
 

@@ -8,7 +8,7 @@ from nakadi.engines.kafka.records import (
     EPOCH,
     SEAL_MARKER,
     event_from_message,
-    largest_record_size,
+    max_record_bytes,
     record_headers,
     to_milliseconds,
 )
@@ -80,7 +80,7 @@ def test_the_size_of_a_record_covers_all_of_it():
     plain = Record(b"x" * 100)
     owned = Record(b"x" * 100, "\u20ac" * 10, Attribute("team", "shop"), "subscription")
 
-    assert largest_record_size(plain) > 100
-    assert largest_record_size(owned) - largest_record_size(plain) >= 30 + sum(
+    assert max_record_bytes(plain) > 100
+    assert max_record_bytes(owned) - max_record_bytes(plain) >= 30 + sum(
         len(name) + len(value) for name, value in record_headers(owned)
     )

@@ -4,9 +4,6 @@ import threading
 from contextlib import contextmanager
 
 import pytest
-
-pytest.importorskip("confluent_kafka", reason="the library of Kafka is not there")
-
 from confluent_kafka import KafkaError, KafkaException
 
 from nakadi.engines.kafka import reading
@@ -107,6 +104,32 @@ def test_what_was_fetched_for_an_earlier_window_is_no_part_of_a_later_one(monkey
 
     assert found is not None
     assert [each.offset for each in found.events] == [90, 91]
+
+
+def test_an_event_is_fetched_once_for_all_readers(monkeypatch):
+    """However many readers wait at the end of a partition, one consumer follows it, and they share what it has got."""
+    consumer, made, fetched = FollowingConsumer(), [], []
+    decode = reading.event_from_message
+
+    def counted(message):
+        fetched.append(message.offset())
+        return decode(message)
+
+    monkeypatch.setattr(reading, "event_from_message", counted)
+    with running(consumer, monkeypatch) as tail:
+        monkeypatch.setattr(reading, "new_consumer", lambda *_, **__: made.append(consumer) or consumer)
+        for _ in range(50):
+            tail.follow(("t", 0), 100)
+        for _ in range(10):
+            assert consumer.polling.acquire(timeout=PATIENCE)
+            consumer.let.release()
+        assert consumer.polling.acquire(timeout=PATIENCE)
+        slices = [tail.slice(("t", 0), 100, 1000, 1_000_000) for _ in range(50)]
+
+        assert fetched == list(range(100, 110))
+        assert made == [consumer]
+        assert all([each.offset for each in found.events] == fetched for found in slices)
+        assert len({id(event) for found in slices for event in found.events}) == 10
 
 
 class UninformedConsumer(FollowingConsumer):

@@ -4,7 +4,7 @@ import pytest
 
 from nakadi.engines.kinesis.continuity import ShardTreeCache
 from nakadi.engines.kinesis.stream import Shard
-from nakadi.model.events import RecordPosition
+from nakadi.model.log_index import RecordPosition
 
 
 class Listing:

@@ -22,7 +22,7 @@ def log(world: World):
 def newest(world: World) -> int:
     stream = world.a_stream()
     [shard] = stream.shards()
-    return stream.read_page(shard.id, stream.iterator_from_start(shard.id)).records[-1].mark.sequence
+    return stream.read_page(shard.id, stream.request_iterator_from_start(shard.id)).records[-1].mark.sequence
 
 
 def publish(world: World, log, *numbers: int) -> None:

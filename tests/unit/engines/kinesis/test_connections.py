@@ -8,7 +8,7 @@ import pytest
 
 from nakadi.engines.kinesis import opening, stream
 from nakadi.engines.kinesis.stream import OutgoingRecord, Stream
-from nakadi.model.events import RecordPosition
+from nakadi.model.log_index import RecordPosition
 
 ANSWER = b'{"FailedRecordCount":0,"Records":[{"SequenceNumber":"%d","ShardId":"shardId-0"}]}'
 

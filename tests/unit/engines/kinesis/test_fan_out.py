@@ -15,7 +15,8 @@ from nakadi.engines.kinesis.event_log import KinesisLog
 from nakadi.engines.kinesis.recent_records import ArrivedRecord
 from nakadi.engines.kinesis.stream import GrowingPauses, RecordPage, Stream
 from nakadi.engines.memory.stores import MemoryLogIndex
-from nakadi.model.events import Record, RecordPosition
+from nakadi.model.events import Record
+from nakadi.model.log_index import RecordPosition
 from nakadi.ports.clock import SystemClock
 from tests.support.kinesis import REGION, made_stream, quick_clients, until_active
 from tests.support.kinesis_faults import World
@@ -212,7 +213,7 @@ def test_orphans_are_removed_by_age(world, kinesis):
 
     def left(age: float) -> set[str]:
         kinesis.registered_at(world.clock.now() - timedelta(seconds=age))
-        log.remove_orphans()
+        log.remove_orphaned_consumers()
         return {each["ConsumerName"] for each in kinesis.consumers.values()}
 
     assert left(fan_out.ORPHAN_AGE_SECONDS - 60) == {"mine-killed", "mine-other", "somebody-else"}
@@ -255,7 +256,7 @@ class Iterators:
     def __init__(self) -> None:
         self.asked: list[int] = []
 
-    def iterator_behind(self, mark: RecordPosition) -> str:
+    def request_iterator_behind(self, mark: RecordPosition) -> str:
         self.asked.append(mark.sequence)
         return "iterator"
 

@@ -7,7 +7,8 @@ from datetime import timedelta
 import pytest
 
 from nakadi.engines.kinesis import reading, tails
-from nakadi.model.events import ArchiveLocation, Record, Refused, Stored
+from nakadi.model.events import Record, Refused, Stored
+from nakadi.model.log_index import ArchiveLocation
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveGone
 from tests.support.aws import (
@@ -239,7 +240,7 @@ class Cut:
     def __init__(self, index) -> None:
         self._index = index
 
-    def set_compacted(self, *_: object) -> None:
+    def set_compacted_until(self, *_: object) -> None:
         raise Unavailable("the end")
 
     def __getattr__(self, name: str):

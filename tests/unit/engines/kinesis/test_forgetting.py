@@ -34,7 +34,7 @@ def newest(world: World) -> int:
     """The last record's sequence number."""
     stream = world.a_stream()
     [shard] = stream.shards()
-    return stream.read_page(shard.id, stream.iterator_from_start(shard.id)).records[-1].mark.sequence
+    return stream.read_page(shard.id, stream.request_iterator_from_start(shard.id)).records[-1].mark.sequence
 
 
 def events(log, start: int = 0) -> list[tuple[int, bytes | None]]:

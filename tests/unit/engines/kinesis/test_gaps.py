@@ -5,7 +5,7 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from nakadi.event_types.cursors import events_between, next_event
+from nakadi.event_types.cursors import count_events_between, next_event
 from nakadi.event_types.system_event_types import AUDIT_LOG
 from nakadi.event_types.timelines import next_timeline
 from nakadi.http.views import timeline_view
@@ -210,7 +210,7 @@ def test_a_consumer_of_the_live_end_goes_on_without_an_error_it_cannot_explain(w
     event_type = world.broker.event_types.get(name)
     cursors.check_readable(event_type, "0", Position(1, 9))
     assert cursors.resolve(event_type, Cursor("0", "001-0001-000000000000000009")) == Position(2, -1)
-    assert events_between(event_type, "0", Position(1, 9), Position(2, 2)) == 3
+    assert count_events_between(event_type, "0", Position(1, 9), Position(2, 2)) == 3
 
 
 def test_what_happened_is_reported(world: Hours, name: str, caplog):

@@ -3,7 +3,7 @@
 import pytest
 
 from nakadi.engines.kinesis.stream import Shard, ShardTree
-from nakadi.model.events import RecordPosition
+from nakadi.model.log_index import RecordPosition
 
 # a and b were there from the beginning; a was split, then its second half merged with b, and that was split again.
 SHARDS = [

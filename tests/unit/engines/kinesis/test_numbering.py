@@ -3,8 +3,8 @@
 import pytest
 
 from nakadi.engines.kinesis import envelopes, recent_records
-from nakadi.engines.kinesis.recent_records import ABANDONED_AFTER_MS, ArrivedRecord
-from nakadi.model.events import NOTHING_INDEXED, RecordPosition
+from nakadi.engines.kinesis.recent_records import ABANDONED_APPEND_AGE_MS, ArrivedRecord
+from nakadi.model.log_index import NOTHING_INDEXED, RecordPosition
 
 
 class Log:
@@ -31,7 +31,7 @@ class Log:
     def _met(self, data: bytes, at: int) -> None:
         self._sequence += 1
         record = ArrivedRecord(RecordPosition("shard", self._sequence), "t/0", at, data)
-        self.state, found = recent_records.count_record(self.state, record, envelopes.parse_envelope(data))
+        self.state, found = recent_records.state_after_record(self.state, record, envelopes.parse_envelope(data))
         assert self.state.mark == record.mark
         if found is not None:
             self.numbered.append((found.first, found.events, len(found.marks)))
@@ -109,8 +109,8 @@ def test_parts_that_come_too_late_count_nothing(log):
     time."""
     log.part("a", 0, 2, at=0)
     log.part("b", 0, 2, at=0)
-    log.part("b", 1, 2, at=ABANDONED_AFTER_MS)
-    log.part("a", 1, 2, at=ABANDONED_AFTER_MS + 1)
+    log.part("b", 1, 2, at=ABANDONED_APPEND_AGE_MS)
+    log.part("a", 1, 2, at=ABANDONED_APPEND_AGE_MS + 1)
     assert log.numbered == [(0, 1, 2)]
     assert log.state.parts == ()
 
@@ -118,9 +118,9 @@ def test_parts_that_come_too_late_count_nothing(log):
 def test_abandoned_parts_are_forgotten(log):
     """What is not expected any more takes no memory."""
     log.part("a", 0, 2, at=0)
-    log.whole(1, at=ABANDONED_AFTER_MS)
+    log.whole(1, at=ABANDONED_APPEND_AGE_MS)
     assert len(log.state.parts) == 1
-    log.whole(1, at=ABANDONED_AFTER_MS + 1)
+    log.whole(1, at=ABANDONED_APPEND_AGE_MS + 1)
     assert log.state.parts == ()
 
 

@@ -13,9 +13,10 @@ from nakadi.engines.kinesis import envelopes
 from nakadi.engines.kinesis.continuity import ShardTreeCache
 from nakadi.engines.kinesis.reading import RestartingReader, StreamReader
 from nakadi.engines.kinesis.stream import GrowingPauses
-from nakadi.engines.kinesis.tails import MAX_READ_PAUSE_SECONDS, LastWritten
+from nakadi.engines.kinesis.tails import MAX_READ_PAUSE_SECONDS, LastWrittenRecords
 from nakadi.engines.kinesis.topics import TopicCache
-from nakadi.model.events import IndexHead, OffsetBounds, Record
+from nakadi.model.events import OffsetBounds, Record
+from nakadi.model.log_index import IndexHead
 from nakadi.ports.event_log import OffsetUnavailable
 from tests.support.kinesis_faults import HURRIED, World
 from tests.support.patience import PATIENCE
@@ -148,7 +149,14 @@ def test_those_who_asked_before_a_read_began_share_it(world: World, log):
     shard_trees = ShardTreeCache(world.a_stream())
     topics = TopicCache(world.index, 60.0, ChangeWatch(world.index.changes, world.clock))
     reader = StreamReader(
-        shard_trees, world.index, topics, None, lambda *_: None, LastWritten(), shared_for=0.0, window_bytes=1_000_000
+        shard_trees,
+        world.index,
+        topics,
+        None,
+        lambda *_: None,
+        LastWrittenRecords(),
+        shared_for=0.0,
+        window_bytes=1_000_000,
     )
     reader.bounds("t", 0, time.monotonic())
     asked_at = time.monotonic()
@@ -319,13 +327,13 @@ def test_a_batch_may_touch_many_partitions(world: World, log):
 def test_a_reader_that_begins_anew_goes_on_reporting_a_continued_topic(world: World, log, monkeypatch):
     """Those who watch a topic that continues another ask for nothing until they hear of it, also after a long sleep."""
     publish(log, range(2))
-    world.index.continue_topic("t", "t~2", [])
+    world.index.create_next_topic("t", "t~2", [])
     world.index.extend("t~2", 0, 0, IndexHead(), None)
     shard_trees = ShardTreeCache(world.a_stream())
     topics = TopicCache(world.index, 60.0, ChangeWatch(world.index.changes, world.clock))
     reported = []
 
-    def begin(last_written: LastWritten) -> StreamReader:
+    def begin(last_written: LastWrittenRecords) -> StreamReader:
         return StreamReader(
             shard_trees,
             world.index,

@@ -4,7 +4,7 @@ import pytest
 
 from nakadi.engines.kinesis import envelopes
 from nakadi.engines.kinesis.recent_records import RECORD_OVERHEAD_BYTES, ArrivedRecord, RecentRecords
-from nakadi.model.events import NOTHING_INDEXED, IndexingState, RecordPosition
+from nakadi.model.log_index import NOTHING_INDEXED, IndexingState, RecordPosition
 
 SIZE = 100
 
@@ -37,7 +37,7 @@ def test_a_row_is_counted_when_someone_asks(recent_records):
     recent_records.add_records([a_record(1, count=2), a_record(2)], rank)
     assert recent_records.state("t/0", "t") is None
     assert recent_records.frames("t/0", "t", 0, 10, 1000) is None
-    assert recent_records.count_from("t/0", "t", NOTHING_INDEXED, {}, rank)
+    assert recent_records.start_numbering("t/0", "t", NOTHING_INDEXED, {}, rank)
     recent_records.add_records([a_record(3)], rank)
     assert [(frame.first, frame.events) for frame in recent_records.frames("t/0", "t", 0, 10, 1000)] == [
         (0, 2),
@@ -50,7 +50,9 @@ def test_a_row_is_counted_when_someone_asks(recent_records):
 def test_counting_begins_at_any_known_place(recent_records):
     """Records up to the place where counting begins are passed over, also those that come later."""
     recent_records.add_records([a_record(1), a_record(2)], rank)
-    assert recent_records.count_from("t/0", "t", IndexingState(mark=RecordPosition("s", 3), next_offset=7), {}, rank)
+    assert recent_records.start_numbering(
+        "t/0", "t", IndexingState(mark=RecordPosition("s", 3), next_offset=7), {}, rank
+    )
     recent_records.add_records([a_record(3), a_record(4)], rank)
     assert contents(recent_records.frames("t/0", "t", 7, 10, 1000)) == [4]
     assert recent_records.frames("t/0", "t", 6, 10, 1000) is None
@@ -61,7 +63,7 @@ def test_partitions_do_not_mix(recent_records):
     """Each partition has numbers of its own."""
     recent_records.add_records([a_record(1, "t/0"), a_record(2, "t/1"), a_record(3, "t/0")], rank)
     for key in ("t/0", "t/1"):
-        recent_records.count_from(key, "t", NOTHING_INDEXED, {}, rank)
+        recent_records.start_numbering(key, "t", NOTHING_INDEXED, {}, rank)
     assert contents(recent_records.frames("t/0", "t", 0, 10, 1000)) == [1, 3]
     assert contents(recent_records.frames("t/1", "t", 0, 10, 1000)) == [2]
 
@@ -69,7 +71,7 @@ def test_partitions_do_not_mix(recent_records):
 def test_frames_begin_with_the_one_that_is_asked_for(recent_records):
     """The first frame is the one that holds the offset, and there are as many as there is room for, at least one."""
     recent_records.add_records([a_record(sequence, count=3) for sequence in range(1, 9)], rank)
-    recent_records.count_from("t/0", "t", NOTHING_INDEXED, {}, rank)
+    recent_records.start_numbering("t/0", "t", NOTHING_INDEXED, {}, rank)
     assert contents(recent_records.frames("t/0", "t", 4, 1, 1_000_000)) == [2]
     assert contents(recent_records.frames("t/0", "t", 4, 6, 1_000_000)) == [2, 3, 4]
     assert contents(recent_records.frames("t/0", "t", 4, 100, 2 * SIZE)) == [2, 3]
@@ -80,7 +82,7 @@ def test_frames_begin_with_the_one_that_is_asked_for(recent_records):
 def test_the_oldest_is_forgotten_first():
     """When there is too much, the oldest records of all partitions go, and the count goes on."""
     recent_records = few()
-    recent_records.count_from("t/0", "t", NOTHING_INDEXED, {}, rank)
+    recent_records.start_numbering("t/0", "t", NOTHING_INDEXED, {}, rank)
     for sequence in range(1, 200):
         recent_records.add_records([a_record(sequence)], rank)
     assert recent_records.state("t/0", "t").next_offset == 199
@@ -95,12 +97,12 @@ def test_what_was_forgotten_is_not_counted_wrongly():
     recent_records.add_records([a_record(sequence) for sequence in range(1, 21)], rank)
     lost = recent_records.last_forgotten("t/0")
     assert lost is not None
-    assert not recent_records.count_from("t/0", "t", NOTHING_INDEXED, {}, rank)
-    assert not recent_records.count_from(
+    assert not recent_records.start_numbering("t/0", "t", NOTHING_INDEXED, {}, rank)
+    assert not recent_records.start_numbering(
         "t/0", "t", IndexingState(mark=RecordPosition("s", lost.sequence - 1), next_offset=4), {}, rank
     )
     assert recent_records.state("t/0", "t") is None
-    assert recent_records.count_from("t/0", "t", IndexingState(mark=lost, next_offset=lost.sequence), {}, rank)
+    assert recent_records.start_numbering("t/0", "t", IndexingState(mark=lost, next_offset=lost.sequence), {}, rank)
     assert recent_records.state("t/0", "t").next_offset == 20
 
 
@@ -108,7 +110,7 @@ def test_a_frame_in_parts_is_put_together(recent_records):
     """Its bytes are those of its records in their order, wherever the first of them were met."""
     pieces = envelopes.pack_parts(2, 0, b"abcdef", b"12345678", envelopes.MAX_HEADER_BYTES + 2)
     records = [ArrivedRecord(RecordPosition("s", 1 + at), "t/0", 0, piece) for at, piece in enumerate(pieces)]
-    recent_records.count_from("t/0", "t", NOTHING_INDEXED, {}, rank)
+    recent_records.start_numbering("t/0", "t", NOTHING_INDEXED, {}, rank)
     recent_records.add_records(records, rank)
     [frame] = [each for each in recent_records.frames("t/0", "t", 0, 10, 1000) if each.events]
     assert frame.content == b"abcdef"

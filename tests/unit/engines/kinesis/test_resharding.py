@@ -19,10 +19,11 @@ from nakadi.engines.kinesis.event_log import KinesisLog, KinesisOptions
 from nakadi.engines.kinesis.indexing import Indexer
 from nakadi.engines.kinesis.reading import StreamReader
 from nakadi.engines.kinesis.stream import GrowingPauses, ShardTree, Stream
-from nakadi.engines.kinesis.tails import LastWritten
+from nakadi.engines.kinesis.tails import LastWrittenRecords
 from nakadi.engines.kinesis.topics import TopicCache
 from nakadi.engines.memory.stores import MemoryLogIndex
-from nakadi.model.events import Record, ShardProgress, Stored
+from nakadi.model.events import Record, Stored
+from nakadi.model.log_index import ShardProgress
 from nakadi.ports.clock import SystemClock
 from tests.support.kinesis import made_stream, until_active
 from tests.support.kinesis_local import kinesalite_there, kinesis_local
@@ -267,7 +268,7 @@ class TestProcessesThatAreBehind:
                 topics,
                 segment_cache,
                 lambda *_: None,
-                LastWritten(),
+                LastWrittenRecords(),
                 shared_for=0.05,
                 window_bytes=1_000_000,
             )

@@ -1,6 +1,5 @@
 """Sealing: publishers rely on what they know for the length of a lease, and the log has the last word."""
 
-import threading
 import time
 
 import pytest
@@ -12,6 +11,7 @@ from nakadi.model.events import Record, Refused, Stored
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import SealedTopic, UnknownTopic
 from tests.support.kinesis_faults import World
+from tests.support.patience import started_threads
 
 
 def with_lease(seconds: float) -> KinesisOptions:
@@ -253,11 +253,12 @@ def test_what_is_deleted_again_is_not_waited_for(world: World, topic, monkeypatc
 
 def test_closing_ends_everything(world: World, topic):
     """A closed log answers nothing any more, and leaves no thread behind."""
-    log = world.a_log()
-    end = log.add_change_listener(lambda *_: None)
-    log.bounds(topic, [0])
-    log.close()
-    end()
-    with pytest.raises(Unavailable):
+    with started_threads() as started:
+        log = world.a_log()
+        end = log.add_change_listener(lambda *_: None)
         log.bounds(topic, [0])
-    assert [thread.name for thread in threading.enumerate() if thread.name.startswith("kinesis-")] == []
+        log.close()
+        end()
+        with pytest.raises(Unavailable):
+            log.bounds(topic, [0])
+        assert [each for each in started() if each.startswith("kinesis-")] == []

@@ -10,7 +10,7 @@ from nakadi.engines.sqlite import changes
 from nakadi.engines.sqlite.changes import (
     SELECT_APPENDED_PARTITIONS,
     SELECT_CHANGES_SINCE,
-    AppendsOfOtherProcesses,
+    AppendPoller,
     ChangePipes,
     FileChangePoller,
 )
@@ -93,7 +93,7 @@ def test_a_name_too_long_for_a_report_is_found_by_a_look(tmp_path, heard):
 def test_events_are_heard_after_a_look_that_failed(tmp_path, caplog, heard):
     """A look for events of other processes that fails, for whatever reason, is logged and not the last one. (L34)"""
     path = tmp_path / "nakadi.db"
-    appends = AppendsOfOtherProcesses(TracedFile(path, FailingOnce(SELECT_APPENDED_PARTITIONS)), lambda *_: heard.set())
+    appends = AppendPoller(TracedFile(path, FailingOnce(SELECT_APPENDED_PARTITIONS)), lambda *_: heard.set())
     appends.attend()
     with closing(SqliteLog(path, SystemClock())) as there:
         there.create_topic("t", 1)

@@ -15,7 +15,7 @@ import pytest
 
 from nakadi.common.metrics import Metrics
 from nakadi.engines.sqlite import event_log, writing
-from nakadi.engines.sqlite.changes import AppendsOfOtherProcesses
+from nakadi.engines.sqlite.changes import AppendPoller
 from nakadi.engines.sqlite.event_log import Cleaner, PartitionCompaction, SqliteLog
 from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.engines.sqlite.writing import LogWriter
@@ -25,7 +25,7 @@ from nakadi.ports.clock import SystemClock
 from nakadi.ports.event_log import UnknownTopic
 from tests.support.clock import HandMovedClock
 from tests.support.engines import a_record, text_of
-from tests.support.patience import PATIENCE, until
+from tests.support.patience import PATIENCE, started_threads, until
 from tests.support.sqlite import TracedFile
 
 
@@ -152,7 +152,7 @@ class TestCleaning:
 
     def test_lets_appends_in_between(self, log, clock, monkeypatch):
         """Events are stored while old ones are being removed, not only afterwards."""
-        monkeypatch.setattr(event_log, "STEP_BYTES", 10_000)
+        monkeypatch.setattr(event_log, "MAX_BYTES_PER_STEP", 10_000)
         fill(log, 3000)
         clock.move(60)
         stored = 0
@@ -211,7 +211,7 @@ class TestCompaction:
     def test_of_more_keys_than_fit_takes_several_rounds(self, log, clock, monkeypatch):
         """With room for a few keys only, the result is the same."""
         monkeypatch.setattr(event_log, "MAX_KEYS_AT_ONCE", 10)
-        monkeypatch.setattr(event_log, "STEP_ROWS", 7)
+        monkeypatch.setattr(event_log, "MAX_ROWS_PER_STEP", 7)
         for number in range(200):
             log.append("t", {0: [a_record(f"{number}", f"key {number * 7 % 60}")]})
         clock.move(60)
@@ -306,7 +306,7 @@ class TestWaiting:
     def test_without_watchers_the_file_is_not_polled(self, path):
         """The file is read again and again while there is a watcher, and not at all afterwards."""
         statements: list[str] = []
-        appends = AppendsOfOtherProcesses(TracedFile(path, statements.append), lambda *_: None)
+        appends = AppendPoller(TracedFile(path, statements.append), lambda *_: None)
         appends.attend()
         until(lambda: len(statements) > 3)
         appends.leave()
@@ -467,14 +467,14 @@ def test_a_moment_is_found_while_its_event_is_trimmed(log, clock, monkeypatch):
 
 def test_nothing_is_left_open(path, clock, recwarn):
     """A closed log leaves no connection, and its threads have ended."""
-    before = set(threading.enumerate())
-    log = SqliteLog(path, clock)
-    log.create_topic("t", 1)
-    with ThreadPoolExecutor(8) as threads:
-        list(threads.map(lambda _: log.append("t", {0: [a_record("a")]}), range(50)))
-        list(threads.map(lambda _: log.read("t", 0, 0), range(50)))
-    log.close()
-    gc.collect()
-    assert {thread for thread in threading.enumerate() if thread.name.startswith("event-log")} <= before
+    with started_threads() as started:
+        log = SqliteLog(path, clock)
+        log.create_topic("t", 1)
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(lambda _: log.append("t", {0: [a_record("a")]}), range(50)))
+            list(threads.map(lambda _: log.read("t", 0, 0), range(50)))
+        log.close()
+        gc.collect()
+        assert [each for each in started() if each.startswith("event-log")] == []
     assert not recwarn.list
     assert not list(path.parent.glob("*-wal"))

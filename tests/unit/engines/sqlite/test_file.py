@@ -13,7 +13,7 @@ from nakadi.engines.sqlite.file import (
     MAX_IDLE_CONNECTIONS,
     BadDataFile,
     SqliteFile,
-    path_in,
+    path_in_url,
 )
 from nakadi.model.outcomes import Unavailable
 from tests.support.patience import PATIENCE
@@ -48,14 +48,14 @@ def filled(path):
 )
 def test_a_url_names_a_path(url, path):
     """Three slashes lead to a relative path, four to an absolute one."""
-    assert str(path_in(url)) == path
+    assert str(path_in_url(url)) == path
 
 
 @pytest.mark.parametrize("url", ["sqlite:", "sqlite:///", "sqlite://data.db", "memory:"])
 def test_a_url_without_a_path_is_refused(url):
     """A URL that names no file says how one is written."""
     with pytest.raises(BadDataFile, match=r"sqlite:///folder/file\.db"):
-        path_in(url)
+        path_in_url(url)
 
 
 def test_a_new_file_is_made_with_its_folder(tmp_path):

@@ -146,7 +146,7 @@ def test_a_process_that_does_not_read_has_each_partition_kept_once(committing):
         sender.flush()
     assert (sent, list(sender._grown), len(sender.news)) == ([], [("t", 0), ("t", 1), ("t", 2)], 0)
     sender.resume_writing()
-    (message,) = sharing.split_messages(bytearray(sent[0]))
+    (message,) = sharing.take_whole_messages(bytearray(sent[0]))
     assert sharing._ANSWERS.decode(message).grown == [("t", 0), ("t", 1), ("t", 2)]
 
 

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from nakadi.model.event_type import Position
 from nakadi.model.subscription import EMPTY_ASSIGNMENT
 from nakadi.ports.coordination import MAX_PARTITIONS_PER_WRITE
-from nakadi.subscriptions.api.offsets import with_missing_entries
+from nakadi.subscriptions.api.offsets import with_next_missing_entries
 from tests.support.coordination import a_place, an_assignment, in_words
 from tests.support.patience import PATIENCE
 from tests.support.subscriptions import cursors, publish, published, reset, subscribed
@@ -19,26 +19,26 @@ def positions(count):
 class TestAdding:
     def test_fills_up_what_is_missing(self):
         """Partitions without an entry get one, without an owner; those that have one keep it. (S100, S293)"""
-        new, added = with_missing_entries(an_assignment("a"), positions(3))
+        new, added = with_next_missing_entries(an_assignment("a"), positions(3))
         assert in_words(new.entries) == ["a", "", ""]
         assert added == {a_place(1): Position(1, 1), a_place(2): Position(1, 2)}
 
     def test_says_when_it_is_complete(self):
         """Only with its last partition is a subscription initialised; then nothing is added any more. (S100, S319)"""
-        first, added = with_missing_entries(EMPTY_ASSIGNMENT, positions(150))
+        first, added = with_next_missing_entries(EMPTY_ASSIGNMENT, positions(150))
         assert (first.initialised, len(first.entries), len(added)) == (
             False,
             MAX_PARTITIONS_PER_WRITE,
             MAX_PARTITIONS_PER_WRITE,
         )
-        second, added = with_missing_entries(first, positions(150))
+        second, added = with_next_missing_entries(first, positions(150))
         assert (second.initialised, len(second.entries), len(added)) == (True, 150, 51)
-        assert with_missing_entries(second, positions(150)) == (second, {})
+        assert with_next_missing_entries(second, positions(150)) == (second, {})
 
     def test_is_in_order(self):
         """Entries are ordered by event type, then by number. (S237)"""
         several = {a_place(number, name): Position(1, 0) for name in ("b", "a") for number in (10, 2, 0)}
-        new, _ = with_missing_entries(EMPTY_ASSIGNMENT, several)
+        new, _ = with_next_missing_entries(EMPTY_ASSIGNMENT, several)
         assert [(each.partition.event_type, each.partition.partition) for each in new.entries] == [
             ("a", "0"), ("a", "2"), ("a", "10"), ("b", "0"), ("b", "2"), ("b", "10")]  # fmt: skip
 

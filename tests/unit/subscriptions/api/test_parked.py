@@ -30,7 +30,7 @@ class Parking:
         session = house.session(self.subscription)
         them = [replace_place(each, self.entry.partition) for each in events]
         if them:
-            house.coordination.park(self.id, session, them, A_MOMENT)
+            house.coordination.park_events(self.id, session, them, A_MOMENT)
         house.commit(self.subscription, session, a_cursor(self.name, "0", 9))
         house.leave(self.subscription, session)
         self.events = house.subscription_services.parked_events
@@ -160,7 +160,7 @@ def test_events_of_others_are_not_shown(house):
 def test_an_event_that_goes_meanwhile_is_not_found(house, monkeypatch):
     """Events that are skipped during a look are not shown."""
     parking = Parking(house, a_parked_event(3))
-    monkeypatch.setattr(house.coordination, "parked_value", lambda *_: None)
+    monkeypatch.setattr(house.coordination, "read_parked_value", lambda *_: None)
     assert problem(house.api.get(parking.path(3)), 404)
 
 

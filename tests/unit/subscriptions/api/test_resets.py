@@ -10,7 +10,7 @@ from nakadi.model.event_type import Position
 from nakadi.model.outcomes import Conflict, Unavailable
 from nakadi.model.subscription import EndedReset, EventTypePartition, Redrive, Reset
 from nakadi.ports.coordination import MAX_PARTITIONS_PER_WRITE
-from nakadi.publishing.system_events import SystemEvents
+from nakadi.publishing.system_events import SystemEventPublisher
 from nakadi.subscriptions.api import assignments
 from nakadi.subscriptions.api.assignments import is_being_reset, with_reset_ended
 from nakadi.subscriptions.api.offsets import (
@@ -367,7 +367,7 @@ class TestGoesOn:
         session = brief.session(subscription)
         brief.api.post("/settings/features", json={"feature": "audit_log_collection", "enabled": True})
         told = []
-        monkeypatch.setattr(SystemEvents, "publish", lambda *them: told.append(them[2]["data"]))
+        monkeypatch.setattr(SystemEventPublisher, "publish", lambda *them: told.append(them[2]["data"]))
         for _ in range(2):
             reset(brief.api, subscription, a_cursor(name, "0", 1))
         serving(subscription).leave(session, SessionResult())

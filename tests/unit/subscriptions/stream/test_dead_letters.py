@@ -12,7 +12,7 @@ from nakadi.subscriptions.api.fields import (
     UnprocessablePolicy,
     retry_policy_from_annotations,
 )
-from nakadi.subscriptions.stream.actions import GiveUpOnEvent, RecordFailures
+from nakadi.subscriptions.stream.actions import FailureCountChange, GiveUpOnEvent
 from nakadi.subscriptions.stream.calls import dead_letter_event
 from tests.support.chunks import a_chunk
 from tests.support.consuming import ME, Table, at
@@ -77,7 +77,7 @@ def test_a_commit_forgets_failures():
     table = a_table(fails=2)
     table.arrive(5)
     table.commit(0)
-    assert table.called() == [RecordFailures(a_place(0), 0, None)]
+    assert table.called() == [FailureCountChange(a_place(0), 0, None)]
     table.commit(1)
     assert table.called() == []
 
@@ -89,7 +89,7 @@ def test_after_so_many_failures_events_come_one_by_one():
     """Once so many streams have failed, the event behind that is looked for: within the length of a batch events come
     alone, each after the commit of the one before, and other partitions go on as ever. (S257, S258)"""
     table = Table(1, entries=[failed(3)], policy=SKIPPING, batch_limit=5, window=20, flush_seconds=20)
-    assert table.called() == [RecordFailures(a_place(0), 0, at(4))]
+    assert table.called() == [FailureCountChange(a_place(0), 0, at(4))]
     table.arrive(7)
     table.arrive(5, partition=1)
     assert table.told() == [f"0:0-0 {STARTED}; {tracked(3, 'null')}", "1:0-4"]
@@ -106,7 +106,7 @@ def test_the_search_ends():
     for offset in range(5):
         table.commit(offset)
     assert table.told()[-1] == "0:5-9"
-    assert table.called() == [RecordFailures(a_place(0), 0, None)]
+    assert table.called() == [FailureCountChange(a_place(0), 0, None)]
 
 
 def test_the_search_goes_on_in_the_next_stream():
@@ -125,7 +125,7 @@ def test_an_event_is_dropped():
     table.tick()
     assert (table.told(), table.called()) == ([], [])
     table.commit(0)
-    assert table.called() == [RecordFailures(a_place(0), 0, at(4))]
+    assert table.called() == [FailureCountChange(a_place(0), 0, at(4))]
     assert table.told() == [f"0:1-1 {STARTED}; {tracked(3, at(4))}"]
 
 

@@ -25,7 +25,7 @@ from tests.support.builders import A_MOMENT, an_event_type
 from tests.support.chunks import some_events
 from tests.support.consuming import ME, at, distance
 from tests.support.coordination import a_session, entry
-from tests.support.streaming import KeptOutlet
+from tests.support.streaming import KeptOutlet, NoFigures
 
 PATIENCE_SECONDS = 60
 
@@ -92,6 +92,7 @@ class Carried:
             JsonSubscriptionFormat(),
             outlet,
             clock=clock,
+            figures=NoFigures(),
             threads=threads if isinstance(threads, SessionCallThreads) else SessionCallThreads(threads, threads),
             open_source=self.open_source,
             known=KnownEventTypes([], lambda: None),

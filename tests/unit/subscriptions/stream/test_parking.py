@@ -4,7 +4,7 @@ import pytest
 
 from nakadi.model.events import Record
 from nakadi.model.subscription import PartitionAssignment, Replay
-from nakadi.ports.coordination import MAX_PARKED_BYTES, MAX_PARKED_PER_CALL
+from nakadi.ports.coordination import MAX_PARKED_BYTES_PER_CALL, MAX_PARKED_EVENTS_PER_CALL
 from nakadi.subscriptions.api.fields import RetryPolicy, UnprocessablePolicy
 from nakadi.subscriptions.stream.actions import (
     AutoCommit,
@@ -101,10 +101,10 @@ def test_a_partition_is_not_handed_over_meanwhile():
 def test_many_are_put_away_in_several_steps():
     """No step is larger than what fits one."""
     table = a_table("a")
-    table.arrive(events(*["a"] * (MAX_PARKED_PER_CALL + 1)))
-    assert [len(call.events) for call in table.called()] == [MAX_PARKED_PER_CALL, 1]
+    table.arrive(events(*["a"] * (MAX_PARKED_EVENTS_PER_CALL + 1)))
+    assert [len(call.events) for call in table.called()] == [MAX_PARKED_EVENTS_PER_CALL, 1]
     table = a_table("a")
-    large = Record(b"x" * (MAX_PARKED_BYTES // 2 + 1), "a")
+    large = Record(b"x" * (MAX_PARKED_BYTES_PER_CALL // 2 + 1), "a")
     table.arrive(a_chunk(large, large, Record(b"{}", "a")).from_offset(0))
     assert [parked(call) for call in table.called()] == [[0], [1, 2]]
 

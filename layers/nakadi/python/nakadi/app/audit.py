@@ -24,7 +24,7 @@ from nakadi.model.authorization import Feature
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import StillRunning
 from nakadi.model.subscription import Redrive, SetOffsets
-from nakadi.publishing.system_events import BROKER_SUBJECT, SystemEvents, name_hasher
+from nakadi.publishing.system_events import BROKER_SUBJECT, SystemEventPublisher, name_hasher
 from nakadi.subscriptions.api.parked_events import event_key
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def make_audit(broker: BrokerServices) -> Audit:
-    events = SystemEvents(event_types=broker.system_event_types, publisher=broker.publisher, clock=broker.clock)
+    events = SystemEventPublisher(event_types=broker.system_event_types, publisher=broker.publisher, clock=broker.clock)
     return Audit(
         broker.features, events, AuditedResources(broker).audited_operations(), name_hasher(broker.settings.hash_salt)
     )
@@ -49,35 +49,39 @@ class AuditedResources(Struct, frozen=True):
 
     def audited_operations(self) -> Mapping[str, AuditedOperation]:
         """Operation -> what it changes."""
-        event_type = AuditedOperation("event_type", name_from_path("name"), self._event_type)
-        storage = AuditedOperation("storage", name_from_path("id"), self._storage)
-        blacklist_entry = AuditedOperation("blacklist_entry", name_from_path("name"), self._blacklist_entry)
-        subscription = AuditedOperation("subscription", name_from_path("subscription_id"), self._subscription)
+        event_type = AuditedOperation("event_type", resource_name_from_path("name"), self._event_type)
+        storage = AuditedOperation("storage", resource_name_from_path("id"), self._storage)
+        blacklist_entry = AuditedOperation("blacklist_entry", resource_name_from_path("name"), self._blacklist_entry)
+        subscription = AuditedOperation("subscription", resource_name_from_path("subscription_id"), self._subscription)
         return {
-            "create_event_type": replace(event_type, resource_id_of=name_from_body("name")),
+            "create_event_type": replace(event_type, resource_id_of=resource_name_from_body("name")),
             "update_event_type": event_type,
             "delete_event_type": event_type,
             "add_schema": event_type,
             "set_partition_count": event_type,
-            "create_timeline": AuditedOperation("timeline", name_from_path("name"), self._timelines),
+            "create_timeline": AuditedOperation("timeline", resource_name_from_path("name"), self._timelines),
             "create_subscription": replace(
-                subscription, resource_id_of=fixed_name(""), created_id_of=name_from_location
+                subscription, resource_id_of=fixed_resource_name(""), created_id_of=resource_name_from_location
             ),
             "update_subscription": subscription,
             "delete_subscription": subscription,
             "reset_subscription_cursors": AuditedOperation(
-                "cursors", name_from_path_if_body_lists("subscription_id"), self._cursors
+                "cursors", resource_name_from_path_if_body_lists("subscription_id"), self._cursors
             ),
-            "redrive_parked_event": AuditedOperation("cursors", name_from_path("subscription_id"), self._cursors),
-            "redrive_parked_events": AuditedOperation("cursors", name_from_path("subscription_id"), self._cursors),
+            "redrive_parked_event": AuditedOperation(
+                "cursors", resource_name_from_path("subscription_id"), self._cursors
+            ),
+            "redrive_parked_events": AuditedOperation(
+                "cursors", resource_name_from_path("subscription_id"), self._cursors
+            ),
             "skip_parked_event": AuditedOperation(
-                "parked_event", name_from_whole_path("subscription_id", "parked_event_id"), self._parked_event
+                "parked_event", resource_name_from_whole_path("subscription_id", "parked_event_id"), self._parked_event
             ),
-            "create_storage": replace(storage, resource_id_of=name_from_body("id")),
+            "create_storage": replace(storage, resource_id_of=resource_name_from_body("id")),
             "delete_storage": storage,
             "set_default_storage": storage,
-            "set_feature": AuditedOperation("feature", name_from_body("feature"), self._feature),
-            "set_admins": AuditedOperation("admins", fixed_name("admins"), self._admins),
+            "set_feature": AuditedOperation("feature", resource_name_from_body("feature"), self._feature),
+            "set_admins": AuditedOperation("admins", fixed_resource_name("admins"), self._admins),
             "block": blacklist_entry,
             "unblock": blacklist_entry,
         }
@@ -153,7 +157,7 @@ class AuditedOperation(Struct, frozen=True):
 
 class Audit(Struct, frozen=True):
     features: Features
-    events: SystemEvents
+    events: SystemEventPublisher
     audited_operations: Mapping[str, AuditedOperation]
     hash_text: Callable[[str], str]
     """What stands for the name of a subject where the name itself must not be read."""
@@ -203,13 +207,13 @@ class Audit(Struct, frozen=True):
             event = audit_event(resource_type, name, before, after, {"user": user, "user_hash": self.hash_text(user)})
             self.events.publish(AUDIT_LOG, event, request.flow_id)
         if self.features.is_on(Feature.KPI_COLLECTION):
-            self._count_change(resource_type, name, before, after, request.flow_id)
+            self._publish_kpi_event(resource_type, name, before, after, request.flow_id)
 
-    def _count_change(self, resource_type: str, name: str, before: Any, after: Any, flow_id: str) -> None:
+    def _publish_kpi_event(self, resource_type: str, name: str, before: Any, after: Any, flow_id: str) -> None:
         if resource_type == "event_type":
-            self.events.publish(EVENT_TYPE_LOG, event_type_event(name, before, after), flow_id)
+            self.events.publish(EVENT_TYPE_LOG, event_type_change_event(name, before, after), flow_id)
         elif resource_type == "subscription" and None in (before, after):
-            self.events.publish(SUBSCRIPTION_LOG, subscription_event(name, before), flow_id)
+            self.events.publish(SUBSCRIPTION_LOG, subscription_change_event(name, before), flow_id)
 
 
 def audit_event(resource_type: str, name: str, before: Any, after: Any, user: Mapping[str, str]) -> dict[str, Any]:
@@ -222,7 +226,7 @@ def audit_event(resource_type: str, name: str, before: Any, after: Any, user: Ma
     return {"data_type": resource_type, "data_op": operation, "data": data}
 
 
-def event_type_event(name: str, before: Any, after: Any) -> dict[str, Any]:
+def event_type_change_event(name: str, before: Any, after: Any) -> dict[str, Any]:
     shown = after or before
     return {
         "event_type": name,
@@ -233,21 +237,21 @@ def event_type_event(name: str, before: Any, after: Any) -> dict[str, Any]:
     }
 
 
-def subscription_event(name: str, before: Any) -> dict[str, Any]:
+def subscription_change_event(name: str, before: Any) -> dict[str, Any]:
     """Subscriptions come and go; changes are not counted."""
     return {"subscription_id": name, "status": "created" if before is None else "deleted"}
 
 
-def name_from_whole_path(*parameters: str) -> Callable[[Request], str]:
+def resource_name_from_whole_path(*parameters: str) -> Callable[[Request], str]:
     return lambda request: "/".join(request.path_parameters[each] for each in parameters)
 
 
-def name_from_path(name: str) -> Callable[[Request], str]:
+def resource_name_from_path(name: str) -> Callable[[Request], str]:
     """A resource that is named in the path."""
     return lambda request: request.path_parameters[name]
 
 
-def name_from_body(name: str) -> Callable[[Request], str]:
+def resource_name_from_body(name: str) -> Callable[[Request], str]:
     """A resource that is named by a member of the body; a body that cannot be read names nothing."""
 
     def named(request: Request) -> str:
@@ -259,7 +263,7 @@ def name_from_body(name: str) -> Callable[[Request], str]:
     return named
 
 
-def name_from_path_if_body_lists(name: str) -> Callable[[Request], str]:
+def resource_name_from_path_if_body_lists(name: str) -> Callable[[Request], str]:
     """A resource that is named in the path, if the body lists anything to do."""
 
     def named(request: Request) -> str:
@@ -271,12 +275,12 @@ def name_from_path_if_body_lists(name: str) -> Callable[[Request], str]:
     return named
 
 
-def name_from_location(answer: Answer) -> str:
+def resource_name_from_location(answer: Answer) -> str:
     """The name of what was created, at the end of the path to it."""
     return answer.headers["location"].rpartition("/")[2] if answer.status == 201 else ""
 
 
-def fixed_name(name: str) -> Callable[[Request], str]:
+def fixed_resource_name(name: str) -> Callable[[Request], str]:
     """The only resource of its kind."""
     return lambda _: name
 

@@ -21,7 +21,7 @@ from nakadi.app.settings import Settings
 from nakadi.auth.permissions import SETTINGS_KIND
 from nakadi.common.caching import ChangeCounter, ChangeCountingRegistry, ChangeWatch, ChangeWatchOfSeveralProcesses
 from nakadi.common.metrics import Metrics
-from nakadi.http.application import Application, ReportAnswer, RequestFigures
+from nakadi.http.application import Application, ReportAnswer, RequestKpiRecorder
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import Clock, SystemClock
 from nakadi.ports.coordination import Coordination
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from nakadi.app.subscriptions import SubscriptionMaintenance, SubscriptionServices
     from nakadi.event_types.deletion import Housekeeping, LazyDependents
     from nakadi.event_types.snapshot import Cursors
-    from nakadi.event_types.tables import TableLags
+    from nakadi.event_types.tables import TableHistory, TableLagMonitor
     from nakadi.event_types.timelines import LostEventsRecovery
-    from nakadi.http.routes.monitoring import Readiness
+    from nakadi.http.routes.monitoring import ReadinessCheck
     from nakadi.model.event_type import EventType
     from nakadi.publishing.outcome import BatchOutcome
     from nakadi.publishing.publisher import Publisher
     from nakadi.publishing.system_events import KpiCollector
-    from nakadi.schemas.validation import Validators
+    from nakadi.schemas.validation import ValidatorCache
     from nakadi.streaming.streams import EventStreams
     from nakadi.subscriptions.stream.streams import SubscriptionStreams
 
@@ -124,7 +124,7 @@ class BrokerServices(EventTypeServices):
             self.streams.release_readers()
         if "coordination" in vars(self):
             self.coordination.close()
-        if (lags := vars(self).get("table_lags")) is not None:
+        if (lags := vars(self).get("table_lag_monitor")) is not None:
             lags.index.close()
         self.logs.close()
         self.registry.close()
@@ -138,7 +138,7 @@ class BrokerServices(EventTypeServices):
         return Housekeeping(
             event_types=self.event_types,
             timelines=self.timelines,
-            deleted_event_types=self.deleted_event_types,
+            deleted_event_type_cleanup=self.deleted_event_type_cleanup,
             logs=self.logs,
             clock=self.clock,
             further_tasks={
@@ -148,20 +148,29 @@ class BrokerServices(EventTypeServices):
                 "redriven events": self.subscription_maintenance.attachment.run,
                 "stalled subscriptions": watch.check_all,
                 "orphaned consumers": self._remove_orphaned_consumers,
-                **({} if self.table_lags is None else {"tables": self.table_lags.measure}),
+                **({} if self.table_lag_monitor is None else {"tables": self.table_lag_monitor.measure}),
             },
+            table_history=self._table_history(),
             metrics=self.metrics,
         )
 
+    def _table_history(self) -> TableHistory | None:
+        from nakadi.event_types.tables import TableHistory
+
+        longest = timedelta(hours=self.settings.compaction_wait_hours)
+        if not self.settings.archive or self.table_lag_monitor is None:
+            return None
+        return TableHistory(event_types=self.event_types, index=self.table_lag_monitor.index, longest=longest)
+
     @cached_property
-    def table_lags(self) -> TableLags | None:
+    def table_lag_monitor(self) -> TableLagMonitor | None:
         """How far tables are behind the archive; None where no job can see an archive."""
         from nakadi.app.engines import open_log_index
-        from nakadi.event_types.tables import TableLags
+        from nakadi.event_types.tables import TableLagMonitor
 
         if self.settings.log_index_url.startswith("memory:"):
             return None
-        lags = TableLags(
+        lags = TableLagMonitor(
             event_types=self.event_types,
             registry=self.registry,
             index=open_log_index(self.settings.log_index_url),
@@ -169,8 +178,8 @@ class BrokerServices(EventTypeServices):
             measures_without_tables=bool(self.settings.table_job),
         )
         metrics = self.metrics
-        metrics.table_lag.follow_names(lambda: dict(lags.lags))
-        states = lags.states
+        metrics.table_lag.follow_names(lambda: dict(lags.lag_seconds_by_event_type))
+        states = lags.table_states_by_event_type
         metrics.table_rows.follow_names(lambda: {name: each.rows for name, each in states.copy().items()})
         metrics.table_misfits.follow_names(lambda: {name: each.misfits for name, each in states.copy().items()})
         metrics.table_missing.follow_names(lambda: {name: each.missing for name, each in states.copy().items()})
@@ -184,14 +193,14 @@ class BrokerServices(EventTypeServices):
             try:
                 event_log = self.logs.for_storage(storage.id)
                 if isinstance(event_log, PushedLog):
-                    event_log.remove_orphans()
+                    event_log.remove_orphaned_consumers()
             except Unavailable:
                 log.warning("Consumers of storage %s could not be looked at", storage.id, exc_info=True)
 
     def run_housekeeping(self) -> timedelta | None:
-        """A round of housekeeping; then how late the log indexers are, as `index_lag` says."""
+        """A round of housekeeping; then how late the log indexers are, as `measure_index_lag` says."""
         self.housekeeping.run()
-        return self.index_lag()
+        return self.measure_index_lag()
 
     @cached_property
     def lost_events_recovery(self) -> LostEventsRecovery:
@@ -211,14 +220,14 @@ class BrokerServices(EventTypeServices):
 
         make_audit(self).publish_own_change("timeline", before.name, timelines_view(before), timelines_view(after))
 
-    def index_lag(self) -> timedelta | None:
+    def measure_index_lag(self) -> timedelta | None:
         """How late the latest of all log indexers is; None where there is none, or where one cannot be measured."""
         lags: list[timedelta] = []
         for storage in self.storages.all():
             try:
                 event_log = self.logs.for_storage(storage.id)
                 if isinstance(event_log, DelayedIndexLog):
-                    lags.append(event_log.index_lag())
+                    lags.append(event_log.measure_index_lag())
             except Unavailable:
                 log.warning("How late the indexer of storage %s is could not be measured", storage.id, exc_info=True)
                 return None
@@ -234,16 +243,16 @@ class BrokerServices(EventTypeServices):
         return Cursors(self.logs)
 
     @cached_property
-    def validators(self) -> Validators:
-        from nakadi.schemas.validation import Validators
+    def validators(self) -> ValidatorCache:
+        from nakadi.schemas.validation import ValidatorCache
 
-        validators = Validators()
+        validators = ValidatorCache()
         self.metrics.follow_cache("validators", lambda: validators.hits, lambda: validators.misses)
         return validators
 
     @cached_property
     def publisher(self) -> Publisher:
-        from nakadi.common.work import Turns
+        from nakadi.common.work import LongWorkQueue
         from nakadi.publishing.batch import BatchLimits
         from nakadi.publishing.publisher import Publisher
 
@@ -259,7 +268,7 @@ class BrokerServices(EventTypeServices):
                 max_event_bytes=self.settings.max_event_bytes,
                 max_steps=self.settings.max_batch_steps,
             ),
-            turns=self.with_turn_metrics("publishing", Turns()),
+            long_work=self.with_turn_metrics("publishing", LongWorkQueue()),
             metrics=self.metrics,
         )
 
@@ -289,7 +298,7 @@ class BrokerServices(EventTypeServices):
             write_interval_seconds=KPI_WRITE_INTERVAL_SECONDS if self._figures_dropped is None else None,
         )
 
-    def write_figures_when_asked(self, dropped: ReportDroppedFigures) -> None:
+    def write_kpis_when_asked(self, dropped: ReportDroppedFigures) -> None:
         """For a process whose threads stand still between requests; to be called before anything is made.
 
         `dropped` is called with the number of figures that found no room, or could not be written.
@@ -389,21 +398,21 @@ class BrokerServices(EventTypeServices):
         )
 
     @cached_property
-    def readiness(self) -> Readiness:
-        from nakadi.http.routes.monitoring import Readiness
+    def readiness(self) -> ReadinessCheck:
+        from nakadi.http.routes.monitoring import ReadinessCheck
 
-        return Readiness(lambda: self.registry.get(SETTINGS_KIND, "features"), self.clock)
+        return ReadinessCheck(lambda: self.registry.get(SETTINGS_KIND, "features"), self.clock)
 
     @cached_property
     def application(self) -> Application:
-        return self.application_of(*AREAS)
+        return self.make_application(*AREAS)
 
-    def application_of(
+    def make_application(
         self, *areas: str, report_answer: ReportAnswer | None = None, collects_kpis: bool = True
     ) -> Application:
         """An application with the routes of these areas. `report_answer` is called with its answers; `collects_kpis`
         says that there are figures of its requests."""
-        observe = RequestFigures(self.figures) if collects_kpis else None
+        observe = RequestKpiRecorder(self.figures) if collects_kpis else None
         metrics = self.metrics
 
         def counted(operation: str, status: int, seconds: float, received: int, sent: int) -> None:

@@ -33,7 +33,7 @@ from nakadi.ports.registry import Registry
 
 if TYPE_CHECKING:
     from nakadi.auth.permissions import Admins, Blacklist, Features, Permissions
-    from nakadi.common.work import Turns
+    from nakadi.common.work import LongWorkQueue
     from nakadi.engines.archive.archiver import ArchivePolicy
     from nakadi.event_types.repository import EventTypes, TopicDirectory
     from nakadi.event_types.storages import Storages
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nakadi.common.work import Turns
-    from nakadi.event_types.adoption import Adoption
-    from nakadi.event_types.deletion import DeletedEventTypes, EventTypeDeletion, LazyDependents
+    from nakadi.common.work import LongWorkQueue
+    from nakadi.event_types.adoption import TopicAdoption
+    from nakadi.event_types.deletion import DeletedEventTypeCleanup, EventTypeDeletion, LazyDependents
     from nakadi.event_types.registration import EventTypeCreation, EventTypeUpdate, Repartitioning
     from nakadi.event_types.rules import EventTypeLimits
     from nakadi.event_types.schema_versions import SchemaVersions
@@ -157,9 +157,9 @@ class Core:
         self.metrics.follow_cache(name, lambda: cache.hits, lambda: cache.misses)
         return cache
 
-    def with_turn_metrics(self, work: str, turns: Turns) -> Turns:
-        self.metrics.turns_waiting.follow(lambda: {(work,): turns.waiting})
-        return turns
+    def with_turn_metrics(self, work: str, long_work: LongWorkQueue) -> LongWorkQueue:
+        self.metrics.turns_waiting.follow(lambda: {(work,): long_work.waiting})
+        return long_work
 
     def settings_document(self, key: str) -> SettingsDocument:
         return SettingsDocument(self.registry, key, self._settings_cache)
@@ -245,10 +245,10 @@ class EventTypeServices(Core, ABC):
         )
 
     @cached_property
-    def schema_turns(self) -> Turns:
-        from nakadi.common.work import Turns
+    def schema_turns(self) -> LongWorkQueue:
+        from nakadi.common.work import LongWorkQueue
 
-        return self.with_turn_metrics("schemas", Turns(timeout_seconds=20.0))
+        return self.with_turn_metrics("schemas", LongWorkQueue(timeout_seconds=20.0))
 
     @cached_property
     def creation(self) -> EventTypeCreation:
@@ -261,9 +261,9 @@ class EventTypeServices(Core, ABC):
             logs=self.logs,
             clock=self.clock,
             limits=self.limits,
-            turns=self.schema_turns,
+            long_work=self.schema_turns,
             permissions=self.permissions,
-            reserved=self._reserved_names,
+            reserved_names=self._reserved_names,
         )
 
     @property
@@ -318,14 +318,14 @@ class EventTypeServices(Core, ABC):
             features=self.features,
             clock=self.clock,
             limits=self.limits,
-            turns=self.schema_turns,
+            long_work=self.schema_turns,
         )
 
     @cached_property
-    def deleted_event_types(self) -> DeletedEventTypes:
-        from nakadi.event_types.deletion import DeletedEventTypes
+    def deleted_event_type_cleanup(self) -> DeletedEventTypeCleanup:
+        from nakadi.event_types.deletion import DeletedEventTypeCleanup
 
-        return DeletedEventTypes(self.registry, self.logs)
+        return DeletedEventTypeCleanup(self.registry, self.logs)
 
     @cached_property
     def deletion(self) -> EventTypeDeletion:
@@ -335,7 +335,7 @@ class EventTypeServices(Core, ABC):
             event_types=self.event_types,
             permissions=self.permissions,
             features=self.features,
-            deleted_event_types=self.deleted_event_types,
+            deleted_event_type_cleanup=self.deleted_event_type_cleanup,
             dependents=self.dependents,
         )
 
@@ -367,14 +367,14 @@ class EventTypeServices(Core, ABC):
         )
 
     @cached_property
-    def adoption(self) -> Adoption:
-        from nakadi.event_types.adoption import Adoption
+    def adoption(self) -> TopicAdoption:
+        from nakadi.event_types.adoption import TopicAdoption
 
-        return Adoption(
+        return TopicAdoption(
             timelines=self.timelines,
             event_types=self.event_types,
             logs=self.logs,
-            deleted_event_types=self.deleted_event_types,
+            deleted_event_type_cleanup=self.deleted_event_type_cleanup,
             dependents=self.dependents,
             clock=self.clock,
         )
@@ -388,5 +388,5 @@ class EventTypeServices(Core, ABC):
             permissions=self.permissions,
             features=self.features,
             clock=self.clock,
-            turns=self.schema_turns,
+            long_work=self.schema_turns,
         )

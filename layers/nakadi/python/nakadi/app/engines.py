@@ -31,7 +31,7 @@ from nakadi.ports.log_index import LogIndex
 from nakadi.ports.registry import Registry
 
 if TYPE_CHECKING:
-    from nakadi.engines.archive.archiver import ArchivePolicy, TopicOwners
+    from nakadi.engines.archive.archiver import ArchivePolicy, TopicCatalog
 
 Opener = TypeVar("Opener")
 
@@ -66,20 +66,20 @@ def open_registry(url: str) -> Registry:
     return _choose_engine(url, REGISTRIES, "registry")(url)
 
 
-def _registry_in_memory(_url: str) -> Registry:
+def _open_memory_registry(_url: str) -> Registry:
     from nakadi.engines.memory.stores import MemoryRegistry
 
     return MemoryRegistry()
 
 
-def _registry_in_sqlite(url: str) -> Registry:
-    from nakadi.engines.sqlite.file import path_in
+def _open_sqlite_registry(url: str) -> Registry:
+    from nakadi.engines.sqlite.file import path_in_url
     from nakadi.engines.sqlite.registry import SqliteRegistry
 
-    return SqliteRegistry(path_in(url))
+    return SqliteRegistry(path_in_url(url))
 
 
-def _registry_in_dynamodb(url: str) -> Registry:
+def _open_dynamodb_registry(url: str) -> Registry:
     from nakadi.engines.dynamodb.client import parse_table_address
     from nakadi.engines.dynamodb.registry import DynamoDbRegistry
 
@@ -87,9 +87,9 @@ def _registry_in_dynamodb(url: str) -> Registry:
 
 
 REGISTRIES: Mapping[str, Callable[[str], Registry]] = {
-    "memory": _registry_in_memory,
-    "sqlite": _registry_in_sqlite,
-    "dynamodb": _registry_in_dynamodb,
+    "memory": _open_memory_registry,
+    "sqlite": _open_sqlite_registry,
+    "dynamodb": _open_dynamodb_registry,
 }
 
 
@@ -101,20 +101,20 @@ def open_log_index(url: str) -> LogIndex:
     return _choose_engine(url, LOG_INDEXES, "log index")(url)
 
 
-def _log_index_in_memory(_url: str) -> LogIndex:
+def _open_memory_log_index(_url: str) -> LogIndex:
     from nakadi.engines.memory.stores import MemoryLogIndex
 
     return MemoryLogIndex()
 
 
-def _log_index_in_sqlite(url: str) -> LogIndex:
-    from nakadi.engines.sqlite.file import path_in
+def _open_sqlite_log_index(url: str) -> LogIndex:
+    from nakadi.engines.sqlite.file import path_in_url
     from nakadi.engines.sqlite.registry import SqliteLogIndex
 
-    return SqliteLogIndex(path_in(url))
+    return SqliteLogIndex(path_in_url(url))
 
 
-def _log_index_in_dynamodb(url: str) -> LogIndex:
+def _open_dynamodb_log_index(url: str) -> LogIndex:
     from nakadi.engines.dynamodb.client import parse_table_address
     from nakadi.engines.dynamodb.log_index import DynamoDbLogIndex
 
@@ -122,9 +122,9 @@ def _log_index_in_dynamodb(url: str) -> LogIndex:
 
 
 LOG_INDEXES: Mapping[str, Callable[[str], LogIndex]] = {
-    "memory": _log_index_in_memory,
-    "sqlite": _log_index_in_sqlite,
-    "dynamodb": _log_index_in_dynamodb,
+    "memory": _open_memory_log_index,
+    "sqlite": _open_sqlite_log_index,
+    "dynamodb": _open_dynamodb_log_index,
 }
 
 
@@ -136,20 +136,20 @@ def open_coordination(url: str) -> Coordination:
     return _choose_engine(url, COORDINATIONS, "coordination")(url)
 
 
-def _coordination_in_memory(_url: str) -> Coordination:
+def _open_memory_coordination(_url: str) -> Coordination:
     from nakadi.engines.memory.stores import MemoryCoordination
 
     return MemoryCoordination()
 
 
-def _coordination_in_sqlite(url: str) -> Coordination:
+def _open_sqlite_coordination(url: str) -> Coordination:
     from nakadi.engines.sqlite.coordination import SqliteCoordination
-    from nakadi.engines.sqlite.file import path_in
+    from nakadi.engines.sqlite.file import path_in_url
 
-    return SqliteCoordination(path_in(url))
+    return SqliteCoordination(path_in_url(url))
 
 
-def _coordination_in_dynamodb(url: str) -> Coordination:
+def _open_dynamodb_coordination(url: str) -> Coordination:
     from nakadi.engines.dynamodb.client import parse_table_address
     from nakadi.engines.dynamodb.coordination import DynamoDbCoordination
 
@@ -157,9 +157,9 @@ def _coordination_in_dynamodb(url: str) -> Coordination:
 
 
 COORDINATIONS: Mapping[str, Callable[[str], Coordination]] = {
-    "memory": _coordination_in_memory,
-    "sqlite": _coordination_in_sqlite,
-    "dynamodb": _coordination_in_dynamodb,
+    "memory": _open_memory_coordination,
+    "sqlite": _open_sqlite_coordination,
+    "dynamodb": _open_dynamodb_coordination,
 }
 
 
@@ -175,7 +175,7 @@ class LogDependencies(Struct, frozen=True, kw_only=True):
 
     open_index: Callable[[], LogIndex | None] = _open_nothing
     open_archive: Callable[[], ArchiveStore | None] = _open_nothing
-    open_topic_directory: Callable[[], TopicOwners | None] = _open_nothing
+    open_topic_directory: Callable[[], TopicCatalog | None] = _open_nothing
     make_archive_policy: Callable[[], ArchivePolicy | None] = _open_nothing
     watch: ChangeWatch | None = None
     """What notices changes in the index, where that shares its numbers with the registry."""
@@ -192,21 +192,23 @@ def open_event_log(url: str, clock: Clock, dependencies: LogDependencies = NO_DE
     return _choose_engine(url, EVENT_LOGS, "event log")(url, clock, dependencies)
 
 
-def _log_in_memory(_url: str, clock: Clock, dependencies: LogDependencies) -> EventLog:
+def _open_memory_log(_url: str, clock: Clock, dependencies: LogDependencies) -> EventLog:
     from nakadi.engines.memory.event_log import MemoryLog
 
-    return _with_archive(lambda: MemoryLog(clock), clock, dependencies)
+    return _open_log_with_archive(lambda: MemoryLog(clock), clock, dependencies)
 
 
-def _log_in_sqlite(url: str, clock: Clock, dependencies: LogDependencies) -> EventLog:
+def _open_sqlite_log(url: str, clock: Clock, dependencies: LogDependencies) -> EventLog:
     from nakadi.engines.sqlite.event_log import SqliteLog
-    from nakadi.engines.sqlite.file import path_in
+    from nakadi.engines.sqlite.file import path_in_url
 
     metrics, committer = dependencies.metrics, dependencies.committer
-    return _with_archive(lambda: SqliteLog(path_in(url), clock, metrics, committer=committer), clock, dependencies)
+    return _open_log_with_archive(
+        lambda: SqliteLog(path_in_url(url), clock, metrics, committer=committer), clock, dependencies
+    )
 
 
-def _log_in_kinesis(url: str, clock: Clock, dependencies: LogDependencies) -> EventLog:
+def _open_kinesis_log(url: str, clock: Clock, dependencies: LogDependencies) -> EventLog:
     from nakadi.engines.kinesis.opening import open_kinesis_log
 
     index = dependencies.open_index()
@@ -215,16 +217,18 @@ def _log_in_kinesis(url: str, clock: Clock, dependencies: LogDependencies) -> Ev
     return open_kinesis_log(url, clock, index, dependencies.open_archive(), dependencies.watch, dependencies.metrics)
 
 
-def _log_in_kafka(url: str, clock: Clock, dependencies: LogDependencies) -> EventLog:
+def _open_kafka_log(url: str, clock: Clock, dependencies: LogDependencies) -> EventLog:
     try:
         from nakadi.engines.kafka.event_log import KafkaLog
     except ImportError as error:
         raise BadSetting(f"An event log in Kafka needs the Python package confluent-kafka: {error}") from error
 
-    return _with_archive(lambda: KafkaLog(url, clock), clock, dependencies)
+    return _open_log_with_archive(lambda: KafkaLog(url, clock), clock, dependencies)
 
 
-def _with_archive(open_hot_log: Callable[[], EventLog], clock: Clock, dependencies: LogDependencies) -> EventLog:
+def _open_log_with_archive(
+    open_hot_log: Callable[[], EventLog], clock: Clock, dependencies: LogDependencies
+) -> EventLog:
     """A log and, if there is an archive, the archive as its cold half."""
     with ExitStack() as opened:
         store = dependencies.open_archive()
@@ -253,10 +257,10 @@ def _with_archive(open_hot_log: Callable[[], EventLog], clock: Clock, dependenci
 
 
 EVENT_LOGS: Mapping[str, Callable[[str, Clock, LogDependencies], EventLog]] = {
-    "memory": _log_in_memory,
-    "sqlite": _log_in_sqlite,
-    "kinesis": _log_in_kinesis,
-    "kafka": _log_in_kafka,
+    "memory": _open_memory_log,
+    "sqlite": _open_sqlite_log,
+    "kinesis": _open_kinesis_log,
+    "kafka": _open_kafka_log,
 }
 
 

@@ -22,7 +22,7 @@ from aws_lambda_powertools.logging.formatter import LambdaPowertoolsFormatter
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
 from nakadi.app.logs import without_secrets
-from nakadi.http import negotiation
+from nakadi.http import compression
 from nakadi.http.application import Application, current_flow_id
 from nakadi.http.message import Request, Response, StreamingResponse, joined_headers
 from nakadi.http.problem import NotAcceptable
@@ -30,7 +30,7 @@ from nakadi.model.authorization import UNAUTHENTICATED, Attribute, Subject
 from nakadi.model.outcomes import FeatureSwitchedOff, NotAuthenticated
 
 if TYPE_CHECKING:
-    from nakadi.auth.tokens import Tokens
+    from nakadi.auth.tokens import TokenVerifier
 
 
 log = logging.getLogger(__name__)
@@ -133,7 +133,7 @@ class LambdaFunction:
 # Functions behind API Gateway -----------------------------------------------------------------------------------------
 
 
-def http_function(name: str, *areas: str, collects_kpis: bool = True) -> LambdaFunction:
+def make_http_function(name: str, *areas: str, collects_kpis: bool = True) -> LambdaFunction:
     """A function that serves these areas, and has loaded them.
 
     `collects_kpis` says that it may write, and so can collect figures of its requests. They gather while it is warm,
@@ -143,17 +143,17 @@ def http_function(name: str, *areas: str, collects_kpis: bool = True) -> LambdaF
     from nakadi.app.broker import open_broker
     from nakadi.app.engines import load_engines_on_aws
     from nakadi.app.settings import Settings
-    from nakadi.openapi.checks import prepare
+    from nakadi.openapi.checks import compile_body_schemas
 
     load_engines_on_aws()
     for area in areas:
         module = import_module(f"nakadi.http.routes.{area}")
-        prepare(*getattr(module, "BODY_SCHEMAS", ()))
+        compile_body_schemas(*getattr(module, "PREPARED_BODY_SCHEMAS", ()))
 
     def opened(counts: FunctionMetrics) -> HandleInvocation:
         broker = open_broker(Settings.from_env(os.environ))
-        broker.write_figures_when_asked(partial(counts.count, "FiguresDropped"))
-        application = broker.application_of(*areas, report_answer=counts.count_answer, collects_kpis=collects_kpis)
+        broker.write_kpis_when_asked(partial(counts.count, "FiguresDropped"))
+        application = broker.make_application(*areas, report_answer=counts.count_answer, collects_kpis=collects_kpis)
 
         def answer(event: Mapping[str, Any], context: object) -> dict[str, Any]:
             answered = handle_gateway_event(application, event, context)
@@ -247,7 +247,7 @@ def _header_pairs(event: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _compressed_response(request: Request, answer: Response) -> Response:
-    return negotiation.compress_body(request, answer) if request.headers.get("accept") else answer
+    return compression.compress_body(request, answer) if request.headers.get("accept") else answer
 
 
 def _proxy_response(response: Response) -> dict[str, Any]:
@@ -278,7 +278,7 @@ class Unauthorized(Exception):
         super().__init__("Unauthorized")
 
 
-def authorizer_decision(tokens: Tokens, event: Mapping[str, Any]) -> dict[str, Any]:
+def authorizer_decision(tokens: TokenVerifier, event: Mapping[str, Any]) -> dict[str, Any]:
     try:
         return policy_allowing(tokens.subject(event.get("authorizationToken")), event["methodArn"])
     except NotAuthenticated as error:

@@ -32,7 +32,7 @@ from nakadi.engines.archive.stores import open_archive_if_set
 from nakadi.engines.kinesis.indexing import Indexer, IndexingResult
 from nakadi.engines.kinesis.opening import open_indexer
 from nakadi.engines.kinesis.recent_records import ArrivedRecord
-from nakadi.model.events import RecordPosition
+from nakadi.model.log_index import RecordPosition
 from nakadi.ports.clock import Clock, SystemClock
 from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
 

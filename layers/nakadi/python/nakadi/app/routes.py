@@ -15,7 +15,7 @@ from nakadi.model.outcomes import BadSetting, NotAuthenticated, NotPermitted
 
 if TYPE_CHECKING:
     from nakadi.app.broker import BrokerServices
-    from nakadi.auth.tokens import Tokens
+    from nakadi.auth.tokens import TokenVerifier
     from nakadi.http.application import Authenticate, Route
     from nakadi.ports.clock import Clock
 
@@ -51,7 +51,7 @@ def _event_type_routes(broker: BrokerServices) -> list[Route]:
         repartitioning=broker.repartitioning,
         permissions=broker.permissions,
         features=broker.features,
-        warnings=event_types.Warnings(settings.data_access_warning, settings.compaction_warning),
+        warnings=event_types.WarningTexts(settings.data_access_warning, settings.compaction_warning),
     )
     return [
         *handlers.routes(),
@@ -71,10 +71,10 @@ def _stream_routes(broker: BrokerServices) -> list[Route]:
     from nakadi.http.routes import streams
     from nakadi.publishing.system_events import StreamKpis
 
-    def figures_of(request: Request) -> StreamKpis:
+    def new_stream_kpis(request: Request) -> StreamKpis:
         return StreamKpis(broker.figures, broker.clock, request.subject, request.flow_id, metrics=broker.metrics)
 
-    return streams.routes(broker.streams, figures_of)
+    return streams.routes(broker.streams, new_stream_kpis)
 
 
 def _cursor_routes(broker: BrokerServices) -> list[Route]:
@@ -94,12 +94,12 @@ def _subscription_stream_routes(broker: BrokerServices) -> list[Route]:
     from nakadi.http.routes import streams
     from nakadi.publishing.system_events import StreamKpis
 
-    def figures_of(request: Request, subscription_id: str) -> StreamKpis:
+    def new_stream_kpis(request: Request, subscription_id: str) -> StreamKpis:
         return StreamKpis(
             broker.figures, broker.clock, request.subject, request.flow_id, subscription_id, broker.metrics
         )
 
-    return streams.subscription_routes(broker.subscription_streams, figures_of)
+    return streams.subscription_routes(broker.subscription_streams, new_stream_kpis)
 
 
 def _settings_routes(broker: BrokerServices) -> list[Route]:
@@ -190,12 +190,14 @@ class ScopeTable:
         return self._otherwise
 
 
-def token_authentication(tokens: Tokens, table: ScopeTable, realms: tuple[str, ...]) -> Callable[[Request], Subject]:
+def make_token_authentication(
+    tokens: TokenVerifier, table: ScopeTable, realms: tuple[str, ...]
+) -> Callable[[Request], Subject]:
     """Authentication by bearer token, with the scope that the operation needs and one of the realms, if any are set."""
-    return _make_authentication(lambda request: tokens.subject(request.headers.get("authorization")), table, realms)
+    return _authentication_by(lambda request: tokens.subject(request.headers.get("authorization")), table, realms)
 
 
-def gateway_authentication(table: ScopeTable, realms: tuple[str, ...]) -> Callable[[Request], Subject]:
+def make_gateway_authentication(table: ScopeTable, realms: tuple[str, ...]) -> Callable[[Request], Subject]:
     """Behind a gateway whose authorizer has looked at the token: the subject is the one that it found."""
 
     def subject_of(request: Request) -> Subject:
@@ -203,10 +205,10 @@ def gateway_authentication(table: ScopeTable, realms: tuple[str, ...]) -> Callab
             raise NotAuthenticated("Full authentication is required to access this resource")
         return request.subject
 
-    return _make_authentication(subject_of, table, realms)
+    return _authentication_by(subject_of, table, realms)
 
 
-def _make_authentication(
+def _authentication_by(
     subject_of: Callable[[Request], Subject], table: ScopeTable, realms: tuple[str, ...]
 ) -> Callable[[Request], Subject]:
     def authenticate(request: Request) -> Subject:
@@ -228,16 +230,16 @@ def authentication(settings: Settings, clock: Clock) -> Authenticate | None:
         case "off":
             return None
         case "jwt":
-            return token_authentication(tokens(settings, clock), _scope_table(settings), settings.auth_realms)
+            return make_token_authentication(tokens(settings, clock), _scope_table(settings), settings.auth_realms)
         case "gateway":
-            return gateway_authentication(_scope_table(settings), settings.auth_realms)
+            return make_gateway_authentication(_scope_table(settings), settings.auth_realms)
         case other:
             raise BadSetting(f"NAKADI_AUTH is 'off', 'jwt' or 'gateway', not {other!r}")
 
 
-def tokens(settings: Settings, clock: Clock) -> Tokens:
+def tokens(settings: Settings, clock: Clock) -> TokenVerifier:
     """What tells good tokens from others, by these settings."""
-    from nakadi.auth.tokens import KeySet, TokenRules, Tokens, make_key_fetcher
+    from nakadi.auth.tokens import KeySet, TokenRules, TokenVerifier, make_key_fetcher
 
     if not settings.auth_jwks:
         raise BadSetting("NAKADI_AUTH=jwt needs NAKADI_AUTH_JWKS: the file or URL of the key set")
@@ -250,7 +252,7 @@ def tokens(settings: Settings, clock: Clock) -> Tokens:
         attribute_claims=settings.auth_attributes,
         service_realms=settings.auth_service_realms,
     )
-    return Tokens(KeySet(make_key_fetcher(settings.auth_jwks), clock), rules, clock)
+    return TokenVerifier(KeySet(make_key_fetcher(settings.auth_jwks), clock), rules, clock)
 
 
 def _scope_table(settings: Settings) -> ScopeTable:

@@ -178,6 +178,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     """The Glue job that housekeeping on AWS starts when archived events wait for their tables. Empty: none."""
     table_minutes: int = 15
     """How long the oldest of these events has waited when `NAKADI_TABLE_JOB` is started."""
+    compaction_wait_hours: int = 48
+    """How long compaction waits at the most for [tables](analytics.md) to have the events that it removes. It only
+    waits where events are archived. 0: not at all, where no job makes tables."""
 
     # Processes
     workers: int = 1

@@ -59,14 +59,14 @@ class SignalHandler:
         interrupted = number == signal.SIGINT
         if self._stopping:
             if interrupted:
-                self._end_at_once(EXIT_CODE_INTERRUPTED)
+                self._exit_at_once(EXIT_CODE_INTERRUPTED)
         elif self._stop is None:
-            self._end_at_once(EXIT_CODE_INTERRUPTED if interrupted else EXIT_CODE_STOPPED)
+            self._exit_at_once(EXIT_CODE_INTERRUPTED if interrupted else EXIT_CODE_STOPPED)
         else:
             self._stopping = True
             self._stop()
 
-    def _end_at_once(self, code: int) -> None:
+    def _exit_at_once(self, code: int) -> None:
         self._before_a_sudden_end()
         os._exit(code)
 

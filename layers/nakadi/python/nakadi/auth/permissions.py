@@ -20,7 +20,7 @@ from nakadi.model.authorization import (
     Resource,
     Subject,
 )
-from nakadi.model.outcomes import MAX_NAMES, Invalid, NotPermitted, TryLater
+from nakadi.model.outcomes import MAX_BLACKLIST_NAMES_PER_KIND, Invalid, NotPermitted, TryLater
 from nakadi.ports.registry import ABSENT_REVISION, ChangedMeanwhile, PutDocument, Registry
 
 BLOCKED_MESSAGE = "Application or event type is blocked"
@@ -49,7 +49,7 @@ class Permissions:
 
     def require(self, operation: Operation, resource: Resource, subject: Subject) -> None:
         if not self.allows(operation, resource, subject):
-            raise denied(operation, resource)
+            raise permission_denied_error(operation, resource)
 
     def require_all_operations(self, operations: Iterable[Operation], resource: Resource, subject: Subject) -> None:
         """Raise for the first of the operations that the subject may not carry out."""
@@ -60,7 +60,7 @@ class Permissions:
     def require_administrator(self, operation: Operation, resource: Resource, subject: Subject) -> None:
         """Raise unless the subject administers the broker. The admins of the resource alone are not enough."""
         if not self.is_administrator(subject):
-            raise denied(operation, resource)
+            raise permission_denied_error(operation, resource)
 
     def is_administrator(self, subject: Subject, permission: Operation = Operation.WRITE) -> bool:
         return self._admins.include(subject, permission)
@@ -78,7 +78,7 @@ class Permissions:
         return permission is not None and self._admins.include(subject, permission)
 
 
-def denied(operation: Operation, resource: Resource, reason: str = "") -> NotPermitted:
+def permission_denied_error(operation: Operation, resource: Resource, reason: str = "") -> NotPermitted:
     because = f"; Reason : {reason}" if reason else ""
     return NotPermitted(f"Access on {operation} {resource.type}:{resource.name} denied{because}")
 
@@ -136,12 +136,12 @@ class SettingsDocument:
         self._registry = registry
         self._key = key
         self._cache = cache
-        self.read: Callable[[], SettingsBody] = partial(cache.get, key, lambda _: self._stored()[0])
+        self.read: Callable[[], SettingsBody] = partial(cache.get, key, lambda _: self._stored_body()[0])
 
     def change(self, new_body: Callable[[SettingsBody], SettingsBody]) -> None:
         """Replace the stored body with `new_body(body)`, unless they are equal."""
         for _ in range(MAX_SETTINGS_WRITE_ATTEMPTS):
-            body, revision = self._stored()
+            body, revision = self._stored_body()
             changed = new_body(body)
             if changed == body:
                 return
@@ -154,7 +154,7 @@ class SettingsDocument:
             return
         raise TryLater("The settings are being changed by others, please repeat request")
 
-    def _stored(self) -> tuple[SettingsBody, int]:
+    def _stored_body(self) -> tuple[SettingsBody, int]:
         document = self._registry.get(SETTINGS_KIND, self._key)
         return (document.body, document.revision) if document else ({}, ABSENT_REVISION)
 
@@ -264,6 +264,6 @@ class Blacklist:
 
 
 def _with_names(body: SettingsBody, kind: BlockedKind, names: set[str]) -> SettingsBody:
-    if len(names) > max(MAX_NAMES, len(body.get(kind, ()))):
-        raise Invalid(f"The blacklist has at most {MAX_NAMES} names of one kind")
+    if len(names) > max(MAX_BLACKLIST_NAMES_PER_KIND, len(body.get(kind, ()))):
+        raise Invalid(f"The blacklist has at most {MAX_BLACKLIST_NAMES_PER_KIND} names of one kind")
     return {**body, kind.value: sorted(names)}

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from nakadi.common.work import refuse_if_quick
 from nakadi.model.authorization import Attribute, Subject
-from nakadi.model.outcomes import MAX_CHARACTERS, NotAuthenticated, Unavailable
+from nakadi.model.outcomes import MAX_TEXT_CHARACTERS, NotAuthenticated, Unavailable
 from nakadi.ports.clock import Clock
 
 NOT_AUTHENTICATED_MESSAGE = "Full authentication is required to access this resource"
@@ -26,7 +26,7 @@ MAX_TOKEN_LENGTH = 16_384
 MAX_CACHED_TOKENS = 1000
 
 # In seconds, thirty million years: numbers beyond are no times, and neither is what is no number at all (NaN).
-LATEST_TIME = 10.0**15
+MAX_CLAIM_TIME_SECONDS = 10.0**15
 
 USER, SERVICE = "user", "service"
 ANY_REALM = "*"
@@ -66,7 +66,7 @@ class _VerifiedToken(Struct, frozen=True):
     subject: Subject
 
 
-class Tokens:
+class TokenVerifier:
     """Verifies tokens. Those in use are remembered by their hashes: checking a signature takes as long as publishing.
 
     What is remembered holds while its key does; whether its time has come and has not passed is asked each time.
@@ -84,7 +84,7 @@ class Tokens:
         token = _bearer_token(authorization_header)
         name = sha256(token.encode(errors="surrogatepass")).digest()
         known = self._verified.get(name)
-        if known is not None and self._keys.key(known.key_id) is known.key:
+        if known is not None and self._keys.find_key(known.key_id) is known.key:
             self._check_times(known.times)
             return known.subject
         verified = self._verify(token)
@@ -100,14 +100,14 @@ class Tokens:
         name = claims.get(self._rules.subject_claim)
         if not isinstance(name, str) or not name:
             raise NotAuthenticated("The token names no subject")
-        if len(name) > MAX_CHARACTERS:
+        if len(name) > MAX_TEXT_CHARACTERS:
             # The name is stored with every event that the subject publishes.
-            raise NotAuthenticated(f"The token's subject has more than {MAX_CHARACTERS} characters")
+            raise NotAuthenticated(f"The token's subject has more than {MAX_TEXT_CHARACTERS} characters")
         subject = Subject(
             name=name,
             attributes=frozenset(self._attributes(claims)),
             scopes=frozenset(_texts_of_claim(claims.get("scope", claims.get("scp")))),
-            realm=_realm(claims),
+            realm=_realm_of_claims(claims),
         )
         times = {each: claims[each] for each in ("exp", "nbf", "iat") if each in claims}
         return _VerifiedToken(key_id, key, times, subject)
@@ -119,20 +119,20 @@ class Tokens:
             if header.get("alg") not in self._rules.algorithms:
                 raise NotAuthenticated("The token is signed with an algorithm that is not accepted")
             key_id = header.get("kid")
-            key = self._keys.key(key_id)
+            key = self._keys.find_key(key_id)
             if key is None:
                 raise NotAuthenticated("The token is signed with a key that is not known")
             try:
-                return key_id, key, self._decoded(token, key)
+                return key_id, key, self._decode_claims(token, key)
             except jwt.InvalidSignatureError:
-                successor = self._keys.successor(key_id, key)
+                successor = self._keys.find_replacement_key(key_id, key)
                 if successor is None:
                     raise
-                return key_id, successor, self._decoded(token, successor)
+                return key_id, successor, self._decode_claims(token, successor)
         except (jwt.PyJWTError, ValueError, TypeError, RecursionError) as error:
             raise NotAuthenticated(f"The token is not valid: {error}") from error
 
-    def _decoded(self, token: str, key: jwt.PyJWK) -> Mapping[str, Any]:
+    def _decode_claims(self, token: str, key: jwt.PyJWK) -> Mapping[str, Any]:
         rules = self._rules
         # `_check_times` checks the times, with a clock that tests can move.
         options: Any = {"require": ["exp"], "verify_exp": False, "verify_nbf": False, "verify_iat": False}
@@ -155,12 +155,12 @@ class Tokens:
 
     def _attributes(self, claims: Mapping[str, Any]) -> Iterable[Attribute]:
         """The subject's attributes; a claim with a list gives an attribute for each value."""
-        for data_type, claim in self._rules.claims_for(_realm(claims)):
+        for data_type, claim in self._rules.claims_for(_realm_of_claims(claims)):
             for value in _texts_of_claim(claims.get(claim), split_at_blanks=False):
                 yield Attribute(data_type, value)
 
 
-def _realm(claims: Mapping[str, Any]) -> str:
+def _realm_of_claims(claims: Mapping[str, Any]) -> str:
     return str(claims.get("realm", ""))
 
 
@@ -175,7 +175,11 @@ def _bearer_token(header: str | None) -> str:
 
 def _seconds_claim(claims: Mapping[str, Any], name: str, default: float) -> float:
     value = claims.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, int | float) or not -LATEST_TIME < value < LATEST_TIME:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not -MAX_CLAIM_TIME_SECONDS < value < MAX_CLAIM_TIME_SECONDS
+    ):
         raise NotAuthenticated(f"The token's {name} is not a time")
     return float(value)
 
@@ -208,40 +212,42 @@ class KeySet:
         self._keys: dict[str | None, jwt.PyJWK] = {}
         self._fetched_at: float | None = None
 
-    def key(self, key_id: str | None) -> jwt.PyJWK | None:
+    def find_key(self, key_id: str | None) -> jwt.PyJWK | None:
         """The key with this id; without an id, the only key of the set."""
-        known = self._find(key_id)
-        if known is not None and not self._older_than(KEY_SET_MAX_AGE_SECONDS):
+        known = self._find_known_key(key_id)
+        if known is not None and not self._is_older_than(KEY_SET_MAX_AGE_SECONDS):
             return known
         refuse_if_quick()
         # One thread fetches the keys; others wait for it only if they have no key to use meanwhile.
         if not self._lock.acquire(blocking=known is None):
             return known
         try:
-            if self._older_than(KEY_SET_MAX_AGE_SECONDS if self._find(key_id) else KEY_SET_RETRY_INTERVAL_SECONDS):
+            if self._is_older_than(
+                KEY_SET_MAX_AGE_SECONDS if self._find_known_key(key_id) else KEY_SET_RETRY_INTERVAL_SECONDS
+            ):
                 self._refresh()
         finally:
             self._lock.release()
-        return self._find(key_id)
+        return self._find_known_key(key_id)
 
-    def successor(self, key_id: str | None, known: jwt.PyJWK) -> jwt.PyJWK | None:
+    def find_replacement_key(self, key_id: str | None, known: jwt.PyJWK) -> jwt.PyJWK | None:
         """The key that has replaced `known` under this id, if any: some issuers use an id again, or use none."""
         refuse_if_quick()
         if self._lock.acquire(blocking=False):  # another thread is fetching them: the next request finds the key
             try:
-                if self._older_than(KEY_SET_RETRY_INTERVAL_SECONDS):
+                if self._is_older_than(KEY_SET_RETRY_INTERVAL_SECONDS):
                     self._refresh()
             finally:
                 self._lock.release()
-        current = self._find(key_id)
+        current = self._find_known_key(key_id)
         return None if current is known else current
 
-    def _find(self, key_id: str | None) -> jwt.PyJWK | None:
+    def _find_known_key(self, key_id: str | None) -> jwt.PyJWK | None:
         if key_id is None and len(self._keys) == 1:
             return next(iter(self._keys.values()))
         return self._keys.get(key_id)
 
-    def _older_than(self, seconds: float) -> bool:
+    def _is_older_than(self, seconds: float) -> bool:
         return self._fetched_at is None or self._clock.monotonic() - self._fetched_at >= seconds
 
     def _refresh(self) -> None:

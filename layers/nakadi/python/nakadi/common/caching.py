@@ -26,7 +26,7 @@ MAX_CACHE_ENTRIES = 10_000
 # console, may have changed a document without counting the change.
 MAX_CACHE_ENTRY_AGE_SECONDS = 3600.0
 
-CHANGE_NUMBER_FORMAT = struct.Struct("<Q")
+CHANGE_COUNT_FORMAT = struct.Struct("<Q")
 
 
 class ChangeCountersSnapshot(Struct, frozen=True):
@@ -141,14 +141,14 @@ class ChangeCounter:
 
     def __init__(self, file: int, own_number: int) -> None:
         self._memory = mmap.mmap(file, 0)
-        self._own = own_number * CHANGE_NUMBER_FORMAT.size
+        self._own = own_number * CHANGE_COUNT_FORMAT.size
         self._lock = threading.Lock()
 
     def count_change(self) -> None:
         # The lock is for the threads of this process. Others write other places, and only copy this one.
         with self._lock:
-            (number,) = CHANGE_NUMBER_FORMAT.unpack_from(self._memory, self._own)
-            CHANGE_NUMBER_FORMAT.pack_into(self._memory, self._own, number + 1)
+            (number,) = CHANGE_COUNT_FORMAT.unpack_from(self._memory, self._own)
+            CHANGE_COUNT_FORMAT.pack_into(self._memory, self._own, number + 1)
 
     def numbers(self) -> bytes:
         # A copy that is made while another process counts may be the one before or the one after. Both are right: a

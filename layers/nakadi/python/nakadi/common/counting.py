@@ -22,12 +22,12 @@ from msgspec import Struct, field
 Labels = tuple[str, ...]
 MetricRows = Mapping[Labels, float]
 ReadRows = Callable[[], MetricRows]
-Bounds = tuple[float, ...]
+BucketBounds = tuple[float, ...]
 
-OTHER_NAMES = "other"
+OTHER_LABEL_VALUE = "other"
 
 # Enough for a 99.9th percentile to mean something, little enough to sort at every read.
-MAX_SAMPLES = 2048
+MAX_RECENT_SAMPLES = 2048
 
 
 class LabelValues:
@@ -38,11 +38,11 @@ class LabelValues:
         self._lock = threading.Lock()
         self._known: set[str] = set()
 
-    def bounded(self, name: str) -> str:
+    def bounded_label_value(self, name: str) -> str:
         with self._lock:
             if len(self._known) < self.max_values:
                 self._known.add(name)
-            return name if name in self._known else OTHER_NAMES
+            return name if name in self._known else OTHER_LABEL_VALUE
 
 
 class MetricDefinition(Struct, frozen=True, kw_only=True):
@@ -54,9 +54,11 @@ class MetricDefinition(Struct, frozen=True, kw_only=True):
     json: str = ""
     names: LabelValues
 
-    def bounded(self, labels: Labels) -> Labels:
+    def bounded_label_value(self, labels: Labels) -> Labels:
         pairs = zip(self.labels, labels, strict=True)
-        return tuple([self.names.bounded(value) if label == "event_type" else value for label, value in pairs])
+        return tuple(
+            [self.names.bounded_label_value(value) if label == "event_type" else value for label, value in pairs]
+        )
 
 
 class Counter:
@@ -74,7 +76,7 @@ class Counter:
     def add(self, number: float = 1, *labels: str) -> None:
         with self._lock:
             if labels not in self._values:
-                labels = self.definition.bounded(labels)
+                labels = self.definition.bounded_label_value(labels)
             self._values[labels] = self._values.get(labels, 0) + number
 
     def follow(self, read: ReadRows) -> None:
@@ -87,7 +89,7 @@ class Counter:
         def bounded() -> MetricRows:
             rows: dict[Labels, float] = {}
             for name, value in read().items():
-                labels = self.definition.bounded((name,))
+                labels = self.definition.bounded_label_value((name,))
                 rows[labels] = self._combine(rows[labels], value) if labels in rows else value
             return rows
 
@@ -112,7 +114,7 @@ class Counter:
         ordered = sorted(rows.items(), key=lambda row: row[1], reverse=True)
         kept, rest = ordered[: self.definition.names.max_values], ordered[self.definition.names.max_values :]
         together = reduce(self._combine, (value for _, value in rest))
-        return {**dict(kept), (OTHER_NAMES,): together}
+        return {**dict(kept), (OTHER_LABEL_VALUE,): together}
 
 
 class Gauge(Counter):
@@ -131,9 +133,9 @@ class Distribution(Struct):
     buckets: list[int]
     count: int = 0
     total: float = 0.0
-    recent: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_SAMPLES))
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_RECENT_SAMPLES))
 
-    def add(self, value: float, bounds: Bounds) -> None:
+    def add(self, value: float, bounds: BucketBounds) -> None:
         self.buckets[bisect_left(bounds, value)] += 1
         self.count += 1
         self.total += value
@@ -145,7 +147,7 @@ class Histogram:
 
     kind: Literal["histogram"] = "histogram"
 
-    def __init__(self, definition: MetricDefinition, bounds: Bounds) -> None:
+    def __init__(self, definition: MetricDefinition, bounds: BucketBounds) -> None:
         self.definition = definition
         self.bounds = bounds
         self.lock = threading.Lock()
@@ -182,7 +184,7 @@ class _AnswerTotals(Struct):
     sent: int = 0
 
 
-class AnsweredRequests:
+class AnsweredRequestMetrics:
     """What is counted of every answer, with one lock: that of the histogram, whose row has the seconds."""
 
     def __init__(self, seconds: Histogram, requests: Counter, received: Counter, sent: Counter) -> None:
@@ -214,6 +216,45 @@ class AnsweredRequests:
         return found
 
 
+class _SentTotals(Struct):
+    """Of an event type in one of the APIs."""
+
+    delays: Distribution
+    events: int = 0
+    size: int = 0
+
+
+class SentEvents:
+    """What is counted of every batch that a stream sends, with one lock: that of the histogram, whose row of the API
+    has the delays."""
+
+    def __init__(self, delay: Histogram, events: Counter, size: Counter, names: LabelValues) -> None:
+        self._delay = delay
+        self._names = names
+        self._rows: dict[tuple[str, str], _SentTotals] = {}
+        events.follow(lambda: self._totals(lambda row: row.events, by_event_type=True))
+        size.follow(lambda: self._totals(lambda row: row.size))
+
+    def add(self, api: str, event_type: str, events: int, size: int, delay: float) -> None:
+        """Events of an event type were sent in so many bytes, so many seconds after the newest of them was stored."""
+        with self._delay.lock:
+            row = self._rows.get((api, event_type))
+            if row is None:
+                labels = (api, self._names.bounded_label_value(event_type))
+                row = self._rows.setdefault(labels, _SentTotals(self._delay.row((api,))))
+            row.delays.add(delay, self._delay.bounds)
+            row.events += events
+            row.size += size
+
+    def _totals(self, read_value: Callable[[_SentTotals], int], *, by_event_type: bool = False) -> MetricRows:
+        found: dict[Labels, float] = {}
+        with self._delay.lock:
+            for (api, event_type), row in self._rows.items():
+                labels = (api, event_type) if by_event_type else (api,)
+                found[labels] = found.get(labels, 0) + read_value(row)
+        return found
+
+
 class _StoredTotals(Struct):
     """Of an event type."""
 
@@ -221,7 +262,7 @@ class _StoredTotals(Struct):
     size: int = 0
 
 
-class StoredEvents:
+class StoredEventMetrics:
     """What is counted of every batch that was stored."""
 
     def __init__(self, events: Counter, size: Counter, names: LabelValues) -> None:
@@ -236,7 +277,7 @@ class StoredEvents:
         with self._lock:
             row = self._rows.get(event_type)
             if row is None:
-                row = self._rows.setdefault(self._names.bounded(event_type), _StoredTotals())
+                row = self._rows.setdefault(self._names.bounded_label_value(event_type), _StoredTotals())
             row.events += events
             row.size += size
 

@@ -12,23 +12,24 @@ from operator import add
 from time import process_time
 
 from nakadi.common.counting import (
-    AnsweredRequests,
-    Bounds,
+    AnsweredRequestMetrics,
+    BucketBounds,
     Counter,
     Gauge,
     Histogram,
     Labels,
     LabelValues,
     MetricDefinition,
-    StoredEvents,
+    SentEvents,
+    StoredEventMetrics,
 )
 from nakadi.common.work import failed_chore_counts
 
 Metric = Counter | Histogram
 
-SECONDS_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-LONG_SECONDS_BOUNDS = (0.01, 0.1, 1.0, 5.0, 30.0, 60.0, 300.0, 1800.0, 3600.0, 21600.0, 86400.0)
-NUMBER_BOUNDS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
+SECONDS_BUCKET_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+LONG_SECONDS_BUCKET_BOUNDS = (0.01, 0.1, 1.0, 5.0, 30.0, 60.0, 300.0, 1800.0, 3600.0, 21600.0, 86400.0)
+NUMBER_BUCKET_BOUNDS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
 
 
 class Metrics:
@@ -50,10 +51,11 @@ class Metrics:
         self._define_archive()
         self._define_caches()
         self._define_housekeeping()
-        self.answered = AnsweredRequests(
+        self.answered = AnsweredRequestMetrics(
             self.request_seconds, self.requests, self.request_bytes, self.response_bytes
         ).add
-        self.stored = StoredEvents(self.events_published, self.published_bytes, self._names).add
+        self.sent = SentEvents(self.delivery_delay, self.events_sent, self.sent_bytes, self._names).add
+        self.stored = StoredEventMetrics(self.events_published, self.published_bytes, self._names).add
 
     def _define_requests(self) -> None:
         self.requests = self._counter(
@@ -120,7 +122,7 @@ class Metrics:
             "nakadi_delivery_delay_seconds",
             "Age of the newest event of a batch when it is sent: how far streams are behind publishing.",
             ("api",),
-            bounds=LONG_SECONDS_BOUNDS,
+            bounds=LONG_SECONDS_BUCKET_BOUNDS,
         )
 
     def _define_subscriptions(self) -> None:
@@ -181,7 +183,9 @@ class Metrics:
             "nakadi_sqlite_commit_duration_seconds", "Time of a commit of the event log in SQLite."
         )
         self.log_commit_appends = self._histogram(
-            "nakadi_sqlite_commit_appends", "Appends, one for a batch, that shared a commit.", bounds=NUMBER_BOUNDS
+            "nakadi_sqlite_commit_appends",
+            "Appends, one for a batch, that shared a commit.",
+            bounds=NUMBER_BUCKET_BOUNDS,
         )
         self.log_commit_failures = self._counter(
             "nakadi_sqlite_commit_failures_total", "Commits of the event log in SQLite that failed."
@@ -218,7 +222,9 @@ class Metrics:
 
     def _define_housekeeping(self) -> None:
         self.housekeeping_seconds = self._histogram(
-            "nakadi_housekeeping_duration_seconds", "Time of a round of housekeeping.", bounds=LONG_SECONDS_BOUNDS
+            "nakadi_housekeeping_duration_seconds",
+            "Time of a round of housekeeping.",
+            bounds=LONG_SECONDS_BUCKET_BOUNDS,
         )
         self.housekeeping_at = self._gauge(
             "nakadi_housekeeping_last_round_timestamp_seconds", "When the last round of housekeeping ended, Unix time."
@@ -282,7 +288,13 @@ class Metrics:
         return made
 
     def _histogram(
-        self, name: str, meaning: str, labels: Labels = (), *, bounds: Bounds = SECONDS_BOUNDS, json: str = ""
+        self,
+        name: str,
+        meaning: str,
+        labels: Labels = (),
+        *,
+        bounds: BucketBounds = SECONDS_BUCKET_BOUNDS,
+        json: str = "",
     ) -> Histogram:
         made = Histogram(self._define(name, meaning, labels, json), bounds)
         self.all.append(made)

@@ -27,7 +27,7 @@ TURN_TIMEOUT_SECONDS = 5.0
 # How long it takes at most to see that a client has gone which waits for its turn.
 GONE_CLIENT_CHECK_INTERVAL_SECONDS = 0.1
 
-TOO_MUCH_WAITING_MESSAGE = "Too much work is waiting, please repeat request"
+TOO_MUCH_LONG_WORK_MESSAGE = "Too much work is waiting, please repeat request"
 GIVEN_UP_MESSAGE = "The work was given up, for the client closed its connection or the broker is about to end"
 
 
@@ -65,7 +65,7 @@ def client_never_gone() -> bool:
     return False
 
 
-class Turns:
+class LongWorkQueue:
     """`max_waiting` is how many threads may wait at once, so that some are left for what is short."""
 
     def __init__(self, max_waiting: int = MAX_WAITING_THREADS, timeout_seconds: float = TURN_TIMEOUT_SECONDS) -> None:
@@ -81,7 +81,7 @@ class Turns:
         return self._waiting
 
     @contextmanager
-    def turn(self, is_client_gone: Callable[[], bool]) -> Iterator[None]:
+    def wait_for_turn(self, is_client_gone: Callable[[], bool]) -> Iterator[None]:
         """Wait for a turn, which lasts as long as the block; raise `TryLater` if that takes too long."""
         self._wait_for_turn(is_client_gone)
         try:
@@ -95,7 +95,7 @@ class Turns:
             return
         with self._lock:
             if self._waiting >= self._max_waiting:
-                raise TryLater(TOO_MUCH_WAITING_MESSAGE)
+                raise TryLater(TOO_MUCH_LONG_WORK_MESSAGE)
             self._waiting += 1
         try:
             remaining = self._timeout_seconds
@@ -104,7 +104,7 @@ class Turns:
                 if is_client_gone():
                     raise TryLater(GIVEN_UP_MESSAGE)
                 if remaining <= 0:
-                    raise TryLater(TOO_MUCH_WAITING_MESSAGE)
+                    raise TryLater(TOO_MUCH_LONG_WORK_MESSAGE)
         finally:
             with self._lock:
                 self._waiting -= 1

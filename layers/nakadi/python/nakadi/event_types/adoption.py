@@ -16,7 +16,7 @@ from uuid import uuid4
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nakadi.event_types.deletion import DeletedEventTypes, Dependents
+from nakadi.event_types.deletion import DeletedEventTypeCleanup, Dependents
 from nakadi.event_types.repository import EventTypes, cleanup_note
 from nakadi.event_types.timelines import Timelines
 from nakadi.model.authorization import Subject
@@ -43,13 +43,13 @@ class AdoptedTimeline(Struct, frozen=True, kw_only=True):
     latest_offsets: Sequence[int | None] | None = None
 
 
-class Adoption(Struct, frozen=True, kw_only=True):
+class TopicAdoption(Struct, frozen=True, kw_only=True):
     """Has event types without events take over topics of another broker."""
 
     timelines: Timelines
     event_types: EventTypes
     logs: EventLogs
-    deleted_event_types: DeletedEventTypes
+    deleted_event_type_cleanup: DeletedEventTypeCleanup
     dependents: Dependents
     clock: Clock
 
@@ -60,10 +60,10 @@ class Adoption(Struct, frozen=True, kw_only=True):
         storage_conditions = self.timelines.write_conditions_on_storage(storage_id)
         self._require_no_events(event_type)
         adopted = self._timelines_of_drafts(event_type, str(storage_id), drafts)
-        announce = partial(self.timelines.announce, name, event_type.timeline.storage_id)
+        announce = partial(self.timelines.announce_switch, name, event_type.timeline.storage_id)
         announced = self.event_types.retry_if_changed(announce)
         self.event_types.retry_if_changed(lambda: self._replace_timelines(announced, adopted, storage_conditions))
-        self.deleted_event_types.clear(str(announced.switching_to and announced.switching_to.id))
+        self.deleted_event_type_cleanup.clean_up(str(announced.switching_to and announced.switching_to.id))
 
     def _replace_timelines(
         self, announced: EventType, adopted: tuple[Timeline, ...], storage_conditions: Sequence[DocumentChange]
@@ -78,10 +78,10 @@ class Adoption(Struct, frozen=True, kw_only=True):
         if following is None or announced.switching_to is None or following.id != announced.switching_to.id:
             raise Conflict(f"The timelines of {announced.name} were changed by others, please repeat request")
         try:
-            self.timelines.seal(event_type.timeline)
+            self.timelines.seal_topic(event_type.timeline)
             self._require_no_events(event_type)
         except Conflict:
-            self.timelines.complete(announced)
+            self.timelines.complete_switch(announced)
             raise
         note = cleanup_note(following.id, (*event_type.timelines, following))
         changed = replace(event_type, timelines=adopted, switching_to=None)
@@ -95,7 +95,7 @@ class Adoption(Struct, frozen=True, kw_only=True):
         if not isinstance(log, TopicAdoptingLog):
             raise Invalid(f"Topics of others cannot be adopted in the storage {storage_id}")
         _check_drafts(drafts)
-        self._require_topics_unused({str(each.topic) for each in drafts})
+        self._require_unused_topics({str(each.topic) for each in drafts})
         return tuple(self._timeline(event_type, storage_id, log, log.adopt_topic, each) for each in drafts)
 
     def _timeline(
@@ -149,7 +149,7 @@ class Adoption(Struct, frozen=True, kw_only=True):
             raise Invalid(f"Partition {short[0]} of the topic {closed.topic} ends before {ends[short[0]]}")
         return closed
 
-    def _require_topics_unused(self, topics: set[str]) -> None:
+    def _require_unused_topics(self, topics: set[str]) -> None:
         for event_type in self.event_types.all():
             for timeline in event_type.timelines:
                 if timeline.topic in topics:
@@ -160,7 +160,7 @@ class Adoption(Struct, frozen=True, kw_only=True):
         if any(each.adopted or self._has_events(each) for each in event_type.timelines):
             raise Conflict(f"The event type {event_type.name} has events of its own")
         # One that is created from here on does no harm: it has no offsets before its first stream.
-        if self.dependents.depend_on(event_type.name):
+        if self.dependents.any_depend_on(event_type.name):
             raise Conflict(f"The event type {event_type.name} has subscriptions")
 
     def _has_events(self, timeline: Timeline) -> bool:

@@ -19,13 +19,13 @@ from nakadi.model.outcomes import Invalid
 BEGIN: Literal["BEGIN"] = "BEGIN"
 
 CURSOR_VERSION = "001"
-PLAIN_NUMBER_PATTERN = re.compile(r"-?[0-9]+", re.ASCII)
+PLAIN_OFFSET_PATTERN = re.compile(r"-?[0-9]+", re.ASCII)
 VERSIONED_OFFSET_PATTERN = re.compile(rf"{CURSOR_VERSION}-([0-9a-fA-F]{{4}})-(-?[0-9]+)", re.ASCII)
 DATE_TIME_PATTERN = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)",
     re.ASCII | re.IGNORECASE,
 )
-MAX_SAFE_DIGITS = 18
+MAX_SAFE_OFFSET_DIGITS = 18
 
 MIN_OFFSET = -(2**63)
 MAX_OFFSET = 2**63 - 1
@@ -89,7 +89,7 @@ class NumberedOffset(Struct, frozen=True):
     @property
     def offset(self) -> int:
         """The number; one that does not fit 64 bits becomes the nearest one that does not."""
-        if len(self.digits) <= MAX_SAFE_DIGITS:
+        if len(self.digits) <= MAX_SAFE_OFFSET_DIGITS:
             return int(self.digits)
         magnitude = self.digits.lstrip("-").lstrip("0")[: len(str(MAX_OFFSET)) + 1]
         number = int(magnitude or "0")
@@ -111,7 +111,7 @@ def parse_offset(cursor: Cursor) -> ParsedOffset:
         raise CursorError(CursorErrorKind.INVALID_OFFSET)
     if cursor.offset.upper() == BEGIN:
         return BEGIN
-    if PLAIN_NUMBER_PATTERN.fullmatch(cursor.offset):
+    if PLAIN_OFFSET_PATTERN.fullmatch(cursor.offset):
         return NumberedOffset(None, _padded_digits(cursor.offset))
     time = _time_from_text(cursor.offset)
     if time is None:
@@ -125,7 +125,7 @@ def newest_position(event_type: EventType, offset: str) -> Position | None:
     versioned = VERSIONED_OFFSET_PATTERN.fullmatch(offset)
     if (
         versioned is None
-        or len(versioned[2]) > MAX_SAFE_DIGITS
+        or len(versioned[2]) > MAX_SAFE_OFFSET_DIGITS
         or int(versioned[1], 16) != event_type.timelines[-1].order
     ):
         return None
@@ -155,7 +155,7 @@ def fits_64_bits(position: Position) -> bool:
 
 
 def _padded_digits(digits: str) -> str:
-    return digits if digits.startswith("-") else digits.zfill(MAX_SAFE_DIGITS)
+    return digits if digits.startswith("-") else digits.zfill(MAX_SAFE_OFFSET_DIGITS)
 
 
 def _time_from_text(text: str) -> datetime | None:
@@ -242,14 +242,14 @@ def _is_behind_last_event(timeline: Timeline, partition: int, offset: int) -> bo
     return end is not None and (timeline.deleted or offset > end)
 
 
-def events_between(event_type: EventType, partition: str, first: Position, last: Position) -> int:
+def count_events_between(event_type: EventType, partition: str, first: Position, last: Position) -> int:
     """The number of events behind `first`, up to and including `last`; negative if `last` comes before `first`."""
     if first.timeline > last.timeline:
-        return -events_between(event_type, partition, last, first)
+        return -count_events_between(event_type, partition, last, first)
     first = _clamped_to_loss(event_type, partition, first)
     last = _clamped_to_loss(event_type, partition, last)
     between = sum(
-        _events_of_closed_timeline(event_type, order, partition) for order in range(first.timeline, last.timeline)
+        _count_events_of_closed_timeline(event_type, order, partition) for order in range(first.timeline, last.timeline)
     )
     return _require_64_bits(between + last.offset - first.offset)
 
@@ -268,7 +268,7 @@ def shifted_position(event_type: EventType, partition: str, position: Position, 
 def _into_later_timelines(event_type: EventType, partition: str, target: Position) -> Position:
     order, offset = target.timeline, target.offset
     while order < event_type.timeline.order:
-        size = _events_of_closed_timeline(event_type, order, partition)
+        size = _count_events_of_closed_timeline(event_type, order, partition)
         if offset < size:
             break
         order, offset = order + 1, offset - size
@@ -278,7 +278,7 @@ def _into_later_timelines(event_type: EventType, partition: str, target: Positio
 def _into_earlier_timelines(event_type: EventType, partition: str, target: Position) -> Position:
     order, offset = target.timeline, target.offset
     while offset < -1:
-        order, offset = order - 1, offset + _events_of_closed_timeline(event_type, order - 1, partition)
+        order, offset = order - 1, offset + _count_events_of_closed_timeline(event_type, order - 1, partition)
     return Position(order, offset)
 
 
@@ -287,7 +287,7 @@ def _clamped_to_loss(event_type: EventType, partition: str, position: Position) 
     return position if number is None else clamped_to_loss(event_type, position, number)
 
 
-def _events_of_closed_timeline(event_type: EventType, order: int, partition: str) -> int:
+def _count_events_of_closed_timeline(event_type: EventType, order: int, partition: str) -> int:
     """The number of events that a closed timeline ever had in the partition."""
     timeline = timeline_with_order(event_type, order)
     if timeline is None or timeline.latest_positions is None:

@@ -20,10 +20,11 @@ from typing import Protocol
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nakadi.auth.permissions import Features, Permissions, denied
+from nakadi.auth.permissions import Features, Permissions, permission_denied_error
 from nakadi.common.metrics import Metrics
 from nakadi.common.work import ChoreStopped, run_and_log_failure
 from nakadi.event_types.repository import CLEANUP_NOTES_KIND, SCHEMAS_KIND, EventTypes, cleanup_note
+from nakadi.event_types.tables import TableHistory
 from nakadi.event_types.timelines import Timelines
 from nakadi.model.authorization import Feature, Operation, Subject
 from nakadi.model.event_type import CleanupPolicy, EventType, Timeline
@@ -41,7 +42,7 @@ SCHEMAS_PER_WRITE = 50
 class Dependents(Protocol):
     """What depends on event types, which is subscriptions."""
 
-    def depend_on(self, name: str) -> bool:
+    def any_depend_on(self, name: str) -> bool:
         """Whether something depends on the event type."""
 
     def changes_for_removal(self, event_type: EventType) -> tuple[DocumentChange, ...]:
@@ -66,8 +67,8 @@ class LazyDependents:
     def __init__(self, open_dependents: Callable[[], Dependents]) -> None:
         self._open_dependents = open_dependents
 
-    def depend_on(self, name: str) -> bool:
-        return self._open_dependents().depend_on(name)
+    def any_depend_on(self, name: str) -> bool:
+        return self._open_dependents().any_depend_on(name)
 
     def changes_for_removal(self, event_type: EventType) -> tuple[DocumentChange, ...]:
         return self._open_dependents().changes_for_removal(event_type)
@@ -82,17 +83,17 @@ class LazyDependents:
         self._open_dependents().after_repartitioning(event_type)
 
 
-class DeletedEventTypes(Struct, frozen=True):
+class DeletedEventTypeCleanup(Struct, frozen=True):
     """Removes what deleted event types leave behind: topics with events, and schema versions."""
 
     registry: Registry
     logs: EventLogs
 
-    def clear_all(self) -> None:
+    def clean_up_all(self) -> None:
         for note in self.registry.list(CLEANUP_NOTES_KIND):
-            run_and_log_failure("removal of leftovers", f"the event type {note.key}", partial(self.clear, note.key))
+            run_and_log_failure("removal of leftovers", f"the event type {note.key}", partial(self.clean_up, note.key))
 
-    def clear(self, event_type_id: str) -> None:
+    def clean_up(self, event_type_id: str) -> None:
         """Remove what one event type has left behind. Can be repeated: the note about it is removed last."""
         note = self.registry.get(CLEANUP_NOTES_KIND, event_type_id)
         if note is None:
@@ -110,7 +111,7 @@ class EventTypeDeletion(Struct, frozen=True, kw_only=True):
     event_types: EventTypes
     permissions: Permissions
     features: Features
-    deleted_event_types: DeletedEventTypes
+    deleted_event_type_cleanup: DeletedEventTypeCleanup
     dependents: Dependents
 
     def delete(self, name: str, subject: Subject) -> None:
@@ -136,13 +137,15 @@ class EventTypeDeletion(Struct, frozen=True, kw_only=True):
     def _require_permission(self, event_type: EventType, subject: Subject) -> None:
         self.permissions.require_all_operations((Operation.VIEW, Operation.ADMIN), event_type.resource, subject)
         if event_type.authorization is None and self.features.is_on(Feature.FORCE_EVENT_TYPE_AUTHZ):
-            raise denied(Operation.ADMIN, event_type.resource, "You cannot delete event-type without authorization.")
+            raise permission_denied_error(
+                Operation.ADMIN, event_type.resource, "You cannot delete event-type without authorization."
+            )
 
     def _try_to_remove_events_and_schemas(self, event_type: EventType) -> None:
         """Remove events and schema versions. What fails is left to housekeeping, since the event type is deleted."""
         self.dependents.clean_up()
         try:
-            self.deleted_event_types.clear(event_type.id)
+            self.deleted_event_type_cleanup.clean_up(event_type.id)
         except Fault:
             log.warning(
                 "Removal of events of deleted event type %s failed, housekeeping will retry",
@@ -165,55 +168,61 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
 
     event_types: EventTypes
     timelines: Timelines
-    deleted_event_types: DeletedEventTypes
+    deleted_event_type_cleanup: DeletedEventTypeCleanup
     logs: EventLogs
     clock: Clock
     further_tasks: Mapping[str, Callable[[], None]] = field(default_factory=dict)
     """Tasks of other packages, by name."""
+    table_history: TableHistory | None = None
+    """What compaction waits for, where there may be tables."""
     metrics: Metrics = field(default_factory=Metrics)
-    _ending: threading.Event = field(default_factory=threading.Event)
+    _stop_requested: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> None:
         """Run each task once. A failure is logged and counted, and the task is tried again in the next round."""
         tasks = {
-            "deleted event types": self.deleted_event_types.clear_all,
+            "deleted event types": self.deleted_event_type_cleanup.clean_up_all,
             **self.further_tasks,
-            "event types": self._run_for_all,
+            "event types": self._run_for_all_event_types,
         }
         began = self.clock.monotonic()
         with suppress(ChoreStopped):
             for name, step in tasks.items():
-                self._attempt("round", name, step)
+                self._attempt_and_log_failure("round", name, step)
             self.metrics.housekeeping_seconds.observe(self.clock.monotonic() - began)
             self.metrics.housekeeping_at.set(self.clock.now().timestamp())
 
     def stop(self) -> None:
         """End a round that is in progress after its current step. No other round begins."""
-        self._ending.set()
+        self._stop_requested.set()
 
-    def _run_for_all(self) -> None:
+    def _run_for_all_event_types(self) -> None:
         for event_type in self.event_types.all():
-            self._run_for(event_type)
+            self._run_for_event_type(event_type)
 
-    def _run_for(self, event_type: EventType) -> None:
+    def _run_for_event_type(self, event_type: EventType) -> None:
         now = self.clock.now()
-        self._attempt_step("switch of timelines", event_type, lambda: self.timelines.finish_abandoned(event_type))
+        self._attempt_step_for_event_type(
+            "switch of timelines", event_type, lambda: self.timelines.finish_abandoned(event_type)
+        )
         for timeline in event_type.timelines:
             if not timeline.deleted:
                 for partition in range(timeline.partitions):
-                    self._attempt_step(
-                        "retention", event_type, partial(self._trim, event_type, timeline, partition, now)
+                    self._attempt_step_for_event_type(
+                        "retention",
+                        event_type,
+                        partial(self._delete_expired_events, event_type, timeline, partition, now),
                     )
-                    self._attempt_step(
-                        "compaction", event_type, partial(self._compact, event_type, timeline, partition, now)
+                    self._attempt_step_for_event_type(
+                        "compaction", event_type, partial(self._compact_partition, event_type, timeline, partition, now)
                     )
         expired = expired_timelines(event_type, now)
         if expired:
-            self._attempt_step(
-                "removal of old timelines", event_type, lambda: self._remove_expired(event_type, expired)
+            self._attempt_step_for_event_type(
+                "removal of old timelines", event_type, lambda: self._remove_expired_timelines(event_type, expired)
             )
 
-    def _attempt_step(self, operation: str, event_type: EventType, step: Callable[[], None]) -> None:
+    def _attempt_step_for_event_type(self, operation: str, event_type: EventType, step: Callable[[], None]) -> None:
         """Run one step, so that a failure does not stop the others.
 
         A step that fails because the event type was deleted or changed meanwhile is no failure: the next round reads
@@ -234,10 +243,10 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
                     raise
                 log.info("The %s of %s is not needed any more: the event type was deleted", operation, event_type.name)
 
-        self._attempt(operation, event_type.name, unless_changed)
+        self._attempt_and_log_failure(operation, event_type.name, unless_changed)
 
-    def _attempt(self, operation: str, thing: str, step: Callable[[], None]) -> None:
-        if self._ending.is_set():
+    def _attempt_and_log_failure(self, operation: str, thing: str, step: Callable[[], None]) -> None:
+        if self._stop_requested.is_set():
             raise ChoreStopped
         run_and_log_failure(operation, thing, step)
 
@@ -245,24 +254,26 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
         current = self.event_types.find(event_type.name)
         return current is not None and current.id == event_type.id
 
-    def _trim(self, event_type: EventType, timeline: Timeline, partition: int, now: datetime) -> None:
+    def _delete_expired_events(self, event_type: EventType, timeline: Timeline, partition: int, now: datetime) -> None:
         """Remove the events that are older than the retention time, unless the event type is only compacted."""
         if event_type.cleanup_policy is not CleanupPolicy.COMPACT:
             before = now - timedelta(milliseconds=event_type.retention_time)
             self.logs.for_storage(timeline.storage_id).trim(timeline.topic, partition, before)
 
-    def _compact(self, event_type: EventType, timeline: Timeline, partition: int, now: datetime) -> None:
+    def _compact_partition(self, event_type: EventType, timeline: Timeline, partition: int, now: datetime) -> None:
         if event_type.cleanup_policy.compacts:
-            self.logs.for_storage(timeline.storage_id).compact(
-                timeline.topic, partition, upto=now - COMPACTION_LAG, tombstones_before=now - TOMBSTONE_RETENTION
-            )
+            event_log, upto = self.logs.for_storage(timeline.storage_id), now - COMPACTION_LAG
+            if self.table_history is not None:
+                place = (timeline.topic, partition)
+                upto = min(upto, self.table_history.complete_until(event_type, place, event_log, now))
+            event_log.compact(timeline.topic, partition, upto=upto, tombstones_before=now - TOMBSTONE_RETENTION)
 
-    def _remove_expired(self, event_type: EventType, expired: tuple[Timeline, ...]) -> None:
+    def _remove_expired_timelines(self, event_type: EventType, expired: tuple[Timeline, ...]) -> None:
         """Mark the timelines as deleted before their events are removed, so that no reader finds one without events."""
         marked = tuple(replace(each, deleted=True) if each in expired else each for each in event_type.timelines)
         note = cleanup_note(expired[-1].id, expired)
         self.event_types.replace(event_type, replace(event_type, timelines=marked), note)
-        self.deleted_event_types.clear(note.key)
+        self.deleted_event_type_cleanup.clean_up(note.key)
 
 
 def expired_timelines(event_type: EventType, now: datetime) -> tuple[Timeline, ...]:

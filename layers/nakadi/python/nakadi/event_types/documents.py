@@ -34,8 +34,8 @@ from nakadi.model.event_type import (
     Version,
 )
 from nakadi.model.events import TopicPartition
-from nakadi.model.outcomes import MAX_ENTRIES, Violation, size_violations
-from nakadi.openapi.checks import NULL_REFUSED_MESSAGE, body_violations
+from nakadi.model.outcomes import MAX_ANNOTATIONS_OR_LABELS, Violation, size_limit_violations
+from nakadi.openapi.checks import NULL_REFUSED_MESSAGE, openapi_violations
 from nakadi.ports.clock import Clock
 from nakadi.ports.registry import Document
 
@@ -232,8 +232,9 @@ class TableState(Struct, frozen=True, kw_only=True):
     """A table of an event type, as the last job that changed it left it.
 
     `following` has for each partition the offset up to which the table has its events. `misfits` are events that do
-    not fit the columns, as far as jobs counted them, and `missing` those that could not be read. `latency` is how many
-    seconds the oldest event of the last commit had waited since it was published; None if that is not known.
+    not fit the columns, as far as jobs counted them, and `missing` those that could not be read; of so many of them an
+    operator said that they are known. `latency` is how many seconds the oldest event of the last commit had waited
+    since it was published; None if that is not known.
     """
 
     table: str
@@ -243,6 +244,8 @@ class TableState(Struct, frozen=True, kw_only=True):
     missing: int
     updated_at: datetime
     latency: float | None = None
+    known_misfits: int = 0
+    known_missing: int = 0
 
 
 def table_state_body(state: TableState) -> Mapping[str, Any]:
@@ -254,6 +257,8 @@ def table_state_body(state: TableState) -> Mapping[str, Any]:
         "missing": state.missing,
         "updated_at": state.updated_at.isoformat(),
         "latency": state.latency,
+        "known_misfits": state.known_misfits,
+        "known_missing": state.known_missing,
     }
 
 
@@ -267,6 +272,8 @@ def table_state_from_body(body: Mapping[str, Any]) -> TableState:
         missing=body["missing"],
         updated_at=datetime.fromisoformat(body["updated_at"]),
         latency=body["latency"],
+        known_misfits=body.get("known_misfits", 0),
+        known_missing=body.get("known_missing", 0),
     )
 
 
@@ -326,7 +333,7 @@ def attributes_from_drafts(drafts: tuple[AttributeDraft, ...] | None) -> tuple[A
     return tuple(Attribute(each.data_type or "", each.value or "") for each in drafts or ())
 
 
-def check_authorization(draft: AuthorizationDraft | None) -> None:
+def check_no_duplicate_attributes(draft: AuthorizationDraft | None) -> None:
     requested = authorization_from_draft(draft)
     if requested is not None:
         check_no_duplicates(requested)
@@ -343,17 +350,17 @@ _FIELDS_STORED_AS_SENT = (
 AUTHORIZATION_MANDATORY_MESSAGE = "Authorization section is mandatory"
 
 
-def draft_violations(draft: EventTypeDraft) -> tuple[Violation, ...]:
+def rule_violations(draft: EventTypeDraft) -> tuple[Violation, ...]:
     """All violations in the fields of the draft, as far as they show without anything else than the draft."""
     return (
-        *body_violations("EventTypeDraft", _draft_body(draft)),
+        *openapi_violations("EventTypeDraft", _body_from_draft(draft)),
         *_owner_violations(draft.event_owner_selector),
         *annotation_violations(draft.annotations or {}),
         *label_violations(draft.labels or {}),
     )
 
 
-def _draft_body(draft: EventTypeDraft) -> dict[str, Any]:
+def _body_from_draft(draft: EventTypeDraft) -> dict[str, Any]:
     """The draft as its description has it. Of the strategy for partitions, rules say more than a description can."""
     schema, statistic, selector = draft.schema, draft.default_statistic, draft.event_owner_selector
     return {
@@ -374,59 +381,59 @@ def _owner_violations(selector: OwnerSelectorDraft | None) -> Iterator[Violation
 # Annotations and labels, on event types and subscriptions alike -------------------------------------------------------
 
 
-MAX_KEY_PREFIX_LENGTH = 253
-MAX_KEY_NAME_LENGTH = 63
-MAX_ANNOTATION_LENGTH = 1000
-MAX_LABEL_LENGTH = 63
+MAX_ANNOTATION_KEY_PREFIX_CHARACTERS = 253
+MAX_ANNOTATION_KEY_NAME_CHARACTERS = 63
+MAX_ANNOTATION_CHARACTERS = 1000
+MAX_LABEL_CHARACTERS = 63
 # Keys are cut to this length in messages. It is more than a key may have, so that one that is too long is still known.
-MAX_KEY_CHARACTERS_SHOWN = 500
+MAX_ANNOTATION_KEY_CHARACTERS_SHOWN = 500
 
-_HOST_NAME_PART = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
-_KEY_NAME = "[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
-_LABEL_VALUE = re.compile(_KEY_NAME)
+_HOST_NAME_PART_PATTERN = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_LABEL_NAME_PATTERN = "[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?"
+_LABEL_VALUE_PATTERN = re.compile(_LABEL_NAME_PATTERN)
 
 # Each pattern describes the whole key, so a wrong character before the slash violates three of them.
-_KEY_RULES = tuple(
+_ANNOTATION_KEY_RULES = tuple(
     (re.compile(pattern), message)
     for pattern, message in (
         (
-            rf"({_HOST_NAME_PART}(\.{_HOST_NAME_PART})*/)?[^/]*",
+            rf"({_HOST_NAME_PART_PATTERN}(\.{_HOST_NAME_PART_PATTERN})*/)?[^/]*",
             "Key name should be an optional lowercase domain name with path",
         ),
         (
-            rf"([-.a-z0-9]{{0,{MAX_KEY_PREFIX_LENGTH}}}/)?[^/]*",
-            f"Key prefix cannot be more than {MAX_KEY_PREFIX_LENGTH} characters.",
+            rf"([-.a-z0-9]{{0,{MAX_ANNOTATION_KEY_PREFIX_CHARACTERS}}}/)?[^/]*",
+            f"Key prefix cannot be more than {MAX_ANNOTATION_KEY_PREFIX_CHARACTERS} characters.",
         ),
         (
-            rf"([-.a-z0-9]+/)?[^/]{{0,{MAX_KEY_NAME_LENGTH}}}",
-            f"Key name cannot be more than {MAX_KEY_NAME_LENGTH} characters.",
+            rf"([-.a-z0-9]+/)?[^/]{{0,{MAX_ANNOTATION_KEY_NAME_CHARACTERS}}}",
+            f"Key name cannot be more than {MAX_ANNOTATION_KEY_NAME_CHARACTERS} characters.",
         ),
-        (f"([^/]+/)?{_KEY_NAME}", "Key name should start and end with a letter or a digit"),
+        (f"([^/]+/)?{_LABEL_NAME_PATTERN}", "Key name should start and end with a letter or a digit"),
     )
 )
 
 
 def annotation_violations(annotations: Mapping[str, str | None]) -> Iterator[Violation]:
-    yield from size_violations("annotations", annotations, MAX_ENTRIES)
-    for key, value in islice(annotations.items(), MAX_ENTRIES):
-        path = f"annotations[{key[:MAX_KEY_CHARACTERS_SHOWN]}]"
-        yield from _key_violations(path, key[:MAX_KEY_CHARACTERS_SHOWN])
-        yield from size_violations(path, value, MAX_ANNOTATION_LENGTH)
+    yield from size_limit_violations("annotations", annotations, MAX_ANNOTATIONS_OR_LABELS)
+    for key, value in islice(annotations.items(), MAX_ANNOTATIONS_OR_LABELS):
+        path = f"annotations[{key[:MAX_ANNOTATION_KEY_CHARACTERS_SHOWN]}]"
+        yield from _annotation_key_violations(path, key[:MAX_ANNOTATION_KEY_CHARACTERS_SHOWN])
+        yield from size_limit_violations(path, value, MAX_ANNOTATION_CHARACTERS)
 
 
 def label_violations(labels: Mapping[str, str | None]) -> Iterator[Violation]:
-    yield from size_violations("labels", labels, MAX_ENTRIES)
-    for key, value in islice(labels.items(), MAX_ENTRIES):
-        path = f"labels[{key[:MAX_KEY_CHARACTERS_SHOWN]}]"
-        yield from _key_violations(path, key[:MAX_KEY_CHARACTERS_SHOWN])
-        yield from size_violations(path, value, MAX_LABEL_LENGTH)
-        if value and not _LABEL_VALUE.fullmatch(value):
+    yield from size_limit_violations("labels", labels, MAX_ANNOTATIONS_OR_LABELS)
+    for key, value in islice(labels.items(), MAX_ANNOTATIONS_OR_LABELS):
+        path = f"labels[{key[:MAX_ANNOTATION_KEY_CHARACTERS_SHOWN]}]"
+        yield from _annotation_key_violations(path, key[:MAX_ANNOTATION_KEY_CHARACTERS_SHOWN])
+        yield from size_limit_violations(path, value, MAX_LABEL_CHARACTERS)
+        if value and not _LABEL_VALUE_PATTERN.fullmatch(value):
             yield Violation(path, "Should contain only allowed symbols")
 
 
-def _key_violations(path: str, key: str) -> Iterator[Violation]:
+def _annotation_key_violations(path: str, key: str) -> Iterator[Violation]:
     if not key:
         yield Violation(path, "Key cannot be empty")
-    for rule, message in _KEY_RULES:
+    for rule, message in _ANNOTATION_KEY_RULES:
         if not rule.fullmatch(key):
             yield Violation(path, message)

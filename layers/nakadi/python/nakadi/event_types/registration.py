@@ -10,14 +10,14 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nakadi.auth import permissions
-from nakadi.auth.permissions import Features, Permissions, denied
-from nakadi.common.work import Turns
+from nakadi.auth.permissions import Features, Permissions, permission_denied_error
+from nakadi.common.work import LongWorkQueue
 from nakadi.event_types import documents, rules
 from nakadi.event_types.deletion import Dependents
-from nakadi.event_types.documents import draft_violations, now_in_milliseconds
-from nakadi.event_types.repository import EventTypes, already_exists
+from nakadi.event_types.documents import now_in_milliseconds, rule_violations
+from nakadi.event_types.repository import EventTypes, already_exists_error
 from nakadi.event_types.rules import EventTypeLimits
-from nakadi.event_types.schema_versions import check_schema, schema_turn
+from nakadi.event_types.schema_versions import check_schema, turn_if_check_is_long
 from nakadi.event_types.storages import Storages
 from nakadi.event_types.tables import check_data_lake_annotations
 from nakadi.event_types.timelines import first_timeline
@@ -52,10 +52,10 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
     clock: Clock
     limits: EventTypeLimits
     permissions: Permissions
-    reserved: frozenset[str] = frozenset()
+    reserved_names: frozenset[str] = frozenset()
     """Names of event types that the broker writes or reads. Only administrators may create them: the owner of such an
     event type could read what is meant for the broker's own."""
-    turns: Turns = field(default_factory=Turns)
+    long_work: LongWorkQueue = field(default_factory=LongWorkQueue)
 
     def create(self, draft: EventTypeDraft, subject: Subject) -> EventType:
         """Register an event type. When this returns, events can be published and read."""
@@ -63,8 +63,10 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
             raise FeatureSwitchedOff("Event Type creation is disabled")
         check_fields(draft)
         self.features.require_writable()
-        if draft.name in self.reserved and not self.permissions.is_administrator(subject):
-            raise denied(Operation.ADMIN, Resource(ResourceType.EVENT_TYPE, draft.name), RESERVED_NAME_MESSAGE)
+        if draft.name in self.reserved_names and not self.permissions.is_administrator(subject):
+            raise permission_denied_error(
+                Operation.ADMIN, Resource(ResourceType.EVENT_TYPE, draft.name), RESERVED_NAME_MESSAGE
+            )
         return self.event_types.retry_if_changed(lambda: self._create(draft))
 
     def create_system_event_type(self, draft: EventTypeDraft) -> None:
@@ -72,17 +74,19 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
         self.features.require_writable()
         if self.event_types.find(str(draft.name)) is None:
             with contextlib.suppress(Conflict):
-                self.event_types.retry_if_changed(lambda: self._store(self._from_system_draft(draft)))
+                self.event_types.retry_if_changed(
+                    lambda: self._create_topic_and_register(self._from_system_draft(draft))
+                )
 
     def _create(self, draft: EventTypeDraft) -> EventType:
-        event_type = self._validated_in_schema_turn(draft)
+        event_type = self._validate_in_long_work_turn(draft)
         if self.event_types.find(event_type.name) is not None:
-            raise already_exists(event_type.name)
-        return self._store(event_type)
+            raise already_exists_error(event_type.name)
+        return self._create_topic_and_register(event_type)
 
-    def _validated_in_schema_turn(self, draft: EventTypeDraft) -> EventType:
+    def _validate_in_long_work_turn(self, draft: EventTypeDraft) -> EventType:
         assert draft.schema is not None
-        with schema_turn(draft.schema, self.turns):
+        with turn_if_check_is_long(draft.schema, self.long_work):
             return self._validated(draft)
 
     def _validated(self, draft: EventTypeDraft) -> EventType:
@@ -100,16 +104,16 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
         strategy = rules.partition_strategy(draft.partition_strategy, draft.partition_key_fields, draft.category)
         if draft.authorization is None and self.features.is_on(Feature.FORCE_EVENT_TYPE_AUTHZ):
             raise Invalid(documents.AUTHORIZATION_MANDATORY_MESSAGE)
-        documents.check_authorization(draft.authorization)
+        documents.check_no_duplicate_attributes(draft.authorization)
         rules.check_owner_selector(draft.event_owner_selector)
-        return self._event_type_of(draft, text, strategy)
+        return self._event_type_from_draft(draft, text, strategy)
 
     def _from_system_draft(self, draft: EventTypeDraft) -> EventType:
         assert draft.schema is not None
         assert draft.schema.text is not None
-        return self._event_type_of(draft, draft.schema.text, PartitionStrategy(str(draft.partition_strategy)))
+        return self._event_type_from_draft(draft, draft.schema.text, PartitionStrategy(str(draft.partition_strategy)))
 
-    def _event_type_of(self, draft: EventTypeDraft, text: str, strategy: PartitionStrategy) -> EventType:
+    def _event_type_from_draft(self, draft: EventTypeDraft, text: str, strategy: PartitionStrategy) -> EventType:
         now = now_in_milliseconds(self.clock)
         statistic = documents.statistics_from_draft(draft.default_statistic)
         partitions = rules.partition_count(
@@ -129,7 +133,7 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
             **documents.fields_stored_as_sent(draft),
         )
 
-    def _store(self, event_type: EventType) -> EventType:
+    def _create_topic_and_register(self, event_type: EventType) -> EventType:
         """Create the topic first and register the event type after that, so that each registered one has its topic.
 
         Raises `ChangedMeanwhile` if the storage was changed after it was chosen.
@@ -138,13 +142,13 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
         event_log = self.logs.for_storage(timeline.storage_id)
         event_log.create_topic(timeline.topic, timeline.partitions)
         try:
-            self.event_types.add(event_type, *self._checks_for_storage(timeline.storage_id))
+            self.event_types.add(event_type, *self._storage_conditions(timeline.storage_id))
         except (Outcome, Fault, ChangedMeanwhile):
             event_log.delete_topic(timeline.topic)
             raise
         return event_type
 
-    def _checks_for_storage(self, storage_id: str) -> tuple[DocumentChange, ...]:
+    def _storage_conditions(self, storage_id: str) -> tuple[DocumentChange, ...]:
         try:
             return self.storages.write_conditions_on(storage_id)
         except NotFound as gone:
@@ -153,7 +157,7 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
 
 
 def check_fields(draft: EventTypeDraft) -> None:
-    found = draft_violations(draft)
+    found = rule_violations(draft)
     if found:
         raise Violations(found)
 
@@ -169,7 +173,7 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
     features: Features
     clock: Clock
     limits: EventTypeLimits
-    turns: Turns = field(default_factory=Turns)
+    long_work: LongWorkQueue = field(default_factory=LongWorkQueue)
 
     def update(self, name: str, draft: EventTypeDraft, subject: Subject) -> EventType:
         """Replace the definition of an event type. Raises an outcome if a rule forbids the change."""
@@ -181,7 +185,7 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
         old = self.event_types.get(name)
         self._check_permitted(old, draft, subject)
         assert draft.schema is not None
-        with schema_turn(draft.schema, self.turns):
+        with turn_if_check_is_long(draft.schema, self.long_work):
             new = self._validated(old, draft, subject)
         return self.event_types.replace(old, new)
 
@@ -205,7 +209,7 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
         assert draft.cleanup_policy is not None
         rules.check_owner_selector(draft.event_owner_selector)
         permissions.check_not_removed(old.authorization, draft.authorization)
-        documents.check_authorization(draft.authorization)
+        documents.check_no_duplicate_attributes(draft.authorization)
         if draft.name != old.name:
             raise Invalid("path does not match resource name")
         rules.check_cleanup_policy(draft.cleanup_policy, draft.category)
@@ -272,13 +276,13 @@ class Repartitioning(Struct, frozen=True, kw_only=True):
     fixed_event_type: str = ""
     """The name of an event type whose partitions cannot change: its subscriptions would not learn of new ones."""
 
-    def set_count(self, name: str, count: int, subject: Subject) -> None:
+    def set_partition_count(self, name: str, count: int, subject: Subject) -> None:
         """Extend an event type to `count` partitions. The new ones are empty, and events stay where they are."""
-        extended = self.event_types.retry_if_changed(lambda: self._set_count(name, count, subject))
+        extended = self.event_types.retry_if_changed(lambda: self._set_partition_count(name, count, subject))
         # Also if the count is right already: an earlier request may have ended between the write and this call.
         self.dependents.after_repartitioning(extended)
 
-    def _set_count(self, name: str, count: int, subject: Subject) -> EventType:
+    def _set_partition_count(self, name: str, count: int, subject: Subject) -> EventType:
         event_type = self.event_types.get(name)
         self.permissions.require_administrator(Operation.ADMIN, event_type.resource, subject)
         self._check_partition_count(count, event_type)

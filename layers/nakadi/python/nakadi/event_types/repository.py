@@ -73,7 +73,7 @@ class EventTypes:
     def get(self, name: str) -> EventType:
         event_type = self.find(name)
         if event_type is None:
-            raise not_found(name)
+            raise not_found_error(name)
         return event_type
 
     def all(self, *, after: str = "", page_size: int = EVENT_TYPES_PAGE_SIZE) -> Iterator[EventType]:
@@ -109,7 +109,7 @@ class EventTypes:
 
     # Writing
 
-    def on_change(self, listener: Callable[[str], None]) -> None:
+    def add_change_listener(self, listener: Callable[[str], None]) -> None:
         """Call `listener(name)` after each change or deletion of an event type by this process."""
         self._listeners.append(listener)
 
@@ -119,7 +119,7 @@ class EventTypes:
             self._write(event_type.name, put, _schema_put(event_type), *conditions)
         except ChangedMeanwhile as error:
             if error.change is put:
-                raise already_exists(event_type.name) from error
+                raise already_exists_error(event_type.name) from error
             raise
 
     def replace(self, old: EventType, new: EventType, *conditions: DocumentChange) -> EventType:
@@ -162,11 +162,11 @@ def cleanup_note(key: str, timelines: Iterable[Timeline]) -> PutDocument:
     return PutDocument(CLEANUP_NOTES_KIND, key, {"topics": topics})
 
 
-def not_found(name: str) -> NotFound:
+def not_found_error(name: str) -> NotFound:
     return NotFound(f'EventType "{name}" does not exist.')
 
 
-def already_exists(name: str) -> Conflict:
+def already_exists_error(name: str) -> Conflict:
     return Conflict(f"EventType {name} already exists.")
 
 
@@ -210,7 +210,7 @@ class TopicDirectory:
                 pass
         return self._names.get(topic)
 
-    def may_remove_from(self, topic: str) -> bool:
+    def may_remove_records_from(self, topic: str) -> bool:
         return self.event_type_of(topic) is not None and topic not in self._adopted
 
     def _may_scan(self) -> bool:

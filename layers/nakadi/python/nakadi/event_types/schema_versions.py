@@ -11,20 +11,20 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nakadi.auth.permissions import Features, Permissions
-from nakadi.common.work import Turns, client_never_gone
+from nakadi.common.work import LongWorkQueue, client_never_gone
 from nakadi.event_types.documents import now_in_milliseconds
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.rules import check_fields_in_schema
 from nakadi.model.authorization import Operation, Subject
 from nakadi.model.event_type import EventType, EventTypeDraft, Schema, SchemaDraft, SchemaType
 from nakadi.model.outcomes import IncompatibleSchema, Invalid, Malformed, MalformedFields, NotFound, Violations
-from nakadi.openapi.checks import body_violations
+from nakadi.openapi.checks import openapi_violations
 from nakadi.ports.clock import Clock
 from nakadi.schemas.document import effective_schema
 from nakadi.schemas.evolution import next_schema
-from nakadi.schemas.limits import check_limits
+from nakadi.schemas.limits import check_schema_length
 from nakadi.schemas.strict_json import StrictJsonError, parse_strict
-from nakadi.schemas.submission import check_language, parse_submitted
+from nakadi.schemas.submission import check_schema_language, parse_submitted_schema
 from nakadi.schemas.validation import compile_validator
 from nakadi.schemas.values import canonical_text
 
@@ -32,12 +32,16 @@ AVRO_REFUSED_MESSAGE = "Schemas of type avro_schema are not supported by this br
 
 
 # In characters. It takes up to a second to compile a longer one.
-MAX_SCHEMA_LENGTH_WITHOUT_TURN = 20_000
+MAX_SCHEMA_CHARACTERS_WITHOUT_TURN = 20_000
 
 
-def schema_turn(schema: SchemaDraft, turns: Turns) -> AbstractContextManager[None]:
+def turn_if_check_is_long(schema: SchemaDraft, long_work: LongWorkQueue) -> AbstractContextManager[None]:
     """A turn to check this schema, if the check may take long; other long checks wait meanwhile."""
-    return turns.turn(client_never_gone) if len(schema.text or "") > MAX_SCHEMA_LENGTH_WITHOUT_TURN else nullcontext()
+    return (
+        long_work.wait_for_turn(client_never_gone)
+        if len(schema.text or "") > MAX_SCHEMA_CHARACTERS_WITHOUT_TURN
+        else nullcontext()
+    )
 
 
 def check_schema(schema: SchemaDraft, wanted: EventType | EventTypeDraft) -> str:
@@ -50,13 +54,13 @@ def check_schema(schema: SchemaDraft, wanted: EventType | EventTypeDraft) -> str
     assert wanted.compatibility_mode is not None
     if schema.type is SchemaType.AVRO:
         raise Invalid(AVRO_REFUSED_MESSAGE)
-    check_limits(schema.text)
-    tree = parse_submitted(schema.text, category=wanted.category)
+    check_schema_length(schema.text)
+    tree = parse_submitted_schema(schema.text, category=wanted.category)
     whole = _effective_schema_from(tree, wanted)
     # Refuses a schema that cannot be compiled now, rather than when the first event is published.
     compile_validator(whole)
     check_fields_in_schema(wanted, whole)
-    check_language(tree, wanted.compatibility_mode)
+    check_schema_language(tree, wanted.compatibility_mode)
     return schema.text
 
 
@@ -101,7 +105,7 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
     permissions: Permissions
     features: Features
     clock: Clock
-    turns: Turns = field(default_factory=Turns)
+    long_work: LongWorkQueue = field(default_factory=LongWorkQueue)
 
     def page(self, name: str, offset: int, limit: int, subject: Subject) -> tuple[Sequence[Schema], bool]:
         """A page of schema versions, newest first, and whether there are more."""
@@ -117,7 +121,7 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
     def find_equal(self, name: str, draft: SchemaDraft, subject: Subject) -> Schema:
         """The newest version that is equal to the draft as JSON."""
         text = _required_schema_text(draft)
-        check_limits(text)
+        check_schema_length(text)
         event_type = self._get_visible(name, subject)
         wanted = canonical_text(_parse_schema(text))
         for schema in self.event_types.schemas(event_type):
@@ -135,11 +139,11 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
     def evaluate(self, name: str, version: str, text: str | None, subject: Subject) -> SchemaEvaluation:
         """Check whether a schema could follow a version, without storing it."""
         if text is None:
-            raise Violations(body_violations("CompatibilityQuestion", {}))
+            raise Violations(openapi_violations("CompatibilityQuestion", {}))
         event_type = self._get_visible(name, subject)
         against = self._version(event_type, version)
         draft = SchemaDraft(type=against.type, text=text)
-        with schema_turn(draft, self.turns):
+        with turn_if_check_is_long(draft, self.long_work):
             check_schema(draft, event_type)
             try:
                 next_schema(replace(event_type, schema=against), text, event_type.compatibility_mode, self.clock.now())
@@ -151,7 +155,7 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
         event_type = self._get_visible(name, subject)
         self.permissions.require(Operation.ADMIN, event_type.resource, subject)
         now = now_in_milliseconds(self.clock)
-        with schema_turn(draft, self.turns):
+        with turn_if_check_is_long(draft, self.long_work):
             text = check_schema(draft, event_type)
             schema = next_schema(event_type, text, event_type.compatibility_mode, now)
         if schema != event_type.schema:
@@ -173,7 +177,7 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
 
 def _required_schema_text(draft: SchemaDraft) -> str:
     """The text of the draft. Raises `MalformedFields` if a member is missing, which is a bad request here."""
-    missing = body_violations("SchemaDraft", {"type": draft.type, "schema": draft.text})
+    missing = openapi_violations("SchemaDraft", {"type": draft.type, "schema": draft.text})
     if draft.text is None or missing:
         raise MalformedFields(missing)
     if draft.type is SchemaType.AVRO:

@@ -43,7 +43,7 @@ class Cursors:
     def __init__(self, logs: EventLogs) -> None:
         self._logs = logs
 
-    def at(self, event_type: EventType) -> PartitionSnapshot:
+    def take_snapshot(self, event_type: EventType) -> PartitionSnapshot:
         """The partitions of an event type as they are now."""
         return PartitionSnapshot(event_type, self._logs)
 
@@ -188,7 +188,7 @@ class PartitionSnapshot(Struct):
 
     def _position_before_time(self, time: datetime, partition: int) -> Position:
         for timeline in timelines_with_partition(self._event_type, partition):
-            with log_errors_as_unavailable():
+            with event_log_errors_as_unavailable():
                 log = self._logs.for_storage(timeline.storage_id)
                 position = Position(timeline.order, log.offset_at(timeline.topic, partition, time) - 1)
             end = closed_timeline_end(timeline, partition)
@@ -216,7 +216,7 @@ class PartitionSnapshot(Struct):
     def _bounds_of(self, timeline: Timeline) -> Mapping[int, OffsetBounds]:
         """The bounds of a timeline's partitions. A partition that was added after the timeline is empty in it."""
         if timeline.order not in self._bounds:
-            with log_errors_as_unavailable():
+            with event_log_errors_as_unavailable():
                 log = self._logs.for_storage(timeline.storage_id)
                 found = log.bounds(timeline.topic, range(timeline.partitions))
             added_later = range(timeline.partitions, self._event_type.timeline.partitions)
@@ -225,7 +225,7 @@ class PartitionSnapshot(Struct):
 
 
 @contextmanager
-def log_errors_as_unavailable() -> Iterator[None]:
+def event_log_errors_as_unavailable() -> Iterator[None]:
     """Report a log that does not answer, and a topic that is deleted while it is read, in the words clients know."""
     try:
         yield

@@ -13,7 +13,7 @@ from typing import Any
 from nakadi.auth.permissions import Features, SettingsDocument
 from nakadi.model.event_type import DEFAULT_STORAGE_ID, Storage, StorageType, is_kafka_configuration, is_stream_name
 from nakadi.model.outcomes import Conflict, Invalid, NotFound, NotPermitted, TryLater, Unavailable
-from nakadi.openapi.checks import body_violations
+from nakadi.openapi.checks import openapi_violations
 from nakadi.ports.registry import ABSENT_REVISION, ChangedMeanwhile, CheckRevision, Document, PutDocument, Registry
 
 log = logging.getLogger(__name__)
@@ -57,7 +57,7 @@ class Storages:
     def find(self, storage_id: str) -> Storage | None:
         if storage_id == DEFAULT_STORAGE_ID:
             return self._default_storage()
-        document = self._document(storage_id)
+        document = self._find_document(storage_id)
         return None if document is None else self._storage_from_document(document)
 
     def get(self, storage_id: str) -> Storage:
@@ -68,16 +68,16 @@ class Storages:
 
     def chosen_for_new_event_types(self) -> Storage:
         """The storage of new event types."""
-        return self.find(self._chosen_id()) or self._default_storage()
+        return self.find(self._chosen_storage_id()) or self._default_storage()
 
     def add(self, storage: Storage) -> None:
         self._features.require_writable()
         check_storage_fields(storage)
         if storage.id == DEFAULT_STORAGE_ID:
-            raise _already_exists(storage.id)
+            raise _already_exists_error(storage.id)
         before = self._registry.get(STORAGES_KIND, storage.id)
         if before is not None and not (_is_removed(before) and _is_document_of(before, storage)):
-            raise _already_exists(storage.id)
+            raise _already_exists_error(storage.id)
         self._check_reachable(storage)
         try:
             self._registry.write(
@@ -89,7 +89,7 @@ class Storages:
                 )
             )
         except ChangedMeanwhile as error:
-            raise _already_exists(storage.id) from error
+            raise _already_exists_error(storage.id) from error
         if storage.default:
             self._write_chosen(storage.id)
 
@@ -121,9 +121,9 @@ class Storages:
         write requires the revision of the write before, since another process may have removed the storage and added
         it again.
         """
-        if storage_id in (DEFAULT_STORAGE_ID, self._chosen_id()):
-            raise _still_used(storage_id)
-        document = self._document(storage_id)
+        if storage_id in (DEFAULT_STORAGE_ID, self._chosen_storage_id()):
+            raise _still_used_error(storage_id)
+        document = self._find_document(storage_id)
         if document is None:
             raise NotFound(f"Tried to remove storage that doesn't exist, id: {storage_id}")
         closed = document.revision + 1
@@ -134,7 +134,7 @@ class Storages:
             self._registry.write(
                 PutDocument(STORAGES_KIND, storage_id, {**document.body, "closed": False}, expected=closed)
             )
-            raise _still_used(storage_id)
+            raise _still_used_error(storage_id)
         self._registry.write(
             PutDocument(STORAGES_KIND, storage_id, {**document.body, "closed": True, "removed": True}, expected=closed)
         )
@@ -143,7 +143,7 @@ class Storages:
         """The conditions for a write that begins a timeline in this storage. Raises `NotFound`."""
         if storage_id == DEFAULT_STORAGE_ID:
             return ()
-        document = self._document(storage_id)
+        document = self._find_document(storage_id)
         if document is None or document.body["closed"]:
             raise NotFound(f"No storage with id {storage_id}")
         return (CheckRevision(STORAGES_KIND, storage_id, document.revision),)
@@ -157,14 +157,14 @@ class Storages:
             log.warning("Check of storage %s failed, it cannot be used: %s", storage.id, error.__cause__ or error)
             raise Invalid(error.public or f"The storage {storage.id} cannot be reached") from error
 
-    def _document(self, storage_id: str) -> Document | None:
+    def _find_document(self, storage_id: str) -> Document | None:
         document = self._registry.get(STORAGES_KIND, storage_id)
         return None if document is None or _is_removed(document) else document
 
-    def _chosen_id(self) -> str:
+    def _chosen_storage_id(self) -> str:
         """The id of the chosen storage, or of the built-in one if another process has removed it."""
         chosen = str(self._choice.read().get("id", DEFAULT_STORAGE_ID))
-        if chosen == DEFAULT_STORAGE_ID or self._document(chosen) is not None:
+        if chosen == DEFAULT_STORAGE_ID or self._find_document(chosen) is not None:
             return chosen
         return DEFAULT_STORAGE_ID
 
@@ -172,7 +172,7 @@ class Storages:
         self._choice.change(lambda _: {"id": storage_id})
 
     def _default_storage(self) -> Storage:
-        chosen = self._chosen_id() == DEFAULT_STORAGE_ID
+        chosen = self._chosen_storage_id() == DEFAULT_STORAGE_ID
         return Storage(id=DEFAULT_STORAGE_ID, type=self._built_in, default=chosen)
 
     def _storage_from_document(self, document: Document) -> Storage:
@@ -180,12 +180,12 @@ class Storages:
             id=document.key,
             type=StorageType(document.body["type"]),
             configuration=document.body["configuration"],
-            default=self._chosen_id() == document.key,
+            default=self._chosen_storage_id() == document.key,
         )
 
 
 def check_storage_fields(storage: Storage) -> None:
-    violations = body_violations("StorageDraft", {"id": storage.id, "storage_type": storage.type})
+    violations = openapi_violations("StorageDraft", {"id": storage.id, "storage_type": storage.type})
     if violations:
         raise Invalid(violations[0].message)
     if storage.type is StorageType.KINESIS and not is_stream_name(storage.configuration.get("stream")):
@@ -212,9 +212,9 @@ def _is_document_of(document: Document, storage: Storage) -> bool:
     return all(document.body[name] == expected[name] for name in ("type", "configuration"))
 
 
-def _already_exists(storage_id: str) -> Conflict:
+def _already_exists_error(storage_id: str) -> Conflict:
     return Conflict(f"A storage with id '{storage_id}' already exists.")
 
 
-def _still_used(storage_id: str) -> NotPermitted:
+def _still_used_error(storage_id: str) -> NotPermitted:
     return NotPermitted(f"Can't delete storage as it is still used, id: {storage_id}")

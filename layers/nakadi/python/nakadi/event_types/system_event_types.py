@@ -45,7 +45,7 @@ SUBSCRIPTION_LOG = "nakadi.subscription.log"
 KPI_EVENT_TYPES = frozenset({BATCH_PUBLISHED, DATA_STREAMED, ACCESS_LOG, EVENT_TYPE_LOG, SUBSCRIPTION_LOG})
 """The names of the event types for KPIs."""
 
-MILLISECONDS_OF_A_DAY = 86_400_000
+MILLISECONDS_PER_DAY = 86_400_000
 
 
 class SystemEventTypeOwner(Struct, frozen=True, kw_only=True):
@@ -77,7 +77,7 @@ class SystemEventTypes(Struct, frozen=True, kw_only=True):
     features: Features
     register: Callable[[EventTypeDraft], None]
     closed: bool
-    prepared: set[str] = field(default_factory=set)
+    prepared_names: set[str] = field(default_factory=set)
     """The names of those that are known to exist, and need no other look."""
 
     def prepare(self) -> None:
@@ -86,7 +86,7 @@ class SystemEventTypes(Struct, frozen=True, kw_only=True):
             return
         for each in self.definitions:
             enabled = each.feature is None or self.features.is_on(each.feature)
-            if enabled and each.name not in self.prepared:
+            if enabled and each.name not in self.prepared_names:
                 try:
                     self._prepare_event_type(each)
                 except (Fault, Outcome):
@@ -100,7 +100,7 @@ class SystemEventTypes(Struct, frozen=True, kw_only=True):
     def _prepare_event_type(self, each: SystemEventType) -> None:
         self.ensure(each.name)
         self.event_types.retry_if_changed(lambda: self._correct_authorization(each))
-        self.prepared.add(each.name)
+        self.prepared_names.add(each.name)
 
     def _correct_authorization(self, each: SystemEventType) -> None:
         """Replace the authorization of an event type that was created with other settings or by an older version."""
@@ -215,7 +215,7 @@ def _dead_letter_queue_draft(name: str, family: SystemEventTypeOwner) -> EventTy
         family,
         DEAD_LETTER_SCHEMA,
         category=Category.BUSINESS,
-        retention_time=MILLISECONDS_OF_A_DAY,
+        retention_time=MILLISECONDS_PER_DAY,
         audience=Audience.COMPONENT_INTERNAL,
         default_statistic=_statistics_draft(1, size=1000, rate=1),
     )
@@ -247,7 +247,7 @@ def _audit_log_draft(family: SystemEventTypeOwner) -> EventTypeDraft:
         category=Category.DATA,
         partition_strategy=PartitionStrategy.HASH,
         partition_key_fields=("resource_id",),
-        retention_time=4 * MILLISECONDS_OF_A_DAY,
+        retention_time=4 * MILLISECONDS_PER_DAY,
         audience=Audience.COMPANY_INTERNAL,
         default_statistic=_statistics_draft(10),
     )
@@ -255,7 +255,7 @@ def _audit_log_draft(family: SystemEventTypeOwner) -> EventTypeDraft:
 
 # KPIs ----------------------------------------------------------------------------------------------------------------
 
-TEXT, TEXT_OR_NULL, NUMBER = {"type": "string"}, {"type": ["string", "null"]}, {"type": "integer"}
+TEXT_SCHEMA, TEXT_OR_NULL_SCHEMA, INTEGER_SCHEMA = {"type": "string"}, {"type": ["string", "null"]}, {"type": "integer"}
 
 
 class _KpiDefinition(Struct, frozen=True, kw_only=True):
@@ -265,26 +265,26 @@ class _KpiDefinition(Struct, frozen=True, kw_only=True):
     audience: Audience | None = None
 
 
-APPLICATION_FIELDS = {"app": TEXT, "app_hashed": TEXT}
+APPLICATION_FIELD_SCHEMAS = {"app": TEXT_SCHEMA, "app_hashed": TEXT_SCHEMA}
 
-KPI_SCHEMAS: Mapping[str, _KpiDefinition] = {
+KPI_DEFINITIONS: Mapping[str, _KpiDefinition] = {
     ACCESS_LOG: _KpiDefinition(
         fields={
-            **dict.fromkeys(("method", "path", "query", "user_agent"), TEXT),
-            **APPLICATION_FIELDS,
-            **dict.fromkeys(("status_code", "response_time_ms"), NUMBER),
-            **dict.fromkeys(("accept_encoding", "content_encoding"), TEXT),
-            **dict.fromkeys(("request_length", "response_length"), NUMBER),
+            **dict.fromkeys(("method", "path", "query", "user_agent"), TEXT_SCHEMA),
+            **APPLICATION_FIELD_SCHEMAS,
+            **dict.fromkeys(("status_code", "response_time_ms"), INTEGER_SCHEMA),
+            **dict.fromkeys(("accept_encoding", "content_encoding"), TEXT_SCHEMA),
+            **dict.fromkeys(("request_length", "response_length"), INTEGER_SCHEMA),
         },
         mode=CompatibilityMode.FORWARD,
         parallelism=8,
     ),
     BATCH_PUBLISHED: _KpiDefinition(
         fields={
-            "event_type": TEXT,
-            **APPLICATION_FIELDS,
-            "token_realm": TEXT,
-            **dict.fromkeys(("number_of_events", "ms_spent", "batch_size"), NUMBER),
+            "event_type": TEXT_SCHEMA,
+            **APPLICATION_FIELD_SCHEMAS,
+            "token_realm": TEXT_SCHEMA,
+            **dict.fromkeys(("number_of_events", "ms_spent", "batch_size"), INTEGER_SCHEMA),
         },
         mode=CompatibilityMode.COMPATIBLE,
         parallelism=10,
@@ -292,38 +292,40 @@ KPI_SCHEMAS: Mapping[str, _KpiDefinition] = {
     ),
     DATA_STREAMED: _KpiDefinition(
         fields={
-            "api": TEXT,
-            "subscription": TEXT_OR_NULL,
-            "event_type": TEXT,
-            **APPLICATION_FIELDS,
-            "token_realm": TEXT,
-            **dict.fromkeys(("number_of_events", "bytes_streamed", "batches_streamed"), NUMBER),
+            "api": TEXT_SCHEMA,
+            "subscription": TEXT_OR_NULL_SCHEMA,
+            "event_type": TEXT_SCHEMA,
+            **APPLICATION_FIELD_SCHEMAS,
+            "token_realm": TEXT_SCHEMA,
+            **dict.fromkeys(("number_of_events", "bytes_streamed", "batches_streamed"), INTEGER_SCHEMA),
         },
         mode=CompatibilityMode.COMPATIBLE,
         parallelism=8,
         audience=Audience.COMPONENT_INTERNAL,
     ),
     EVENT_TYPE_LOG: _KpiDefinition(
-        fields=dict.fromkeys(("event_type", "status", "category", "authz", "compatibility_mode"), TEXT),
+        fields=dict.fromkeys(("event_type", "status", "category", "authz", "compatibility_mode"), TEXT_SCHEMA),
         mode=CompatibilityMode.FORWARD,
         parallelism=1,
         audience=Audience.COMPONENT_INTERNAL,
     ),
     SUBSCRIPTION_LOG: _KpiDefinition(
-        fields=dict.fromkeys(("subscription_id", "status"), TEXT), mode=CompatibilityMode.COMPATIBLE, parallelism=1
+        fields=dict.fromkeys(("subscription_id", "status"), TEXT_SCHEMA),
+        mode=CompatibilityMode.COMPATIBLE,
+        parallelism=1,
     ),
 }
 
 
 def _kpi_draft(name: str, family: SystemEventTypeOwner) -> EventTypeDraft:
-    kpi = KPI_SCHEMAS[name]
+    kpi = KPI_DEFINITIONS[name]
     return _system_event_type_draft(
         name,
         family,
         {"type": "object", "properties": kpi.fields, "required": list(kpi.fields)},
         category=Category.BUSINESS,
         compatibility_mode=kpi.mode,
-        retention_time=4 * MILLISECONDS_OF_A_DAY,
+        retention_time=4 * MILLISECONDS_PER_DAY,
         audience=kpi.audience,
         default_statistic=_statistics_draft(kpi.parallelism),
     )

@@ -1,4 +1,4 @@
-"""The tables that jobs make of the archive: what annotations say of them, how far they are behind, and when to start.
+"""The tables that jobs make of the archive: what annotations say of them, how far they are, and what waits for them.
 
     datalake.zalando.org/materialize-events: "on"
     nakadi.io/table-partition-by: "day(metadata.occurred_at), bucket(16, customer.id)"
@@ -19,9 +19,11 @@ from msgspec import Struct, field
 from nakadi.event_types.documents import TABLES_KIND, TableState, table_state_from_body
 from nakadi.event_types.repository import EventTypes
 from nakadi.model.event_type import CleanupPolicy, EventType
-from nakadi.model.events import TopicPartition
+from nakadi.model.events import TopicPartition, datetime_from_microseconds
+from nakadi.model.log_index import IndexSegment
 from nakadi.model.outcomes import Invalid
 from nakadi.ports.clock import Clock
+from nakadi.ports.event_log import EventLog
 from nakadi.ports.log_index import LogIndex
 from nakadi.ports.registry import ABSENT_REVISION, ChangedMeanwhile, PutDocument, Registry
 
@@ -31,19 +33,20 @@ from nakadi.ports.registry import ABSENT_REVISION, ChangedMeanwhile, PutDocument
 PARTITION_BY_ANNOTATION = "nakadi.io/table-partition-by"
 SORT_BY_ANNOTATION = "nakadi.io/table-sort-by"
 
-TIME_UNITS = ("year", "month", "day", "hour")
-BUCKET, TRUNCATE, IDENTITY = "bucket", "truncate", "identity"
+TIME_TRANSFORMS = ("year", "month", "day", "hour")
+BUCKET_TRANSFORM, TRUNCATE_TRANSFORM, IDENTITY_TRANSFORM = "bucket", "truncate", "identity"
 
-MAX_LAYOUT_FIELDS = 8
+MAX_TABLE_LAYOUT_COLUMNS = 8
 """Of each kind. Files become small, and queries slow to plan, long before that."""
 
-MAX_BUCKETS = 4096
-MAX_TRUNCATED_WIDTH = 1000
+MAX_TABLE_PARTITION_BUCKETS = 4096
+MAX_TABLE_TRUNCATE_WIDTH = 1000
 
 _COLUMN_PATTERN = r"[A-Za-z0-9_]+(?:\.[A-Za-z0-9_]+)*"
 _PARTITION_PATTERN = re.compile(
-    rf"(?:(?P<unit>{'|'.join(TIME_UNITS)})\s*\(\s*(?P<moment>{_COLUMN_PATTERN})\s*\)"
-    rf"|(?P<sized>{BUCKET}|{TRUNCATE})\s*\(\s*(?P<size>[0-9]{{1,9}})\s*,\s*(?P<inner>{_COLUMN_PATTERN})\s*\)"
+    rf"(?:(?P<unit>{'|'.join(TIME_TRANSFORMS)})\s*\(\s*(?P<moment>{_COLUMN_PATTERN})\s*\)"
+    rf"|(?P<sized>{BUCKET_TRANSFORM}|{TRUNCATE_TRANSFORM})"
+    rf"\s*\(\s*(?P<size>[0-9]{{1,9}})\s*,\s*(?P<inner>{_COLUMN_PATTERN})\s*\)"
     rf"|(?P<plain>{_COLUMN_PATTERN}))",
     re.IGNORECASE,
 )
@@ -52,101 +55,108 @@ _COMMA_PATTERN = re.compile(r",(?![^()]*\))")
 """Between fields, and not within the parentheses of one."""
 
 
-class BadLayout(Exception):
+class BadTableLayout(Exception):
     """Raised for an annotation that says nothing a table could be partitioned or sorted by; the message says why."""
 
 
-class PartitionField(Struct, frozen=True):
-    """A column by whose value, or by a part of it, rows are kept apart. `size` is that of `bucket` and `truncate`."""
+class TablePartitionColumn(Struct, frozen=True):
+    """A column by whose value, or by a part of it, rows are kept apart.
+
+    `bucket_count_or_width` is the number that `bucket` and `truncate` have.
+    """
 
     column: str
-    transform: str = IDENTITY
-    size: int = 0
+    transform_name: str = IDENTITY_TRANSFORM
+    bucket_count_or_width: int = 0
 
 
-class SortField(Struct, frozen=True):
+class TableSortColumn(Struct, frozen=True):
     column: str
     descending: bool = False
 
 
-Fields = TypeVar("Fields")
+Columns = TypeVar("Columns")
 
 
-class Layout(Struct, frozen=True):
+class TableLayout(Struct, frozen=True):
     """None where the annotations say nothing."""
 
-    partition_by: tuple[PartitionField, ...] | None = None
-    sort_by: tuple[SortField, ...] | None = None
+    partition_by: tuple[TablePartitionColumn, ...] | None = None
+    sort_by: tuple[TableSortColumn, ...] | None = None
 
 
-def parse_layout(annotations: Mapping[str, str | None]) -> Layout:
-    """Return what annotations say. Raises `BadLayout`."""
-    return Layout(
-        _read(annotations, PARTITION_BY_ANNOTATION, _partition_fields),
-        _read(annotations, SORT_BY_ANNOTATION, _sort_fields),
+def table_layout_from_annotations(annotations: Mapping[str, str | None]) -> TableLayout:
+    """Return what annotations say. Raises `BadTableLayout`."""
+    return TableLayout(
+        _parse_annotation(annotations, PARTITION_BY_ANNOTATION, _parse_partition_columns),
+        _parse_annotation(annotations, SORT_BY_ANNOTATION, _parse_sort_columns),
     )
 
 
-def _read(annotations: Mapping[str, str | None], name: str, read: Callable[[str], Fields]) -> Fields | None:
+def _parse_annotation(
+    annotations: Mapping[str, str | None], name: str, read: Callable[[str], Columns]
+) -> Columns | None:
     text = annotations.get(name)
     if text is None:
         return None
     try:
         return read(text)
-    except BadLayout as reason:
-        raise BadLayout(f'Annotation {name} is not valid: {reason}. Provided value: "{text}".') from None
+    except BadTableLayout as reason:
+        raise BadTableLayout(f'Annotation {name} is not valid: {reason}. Provided value: "{text}".') from None
 
 
-def _partition_fields(text: str) -> tuple[PartitionField, ...]:
-    found = tuple(map(_partition_field, _texts(text)))
+def _parse_partition_columns(text: str) -> tuple[TablePartitionColumn, ...]:
+    found = tuple(map(_parse_partition_column, _split_at_commas(text)))
     # Hours are parts of days: one of them is enough.
-    _check_distinct((each.column, "time" if each.transform in TIME_UNITS else each.transform) for each in found)
+    _check_distinct_columns(
+        (each.column, "time" if each.transform_name in TIME_TRANSFORMS else each.transform_name) for each in found
+    )
     return found
 
 
-def _sort_fields(text: str) -> tuple[SortField, ...]:
-    found = tuple(map(_sort_field, _texts(text)))
-    _check_distinct((each.column, "") for each in found)
+def _parse_sort_columns(text: str) -> tuple[TableSortColumn, ...]:
+    found = tuple(map(_parse_sort_column, _split_at_commas(text)))
+    _check_distinct_columns((each.column, "") for each in found)
     return found
 
 
-def _texts(text: str) -> Iterator[str]:
+def _split_at_commas(text: str) -> Iterator[str]:
     fields = _COMMA_PATTERN.split(text)
-    if len(fields) > MAX_LAYOUT_FIELDS:
-        raise BadLayout(f"it has {len(fields)} fields, and {MAX_LAYOUT_FIELDS} are possible")
+    if len(fields) > MAX_TABLE_LAYOUT_COLUMNS:
+        raise BadTableLayout(f"it has {len(fields)} fields, and {MAX_TABLE_LAYOUT_COLUMNS} are possible")
     return (each.strip() for each in fields)
 
 
-def _partition_field(text: str) -> PartitionField:
+def _parse_partition_column(text: str) -> TablePartitionColumn:
     found = _PARTITION_PATTERN.fullmatch(text)
     if found is None:
-        raise BadLayout(
+        raise BadTableLayout(
             f'"{text}" is not a column, nor one of year, month, day and hour(column), bucket(16, column) '
             "and truncate(4, column)"
         )
     if found["unit"]:
-        return PartitionField(found["moment"], found["unit"].lower())
+        return TablePartitionColumn(found["moment"], found["unit"].lower())
     if not found["sized"]:
-        return PartitionField(found["plain"])
+        return TablePartitionColumn(found["plain"])
     transform, size = found["sized"].lower(), int(found["size"])
-    most = MAX_BUCKETS if transform == BUCKET else MAX_TRUNCATED_WIDTH
+    most = MAX_TABLE_PARTITION_BUCKETS if transform == BUCKET_TRANSFORM else MAX_TABLE_TRUNCATE_WIDTH
     if not 1 <= size <= most:
-        raise BadLayout(f"the number in {transform} is from 1 to {most}, and not {size}")
-    return PartitionField(found["inner"], transform, size)
+        raise BadTableLayout(f"the number in {transform} is from 1 to {most}, and not {size}")
+    return TablePartitionColumn(found["inner"], transform, size)
 
 
-def _sort_field(text: str) -> SortField:
+def _parse_sort_column(text: str) -> TableSortColumn:
     found = _SORT_PATTERN.fullmatch(text)
     if found is None:
-        raise BadLayout(f'"{text}" is not a column, with asc or desc behind it if at all')
-    return SortField(found["column"], (found["direction"] or "").lower() == "desc")
+        raise BadTableLayout(f'"{text}" is not a column, with asc or desc behind it if at all')
+    return TableSortColumn(found["column"], (found["direction"] or "").lower() == "desc")
 
 
-def _check_distinct(found: Iterable[tuple[str, str]]) -> None:
+def _check_distinct_columns(found: Iterable[tuple[str, str]]) -> None:
     seen: set[tuple[str, str]] = set()
     for column, transform in found:
         if (column.lower(), transform) in seen:
-            raise BadLayout(f"{column} is there twice")
+            raise BadTableLayout(f"{column} is there twice")
         seen.add((column.lower(), transform))
 
 
@@ -157,8 +167,8 @@ MATERIALIZE_ANNOTATION = "datalake.zalando.org/materialize-events"
 RETENTION_ANNOTATION = "datalake.zalando.org/retention-period"
 RETENTION_REASON_ANNOTATION = "datalake.zalando.org/retention-period-reason"
 
-_RETENTION_PERIOD = re.compile(r"([1-9][0-9]{0,3})(?: (day|week|month|year)s?|([dwmy]))")
-_DAYS_OF_UNIT = {"d": 1, "w": 7, "m": 31, "y": 366}
+_RETENTION_PERIOD_PATTERN = re.compile(r"([1-9][0-9]{0,3})(?: (day|week|month|year)s?|([dwmy]))")
+_DAYS_BY_RETENTION_UNIT = {"d": 1, "w": 7, "m": 31, "y": 366}
 _RETENTION_PERIOD_LIMITS = {"d": (7, 3650), "w": (1, 521), "m": (1, 120), "y": (1, 10)}
 
 
@@ -174,8 +184,8 @@ def check_data_lake_annotations(annotations: Mapping[str, str | None], *, mandat
     if period is not None:
         _check_retention_period(period, annotations.get(RETENTION_REASON_ANNOTATION))
     try:
-        parse_layout(annotations)
-    except BadLayout as reason:
+        table_layout_from_annotations(annotations)
+    except BadTableLayout as reason:
         raise Invalid(str(reason)) from None
     if mandatory and materialize is None:
         raise Invalid(f"Annotation {MATERIALIZE_ANNOTATION} is required")
@@ -186,9 +196,9 @@ def data_lake_retention(event_type: EventType) -> timedelta | None:
     period = event_type.annotations.get(RETENTION_ANNOTATION)
     if period == "unlimited":
         return None
-    found = _RETENTION_PERIOD.fullmatch(period or "")
+    found = _RETENTION_PERIOD_PATTERN.fullmatch(period or "")
     if found is not None:
-        return timedelta(days=int(found[1]) * _DAYS_OF_UNIT[(found[2] or found[3])[0]])
+        return timedelta(days=int(found[1]) * _DAYS_BY_RETENTION_UNIT[(found[2] or found[3])[0]])
     if event_type.cleanup_policy is CleanupPolicy.COMPACT:
         return None
     return timedelta(milliseconds=event_type.retention_time)
@@ -208,7 +218,7 @@ def _check_retention_period(period: str, reason: str | None) -> None:
 
 
 def _is_valid_retention_period(text: str) -> bool:
-    period = _RETENTION_PERIOD.fullmatch(text)
+    period = _RETENTION_PERIOD_PATTERN.fullmatch(text)
     if period is None:
         return False
     fewest, most = _RETENTION_PERIOD_LIMITS[(period[2] or period[3])[0]]
@@ -222,8 +232,10 @@ TABLE_JOB_STARTS_KIND = "table-jobs"
 """Documents that say when housekeeping started a job."""
 
 
-class TableLags(Struct, frozen=True, kw_only=True):
-    """Measures the lags of all tables now and then; `lags` and `states` are what it found the last time, by event type.
+class TableLagMonitor(Struct, frozen=True, kw_only=True):
+    """Measures the lags of all tables now and then.
+
+    `lag_seconds_by_event_type` and `table_states_by_event_type` are what it found the last time.
 
     The lag of a table is the age of the oldest archived event that it does not have. It also grows where no job runs
     any more, which the latency that jobs measure does not.
@@ -235,8 +247,8 @@ class TableLags(Struct, frozen=True, kw_only=True):
     clock: Clock
     measures_without_tables: bool = False
     """Whether there may be tables to make where no job has made one yet."""
-    lags: dict[str, float] = field(default_factory=dict)
-    states: dict[str, TableState] = field(default_factory=dict)
+    lag_seconds_by_event_type: dict[str, float] = field(default_factory=dict)
+    table_states_by_event_type: dict[str, TableState] = field(default_factory=dict)
 
     def measure(self) -> None:
         """Measure the lag of each table. It costs little where nothing is in the archive that is in no table."""
@@ -248,29 +260,35 @@ class TableLags(Struct, frozen=True, kw_only=True):
                 each for each in self.event_types.all() if each.annotations.get(MATERIALIZE_ANNOTATION) != "off"
             ]
             now = self.clock.now().timestamp()
-            for event_type, oldest in self._oldest_unread(event_types, states):
+            for event_type, oldest in self._find_oldest_unread(event_types, states):
                 found[event_type.name] = 0.0 if oldest is None else max(0.0, now - oldest / 1e6)
             known = {each.name: states[each.id] for each in event_types if each.id in states}
         # In one step each, for the threads that read metrics.
-        self.lags.update(found)
-        self.states.update(known)
-        for gone in self.lags.keys() - found.keys():
-            del self.lags[gone]
-        for gone in self.states.keys() - known.keys():
-            del self.states[gone]
+        self.lag_seconds_by_event_type.update(found)
+        self.table_states_by_event_type.update(known)
+        for gone in self.lag_seconds_by_event_type.keys() - found.keys():
+            del self.lag_seconds_by_event_type[gone]
+        for gone in self.table_states_by_event_type.keys() - known.keys():
+            del self.table_states_by_event_type[gone]
 
     @property
-    def greatest_lag(self) -> float:
+    def greatest_lag_seconds(self) -> float:
         """The greatest lag of all tables, in seconds."""
-        return max(self.lags.values(), default=0.0)
+        return max(self.lag_seconds_by_event_type.values(), default=0.0)
 
-    def claim_start(self, job: str, after_seconds: float) -> bool:
+    def greatest_latency(self, within: timedelta) -> float:
+        """The greatest latency of the tables that changed lately, in seconds: events of others did not have to wait."""
+        since = self.clock.now() - within
+        changed = (each for each in self.table_states_by_event_type.copy().values() if each.updated_at >= since)
+        return max((each.latency for each in changed if each.latency is not None), default=0.0)
+
+    def claim_job_start(self, job: str, after_seconds: float) -> bool:
         """Whether a job is to be started now: an event waits for so long, and no process started it lately.
 
         What a run did not mend is not tried again at once: the pause grows with the lag, so that a table that cannot be
         written costs a few runs a day and not hundreds.
         """
-        lag = self.greatest_lag
+        lag = self.greatest_lag_seconds
         if lag < after_seconds:
             return False
         now = self.clock.now()
@@ -292,7 +310,7 @@ class TableLags(Struct, frozen=True, kw_only=True):
             return False
         return True
 
-    def _oldest_unread(
+    def _find_oldest_unread(
         self, event_types: Sequence[EventType], states: Mapping[str, TableState]
     ) -> Iterator[tuple[EventType, int | None]]:
         """When the oldest event was stored that the table of an event type does not have, in microseconds."""
@@ -305,15 +323,57 @@ class TableLags(Struct, frozen=True, kw_only=True):
             state = states.get(event_type.id)
             following = state.following if state else {}
             unread = [
-                self._first_archived_since(place, following.get(place, 0))
+                self._find_first_archived_since(place, following.get(place, 0))
                 for place in places[event_type.id]
                 if heads[place].state.next_offset > following.get(place, 0)
             ]
             yield event_type, min((since for since in unread if since is not None), default=None)
 
-    def _first_archived_since(self, place: TopicPartition, offset: int) -> int | None:
+    def _find_first_archived_since(self, place: TopicPartition, offset: int) -> int | None:
         """When the first archived event from an offset on was stored; None if there is none any more."""
-        segment = self.index.segment(*place, offset)
-        if segment is None or segment.end_offset <= offset:
-            segment = next(iter(self.index.segments(*place, offset, 1)), None)
+        segment = next(_segments_from(self.index, place, offset), None)
         return None if segment is None or segment.archived is None else segment.first_stored_at
+
+
+# What compaction waits for --------------------------------------------------------------------------------------------
+
+
+class TableHistory(Struct, frozen=True, kw_only=True):
+    """Says which events compaction has to leave alone, so that tables get every event that was published.
+
+    It waits for `longest` at the most: where no job runs any more, or none ever did, events are compacted then.
+    """
+
+    event_types: EventTypes
+    index: LogIndex
+    longest: timedelta
+
+    def complete_until(
+        self, event_type: EventType, place: TopicPartition, event_log: EventLog, now: datetime
+    ) -> datetime:
+        """Every event of a partition that was stored before is in its table, or has waited for too long.
+
+        A job stores how far a table is after its commit, so that what is found here is never too late. Events of one
+        partition are stored in the order of their offsets.
+        """
+        no_table = event_type.annotations.get(MATERIALIZE_ANNOTATION) == "off"
+        if no_table or not self.longest or self.index.topic(place[0]) is None:
+            return now
+        state = self.event_types.table_state(event_type)
+        following = state.following.get(place, 0) if state else 0
+        topic, partition = place
+        if following >= event_log.bounds(topic, [partition])[partition].next_offset:
+            return now
+        head = self.index.heads([place])[place].state
+        unread = next(_segments_from(self.index, place, following), None) if following < head.next_offset else None
+        # What is not archived yet comes behind the latest that is.
+        since = head.latest if unread is None else unread.first_stored_at
+        return max(datetime_from_microseconds(since), now - self.longest)
+
+
+def _segments_from(index: LogIndex, place: TopicPartition, offset: int) -> Iterator[IndexSegment]:
+    """The segment that an offset is in, if there is one, and the first one behind it."""
+    segment = index.segment(*place, offset)
+    if segment is not None and segment.end_offset > offset:
+        yield segment
+    yield from index.segments(*place, offset, 1)

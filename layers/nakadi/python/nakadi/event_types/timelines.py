@@ -17,13 +17,14 @@ from uuid import uuid4
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nakadi.auth.permissions import Features, Permissions, denied
+from nakadi.auth.permissions import Features, Permissions, permission_denied_error
 from nakadi.common.work import run_and_log_failure
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.storages import Storages
 from nakadi.model.authorization import Operation, Resource, ResourceType, Subject
 from nakadi.model.event_type import CleanupPolicy, EventType, Timeline
-from nakadi.model.events import ShardGap, TopicContinuation
+from nakadi.model.events import TopicContinuation
+from nakadi.model.log_index import ShardGap
 from nakadi.model.outcomes import Conflict, Invalid, NotFound
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import EventLogs, LossReportingLog, UnknownTopic
@@ -31,7 +32,7 @@ from nakadi.ports.registry import ChangedMeanwhile, DocumentChange
 
 # A switch takes less than a second: one that has taken this long was interrupted. So was one that began in the future,
 # before a clock was set back. A process that is still working on it finds that it was finished, and does no harm.
-ABANDONED_AFTER = timedelta(seconds=30)
+SWITCH_ABANDONED_AFTER = timedelta(seconds=30)
 
 
 class Timelines(Struct, frozen=True, kw_only=True):
@@ -53,7 +54,9 @@ class Timelines(Struct, frozen=True, kw_only=True):
     def switch(self, name: str, storage_id: str | None, subject: Subject) -> None:
         """Move an event type to a new timeline in a storage. Returns when the new timeline is in use."""
         self.require_changeable(name, subject)
-        self.complete(self.event_types.retry_if_changed(lambda: self._announce_unless_compacted(name, storage_id)))
+        self.complete_switch(
+            self.event_types.retry_if_changed(lambda: self._announce_unless_compacted(name, storage_id))
+        )
 
     def require_changeable(self, name: str, subject: Subject) -> None:
         """Raise unless the subject may begin timelines of this event type, and the registry takes changes."""
@@ -64,7 +67,7 @@ class Timelines(Struct, frozen=True, kw_only=True):
     def finish_abandoned(self, event_type: EventType) -> None:
         """Finish a switch that the process which began it did not finish."""
         if is_switch_abandoned(event_type, self.clock.now()):
-            self.complete(event_type)
+            self.complete_switch(event_type)
 
     def _get_event_type(self, name: str) -> EventType:
         """The event type. Of these requests clients know the error message without its full stop."""
@@ -75,15 +78,15 @@ class Timelines(Struct, frozen=True, kw_only=True):
 
     def _require_administrator(self, name: str, permission: Operation, subject: Subject) -> None:
         if not self.permissions.is_administrator(subject, permission):
-            raise denied(Operation.ADMIN, Resource(ResourceType.EVENT_TYPE, name))
+            raise permission_denied_error(Operation.ADMIN, Resource(ResourceType.EVENT_TYPE, name))
 
     def _announce_unless_compacted(self, name: str, storage_id: str | None) -> EventType:
         # An older event of a key would stay in the timeline before.
         if self.event_types.get(name).cleanup_policy.compacts:
             raise Invalid("It is not possible to create a timeline for event type with 'compact' cleanup_policy")
-        return self.announce(name, storage_id)
+        return self.announce_switch(name, storage_id)
 
-    def announce(self, name: str, storage_id: str | None) -> EventType:
+    def announce_switch(self, name: str, storage_id: str | None) -> EventType:
         """Begin a switch: no other one can begin until it is completed. Raises `ChangedMeanwhile`."""
         event_type = self.event_types.get(name)
         storage_conditions = self.write_conditions_on_storage(storage_id)
@@ -110,19 +113,19 @@ class Timelines(Struct, frozen=True, kw_only=True):
             pass
         raise Invalid(f"No storage with id: {'null' if storage_id is None else storage_id}")
 
-    def complete(self, announced: EventType) -> None:
+    def complete_switch(self, announced: EventType) -> None:
         """Finish a switch, also while other processes change the event type or finish the same switch."""
-        self.event_types.retry_if_changed(lambda: self._try_to_complete(announced))
+        self.event_types.retry_if_changed(lambda: self._try_to_complete_switch(announced))
 
-    def _try_to_complete(self, announced: EventType) -> None:
+    def _try_to_complete_switch(self, announced: EventType) -> None:
         assert announced.switching_to is not None
         event_type = self.event_types.get(announced.name)
         if event_type.switching_to is None or event_type.switching_to.id != announced.switching_to.id:
             return  # another process has finished it
-        positions = self.seal(event_type.timeline)
+        positions = self.seal_topic(event_type.timeline)
         self.event_types.replace(event_type, with_completed_switch(event_type, positions, self.clock.now()))
 
-    def seal(self, timeline: Timeline) -> Mapping[int, int]:
+    def seal_topic(self, timeline: Timeline) -> Mapping[int, int]:
         """Close a topic to publishers, and return the last offset of each partition."""
         old_log = self.logs.for_storage(timeline.storage_id)
         old_log.seal_topic(timeline.topic)
@@ -132,7 +135,7 @@ class Timelines(Struct, frozen=True, kw_only=True):
 
 def is_switch_abandoned(event_type: EventType, now: datetime) -> bool:
     following = event_type.switching_to
-    return following is not None and abs(now - following.created_at) > ABANDONED_AFTER
+    return following is not None and abs(now - following.created_at) > SWITCH_ABANDONED_AFTER
 
 
 def first_timeline(storage_id: str, partitions: int, now: datetime) -> Timeline:
@@ -228,7 +231,7 @@ class LostEventsRecovery(Struct, kw_only=True):
         topics: dict[str, Mapping[int, int] | None] = {}
         for event_type in self.event_types.all():
             timelines = self._continue_after_gaps(event_type.name, storage_id, event_log, gaps)
-            topics |= _ends_by_topic(each for each in timelines if each.storage_id == storage_id)
+            topics |= _end_offsets_by_topic(each for each in timelines if each.storage_id == storage_id)
         event_log.close_gaps(gaps, topics)
 
     def _continue_after_gaps(
@@ -256,7 +259,7 @@ class LostEventsRecovery(Struct, kw_only=True):
         return self.event_types.retry_if_changed(attempt)
 
 
-def _ends_by_topic(timelines: Iterable[Timeline]) -> Mapping[str, Mapping[int, int] | None]:
+def _end_offsets_by_topic(timelines: Iterable[Timeline]) -> Mapping[str, Mapping[int, int] | None]:
     """The offset behind the last event of each partition, by topic; None for a topic that is open."""
     return {
         each.topic: None

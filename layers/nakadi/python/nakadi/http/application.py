@@ -20,35 +20,32 @@ from urllib.parse import unquote
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nakadi.http import negotiation
+from nakadi.http import compression, negotiation
 from nakadi.http.message import (
-    JSON,
+    JSON_MEDIA_TYPE,
     Answer,
+    AnswerAwaitingWrite,
     AnswerSteps,
-    Outlet,
     Request,
     Response,
     StreamingResponse,
-    UnfinishedAnswer,
     check_path,
     complete_answer,
     is_about_kpis,
 )
-from nakadi.http.problem import MethodNotAllowed, log_problem, problem_for_error, token_problem
+from nakadi.http.problem import MethodNotAllowed, make_and_log_problem, problem_of_error, token_problem
 from nakadi.model.authorization import UNAUTHENTICATED, Subject
 from nakadi.model.outcomes import (
-    MAX_CHARACTERS,
+    MAX_TEXT_CHARACTERS,
     NotAuthenticated,
     NotFound,
     NotPermitted,
     Outcome,
     TooLarge,
 )
-from nakadi.schemas.strict_json import MAX_MEMORY_PER_BYTE, memory_exceeds
+from nakadi.schemas.strict_json import MAX_MEMORY_BYTES_PER_TEXT_BYTE, parsed_memory_exceeds
 
 if TYPE_CHECKING:
-    import asyncio
-
     from nakadi.publishing.system_events import KpiCollector
 
 # Routes: a table, looked through segment by segment -------------------------------------------------------------------
@@ -87,20 +84,20 @@ class Route(Struct, frozen=True, kw_only=True):
     """One operation.
 
     A handler that is `quick` may be begun on an event loop: before it waits, it raises `NeedsThread`, and it can be
-    begun anew then. `any_body` reads a body of every content type; otherwise it must be JSON. `any_accept` sends JSON
-    also to clients that do not accept it; otherwise these get 406 instead of a success with a body. `max_body_bytes` is
-    how many bytes a body may have, as it is sent and decompressed, and `max_parsed_bytes` how many its values may take
-    in memory.
+    begun anew then. `accepts_any_content_type` reads a body of every content type; otherwise it must be JSON.
+    `ignores_accept_header` sends JSON also to clients that do not accept it; otherwise these get 406 instead of a
+    success with a body. `max_body_bytes` is how many bytes a body may have, as it is sent and decompressed, and
+    `max_parsed_bytes` how many its values may take in memory.
     """
 
     method: str
     template: str
     handler: Handler | Callable[[Request], AnswerSteps]
     operation: str
-    any_body: bool = False
+    accepts_any_content_type: bool = False
     lane: Lane = Lane.REGISTRY
     quick: bool = False
-    any_accept: bool = False
+    ignores_accept_header: bool = False
     max_body_bytes: int = MAX_BODY_BYTES
     max_parsed_bytes: int | None = MAX_PARSED_BODY_BYTES
 
@@ -117,6 +114,7 @@ class Router:
         self.routes = tuple(routes)
         self._root = _RouteNode()
         self._cached_search = lru_cache(MAX_CACHED_PATHS)(self._search_node)
+        self._cached_route = lru_cache(MAX_CACHED_PATHS)(self._search_route)
         for route in self.routes:
             self._add(route)
 
@@ -134,6 +132,10 @@ class Router:
 
     def find(self, method: str, raw_path: str) -> tuple[Route, Mapping[str, str]]:
         """The route and its path parameters. `HEAD` goes where `GET` goes."""
+        find = self._cached_route if len(raw_path) <= MAX_CACHED_PATH_LENGTH else self._search_route
+        return find(method, raw_path)
+
+    def _search_route(self, method: str, raw_path: str) -> tuple[Route, Mapping[str, str]]:
         found = self._find_node(raw_path)
         if found is None:
             raise NotFound(f"There is nothing at {unquote(raw_path)}")
@@ -213,15 +215,15 @@ ReportAnswer = Callable[[str, int, float, int, int], None]
 ReportEarlyRefusal = Callable[[int], None]
 """Called with the status of every request that is refused before its operation is known, or its body read."""
 
-ObserveAnswer = Callable[[Request, Answer, float], Answer]
+WrapAnswer = Callable[[Request, Answer, float], Answer]
 """Called with a request, its answer, and when it began; what it returns is sent."""
 
 
-def discard_answer(_operation: str, _status: int, _seconds: float, _received: int, _sent: int) -> None:
+def ignore_answer_report(_operation: str, _status: int, _seconds: float, _received: int, _sent: int) -> None:
     pass
 
 
-def discard_early_refusal(_status: int) -> None:
+def ignore_early_refusal_report(_status: int) -> None:
     pass
 
 
@@ -245,23 +247,23 @@ class Application:
         self,
         routes: Iterable[Route],
         authenticate: Authenticate | None = None,
-        report_answer: ReportAnswer = discard_answer,
-        observe_answer: ObserveAnswer | None = None,
-        report_early_refusal: ReportEarlyRefusal = discard_early_refusal,
+        report_answer: ReportAnswer = ignore_answer_report,
+        wrap_answer: WrapAnswer | None = None,
+        report_early_refusal: ReportEarlyRefusal = ignore_early_refusal_report,
     ) -> None:
         self.router = Router(routes)
         self.is_quick = self.router.is_quick
         self._authenticate = authenticate
         self._report_answer = report_answer
-        self._observe_answer = observe_answer
+        self._wrap_answer = wrap_answer
         self._report_early_refusal = report_early_refusal
 
     def answer(self, request: Request) -> Answer:
         """Answer a request as it came from the wire."""
         work = self.admit_and_begin(request)
-        return complete_answer(work) if isinstance(work, UnfinishedAnswer) else work
+        return complete_answer(work) if isinstance(work, AnswerAwaitingWrite) else work
 
-    def admit_and_begin(self, request: Request) -> Answer | UnfinishedAnswer:
+    def admit_and_begin(self, request: Request) -> Answer | AnswerAwaitingWrite:
         """Begin to answer a request as it came from the wire, up to the first write."""
         admitted = self.admit(request)
         if not isinstance(admitted, AdmittedRequest):
@@ -271,7 +273,7 @@ class Application:
     def admit(self, request: Request) -> AdmittedRequest | Answer:
         """Look at the head of a request, whether its body has been read or not: it goes on, or this is its answer."""
         began = time.perf_counter()
-        flow_id = flow_id_of(request)
+        flow_id = flow_id_or_new(request)
         token = current_flow_id.set(flow_id)
         try:
             answer: Answer
@@ -283,7 +285,7 @@ class Application:
                     answer = token_problem(refusal)
                 else:
                     if "content-encoding" in request.headers:
-                        negotiation.check_content_encoding(request)
+                        compression.check_content_encoding(request)
                     if request.method != "OPTIONS":
                         route, parameters = self.router.find(request.method, path)
                         known = replace(request, flow_id=flow_id, subject=subject, path_parameters=parameters)
@@ -296,7 +298,7 @@ class Application:
         finally:
             current_flow_id.reset(token)
 
-    def begin_admitted(self, admitted: AdmittedRequest, body: bytes) -> Answer | UnfinishedAnswer:
+    def begin_admitted(self, admitted: AdmittedRequest, body: bytes) -> Answer | AnswerAwaitingWrite:
         """Begin to answer an admitted request, once its body has been read."""
         began, route, request = time.perf_counter(), admitted.route, admitted.request
         if body is not request.body:
@@ -311,7 +313,7 @@ class Application:
         began: float,
         steps: AnswerSteps | None = None,
         outcome: Any = None,
-    ) -> Answer | UnfinishedAnswer:
+    ) -> Answer | AnswerAwaitingWrite:
         """Begin with the handler; or go on with its steps, now that a write has had this outcome."""
         token, about = current_flow_id.set(request.flow_id), is_about_kpis.set(False)
         try:
@@ -326,11 +328,15 @@ class Application:
                             write = made.throw(outcome)
                         else:
                             write = next(made) if outcome is None else made.send(outcome)
-                        return UnfinishedAnswer(write, partial(self._run_handler, request, route, began, made))
+                        return AnswerAwaitingWrite(write, partial(self._run_handler, request, route, began, made))
                     except StopIteration as end:
                         answer = end.value
-                if not route.any_accept and answer.status < 400 and answer.headers.get("content-type") == JSON:
-                    answer = negotiation.negotiate_type(request, answer)
+                if (
+                    not route.ignores_accept_header
+                    and answer.status < 400
+                    and answer.headers.get("content-type") == JSON_MEDIA_TYPE
+                ):
+                    answer = negotiation.with_negotiated_media_type(request, answer)
             except Exception as error:  # noqa: BLE001  # the last line of defence, counted with the operation
                 answer = _problem_answer(request, error)
             sent = len(answer.body) if isinstance(answer, Response) else 0
@@ -346,10 +352,10 @@ class Application:
 
     def refusal(self, request: Request, outcome: Outcome) -> Answer:
         """Answer a request that an edge could not read to its end."""
-        began, request = time.perf_counter(), replace(request, flow_id=flow_id_of(request))
+        began, request = time.perf_counter(), replace(request, flow_id=flow_id_or_new(request))
         token = current_flow_id.set(request.flow_id)
         try:
-            answer = negotiation.adapt_problem_type(request, problem_for_error(outcome))
+            answer = negotiation.with_preferred_problem_media_type(request, problem_of_error(outcome))
             self._report_early_refusal(answer.status)
             return self._finish_answer(request, answer, began)
         finally:
@@ -367,8 +373,8 @@ class Application:
             if request.method == "HEAD":
                 headers["content-length"] = str(len(answer.body))
             answer = Response(answer.status, headers, b"" if request.method == "HEAD" else answer.body)
-        if self._observe_answer is not None:
-            answer = self._observe_answer(request, answer, began)
+        if self._wrap_answer is not None:
+            answer = self._wrap_answer(request, answer, began)
         if access_log.isEnabledFor(logging.INFO):
             spent = (time.perf_counter() - began) * 1000
             access_log.info("%s %s %d %.1f ms", request.method, logged_path(request), answer.status, spent)
@@ -376,7 +382,9 @@ class Application:
 
 
 def _problem_answer(request: Request, error: Exception) -> Response:
-    return negotiation.adapt_problem_type(request, log_problem(error, f"{request.method} {logged_path(request)}"))
+    return negotiation.with_preferred_problem_media_type(
+        request, make_and_log_problem(error, f"{request.method} {logged_path(request)}")
+    )
 
 
 def _with_readable_body(request: Request, route: Route) -> Request:
@@ -384,29 +392,29 @@ def _with_readable_body(request: Request, route: Route) -> Request:
     if len(request.body) > route.max_body_bytes:
         raise TooLarge(f"The body is longer than {route.max_body_bytes} bytes")
     if "content-encoding" in request.headers:
-        request = negotiation.decompress_body(request, route.max_body_bytes)
+        request = compression.decompress_body(request, route.max_body_bytes)
     if (
         route.max_parsed_bytes is not None
         # Most bodies are too short for it, whatever they hold.
-        and len(request.body) * MAX_MEMORY_PER_BYTE > route.max_parsed_bytes
-        and memory_exceeds(request.body, route.max_parsed_bytes)
+        and len(request.body) * MAX_MEMORY_BYTES_PER_TEXT_BYTE > route.max_parsed_bytes
+        and parsed_memory_exceeds(request.body, route.max_parsed_bytes)
     ):
         raise TooLarge("The body has too many values within it")
-    if request.body and not route.any_body and request.headers.get("content-type") != JSON:
+    if request.body and not route.accepts_any_content_type and request.headers.get("content-type") != JSON_MEDIA_TYPE:
         negotiation.check_content_type(request)
     return request
 
 
 def logged_path(request: Request) -> str:
     """The path as it may stand in a log: clients choose its length, and may put secrets into queries."""
-    return request.target.partition("?")[0][:MAX_CHARACTERS]
+    return request.target.partition("?")[0][:MAX_TEXT_CHARACTERS]
 
 
-def flow_id_of(request: Request | None) -> str:
+def flow_id_or_new(request: Request | None) -> str:
     """The client's, or a new one in the place of none and of one that is refused."""
     if request is not None:
         sent = request.headers.get("x-flow-id", "")
-        if request.flow_id or 0 < len(sent) <= MAX_CHARACTERS:
+        if request.flow_id or 0 < len(sent) <= MAX_TEXT_CHARACTERS:
             return request.flow_id or sent
     # It has to be unlike all others, and is no secret. Asking the system for it takes longer than reading a body.
     return f"{random.getrandbits(96):024x}"
@@ -419,7 +427,7 @@ def flow_id_of(request: Request | None) -> str:
 UNCOUNTED_PATHS = ("/health", "/ready")
 
 
-class RequestFigures:
+class RequestKpiRecorder:
     """Takes a figure of every answer when it is known, or has been streamed. What it returns is sent in its place."""
 
     def __init__(self, figures: KpiCollector) -> None:
@@ -435,14 +443,7 @@ class RequestFigures:
                 self._record(request, answer.status, began, len(answer.body))
             return answer
 
-        async def serve(outlet: Outlet) -> None:
-            counting = _CountingOutlet(outlet)
-            try:
-                await answer.serve(counting)
-            finally:
-                self._record(request, answer.status, began, counting.size)
-
-        return replace(answer, serve=serve)
+        return replace(answer, on_end=partial(self._record, request, answer.status, began))
 
     def _record(self, request: Request, status: int, began: float, size: int) -> None:
         path, _, query = request.target.partition("?")
@@ -460,21 +461,3 @@ class RequestFigures:
             "response_length": size,
         }
         self._figures.record_request(figure, request.subject, request.flow_id)
-
-
-class _CountingOutlet:
-    """An outlet that counts the bytes written to it."""
-
-    def __init__(self, outlet: Outlet) -> None:
-        self.size = 0
-        self._outlet = outlet
-
-    async def write(self, chunk: bytes) -> None:
-        await self._outlet.write(chunk)
-        self.size += len(chunk)
-
-    def gone(self) -> asyncio.Future[None]:
-        return self._outlet.gone()
-
-    def draining(self) -> asyncio.Future[None]:
-        return self._outlet.draining()

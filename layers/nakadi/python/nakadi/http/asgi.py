@@ -8,25 +8,26 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property, partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from nakadi.common.metrics import Metrics
-from nakadi.common.work import NeedsThread, run_quickly
-from nakadi.http import negotiation
+from nakadi.http import compression
 from nakadi.http.application import AdmittedRequest, Lane, current_flow_id, logged_path
 from nakadi.http.direct import (
     MAX_BYTES_COMPRESSED_ON_LOOP,
     MAX_QUICK_BODY_BYTES,
     AnsweringApp,
-    DirectAnswers,
     LoopMailbox,
+    NeedsThreadError,
+    QuickAnswerer,
 )
 from nakadi.http.message import (
     MIN_BYTES_TO_TRIM,
     Answer,
+    AnswerAwaitingWrite,
     AsgiScope,
     ClientGone,
     ClosableConnection,
@@ -34,19 +35,18 @@ from nakadi.http.message import (
     RequestMemory,
     Response,
     StreamingResponse,
-    UnfinishedAnswer,
     complete_answer,
     connection_in_scope,
     request_from_scope,
     trim_memory,
 )
-from nakadi.http.problem import RequestTooSlow, log_problem
+from nakadi.http.problem import RequestTooSlow, make_and_log_problem
 from nakadi.model.outcomes import TooLarge, TryLater
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-RequestWork = Callable[[], Answer | UnfinishedAnswer]
+RequestWork = Callable[[], Answer | AnswerAwaitingWrite]
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -57,7 +57,7 @@ class RequestLimits(Struct, frozen=True, kw_only=True):
     """What a client may take of our memory and patience."""
 
     # Compressed or not: a body that is not compressed is bounded by the same figure as one that was.
-    max_body_bytes: int = negotiation.MAX_DECOMPRESSED_BYTES
+    max_body_bytes: int = compression.MAX_DECOMPRESSED_BYTES
     # What all bodies in work may take together, as sent, decompressed and parsed.
     max_memory_bytes: int = 1024 * 1024 * 1024
     # For the whole body: the largest one at a megabyte a second, and with a margin.
@@ -103,9 +103,9 @@ class AsgiApplication:
         self._outlets: set[_StreamOutlet] = set()
 
     @cached_property
-    def direct_answers(self) -> DirectAnswers:
+    def quick_answerer(self) -> QuickAnswerer:
         """The way of small requests that have arrived as a whole. Must be asked for on the loop."""
-        return DirectAnswers(self._application, self._new_request, self._run_in_thread, self._mailbox)
+        return QuickAnswerer(self._application, self._new_request, self._run_in_thread, self._mailbox)
 
     @cached_property
     def _mailbox(self) -> LoopMailbox:
@@ -123,12 +123,31 @@ class AsgiApplication:
             threads.shutdown(wait=False, cancel_futures=True)
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http":
-            # Only the last step of a server that ends cancels, when it has closed the connection.
-            with suppress(asyncio.CancelledError):
-                await self._serve_http(scope, receive, send)
-        elif scope["type"] == "lifespan":
+        """Answer with a Problem also if an answer cannot be sent as it is; servers would answer in their own way."""
+        if scope["type"] == "lifespan":
             await self._lifespan(receive, send)
+        if scope["type"] != "http":
+            return
+        begun = False
+
+        async def tracked_send(message: Message) -> None:
+            nonlocal begun
+            await send(message)
+            begun = True
+
+        # Only the last step of a server that ends cancels, when it has closed the connection.
+        with suppress(asyncio.CancelledError):
+            try:
+                stream = await self._answer(scope, receive, tracked_send)
+                # Waited for here: what an open stream waits in takes memory, and each of its lines goes through all of
+                # it.
+                if stream is not None:
+                    await self._serve_stream(stream, scope, receive, send)
+            except Exception as error:
+                problem = make_and_log_problem(error, f"Answering {scope['method']}")
+                if begun:
+                    raise
+                await _send_response(problem, send)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:
@@ -140,26 +159,10 @@ class AsgiApplication:
             if message["type"] == "lifespan.shutdown":
                 return
 
-    async def _serve_http(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Answer with a Problem also if an answer cannot be sent as it is; servers would answer in their own way."""
-        begun = False
-
-        async def tracked_send(message: Message) -> None:
-            nonlocal begun
-            await send(message)
-            begun = True
-
-        try:
-            await self._handle_http(scope, receive, tracked_send)
-        except Exception as error:
-            problem = log_problem(error, f"Answering {scope['method']}")
-            if begun:
-                raise
-            await _send_response(problem, send)
-
-    async def _handle_http(self, scope: Message, receive: Receive, send: Send) -> None:
+    async def _answer(self, scope: Message, receive: Receive, send: Send) -> _BegunStream | None:
+        """Answer a request. A stream is only begun, and has to be served."""
         request = self._new_request(scope)
-        share = request.memory
+        share, stream = request.memory, None
         lane = self._application.lane(request)
         try:
             answer = await self._compute_answer(request, lane, scope, receive, send)
@@ -168,15 +171,16 @@ class AsgiApplication:
         if answer is None:
             pass
         elif isinstance(answer, StreamingResponse):
-            await self._answer_with_stream(request, answer, scope, receive, send)
+            stream = await self._begin_stream(request, answer, connection_in_scope(scope), send)
         else:
             # Compressing a long list takes as long as many a request: not on the loop either.
             is_long = len(answer.body) > MAX_BYTES_COMPRESSED_ON_LOOP and request.method != "HEAD"
-            compress = negotiation.compress_body
+            compress = compression.compress_body
             sent = await self._run_in_thread(lane, compress, request, answer) if is_long else compress(request, answer)
             await _send_response(sent, send)
         if share.taken > MIN_BYTES_TO_TRIM:
             await self._run_in_thread(lane, trim_memory)
+        return stream
 
     async def _compute_answer(
         self, request: Request, lane: Lane, scope: Message, receive: Receive, send: Send
@@ -214,7 +218,7 @@ class AsgiApplication:
 
     def _new_request(self, scope: AsgiScope, body: bytes = b"") -> Request:
         """A request with a share of the memory, which has to be closed."""
-        return request_from_scope(scope, body, self._memory.share(), lambda: self._is_draining)
+        return request_from_scope(scope, body, self._memory.open_share(), lambda: self._is_draining)
 
     async def _complete_answer(
         self, lane: Lane, request: Request, connection: ClosableConnection | None, work: RequestWork, *, quick: bool
@@ -223,7 +227,7 @@ class AsgiApplication:
         outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         begin = partial(self._begin_work, work, outcome)
         made = await self._run_quickly_or_in_lane(lane, request, connection, begin, quick=quick)
-        if not isinstance(made, UnfinishedAnswer):
+        if not isinstance(made, AnswerAwaitingWrite):
             return made
         found = await outcome
         # What is stored is counted, whether the client is still there or not.
@@ -231,9 +235,9 @@ class AsgiApplication:
             return made.finish(found)
         return await self._run_in_thread(lane, made.finish, found)
 
-    def _begin_work(self, work: RequestWork, end: asyncio.Future[Any]) -> Answer | UnfinishedAnswer:
+    def _begin_work(self, work: RequestWork, end: asyncio.Future[Any]) -> Answer | AnswerAwaitingWrite:
         made = work()
-        if isinstance(made, UnfinishedAnswer):
+        if isinstance(made, AnswerAwaitingWrite):
             made.write.begin(partial(self._mailbox.put, partial(_set_result_once, end)))
         return made
 
@@ -242,12 +246,10 @@ class AsgiApplication:
     ) -> T | Answer:
         if quick and self._application.is_quick(request.method, request.target):
             taken = request.memory.taken
-            done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-            self.direct_answers.loop_work.put(partial(_complete_quickly, work, done))
             try:
-                return await done
-            except _NeedsThreadError:
-                request.memory.give_back_to(taken)
+                return await self.quick_answerer.loop_work.result_of(work)
+            except NeedsThreadError:
+                request.memory.release_down_to(taken)
         return await self._run_in_lane(lane, request, connection, work)
 
     async def _run_in_lane(
@@ -305,26 +307,31 @@ class AsgiApplication:
             pass
         await send({"type": "http.response.body"})
 
-    async def _answer_with_stream(
-        self, request: Request, answer: StreamingResponse, scope: Message, receive: Receive, send: Send
-    ) -> None:
-        connection = connection_in_scope(scope)
+    async def _begin_stream(
+        self, request: Request, answer: StreamingResponse, connection: ClosableConnection | None, send: Send
+    ) -> _BegunStream | None:
+        """Send the head; None if the client may have gone."""
         if connection is not None and connection.is_half_closed:
             # It may be gone altogether, without any sign of it: closing looks the same as closing one half.
             connection.abort()
             await self._run_in_thread(Lane.STREAMS, answer.release_if_never_served)
-            return
+            return None
         compressor = (
-            negotiation.StreamCompressor()
-            if negotiation.wants_gzip(request.headers.get("accept-encoding", ""))
+            compression.StreamCompressor()
+            if compression.wants_gzip(request.headers.get("accept-encoding", ""))
             else None
         )
         encoding = {"content-encoding": "gzip"} if compressor else {}
         await send(_start_message(answer.status, {**answer.headers, **encoding, "vary": "Accept-Encoding"}, None))
         # An empty chunk makes servers write the headers that they would otherwise keep for the first batch.
         await send({"type": "http.response.body", "body": b"", "more_body": True})
+        return _BegunStream(request, answer, compressor)
+
+    async def _serve_stream(self, stream: _BegunStream, scope: Message, receive: Receive, send: Send) -> None:
+        request, answer, compressor = stream
+        connection = connection_in_scope(scope)
         head_start = (
-            self._limits.first_chunk_delay_seconds if negotiation.may_read_socket_directly(request.headers) else 0.0
+            self._limits.first_chunk_delay_seconds if compression.may_read_socket_directly(request.headers) else 0.0
         )
         outlet = _StreamOutlet(send, compressor, self._limits.stalled_client_timeout_seconds, head_start)
         self._outlets.add(outlet)
@@ -332,48 +339,35 @@ class AsgiApplication:
             outlet.drain()
         watching = asyncio.create_task(_watch_for_disconnect(receive, outlet))
         current_flow_id.set(answer.headers.get("x-flow-id", ""))
-        if await self._serve_stream(request, answer, outlet):
+        # Without the last chunk the client knows that something is missing.
+        hang_up = connection and connection.abort
+        try:
+            try:
+                await answer.serve(outlet)
+            finally:
+                answer.on_end(outlet.size)
+            await outlet.end()
             # Some clients wait for the connection to close, since they do not know the last chunk for what it is.
             # Others send their next request on it at once, which must not run into its end.
-            hang_up = connection and connection.close_soon
-        else:
-            # Without the last chunk the client knows that something is missing.
-            hang_up = connection and connection.abort
+            hang_up = connection and connection.close_unless_reused
+        except (ClientGone, asyncio.CancelledError):
+            # Only the server's last step cancels, and there is nothing above that would need to know.
+            pass
+        except Exception:
+            log.exception("A stream failed: %s %s", request.method, logged_path(request))
         self._outlets.discard(outlet)
         watching.cancel()
         await asyncio.wait({watching})
         if hang_up:
             hang_up()
 
-    async def _serve_stream(self, request: Request, answer: StreamingResponse, outlet: _StreamOutlet) -> bool:
-        """Whether the stream came to its own end."""
-        try:
-            await answer.serve(outlet)
-            await outlet.end()
-        except ClientGone:
-            return False
-        except asyncio.CancelledError:
-            # Only the server's last step cancels, and there is nothing above that would need to know.
-            return False
-        except Exception:
-            log.exception("A stream failed: %s %s", request.method, logged_path(request))
-            return False
-        return True
 
+class _BegunStream(NamedTuple):
+    """A stream whose head was sent."""
 
-class _NeedsThreadError(Exception):
-    """Raised in the place of `NeedsThread`, which is no `Exception`, as those of futures have to be."""
-
-
-def _complete_quickly(work: Callable[[], T], done: asyncio.Future[T]) -> None:
-    if done.done():
-        return  # it was cancelled, since the server ends
-    try:
-        done.set_result(run_quickly(work))
-    except NeedsThread:
-        done.set_exception(_NeedsThreadError())
-    except Exception as error:  # noqa: BLE001  # it is raised by the one who waits
-        done.set_exception(error)
+    request: Request
+    answer: StreamingResponse
+    compressor: compression.StreamCompressor | None
 
 
 def _set_result_once(future: asyncio.Future[T], result: T) -> None:
@@ -399,7 +393,7 @@ class _StreamOutlet:
     def __init__(
         self,
         send: Send,
-        compressor: negotiation.StreamCompressor | None,
+        compressor: compression.StreamCompressor | None,
         stalled_client_timeout_seconds: float,
         head_start: float,
     ) -> None:
@@ -411,15 +405,24 @@ class _StreamOutlet:
         self._gone: asyncio.Future[None] = loop.create_future()
         self._draining: asyncio.Future[None] = loop.create_future()
         self._cut_off = False
+        # How many bytes were written to it, before they were compressed.
+        self.size = 0
 
     async def write(self, chunk: bytes) -> None:
-        await self._await_head_start()
+        if self._not_before:
+            await self._await_head_start()
         if self._gone.done():
             raise ClientGone
-        compressed = await self._compress(chunk)
+        body = chunk
+        if self._compressor is not None:
+            if len(chunk) > MAX_BYTES_COMPRESSED_ON_LOOP:
+                body = await asyncio.to_thread(self._compressor.compress, chunk)
+            else:
+                body = self._compressor.compress(chunk)
         try:
             async with asyncio.timeout(self._stalled_client_timeout_seconds):
-                await self._send({"type": "http.response.body", "body": compressed, "more_body": True})
+                await self._send({"type": "http.response.body", "body": body, "more_body": True})
+            self.size += len(chunk)
         except (TimeoutError, OSError) as error:
             self.mark_gone()
             raise ClientGone from error
@@ -446,21 +449,14 @@ class _StreamOutlet:
         await self._await_head_start()
         if not self._gone.done():
             await self._send(
-                {"type": "http.response.body", "body": self._compressor.end() if self._compressor else b""}
+                {"type": "http.response.body", "body": self._compressor.flush_end() if self._compressor else b""}
             )
 
     async def _await_head_start(self) -> None:
-        remaining = self._not_before and self._not_before - asyncio.get_running_loop().time()
+        remaining = self._not_before - asyncio.get_running_loop().time()
         if remaining > 0:
             await asyncio.sleep(remaining)
         self._not_before = 0.0
-
-    async def _compress(self, chunk: bytes) -> bytes:
-        if self._compressor is None:
-            return chunk
-        if len(chunk) > MAX_BYTES_COMPRESSED_ON_LOOP:
-            return await asyncio.to_thread(self._compressor.compress, chunk)
-        return self._compressor.compress(chunk)
 
 
 async def _watch_for_disconnect(receive: Receive, outlet: _StreamOutlet) -> None:

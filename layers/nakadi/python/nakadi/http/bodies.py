@@ -35,7 +35,7 @@ from nakadi.model.event_type import (
 )
 from nakadi.model.outcomes import Malformed, Violations
 from nakadi.model.subscription import ReadFrom, SubscriptionCursorDraft, SubscriptionDraft
-from nakadi.openapi.checks import body_violations
+from nakadi.openapi.checks import openapi_violations
 
 Word = TypeVar("Word", bound=StrEnum)
 Item = TypeVar("Item")
@@ -147,7 +147,7 @@ class Members:
 
     def enum_value(self, name: str, words: type[Word]) -> Word | None:
         """A value of an enumeration, in any letter case."""
-        return _as_word(self._raw.get(name), words, self.at(name))
+        return _as_enum_value(self._raw.get(name), words, self.at(name))
 
     def exact_enum_value(self, name: str, words: type[Word]) -> Word | None:
         """A value of an enumeration, to the letter."""
@@ -157,7 +157,7 @@ class Members:
         raise unknown_enum_value_error(value, words, self.at(name))
 
     def enum_values(self, name: str, words: type[Word]) -> tuple[Word | None, ...] | None:
-        return self._read_items(name, lambda value, at: _as_word(value, words, at))
+        return self._read_items(name, lambda value, at: _as_enum_value(value, words, at))
 
     def texts(self, name: str) -> tuple[str | None, ...] | None:
         return self._read_items(name, _as_text)
@@ -216,7 +216,7 @@ def _as_integer(value: Any, bits: int, at: str) -> int | None:
     return number
 
 
-def _as_word(value: Any, words: type[Word], at: str) -> Word | None:
+def _as_enum_value(value: Any, words: type[Word], at: str) -> Word | None:
     text = _as_text(value, at)
     if text is None:
         return None
@@ -251,7 +251,7 @@ def authorization_draft(body: Members) -> AuthorizationDraft:
 
 def admin_lists(draft: AuthorizationDraft) -> Authorization:
     """The lists of the broker's administrators, none of which may be missing or empty."""
-    found = body_violations("AdminLists", authorization_body(draft) or {})
+    found = openapi_violations("AdminLists", authorization_body(draft) or {})
     if found:
         raise Violations(found)
     return Authorization(

@@ -17,11 +17,11 @@ import httptools
 import orjson
 from msgspec import Struct
 
-from nakadi.http.application import flow_id_of
-from nakadi.http.direct import DirectAnswers
+from nakadi.http.application import flow_id_or_new
+from nakadi.http.direct import QuickAnswerer
 from nakadi.http.exchange import AsgiCallable, Exchange
-from nakadi.http.message import PROBLEM_JSON
-from nakadi.http.problem import problem_body
+from nakadi.http.message import PROBLEM_MEDIA_TYPE
+from nakadi.http.problem import plain_problem_members
 
 # Room for the cursors of thousands of partitions in a header; with the request line and the empty line at the end.
 MAX_HEAD_BYTES = 256 * 1024
@@ -98,7 +98,7 @@ class Connection(asyncio.Protocol):
 
     transport: asyncio.Transport
 
-    def __init__(self, state: ServerState, direct: DirectAnswers) -> None:
+    def __init__(self, state: ServerState, direct: QuickAnswerer) -> None:
         self.is_half_closed = False
         self.is_lost = False
         self._state = state
@@ -126,7 +126,7 @@ class Connection(asyncio.Protocol):
         self._refused = False
         self._refusal: RequestRefusal | None = None
         self._is_reading_paused = False
-        self._drained: asyncio.Event | None = None
+        self.drained: asyncio.Event | None = None
         # When the connection is closed, if ever. One timer is enough: it looks again when that was put off.
         self._deadline: float | None = None
         self._is_head_awaited = False
@@ -153,8 +153,8 @@ class Connection(asyncio.Protocol):
             if exchange is not None:
                 exchange.disconnect()
         self._is_reading_paused = False
-        if self._drained is not None:
-            self._drained.set()
+        if self.drained is not None:
+            self.drained.set()
         # What holds each other would stay in memory until garbage is collected.
         self._newest = self._current = None
         self._waiting.clear()
@@ -170,12 +170,12 @@ class Connection(asyncio.Protocol):
         return True
 
     def pause_writing(self) -> None:
-        self._drained = asyncio.Event()
+        self.drained = asyncio.Event()
 
     def resume_writing(self) -> None:
-        if self._drained is not None:
-            self._drained.set()
-            self._drained = None
+        if self.drained is not None:
+            self.drained.set()
+            self.drained = None
         if self._current is None:
             self._serve_next()
 
@@ -184,7 +184,7 @@ class Connection(asyncio.Protocol):
         while rest and not self._refused:
             # No more than the head may still have, so that its limit is exact.
             rest = rest[self._feed_parser(rest[: MAX_HEAD_BYTES - self._unfinished]) :]
-        if self._current is None and self._drained is None and self._waiting:
+        if self._current is None and self.drained is None and self._waiting:
             self._start_next()
         newest = self._newest
         if newest is not None and newest.more_body and len(newest.body) > MAX_UNREAD_BYTES:
@@ -294,7 +294,7 @@ class Connection(asyncio.Protocol):
         """Whether the body of the newest request has arrived."""
         return self._newest is not None and not self._newest.more_body
 
-    def close_soon(self) -> None:
+    def close_unless_reused(self) -> None:
         """Close unless the client asks for something else on it in a moment."""
         if self._current is None and not self._is_head_awaited:
             self._close_in(CLOSE_AFTER_STREAM_TIMEOUT_SECONDS)
@@ -318,11 +318,6 @@ class Connection(asyncio.Protocol):
         if not self.transport.is_closing():
             self.transport.write(data)
 
-    async def wait_until_drained(self) -> None:
-        """Return when the client has read most of what was written."""
-        if self._drained is not None:
-            await self._drained.wait()
-
     def resume_reading(self) -> None:
         if self._is_reading_paused:
             self._is_reading_paused = False
@@ -333,13 +328,13 @@ class Connection(asyncio.Protocol):
             self._is_reading_paused = True
             self.transport.pause_reading()
 
-    def go_on_after(self, exchange: Exchange) -> None:
+    def serve_next_after(self, exchange: Exchange) -> None:
         """Go on with the next request, now that this one is answered."""
         if not exchange.keep_alive:
             self.transport.close()
         if not self.transport.is_closing():
             self._current = None
-            if self._drained is None:
+            if self.drained is None:
                 self._serve_next()
 
     def _serve_next(self) -> None:
@@ -401,17 +396,18 @@ class Connection(asyncio.Protocol):
             return
         if self._newest is not None and self._is_in_body():
             self._newest.disconnect()
-        body = orjson.dumps(problem_body(refusal.status, refusal.detail))
+        body = orjson.dumps(plain_problem_members(refusal.status, refusal.detail))
         head = (
             f"HTTP/1.1 {refusal.status.value} {refusal.status.phrase}\r\nconnection: close\r\n"
-            f"content-type: {PROBLEM_JSON}\r\ncontent-length: {len(body)}\r\nx-flow-id: {flow_id_of(None)}\r\n\r\n"
+            f"content-type: {PROBLEM_MEDIA_TYPE}\r\ncontent-length: {len(body)}\r\n"
+            f"x-flow-id: {flow_id_or_new(None)}\r\n\r\n"
         )
         self.transport.write(head.encode() + body)
         self.transport.write_eof()
         self._close_in(LINGER_TIMEOUT_SECONDS)
 
     def _is_in_body(self) -> bool:
-        return self._newest is not None and self._newest.in_body
+        return self._newest is not None and self._newest.awaits_body
 
     # When it is closed.
 

@@ -15,12 +15,12 @@ from stat import S_ISREG
 
 from nakadi.http.application import AdmittedRequest, Lane
 from nakadi.http.direct import AnsweringApp
-from nakadi.http.message import Answer, Request, Response, UnfinishedAnswer
-from nakadi.model.outcomes import Outcome
+from nakadi.http.message import Answer, AnswerAwaitingWrite, Request, Response
+from nakadi.model.outcomes import BadSetting, Outcome
 
 CONSOLE_PREFIX = "/console"
 
-PACKAGED_FOLDER = Path(__file__).parent / "console_built"
+BUILT_CONSOLE_FOLDER = Path(__file__).parent / "console_built"
 """The built files of a wheel; a checkout has none here."""
 
 NOT_BUILT_PAGE = """\
@@ -47,7 +47,7 @@ SECURITY_HEADERS = {
     "x-content-type-options": "nosniff",
 }
 
-CONTENT_TYPES = {
+CONTENT_TYPE_BY_SUFFIX = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
@@ -81,17 +81,26 @@ class ApplicationWithConsole:
     def is_quick(self, method: str, target: str) -> bool:
         return self._application.is_quick(method, target)
 
-    def admit_and_begin(self, request: Request) -> Answer | UnfinishedAnswer:
+    def admit_and_begin(self, request: Request) -> Answer | AnswerAwaitingWrite:
         return self._files.answer(request) if is_for_console(request) else self._application.admit_and_begin(request)
 
     def admit(self, request: Request) -> AdmittedRequest | Answer:
         return self._files.answer(request) if is_for_console(request) else self._application.admit(request)
 
-    def begin_admitted(self, admitted: AdmittedRequest, body: bytes) -> Answer | UnfinishedAnswer:
+    def begin_admitted(self, admitted: AdmittedRequest, body: bytes) -> Answer | AnswerAwaitingWrite:
         return self._application.begin_admitted(admitted, body)
 
     def refusal(self, request: Request, outcome: Outcome) -> Answer:
         return self._application.refusal(request, outcome)
+
+
+def with_console(application: AnsweringApp, folder: str, sign_in: Mapping[str, str]) -> ApplicationWithConsole:
+    """The application with the console in front of it, a wheel's own if no folder is named. Raises `BadSetting`."""
+    files = folder or (str(BUILT_CONSOLE_FOLDER) if BUILT_CONSOLE_FOLDER.is_dir() else "")
+    try:
+        return ApplicationWithConsole(application, ConsoleFiles(files, sign_in))
+    except ValueError as error:
+        raise BadSetting(f"NAKADI_CONSOLE_SIGN_IN cannot be used: {error}") from error
 
 
 class ConsoleFiles:
@@ -102,7 +111,7 @@ class ConsoleFiles:
         URLs `authorize` and `token`, the `client`, and a `scope`. Raises `ValueError` if something of it is missing."""
         self._folder = Path(folder) if folder else None
         self._sign_in = dict(sign_in or {})
-        issuer = f" {_origin(self._sign_in)}" if self._sign_in else ""
+        issuer = f" {_sign_in_origin(self._sign_in)}" if self._sign_in else ""
         self._headers = {**SECURITY_HEADERS, "content-security-policy": SECURITY_POLICY.format(issuer=issuer)}
 
     def answer(self, request: Request) -> Response:
@@ -142,13 +151,13 @@ class ConsoleFiles:
             return None
         tag = f'"{known.st_mtime_ns:x}-{known.st_size:x}"'
         modified = {"etag": tag, "last-modified": formatdate(known.st_mtime, usegmt=True)}
-        headers = {**self._headers, **caching, **modified, "content-type": CONTENT_TYPES[path.suffix]}
+        headers = {**self._headers, **caching, **modified, "content-type": CONTENT_TYPE_BY_SUFFIX[path.suffix]}
         if tag in request.headers.get("if-none-match", ""):
             return Response(304, headers)
         return Response(200, headers, content)
 
     def _text_response(self, status: int, kind: str, text: str, headers: Mapping[str, str] | None = None) -> Response:
-        own = {**self._headers, **REVALIDATE_HEADERS, "content-type": CONTENT_TYPES[kind], **(headers or {})}
+        own = {**self._headers, **REVALIDATE_HEADERS, "content-type": CONTENT_TYPE_BY_SUFFIX[kind], **(headers or {})}
         return Response(status, own, text.encode())
 
 
@@ -157,7 +166,7 @@ def is_for_console(request: Request) -> bool:
     return path == CONSOLE_PREFIX or path.startswith(f"{CONSOLE_PREFIX}/")
 
 
-def _origin(sign_in: Mapping[str, str]) -> str:
+def _sign_in_origin(sign_in: Mapping[str, str]) -> str:
     """Where tokens are asked for, as the policy of the page names it."""
     wanted = {"authorize", "token", "client"}
     if not wanted <= sign_in.keys() <= wanted | {"scope"}:

@@ -16,10 +16,10 @@ from http import HTTPStatus
 from typing import Any, Protocol, TypeVar
 
 from nakadi.common.work import NeedsThread, run_quickly
-from nakadi.http import negotiation
+from nakadi.http import compression
 from nakadi.http.application import AdmittedRequest, Lane
-from nakadi.http.message import Answer, AsgiScope, Request, Response, UnfinishedAnswer, connection_in_scope
-from nakadi.http.problem import log_problem
+from nakadi.http.message import Answer, AnswerAwaitingWrite, AsgiScope, Request, Response, connection_in_scope
+from nakadi.http.problem import make_and_log_problem
 from nakadi.model.outcomes import Outcome, TooLarge, TryLater
 
 log = logging.getLogger(__name__)
@@ -44,13 +44,13 @@ class AnsweringApp(Protocol):
     def is_quick(self, method: str, target: str) -> bool:
         """Whether a request may be begun on the event loop, where it raises `NeedsThread` before it waits."""
 
-    def admit_and_begin(self, request: Request) -> Answer | UnfinishedAnswer:
+    def admit_and_begin(self, request: Request) -> Answer | AnswerAwaitingWrite:
         """Begin to answer a request as it came from the wire."""
 
     def admit(self, request: Request) -> AdmittedRequest | Answer:
         """Look at the head of a request: it goes on, or this is its answer."""
 
-    def begin_admitted(self, admitted: AdmittedRequest, body: bytes) -> Answer | UnfinishedAnswer:
+    def begin_admitted(self, admitted: AdmittedRequest, body: bytes) -> Answer | AnswerAwaitingWrite:
         """Begin to answer an admitted request, once its body has been read."""
 
     def refusal(self, request: Request, outcome: Outcome) -> Answer:
@@ -79,11 +79,11 @@ class LoopMailbox:
         if not self._is_awake:
             self._is_awake = True
             try:
-                self._loop.call_soon_threadsafe(self._deliver_all)
+                self._loop.call_soon_threadsafe(self._deliver_waiting)
             except RuntimeError:
                 log.warning("A write has ended after the event loop", exc_info=True)
 
-    def _deliver_all(self) -> None:
+    def _deliver_waiting(self) -> None:
         self._is_awake = False
         while self._waiting:
             deliver, value = self._waiting.popleft()
@@ -91,6 +91,10 @@ class LoopMailbox:
                 deliver(value)
             except Exception:
                 log.exception("Going on with a request after its write failed")
+
+
+class NeedsThreadError(Exception):
+    """Raised in the place of `NeedsThread`, which is no `Exception`, as those of futures have to be."""
 
 
 class LoopWorkQueue:
@@ -110,6 +114,23 @@ class LoopWorkQueue:
             self._is_due = True
             self._loop.call_soon(self._run_for_a_moment)
 
+    def result_of(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """What quick work returns in its turn, or raises: `NeedsThreadError` if it would wait."""
+        done: asyncio.Future[T] = self._loop.create_future()
+
+        def complete() -> None:
+            if done.done():
+                return  # it was cancelled, since the server ends
+            try:
+                done.set_result(run_quickly(work))
+            except NeedsThread:
+                done.set_exception(NeedsThreadError())
+            except Exception as error:  # noqa: BLE001  # it is raised by the one who waits
+                done.set_exception(error)
+
+        self.put(complete)
+        return done
+
     def _run_for_a_moment(self) -> None:
         end = time.perf_counter() + MAX_LOOP_WORK_SECONDS
         while self._waiting:
@@ -125,7 +146,7 @@ class LoopWorkQueue:
             self._loop.call_soon(self._run_for_a_moment)
 
 
-class DirectAnswers:
+class QuickAnswerer:
     """`new_request` makes a request of a scope and a body, with a share of the memory that has to be closed."""
 
     def __init__(
@@ -167,21 +188,21 @@ class DirectAnswers:
             otherwise()
             return
         except Exception as error:  # noqa: BLE001  # a client always gets a Problem
-            work = log_problem(error, f"Answering {request.method}")
-        if isinstance(work, UnfinishedAnswer):
+            work = make_and_log_problem(error, f"Answering {request.method}")
+        if isinstance(work, AnswerAwaitingWrite):
             go_on = partial(self._finish_after_write, request, work, respond)
             work.write.begin(partial(self._mailbox.put, go_on))
         else:
             self._send_answer(request, work, respond)
 
     def _finish_after_write(
-        self, request: Request, work: UnfinishedAnswer, respond: SendResponse, outcome: Any
+        self, request: Request, work: AnswerAwaitingWrite, respond: SendResponse, outcome: Any
     ) -> None:
         if work.is_quick_to_finish(outcome):
             try:
                 answer = work.finish(outcome)
             except Exception as error:  # noqa: BLE001  # a client always gets a Problem
-                answer = log_problem(error, f"Answering {request.method}")
+                answer = make_and_log_problem(error, f"Answering {request.method}")
             self._send_answer(request, answer, respond)
         else:
             # What follows now may wait, for another timeline say, or be a long answer.
@@ -193,7 +214,7 @@ class DirectAnswers:
             self._answer_from_thread(request, lambda: response, respond)
             return
         request.memory.close()
-        respond(negotiation.compress_body(request, response) if response.body else response)
+        respond(compression.compress_body(request, response) if response.body else response)
 
     def _answer_from_thread(self, request: Request, work: Callable[[], Response], respond: SendResponse) -> None:
         def done(future: asyncio.Future[Response]) -> None:
@@ -203,10 +224,10 @@ class DirectAnswers:
             try:
                 response = future.result()
             except Exception as error:  # noqa: BLE001  # a client always gets a Problem
-                response = log_problem(error, f"Answering {request.method}")
+                response = make_and_log_problem(error, f"Answering {request.method}")
             respond(response)
 
-        working = self._in_thread(Lane.EVENTS, lambda: negotiation.compress_body(request, work()))
+        working = self._in_thread(Lane.EVENTS, lambda: compression.compress_body(request, work()))
         working.add_done_callback(done)
 
 
@@ -215,7 +236,7 @@ def _whole_response(answer: Answer) -> Response:
     return answer
 
 
-def response_bytes(response: Response, date: bytes, *, keep_alive: bool) -> bytes:
+def http_response_bytes(response: Response, date: bytes, *, keep_alive: bool) -> bytes:
     """The bytes of a whole answer, with the header that has the date in front of its own."""
     lines = [f"{name}: {value}\r\n" for name, value in response.headers.items()]
     if not keep_alive:
@@ -223,7 +244,7 @@ def response_bytes(response: Response, date: bytes, *, keep_alive: bool) -> byte
     headers = "".join(lines)
     assert headers.count("\r") == headers.count("\n") == len(lines), "a header that cannot be sent"
     return b"%b%bcontent-length: %d\r\n%b\r\n%b" % (
-        status_line(response.status),
+        http_status_line(response.status),
         date,
         len(response.body),
         headers.encode("latin-1", "replace"),
@@ -232,5 +253,5 @@ def response_bytes(response: Response, date: bytes, *, keep_alive: bool) -> byte
 
 
 @cache
-def status_line(status: int) -> bytes:
+def http_status_line(status: int) -> bytes:
     return f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode()

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
 
 from nakadi.http.asgi import Message, Receive, Send
-from nakadi.http.direct import response_bytes, status_line
+from nakadi.http.direct import http_response_bytes, http_status_line
 from nakadi.http.message import Response
 
 log = logging.getLogger(__name__)
@@ -30,11 +30,11 @@ class DateHeaderSource(Protocol):
 class ExchangeConnection(Protocol):
     """The connection that an exchange belongs to."""
 
+    drained: asyncio.Event | None
+    """While the client has to read more of what was written: set when it has."""
+
     def write(self, data: bytes) -> None:
         """Write, or do nothing if the connection is being closed."""
-
-    async def wait_until_drained(self) -> None:
-        """Return when the client has read most of what was written."""
 
     def resume_reading(self) -> None:
         """Read on, if reading was paused."""
@@ -42,7 +42,7 @@ class ExchangeConnection(Protocol):
     def close(self) -> None:
         """Close when everything is written."""
 
-    def go_on_after(self, exchange: Exchange) -> None:
+    def serve_next_after(self, exchange: Exchange) -> None:
         """Go on with the next request, now that this one is answered."""
 
 
@@ -50,7 +50,16 @@ class Exchange:
     """A request and its answer. `receive` and `send` are those of ASGI."""
 
     __slots__ = (
-        *("_awaits_go_ahead", "_changed", "_connection", "_dated", "_is_chunked", "_is_received", "_left", "body"),
+        *(
+            "_awaits_go_ahead",
+            "_changed",
+            "_connection",
+            "_date_source",
+            "_is_chunked",
+            "_is_received",
+            "_bytes_left",
+            "body",
+        ),
         *("disconnected", "is_http_1_0", "keep_alive", "more_body", "response_complete", "response_started", "scope"),
     )
 
@@ -74,7 +83,7 @@ class Exchange:
         # What of the body has arrived, and was not received yet.
         self.body: bytes | bytearray = b""
         self._connection = connection
-        self._dated = dated
+        self._date_source = dated
         self._awaits_go_ahead = awaits_go_ahead
         self._is_received = False
         # Done for the one who waits in `receive`, if there is one: every open stream does. An event would take several
@@ -82,10 +91,10 @@ class Exchange:
         self._changed: asyncio.Future[None] | None = None
         self._is_chunked = False
         # Bytes of the answer that are still to be sent, None if they were not announced.
-        self._left: int | None = 0
+        self._bytes_left: int | None = 0
 
     @property
-    def in_body(self) -> bool:
+    def awaits_body(self) -> bool:
         """Whether more of the body is to arrive, and to be read."""
         return self.more_body and not self.response_complete
 
@@ -96,17 +105,17 @@ class Exchange:
             if not isinstance(self.body, bytearray):
                 self.body = bytearray(self.body)
             self.body += piece
-        self._wake()
+        self._wake_receiver()
 
     def end_body(self) -> None:
         self.more_body = False
-        self._wake()
+        self._wake_receiver()
 
     def disconnect(self) -> None:
         self.disconnected = not self.response_complete
-        self._wake()
+        self._wake_receiver()
 
-    def _wake(self) -> None:
+    def _wake_receiver(self) -> None:
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
 
@@ -134,17 +143,32 @@ class Exchange:
         return {"type": "http.request", "body": body, "more_body": self.more_body}
 
     async def send(self, message: Message) -> None:
-        if not self.disconnected:
-            await self._connection.wait_until_drained()
+        if not self.disconnected and self._connection.drained is not None:
+            await self._connection.drained.wait()
         if self.disconnected:
             return
         if not self.response_started:
             self._send_head(message["status"], message["headers"])
+            return
+        body, more = message.get("body", b""), message.get("more_body", False)
+        if self.scope["method"] == "HEAD":
+            self._bytes_left = 0
+        elif self._is_chunked:
+            chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
+            self._connection.write(chunk if more else chunk + b"0\r\n\r\n")
         else:
-            self._send_body(message.get("body", b""), more=message.get("more_body", False))
+            if self._bytes_left is not None:
+                self._bytes_left -= len(body)
+            self._connection.write(body)
+        if self._bytes_left is not None and (self._bytes_left < 0 or (self._bytes_left and not more)):
+            raise ValueError("an answer that is not as long as it says")
+        if not more:
+            self.response_complete = True
+            self._wake_receiver()
+            self._connection.serve_next_after(self)
 
     def _send_head(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
-        lines = [status_line(status), self._dated.date]
+        lines = [http_status_line(status), self._date_source.date]
         length: int | None = None
         closes = False
         for each, value in headers:
@@ -160,9 +184,9 @@ class Exchange:
         elif not self.keep_alive:
             lines.append(b"connection: close\r\n")
         if length is not None or self.scope["method"] == "HEAD" or status in (204, 304):
-            self._left = length or 0
+            self._bytes_left = length or 0
         else:
-            self._left = None
+            self._bytes_left = None
             # A client of HTTP/1.0 knows no chunks: its answer ends with the connection.
             self._is_chunked = not self.is_http_1_0
             if self._is_chunked:
@@ -172,26 +196,9 @@ class Exchange:
         self._awaits_go_ahead = False
         self._connection.write(b"".join(lines))
 
-    def _send_body(self, body: bytes, *, more: bool) -> None:
-        if self.scope["method"] == "HEAD":
-            self._left = 0
-        elif self._is_chunked:
-            chunk = b"%x\r\n%b\r\n" % (len(body), body) if body else b""
-            self._connection.write(chunk if more else chunk + b"0\r\n\r\n")
-        else:
-            if self._left is not None:
-                self._left -= len(body)
-            self._connection.write(body)
-        if self._left is not None and (self._left < 0 or (self._left and not more)):
-            raise ValueError("an answer that is not as long as it says")
-        if not more:
-            self.response_complete = True
-            self._wake()
-            self._connection.go_on_after(self)
-
     def respond(self, response: Response) -> None:
         """Send a whole answer. The client may have gone since it asked."""
         if not self.disconnected:
             self.response_started = self.response_complete = True
-            self._connection.write(response_bytes(response, self._dated.date, keep_alive=self.keep_alive))
-            self._connection.go_on_after(self)
+            self._connection.write(http_response_bytes(response, self._date_source.date, keep_alive=self.keep_alive))
+            self._connection.serve_next_after(self)

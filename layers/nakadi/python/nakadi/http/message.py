@@ -16,7 +16,7 @@ from msgspec import Struct, field
 
 from nakadi.common.work import client_never_gone
 from nakadi.model.authorization import UNAUTHENTICATED, Subject
-from nakadi.model.outcomes import MAX_CHARACTERS, Malformed, TooLarge, TryLater
+from nakadi.model.outcomes import MAX_TEXT_CHARACTERS, Malformed, TooLarge, TryLater
 
 if TYPE_CHECKING:
     # A function that answers without streams starts sooner without it.
@@ -41,7 +41,7 @@ class RequestMemory:
     def taken(self) -> int:
         return self._taken
 
-    def share(self) -> MemoryShare:
+    def open_share(self) -> MemoryShare:
         """The part of a new request; it has to be closed."""
         return MemoryShare(self)
 
@@ -54,7 +54,7 @@ class RequestMemory:
                 raise TryLater("There is not enough memory for this request at the moment, please repeat request")
             self._taken += size
 
-    def give_back(self, size: int) -> None:
+    def release(self, size: int) -> None:
         with self._lock:
             self._taken -= size
 
@@ -78,18 +78,18 @@ class MemoryShare:
                 self._memory.take(size, self.taken)
                 self.taken += size
 
-    def give_back_to(self, taken: int) -> None:
+    def release_down_to(self, taken: int) -> None:
         """Give back what was taken since this much was, for work that is begun anew."""
         with self._lock:
             if self._memory is not None and not self._closed:
-                self._memory.give_back(self.taken - taken)
+                self._memory.release(self.taken - taken)
                 self.taken = taken
 
     def close(self) -> None:
         """Give everything back. Doing it again changes nothing."""
         with self._lock:
             if self._memory is not None and not self._closed:
-                self._memory.give_back(self.taken)
+                self._memory.release(self.taken)
             self._closed = True
 
 
@@ -119,8 +119,8 @@ def _malloc_trim() -> Callable[[int], int] | None:
 is_about_kpis: ContextVar[bool] = ContextVar("is_about_kpis", default=False)
 """Set by handlers that find that the request being answered reads figures (KPIs) by way of a subscription."""
 
-JSON = "application/json"
-PROBLEM_JSON = "application/problem+json"
+JSON_MEDIA_TYPE = "application/json"
+PROBLEM_MEDIA_TYPE = "application/problem+json"
 
 
 class Request(Struct, frozen=True, kw_only=True):
@@ -208,10 +208,10 @@ class Response(Struct, frozen=True):
 
 
 def json_response(content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(status, {"content-type": JSON, **(headers or {})}, json_text(content))
+    return Response(status, {"content-type": JSON_MEDIA_TYPE, **(headers or {})}, json_bytes(content))
 
 
-def json_text(content: Any) -> bytes:
+def json_bytes(content: Any) -> bytes:
     """Content as JSON, whatever it holds: what clients sent is returned to them, half of a surrogate pair included."""
     try:
         return orjson.dumps(content)
@@ -246,13 +246,15 @@ class StreamingResponse(Struct, frozen=True):
 
     `serve` is never called for a `HEAD`, nor for a client that has already gone; for the latter
     `release_if_never_served` is, in a thread. Its handler must hold nothing that this does not release.
-    When `serve` returns, what it held is given back, for the client sees the end right after.
+    When `serve` returns, what it held is given back, for the client sees the end right after. Then, or when it raises,
+    `on_end` is called with how many bytes it has written.
     """
 
     serve: Callable[[Outlet], Awaitable[None]]
     headers: Mapping[str, str] = field(default_factory=dict)
     status: int = 200
     release_if_never_served: Callable[[], None] = lambda: None
+    on_end: Callable[[int], None] = lambda _: None
 
 
 Answer = Response | StreamingResponse
@@ -275,11 +277,11 @@ AnswerSteps = Generator[DurableWrite, Any, Answer]
 """The steps to an answer: writes that it depends on. After one that succeeded comes the answer."""
 
 
-class UnfinishedAnswer(Struct, frozen=True):
+class AnswerAwaitingWrite(Struct, frozen=True):
     """A request whose answer depends on a write that is still to be made; `resume` goes on with its outcome."""
 
     write: DurableWrite
-    resume: Callable[[Any], Answer | UnfinishedAnswer]
+    resume: Callable[[Any], Answer | AnswerAwaitingWrite]
 
     def is_quick_to_finish(self, outcome: Any) -> bool:
         """Whether going on takes a moment, now that the write had this outcome."""
@@ -290,9 +292,9 @@ class UnfinishedAnswer(Struct, frozen=True):
         return complete_answer(self.resume(outcome))
 
 
-def complete_answer(work: Answer | UnfinishedAnswer) -> Answer:
+def complete_answer(work: Answer | AnswerAwaitingWrite) -> Answer:
     """The answer of work that has begun, once every write that it needs has been made."""
-    while isinstance(work, UnfinishedAnswer):
+    while isinstance(work, AnswerAwaitingWrite):
         try:
             outcome = work.write.run()
         except Exception as error:  # noqa: BLE001  # it is the handler's to judge
@@ -317,7 +319,7 @@ class ClosableConnection(Protocol):
     has_whole_body: bool
     """Whether the body of the newest request has arrived, so that nothing is won by refusing to read it."""
 
-    def close_soon(self) -> None:
+    def close_unless_reused(self) -> None:
         """Close unless the client asks for something else on it in a moment."""
 
     def abort(self) -> None:
@@ -375,8 +377,8 @@ def check_path(request: Request) -> str:
     """The path as it was sent, still escaped. Raises `Malformed` for a flow id or a URL that cannot be accepted."""
     target, path = request.target, request.target.partition("?")[0]
     # It goes into every event of the request, and into every line of the log.
-    if len(request.headers.get("x-flow-id", "")) > MAX_CHARACTERS:
-        raise Malformed(f"X-Flow-Id has more than {MAX_CHARACTERS} characters")
+    if len(request.headers.get("x-flow-id", "")) > MAX_TEXT_CHARACTERS:
+        raise Malformed(f"X-Flow-Id has more than {MAX_TEXT_CHARACTERS} characters")
     if SUSPICIOUS_PATH_PATTERN.search(path):
         raise Malformed("The request was rejected because its URL is not normal")
     if not target.isascii() or ("%" in target and INCOMPLETE_ESCAPE_PATTERN.search(target)):

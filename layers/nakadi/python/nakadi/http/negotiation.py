@@ -1,35 +1,34 @@
-"""Media types and content encodings, of requests and of answers."""
+"""Media types of requests and of answers."""
 
 from __future__ import annotations
 
-import gzip
 import re
-import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
-import zstandard
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nakadi.http.message import JSON, Answer, MemoryShare, Request, Response
+from nakadi.http.message import JSON_MEDIA_TYPE, Answer, Request, Response
 from nakadi.http.problem import NotAcceptable, UnsupportedMediaType
-from nakadi.model.outcomes import Malformed, TooLarge
 
-OLD_PROBLEM_JSON = "application/x.problem+json"
+OLD_PROBLEM_MEDIA_TYPE = "application/x.problem+json"
 
 WORD_PATTERN = r"[a-z0-9!#$%&'*+.^_`|~-]+"
-JSON_TYPE_PATTERN = re.compile(rf"application/(json|{WORD_PATTERN}\+json)", re.IGNORECASE | re.ASCII)
+JSON_MEDIA_TYPE_PATTERN = re.compile(rf"application/(json|{WORD_PATTERN}\+json)", re.IGNORECASE | re.ASCII)
 PARAMETER_PATTERN = re.compile(
-    rf"({WORD_PATTERN})\s*=\s*({WORD_PATTERN}|\"([\x20!#-\[\]-~]|\\[\x20-~])*+\")", re.IGNORECASE | re.ASCII
+    rf"({WORD_PATTERN})\s*=\s*({WORD_PATTERN}|\"([\x20!#-\[\]-~]|\\[\x20-~])*+\")",
+    re.IGNORECASE | re.ASCII,
 )
 QUALITY_PATTERN = re.compile(r"0?\.\d+|[01]\.?|0\.\d*|1\.0*")
 
 # The ranges that JSON lies in, the most exact one first.
-JSON_MEDIA_RANGES = (JSON, "application/*+json", "application/*", "*/*", "*")
+JSON_MEDIA_RANGES = (JSON_MEDIA_TYPE, "application/*+json", "application/*", "*/*", "*")
 
 # What stands between commas or semicolons. A quotation that does not end goes on to the end of the header, so that
 # every character is looked at once.
-TEXT_BETWEEN_SEPARATORS = {mark: re.compile(rf'(?:[^{mark}"]++|"(?:[^"\\]++|\\.)*+"?)++', re.DOTALL) for mark in ",;"}
+PATTERN_BETWEEN_SEPARATORS = {
+    mark: re.compile(rf'(?:[^{mark}"]++|"(?:[^"\\]++|\\.)*+"?)++', re.DOTALL) for mark in ",;"
+}
 
 
 class _MediaRange(Struct, frozen=True):
@@ -44,52 +43,52 @@ class _MediaRange(Struct, frozen=True):
 def check_content_type(request: Request) -> None:
     """Raise `UnsupportedMediaType` for a body that is not JSON by its name, of a method whose bodies mean something."""
     content_type = request.headers.get("content-type", "")
-    if request.method in ("POST", "PUT", "PATCH") and not JSON_TYPE_PATTERN.fullmatch(
+    if request.method in ("POST", "PUT", "PATCH") and not JSON_MEDIA_TYPE_PATTERN.fullmatch(
         content_type.partition(";")[0].strip()
     ):
         raise UnsupportedMediaType(f"Content type '{content_type}' not supported")
 
 
-def negotiate_type(request: Request, answer: Answer) -> Answer:
+def with_negotiated_media_type(request: Request, answer: Answer) -> Answer:
     """An answer in JSON, under the name that the client asks for. Raises `NotAcceptable` if it accepts none.
 
     Only the body of a success is negotiated. By then the work is done, so a client that is refused may have changed
     something; refusing it before would refuse those as well whose success has no body to read.
     """
-    name = json_type_for(request.headers.get("accept", ""))
+    name = json_media_type_for(request.headers.get("accept", ""))
     if name is None:
         raise NotAcceptable("Could not find acceptable representation")
-    return answer if name == JSON else replace(answer, headers={**answer.headers, "content-type": name})
+    return answer if name == JSON_MEDIA_TYPE else replace(answer, headers={**answer.headers, "content-type": name})
 
 
-def adapt_problem_type(request: Request, problem: Response) -> Response:
+def with_preferred_problem_media_type(request: Request, problem: Response) -> Response:
     """The Problem under its older name if the client prefers that; otherwise as it is."""
-    name = json_type_for(request.headers.get("accept", ""))
-    if name is not None and name.partition(";")[0] == OLD_PROBLEM_JSON:
-        return replace(problem, headers={**problem.headers, "content-type": OLD_PROBLEM_JSON})
+    name = json_media_type_for(request.headers.get("accept", ""))
+    if name is not None and name.partition(";")[0] == OLD_PROBLEM_MEDIA_TYPE:
+        return replace(problem, headers={**problem.headers, "content-type": OLD_PROBLEM_MEDIA_TYPE})
     return problem
 
 
-def json_type_for(accept: str) -> str | None:
+def json_media_type_for(accept: str) -> str | None:
     """The media type under which an `Accept` header wants JSON, None if it wants none; an empty one has no wishes."""
-    if accept.strip() in ("", "*/*", JSON):
-        return JSON
+    if accept.strip() in ("", "*/*", JSON_MEDIA_TYPE):
+        return JSON_MEDIA_TYPE
     ranges = _parse_accept(accept)
     quality_of_json = _quality_of_json({each.media: each.quality for each in ranges})
     for each in ranges:
         if each.media in JSON_MEDIA_RANGES[1:] and quality_of_json:
-            return JSON
-        if each.quality and JSON_TYPE_PATTERN.fullmatch(each.media) and each.charset in ("", "utf-8", "utf8"):
+            return JSON_MEDIA_TYPE
+        if each.quality and JSON_MEDIA_TYPE_PATTERN.fullmatch(each.media) and each.charset in ("", "utf-8", "utf8"):
             return each.media + each.parameters
     return None
 
 
-def preferred_type(accept: str, *names: str) -> str | None:
+def preferred_media_type(accept: str, *names: str) -> str | None:
     """Which of these media types an `Accept` header names and likes best, or names first; None if it names none."""
     return next((each.media for each in _parse_accept(accept) if each.quality and each.media in names), None)
 
 
-def metrics_type_for(accept: str) -> str | None:
+def metrics_media_type_for(accept: str) -> str | None:
     """Which text format of Prometheus an `Accept` header likes best; None if it prefers JSON or names none.
 
     Clients that are no Prometheus name `text/plain` without a version, and have always got JSON.
@@ -98,7 +97,7 @@ def metrics_type_for(accept: str) -> str | None:
         versioned = each.media == "text/plain" and ";version=" in each.parameters
         if each.quality and (versioned or each.media == "application/openmetrics-text"):
             return each.media
-        if each.quality and (each.media in JSON_MEDIA_RANGES or JSON_TYPE_PATTERN.fullmatch(each.media)):
+        if each.quality and (each.media in JSON_MEDIA_RANGES or JSON_MEDIA_TYPE_PATTERN.fullmatch(each.media)):
             return None
     return None
 
@@ -110,13 +109,13 @@ def _quality_of_json(qualities: Mapping[str, float]) -> float:
 
 def _parse_accept(accept: str) -> list[_MediaRange]:
     """The ranges of the header, the best first."""
-    return sorted(_readable_ranges(accept), key=lambda each: -each.quality)
+    return sorted(_parse_readable_ranges(accept), key=lambda each: -each.quality)
 
 
-def _readable_ranges(accept: str) -> Iterator[_MediaRange]:
+def _parse_readable_ranges(accept: str) -> Iterator[_MediaRange]:
     """The ranges of the header that can be read; the others count as if they were not there."""
-    for text in TEXT_BETWEEN_SEPARATORS[","].findall(accept):
-        media, *rest = [each.strip() for each in TEXT_BETWEEN_SEPARATORS[";"].findall(text)] or [""]
+    for text in PATTERN_BETWEEN_SEPARATORS[","].findall(accept):
+        media, *rest = [each.strip() for each in PATTERN_BETWEEN_SEPARATORS[";"].findall(text)] or [""]
         read = [PARAMETER_PATTERN.fullmatch(each) for each in rest if "=" in each]
         parameters = [(each[1].lower(), each[2]) for each in read if each]
         values = dict(parameters)
@@ -127,168 +126,3 @@ def _readable_ranges(accept: str) -> Iterator[_MediaRange]:
                 charset=values.get("charset", "").strip('"').lower(),
                 parameters="".join(f";{name}={value}" for name, value in parameters if name != "q"),
             )
-
-
-# Compressed bodies, in and out ----------------------------------------------------------------------------------------
-
-
-# An honest batch of events stays far below; a bomb does not get further.
-MAX_DECOMPRESSED_BYTES = 64 * 1024 * 1024
-# What one step of decompression makes in memory at most, for gzip; it may be 32 times that for zstd, whose bytes are
-# therefore taken in small slices.
-DECOMPRESSED_PIECE_BYTES = 256 * 1024
-GZIP_SLICE_BYTES = 16 * 1024
-ZSTD_SLICE_BYTES = 256
-# Every member of a gzip body costs a fresh state; parallel compressors make one per 64 KB or more.
-MAX_COMPRESSED_MEMBERS = 10_000
-# Below this, compression makes the reply slower and hardly shorter than the packets that carry it.
-MIN_BYTES_TO_COMPRESS = 1024
-# Compresses nearly as well as higher levels, in a third of their time.
-GZIP_LEVEL = 4
-
-
-def check_content_encoding(request: Request) -> None:
-    """Raise `NotAcceptable` for a method whose bodies are never compressed."""
-    if "content-encoding" in request.headers and request.method != "POST":
-        raise NotAcceptable(f"{request.method} method doesn't support gzip content encoding")
-
-
-def decompress_body(request: Request, max_bytes: int | None = None) -> Request:
-    """The request with its body as it was before the client compressed it, of so many bytes at most."""
-    max_bytes = MAX_DECOMPRESSED_BYTES if max_bytes is None else max_bytes
-    encoding = request.headers.get("content-encoding", "").lower()
-    if "gzip" in encoding:
-        return replace(request, body=_join_bounded(_gunzip(request.body), max_bytes, request.memory))
-    if "zstd" in encoding:
-        return replace(request, body=_join_bounded(_unzstd(request.body), max_bytes, request.memory))
-    return request
-
-
-def compress_body(request: Request, response: Response) -> Response:
-    """The response as the client of this request may best have it: compressed with gzip, or as it is."""
-    if request.method not in ("GET", "POST") or len(response.body) < MIN_BYTES_TO_COMPRESS:
-        return response
-    headers = {**response.headers, "vary": "Accept-Encoding"}
-    if not wants_gzip(request.headers.get("accept-encoding", "")):
-        return replace(response, headers=headers)
-    body = gzip.compress(response.body, GZIP_LEVEL, mtime=0)
-    return replace(response, headers={**headers, "content-encoding": "gzip"}, body=body)
-
-
-def wants_gzip(accept_encoding: str) -> bool:
-    """Whether an `Accept-Encoding` header prefers gzip to no compression at all."""
-    weights = dict(_parse_weight(each) for each in accept_encoding.lower().split(",") if each.strip())
-    gzip_weight = weights.get("gzip", weights.get("x-gzip", weights.get("*", 0.0)))
-    return gzip_weight > 0 and gzip_weight >= weights.get("identity", 0.0)
-
-
-def may_read_socket_directly(headers: Mapping[str, str]) -> bool:
-    """Whether a client may read a stream from the socket, beside its HTTP library, which has read it until then.
-
-    pynakadi does so on sockets of requests: it loses what the library read together with the headers. Clients that ask
-    for gzip read through a decoder.
-    """
-    by_requests = headers.get("user-agent", "").startswith("python-requests/")
-    return by_requests and not wants_gzip(headers.get("accept-encoding", ""))
-
-
-class StreamCompressor:
-    """Gzip for a stream: whatever goes in comes out at once, so that a batch never waits for the next one.
-
-    Ten thousand streams may be open at once, so the state of each is kept at 32 KB rather than 256.
-    """
-
-    def __init__(self) -> None:
-        self._compressor = zlib.compressobj(GZIP_LEVEL, wbits=16 + 12, memLevel=5)
-
-    def compress(self, chunk: bytes) -> bytes:
-        return self._compressor.compress(chunk) + self._compressor.flush(zlib.Z_SYNC_FLUSH)
-
-    def end(self) -> bytes:
-        return self._compressor.flush()
-
-
-def _parse_weight(part: str) -> tuple[str, float]:
-    coding, _, parameters = part.partition(";")
-    found = re.search(r"(?:^|;)\s*q\s*=\s*([01](?:\.\d*)?|\.\d+)\s*(?:;|$)", parameters)
-    return coding.strip(), float(found[1]) if found else 1.0
-
-
-def _join_bounded(pieces: Iterator[bytes], max_bytes: int, memory: MemoryShare) -> bytes:
-    whole = bytearray()
-    for piece in pieces:
-        memory.take(len(piece))
-        whole += piece
-        if len(whole) > max_bytes:
-            raise TooLarge(f"The body unpacks to more than {max_bytes} bytes")
-    return bytes(whole)
-
-
-def _gunzip(compressed_body: bytes) -> Iterator[bytes]:
-    if compressed_body[:2] != b"\x1f\x8b":
-        raise Malformed("Not in GZIP format")
-    return _decompress_members(compressed_body, GZIP_SLICE_BYTES, _GzipMember)
-
-
-def _unzstd(compressed_body: bytes) -> Iterator[bytes]:
-    return _decompress_members(compressed_body, ZSTD_SLICE_BYTES, _ZstdMember)
-
-
-def _decompress_members(
-    compressed_body: bytes, slice_size: int, new_member: Callable[[], _GzipMember | _ZstdMember]
-) -> Iterator[bytes]:
-    """Decompress members that follow each other; the body has to end where the last of them does."""
-    made, member = 0, None
-    for at in range(0, len(compressed_body), slice_size):
-        rest = compressed_body[at : at + slice_size]
-        while rest:
-            if member is None or member.ended:
-                made, member = made + 1, new_member()
-            if made > MAX_COMPRESSED_MEMBERS:
-                raise Malformed(
-                    f"I/O error while reading input message: more than {MAX_COMPRESSED_MEMBERS} packed members"
-                )
-            try:
-                yield from member.decompress(rest)
-            except (zlib.error, zstandard.ZstdError) as error:
-                raise Malformed(f"I/O error while reading input message: {error}") from error
-            rest = member.rest
-    if member is None or not member.ended:
-        raise Malformed("I/O error while reading input message: the packed body ends too early")
-
-
-class _GzipMember:
-    """A member that is decompressed in pieces. `rest` is what was last given and stands behind the member's end."""
-
-    def __init__(self) -> None:
-        self._decompressor = zlib.decompressobj(wbits=31)
-
-    @property
-    def ended(self) -> bool:
-        return self._decompressor.eof
-
-    @property
-    def rest(self) -> bytes:
-        return self._decompressor.unused_data
-
-    def decompress(self, part: bytes) -> Iterator[bytes]:
-        while part and not self._decompressor.eof:
-            yield self._decompressor.decompress(part, DECOMPRESSED_PIECE_BYTES)
-            part = self._decompressor.unconsumed_tail
-
-
-class _ZstdMember:
-    def __init__(self) -> None:
-        # The window bounds the memory that a frame's header can ask for.
-        self._decompressor = zstandard.ZstdDecompressor(max_window_size=8 * 1024 * 1024).decompressobj()
-
-    @property
-    def ended(self) -> bool:
-        return self._decompressor.eof
-
-    @property
-    def rest(self) -> bytes:
-        return self._decompressor.unused_data
-
-    def decompress(self, part: bytes) -> Iterator[bytes]:
-        yield self._decompressor.decompress(part)

@@ -8,7 +8,7 @@ import string
 from http import HTTPStatus
 from typing import Any
 
-from nakadi.http.message import JSON, PROBLEM_JSON, Response, json_text
+from nakadi.http.message import JSON_MEDIA_TYPE, PROBLEM_MEDIA_TYPE, Response, json_bytes
 from nakadi.model import outcomes
 from nakadi.ports.coordination import AssignmentChanged
 from nakadi.ports.event_log import SealedTopic, UnknownTopic
@@ -38,7 +38,7 @@ class RequestTooSlow(outcomes.Outcome):
 
 
 # First match wins, so that a family's special members stand before it.
-STATUS_BY_OUTCOME: tuple[tuple[type[Exception], HTTPStatus], ...] = (
+STATUSES_BY_OUTCOME_CLASS: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (outcomes.Malformed, HTTPStatus.BAD_REQUEST),
     (outcomes.NotAuthenticated, HTTPStatus.UNAUTHORIZED),
     (outcomes.NotPermitted, HTTPStatus.FORBIDDEN),
@@ -69,16 +69,16 @@ RETRY_AFTER_SECONDS = "1"
 CONSTRAINT_VIOLATION_TYPE = "https://zalando.github.io/problem/constraint-violation"
 
 
-def problem_for_error(error: Exception) -> Response:
+def problem_of_error(error: Exception) -> Response:
     """The Problem that answers an outcome or a fault; an unknown error is a 500 that can be found in the logs.
 
     Of a fault it shows nothing but what was written for clients.
     """
     if isinstance(error, outcomes.MalformedFields):
-        return _constraint_violations_problem(error)
+        return _bad_request_with_violation_list(error)
     if isinstance(error, LOST_RACE_ERRORS):
-        return problem_for_error(outcomes.TryLater(LOST_RACE_MESSAGE))
-    status = next((status for kind, status in STATUS_BY_OUTCOME if isinstance(error, kind)), None)
+        return problem_of_error(outcomes.TryLater(LOST_RACE_MESSAGE))
+    status = next((status for kind, status in STATUSES_BY_OUTCOME_CLASS if isinstance(error, kind)), None)
     if status is None:
         return _problem_response(
             HTTPStatus.INTERNAL_SERVER_ERROR, f"An internal error happened. Please report it. ({_new_ticket()})"
@@ -88,15 +88,15 @@ def problem_for_error(error: Exception) -> Response:
             status, error.public or f"{NO_ANSWER_MESSAGE} ({_new_ticket()})", headers=_problem_headers(error, status)
         )
     if isinstance(error, outcomes.Violations):
-        return _violations_problem(error, status)
+        return _unprocessable_with_detail_text(error, status)
     return _problem_response(
         status, str(error), headers=_problem_headers(error, status), reasons=_incompatibility_reasons(error)
     )
 
 
-def log_problem(error: Exception, during: str) -> Response:
+def make_and_log_problem(error: Exception, during: str) -> Response:
     """The Problem that answers an error. A fault goes into the log with it, so that its ticket leads to the cause."""
-    problem = problem_for_error(error)
+    problem = problem_of_error(error)
     if problem.status >= 500 and not isinstance(error, outcomes.Outcome):
         log.error("%s failed: %s", during, problem.body.decode(), exc_info=error)
     return problem
@@ -105,22 +105,22 @@ def log_problem(error: Exception, during: str) -> Response:
 def token_problem(error: outcomes.NotAuthenticated | outcomes.NotPermitted) -> Response:
     """What the token layer answers; clients know it by its own type and as plain JSON."""
     status = HTTPStatus.UNAUTHORIZED if isinstance(error, outcomes.NotAuthenticated) else HTTPStatus.FORBIDDEN
-    body = _problem_members(status, error.detail, problem_type=f"https://httpstatus.es/{status.value}")
+    body = _typed_problem_members(status, error.detail, problem_type=f"https://httpstatus.es/{status.value}")
     headers = {"www-authenticate": "Bearer"} if status is HTTPStatus.UNAUTHORIZED else {}
-    return Response(status.value, {"content-type": JSON, **headers}, json_text(body))
+    return Response(status.value, {"content-type": JSON_MEDIA_TYPE, **headers}, json_bytes(body))
 
 
-def _violations_problem(error: outcomes.Violations, status: HTTPStatus) -> Response:
+def _unprocessable_with_detail_text(error: outcomes.Violations, status: HTTPStatus) -> Response:
     """Its members come in an order of their own, by which clients know it."""
-    plain = problem_body(status, error.detail)
+    plain = plain_problem_members(status, error.detail)
     body = {name: plain[name] for name in ("type", "status", "detail", "title")}
-    return Response(status.value, {"content-type": PROBLEM_JSON}, json_text(body))
+    return Response(status.value, {"content-type": PROBLEM_MEDIA_TYPE}, json_bytes(body))
 
 
-def _constraint_violations_problem(error: outcomes.MalformedFields) -> Response:
+def _bad_request_with_violation_list(error: outcomes.MalformedFields) -> Response:
     listed = [{"field": each.path, "message": each.message} for each in error.violations]
     body = {"violations": listed, "type": CONSTRAINT_VIOLATION_TYPE, "status": 400, "title": "Constraint Violation"}
-    return Response(400, {"content-type": PROBLEM_JSON}, json_text(body))
+    return Response(400, {"content-type": PROBLEM_MEDIA_TYPE}, json_bytes(body))
 
 
 def _problem_response(
@@ -130,18 +130,18 @@ def _problem_response(
     headers: dict[str, str] | None = None,
     reasons: list[dict[str, str]] | None = None,
 ) -> Response:
-    body = problem_body(status, detail)
+    body = plain_problem_members(status, detail)
     if reasons:
         body["reasons"] = reasons
-    return Response(status.value, {"content-type": PROBLEM_JSON, **(headers or {})}, json_text(body))
+    return Response(status.value, {"content-type": PROBLEM_MEDIA_TYPE, **(headers or {})}, json_bytes(body))
 
 
-def problem_body(status: HTTPStatus, detail: str) -> dict[str, Any]:
+def plain_problem_members(status: HTTPStatus, detail: str) -> dict[str, Any]:
     """A plain Problem's members, for those who write the response themselves."""
-    return _problem_members(status, detail, problem_type=f"http://httpstatus.es/{status.value}")
+    return _typed_problem_members(status, detail, problem_type=f"http://httpstatus.es/{status.value}")
 
 
-def _problem_members(status: HTTPStatus, detail: str, problem_type: str) -> dict[str, Any]:
+def _typed_problem_members(status: HTTPStatus, detail: str, problem_type: str) -> dict[str, Any]:
     body: dict[str, Any] = {"type": problem_type, "title": status.phrase, "status": status.value}
     return body | {"detail": detail} if detail else body
 
@@ -156,7 +156,7 @@ def _problem_headers(error: Exception, status: HTTPStatus) -> dict[str, str]:
     if isinstance(error, MethodNotAllowed):
         return {"allow": error.allowed}
     if isinstance(error, UnsupportedMediaType):
-        return {"accept": f"{JSON}, application/*+json"}
+        return {"accept": f"{JSON_MEDIA_TYPE}, application/*+json"}
     if status is HTTPStatus.SERVICE_UNAVAILABLE:
         return {"retry-after": RETRY_AFTER_SECONDS}
     return {}

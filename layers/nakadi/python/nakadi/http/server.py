@@ -109,7 +109,7 @@ class Server:
             await self._shut_down(listener)
 
     def _new_connection(self) -> Connection:
-        return Connection(self._state, self._edge.direct_answers)
+        return Connection(self._state, self._edge.quick_answerer)
 
     def _connection_ended(self) -> None:
         self._note_connection_end()

@@ -75,7 +75,7 @@ def event_type_view(event_type: EventType) -> View:
     return view | {"updated_at": timestamp(event_type.updated_at), "created_at": timestamp(event_type.created_at)}
 
 
-def measured_view(measured: MeasuredStatistics) -> View:
+def measured_statistics_view(measured: MeasuredStatistics) -> View:
     return {
         **asdict(measured.statistic),
         "recommended_partitions": measured.recommended_partitions,
@@ -84,7 +84,7 @@ def measured_view(measured: MeasuredStatistics) -> View:
     }
 
 
-def table_view(table: TableState) -> View:
+def table_state_view(table: TableState) -> View:
     return {
         "name": table.table,
         "rows": table.rows,
@@ -197,7 +197,7 @@ def subscription_view(subscription: Subscription, status: Stats | None = None) -
         "updated_at": timestamp(subscription.updated_at),
     }
     if status is not None:
-        view["status"] = stats_view(status)
+        view["status"] = subscription_stats_view(status)
     return view
 
 
@@ -211,7 +211,7 @@ def _cursor_view(cursor: SubscriptionCursor) -> View:
     return {"event_type": cursor.event_type, "partition": cursor.partition, "offset": cursor.offset}
 
 
-def committed_view(committed: Sequence[tuple[EventTypePartition, Position]]) -> View:
+def committed_cursors_view(committed: Sequence[tuple[EventTypePartition, Position]]) -> View:
     return {
         "items": [
             {
@@ -225,7 +225,7 @@ def committed_view(committed: Sequence[tuple[EventTypePartition, Position]]) -> 
     }
 
 
-def results_view(items: Sequence[Mapping[str, str]], verdicts: Sequence[CommitResult]) -> View:
+def cursor_results_view(items: Sequence[Mapping[str, str]], verdicts: Sequence[CommitResult]) -> View:
     """What became of each cursor, which is repeated as it was sent."""
     names = ("partition", "offset", "event_type", "cursor_token")
     return {
@@ -236,7 +236,7 @@ def results_view(items: Sequence[Mapping[str, str]], verdicts: Sequence[CommitRe
     }
 
 
-def stats_view(stats: Stats) -> list[View]:
+def subscription_stats_view(stats: Stats) -> list[View]:
     return [
         {"event_type": event_type, "partitions": [_partition_stats_view(each) for each in partitions]}
         for event_type, partitions in stats.items()

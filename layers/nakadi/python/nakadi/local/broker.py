@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import logging
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
@@ -16,123 +14,13 @@ from msgspec import Struct
 
 from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
-from nakadi.app.shutdown import describe_busy_threads
-from nakadi.common.metrics import Metrics
-from nakadi.engines.common.listeners import call_and_report
+from nakadi.engines.common.threads import call_and_report
 from nakadi.http.asgi import RequestLimits
-from nakadi.http.console import PACKAGED_FOLDER, ApplicationWithConsole, ConsoleFiles
-from nakadi.http.direct import AnsweringApp
-from nakadi.http.server import Server, new_event_loop, open_listening_socket
+from nakadi.http.console import with_console
+from nakadi.local.serving import Housekeeper, ServerThread
 from nakadi.model.events import AppendResult, EventSlice, OffsetBounds, Record, Refused
 from nakadi.model.outcomes import BadSetting, Unavailable
 from nakadi.ports.event_log import AppendCallback, EventLog, TopicAdoptingLog, UnknownTopic
-
-# Server thread --------------------------------------------------------------------------------------------------------
-
-
-log = logging.getLogger(__name__)
-
-# For what is closed when the clients are gone.
-SERVER_CLOSE_TIMEOUT_SECONDS = 10.0
-
-
-class ServerThread:
-    """Serves from when it is made until it is closed. The port is a free one unless it is given."""
-
-    def __init__(
-        self,
-        application: AnsweringApp,
-        *,
-        host: str = "127.0.0.1",
-        port: int = 0,
-        grace_seconds: float = 2.0,
-        limits: RequestLimits | None = None,
-        metrics: Metrics | None = None,
-    ) -> None:
-        self._grace_seconds = grace_seconds
-        self._listening = open_listening_socket(host, port)
-        self.port: int = self._listening.getsockname()[1]
-        self.url = server_url(host, self.port)
-        self._loop = new_event_loop()
-        self._stopping = asyncio.Event()
-        self._thread = threading.Thread(
-            target=self._serve, args=(application, grace_seconds, limits, metrics), name="nakadi-server", daemon=True
-        )
-        # The socket listens already: who connects before the thread runs waits a moment and is served.
-        self._thread.start()
-
-    def close(self) -> None:
-        """Let open streams come to their end, close every connection, and return when all is done."""
-        if self._thread.is_alive():
-            self._loop.call_soon_threadsafe(self._stopping.set)
-            self._thread.join(self._grace_seconds + SERVER_CLOSE_TIMEOUT_SECONDS)
-        if self._thread.is_alive():
-            log.warning("The server is left behind, for it does not end. %s", describe_busy_threads())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _serve(
-        self, application: AnsweringApp, grace_seconds: float, limits: RequestLimits | None, metrics: Metrics | None
-    ) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            server = Server(application, grace_seconds=grace_seconds, limits=limits, metrics=metrics)
-            runner.run(server.serve(self._listening, self._stopping))
-
-
-def with_console(application: AnsweringApp, settings: Settings) -> ApplicationWithConsole:
-    """The application with the console in front of it, a wheel's own if no other is named. Raises `BadSetting`."""
-    folder = settings.console or (str(PACKAGED_FOLDER) if PACKAGED_FOLDER.is_dir() else "")
-    try:
-        return ApplicationWithConsole(application, ConsoleFiles(folder, dict(settings.console_sign_in)))
-    except ValueError as error:
-        raise BadSetting(f"NAKADI_CONSOLE_SIGN_IN cannot be used: {error}") from error
-
-
-def server_url(host: str, port: int) -> str:
-    """The URL of a server that listens there, for clients on this machine."""
-    reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  # a comparison, not a binding
-    return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"
-
-
-# Housekeeping thread --------------------------------------------------------------------------------------------------
-
-
-LAST_CHORE_TIMEOUT_SECONDS = 30.0
-
-
-class Housekeeper:
-    def __init__(
-        self, run_chores: Callable[[], object], *, stop: Callable[[], None] = lambda: None, every_seconds: float = 60.0
-    ) -> None:
-        """`stop` has chores that are under way come to their end soon."""
-        self._run_chores = run_chores
-        self._stop = stop
-        self._every_seconds = every_seconds
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="nakadi-housekeeper", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Finish what is being done, and do no more. A chore that waits for something for too long is left behind."""
-        self._closing.set()
-        self._stop()
-        self._thread.join(LAST_CHORE_TIMEOUT_SECONDS)
-        if self._thread.is_alive():
-            log.warning("The housekeeping is left behind, for it does not end")
-
-    def _work(self) -> None:
-        while not self._closing.wait(self._every_seconds):
-            try:
-                self._run_chores()
-            except Exception:  # the next attempt may succeed, and this is the only place to log it
-                log.exception("The housekeeping failed")
-
 
 # Faults on demand -----------------------------------------------------------------------------------------------------
 
@@ -393,7 +281,9 @@ class Broker:
         try:
             self._inside.prepare()
             limits = RequestLimits(max_memory_bytes=self._inside.settings.max_request_memory_bytes)
-            application = with_console(self._inside.application, self._inside.settings)
+            application = with_console(
+                self._inside.application, self._inside.settings.console, dict(self._inside.settings.console_sign_in)
+            )
             self._serving = ServerThread(application, host=host, port=port, limits=limits, metrics=self._inside.metrics)
         except (OSError, BadSetting):
             self._inside.close()

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from nakadi.common.counting import Distribution, Histogram, Labels, MetricRows
 from nakadi.common.metrics import Metrics
-from nakadi.engines.sqlite.sharing import BYTES_RECEIVED_AT_ONCE, split_messages, with_length
+from nakadi.engines.sqlite.sharing import BYTES_RECEIVED_AT_ONCE, encode_length_prefixed, take_whole_messages
 from nakadi.model.outcomes import TryLater
 
 log = logging.getLogger(__name__)
@@ -128,13 +128,13 @@ class _AllSnapshots(Struct, frozen=True, array_like=True, tag=2):
     snapshots: list[MetricsSnapshot] = []
 
 
-class _LeaseTaken(Struct, frozen=True, array_like=True, tag=3):
+class _LeaseAnnouncement(Struct, frozen=True, array_like=True, tag=3):
     """A worker takes a lease."""
 
     holder: str
 
 
-_MESSAGES = msgspec.msgpack.Decoder(_SnapshotRequest | _AllSnapshots | _LeaseTaken)
+_MESSAGES = msgspec.msgpack.Decoder(_SnapshotRequest | _AllSnapshots | _LeaseAnnouncement)
 
 
 class WorkerFigures:
@@ -169,7 +169,7 @@ class WorkerFigures:
     def take_lease(self, holder: str) -> None:
         """Tell the supervisor. If it has died, so will this process."""
         with contextlib.suppress(OSError):
-            self._send(_LeaseTaken(holder))
+            self._send(_LeaseAnnouncement(holder))
 
     def close(self) -> None:
         try:
@@ -186,12 +186,12 @@ class WorkerFigures:
         try:
             while data := self._connection.recv(BYTES_RECEIVED_AT_ONCE):
                 received += data
-                for message in split_messages(received):
+                for message in take_whole_messages(received):
                     self._handle_message(_MESSAGES.decode(message))
         except OSError as error:
             log.warning("The connection to the supervisor is broken: %s", error)
 
-    def _handle_message(self, message: _SnapshotRequest | _AllSnapshots | _LeaseTaken) -> None:
+    def _handle_message(self, message: _SnapshotRequest | _AllSnapshots | _LeaseAnnouncement) -> None:
         if isinstance(message, _SnapshotRequest):
             self._send(_SnapshotRequest(message.number, take_snapshot(self._metrics)))
         elif isinstance(message, _AllSnapshots):
@@ -202,7 +202,7 @@ class WorkerFigures:
     def _send(self, message: Struct) -> None:
         # Threads that ask at the same time would mix their messages.
         with self._sending:
-            self._connection.sendall(with_length(message))
+            self._connection.sendall(encode_length_prefixed(message))
 
 
 class SupervisorFigures:
@@ -270,7 +270,7 @@ class _WorkerConnection(asyncio.Protocol):
 
     def send(self, message: Struct) -> None:
         if self._transport is not None:
-            self._transport.write(with_length(message))
+            self._transport.write(encode_length_prefixed(message))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -285,14 +285,14 @@ class _WorkerConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._received += data
-        for raw in split_messages(self._received):
+        for raw in take_whole_messages(self._received):
             message = _MESSAGES.decode(raw)
             if isinstance(message, _AllSnapshots):
                 answering = asyncio.ensure_future(self._answer(self, message.number))
                 self._answering.add(answering)
                 answering.add_done_callback(self._answering.discard)
                 continue
-            if isinstance(message, _LeaseTaken):
+            if isinstance(message, _LeaseAnnouncement):
                 self.leases.add(message.holder)
                 continue
             self.latest = message.snapshot

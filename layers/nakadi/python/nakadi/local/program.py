@@ -18,11 +18,12 @@ from nakadi.app import logs
 from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
 from nakadi.app.shutdown import ShutdownDeadline, SignalHandler, serve_until_signalled
-from nakadi.engines.sqlite.file import SCHEME, BadDataFile, path_in
+from nakadi.engines.sqlite.file import SCHEME, BadDataFile, path_in_url
 from nakadi.engines.sqlite.mark import Marker, check_against_mark
 from nakadi.http.asgi import RequestLimits
+from nakadi.http.console import with_console
 from nakadi.http.server import Server, new_event_loop, open_listening_socket, tune_interpreter
-from nakadi.local.broker import Housekeeper, server_url, with_console
+from nakadi.local.serving import Housekeeper, server_url
 from nakadi.local.supervisor import check_workers, supervise, worker_command
 from nakadi.local.worker import DRAIN_TIMEOUT_SECONDS, add_logging_options, logging_options
 from nakadi.model.outcomes import BadSetting, Unavailable
@@ -104,7 +105,7 @@ def _serve(
     ):
         broker.prepare()
         server = Server(
-            with_console(broker.application, settings),
+            with_console(broker.application, settings.console, dict(settings.console_sign_in)),
             grace_seconds=DRAIN_TIMEOUT_SECONDS,
             limits=RequestLimits(max_memory_bytes=settings.max_request_memory_bytes),
             metrics=broker.metrics,
@@ -116,7 +117,7 @@ def _serve(
 
 def _data_files(settings: Settings) -> Sequence[Path]:
     urls = (settings.registry, settings.event_log, settings.coordination, settings.log_index)
-    return sorted({path_in(url) for url in urls if url.startswith(SCHEME)})
+    return sorted({path_in_url(url) for url in urls if url.startswith(SCHEME)})
 
 
 @contextlib.contextmanager

@@ -23,14 +23,14 @@ from itertools import chain
 from nakadi.app.broker import BrokerServices, open_broker
 from nakadi.app.settings import Settings
 from nakadi.app.shutdown import ShutdownDeadline, SignalHandler, serve_until_signalled
-from nakadi.common.caching import CHANGE_NUMBER_FORMAT, ChangeCounter
+from nakadi.common.caching import CHANGE_COUNT_FORMAT, ChangeCounter
 from nakadi.engines.sqlite.changes import ChangePipes
 from nakadi.engines.sqlite.coordination import SqliteCoordination
 from nakadi.engines.sqlite.file import SCHEME
 from nakadi.engines.sqlite.sharing import AppendService
 from nakadi.http.server import new_event_loop, tune_interpreter
-from nakadi.local.broker import Housekeeper
 from nakadi.local.figures import SupervisorFigures
+from nakadi.local.serving import Housekeeper
 from nakadi.local.worker import CONNECTION_ENDED, CONNECTION_FOLLOWS, WORKER_LEAVING, WORKER_READY, coordination_path
 from nakadi.model.event_type import DEFAULT_STORAGE_ID
 from nakadi.model.outcomes import BadSetting, Unavailable
@@ -75,7 +75,7 @@ class SharedDescriptors:
 
     def __init__(self, workers: int) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `close`
-        self._file.truncate((workers + 1) * CHANGE_NUMBER_FORMAT.size)
+        self._file.truncate((workers + 1) * CHANGE_COUNT_FORMAT.size)
         self._pipes = [ChangePipes.pair() for _ in range(workers)]
         self.counter = ChangeCounter(self._file.fileno(), 0)
         self.pipes = ChangePipes(None, [entrance for _, entrance in self._pipes])

@@ -25,10 +25,10 @@ from nakadi.app.shutdown import ShutdownDeadline, SignalHandler, leave, serve_un
 from nakadi.common.caching import ChangeCounter
 from nakadi.engines.sqlite.changes import ChangePipes
 from nakadi.engines.sqlite.coordination import SqliteCoordination
-from nakadi.engines.sqlite.file import BadDataFile, path_in
+from nakadi.engines.sqlite.file import BadDataFile, path_in_url
 from nakadi.http.asgi import RequestLimits
+from nakadi.http.console import with_console
 from nakadi.http.server import Server, new_event_loop, tune_interpreter
-from nakadi.local.broker import with_console
 from nakadi.local.figures import WorkerFigures
 from nakadi.model.outcomes import BadSetting, Unavailable
 
@@ -156,7 +156,7 @@ def _numbers(text: str) -> Sequence[int]:
 
 
 def coordination_path(settings: Settings) -> Path:
-    return path_in(settings.coordination or settings.registry)
+    return path_in_url(settings.coordination or settings.registry)
 
 
 class WorkerCoordination(SqliteCoordination):
@@ -194,7 +194,7 @@ def _run(options: argparse.Namespace, signals: SignalHandler) -> None:
         pipes = ChangePipes(options.changes[0], options.changes[1:])
         broker.coordination = WorkerCoordination(coordination_path(settings), pipes, gathered.take_lease)
         server = Server(
-            with_console(broker.application, settings),
+            with_console(broker.application, settings.console, dict(settings.console_sign_in)),
             grace_seconds=DRAIN_TIMEOUT_SECONDS,
             limits=RequestLimits(max_memory_bytes=settings.max_request_memory_bytes // settings.workers),
             metrics=broker.metrics,

@@ -146,14 +146,14 @@ class BadSetting(Exception):
 
 
 # A name, a path to a field, an offset.
-MAX_CHARACTERS = 1000
+MAX_TEXT_CHARACTERS = 1000
 # Fields, annotations, labels: what is read with every event, or returned with every event type.
-MAX_ENTRIES = 100
+MAX_ANNOTATIONS_OR_LABELS = 100
 # Names in a list of their own.
-MAX_NAMES = 10_000
+MAX_BLACKLIST_NAMES_PER_KIND = 10_000
 
 
-def size_violations(path: str, value: Sized | None, most: int = MAX_CHARACTERS) -> Iterator[Violation]:
+def size_limit_violations(path: str, value: Sized | None, most: int = MAX_TEXT_CHARACTERS) -> Iterator[Violation]:
     """What is to be said of a text or list that is too long; one that is missing is not."""
     if value is not None and len(value) > most:
         yield Violation(path, f"size must be between 0 and {most}")

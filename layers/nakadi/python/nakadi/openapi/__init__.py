@@ -41,7 +41,7 @@ def document() -> Node:
 
 
 @cache
-def as_json() -> bytes:
+def document_json() -> bytes:
     return orjson.dumps(document())
 
 

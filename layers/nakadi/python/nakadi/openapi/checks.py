@@ -64,26 +64,29 @@ COPIED_KEYWORDS = (
 
 SCHEMAS_HEADING = "\n  schemas:\n"
 
-_INDEX = re.compile(r"\[(\d+)\]")
+_INDEX_PATTERN = re.compile(r"\[(\d+)\]")
 
 
-def conforms(name: str, body: Any) -> bool:
+def conforms_to_schema(name: str, body: Any) -> bool:
     """Whether a body is as the schema of this name describes it, each text being a text, and each number a number."""
-    return not _errors(name, body)
+    return not _schema_errors(name, body)
 
 
-def body_violations(name: str, body: Mapping[str, Any]) -> tuple[Violation, ...]:
+def openapi_violations(name: str, body: Mapping[str, Any]) -> tuple[Violation, ...]:
     """What is missing or malformed in a body that was read, by the schema of this name, in the order of its fields.
 
     None stands for null, which is as good as a missing member, unless that has a default. Of a list that is too long,
     only as many items are looked at as it may have.
     """
-    errors = _errors(name, body)
+    errors = _schema_errors(name, body)
     if not errors:
         return ()
-    limits = {_path(each): each.rule_definition for each in errors if each.rule == "maxItems"}
+    limits = {_field_path_of_error(each): each.rule_definition for each in errors if each.rule == "maxItems"}
     found = dict.fromkeys(
-        violation for each in errors if not _is_beyond(limits, _path(each)) for violation in _violations(each)
+        violation
+        for each in errors
+        if not _is_beyond_max_items(limits, _field_path_of_error(each))
+        for violation in _violations_of_error(each)
     )
     places: dict[str, int] = {}
     for each in found:
@@ -93,10 +96,10 @@ def body_violations(name: str, body: Mapping[str, Any]) -> tuple[Violation, ...]
     )
 
 
-def prepare(*names: str) -> None:
+def compile_body_schemas(*names: str) -> None:
     """Compile the schemas of these names now, so that the first bodies need not wait for it."""
     for name in names:
-        _check(name)
+        _compiled_check(name)
 
 
 @cache
@@ -107,7 +110,7 @@ def component_schema(name: str) -> Mapping[str, Any]:
     """
     import yaml  # noqa: PLC0415  # as in `nakadi.openapi`: most processes never need it
 
-    found = re.search(rf"^    {name}:\n((?:      .*\n|\s*\n)+)", _schemas(), re.MULTILINE)
+    found = re.search(rf"^    {name}:\n((?:      .*\n|\s*\n)+)", _schema_lines_text(), re.MULTILINE)
     if found is None:
         raise KeyError(name)
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -116,24 +119,24 @@ def component_schema(name: str) -> Mapping[str, Any]:
 
 
 @cache
-def _schemas() -> str:
+def _schema_lines_text() -> str:
     """The lines of all schemas."""
     texts = (each.read_text("utf-8") for each in files(__package__).iterdir() if each.name.endswith(".yaml"))
     return "".join(f"{text.partition(SCHEMAS_HEADING)[2]}\n" for text in texts)
 
 
-def _errors(name: str, body: Any) -> list[Any]:
+def _schema_errors(name: str, body: Any) -> list[Any]:
     from fastjsonschema import JsonSchemaValuesException  # noqa: PLC0415  # as above
 
     try:
-        _check(name)(body)
+        _compiled_check(name)(body)
     except JsonSchemaValuesException as found:
         return list(found.errors)
     return []
 
 
 @cache
-def _check(name: str) -> Callable[[Any], Any]:
+def _compiled_check(name: str) -> Callable[[Any], Any]:
     from fastjsonschema import compile as compiled  # noqa: PLC0415  # as above
 
     check: Callable[[Any], Any] = compiled(
@@ -164,26 +167,28 @@ def _has_default(schema: Mapping[str, Any]) -> bool:
     return "default" in (component_schema(schema["$ref"].rpartition("/")[2]) if "$ref" in schema else schema)
 
 
-def _path(error: Any) -> str:
+def _field_path_of_error(error: Any) -> str:
     return str(error.name).removeprefix("data").removeprefix(".")
 
 
-def _violations(error: Any) -> Iterator[Violation]:
-    path = _path(error)
+def _violations_of_error(error: Any) -> Iterator[Violation]:
+    path = _field_path_of_error(error)
     if error.rule == "required":
         for name in error.rule_definition:
             if name not in error.value:
                 yield Violation(f"{path}.{name}" if path else name, NULL_REFUSED_MESSAGE)
         return
-    sentence = MESSAGES_BY_FIELD_AND_RULE.get((_INDEX.sub("", path), error.rule)) or MESSAGES_BY_RULE[error.rule]
+    sentence = (
+        MESSAGES_BY_FIELD_AND_RULE.get((_INDEX_PATTERN.sub("", path), error.rule)) or MESSAGES_BY_RULE[error.rule]
+    )
     yield Violation(path, sentence.format(error.rule_definition))
 
 
-def _is_beyond(limits: Mapping[str, int], path: str) -> bool:
+def _is_beyond_max_items(limits: Mapping[str, int], path: str) -> bool:
     """Whether a path leads into a list behind the last item that the list may have."""
     return any(
         path[: index.start()] in limits and int(index[1]) >= limits[path[: index.start()]]
-        for index in _INDEX.finditer(path)
+        for index in _INDEX_PATTERN.finditer(path)
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import NamedTuple, Protocol
 
-from nakadi.model.events import ArchiveLocation
+from nakadi.model.log_index import ArchiveLocation
 
 
 class StoredObject(NamedTuple):

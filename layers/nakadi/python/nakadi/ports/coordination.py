@@ -35,10 +35,10 @@ MAX_PARTITIONS_PER_WRITE = 99
 everywhere, beside the assignment itself."""
 
 
-MAX_PARKED_PER_CALL = 50
+MAX_PARKED_EVENTS_PER_CALL = 50
 
 
-MAX_PARKED_BYTES = 3_000_000
+MAX_PARKED_BYTES_PER_CALL = 3_000_000
 """How many events one `Coordination.park` may put away, and how many bytes they may have together; a single event may
 have any size that could be published."""
 
@@ -107,7 +107,7 @@ class Coordination(Protocol):
         returns. It must return quickly.
         """
 
-    def park(
+    def park_events(
         self,
         subscription: str,
         session: str,
@@ -119,7 +119,8 @@ class Coordination(Protocol):
 
         `NOT_OWNED` if the session does not own the partition, `OUTDATED` if `upto` is not greater than what is stored:
         either leaves everything as it was. Without `upto` the offset stays, and nothing is outdated. Events that are
-        there already are replaced. At most `MAX_PARKED_PER_CALL` events with `MAX_PARKED_BYTES`, or a single one.
+        there already are replaced. At most `MAX_PARKED_EVENTS_PER_CALL` events with `MAX_PARKED_BYTES_PER_CALL`, or a
+        single one.
         """
 
     def parked(
@@ -135,10 +136,10 @@ class Coordination(Protocol):
         They are in the order of event types, partitions (both as texts) and positions.
         """
 
-    def parked_value(self, subscription: str, partition: EventTypePartition, position: Position) -> bytes | None:
+    def read_parked_value(self, subscription: str, partition: EventTypePartition, position: Position) -> bytes | None:
         """A parked event as it was published; None if it is not parked any more."""
 
-    def unpark(self, subscription: str, partition: EventTypePartition, positions: Collection[Position]) -> None:
+    def unpark_events(self, subscription: str, partition: EventTypePartition, positions: Collection[Position]) -> None:
         """Remove parked events, however many. Doing it again changes nothing."""
 
     def forget(self, subscription: str) -> None:

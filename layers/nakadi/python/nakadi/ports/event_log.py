@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol, runtime_checkable
 
-from msgspec import Struct
-
-from nakadi.model.events import AppendResult, EventSlice, OffsetBounds, Record, ShardGap, Stored, TopicContinuation
+from nakadi.model.events import AppendResult, EventSlice, OffsetBounds, Record, TopicContinuation
+from nakadi.model.log_index import ShardGap
 
 AppendResultByPartition = Mapping[int, AppendResult]
 """The fate of each partition's part of an append."""
@@ -111,7 +110,7 @@ class EventLog(Protocol):
 class DelayedIndexLog(Protocol):
     """An event log whose events another process counts and archives, some time after they were stored."""
 
-    def index_lag(self) -> timedelta:
+    def measure_index_lag(self) -> timedelta:
         """How long ago the oldest event arrived that is not counted yet; nothing when none waits.
 
         The first answer after a search for gaps may be as old as that.
@@ -142,7 +141,7 @@ class LossReportingLog(Protocol):
 class PushedLog(Protocol):
     """An event log whose processes register themselves at its service, to have events pushed to them."""
 
-    def remove_orphans(self) -> None:
+    def remove_orphaned_consumers(self) -> None:
         """Remove what processes registered that ended without removing it."""
 
 
@@ -155,27 +154,6 @@ class TopicAdoptingLog(Protocol):
 
         Raises `UnknownTopic`, or `SealedTopic` if it was sealed by this program.
         """
-
-
-class Append(Struct, frozen=True):
-    """An append that is to be made, at once or soon."""
-
-    log: EventLog
-    topic: str
-    batches: Mapping[int, Sequence[Record]]
-
-    def run(self) -> AppendResultByPartition:
-        return self.log.append(self.topic, self.batches)
-
-    def begin(self, done: AppendCallback) -> None:
-        self.log.begin_append(self.topic, self.batches, done)
-
-    def is_success(self, outcome: AppendResultByPartition) -> bool:
-        """Whether everything is stored."""
-        for fate in outcome.values():  # noqa: SIM110  # `all` would need a generator for what is mostly one partition
-            if type(fate) is not Stored:
-                return False
-        return True
 
 
 class EventLogs(Protocol):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
-from nakadi.model.events import ArchiveLocation, IndexHead, IndexSegment, ShardProgress, Topic, TopicPartition
+from nakadi.model.events import TopicPartition
+from nakadi.model.log_index import ArchiveLocation, IndexHead, IndexSegment, ShardProgress, Topic
 from nakadi.ports.registry import ChangeCounters
 
 TOPICS_KIND = "topics"
@@ -41,7 +42,7 @@ class LogIndex(Protocol):
     def seal_topic(self, topic: str) -> None:
         """Note that it takes no more events. Raises `UnknownTopic`."""
 
-    def continue_topic(self, topic: str, following: str, behind: Sequence[str]) -> None:
+    def create_next_topic(self, topic: str, following: str, behind: Sequence[str]) -> None:
         """Have `following` continue the topic: as many partitions, and sealed if that is. Doing it again changes
         nothing. Raises `UnknownTopic`.
         """
@@ -82,7 +83,7 @@ class LogIndex(Protocol):
     def drop_before(self, topic: str, partition: int, oldest: int) -> Sequence[ArchiveLocation]:
         """What is before `oldest` is gone; segments wholly before it are dropped. Where their events lay."""
 
-    def set_compacted(self, topic: str, partition: int, before: int) -> None:
+    def set_compacted_until(self, topic: str, partition: int, before: int) -> None:
         """What is before this offset is to be read from the archive alone."""
 
     def referenced_archive_keys(self) -> Collection[str]:
@@ -102,7 +103,7 @@ class LogIndex(Protocol):
     def progress(self, stream: str) -> Mapping[str, ShardProgress]:
         """How far each shard is counted, for all its partitions."""
 
-    def set_shard_progress(self, stream: str, shard: str, progress: ShardProgress) -> None:
+    def advance_shard_progress(self, stream: str, shard: str, progress: ShardProgress) -> None:
         """The shard is counted so far, unless it is counted further already."""
 
     def close(self) -> None:

@@ -18,18 +18,18 @@ import msgspec
 import orjson
 from msgspec import Struct
 
-from nakadi.common.work import GIVEN_UP_MESSAGE, Turns
+from nakadi.common.work import GIVEN_UP_MESSAGE, LongWorkQueue
 from nakadi.model.outcomes import TooLarge, TryLater
 from nakadi.schemas import strict_json
 from nakadi.schemas.strict_json import (
-    JSON_STRING,
+    JSON_STRING_PATTERN,
     JsonText,
     count_colons,
+    estimate_parsed_memory,
     holds_too_long_integer,
-    memory_exceeds,
-    parsed_memory,
+    parsed_memory_exceeds,
 )
-from nakadi.schemas.values import Exhausted, Steps
+from nakadi.schemas.values import RemainingSteps, StepsExhausted
 
 Event = dict[str, Any]
 
@@ -38,11 +38,11 @@ _MAX_WRITE_DEPTH = 254
 _DEPTH_PADDING = _MAX_WRITE_DEPTH - strict_json.MAX_JSON_DEPTH - 1
 _BRACKET_COUNTING_BYTES = 8192
 
-# A long body is parsed in pieces of this many bytes, and of this much memory by the estimate of `parsed_memory`.
+# A long body is parsed in pieces of this many bytes, and of this much memory as `estimate_parsed_memory` has it.
 MAX_BATCH_PIECE_BYTES = 1024 * 1024
-MAX_BATCH_PIECE_MEMORY = 8 * 1024 * 1024
+MAX_BATCH_PIECE_MEMORY_BYTES = 8 * 1024 * 1024
 # An event that would take more than this, once parsed, is refused: it has 60 000 objects, say, or 280 000 numbers.
-MAX_EVENT_MEMORY = 16 * 1024 * 1024
+MAX_EVENT_MEMORY_BYTES = 16 * 1024 * 1024
 # An event that is too large to be stored has an answer of its own up to this size; beyond it, it is not even parsed.
 MAX_PARSED_EVENT_BYTES = 4 * 1024 * 1024
 
@@ -195,7 +195,7 @@ def _piece_bounds(texts: Sequence[JsonText], limits: BatchLimits) -> Iterator[tu
     for index, text in enumerate(texts):
         length = len(text)
         needed = estimate_event_memory(index, text, limits)
-        if index > first and (size + length > MAX_BATCH_PIECE_BYTES or memory + needed > MAX_BATCH_PIECE_MEMORY):
+        if index > first and (size + length > MAX_BATCH_PIECE_BYTES or memory + needed > MAX_BATCH_PIECE_MEMORY_BYTES):
             yield first, index
             first, size, memory = index, 0, 0
         size += length
@@ -208,8 +208,8 @@ def estimate_event_memory(index: int, text: JsonText, limits: BatchLimits) -> in
     """About how much memory an event takes once it is parsed; raises `TooLarge` if it may not be parsed at all."""
     if len(text) > max(MAX_PARSED_EVENT_BYTES, limits.max_event_bytes):
         raise TooLarge(f"Event too large: {len(text)} bytes, max size is {limits.max_event_bytes} bytes")
-    needed = parsed_memory(text)
-    if needed > MAX_EVENT_MEMORY and memory_exceeds(text, MAX_EVENT_MEMORY):
+    needed = estimate_parsed_memory(text)
+    if needed > MAX_EVENT_MEMORY_BYTES and parsed_memory_exceeds(text, MAX_EVENT_MEMORY_BYTES):
         raise too_many_values_error(index)
     return needed
 
@@ -271,7 +271,7 @@ def _member_bounds(text: bytes, name: str) -> tuple[int, int]:
     """Where in the text of an object the value of a member begins and ends."""
     end = 0
     for key, value in _OBJECT_DECODER.decode(text).items():
-        string = JSON_STRING.match(text, end + 1)
+        string = JSON_STRING_PATTERN.match(text, end + 1)
         assert string is not None
         start = string.end() + 1
         end = start + len(bytes(value))
@@ -287,13 +287,13 @@ class WorkBudget:
     looks after each portion whether the client is still connected.
     """
 
-    def __init__(self, max_steps: int, turns: Turns, is_client_gone: Callable[[], bool]) -> None:
+    def __init__(self, max_steps: int, long_work: LongWorkQueue, is_client_gone: Callable[[], bool]) -> None:
         self.max_steps = max_steps
         free = min(max_steps, STEPS_WITHOUT_TURN)
-        self.steps: Steps = [free]
+        self.steps: RemainingSteps = [free]
         self._left = max_steps - free
         self._portion = STEPS_PER_EXTENSION
-        self._turns = turns
+        self._turns = long_work
         self._is_client_gone = is_client_gone
         self._held: ExitStack | None = None
 
@@ -301,17 +301,17 @@ class WorkBudget:
         """Wait for the turn, unless this batch has it already; raise `TryLater` if that takes too long."""
         if self._held is None:
             held = ExitStack()
-            held.enter_context(self._turns.turn(self._is_client_gone))
+            held.enter_context(self._turns.wait_for_turn(self._is_client_gone))
             # Only now is there a turn to give back: waiting for it may have failed.
             self._held = held
 
     def add_steps(self, *, larger: bool = False) -> None:
         """Add steps; `larger` makes it twice as many from now on, for what did not end with so many.
 
-        Raises `Exhausted` when there are none left, and `TryLater` when this is no time for long work.
+        Raises `StepsExhausted` when there are none left, and `TryLater` when this is no time for long work.
         """
         if self._left <= 0:
-            raise Exhausted
+            raise StepsExhausted
         self.take_turn()
         if self._is_client_gone():
             raise TryLater(GIVEN_UP_MESSAGE)

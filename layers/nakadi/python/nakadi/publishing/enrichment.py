@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import struct
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
-from operator import attrgetter
 from typing import Any
 
-import msgspec
 import orjson
-from msgspec import UNSET, Struct
+from msgspec import Struct
 
 from nakadi.model.event_type import Category, EnrichmentStrategy, EventType, PartitionStrategy, Version
-from nakadi.model.events import Record, RecordLines
 from nakadi.model.outcomes import Malformed
-from nakadi.publishing.batch import ARRAY_DECODER, STEPS_WITHOUT_TURN, Batch, BatchPiece, WorkBudget
+from nakadi.publishing.batch import Batch, BatchPiece, WorkBudget
 from nakadi.publishing.outcome import BatchRejected, PublishingStep
-from nakadi.schemas.shapes import METADATA_MEMBER_START, DecodedBatch, UsualMetadata
-from nakadi.schemas.values import Exhausted, NoSuchField, path_segments, text_of, value_at
+from nakadi.schemas.values import NoSuchField, StepsExhausted, java_text, path_segments, value_at_path
 
 # Partitions -----------------------------------------------------------------------------------------------------------
 
@@ -63,7 +58,7 @@ def choose_partitions(
     for event in events:
         try:
             partition, key = choose(event)
-        except (NoPartition, Exhausted) as error:
+        except (NoPartition, StepsExhausted) as error:
             detail = str(error) if isinstance(error, NoPartition) else KEYS_TOO_LONG_MESSAGE
             index = len(partitions)
             raise BatchRejected(
@@ -97,29 +92,29 @@ def _partition_chooser_by_hash(event_type: EventType, budget: WorkBudget) -> Cal
     fields = [field for field in event_type.partition_key_fields if field is not None]
     if len(fields) < len(event_type.partition_key_fields):
         return _refuse_null_key_field
-    paths = _key_paths(event_type.category, *fields)
-    numbers = _partitions_in_text_order(event_type.timeline.partitions)
+    paths = key_paths(event_type.category, *fields)
+    numbers = partitions_in_text_order(event_type.timeline.partitions)
 
     def choose(event: Event) -> _PartitionChoice:
         keys: list[str] = []
         work = 0
         for path in paths:
             try:
-                value = value_at(event, path)
+                value = value_at_path(event, path)
             except NoSuchField as error:
                 raise NoPartition(str(error)) from error
-            key = value if type(value) is str else text_of(value)
+            key = value if type(value) is str else java_text(value)
             keys.append(key)
             # A key may be as long as an event. The hash takes a step for each character, and to write one takes more.
             work += len(key) if key is value else 5 * len(key)
         budget.spend_steps(work)
-        return numbers[abs(_hash_of_keys(keys)) % len(numbers)], ",".join(keys)
+        return numbers[abs(hash_of_keys(keys)) % len(numbers)], ",".join(keys)
 
     return choose
 
 
 @lru_cache(maxsize=1000)
-def _key_paths(category: Category, *fields: str) -> Sequence[tuple[str, ...]]:
+def key_paths(category: Category, *fields: str) -> Sequence[tuple[str, ...]]:
     """The names that lead to the values of key fields, which the clients of data events see without its envelope."""
     root = ("data",) if category is Category.DATA else ()
     return [(*root, *path_segments(field)) for field in fields]
@@ -130,34 +125,8 @@ def _refuse_null_key_field(_: Event) -> _PartitionChoice:
     raise NoPartition(str(NoSuchField("null")))
 
 
-def _partitions_at_once(
-    event_type: EventType, batch: DecodedBatch, draw_random_number: DrawRandomNumber
-) -> tuple[Sequence[int], Sequence[str] | None] | None:
-    """As `choose_partitions` has them; None for events whose keys are none, or unusual."""
-    count, of = len(batch.events), event_type.timeline.partitions
-    if event_type.partition_strategy is PartitionStrategy.RANDOM:
-        return [int(draw_random_number() * of) for _ in range(count)] if of > 1 else [0] * count, None
-    fields = event_type.partition_key_fields
-    if event_type.partition_strategy is not PartitionStrategy.HASH or not fields or None in fields:
-        return None
-    columns: list[list[str]] = []
-    for path in _key_paths(event_type.category, *fields):
-        texts = batch.texts_at(path) if path else None
-        if texts is None:
-            return None
-        columns.append(texts)
-    if sum([len(text) for texts in columns for text in texts]) > STEPS_WITHOUT_TURN:
-        return None
-    numbers = _partitions_in_text_order(of)
-    if len(columns) == 1:
-        hashes, keys = map(java_string_hash, columns[0]), columns[0]
-        return [numbers[abs(as_signed_32_bit(each)) % of] for each in hashes], keys
-    rows = list(zip(*columns, strict=True))
-    return [numbers[abs(_hash_of_keys(row)) % of] for row in rows], list(map(",".join, rows))
-
-
 @lru_cache(maxsize=100)
-def _partitions_in_text_order(partitions: int) -> tuple[int, ...]:
+def partitions_in_text_order(partitions: int) -> tuple[int, ...]:
     """The list that a hash points into: 0, 1, 10, 11, 2."""
     return tuple(sorted(range(partitions), key=str))
 
@@ -182,7 +151,7 @@ def java_string_hash(text: str) -> int:
     return total
 
 
-def _hash_of_keys(keys: Iterable[str]) -> int:
+def hash_of_keys(keys: Iterable[str]) -> int:
     return as_signed_32_bit(sum(map(java_string_hash, keys)))
 
 
@@ -207,10 +176,6 @@ BROKER_METADATA_FIELDS = frozenset({"published_by", "received_at", "event_type",
 """The metadata that the broker adds. Most producers leave them to it."""
 
 
-_ENCODER = msgspec.json.Encoder()
-_type_of, _flow_id_of = attrgetter("event_type"), attrgetter("flow_id")
-
-
 class BatchOrigin(Struct, frozen=True, kw_only=True):
     """What is the same for all events of a request."""
 
@@ -224,7 +189,7 @@ def enriched_texts(event_type: EventType, batch: Batch, origin: BatchOrigin, par
     """The texts of the events as they are stored: as they came, but for their metadata."""
     if EnrichmentStrategy.METADATA not in event_type.enrichment_strategies:
         return batch.texts()
-    stamp = _stamp(event_type, origin)
+    stamp = metadata_stamp(event_type, origin)
     stamps = {each: {**stamp, "partition": str(each)} for each in set(partitions)}
     endings = {each: b",%b" % orjson.dumps(added)[1:] for each, added in stamps.items()}
     texts: list[bytes] = []
@@ -235,7 +200,7 @@ def enriched_texts(event_type: EventType, batch: Batch, origin: BatchOrigin, par
     return texts
 
 
-def _stamp(event_type: EventType, origin: BatchOrigin) -> dict[str, str]:
+def metadata_stamp(event_type: EventType, origin: BatchOrigin) -> dict[str, str]:
     """What is added to the metadata of all events alike."""
     return {
         "published_by": origin.published_by,
@@ -244,72 +209,6 @@ def _stamp(event_type: EventType, origin: BatchOrigin) -> dict[str, str]:
         "version": str(origin.version),
         "flow_id": origin.flow_id,
     }
-
-
-def partitions_and_records_or_none(
-    event_type: EventType, batch: DecodedBatch, origin: BatchOrigin, draw_random_number: DrawRandomNumber
-) -> tuple[Sequence[int], Mapping[int, Sequence[Record]]] | None:
-    """The partition of each event, and the records of each partition.
-
-    None if what is added to their metadata differs in more than the partition, or if their keys are none or unusual.
-
-    What is added to all events of a partition is put in by one replacement in the text of all of them.
-    """
-    stamp: Mapping[str, str] | None = None
-    if EnrichmentStrategy.METADATA in event_type.enrichment_strategies:
-        stamp = _stamp_unless_sent(event_type, origin, batch.metadata)
-        if stamp is None:
-            return None
-    chosen = _partitions_at_once(event_type, batch, draw_random_number)
-    if chosen is None:
-        return None
-    partitions, keys = chosen
-    keys_of: defaultdict[int, list[str]] = defaultdict(list)
-    for each, key in zip(partitions, keys or (), strict=False):
-        keys_of[each].append(key)
-    found: dict[int, Sequence[Record]] = {}
-    for partition, sent, number in _lines_of_partitions(batch, partitions):
-        lines = sent
-        if stamp is not None:
-            added = orjson.dumps({**stamp, "partition": str(partition)})[1:-1] + b","
-            lines = sent.replace(METADATA_MEMBER_START, METADATA_MEMBER_START + added)
-            if len(lines) != len(sent) + number * len(added):
-                return None
-        found[partition] = (
-            RecordLines(lines, number) if keys is None else list(map(Record, lines.split(b"\n"), keys_of[partition]))
-        )
-    return partitions, found
-
-
-def _lines_of_partitions(batch: DecodedBatch, partitions: Sequence[int]) -> Iterable[tuple[int, bytes, int]]:
-    """Each partition with the lines of its events and their number."""
-    if len(batch.events) == 1:
-        return ((partitions[0], batch.text[1:-1], 1),)
-    events: list[msgspec.Raw] = ARRAY_DECODER.decode(batch.text)
-    groups: dict[int, list[msgspec.Raw]] = {}
-    if partitions.count(partitions[0]) == len(partitions):
-        groups[partitions[0]] = events
-    else:
-        for partition, event in zip(partitions, events, strict=True):
-            groups.setdefault(partition, []).append(event)
-    return [(partition, _ENCODER.encode_lines(group)[:-1], len(group)) for partition, group in groups.items()]
-
-
-def _stamp_unless_sent(
-    event_type: EventType, origin: BatchOrigin, metadata: Sequence[UsualMetadata]
-) -> Mapping[str, str] | None:
-    """What is added to the metadata of all events: what all of them have sent stays. None if only some have sent it."""
-    stamp = _stamp(event_type, origin)
-    types, flow_ids = set(map(_type_of, metadata)), set(map(_flow_id_of, metadata))
-    if types == {event_type.name}:
-        del stamp["event_type"]
-    elif types != {UNSET}:
-        return None
-    if UNSET not in flow_ids and "" not in flow_ids:
-        del stamp["flow_id"]
-    elif flow_ids != {UNSET}:
-        return None
-    return stamp
 
 
 def _metadata_changes(

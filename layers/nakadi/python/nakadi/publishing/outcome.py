@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from nakadi.model.events import AppendResult, Refused
-from nakadi.schemas.values import text_of
+from nakadi.schemas.values import java_text
 
 
 class PublishingStep(StrEnum):
@@ -124,4 +124,4 @@ def eid_of(event: Mapping[str, Any]) -> str:
     """An event's id as text, empty when there is none."""
     metadata = event.get("metadata")
     eid = metadata.get("eid") if isinstance(metadata, dict) else None
-    return "" if eid is None else text_of(eid)
+    return "" if eid is None else java_text(eid)

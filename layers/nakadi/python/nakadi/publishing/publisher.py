@@ -19,16 +19,24 @@ from typing import TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nakadi.auth.permissions import Features, Permissions, denied
+from nakadi.auth.permissions import Features, Permissions, permission_denied_error
 from nakadi.common.metrics import Metrics
-from nakadi.common.work import Turns, client_never_gone
+from nakadi.common.work import LongWorkQueue, client_never_gone
 from nakadi.event_types.repository import EVENT_TYPE_BUSY_MESSAGE, EventTypes
 from nakadi.model.authorization import Attribute, Feature, Operation, Subject
 from nakadi.model.event_type import CleanupPolicy, EventType, PartitionStrategy, SchemaType
-from nakadi.model.events import Record, Refused
+from nakadi.model.events import Record, Refused, Stored
 from nakadi.model.outcomes import Fault, NotPermitted, Outcome, TryLater, Unavailable
 from nakadi.ports.clock import Clock
-from nakadi.ports.event_log import Append, AppendResultByPartition, EventLogs, SealedTopic, UnknownTopic
+from nakadi.ports.event_log import (
+    AppendCallback,
+    AppendResultByPartition,
+    EventLog,
+    EventLogs,
+    SealedTopic,
+    UnknownTopic,
+)
+from nakadi.publishing.at_once import is_parsed_at_once, partitions_and_records_or_none
 from nakadi.publishing.batch import Batch, BatchLimits, BatchPiece, WorkBudget
 from nakadi.publishing.enrichment import (
     BatchOrigin,
@@ -36,7 +44,6 @@ from nakadi.publishing.enrichment import (
     choose_partitions,
     compaction_keys,
     enriched_texts,
-    partitions_and_records_or_none,
 )
 from nakadi.publishing.outcome import (
     BatchOutcome,
@@ -54,11 +61,10 @@ from nakadi.publishing.validation import (
     check_owners,
     effective_schema_of,
     find_owners,
-    is_parsed_at_once,
     read_batch,
     validate_events,
 )
-from nakadi.schemas.validation import Validators
+from nakadi.schemas.validation import ValidatorCache
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +76,27 @@ _RECORD_FROM_TUPLE: Callable[[tuple[bytes, str | None, Attribute | None, str | N
 
 # A switch of timelines takes well under a second; a batch that waits for one asks again this often.
 TIMELINE_POLL_INTERVAL_SECONDS = 0.05
+
+
+class Append(Struct, frozen=True):
+    """An append that is to be made, at once or soon."""
+
+    log: EventLog
+    topic: str
+    batches: Mapping[int, Sequence[Record]]
+
+    def run(self) -> AppendResultByPartition:
+        return self.log.append(self.topic, self.batches)
+
+    def begin(self, done: AppendCallback) -> None:
+        self.log.begin_append(self.topic, self.batches, done)
+
+    def is_success(self, outcome: AppendResultByPartition) -> bool:
+        """Whether everything is stored."""
+        for fate in outcome.values():  # noqa: SIM110  # `all` would need a generator for what is mostly one partition
+            if type(fate) is not Stored:
+                return False
+        return True
 
 
 PublishingTask = Generator[Append, AppendResultByPartition, BatchOutcome]
@@ -113,13 +140,13 @@ class Publisher(Struct, frozen=True, kw_only=True):
     """Takes batches of events in. `max_wait` is how many seconds a batch waits for maintenance to be over."""
 
     event_types: EventTypes
-    validators: Validators
+    validators: ValidatorCache
     permissions: Permissions
     features: Features
     logs: EventLogs
     clock: Clock
     limits: BatchLimits
-    turns: Turns = field(default_factory=Turns)
+    long_work: LongWorkQueue = field(default_factory=LongWorkQueue)
     metrics: Metrics = field(default_factory=Metrics)
     max_wait: float = 40.0
     pause: Callable[[float], None] = time.sleep
@@ -181,7 +208,9 @@ class Publisher(Struct, frozen=True, kw_only=True):
         type that is read then.
         """
         sender = BatchSender(subject=subject, flow_id=flow_id, directed_to=directed_to, is_client_gone=is_client_gone)
-        sent = SentBody(body=body, limits=self.limits, enter_long_work=partial(self.turns.turn, is_client_gone))
+        sent = SentBody(
+            body=body, limits=self.limits, enter_long_work=partial(self.long_work.wait_for_turn, is_client_gone)
+        )
         prepare, count = prepare or self._make_records, count or self.metrics.stored
         try:
             event_type = self.event_types.cached(name)
@@ -241,14 +270,14 @@ class Publisher(Struct, frozen=True, kw_only=True):
             return prepared
         batch = sent.read()
         self._check_permission(event_type, sender)
-        budget = WorkBudget(self.limits.max_steps, self.turns, sender.is_client_gone)
+        budget = WorkBudget(self.limits.max_steps, self.long_work, sender.is_client_gone)
         try:
             if not isinstance(batch, BatchPiece):
                 budget.take_turn()  # a long batch is parsed again by each step
             owners, reached = self._find_permitted_owners(event_type, batch, sender.subject)
             if event_type.schema.type is not SchemaType.JSON:
                 event_type = self._with_json_schema(event_type, reached)
-            validator = self.validators.of(event_type, partial(effective_schema_of, event_type))
+            validator = self.validators.get_or_compile(event_type, partial(effective_schema_of, event_type))
             validate_events(
                 event_type, batch, validator, budget, max_event_bytes=self.limits.max_event_bytes, reached=reached
             )
@@ -279,8 +308,8 @@ class Publisher(Struct, frozen=True, kw_only=True):
             or sender.directed_to is not None
         ):
             return None
-        validator = self.validators.of(event_type, partial(effective_schema_of, event_type))
-        batch = validator.batches and validator.batches.decode(body)
+        validator = self.validators.get_or_compile(event_type, partial(effective_schema_of, event_type))
+        batch = validator.batch_decoder and validator.batch_decoder.decode(body)
         if not batch or not 0 < len(batch.events) <= self.limits.max_events or len(body) > self.limits.max_event_bytes:
             return None
         origin = BatchOrigin(
@@ -294,7 +323,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
     def _make_tombstones(self, event_type: EventType, sent: SentBody, sender: BatchSender) -> PreparedRecords:
         batch = sent.read()
         self._check_permission(event_type, sender)
-        budget = WorkBudget(self.limits.max_steps, self.turns, sender.is_client_gone)
+        budget = WorkBudget(self.limits.max_steps, self.long_work, sender.is_client_gone)
         try:
             owners, reached = self._find_permitted_owners(event_type, batch, sender.subject)
             check_delete_batch(event_type, batch, max_event_bytes=self.limits.max_event_bytes, reached=reached)
@@ -308,7 +337,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
 
     def _check_permission(self, event_type: EventType, sender: BatchSender) -> None:
         if not self.permissions.allows(Operation.WRITE, event_type.resource, sender.subject):
-            raise denied(Operation.WRITE, event_type.resource)
+            raise permission_denied_error(Operation.WRITE, event_type.resource)
 
     def _find_permitted_owners(
         self, event_type: EventType, batch: Batch, subject: Subject

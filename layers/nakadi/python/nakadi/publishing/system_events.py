@@ -30,8 +30,8 @@ from nakadi.event_types.system_event_types import (
     ACCESS_LOG,
     BATCH_PUBLISHED,
     DATA_STREAMED,
+    KPI_DEFINITIONS,
     KPI_EVENT_TYPES,
-    KPI_SCHEMAS,
     SystemEventTypes,
 )
 from nakadi.model.authorization import Feature, Subject
@@ -45,7 +45,7 @@ log = logging.getLogger(__name__)
 BROKER_SUBJECT = Subject(name="nakadi", trusted=True)
 
 
-class SystemEvents(Struct, frozen=True, kw_only=True):
+class SystemEventPublisher(Struct, frozen=True, kw_only=True):
     event_types: SystemEventTypes
     publisher: Publisher
     clock: Clock
@@ -191,7 +191,7 @@ class KpiCollector:
             return
         cut = {name: value[:MAX_KPI_TEXT_LENGTH] if isinstance(value, str) else value for name, value in figure.items()}
         fields = {**cut, **self._subject_fields(subject, without_name="-")}
-        ordered = {name: fields[name] for name in KPI_SCHEMAS[ACCESS_LOG].fields if name in fields}
+        ordered = {name: fields[name] for name in KPI_DEFINITIONS[ACCESS_LOG].fields if name in fields}
         self._enqueue(ACCESS_LOG, ordered, flow_id)
 
     def _subject_fields(self, subject: Subject, without_name: str | None = None) -> Mapping[str, str]:
@@ -323,7 +323,10 @@ class SentTotals(Struct):
 
 
 class StreamKpis:
-    """Counts what one stream sends of each event type: reported each half minute and at its end, as metrics at once."""
+    """Counts what one stream sends of each event type: as metrics at once, and as KPI events when it is reported.
+
+    That is to be done at `report_at`, and when the stream has ended.
+    """
 
     def __init__(
         self,
@@ -342,26 +345,19 @@ class StreamKpis:
         self._flow_id = flow_id
         self._subscription = subscription
         self._sent: dict[str, SentTotals] = {}
-        self._reported_at = clock.monotonic()
+        self.report_at = clock.monotonic() + STREAM_KPI_REPORT_INTERVAL_SECONDS
 
     def record(self, event_type: str, events: int, size: int, newest: datetime) -> None:
         """Record that a batch is about to be sent; its newest event was stored at `newest`."""
         age = (self._clock.now() - newest).total_seconds()
-        self._metrics.events_sent.add(events, self._api, event_type)
-        self._metrics.sent_bytes.add(size, self._api)
-        self._metrics.delivery_delay.observe(max(0.0, age), self._api)
+        self._metrics.sent(self._api, event_type, events, size, max(0.0, age))
         sent = self._sent.setdefault(event_type, SentTotals())
         sent.events += events
         sent.size += size
         sent.batches += 1
-        self.report_if_due()
-
-    def report_if_due(self) -> None:
-        if self._clock.monotonic() - self._reported_at >= STREAM_KPI_REPORT_INTERVAL_SECONDS:
-            self.report()
 
     def report(self) -> None:
         for event_type, sent in self._sent.items():
             self._collector.record_sent_events(self._subscription, event_type, self._subject, self._flow_id, sent)
         self._sent = {}
-        self._reported_at = self._clock.monotonic()
+        self.report_at = self._clock.monotonic() + STREAM_KPI_REPORT_INTERVAL_SECONDS

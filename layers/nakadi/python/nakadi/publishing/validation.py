@@ -14,18 +14,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
-from nakadi.auth.permissions import Permissions, denied
+from nakadi.auth.permissions import Permissions, permission_denied_error
 from nakadi.common.work import refuse_if_quick
 from nakadi.model.authorization import Attribute, Authorization, Operation, Resource, ResourceType, Subject
 from nakadi.model.event_type import Category, EventType, OwnerSelector, OwnerSelectorType
 from nakadi.model.outcomes import Malformed, TooLarge
+from nakadi.publishing.at_once import SHORT_BODY_BYTES, is_parsed_at_once
 from nakadi.publishing.batch import (
     ARRAY_DECODER,
     DEFAULT_LIMITS,
     MAX_BATCH_PIECE_BYTES,
-    MAX_BATCH_PIECE_MEMORY,
-    MAX_EVENT_MEMORY,
-    MAX_PARSED_EVENT_BYTES,
+    MAX_EVENT_MEMORY_BYTES,
     PARSE_ERRORS,
     Batch,
     BatchLimits,
@@ -42,15 +41,13 @@ from nakadi.publishing.outcome import BatchRejected, PublishingStep, eid_of
 from nakadi.schemas import strict_json
 from nakadi.schemas.document import effective_schema
 from nakadi.schemas.formats import timestamp_problem
-from nakadi.schemas.strict_json import OBJECT_MEMORY, JsonText, parsed_memory
+from nakadi.schemas.strict_json import OBJECT_MEMORY_BYTES, JsonText
 from nakadi.schemas.validation import Validator
-from nakadi.schemas.values import Exhausted, NoSuchField, path_segments, text_of, value_at
+from nakadi.schemas.values import NoSuchField, StepsExhausted, java_text, path_segments, value_at_path
 
 EnterLongWork = Callable[[], AbstractContextManager[None]]
 """The context for work that may take a second."""
 
-# A body up to this long is parsed at once whatever it holds: at worst that takes 6 MB.
-SHORT_BODY_BYTES = 128 * 1024
 # A longer one takes a while to parse, and no other thread can do anything meanwhile: it takes a turn.
 LONG_BODY_BYTES = 1_000_000
 
@@ -58,20 +55,18 @@ LONG_BODY_BYTES = 1_000_000
 _MIN_AVERAGE_OBJECT_BYTES = 24
 # Finding the events in a body takes about a second for so many objects, if it cannot be done in the fast way.
 _MAX_OBJECTS = 1_000_000
-_MAX_BRACES = 2 * MAX_EVENT_MEMORY // OBJECT_MEMORY
-# What there is of each event beside its text and its parsed form: a view of the text at first, then a record.
-_EVENT_OVERHEAD_BYTES = 500
+_MAX_BRACES = 2 * MAX_EVENT_MEMORY_BYTES // OBJECT_MEMORY_BYTES
 # An event this large would hardly be stored, and the strict parser takes a second for it: long enough for a message.
 _MAX_EXPLAINED_BYTES = 1_000_000
 
 _BLANK_BYTES = b" \t\r\n"
 _OPENING_BRACE = ord("{")
-_BLANKS_AND_COMMAS = re.compile(rb"[ \t\r\n,]*")
+_BLANKS_AND_COMMAS_PATTERN = re.compile(rb"[ \t\r\n,]*")
 
 # The next brace outside of strings; objects that hold no other are stepped over. A backslash hides what follows it,
 # wherever it stands.
-_NOT_BRACES = rb'[^{}"\\]++|\\.|"(?:[^"\\]|\\.)*+"'
-_NEXT_BRACE = re.compile(rb"(?:%b|\{(?:%b)*+\})*+[{}]" % (_NOT_BRACES, _NOT_BRACES), re.DOTALL)
+_NOT_BRACES_PATTERN = rb'[^{}"\\]++|\\.|"(?:[^"\\]|\\.)*+"'
+_NEXT_BRACE_PATTERN = re.compile(rb"(?:%b|\{(?:%b)*+\})*+[{}]" % (_NOT_BRACES_PATTERN, _NOT_BRACES_PATTERN), re.DOTALL)
 # Bytes that do not go on with a character of UTF-8, and bytes that do not begin one of four bytes.
 _CHARACTER_STARTS = bytes({*range(256)} - {*range(0x80, 0xC0)})
 _UP_TO_THREE_BYTES = bytes(range(0xF0))
@@ -98,15 +93,6 @@ def read_batch(
     return piece
 
 
-def estimate_batch_memory(body: bytes, limits: BatchLimits = DEFAULT_LIMITS) -> int:
-    """About how much memory is needed to read a body and to store its events, beside the body itself, at most."""
-    if len(body) <= SHORT_BODY_BYTES:
-        return 10 * len(body)  # what is usual; counting would take longer than the little that it may be short of
-    events = min(body.count(b"{"), limits.max_events)
-    parsed = min(4 * len(body) + parsed_memory(body), 4 * MAX_PARSED_EVENT_BYTES + MAX_EVENT_MEMORY)
-    return 3 * len(body) + _EVENT_OVERHEAD_BYTES * events + parsed
-
-
 def _read_long_body(body: bytes, limits: BatchLimits, enter_long_work: EnterLongWork) -> Batch:
     try:
         return _read_fast(body, limits)
@@ -122,13 +108,6 @@ def _read_strictly(body: bytes, limits: BatchLimits) -> Batch:
         return _batch_from_texts(texts, limits)
     except PARSE_ERRORS as error:
         raise _malformed_body(str(error)) from error
-
-
-def is_parsed_at_once(body: bytes) -> bool:
-    """Whether the events of a body need not be parsed a piece at a time."""
-    return len(body) <= SHORT_BODY_BYTES or (
-        len(body) <= MAX_BATCH_PIECE_BYTES and parsed_memory(body) <= MAX_BATCH_PIECE_MEMORY
-    )
 
 
 def _read_fast(body: bytes, limits: BatchLimits) -> Batch:
@@ -207,7 +186,7 @@ def _utf16_position(body: bytes, at: int) -> int:
 
 def _skip_blanks_and_commas(body: bytes, at: int) -> int:
     """Any number of commas is stepped over: producers have left out some, and sent some too many."""
-    found = _BLANKS_AND_COMMAS.match(body, at)
+    found = _BLANKS_AND_COMMAS_PATTERN.match(body, at)
     assert found is not None
     return found.end()
 
@@ -229,7 +208,7 @@ def _position_after_closing_brace(body: bytes, at: int, last: int, number: int) 
     """The position behind the brace that closes the one here, if one does before `last` and not too deep within it."""
     depth, at = 1, at + 1
     for _ in range(_MAX_BRACES):
-        brace = _NEXT_BRACE.match(body, at, last)
+        brace = _NEXT_BRACE_PATTERN.match(body, at, last)
         if brace is None or depth > strict_json.MAX_JSON_DEPTH:
             return None
         at = brace.end()
@@ -297,7 +276,7 @@ def validate_events(
             valid: bool | None = validator.check(event, budget.steps)
         except RecursionError:
             valid = False
-        except Exhausted:
+        except StepsExhausted:
             valid = _accepts_with_more_steps(event, validator, budget)
         if valid is None:
             raise BatchRejected(
@@ -323,11 +302,11 @@ def _accepts_with_more_steps(event: Event, validator: Validator, budget: WorkBud
     while True:
         try:
             budget.add_steps(larger=larger)
-        except Exhausted:
+        except StepsExhausted:
             return None
         try:
             return validator.accepts(event, budget.steps)
-        except Exhausted:
+        except StepsExhausted:
             larger = True
 
 
@@ -367,7 +346,9 @@ def check_owners(events: Sequence[Event], owners: Owners, subject: Subject, perm
     for index, owner in enumerate(owners):
         if owner in refused:
             event = Resource(ResourceType.EVENT, eid_of(events[index]))
-            raise BatchRejected(PublishingStep.VALIDATING, index, denied(Operation.WRITE, event).detail)
+            raise BatchRejected(
+                PublishingStep.VALIDATING, index, permission_denied_error(Operation.WRITE, event).detail
+            )
 
 
 def _may_write_for_owner(owner: Attribute, subject: Subject, permissions: Permissions) -> bool:
@@ -395,11 +376,11 @@ def _reject_metadata_selector(_: Event) -> Attribute | None:
 
 
 def _owner_attribute(name: str, value: Any) -> Attribute | None:
-    return None if value is None else Attribute(name, text_of(value))
+    return None if value is None else Attribute(name, java_text(value))
 
 
 def _value_or_none(event: Event, path: tuple[str, ...]) -> Any:
     try:
-        return value_at(event, path)
+        return value_at_path(event, path)
     except NoSuchField:
         return None

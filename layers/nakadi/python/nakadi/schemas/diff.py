@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from nakadi.schemas import nodes
 from nakadi.schemas.document import ROOT_PATH, RawSchema, SchemaDocument, SchemaPath, count_schema_values
-from nakadi.schemas.nodes import SchemaNode, node_of
+from nakadi.schemas.nodes import SchemaNode, classify_schema
 from nakadi.schemas.values import spend_steps
 
 # Definitions that refer to each other several times unfold into more schemas than can be compared.
@@ -64,9 +64,9 @@ ChangesAndPairs = Iterator[SchemaChange | SchemaPair]
 FollowedReferences = tuple[str, str]
 
 
-def schema_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[SchemaChange, ...]:
-    """All changes that are observed, in the order of the schema; raises `Exhausted` if that takes too long."""
-    return tuple(_SchemaComparison(SchemaDocument.of(old), SchemaDocument.of(new)).changes())
+def find_schema_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[SchemaChange, ...]:
+    """All changes that are observed, in the order of the schema; raises `StepsExhausted` if that takes too long."""
+    return tuple(_SchemaComparison(SchemaDocument.from_root(old), SchemaDocument.from_root(new)).changes())
 
 
 class _SchemaComparison:
@@ -112,10 +112,10 @@ class _SchemaComparison:
             if pair.old is not pair.new:
                 yield SchemaChange(ChangeKind.SCHEMA_REMOVED, pair.path)
             return
-        old, new = node_of(pair.old, self._old.draft), node_of(pair.new, self._new.draft)
-        if nodes.is_unrestricted(old) and isinstance(new, nodes.Object):
+        old, new = classify_schema(pair.old, self._old.draft), classify_schema(pair.new, self._new.draft)
+        if nodes.is_unrestricted(old) and isinstance(new, nodes.ObjectNode):
             old = nodes.empty_object_node(old.annotations)
-        if not nodes.same_kind(old, new):
+        if not nodes.is_same_node_kind(old, new):
             yield SchemaChange(_kind_of_type_change(old, new), pair.path)
             return
         yield from _annotation_changes(old, new, pair.path)
@@ -123,20 +123,20 @@ class _SchemaComparison:
 
     def _content_changes(self, old: SchemaNode, new: SchemaNode, path: SchemaPath) -> ChangesAndPairs:
         match old, new:
-            case nodes.Reference(), nodes.Reference():
-                targets = self._old.target(old.reference), self._new.target(new.reference)
+            case nodes.ReferenceNode(), nodes.ReferenceNode():
+                targets = self._old.find_target(old.reference), self._new.find_target(new.reference)
                 yield SchemaPair(*targets, path / "$ref", (old.reference, new.reference))
-            case nodes.Object(), nodes.Object():
+            case nodes.ObjectNode(), nodes.ObjectNode():
                 yield from _object_changes(old, new, path)
-            case nodes.Array(), nodes.Array():
+            case nodes.ArrayNode(), nodes.ArrayNode():
                 yield from _array_changes(old, new, path)
-            case nodes.Combination(), nodes.Combination():
+            case nodes.CombinationNode(), nodes.CombinationNode():
                 yield from _combination_changes(old, new, path)
-            case nodes.String(), nodes.String():
+            case nodes.StringNode(), nodes.StringNode():
                 yield from _string_changes(old, new, path)
-            case nodes.Number(), nodes.Number():
+            case nodes.NumberNode(), nodes.NumberNode():
                 yield from _number_changes(old, new, path)
-            case nodes.Enum(), nodes.Enum() if old.canonical_texts != new.canonical_texts:
+            case nodes.EnumNode(), nodes.EnumNode() if old.canonical_texts != new.canonical_texts:
                 yield SchemaChange(ChangeKind.ENUM_ARRAY_CHANGED, path / "enum")
 
 
@@ -181,7 +181,7 @@ def _annotation_changes(old: SchemaNode, new: SchemaNode, path: SchemaPath) -> C
         yield SchemaChange(ChangeKind.DESCRIPTION_CHANGED, path)
 
 
-def _string_changes(old: nodes.String, new: nodes.String, path: SchemaPath) -> ChangesAndPairs:
+def _string_changes(old: nodes.StringNode, new: nodes.StringNode, path: SchemaPath) -> ChangesAndPairs:
     if old.max_length != new.max_length:
         yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, path / "maxLength")
     elif old.min_length != new.min_length:
@@ -190,7 +190,7 @@ def _string_changes(old: nodes.String, new: nodes.String, path: SchemaPath) -> C
         yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, path / "pattern")
 
 
-def _number_changes(old: nodes.Number, new: nodes.Number, path: SchemaPath) -> ChangesAndPairs:
+def _number_changes(old: nodes.NumberNode, new: nodes.NumberNode, path: SchemaPath) -> ChangesAndPairs:
     if not _same_number(old.maximum, new.maximum):
         yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, path / "maximum")
     elif not _same_number(old.minimum, new.minimum):
@@ -204,7 +204,7 @@ def _same_number(old: float | None, new: float | None) -> bool:
     return old == new and type(old) is type(new)
 
 
-def _combination_changes(old: nodes.Combination, new: nodes.Combination, path: SchemaPath) -> ChangesAndPairs:
+def _combination_changes(old: nodes.CombinationNode, new: nodes.CombinationNode, path: SchemaPath) -> ChangesAndPairs:
     if len(old.member_schemas) != len(new.member_schemas):
         yield SchemaChange(ChangeKind.SUB_SCHEMA_CHANGED, path)
     elif old.criterion != new.criterion:
@@ -218,7 +218,7 @@ def _pairs_in_order(old: tuple[RawSchema, ...], new: tuple[RawSchema, ...], path
         yield SchemaPair(left, right, path / str(index))
 
 
-def _object_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> ChangesAndPairs:
+def _object_changes(old: nodes.ObjectNode, new: nodes.ObjectNode, path: SchemaPath) -> ChangesAndPairs:
     yield from _property_changes(old, new, path / "properties")
     yield from _name_dependency_changes(old, new, path / "dependencies")
     yield from _schema_dependency_changes(old, new, path / "dependencies")
@@ -230,7 +230,7 @@ def _object_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> C
         yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, path / "minProperties")
 
 
-def _property_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> ChangesAndPairs:
+def _property_changes(old: nodes.ObjectNode, new: nodes.ObjectNode, path: SchemaPath) -> ChangesAndPairs:
     for name, schema in old.property_schemas.items():
         if name in new.property_schemas:
             yield SchemaPair(schema, new.property_schemas[name], path / name)
@@ -240,13 +240,13 @@ def _property_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) ->
         yield SchemaChange(ChangeKind.PROPERTIES_ADDED, path)
 
 
-def _name_dependency_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> ChangesAndPairs:
+def _name_dependency_changes(old: nodes.ObjectNode, new: nodes.ObjectNode, path: SchemaPath) -> ChangesAndPairs:
     for name, needed in old.name_dependencies.items():
         if name not in new.name_dependencies or set(needed) != set(new.name_dependencies[name]):
             yield SchemaChange(ChangeKind.DEPENDENCY_ARRAY_CHANGED, path / name)
 
 
-def _schema_dependency_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> ChangesAndPairs:
+def _schema_dependency_changes(old: nodes.ObjectNode, new: nodes.ObjectNode, path: SchemaPath) -> ChangesAndPairs:
     if old.dependency_schemas.keys() != new.dependency_schemas.keys():
         yield SchemaChange(ChangeKind.DEPENDENCY_SCHEMA_CHANGED, path)
         return
@@ -254,7 +254,7 @@ def _schema_dependency_changes(old: nodes.Object, new: nodes.Object, path: Schem
         yield SchemaPair(schema, new.dependency_schemas[name], path / name)
 
 
-def _additional_property_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> ChangesAndPairs:
+def _additional_property_changes(old: nodes.ObjectNode, new: nodes.ObjectNode, path: SchemaPath) -> ChangesAndPairs:
     before, after = old.additional_property_schema, new.additional_property_schema
     if (before is False) is not (after is False):
         yield SchemaChange(ChangeKind.ADDITIONAL_PROPERTIES_CHANGED, path)
@@ -268,14 +268,14 @@ def _schema_or_none(additional: RawSchema) -> RawSchema | None:
     return None if isinstance(additional, bool) else additional
 
 
-def _required_changes(old: nodes.Object, new: nodes.Object, path: SchemaPath) -> ChangesAndPairs:
+def _required_changes(old: nodes.ObjectNode, new: nodes.ObjectNode, path: SchemaPath) -> ChangesAndPairs:
     if not set(old.required) <= set(new.required):
         yield SchemaChange(ChangeKind.REQUIRED_ARRAY_CHANGED, path)
     elif len(new.required) > len(old.required):
         yield SchemaChange(ChangeKind.REQUIRED_ARRAY_EXTENDED, path)
 
 
-def _array_changes(old: nodes.Array, new: nodes.Array, path: SchemaPath) -> ChangesAndPairs:
+def _array_changes(old: nodes.ArrayNode, new: nodes.ArrayNode, path: SchemaPath) -> ChangesAndPairs:
     yield SchemaPair(old.item_schema, new.item_schema, path / "items")
     if len(old.item_schemas_by_position) != len(new.item_schemas_by_position):
         yield SchemaChange(ChangeKind.NUMBER_OF_ITEMS_CHANGED, path)
@@ -290,13 +290,13 @@ def _array_changes(old: nodes.Array, new: nodes.Array, path: SchemaPath) -> Chan
         yield SchemaChange(ChangeKind.ATTRIBUTE_VALUE_CHANGED, path / "uniqueItems")
 
 
-def _additional_item_changes(old: nodes.Array, new: nodes.Array, path: SchemaPath) -> ChangesAndPairs:
+def _additional_item_changes(old: nodes.ArrayNode, new: nodes.ArrayNode, path: SchemaPath) -> ChangesAndPairs:
     if _permits_additional_items(old) is not _permits_additional_items(new):
         yield SchemaChange(ChangeKind.ADDITIONAL_ITEMS_CHANGED, path)
     else:
         yield SchemaPair(_schema_or_none(old.additional_item_schema), _schema_or_none(new.additional_item_schema), path)
 
 
-def _permits_additional_items(array: nodes.Array) -> bool:
+def _permits_additional_items(array: nodes.ArrayNode) -> bool:
     """Beside a single schema for all items there are no additional ones to forbid."""
     return array.item_schema is not None or array.additional_item_schema is not False

@@ -36,13 +36,13 @@ class SchemaPath(Struct, frozen=True):
         return "#" + "".join(f"/{escaped_step(step)}" for step in self._all_steps())
 
     @property
-    def fragment(self) -> str:
+    def url_fragment(self) -> str:
         """As a part of a URL, which is how the API writes faults: `#/properties/a%2Fb`, `#` for the root."""
         return "#" + "".join(
             f"/{quote_plus(step, safe='*', errors='replace').replace('~', '%7E')}" for step in self._all_steps()
         )
 
-    def append_steps(self, steps: Iterable[str]) -> SchemaPath:
+    def with_appended_steps(self, steps: Iterable[str]) -> SchemaPath:
         """The path that these steps lead to from here."""
         path = self
         for step in steps:
@@ -81,33 +81,35 @@ class Draft(IntEnum):
         return "id" if self is Draft.FOUR else "$id"
 
 
-_DRAFTS = {f"http://json-schema.org/draft-{draft:02d}/schema": draft for draft in Draft}
+_DRAFT_BY_URL = {f"http://json-schema.org/draft-{draft:02d}/schema": draft for draft in Draft}
 
 
-def draft_of(root: Mapping[str, Any]) -> Draft | None:
+def draft_or_none(root: Mapping[str, Any]) -> Draft | None:
     """The draft that `$schema` names, the oldest if there is none; None if it is not one of ours."""
     url = root.get("$schema", "http://json-schema.org/draft-04/schema")
-    return next((draft for known, draft in _DRAFTS.items() if isinstance(url, str) and url.startswith(known)), None)
+    return next(
+        (draft for known, draft in _DRAFT_BY_URL.items() if isinstance(url, str) and url.startswith(known)), None
+    )
 
 
 class SchemaDocument(Struct, frozen=True):
     root: Mapping[str, Any]
     draft: Draft
-    _targets: dict[str, RawSchema | None] = field(default_factory=dict)
+    _target_by_reference: dict[str, RawSchema | None] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, root: Mapping[str, Any]) -> SchemaDocument:
-        return cls(root, draft_of(root) or Draft.FOUR)
+    def from_root(cls, root: Mapping[str, Any]) -> SchemaDocument:
+        return cls(root, draft_or_none(root) or Draft.FOUR)
 
-    def target(self, reference: str) -> RawSchema | None:
+    def find_target(self, reference: str) -> RawSchema | None:
         """The schema that a reference within the document points at, if there is one."""
         # A reference may be long, and followed again and again.
-        if reference not in self._targets:
-            self._targets[reference] = self._resolve(reference)
-        return self._targets[reference]
+        if reference not in self._target_by_reference:
+            self._target_by_reference[reference] = self._find_target(reference)
+        return self._target_by_reference[reference]
 
-    def _resolve(self, reference: str) -> RawSchema | None:
-        steps = steps_of(reference)
+    def _find_target(self, reference: str) -> RawSchema | None:
+        steps = reference_steps(reference)
         if steps is None:
             return None
         found: Any = self.root
@@ -116,7 +118,7 @@ class SchemaDocument(Struct, frozen=True):
         return found if isinstance(found, Mapping | bool) else None
 
 
-def steps_of(reference: str) -> list[str] | None:
+def reference_steps(reference: str) -> list[str] | None:
     """The way from the root that a reference describes; None if it is the name of something."""
     fragment = unquote(reference.removeprefix("#"))
     if fragment and not fragment.startswith("/"):
@@ -124,7 +126,7 @@ def steps_of(reference: str) -> list[str] | None:
     return [step.replace("~1", "/").replace("~0", "~") for step in fragment.split("/")[1:]]
 
 
-def is_local(reference: str) -> bool:
+def is_local_reference(reference: str) -> bool:
     return reference.startswith("#")
 
 
@@ -206,18 +208,23 @@ def reachable_schemas(document: SchemaDocument) -> Iterator[SchemaAtPath]:
         seen.add(id(schema))
         yield path, schema
         within = [
-            ((path / keyword).append_steps(way), value) for keyword, way, value in subschemas(schema, document.draft)
+            ((path / keyword).with_appended_steps(way), value)
+            for keyword, way, value in subschemas(schema, document.draft)
         ]
         waiting.extend(reversed([*within, *referenced_schemas(schema, document)]))
 
 
 def referenced_schemas(schema: Mapping[str, Any], document: SchemaDocument) -> list[tuple[SchemaPath, Any]]:
     reference = schema.get("$ref")
-    return [(_path_at(reference), document.target(reference))] if reference and is_local(reference) else []
+    return (
+        [(_path_of_reference(reference), document.find_target(reference))]
+        if reference and is_local_reference(reference)
+        else []
+    )
 
 
-def _path_at(reference: str) -> SchemaPath:
-    return ROOT_PATH.append_steps(steps_of(reference) or ())
+def _path_of_reference(reference: str) -> SchemaPath:
+    return ROOT_PATH.with_appended_steps(reference_steps(reference) or ())
 
 
 # The effective schema: what a whole event has to look like, metadata and envelope included ----------------------------
@@ -227,15 +234,19 @@ Schema = dict[str, Any]
 
 EID_PATTERN = "^[a-fA-F0-9]{8}-[a-fA-F0-9]{4}-[a-fA-F0-9]{4}-[a-fA-F0-9]{4}-[a-fA-F0-9]{12}$"
 
-_KEYWORDS_TELLING_OBJECT = frozenset({"properties", "required", "minProperties", "maxProperties"})
-_KEYWORDS_TELLING_ARRAY = frozenset({"minItems", "maxItems", "uniqueItems", "items"})
-_KEYWORDS_TELLING_CONTENT = _KEYWORDS_TELLING_OBJECT | _KEYWORDS_TELLING_ARRAY | {*COMBINATOR_KEYWORDS, "$ref", "type"}
+_KEYWORDS_IMPLYING_OBJECT = frozenset({"properties", "required", "minProperties", "maxProperties"})
+_KEYWORDS_IMPLYING_ARRAY = frozenset({"minItems", "maxItems", "uniqueItems", "items"})
+_KEYWORDS_IMPLYING_CONTENT = (
+    _KEYWORDS_IMPLYING_OBJECT | _KEYWORDS_IMPLYING_ARRAY | {*COMBINATOR_KEYWORDS, "$ref", "type"}
+)
 
-_NAMED_SCHEMA_KEYWORDS = frozenset({"properties", "patternProperties", "dependencies", "definitions"})
+_KEYWORDS_WITH_NAMED_SCHEMAS_OR_DEFINITIONS = frozenset(
+    {"properties", "patternProperties", "dependencies", "definitions"}
+)
 _KEYWORDS_TO_CLOSE = ("properties", "definitions", "dependencies", "items", *COMBINATOR_KEYWORDS)
 
 # What a data event's envelope takes over from its owner's schema, since it means the document as a whole.
-_DOCUMENT_KEYWORDS = ("$schema", "definitions")
+_ROOT_KEYWORDS = ("$schema", "definitions")
 
 
 def effective_schema(
@@ -285,18 +296,18 @@ def _with_metadata(schema: Schema, metadata: Schema) -> Schema:
 
 def _with_root_resolved(schema: Schema) -> Schema:
     """A root that refers to another schema is that one: beside a reference nothing counts, not even metadata."""
-    document, target = SchemaDocument.of(schema), schema
+    document, target = SchemaDocument.from_root(schema), schema
     seen: set[str] = set()
     while "$ref" in target and target["$ref"] not in seen:
         seen.add(target["$ref"])
-        found = document.target(target["$ref"])
+        found = document.find_target(target["$ref"])
         target = dict(found) if isinstance(found, Mapping) else {}
-    return {keyword: schema[keyword] for keyword in _DOCUMENT_KEYWORDS if keyword in schema} | target
+    return {keyword: schema[keyword] for keyword in _ROOT_KEYWORDS if keyword in schema} | target
 
 
 def _data_event_envelope(schema: Schema, metadata: Schema) -> Schema:
     moved = _with_references_moved(schema)
-    data = {keyword: value for keyword, value in moved.items() if keyword not in _DOCUMENT_KEYWORDS}
+    data = {keyword: value for keyword, value in moved.items() if keyword not in _ROOT_KEYWORDS}
     envelope: Schema = {
         "type": "object",
         "additionalProperties": False,
@@ -308,24 +319,26 @@ def _data_event_envelope(schema: Schema, metadata: Schema) -> Schema:
         },
         "required": ["metadata", "data_type", "data_op", "data"],
     }
-    return {keyword: moved[keyword] for keyword in _DOCUMENT_KEYWORDS if keyword in moved} | envelope
+    return {keyword: moved[keyword] for keyword in _ROOT_KEYWORDS if keyword in moved} | envelope
 
 
 def _with_references_moved(schema: Schema) -> Schema:
     """References go on pointing at what they pointed at before the schema moved to where the data is."""
-    keywords = ("definitions", *keywords_with_schemas(SchemaDocument.of(schema).draft))
+    keywords = ("definitions", *keywords_with_schemas(SchemaDocument.from_root(schema).draft))
 
     def moved(value: Any, _: str) -> Any:
         if not isinstance(value, dict):
             return value
         rebuilt = _with_subschemas_changed(value, keywords, moved)
-        return rebuilt | {"$ref": _move_reference(rebuilt["$ref"])} if isinstance(rebuilt.get("$ref"), str) else rebuilt
+        return (
+            rebuilt | {"$ref": _moved_reference(rebuilt["$ref"])} if isinstance(rebuilt.get("$ref"), str) else rebuilt
+        )
 
     root: Schema = moved(schema, "")
     return root
 
 
-def _move_reference(reference: str) -> str:
+def _moved_reference(reference: str) -> str:
     if reference == "#/definitions" or reference.startswith("#/definitions/"):
         return reference
     return f"#/properties/data{reference.removeprefix('#')}"
@@ -336,21 +349,21 @@ def closed_schema(schema: Mapping[str, Any]) -> Schema:
     for combinator in COMBINATOR_KEYWORDS:
         if not isinstance(schema.get(combinator, []), list):
             raise Invalid(f'schema must be a valid json: JSONObject["{combinator}"] is not a JSONArray.')
-    closed = _with_subschemas_changed(schema, _KEYWORDS_TO_CLOSE, _close_subschema)
+    closed = _with_subschemas_changed(schema, _KEYWORDS_TO_CLOSE, _closed_subschema)
     types = schema.get("type", [])
     named = types if isinstance(types, list) else [types]
     if (
         "object" in named
-        or not _KEYWORDS_TELLING_OBJECT.isdisjoint(schema)
-        or _KEYWORDS_TELLING_CONTENT.isdisjoint(schema)
+        or not _KEYWORDS_IMPLYING_OBJECT.isdisjoint(schema)
+        or _KEYWORDS_IMPLYING_CONTENT.isdisjoint(schema)
     ):
         closed["additionalProperties"] = False
-    if "array" in named or not _KEYWORDS_TELLING_ARRAY.isdisjoint(schema):
+    if "array" in named or not _KEYWORDS_IMPLYING_ARRAY.isdisjoint(schema):
         closed["additionalItems"] = False
     return closed
 
 
-def _close_subschema(value: Any, place: str) -> Schema:
+def _closed_subschema(value: Any, place: str) -> Schema:
     if not isinstance(value, dict):
         raise Invalid(f"schema must be a valid json: {place} is not a JSONObject.")
     return closed_schema(value)
@@ -363,11 +376,11 @@ def _with_subschemas_changed(
     rebuilt = dict(schema)
     for keyword in (each for each in keywords if each in schema):
         match schema[keyword]:
-            case dict() as named if keyword in _NAMED_SCHEMA_KEYWORDS:
+            case dict() as named if keyword in _KEYWORDS_WITH_NAMED_SCHEMAS_OR_DEFINITIONS:
                 rebuilt[keyword] = {
                     name: change_subschema(each, f'JSONObject["{name}"]') for name, each in named.items()
                 }
-            case list() as listed if keyword not in _NAMED_SCHEMA_KEYWORDS:
+            case list() as listed if keyword not in _KEYWORDS_WITH_NAMED_SCHEMAS_OR_DEFINITIONS:
                 rebuilt[keyword] = [change_subschema(each, f"JSONArray[{index}]") for index, each in enumerate(listed)]
             case dict() as alone:
                 rebuilt[keyword] = change_subschema(alone, f'JSONObject["{keyword}"]')

@@ -9,9 +9,9 @@ from msgspec import Struct
 
 from nakadi.model.event_type import ChangeLevel, CompatibilityMode, EventType, Schema
 from nakadi.model.outcomes import IncompatibilityReason, IncompatibleSchema, Invalid
-from nakadi.schemas.diff import ChangeKind, SchemaChange, schema_differences
+from nakadi.schemas.diff import ChangeKind, SchemaChange, find_schema_changes
 from nakadi.schemas.strict_json import parse_strict
-from nakadi.schemas.values import Exhausted, first_that_fit
+from nakadi.schemas.values import StepsExhausted, first_fitting_message
 
 _PATCH_CHANGES = frozenset({ChangeKind.DESCRIPTION_CHANGED, ChangeKind.TITLE_CHANGED})
 _NARROWING_CHANGES = frozenset(
@@ -58,19 +58,19 @@ def next_schema(current: EventType, text: str, mode: CompatibilityMode, now: dat
     """
     if text == current.schema.text:
         return current.schema
-    changes = _differences(current.schema.text, text)
+    changes = _find_changes(current.schema.text, text)
     step = _ModeChange(current.compatibility_mode, mode)
     refused = [each for each in changes if step.forbids(each.kind)]
     if refused:
         raise _incompatible_schema_error(refused, step)
-    version = current.schema.version.bumped_by(step.level(changes))
+    version = current.schema.version.bumped_by(step.change_level(changes))
     return Schema(type=current.schema.type, text=text, version=version, created_at=now)
 
 
-def _differences(old: str, new: str) -> tuple[SchemaChange, ...]:
+def _find_changes(old: str, new: str) -> tuple[SchemaChange, ...]:
     try:
-        return schema_differences(parse_strict(old), parse_strict(new))
-    except Exhausted as error:
+        return find_schema_changes(parse_strict(old), parse_strict(new))
+    except StepsExhausted as error:
         raise Invalid("Invalid schema: it is too entangled to be compared with the one before it") from error
 
 
@@ -102,7 +102,7 @@ class _ModeChange(Struct, frozen=True):
             return kind not in _CHANGES_ALLOWED_WHEN_TIGHTENING
         return level_of_change(kind, self.before) is ChangeLevel.MAJOR
 
-    def level(self, changes: Iterable[SchemaChange]) -> ChangeLevel:
+    def change_level(self, changes: Iterable[SchemaChange]) -> ChangeLevel:
         """The highest of all; a text that differs in nothing that is observed is still another text."""
         return max((level_of_change(each.kind, self.before) for each in changes), default=ChangeLevel.PATCH)
 
@@ -113,7 +113,7 @@ class _ModeChange(Struct, frozen=True):
 
 
 def _incompatible_schema_error(refused: Iterable[SchemaChange], step: _ModeChange) -> IncompatibleSchema:
-    shown = tuple(first_that_fit(refused, lambda change: change.path.text))
+    shown = tuple(first_fitting_message(refused, lambda change: change.path.text))
     listed = ", ".join(f"{each.path.text}: {_REFUSAL_MESSAGES[each.kind]}" for each in shown)
     return IncompatibleSchema(f"Invalid schema: {listed}", tuple(reason_against(each, str(step)) for each in shown))
 

@@ -14,29 +14,29 @@ from typing import Any
 from msgspec import Struct
 
 from nakadi.schemas.document import COMBINATOR_KEYWORDS, Draft, RawSchema, SchemaDocument
-from nakadi.schemas.formats import Patterns
+from nakadi.schemas.formats import SchemaPatterns
 from nakadi.schemas.keywords import (
-    KEYWORD_REASONS,
     MAX_VIOLATION_LINES,
-    VALUE_REASONS,
+    REASON_FINDERS_BY_KEYWORD,
+    REASON_FINDERS_FOR_ALLOWED_VALUES,
     SchemaViolation,
     combined_violation,
-    is_of_type,
+    has_json_schema_type,
     member_pointer,
     quoted_value,
     truncated_text,
-    type_mismatch,
+    type_mismatch_message,
 )
-from nakadi.schemas.values import Exhausted, Steps, spend_steps
+from nakadi.schemas.values import RemainingSteps, StepsExhausted, spend_steps
 
 Schema = Mapping[str, Any]
 
 # An event may be nested deeper than Python can call; violations so deep inside help no reader.
-_MAX_LEVELS = 100
+_MAX_EXPLANATION_LEVELS = 100
 
 # The first is enough for nearly every event, and takes milliseconds; the second for lists of thousands of objects.
-STEPS_OF_SHORT_EXPLANATION = 100_000
-STEPS_OF_LONG_EXPLANATION = 5_000_000
+MAX_STEPS_OF_SHORT_EXPLANATION = 100_000
+MAX_STEPS_OF_LONG_EXPLANATION = 5_000_000
 
 _STEP_COST_OF_SCHEMA = 70
 _STEPS_PER_MEMBER = 4
@@ -51,7 +51,7 @@ class Explanation(Struct, frozen=True):
     is_finished: bool
 
 
-def explain_violations(document: SchemaDocument, patterns: Patterns, event: Any, max_steps: int) -> Explanation:
+def explain_violations(document: SchemaDocument, patterns: SchemaPatterns, event: Any, max_steps: int) -> Explanation:
     """The violations of an event that is known not to be valid, as far as they are found with so many steps."""
     steps = [max_steps]
     try:
@@ -59,13 +59,15 @@ def explain_violations(document: SchemaDocument, patterns: Patterns, event: Any,
     except RecursionError:
         violation = None
     text = (
-        NO_EXPLANATION_MESSAGE if violation is None else "\n".join(islice(violation.lines(), MAX_VIOLATION_LINES + 1))
+        NO_EXPLANATION_MESSAGE
+        if violation is None
+        else "\n".join(islice(violation.message_lines(), MAX_VIOLATION_LINES + 1))
     )
     return Explanation(text, is_finished=steps[0] >= 0)
 
 
 class _ViolationExplainer:
-    def __init__(self, document: SchemaDocument, patterns: Patterns, steps: Steps) -> None:
+    def __init__(self, document: SchemaDocument, patterns: SchemaPatterns, steps: RemainingSteps) -> None:
         self._document = document
         self._patterns = patterns
         self._steps = steps
@@ -75,10 +77,10 @@ class _ViolationExplainer:
 
     def find_violation(self, schema: RawSchema, value: Any, pointer: str) -> SchemaViolation | None:
         """All violations of one schema as one; None when there is none, or none that is worth the search."""
-        return self._combine_violations(self._violations(schema, value, pointer), pointer)
+        return self._combine_violations(self._schema_violations(schema, value, pointer), pointer)
 
     def _combine_violations(self, violations: Iterator[SchemaViolation], pointer: str) -> SchemaViolation | None:
-        if self._level == _MAX_LEVELS or self._steps[0] < 0:
+        if self._level == _MAX_EXPLANATION_LEVELS or self._steps[0] < 0:
             self._is_exhaustive = False
             return None
         self._level += 1
@@ -95,41 +97,43 @@ class _ViolationExplainer:
             spend_steps(self._steps, _STEP_COST_OF_SCHEMA + len(pointer) // 100)
             for violation in islice(violations, MAX_VIOLATION_LINES + 1):
                 found.append(violation)  # noqa: PERF402  # what is found stays found when the next raises
-        except Exhausted:
+        except StepsExhausted:
             self._is_exhaustive = False
         return tuple(found)
 
-    def _violations(self, schema: RawSchema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
+    def _schema_violations(self, schema: RawSchema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         if isinstance(schema, bool):
             if not schema:
                 yield SchemaViolation(pointer, "false schema always fails")
         elif "$ref" in schema:
-            target = self._document.target(schema["$ref"])
+            target = self._document.find_target(schema["$ref"])
             assert target is not None, "a schema is checked before events are"
             yield from self._subschema_violations(target, value, pointer)
         else:
-            yield from _first_violation(
-                self._violated_values(schema, value, pointer),
-                self._violated_keywords(schema, value, pointer),
+            yield from _violations_of_first_failing(
+                self._allowed_value_violations(schema, value, pointer),
+                self._keyword_violations(schema, value, pointer),
                 self._negation_violations(schema, value, pointer),
             )
 
-    def _violated_values(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
-        for keyword, reason in VALUE_REASONS.items():
-            text = reason(schema, value, self._patterns, self._steps) if self._applies(keyword, schema) else None
+    def _allowed_value_violations(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
+        for keyword, reason in REASON_FINDERS_FOR_ALLOWED_VALUES.items():
+            text = (
+                reason(schema, value, self._patterns, self._steps) if self._keyword_applies(keyword, schema) else None
+            )
             if text is not None:
                 yield SchemaViolation(pointer, text)
                 return
 
-    def _applies(self, keyword: str, schema: Schema) -> bool:
+    def _keyword_applies(self, keyword: str, schema: Schema) -> bool:
         """Whether the schema has the keyword, and its draft knows it."""
         return keyword in schema and self._document.draft >= _DRAFT_OF_KEYWORD.get(keyword, Draft.FOUR)
 
-    def _violated_keywords(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
+    def _keyword_violations(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         combinator = next((each for each in COMBINATOR_KEYWORDS if each in schema), None)
         if combinator is None:
             yield from self._violations_beside_combinator(schema, value, pointer)
-        elif not any(self._applies(each, schema) for each in _KEYWORDS_BESIDE_COMBINATOR):
+        elif not any(self._keyword_applies(each, schema) for each in _KEYWORDS_BESIDE_COMBINATOR):
             yield from _COMBINATOR_METHODS[combinator](self, schema, value, pointer)
         else:
             # What stands beside a combinator is one of two schemas, and the combinator is the other.
@@ -139,41 +143,44 @@ class _ViolationExplainer:
             )
             causes = _without_none(self._combine_violations(each, pointer) for each in pair)
             if causes:
-                yield SchemaViolation(pointer, _matches_only(len(pair) - len(causes), len(pair)), causes)
+                yield SchemaViolation(pointer, _matches_only_message(len(pair) - len(causes), len(pair)), causes)
 
     def _violations_beside_combinator(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         """All that is neither a list of values nor a combinator."""
-        return _first_violation(
-            self._violated_types(schema, value, pointer), self._conditional_violations(schema, value, pointer)
+        return _violations_of_first_failing(
+            self._type_violations(schema, value, pointer), self._conditional_violations(schema, value, pointer)
         )
 
-    def _violated_types(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
+    def _type_violations(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         """Several types are as many schemas, one of which has to fit."""
         types = schema.get("type")
         if isinstance(types, list):
             causes = _without_none(
-                self._combine_violations(self._violated_type(each, schema, value, pointer), pointer) for each in types
+                self._combine_violations(self._single_type_violations(each, schema, value, pointer), pointer)
+                for each in types
             )
             if len(causes) == len(types):
                 yield SchemaViolation(pointer, _no_match_message(len(types)), causes)
         elif types is not None:
-            yield from self._violated_type(types, schema, value, pointer)
+            yield from self._single_type_violations(types, schema, value, pointer)
         else:
-            yield from self._violated_for_type(schema, value, pointer)
+            yield from self._violations_beside_type(schema, value, pointer)
 
-    def _violated_type(self, type_name: str, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
-        if is_of_type(value, type_name):
-            yield from self._violated_for_type(schema, value, pointer)
+    def _single_type_violations(
+        self, type_name: str, schema: Schema, value: Any, pointer: str
+    ) -> Iterator[SchemaViolation]:
+        if has_json_schema_type(value, type_name):
+            yield from self._violations_beside_type(schema, value, pointer)
         else:
-            yield SchemaViolation(pointer, type_mismatch(type_name, value))
+            yield SchemaViolation(pointer, type_mismatch_message(type_name, value))
 
-    def _violated_for_type(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
-        for keyword, reason in KEYWORD_REASONS.items():
+    def _violations_beside_type(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
+        for keyword, reason in REASON_FINDERS_BY_KEYWORD.items():
             text = reason(schema, value, self._patterns, self._steps) if keyword in schema else None
             if text is not None:
                 yield SchemaViolation(pointer, text)
-        for keyword, violations in _KEYWORDS_ABOUT_MEMBERS:
-            if self._applies(keyword, schema):
+        for keyword, violations in _METHODS_OF_MEMBER_KEYWORDS:
+            if self._keyword_applies(keyword, schema):
                 yield from violations(self, schema, value, pointer)
 
     def _subschema_violations(self, schema: RawSchema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
@@ -183,19 +190,19 @@ class _ViolationExplainer:
 
     # One value, several schemas
 
-    def all_of(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
+    def all_of_violations(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         members = schema["allOf"]
         causes = self._violations_of_each(members, value, pointer)
         if causes:
-            yield SchemaViolation(pointer, _matches_only(len(members) - len(causes), len(members)), causes)
+            yield SchemaViolation(pointer, _matches_only_message(len(members) - len(causes), len(members)), causes)
 
-    def any_of(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
+    def any_of_violations(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         members = schema["anyOf"]
         causes = self._violations_of_each(members, value, pointer)
         if len(causes) == len(members):
             yield SchemaViolation(pointer, _no_match_message(len(members)), causes)
 
-    def one_of(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
+    def one_of_violations(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         members = schema["oneOf"]
         causes = self._violations_of_each(members, value, pointer)
         matching = len(members) - len(causes)
@@ -212,7 +219,7 @@ class _ViolationExplainer:
             )
 
     def _conditional_violations(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
-        if not self._applies("if", schema):
+        if not self._keyword_applies("if", schema):
             return
         refused = self.find_violation(schema["if"], value, pointer)
         cause = self.find_violation(schema.get("else" if refused else "then", True), value, pointer)
@@ -226,48 +233,48 @@ class _ViolationExplainer:
 
     # Objects
 
-    def required(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
+    def required_violations(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         if isinstance(value, dict):
             spend_steps(self._steps, len(schema["required"]))
             for name in dict.fromkeys(schema["required"]):
                 if name not in value:
                     yield SchemaViolation(pointer, f"required key [{truncated_text(name)}] not found")
 
-    def properties(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
+    def property_violations(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         if isinstance(value, dict):
             spend_steps(self._steps, len(schema["properties"]))
             for name, subschema in schema["properties"].items():
                 if name in value:
                     yield from self._subschema_violations(subschema, value[name], member_pointer(pointer, name))
 
-    def pattern_properties(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
+    def pattern_property_violations(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         if isinstance(value, dict):
             spend_steps(self._steps, len(value) * _STEPS_PER_MEMBER)
             for name, each in value.items():
                 for pattern, subschema in schema["patternProperties"].items():
-                    if self._patterns.of(pattern).is_found_in(name, self._steps):
+                    if self._patterns.compile_once(pattern).is_found_in(name, self._steps):
                         yield from self._subschema_violations(subschema, each, member_pointer(pointer, name))
 
-    def additional_properties(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
+    def additional_property_violations(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         if not isinstance(value, dict):
             return
         subschema = schema["additionalProperties"]
         spend_steps(self._steps, len(value) * _STEPS_PER_MEMBER)
         for name, each in value.items():
-            if self._is_known(schema, name):
+            if self._is_known_property(schema, name):
                 continue
             if subschema is False:
                 yield SchemaViolation(pointer, f"extraneous key [{truncated_text(name)}] is not permitted")
             else:
                 yield from self._subschema_violations(subschema, each, member_pointer(pointer, name))
 
-    def _is_known(self, schema: Schema, name: str) -> bool:
+    def _is_known_property(self, schema: Schema, name: str) -> bool:
         patterns = schema.get("patternProperties", ())
         return name in schema.get("properties", ()) or any(
-            self._patterns.of(each).is_found_in(name, self._steps) for each in patterns
+            self._patterns.compile_once(each).is_found_in(name, self._steps) for each in patterns
         )
 
-    def name_dependencies(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
+    def name_dependency_violations(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         """The dependencies that are lists of names."""
         if not isinstance(value, dict):
             return
@@ -280,7 +287,7 @@ class _ViolationExplainer:
                     SchemaViolation(pointer, f"property [{truncated_text(each)}] is required") for each in missing
                 )
 
-    def schema_dependencies(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
+    def schema_dependency_violations(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         """The dependencies that are schemas."""
         if not isinstance(value, dict):
             return
@@ -289,14 +296,14 @@ class _ViolationExplainer:
             if name in value and not isinstance(needed, list):
                 yield from self._subschema_violations(needed, value, pointer)
 
-    def property_names(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
+    def property_name_violations(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         if isinstance(value, dict):
             for name in value:
                 yield from self._subschema_violations(schema["propertyNames"], name, member_pointer(pointer, name))
 
     # Arrays
 
-    def items(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
+    def item_violations(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         if not isinstance(value, list):
             return
         items = schema["items"]
@@ -304,7 +311,7 @@ class _ViolationExplainer:
         for place, (subschema, item) in enumerate(zip(subschemas, value, strict=False)):
             yield from self._subschema_violations(subschema, item, f"{pointer}/{place}")
 
-    def additional_items(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
+    def additional_item_violations(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         items, subschema = schema.get("items"), schema["additionalItems"]
         if not isinstance(value, list) or not isinstance(items, list) or len(value) <= len(items):
             return
@@ -314,7 +321,7 @@ class _ViolationExplainer:
             for place in range(len(items), len(value)):
                 yield from self._subschema_violations(subschema, value[place], f"{pointer}/{place}")
 
-    def contains(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
+    def contains_violations(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         if isinstance(value, list):
             failures = (
                 self.find_violation(schema["contains"], item, f"{pointer}/{at}") for at, item in enumerate(value)
@@ -323,7 +330,7 @@ class _ViolationExplainer:
                 yield SchemaViolation(pointer, "expected at least one array item to match 'contains' schema")
 
 
-def _first_violation(*alternatives: Iterator[SchemaViolation]) -> Iterator[SchemaViolation]:
+def _violations_of_first_failing(*alternatives: Iterator[SchemaViolation]) -> Iterator[SchemaViolation]:
     """The violations of the first alternative that has any: to clients, the others do not matter beside it."""
     for violations in alternatives:
         found = next(violations, None)
@@ -344,32 +351,37 @@ def _no_match_message(number: int) -> str:
     return f"#: no subschema matched out of the total {number} subschemas"
 
 
-def _matches_only(matching: int, number: int) -> str:
+def _matches_only_message(matching: int, number: int) -> str:
     return f"#: only {matching} subschema matches out of {number}"
 
 
 _KeywordMethod = Callable[[_ViolationExplainer, Schema, Any, str], Iterator[SchemaViolation]]
 
 _COMBINATOR_METHODS: Mapping[str, _KeywordMethod] = {
-    "allOf": _ViolationExplainer.all_of,
-    "anyOf": _ViolationExplainer.any_of,
-    "oneOf": _ViolationExplainer.one_of,
+    "allOf": _ViolationExplainer.all_of_violations,
+    "anyOf": _ViolationExplainer.any_of_violations,
+    "oneOf": _ViolationExplainer.one_of_violations,
 }
 
 # In the order in which they are reported.
-_KEYWORDS_ABOUT_MEMBERS: tuple[tuple[str, _KeywordMethod], ...] = (
-    ("required", _ViolationExplainer.required),
-    ("propertyNames", _ViolationExplainer.property_names),
-    ("dependencies", _ViolationExplainer.name_dependencies),
-    ("additionalProperties", _ViolationExplainer.additional_properties),
-    ("patternProperties", _ViolationExplainer.pattern_properties),
-    ("dependencies", _ViolationExplainer.schema_dependencies),
-    ("properties", _ViolationExplainer.properties),
-    ("items", _ViolationExplainer.items),
-    ("additionalItems", _ViolationExplainer.additional_items),
-    ("contains", _ViolationExplainer.contains),
+_METHODS_OF_MEMBER_KEYWORDS: tuple[tuple[str, _KeywordMethod], ...] = (
+    ("required", _ViolationExplainer.required_violations),
+    ("propertyNames", _ViolationExplainer.property_name_violations),
+    ("dependencies", _ViolationExplainer.name_dependency_violations),
+    ("additionalProperties", _ViolationExplainer.additional_property_violations),
+    ("patternProperties", _ViolationExplainer.pattern_property_violations),
+    ("dependencies", _ViolationExplainer.schema_dependency_violations),
+    ("properties", _ViolationExplainer.property_violations),
+    ("items", _ViolationExplainer.item_violations),
+    ("additionalItems", _ViolationExplainer.additional_item_violations),
+    ("contains", _ViolationExplainer.contains_violations),
 )
 
-_KEYWORDS_BESIDE_COMBINATOR = ("type", "if", *KEYWORD_REASONS, *(keyword for keyword, _ in _KEYWORDS_ABOUT_MEMBERS))
+_KEYWORDS_BESIDE_COMBINATOR = (
+    "type",
+    "if",
+    *REASON_FINDERS_BY_KEYWORD,
+    *(keyword for keyword, _ in _METHODS_OF_MEMBER_KEYWORDS),
+)
 
 _DRAFT_OF_KEYWORD = {"const": Draft.SIX, "propertyNames": Draft.SIX, "contains": Draft.SIX, "if": Draft.SEVEN}

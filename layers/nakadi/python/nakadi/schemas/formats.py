@@ -19,21 +19,21 @@ from functools import cache
 
 import re2
 
-from nakadi.schemas.values import STEPS_PER_SECOND, Steps, spend_steps
+from nakadi.schemas.values import STEPS_PER_SECOND, RemainingSteps, spend_steps
 
 # Moments --------------------------------------------------------------------------------------------------------------
 
-_USUAL_TIMESTAMP_TEXT = (
+_USUAL_TIMESTAMP_REGEX = (
     r"\d{4}-"
     r"(?:(?:0[13578]|1[02])-(?:0[1-9]|[12]\d|3[01])|(?:0[469]|11)-(?:0[1-9]|[12]\d|30)|02-(?:0[1-9]|1\d|2[0-8]))"
     r"[Tt](?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d{0,9})?"
     r"(?:[Zz]|[+-](?:(?:0\d|1[0-7]):[0-5]\d|18:00))"
 )
-is_usual_timestamp = re.compile(_USUAL_TIMESTAMP_TEXT, re.ASCII).fullmatch
-USUAL_TIMESTAMP_PATTERN = rf"(?a)\A(?:{_USUAL_TIMESTAMP_TEXT})\Z"
+is_usual_timestamp = re.compile(_USUAL_TIMESTAMP_REGEX, re.ASCII).fullmatch
+USUAL_TIMESTAMP_PATTERN = rf"(?a)\A(?:{_USUAL_TIMESTAMP_REGEX})\Z"
 """A pattern of texts that are moments. Some moments look otherwise."""
 
-_TIMESTAMP_PARTS = tuple(
+_TIMESTAMP_PART_PATTERNS = tuple(
     (name, re.compile(pattern, re.ASCII))
     for name, pattern in (
         ("year", r"\+\d{5,9}|-(?!0+-)\d{4,9}|\d{4}(?!\d)"),
@@ -69,7 +69,7 @@ def timestamp_problem(text: str) -> str | None:
     if is_usual_timestamp(text) is not None:
         return None
     found: dict[str, str] = {}
-    reason = _malformed_timestamp(text, found) or _range_problem(found)
+    reason = _timestamp_form_problem(text, found) or _range_problem(found)
     if reason is not None:
         return f"must be a valid date-time Text '{_quote_timestamp(text)}' could not be parsed{reason}"
     return None if found["second"] and _matches_whole_offset(found["offset"]) else "must be a valid date-time"
@@ -79,10 +79,10 @@ def _quote_timestamp(text: str) -> str:
     return text if len(text) <= _MAX_QUOTED_TEXT_CHARACTERS else f"{text[:_MAX_QUOTED_TEXT_CHARACTERS]}..."
 
 
-def _malformed_timestamp(text: str, found: dict[str, str]) -> str | None:
+def _timestamp_form_problem(text: str, found: dict[str, str]) -> str | None:
     """The place where a text leaves the form of a moment; its parts are put into `found`."""
     at = 0
-    for name, pattern in _TIMESTAMP_PARTS:
+    for name, pattern in _TIMESTAMP_PART_PATTERNS:
         part = pattern.match(text, at)
         if part is None:
             return f" at index {at}"
@@ -116,35 +116,41 @@ def _offset_problem(offset: str) -> str | None:
 # The formats ----------------------------------------------------------------------------------------------------------
 
 # Letters of all scripts, between dots that may be those of other scripts as well. The last label is no number.
-_HOSTNAME_DOT = r"[.\u3002\uff0e\uff61]"
-_HOSTNAME_CHARACTER = r"(?:[A-Za-z0-9]|[^\x00-\x7f\u3002\uff0e\uff61])"
-_HOSTNAME_LABEL = rf"{_HOSTNAME_CHARACTER}(?:(?:{_HOSTNAME_CHARACTER}|-){{0,61}}{_HOSTNAME_CHARACTER})?"
+_HOSTNAME_DOT_PATTERN = r"[.\u3002\uff0e\uff61]"
+_HOSTNAME_CHARACTER_PATTERN = r"(?:[A-Za-z0-9]|[^\x00-\x7f\u3002\uff0e\uff61])"
+_HOSTNAME_LABEL_PATTERN = (
+    rf"{_HOSTNAME_CHARACTER_PATTERN}(?:(?:{_HOSTNAME_CHARACTER_PATTERN}|-){{0,61}}{_HOSTNAME_CHARACTER_PATTERN})?"
+)
 _matches_hostname = re.compile(
-    rf"(?:{_HOSTNAME_LABEL}{_HOSTNAME_DOT})*(?![0-9]){_HOSTNAME_LABEL}{_HOSTNAME_DOT}?"
+    rf"(?:{_HOSTNAME_LABEL_PATTERN}{_HOSTNAME_DOT_PATTERN})*(?![0-9]){_HOSTNAME_LABEL_PATTERN}{_HOSTNAME_DOT_PATTERN}?"
 ).fullmatch
 _MAX_HOSTNAME_LENGTH = 253
 
 # A mailbox: words of ordinary characters between single dots, or anything in quotes.
-_MAIL_WORD = r"[^\s\x00-\x1f\x7f()<>@,;:\\\".\[\]]+"
-_matches_local_part = re.compile(
-    rf"{_MAIL_WORD}(?:\.{_MAIL_WORD})*|\"(?:[^\"\\\x00-\x1f\x7f]|\\[^\x00-\x1f\x7f])*\""
+_MAIL_WORD_PATTERN = r"[^\s\x00-\x1f\x7f()<>@,;:\\\".\[\]]+"
+_matches_mail_local_part = re.compile(
+    rf"{_MAIL_WORD_PATTERN}(?:\.{_MAIL_WORD_PATTERN})*|\"(?:[^\"\\\x00-\x1f\x7f]|\\[^\x00-\x1f\x7f])*\""
 ).fullmatch
-_MAIL_LABEL = r"[^\W_](?:[\w-]{0,61}[^\W_])?"
+_MAIL_LABEL_PATTERN = r"[^\W_](?:[\w-]{0,61}[^\W_])?"
 _matches_mail_domain = re.compile(
-    rf"{_MAIL_LABEL}(?:\.{_MAIL_LABEL})*\.(?:[^\W\d_]{{2,63}}|xn--[A-Za-z0-9-]{{1,59}})"
+    rf"{_MAIL_LABEL_PATTERN}(?:\.{_MAIL_LABEL_PATTERN})*\.(?:[^\W\d_]{{2,63}}|xn--[A-Za-z0-9-]{{1,59}})"
 ).fullmatch
-_MAX_LOCAL_PART_LENGTH = 64
+_MAX_MAIL_LOCAL_PART_LENGTH = 64
 _MAX_MAIL_ADDRESS_LENGTH = 320
 
 # RFC 3986, with letters of all scripts, and with references relative to an unknown base.
-_ESCAPE = "%[0-9A-Fa-f]{2}"
-_NON_ASCII = r"[^\x00-\x7f\x80-\x9f\s]"
-_URI_PATH_CHARACTER = rf"(?:[A-Za-z0-9_.!~*'();:@&=+$,/-]|{_ESCAPE}|{_NON_ASCII})"
-_URI_QUERY_CHARACTER = rf"(?:[A-Za-z0-9_.!~*'();:@&=+$,/?\[\]-]|{_ESCAPE}|{_NON_ASCII})"
-_URI_AUTHORITY = rf"(?:(?:[A-Za-z0-9_.!~*'();:@&=+$,-]|{_ESCAPE}|{_NON_ASCII})*(?:\[[0-9A-Fa-f:.]+\](?::[0-9]*)?)?)"
+_URI_ESCAPE_PATTERN = "%[0-9A-Fa-f]{2}"
+_NON_ASCII_PATTERN = r"[^\x00-\x7f\x80-\x9f\s]"
+_URI_PATH_CHARACTER_PATTERN = rf"(?:[A-Za-z0-9_.!~*'();:@&=+$,/-]|{_URI_ESCAPE_PATTERN}|{_NON_ASCII_PATTERN})"
+_URI_QUERY_CHARACTER_PATTERN = rf"(?:[A-Za-z0-9_.!~*'();:@&=+$,/?\[\]-]|{_URI_ESCAPE_PATTERN}|{_NON_ASCII_PATTERN})"
+_URI_AUTHORITY_PATTERN = (
+    rf"(?:(?:[A-Za-z0-9_.!~*'();:@&=+$,-]|{_URI_ESCAPE_PATTERN}|{_NON_ASCII_PATTERN})*"
+    r"(?:\[[0-9A-Fa-f:.]+\](?::[0-9]*)?)?)"
+)
 _matches_uri = re.compile(
     rf"(?:[A-Za-z][A-Za-z0-9+.-]*:(?=[^#])|(?![^/?#]*:))"
-    rf"(?://(?=[^?#]){_URI_AUTHORITY}(?=[/?#]|\Z)|(?!//)){_URI_PATH_CHARACTER}*(?:\?{_URI_QUERY_CHARACTER}*)?(?:#{_URI_QUERY_CHARACTER}*)?"
+    rf"(?://(?=[^?#]){_URI_AUTHORITY_PATTERN}(?=[/?#]|\Z)|(?!//)){_URI_PATH_CHARACTER_PATTERN}*"
+    rf"(?:\?{_URI_QUERY_CHARACTER_PATTERN}*)?(?:#{_URI_QUERY_CHARACTER_PATTERN}*)?"
 ).fullmatch
 
 # ISO 4217: what is in use, and what was: an event about the past keeps its currency.
@@ -178,22 +184,22 @@ def _is_mail_address(text: str) -> bool:
     if len(text) > _MAX_MAIL_ADDRESS_LENGTH:
         return False
     local, at, domain = text.rpartition("@")
-    if not at or len(local) > _MAX_LOCAL_PART_LENGTH or not _matches_local_part(local):
+    if not at or len(local) > _MAX_MAIL_LOCAL_PART_LENGTH or not _matches_mail_local_part(local):
         return False
     if domain.startswith("[") and domain.endswith("]"):
-        return _is_address(domain[1:-1].removeprefix("IPv6:"))
+        return _is_ip_address(domain[1:-1].removeprefix("IPv6:"))
     return _matches_mail_domain(domain) is not None
 
 
 def _ipv4_problem(text: str) -> str | None:
-    return None if _is_address(text, version=4) else f"[{text}] is not a valid ipv4 address"
+    return None if _is_ip_address(text, version=4) else f"[{text}] is not a valid ipv4 address"
 
 
 def _ipv6_problem(text: str) -> str | None:
-    return None if _is_address(text, version=6) else f"[{text}] is not a valid ipv6 address"
+    return None if _is_ip_address(text, version=6) else f"[{text}] is not a valid ipv6 address"
 
 
-def _is_address(text: str, version: int | None = None) -> bool:
+def _is_ip_address(text: str, version: int | None = None) -> bool:
     """Addresses of version 6 may have a zone, whatever its name; those that stand for one of version 4 are that one."""
     plain, percent, _ = text.partition("%")
     if len(plain) > len("ffff:ffff:ffff:ffff:ffff:ffff:255.255.255.255"):
@@ -235,24 +241,24 @@ UNBOUNDED_FORMATS = frozenset({"uri"})
 
 
 # The bytes that RE2 may use for one pattern, for its instructions and for what it learns while it searches.
-_RE2_MEMORY = 256 * 1024
+_RE2_MEMORY_BYTES = 256 * 1024
 
 # A repeated class of whole alphabets, as in `[\p{L} ]{1,100}`, needs more. It may have it if there is little else.
-_LARGE_RE2_MEMORY = 4 * 1024 * 1024
-_REPETITION_OPERATORS = re.compile(r"[{?*+|]")
-_MAX_OPERATORS_OF_LARGE = 6
+_LARGE_RE2_MEMORY_BYTES = 4 * 1024 * 1024
+_REPETITION_OPERATOR_PATTERN = re.compile(r"[{?*+|]")
+_MAX_OPERATORS_OF_LARGE_PATTERN = 6
 _PATTERN_TOO_LARGE_MESSAGE = "pattern too large"
 
 # Of all patterns of one schema.
 MAX_PATTERN_INSTRUCTIONS = 100_000
 MAX_LARGE_PATTERNS = 4
 
-_VISITS_PER_STEP = 8
-_STEPS_PER_SEARCH = 30
-_STEPS_NOT_WORTH_MEASURING = 10_000
+_INSTRUCTION_VISITS_PER_STEP = 8
+_STEPS_PER_PATTERN_SEARCH = 30
+_MAX_UNMEASURED_SEARCH_STEPS = 10_000
 
 # What RE2 says in its C++ form, and how its Java form puts it, which is what clients of the API know.
-_JAVA_REASONS = {
+_JAVA_REASON_BY_RE2_REASON = {
     "bad repetition operator": "invalid nested repetition operator",
     "invalid named capture group": "invalid named capture",
     "invalid perl operator": "invalid or unsupported Perl syntax",
@@ -262,7 +268,7 @@ _JAVA_REASONS = {
     "no argument for repetition operator": "missing argument to repetition operator",
     "trailing \\": "trailing backslash at end of expression",
 }
-_TRAILING_BACKSLASH_REASON = "trailing \\"
+_RE2_TRAILING_BACKSLASH_REASON = "trailing \\"
 
 
 class BadPattern(ValueError):
@@ -272,54 +278,58 @@ class BadPattern(ValueError):
 class Pattern:
     """A compiled pattern. It is searched for anywhere in a text, as `pattern` in a schema means it."""
 
-    __slots__ = ("_search", "size", "text")
+    __slots__ = ("_search", "instruction_count", "text")
 
     def __init__(self, text: str, regexp: re2._Regexp) -> None:
         self.text = text
-        self.size: int = regexp.programsize
+        self.instruction_count: int = regexp.programsize
         self._search = regexp.search
 
-    def is_found_in(self, text: str, steps: Steps) -> bool:
+    def is_found_in(self, text: str, steps: RemainingSteps) -> bool:
         """Whether it occurs. A search that could take long is not begun without the steps for the worst case."""
         subject = text.encode("utf-8", "surrogatepass")
-        worst = _STEPS_PER_SEARCH + len(subject) * self.size // _VISITS_PER_STEP
-        if worst > _STEPS_NOT_WORTH_MEASURING:
+        worst = _STEPS_PER_PATTERN_SEARCH + len(subject) * self.instruction_count // _INSTRUCTION_VISITS_PER_STEP
+        if worst > _MAX_UNMEASURED_SEARCH_STEPS:
             return self._search_measured(subject, worst, steps)
         spend_steps(steps, worst)
         return self._search(subject) is not None
 
-    def _search_measured(self, subject: bytes, worst: int, steps: Steps) -> bool:
+    def _search_measured(self, subject: bytes, worst: int, steps: RemainingSteps) -> bool:
         """The worst case is rare, and would be far too much to charge for all others."""
         spend_steps(steps, worst)
         begun = time.thread_time()
         found = self._search(subject) is not None
         taken = int((time.thread_time() - begun) * STEPS_PER_SECOND)
-        spend_steps(steps, _STEPS_PER_SEARCH + taken - worst)
+        spend_steps(steps, _STEPS_PER_PATTERN_SEARCH + taken - worst)
         return found
 
 
-class Patterns:
+class SchemaPatterns:
     """The patterns of one schema, each compiled once."""
 
     def __init__(self) -> None:
         self._compiled: dict[str, Pattern] = {}
 
-    def of(self, text: str) -> Pattern:
+    def compile_once(self, text: str) -> Pattern:
         """The pattern, or `BadPattern` if it is none, or one too many for this schema."""
         if text not in self._compiled:
             self._compiled[text] = compile_pattern(text)
-            self._check_total()
+            self._check_total_size()
         return self._compiled[text]
 
-    def _check_total(self) -> None:
-        large = [each for each in self._compiled.values() if each.size > _MAX_CACHED_PATTERNS]
-        usual = sum(each.size for each in self._compiled.values()) - sum(each.size for each in large)
+    def _check_total_size(self) -> None:
+        large = [
+            each for each in self._compiled.values() if each.instruction_count > _MAX_INSTRUCTIONS_OF_USUAL_PATTERN
+        ]
+        usual = sum(each.instruction_count for each in self._compiled.values()) - sum(
+            each.instruction_count for each in large
+        )
         if usual > MAX_PATTERN_INSTRUCTIONS or len(large) > MAX_LARGE_PATTERNS:
             raise BadPattern("patterns too large together")
 
 
 # Two thirds of the memory may hold instructions of 16 bytes.
-_MAX_CACHED_PATTERNS = _RE2_MEMORY * 2 // 3 // 16
+_MAX_INSTRUCTIONS_OF_USUAL_PATTERN = _RE2_MEMORY_BYTES * 2 // 3 // 16
 
 
 def compile_pattern(text: str) -> Pattern:
@@ -337,14 +347,14 @@ def compile_pattern(text: str) -> Pattern:
 
 def _compile_re2(text: str) -> re2._Regexp:
     try:
-        return re2.compile(text, _re2_options(_RE2_MEMORY))
+        return re2.compile(text, _re2_options(_RE2_MEMORY_BYTES))
     except re2.error as error:
         if (
             not _re2_message(error).startswith(_PATTERN_TOO_LARGE_MESSAGE)
-            or len(_REPETITION_OPERATORS.findall(text)) > _MAX_OPERATORS_OF_LARGE
+            or len(_REPETITION_OPERATOR_PATTERN.findall(text)) > _MAX_OPERATORS_OF_LARGE_PATTERN
         ):
             raise
-        return re2.compile(text, _re2_options(_LARGE_RE2_MEMORY))
+        return re2.compile(text, _re2_options(_LARGE_RE2_MEMORY_BYTES))
 
 
 @cache
@@ -358,9 +368,9 @@ def _re2_options(memory: int) -> re2.Options:
 
 def _reason_for_clients(error: re2.error) -> str:
     reason, colon, fragment = _re2_message(error).partition(": ")
-    if reason == _TRAILING_BACKSLASH_REASON:
+    if reason == _RE2_TRAILING_BACKSLASH_REASON:
         colon = ":"
-    reason = _JAVA_REASONS.get(reason, reason)
+    reason = _JAVA_REASON_BY_RE2_REASON.get(reason, reason)
     # Looking behind begins like a name for a group, and that is as far as the Java form reads.
     fragment = "(?<" if fragment.startswith(("(?<=", "(?<!")) else fragment
     return f'{reason} "{fragment}"' if colon else reason

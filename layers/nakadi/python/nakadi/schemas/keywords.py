@@ -15,31 +15,39 @@ from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from nakadi.schemas.document import EID_PATTERN, Draft, escaped_step
-from nakadi.schemas.formats import FORMAT_CHECKS, UNBOUNDED_FORMATS, Patterns
-from nakadi.schemas.values import Steps, all_differ, equality_key, exact_fraction, is_multiple, spend_steps, text_of
+from nakadi.schemas.formats import FORMAT_CHECKS, UNBOUNDED_FORMATS, SchemaPatterns
+from nakadi.schemas.values import (
+    RemainingSteps,
+    all_differ,
+    equality_key,
+    exact_fraction,
+    is_multiple_of,
+    java_text,
+    spend_steps,
+)
 
 
-class Constants:
+class CodeConstants:
     """`namespace` is what the code can see: the given names, and a new one for each value."""
 
     def __init__(self, given: dict[str, Any]) -> None:
         self.namespace: dict[str, Any] = {"__builtins__": {}, **given}
         self._names: dict[Hashable, str] = {}
-        self.patterns = Patterns()
+        self.patterns = SchemaPatterns()
 
-    def name_of(self, value: Any) -> str:
+    def add_constant(self, value: Any) -> str:
         name = f"k{len(self.namespace)}"
         self.namespace[name] = value
         return name
 
-    def name_of_text(self, text: str) -> str:
+    def add_text_once(self, text: str) -> str:
         """The same text has one name, for property names come again and again."""
         if text not in self._names:
-            self._names[text] = self.name_of(text)
+            self._names[text] = self.add_constant(text)
         return self._names[text]
 
-    def name_of_texts(self, texts: Iterable[str]) -> str:
-        return self.name_of(frozenset(texts))
+    def add_text_set(self, texts: Iterable[str]) -> str:
+        return self.add_constant(frozenset(texts))
 
 
 # Expressions ----------------------------------------------------------------------------------------------------------
@@ -61,7 +69,7 @@ class CodeCheck(Struct, frozen=True):
 ALWAYS_TRUE = CodeCheck("True", 0)
 NEVER_TRUE = CodeCheck("False")
 
-TYPE_CHECKS = {
+TYPE_TEST_CODE = {
     "array": "type({0}) is list",
     "boolean": "({0} is True or {0} is False)",
     "integer": "type({0}) is int",
@@ -75,13 +83,13 @@ _STRING_KEYWORDS = ("minLength", "maxLength", "pattern", "format")
 _NUMBER_KEYWORDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 _COST_OF_MULTIPLE = 100
 _COST_OF_FORMAT = 40
-_STEPS_PER_CHARACTER = 2
+_STEPS_PER_FORMAT_CHARACTER = 2
 
 # Every event has one of these, and this is one and the same pattern: it cannot run wild, and `re` is nearer than RE2.
 _matches_eid = re.compile(EID_PATTERN.strip("^$"), re.ASCII).fullmatch
 
 
-def scalar_check(schema: Schema, draft: Draft, value: str, constants: Constants) -> CodeCheck:
+def scalar_check(schema: Schema, draft: Draft, value: str, constants: CodeConstants) -> CodeCheck:
     """What `type`, `enum`, `const` and the keywords for strings and numbers say about the variable `value`."""
     types = _as_list(schema.get("type", []))
     checks = [
@@ -90,10 +98,10 @@ def scalar_check(schema: Schema, draft: Draft, value: str, constants: Constants)
         *_checks_for_types(types, ["string"], value, _string_checks(schema, value, constants)),
         *_checks_for_types(types, ["integer", "number"], value, _number_checks(schema, value, constants)),
     ]
-    return all_checks(checks)
+    return combined_check(checks)
 
 
-def all_checks(checks: list[CodeCheck]) -> CodeCheck:
+def combined_check(checks: list[CodeCheck]) -> CodeCheck:
     needed = [each for each in checks if not each.is_always_true]
     if not needed:
         return ALWAYS_TRUE
@@ -109,7 +117,7 @@ def _type_checks(is_given: bool, types: list[str], value: str) -> list[CodeCheck
         return []
     if not types:
         return [NEVER_TRUE]
-    tests = [TYPE_CHECKS[each].format(value) for each in types]
+    tests = [TYPE_TEST_CODE[each].format(value) for each in types]
     return [CodeCheck(tests[0] if len(tests) == 1 else f"({' or '.join(tests)})")]
 
 
@@ -117,35 +125,37 @@ def _checks_for_types(types: list[str], group: list[str], value: str, checks: li
     """Checks that mean only one type of value are no matter to values of other types."""
     if not checks or (len(types) == 1 and types[0] in group):
         return checks
-    combined = all_checks(checks)
+    combined = combined_check(checks)
     return [
         CodeCheck(
-            f"(not {TYPE_CHECKS[group[-1]].format(value)} or ({combined.valid_if}))",
+            f"(not {TYPE_TEST_CODE[group[-1]].format(value)} or ({combined.valid_if}))",
             combined.cost + 1,
         )
     ]
 
 
-def _enum_checks(schema: Schema, draft: Draft, value: str, constants: Constants, *, is_text: bool) -> list[CodeCheck]:
-    checks = [_equals_one_of(schema["enum"], value, constants, is_text)] if "enum" in schema else []
+def _enum_checks(
+    schema: Schema, draft: Draft, value: str, constants: CodeConstants, *, is_text: bool
+) -> list[CodeCheck]:
+    checks = [_equals_one_of_check(schema["enum"], value, constants, is_text)] if "enum" in schema else []
     if "const" in schema and draft >= Draft.SIX:
-        checks.append(_equals_one_of([schema["const"]], value, constants, is_text))
+        checks.append(_equals_one_of_check([schema["const"]], value, constants, is_text))
     return checks
 
 
-def _equals_one_of(allowed: list[Any], value: str, constants: Constants, is_text: bool) -> CodeCheck:
+def _equals_one_of_check(allowed: list[Any], value: str, constants: CodeConstants, is_text: bool) -> CodeCheck:
     """That a value is a text must be known before it is looked up among texts: not every value can be."""
     texts = [each for each in allowed if isinstance(each, str)]
     others = [each for each in allowed if each is not None and not isinstance(each, str)]
     tests = [f"{value} is None"] if None in allowed else []
     if len(texts) == 1:
-        tests.append(f"{value} == {constants.name_of_text(texts[0])}")
+        tests.append(f"{value} == {constants.add_text_once(texts[0])}")
     elif texts:
-        among = f"{value} in {constants.name_of_texts(texts)}"
-        tests.append(among if is_text else f"({TYPE_CHECKS['string'].format(value)} and {among})")
+        among = f"{value} in {constants.add_text_set(texts)}"
+        tests.append(among if is_text else f"({TYPE_TEST_CODE['string'].format(value)} and {among})")
     if others:
         keys = frozenset(equality_key(each, [_steps_to_compare(each)]) for each in others)
-        tests.append(f"{constants.name_of(_key_is_in(keys))}({value}, steps)")
+        tests.append(f"{constants.add_constant(_make_membership_test(keys))}({value}, steps)")
     return CodeCheck(f"({' or '.join(tests)})" if tests else "False", 1 + 10 * bool(others))
 
 
@@ -156,76 +166,76 @@ def _steps_to_compare(value: Any) -> int:
     return len(value) + sum(map(_steps_to_compare, value)) if isinstance(value, list) else 0
 
 
-def _key_is_in(keys: frozenset[Any]) -> Callable[[Any, Steps], bool]:
+def _make_membership_test(keys: frozenset[Any]) -> Callable[[Any, RemainingSteps], bool]:
     return lambda value, steps: equality_key(value, steps) in keys
 
 
-def _string_checks(schema: Schema, value: str, constants: Constants) -> list[CodeCheck]:
-    return [_STRING_CHECKS[each](schema[each], value, constants) for each in _STRING_KEYWORDS if each in schema]
+def _string_checks(schema: Schema, value: str, constants: CodeConstants) -> list[CodeCheck]:
+    return [_STRING_CHECK_MAKERS[each](schema[each], value, constants) for each in _STRING_KEYWORDS if each in schema]
 
 
-def _pattern_check(text: str, value: str, constants: Constants) -> CodeCheck:
+def _pattern_check(text: str, value: str, constants: CodeConstants) -> CodeCheck:
     if text == EID_PATTERN:
-        return CodeCheck(f"{constants.name_of(_matches_eid)}({value}) is not None", 5)
-    return CodeCheck(f"{constants.name_of(constants.patterns.of(text).is_found_in)}({value}, steps)")
+        return CodeCheck(f"{constants.add_constant(_matches_eid)}({value}) is not None", 5)
+    return CodeCheck(f"{constants.add_constant(constants.patterns.compile_once(text).is_found_in)}({value}, steps)")
 
 
-def _format_check(name: str, value: str, constants: Constants) -> CodeCheck:
+def _format_check(name: str, value: str, constants: CodeConstants) -> CodeCheck:
     if name not in FORMAT_CHECKS:
         return ALWAYS_TRUE
     if name in UNBOUNDED_FORMATS:
-        return CodeCheck(f"{constants.name_of(_with_steps_spent(FORMAT_CHECKS[name]))}({value}, steps)")
-    return CodeCheck(f"{constants.name_of(FORMAT_CHECKS[name])}({value}) is None", _COST_OF_FORMAT)
+        return CodeCheck(f"{constants.add_constant(_make_format_test_with_steps(FORMAT_CHECKS[name]))}({value}, steps)")
+    return CodeCheck(f"{constants.add_constant(FORMAT_CHECKS[name])}({value}) is None", _COST_OF_FORMAT)
 
 
-def _with_steps_spent(problem_with: Callable[[str], str | None]) -> Callable[[str, Steps], bool]:
-    def well_formed(text: str, steps: Steps) -> bool:
-        spend_steps(steps, _COST_OF_FORMAT + len(text) * _STEPS_PER_CHARACTER)
+def _make_format_test_with_steps(problem_with: Callable[[str], str | None]) -> Callable[[str, RemainingSteps], bool]:
+    def well_formed(text: str, steps: RemainingSteps) -> bool:
+        spend_steps(steps, _COST_OF_FORMAT + len(text) * _STEPS_PER_FORMAT_CHARACTER)
         return problem_with(text) is None
 
     return well_formed
 
 
-_STRING_CHECKS: Mapping[str, Callable[[Any, str, Constants], CodeCheck]] = {
-    "minLength": lambda least, value, constants: CodeCheck(f"len({value}) >= {constants.name_of(least)}"),
-    "maxLength": lambda most, value, constants: CodeCheck(f"len({value}) <= {constants.name_of(most)}"),
+_STRING_CHECK_MAKERS: Mapping[str, Callable[[Any, str, CodeConstants], CodeCheck]] = {
+    "minLength": lambda least, value, constants: CodeCheck(f"len({value}) >= {constants.add_constant(least)}"),
+    "maxLength": lambda most, value, constants: CodeCheck(f"len({value}) <= {constants.add_constant(most)}"),
     "pattern": _pattern_check,
     "format": _format_check,
 }
 
 
-def _number_checks(schema: Schema, value: str, constants: Constants) -> list[CodeCheck]:
-    return [_NUMBER_CHECKS[each](schema, value, constants) for each in _NUMBER_KEYWORDS if each in schema]
+def _number_checks(schema: Schema, value: str, constants: CodeConstants) -> list[CodeCheck]:
+    return [_NUMBER_CHECK_MAKERS[each](schema, value, constants) for each in _NUMBER_KEYWORDS if each in schema]
 
 
-def _bound_check(keyword: str, exclusive: str, sign: str) -> Callable[[Schema, str, Constants], CodeCheck]:
+def _bound_check_maker(keyword: str, exclusive: str, sign: str) -> Callable[[Schema, str, CodeConstants], CodeCheck]:
     """The oldest draft says with a flag that a bound is exclusive; the others have a bound of its own for that."""
 
-    def check(schema: Schema, value: str, constants: Constants) -> CodeCheck:
+    def check(schema: Schema, value: str, constants: CodeConstants) -> CodeCheck:
         relation = sign if schema.get(exclusive) is True else f"{sign}="
-        return CodeCheck(f"{value} {relation} {constants.name_of(schema[keyword])}")
+        return CodeCheck(f"{value} {relation} {constants.add_constant(schema[keyword])}")
 
     return check
 
 
-def _exclusive_bound_check(keyword: str, sign: str) -> Callable[[Schema, str, Constants], CodeCheck]:
-    def check(schema: Schema, value: str, constants: Constants) -> CodeCheck:
+def _exclusive_bound_check_maker(keyword: str, sign: str) -> Callable[[Schema, str, CodeConstants], CodeCheck]:
+    def check(schema: Schema, value: str, constants: CodeConstants) -> CodeCheck:
         bound = schema[keyword]
-        return ALWAYS_TRUE if isinstance(bound, bool) else CodeCheck(f"{value} {sign} {constants.name_of(bound)}")
+        return ALWAYS_TRUE if isinstance(bound, bool) else CodeCheck(f"{value} {sign} {constants.add_constant(bound)}")
 
     return check
 
 
-def _multiple_check(schema: Schema, value: str, constants: Constants) -> CodeCheck:
-    divisor = constants.name_of(exact_fraction(schema["multipleOf"]))
-    return CodeCheck(f"{constants.name_of(is_multiple)}({value}, {divisor})", _COST_OF_MULTIPLE)
+def _multiple_check(schema: Schema, value: str, constants: CodeConstants) -> CodeCheck:
+    divisor = constants.add_constant(exact_fraction(schema["multipleOf"]))
+    return CodeCheck(f"{constants.add_constant(is_multiple_of)}({value}, {divisor})", _COST_OF_MULTIPLE)
 
 
-_NUMBER_CHECKS: Mapping[str, Callable[[Schema, str, Constants], CodeCheck]] = {
-    "minimum": _bound_check("minimum", "exclusiveMinimum", ">"),
-    "maximum": _bound_check("maximum", "exclusiveMaximum", "<"),
-    "exclusiveMinimum": _exclusive_bound_check("exclusiveMinimum", ">"),
-    "exclusiveMaximum": _exclusive_bound_check("exclusiveMaximum", "<"),
+_NUMBER_CHECK_MAKERS: Mapping[str, Callable[[Schema, str, CodeConstants], CodeCheck]] = {
+    "minimum": _bound_check_maker("minimum", "exclusiveMinimum", ">"),
+    "maximum": _bound_check_maker("maximum", "exclusiveMaximum", "<"),
+    "exclusiveMinimum": _exclusive_bound_check_maker("exclusiveMinimum", ">"),
+    "exclusiveMaximum": _exclusive_bound_check_maker("exclusiveMaximum", "<"),
     "multipleOf": _multiple_check,
 }
 
@@ -271,10 +281,10 @@ class SchemaViolation(Struct, frozen=True):
     def __post_init__(self) -> None:
         force_setattr(self, "count", sum(each.count for each in self.causes) or 1)
 
-    def lines(self) -> Iterator[str]:
+    def message_lines(self) -> Iterator[str]:
         yield f"{truncated_text(self.pointer)}: {self.text}"
         for each in self.causes:
-            yield from each.lines()
+            yield from each.message_lines()
 
 
 def combined_violation(pointer: str, violations: tuple[SchemaViolation, ...]) -> SchemaViolation | None:
@@ -286,16 +296,16 @@ def combined_violation(pointer: str, violations: tuple[SchemaViolation, ...]) ->
     return SchemaViolation(pointer, f"{number} schema violations found", violations)
 
 
-def type_mismatch(type_name: str, value: Any) -> str:
+def type_mismatch_message(type_name: str, value: Any) -> str:
     expected = (
         "expected type: Integer"
         if type_name == "integer" and isinstance(value, float)
         else _EXPECTED_TYPE_TEXTS[type_name]
     )
-    return f"{expected}, found: {_name_of_type(value)}"
+    return f"{expected}, found: {_java_type_name(value)}"
 
 
-def _name_of_type(value: Any) -> str:
+def _java_type_name(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return "Integer" if -(2**31) <= value < 2**31 else "Long"
     return _FOUND_TYPE_NAMES[type(value)]
@@ -306,15 +316,15 @@ def member_pointer(pointer: str, name: str) -> str:
     return f"{pointer}/{truncated_text(escaped_step(name[: _MAX_QUOTED_VALUE_CHARACTERS + 1]))}"
 
 
-def quoted_value(value: Any, steps: Steps) -> str:
+def quoted_value(value: Any, steps: RemainingSteps) -> str:
     """Texts as they are, objects and arrays as JSON, and numbers as Java writes them."""
     room = [_MAX_QUOTED_VALUE_CHARACTERS]
     beginning = _truncated_value(value, room, steps)
     spend_steps(steps, (_MAX_QUOTED_VALUE_CHARACTERS - room[0]) * _STEPS_PER_QUOTED_CHARACTER)
-    return truncated_text(text_of(beginning))
+    return truncated_text(java_text(beginning))
 
 
-def _truncated_value(value: Any, room: list[int], steps: Steps) -> Any:
+def _truncated_value(value: Any, room: list[int], steps: RemainingSteps) -> Any:
     """A value that is written like this one as far as there is room, and is little more than that."""
     if isinstance(value, str):
         room[0] -= min(len(value), _MAX_QUOTED_VALUE_CHARACTERS + 1)
@@ -336,7 +346,7 @@ def truncated_text(text: str) -> str:
 # Values that are not looked into --------------------------------------------------------------------------------------
 
 _ValueWithSize = str | list[Any] | dict[str, Any]
-FindViolation = Callable[[Schema, Any, Patterns, Steps], str | None]
+FindReason = Callable[[Schema, Any, SchemaPatterns, RemainingSteps], str | None]
 
 _TYPE_TESTS: Mapping[str, Callable[[Any], bool]] = {
     "array": lambda value: isinstance(value, list),
@@ -352,77 +362,77 @@ _STEPS_PER_ALLOWED_VALUE = 20
 _STEPS_PER_MULTIPLE = 100
 
 
-def is_of_type(value: Any, type_name: str) -> bool:
+def has_json_schema_type(value: Any, type_name: str) -> bool:
     return _TYPE_TESTS[type_name](value)
 
 
-def _enum_reason(schema: Schema, value: Any, _: Patterns, steps: Steps) -> str | None:
+def _enum_reason(schema: Schema, value: Any, _: SchemaPatterns, steps: RemainingSteps) -> str | None:
     spend_steps(steps, len(schema["enum"]) * _STEPS_PER_ALLOWED_VALUE)
     allowed = {equality_key(each, steps) for each in schema["enum"]}
     return None if equality_key(value, steps) in allowed else f"{quoted_value(value, steps)} is not a valid enum value"
 
 
-def _const_reason(schema: Schema, value: Any, _: Patterns, steps: Steps) -> str | None:
+def _const_reason(schema: Schema, value: Any, _: SchemaPatterns, steps: RemainingSteps) -> str | None:
     if equality_key(value, steps) == equality_key(schema["const"], steps):
         return None
     return f"{quoted_value(value, steps)} is not the expected value {quoted_value(schema['const'], steps)}"
 
 
-def _pattern_reason(schema: Schema, value: Any, patterns: Patterns, steps: Steps) -> str | None:
-    if not isinstance(value, str) or patterns.of(schema["pattern"]).is_found_in(value, steps):
+def _pattern_reason(schema: Schema, value: Any, patterns: SchemaPatterns, steps: RemainingSteps) -> str | None:
+    if not isinstance(value, str) or patterns.compile_once(schema["pattern"]).is_found_in(value, steps):
         return None
     return f"string [{truncated_text(value)}] does not match pattern {truncated_text(schema['pattern'])}"
 
 
-def _format_reason(schema: Schema, value: Any, _: Patterns, steps: Steps) -> str | None:
+def _format_reason(schema: Schema, value: Any, _: SchemaPatterns, steps: RemainingSteps) -> str | None:
     if not isinstance(value, str) or schema["format"] not in FORMAT_CHECKS:
         return None
-    spend_steps(steps, len(value) * _STEPS_PER_CHARACTER)
+    spend_steps(steps, len(value) * _STEPS_PER_FORMAT_CHARACTER)
     problem = FORMAT_CHECKS[schema["format"]](value)
     return None if problem is None else truncated_text(problem)
 
 
-def _minimum_reason(schema: Schema, value: Any, _: Patterns, __: Steps) -> str | None:
+def _minimum_reason(schema: Schema, value: Any, _: SchemaPatterns, __: RemainingSteps) -> str | None:
     bound = schema["minimum"]
-    if not is_of_type(value, "number"):
+    if not has_json_schema_type(value, "number"):
         return None
     if schema.get("exclusiveMinimum") is True:
-        return f"{text_of(value)} is not greater than {text_of(bound)}" if value <= bound else None
-    return f"{text_of(value)} is not greater or equal to {text_of(bound)}" if value < bound else None
+        return f"{java_text(value)} is not greater than {java_text(bound)}" if value <= bound else None
+    return f"{java_text(value)} is not greater or equal to {java_text(bound)}" if value < bound else None
 
 
-def _maximum_reason(schema: Schema, value: Any, _: Patterns, __: Steps) -> str | None:
+def _maximum_reason(schema: Schema, value: Any, _: SchemaPatterns, __: RemainingSteps) -> str | None:
     bound = schema["maximum"]
-    if not is_of_type(value, "number"):
+    if not has_json_schema_type(value, "number"):
         return None
     if schema.get("exclusiveMaximum") is True:
-        return f"{text_of(value)} is not less than {text_of(bound)}" if value >= bound else None
-    return f"{text_of(value)} is not less or equal to {text_of(bound)}" if value > bound else None
+        return f"{java_text(value)} is not less than {java_text(bound)}" if value >= bound else None
+    return f"{java_text(value)} is not less or equal to {java_text(bound)}" if value > bound else None
 
 
-def _exclusive_minimum_reason(schema: Schema, value: Any, _: Patterns, __: Steps) -> str | None:
+def _exclusive_minimum_reason(schema: Schema, value: Any, _: SchemaPatterns, __: RemainingSteps) -> str | None:
     bound = schema["exclusiveMinimum"]
-    broken = not isinstance(bound, bool) and is_of_type(value, "number") and value <= bound
-    return f"{text_of(value)} is not greater than {text_of(bound)}" if broken else None
+    broken = not isinstance(bound, bool) and has_json_schema_type(value, "number") and value <= bound
+    return f"{java_text(value)} is not greater than {java_text(bound)}" if broken else None
 
 
-def _exclusive_maximum_reason(schema: Schema, value: Any, _: Patterns, __: Steps) -> str | None:
+def _exclusive_maximum_reason(schema: Schema, value: Any, _: SchemaPatterns, __: RemainingSteps) -> str | None:
     bound = schema["exclusiveMaximum"]
-    broken = not isinstance(bound, bool) and is_of_type(value, "number") and value >= bound
-    return f"{text_of(value)} is not less than {text_of(bound)}" if broken else None
+    broken = not isinstance(bound, bool) and has_json_schema_type(value, "number") and value >= bound
+    return f"{java_text(value)} is not less than {java_text(bound)}" if broken else None
 
 
-def _multiple_of_reason(schema: Schema, value: Any, _: Patterns, steps: Steps) -> str | None:
+def _multiple_of_reason(schema: Schema, value: Any, _: SchemaPatterns, steps: RemainingSteps) -> str | None:
     spend_steps(steps, _STEPS_PER_MULTIPLE)
-    if not is_of_type(value, "number") or is_multiple(value, exact_fraction(schema["multipleOf"])):
+    if not has_json_schema_type(value, "number") or is_multiple_of(value, exact_fraction(schema["multipleOf"])):
         return None
-    return f"{text_of(value)} is not a multiple of {text_of(schema['multipleOf'])}"
+    return f"{java_text(value)} is not a multiple of {java_text(schema['multipleOf'])}"
 
 
-def _size_reason(
+def _size_reason_finder(
     keyword: str, kind: type[_ValueWithSize], is_broken: Callable[[int, int], bool], words: str
-) -> FindViolation:
-    def reason(schema: Schema, value: Any, _: Patterns, __: Steps) -> str | None:
+) -> FindReason:
+    def reason(schema: Schema, value: Any, _: SchemaPatterns, __: RemainingSteps) -> str | None:
         bound = schema[keyword]
         broken = isinstance(value, kind) and is_broken(len(value), bound)
         return words.format(bound, len(value)) if broken else None
@@ -430,18 +440,18 @@ def _size_reason(
     return reason
 
 
-def _unique_reason(schema: Schema, value: Any, _: Patterns, steps: Steps) -> str | None:
+def _uniqueness_reason(schema: Schema, value: Any, _: SchemaPatterns, steps: RemainingSteps) -> str | None:
     broken = schema["uniqueItems"] and isinstance(value, list) and not all_differ(value, steps)
     return "array items are not unique" if broken else None
 
 
 # The whole of what a schema says, in the eyes of clients: where the value is none of these, nothing else is reported.
-VALUE_REASONS: Mapping[str, FindViolation] = {"enum": _enum_reason, "const": _const_reason}
+REASON_FINDERS_FOR_ALLOWED_VALUES: Mapping[str, FindReason] = {"enum": _enum_reason, "const": _const_reason}
 
 # In the order in which they are reported.
-KEYWORD_REASONS: Mapping[str, FindViolation] = {
-    "minLength": _size_reason("minLength", str, lt, "expected minLength: {}, actual: {}"),
-    "maxLength": _size_reason("maxLength", str, gt, "expected maxLength: {}, actual: {}"),
+REASON_FINDERS_BY_KEYWORD: Mapping[str, FindReason] = {
+    "minLength": _size_reason_finder("minLength", str, lt, "expected minLength: {}, actual: {}"),
+    "maxLength": _size_reason_finder("maxLength", str, gt, "expected maxLength: {}, actual: {}"),
     "pattern": _pattern_reason,
     "format": _format_reason,
     "minimum": _minimum_reason,
@@ -449,9 +459,9 @@ KEYWORD_REASONS: Mapping[str, FindViolation] = {
     "maximum": _maximum_reason,
     "exclusiveMaximum": _exclusive_maximum_reason,
     "multipleOf": _multiple_of_reason,
-    "minItems": _size_reason("minItems", list, lt, "expected minimum item count: {}, found: {}"),
-    "maxItems": _size_reason("maxItems", list, gt, "expected maximum item count: {}, found: {}"),
-    "uniqueItems": _unique_reason,
-    "minProperties": _size_reason("minProperties", dict, lt, "minimum size: [{}], found: [{}]"),
-    "maxProperties": _size_reason("maxProperties", dict, gt, "maximum size: [{}], found: [{}]"),
+    "minItems": _size_reason_finder("minItems", list, lt, "expected minimum item count: {}, found: {}"),
+    "maxItems": _size_reason_finder("maxItems", list, gt, "expected maximum item count: {}, found: {}"),
+    "uniqueItems": _uniqueness_reason,
+    "minProperties": _size_reason_finder("minProperties", dict, lt, "minimum size: [{}], found: [{}]"),
+    "maxProperties": _size_reason_finder("maxProperties", dict, gt, "maximum size: [{}], found: [{}]"),
 }

@@ -20,9 +20,9 @@ from msgspec import Struct, field
 
 from nakadi.model.outcomes import Invalid
 from nakadi.schemas.document import SchemaDocument, reachable_schemas, subschemas
-from nakadi.schemas.values import Exhausted, Steps, spend_steps
+from nakadi.schemas.values import RemainingSteps, StepsExhausted, spend_steps
 
-MAX_SCHEMA_BYTES = 256 * 1024
+MAX_SCHEMA_CHARACTERS = 256 * 1024
 MAX_SCHEMA_DEPTH = 100
 MAX_SCHEMA_VALUES = 10_000
 MAX_ENUM_VALUES = 5_000
@@ -30,12 +30,12 @@ MAX_PATTERNS = 200
 MAX_PATTERN_CHARACTERS = 10_000
 
 
-def check_limits(text: str) -> None:
+def check_schema_length(text: str) -> None:
     """Raises `Invalid` if the text is longer than a schema may be."""
-    _check_at_most("characters", len(text), MAX_SCHEMA_BYTES)
+    _check_at_most("characters", len(text), MAX_SCHEMA_CHARACTERS)
 
 
-def check_tree(schema: Mapping[str, Any], *, added_levels: int = 0, added_values: int = 0) -> None:
+def check_schema_size(schema: Mapping[str, Any], *, added_levels: int = 0, added_values: int = 0) -> None:
     """Raises `Invalid` if the schema is nested too deeply, or there is too much of anything in it.
 
     What was added to the schema of its owner does not count against it.
@@ -88,7 +88,7 @@ MAX_SCHEMAS_PER_VALUE = 10_000
 MAX_EXPANSION_STEPS = 300_000
 
 Schema = Mapping[str, Any]
-MemberName = str | int
+MemberNameOrIndex = str | int
 CombineCounts = Callable[[Iterable[int]], int]
 
 _ALTERNATIVE_KEYWORDS = frozenset({"anyOf", "oneOf", "then", "else"})
@@ -98,7 +98,7 @@ def check_expansion(document: SchemaDocument) -> None:
     """Raise `Invalid` if the schema expands too far. It has passed `loading.check_loadable`."""
     try:
         widest = _SchemaExpansion(document).max_schemas_per_value()
-    except Exhausted as error:
+    except StepsExhausted as error:
         raise Invalid("schema expands too far: its parts combine in too many ways") from error
     if widest > MAX_SCHEMAS_PER_VALUE:
         found = widest if widest < 10**12 else "far more"
@@ -110,13 +110,13 @@ def check_expansion(document: SchemaDocument) -> None:
 class _CountsByName(Struct, frozen=True):
     """A number for each name (or index) that is spoken of, and one for all others."""
 
-    named: Mapping[MemberName, int] = field(default_factory=dict)
+    named: Mapping[MemberNameOrIndex, int] = field(default_factory=dict)
     others: int = 0
 
-    def of(self, name: MemberName) -> int:
+    def count_of(self, name: MemberNameOrIndex) -> int:
         return self.named.get(name, self.others)
 
-    def largest(self) -> int:
+    def largest_count(self) -> int:
         return max(self.others, *self.named.values()) if self.named else self.others
 
 
@@ -131,18 +131,18 @@ class _SchemaCounts(Struct, frozen=True):
     items: _CountsByName
     names: int
 
-    def largest(self) -> int:
-        return max(self.itself, self.members.largest(), self.items.largest(), self.names)
+    def largest_count(self) -> int:
+        return max(self.itself, self.members.largest_count(), self.items.largest_count(), self.names)
 
 
 class _InnerSchemas(Struct, frozen=True):
     """Schemas of what is in a value: under one name, under all names, and under those that have none of their own."""
 
-    by_name: dict[MemberName, list[Schema]] = field(default_factory=dict)
+    by_name: dict[MemberNameOrIndex, list[Schema]] = field(default_factory=dict)
     for_all_names: list[Schema] = field(default_factory=list)
     for_other_names: list[Schema] = field(default_factory=list)
 
-    def schemas(self) -> Iterator[Schema]:
+    def all_schemas(self) -> Iterator[Schema]:
         for each in (*self.by_name.values(), self.for_all_names, self.for_other_names):
             yield from each
 
@@ -165,7 +165,7 @@ class _SubschemasByUse:
         self.members, self.items = _InnerSchemas(), _InnerSchemas()
         self.names: list[Schema] = []
         if "$ref" in schema:
-            target = document.target(schema["$ref"])
+            target = document.find_target(schema["$ref"])
             self.applied_together = [target] if isinstance(target, Mapping) else []
         else:
             for keyword, way, value in subschemas(schema, document.draft):
@@ -193,60 +193,66 @@ class _SubschemasByUse:
             case _:
                 self.applied_together.extend(schemas)
 
-    def identities(self) -> list[int]:
-        inside = (*self.members.schemas(), *self.items.schemas(), *self.names)
+    def schema_ids(self) -> list[int]:
+        inside = (*self.members.all_schemas(), *self.items.all_schemas(), *self.names)
         return [id(each) for each in (*self.applied_together, *self.alternatives, *inside)]
 
 
 class _SchemaExpansion:
     def __init__(self, document: SchemaDocument) -> None:
-        self._steps: Steps = [MAX_EXPANSION_STEPS]
-        self._parts = {id(schema): _SubschemasByUse(schema, document) for _, schema in reachable_schemas(document)}
-        self._circles: dict[int, int] = {}
-        self._tallies: dict[int, _SchemaCounts] = {}
-        self._turns: dict[int, _SchemaCounts] = {}
-        self._widest: dict[int, int] = {}
+        self._steps: RemainingSteps = [MAX_EXPANSION_STEPS]
+        self._subschemas_by_schema_id = {
+            id(schema): _SubschemasByUse(schema, document) for _, schema in reachable_schemas(document)
+        }
+        self._cycle_number_by_schema_id: dict[int, int] = {}
+        self._counts_by_schema_id: dict[int, _SchemaCounts] = {}
+        self._recursion_counts_by_schema_id: dict[int, _SchemaCounts] = {}
+        self._largest_count_by_schema_id: dict[int, int] = {}
 
     def max_schemas_per_value(self) -> int:
         """How many schemas there may be about one value; raises `Invalid` if there is no end to it."""
-        within = {each: parts.identities() for each, parts in self._parts.items()}
-        for number, circle in enumerate(_find_cycles(within)):
-            self._circles.update(dict.fromkeys(circle, number))
+        within = {each: parts.schema_ids() for each, parts in self._subschemas_by_schema_id.items()}
+        for number, circle in enumerate(_group_by_cycle(within)):
+            self._cycle_number_by_schema_id.update(dict.fromkeys(circle, number))
             for each in circle:
                 if len(circle) > 1 or each in within[each]:
                     self._check_recursion(each)
             # Only now: as long as they are not known, those of the same circle count nothing.
-            self._widest.update({each: self._counts_of(each).largest() for each in circle})
-        return max(self._widest.values())
+            self._largest_count_by_schema_id.update({each: self._counts_of(each).largest_count() for each in circle})
+        return max(self._largest_count_by_schema_id.values())
 
     def _check_recursion(self, schema: int) -> None:
         """Once around, a schema must not come back to the same value twice."""
         turns = self._recursion_counts(schema)
-        if max(turns.members.largest(), turns.items.largest(), turns.names) > 1:
+        if max(turns.members.largest_count(), turns.items.largest_count(), turns.names) > 1:
             raise Invalid("schema expands too far: it contains itself more than once for one and the same value")
 
     def _counts_of(self, schema: int) -> _SchemaCounts:
-        if schema not in self._tallies:
-            parts = self._parts[schema]
-            own = _own_counts(parts, 1, lambda each: self._widest.get(id(each), 0), sum)
+        if schema not in self._counts_by_schema_id:
+            parts = self._subschemas_by_schema_id[schema]
+            own = _own_counts(parts, 1, lambda each: self._largest_count_by_schema_id.get(id(each), 0), sum)
             others = [self._counts_of(id(each)) for each in (*parts.applied_together, *parts.alternatives)]
-            self._tallies[schema] = self._combined_counts([own, *others], sum) if others else own
-        return self._tallies[schema]
+            self._counts_by_schema_id[schema] = self._combined_counts([own, *others], sum) if others else own
+        return self._counts_by_schema_id[schema]
 
     def _recursion_counts(self, schema: int) -> _SchemaCounts:
         """The ways back into the circle of this schema, of which alternatives go one."""
-        if schema not in self._turns:
-            parts, circle = self._parts[schema], self._circles[schema]
+        if schema not in self._recursion_counts_by_schema_id:
+            parts, circle = self._subschemas_by_schema_id[schema], self._cycle_number_by_schema_id[schema]
 
             def counts_in_cycle(schemas: Iterable[Schema]) -> list[_SchemaCounts]:
-                return [self._recursion_counts(id(each)) for each in schemas if self._circles[id(each)] == circle]
+                return [
+                    self._recursion_counts(id(each))
+                    for each in schemas
+                    if self._cycle_number_by_schema_id[id(each)] == circle
+                ]
 
-            own = _own_counts(parts, 0, lambda each: int(self._circles.get(id(each)) == circle), max)
+            own = _own_counts(parts, 0, lambda each: int(self._cycle_number_by_schema_id.get(id(each)) == circle), max)
             alternatives = self._combined_counts(counts_in_cycle(parts.alternatives), max)
-            self._turns[schema] = self._combined_counts(
+            self._recursion_counts_by_schema_id[schema] = self._combined_counts(
                 [own, *counts_in_cycle(parts.applied_together), alternatives], sum
             )
-        return self._turns[schema]
+        return self._recursion_counts_by_schema_id[schema]
 
     def _combined_counts(self, tallies: Sequence[_SchemaCounts], combine: CombineCounts) -> _SchemaCounts:
         return _SchemaCounts(
@@ -263,7 +269,7 @@ class _SchemaExpansion:
         names = {name for each in several for name in each.named}
         spend_steps(self._steps, len(names) * len(several))
         return _CountsByName(
-            {name: combine(each.of(name) for each in several) for name in names},
+            {name: combine(each.count_of(name) for each in several) for name in names},
             combine(each.others for each in several),
         )
 
@@ -276,7 +282,7 @@ def _own_counts(
     return _SchemaCounts(itself, members, items, sum(map(count, parts.names)))
 
 
-def _find_cycles(edges: Mapping[int, Sequence[int]]) -> Iterator[list[int]]:
+def _group_by_cycle(edges: Mapping[int, Sequence[int]]) -> Iterator[list[int]]:
     """The schemas in groups of those that contain each other; what a group leads to comes before it (Tarjan's way)."""
     low: dict[int, int] = {}
     done: set[int] = set()

@@ -15,7 +15,7 @@ from msgspec import Struct
 from nakadi.model.outcomes import Invalid
 from nakadi.schemas.document import COMBINATOR_KEYWORDS, Draft, RawSchema, SchemaDocument, count_schema_values
 from nakadi.schemas.formats import Pattern, compile_pattern
-from nakadi.schemas.values import Exhausted, canonical_text, spend_steps
+from nakadi.schemas.values import StepsExhausted, canonical_text, spend_steps
 
 
 class Annotations(Struct, frozen=True):
@@ -33,7 +33,7 @@ class SchemaNode(Struct, frozen=True):
     annotations: Annotations
 
 
-class KindOnly(SchemaNode, frozen=True):
+class KindOnlyNode(SchemaNode, frozen=True):
     """A schema without content that is compared; `kind` is one of `PLAIN_KINDS`."""
 
     kind: str
@@ -51,32 +51,32 @@ PLAIN_KINDS = {
 }
 
 
-class Enum(SchemaNode, frozen=True):
+class EnumNode(SchemaNode, frozen=True):
     canonical_texts: frozenset[str]
 
 
-class Reference(SchemaNode, frozen=True):
+class ReferenceNode(SchemaNode, frozen=True):
     reference: str
 
 
-class Combination(SchemaNode, frozen=True):
+class CombinationNode(SchemaNode, frozen=True):
     criterion: str
     member_schemas: tuple[RawSchema, ...]
 
 
-class String(SchemaNode, frozen=True):
+class StringNode(SchemaNode, frozen=True):
     max_length: int | None
     min_length: int | None
     pattern: str | None
 
 
-class Number(SchemaNode, frozen=True):
+class NumberNode(SchemaNode, frozen=True):
     maximum: float | None
     minimum: float | None
     multiple_of: float | None
 
 
-class Object(SchemaNode, frozen=True):
+class ObjectNode(SchemaNode, frozen=True):
     property_schemas: Mapping[str, RawSchema]
     schemas_by_name_pattern: Mapping[str, RawSchema]
     name_dependencies: Mapping[str, tuple[str, ...]]
@@ -87,7 +87,7 @@ class Object(SchemaNode, frozen=True):
     min_properties: int | None
 
 
-class Array(SchemaNode, frozen=True):
+class ArrayNode(SchemaNode, frozen=True):
     item_schema: RawSchema | None
     item_schemas_by_position: tuple[RawSchema, ...]
     additional_item_schema: RawSchema
@@ -116,29 +116,29 @@ _CONDITIONAL_KEYWORDS = frozenset({"if", "then", "else"})
 _NOT_KEYWORD = frozenset({"not"})
 
 
-def node_of(schema: RawSchema, draft: Draft) -> SchemaNode:
+def classify_schema(schema: RawSchema, draft: Draft) -> SchemaNode:
     """The node that a schema is; the first of these that fits."""
     if isinstance(schema, bool):
-        return KindOnly(NO_ANNOTATIONS, "always" if schema else "never")
+        return KindOnlyNode(NO_ANNOTATIONS, "always" if schema else "never")
     annotations = Annotations(schema.get(draft.id_keyword), schema.get("title"), schema.get("description"))
     if "enum" in schema:
-        return Enum(annotations, frozenset(map(canonical_text, schema["enum"])))
+        return EnumNode(annotations, frozenset(map(canonical_text, schema["enum"])))
     if "const" in schema and draft >= Draft.SIX:
-        return KindOnly(annotations, "const")
+        return KindOnlyNode(annotations, "const")
     if any(criterion in schema for criterion in COMBINATOR_KEYWORDS):
-        return _combination_node(schema, annotations, draft)
+        return _parse_combination_schema(schema, annotations, draft)
     if "$ref" in schema:
-        return Reference(annotations, schema["$ref"])
+        return ReferenceNode(annotations, schema["$ref"])
     return _node_of_type(schema, annotations, draft)
 
 
-def _combination_node(schema: Mapping[str, Any], annotations: Annotations, draft: Draft) -> Combination:
+def _parse_combination_schema(schema: Mapping[str, Any], annotations: Annotations, draft: Draft) -> CombinationNode:
     """Keywords beside a combinator are one more schema that has to be satisfied."""
     criterion = next(each for each in COMBINATOR_KEYWORDS if each in schema)
     beside = {keyword: value for keyword, value in _without_annotations(schema).items() if keyword != criterion}
-    if "type" not in beside and _type_by_keywords(beside, draft) in ("not", "nothing"):
-        return Combination(annotations, criterion, tuple(schema[criterion]))
-    return Combination(annotations, "allOf", (beside, {criterion: schema[criterion]}))
+    if "type" not in beside and _type_implied_by_keywords(beside, draft) in ("not", "nothing"):
+        return CombinationNode(annotations, criterion, tuple(schema[criterion]))
+    return CombinationNode(annotations, "allOf", (beside, {criterion: schema[criterion]}))
 
 
 def _without_annotations(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -147,14 +147,14 @@ def _without_annotations(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 def _node_of_type(schema: Mapping[str, Any], annotations: Annotations, draft: Draft) -> SchemaNode:
     """Several types are a choice between schemas that differ only in their type."""
-    type_or_types = schema["type"] if "type" in schema else _type_by_keywords(schema, draft)
+    type_or_types = schema["type"] if "type" in schema else _type_implied_by_keywords(schema, draft)
     if isinstance(type_or_types, list):
         shared = _without_annotations(schema)
-        return Combination(annotations, "anyOf", tuple(shared | {"type": each} for each in type_or_types))
-    return _NODE_MAKERS[type_or_types](schema, annotations)
+        return CombinationNode(annotations, "anyOf", tuple(shared | {"type": each} for each in type_or_types))
+    return _NODE_MAKER_BY_TYPE[type_or_types](schema, annotations)
 
 
-def _type_by_keywords(schema: Mapping[str, Any], draft: Draft) -> str:
+def _type_implied_by_keywords(schema: Mapping[str, Any], draft: Draft) -> str:
     telling = (
         ("array", _ARRAY_NODE_KEYWORDS | {"contains"} if draft >= Draft.SIX else _ARRAY_NODE_KEYWORDS),
         ("object", _OBJECT_NODE_KEYWORDS | {"propertyNames"} if draft >= Draft.SIX else _OBJECT_NODE_KEYWORDS),
@@ -166,17 +166,17 @@ def _type_by_keywords(schema: Mapping[str, Any], draft: Draft) -> str:
     return next((kind for kind, keywords in telling if not keywords.isdisjoint(schema)), "nothing")
 
 
-def _string_node(schema: Mapping[str, Any], annotations: Annotations) -> String:
-    return String(annotations, schema.get("maxLength"), schema.get("minLength"), schema.get("pattern"))
+def _parse_string_schema(schema: Mapping[str, Any], annotations: Annotations) -> StringNode:
+    return StringNode(annotations, schema.get("maxLength"), schema.get("minLength"), schema.get("pattern"))
 
 
-def _number_node(schema: Mapping[str, Any], annotations: Annotations) -> Number:
-    return Number(annotations, schema.get("maximum"), schema.get("minimum"), schema.get("multipleOf"))
+def _parse_number_schema(schema: Mapping[str, Any], annotations: Annotations) -> NumberNode:
+    return NumberNode(annotations, schema.get("maximum"), schema.get("minimum"), schema.get("multipleOf"))
 
 
-def _object_node(schema: Mapping[str, Any], annotations: Annotations) -> Object:
+def _parse_object_schema(schema: Mapping[str, Any], annotations: Annotations) -> ObjectNode:
     dependencies = schema.get("dependencies", {}).items()
-    return Object(
+    return ObjectNode(
         annotations,
         property_schemas=schema.get("properties", {}),
         schemas_by_name_pattern=schema.get("patternProperties", {}),
@@ -191,22 +191,22 @@ def _object_node(schema: Mapping[str, Any], annotations: Annotations) -> Object:
 
 def is_unrestricted(node: SchemaNode) -> bool:
     """Whether every value is valid."""
-    return isinstance(node, KindOnly) and node.kind in ("always", "nothing")
+    return isinstance(node, KindOnlyNode) and node.kind in ("always", "nothing")
 
 
-def same_kind(first: SchemaNode, second: SchemaNode) -> bool:
-    if isinstance(first, KindOnly) and isinstance(second, KindOnly):
+def is_same_node_kind(first: SchemaNode, second: SchemaNode) -> bool:
+    if isinstance(first, KindOnlyNode) and isinstance(second, KindOnlyNode):
         return first.kind == second.kind
     return type(first) is type(second)
 
 
-def empty_object_node(annotations: Annotations) -> Object:
-    return _object_node({}, annotations)
+def empty_object_node(annotations: Annotations) -> ObjectNode:
+    return _parse_object_schema({}, annotations)
 
 
-def _array_node(schema: Mapping[str, Any], annotations: Annotations) -> Array:
+def _parse_array_schema(schema: Mapping[str, Any], annotations: Annotations) -> ArrayNode:
     items = schema.get("items")
-    return Array(
+    return ArrayNode(
         annotations,
         item_schema=None if isinstance(items, list) else items,
         item_schemas_by_position=tuple(items) if isinstance(items, list) else (),
@@ -218,15 +218,15 @@ def _array_node(schema: Mapping[str, Any], annotations: Annotations) -> Array:
 
 
 def _kind_only_maker(kind: str) -> Callable[[Mapping[str, Any], Annotations], SchemaNode]:
-    return lambda _, annotations: KindOnly(annotations, kind)
+    return lambda _, annotations: KindOnlyNode(annotations, kind)
 
 
-_NODE_MAKERS: Mapping[str, Callable[[Mapping[str, Any], Annotations], SchemaNode]] = {
-    "object": _object_node,
-    "array": _array_node,
-    "string": _string_node,
-    "integer": _number_node,
-    "number": _number_node,
+_NODE_MAKER_BY_TYPE: Mapping[str, Callable[[Mapping[str, Any], Annotations], SchemaNode]] = {
+    "object": _parse_object_schema,
+    "array": _parse_array_schema,
+    "string": _parse_string_schema,
+    "integer": _parse_number_schema,
+    "number": _parse_number_schema,
     **{kind: _kind_only_maker(kind) for kind in PLAIN_KINDS},
 }
 
@@ -249,10 +249,10 @@ def defines_path(effective: Mapping[str, Any], dotted_path: str) -> bool:
 
 def undefined_paths(effective: Mapping[str, Any], paths: Iterable[str]) -> tuple[str, ...]:
     """Those of the paths that the schema does not define, in their order."""
-    search = _PathSearch(SchemaDocument.of(effective))
+    search = _PathSearch(SchemaDocument.from_root(effective))
     try:
         return tuple(path for path in paths if not search.defines_path(path))
-    except Exhausted as error:
+    except StepsExhausted as error:
         raise Invalid("schema is too entangled to find properties in it") from error
 
 
@@ -268,11 +268,11 @@ class _PathSearch:
 
     def _is_defined(self, schema: RawSchema | None, path: tuple[str, ...], depth: int) -> bool:
         if depth > MAX_SEARCH_DEPTH:
-            raise Exhausted
+            raise StepsExhausted
         match self._resolved_node(schema):
-            case Object() as node:
+            case ObjectNode() as node:
                 return self._is_defined_by_object(node, path, depth + 1)
-            case Combination() as node:
+            case CombinationNode() as node:
                 return self._is_defined_by_members(node, path, depth + 1)
             case _:
                 return False
@@ -281,13 +281,13 @@ class _PathSearch:
         """What the schema is, or what it refers to in the end."""
         while schema is not None:
             spend_steps(self._steps, count_schema_values(schema))
-            node = node_of(schema, self._document.draft)
-            if not isinstance(node, Reference):
+            node = classify_schema(schema, self._document.draft)
+            if not isinstance(node, ReferenceNode):
                 return node
-            schema = self._document.target(node.reference)
+            schema = self._document.find_target(node.reference)
         return None
 
-    def _is_defined_by_members(self, node: Combination, path: tuple[str, ...], depth: int) -> bool:
+    def _is_defined_by_members(self, node: CombinationNode, path: tuple[str, ...], depth: int) -> bool:
         found = sum(self._is_defined(member, path, depth) for member in node.member_schemas)
         match node.criterion:
             case "allOf":
@@ -297,14 +297,14 @@ class _PathSearch:
             case _:
                 return found > 0
 
-    def _is_defined_by_object(self, node: Object, path: tuple[str, ...], depth: int) -> bool:
+    def _is_defined_by_object(self, node: ObjectNode, path: tuple[str, ...], depth: int) -> bool:
         rest = path[1:]
         if any(not rest or self._is_defined(each, rest, depth) for each in self._schemas_of_name(path[0], node)):
             return True
         dependencies = node.dependency_schemas
         return ".".join(path) in dependencies or any(self._is_defined(e, path, depth) for e in dependencies.values())
 
-    def _schemas_of_name(self, name: str, node: Object) -> Iterator[RawSchema]:
+    def _schemas_of_name(self, name: str, node: ObjectNode) -> Iterator[RawSchema]:
         if name in node.property_schemas:
             yield node.property_schemas[name]
         for pattern, schema in node.schemas_by_name_pattern.items():

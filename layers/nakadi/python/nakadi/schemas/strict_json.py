@@ -16,14 +16,14 @@ from typing import Any
 # Two frames of Python a level, which leaves most of the interpreter's own limit to the callers.
 MAX_JSON_DEPTH = 200
 
-_BLANKS = re.compile(r"[ \t\r\n]*")
-_PLAIN_CHARACTERS = re.compile(r'[^"\\\x00-\x1f]*')
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-_NUMBER_LIKE = re.compile(r"[-+.0-9eE]+")
-_LOW_SURROGATE = re.compile(r"\\u([dD][c-fC-F][0-9a-fA-F]{2})")
+_BLANKS_PATTERN = re.compile(r"[ \t\r\n]*")
+_PLAIN_CHARACTERS_PATTERN = re.compile(r'[^"\\\x00-\x1f]*')
+_NUMBER_PATTERN = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_NUMBER_LIKE_PATTERN = re.compile(r"[-+.0-9eE]+")
+_LOW_SURROGATE_PATTERN = re.compile(r"\\u([dD][c-fC-F][0-9a-fA-F]{2})")
 
 _JSON_LITERALS = {"t": ("true", True), "f": ("false", False), "n": ("null", None)}
-_ESCAPES = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r", '"': '"', "\\": "\\", "/": "/"}
+_CHARACTER_BY_ESCAPE = {"b": "\b", "t": "\t", "n": "\n", "f": "\f", "r": "\r", '"': '"', "\\": "\\", "/": "/"}
 _HEX_DIGITS = frozenset("0123456789abcdefABCDEF")
 _DIGITS_OF_CODEPOINT = 4
 
@@ -124,7 +124,7 @@ class _StrictReader:
     def _read_string(self) -> str:
         parts: list[str] = []
         while True:
-            plain = _PLAIN_CHARACTERS.match(self._text, self.at)
+            plain = _PLAIN_CHARACTERS_PATTERN.match(self._text, self.at)
             assert plain is not None
             parts.append(plain.group())
             self.at = plain.end()
@@ -140,9 +140,9 @@ class _StrictReader:
         symbol = self._read_symbol()
         if symbol == "u":
             return self._read_character(self._read_code_point())
-        if symbol not in _ESCAPES:
+        if symbol not in _CHARACTER_BY_ESCAPE:
             raise self._error_here("Illegal escape.")
-        return _ESCAPES[symbol]
+        return _CHARACTER_BY_ESCAPE[symbol]
 
     def _read_code_point(self) -> int:
         digits = self._read_symbols(_DIGITS_OF_CODEPOINT)
@@ -154,7 +154,7 @@ class _StrictReader:
         """One UTF-16 unit, or two that belong together; half a pair is no character and cannot be written as UTF-8."""
         if not 0xD800 <= unit <= 0xDFFF:
             return chr(unit)
-        low = _LOW_SURROGATE.match(self._text, self.at)
+        low = _LOW_SURROGATE_PATTERN.match(self._text, self.at)
         if unit >= 0xDC00 or low is None:
             raise self._error_here("Illegal escape.")
         self.at = low.end()
@@ -163,10 +163,10 @@ class _StrictReader:
     def _read_number(self) -> int | float:
         """Whatever stands here in the characters of numbers is one, or is none."""
         start = self.at - 1
-        found = _NUMBER_LIKE.match(self._text, start)
+        found = _NUMBER_LIKE_PATTERN.match(self._text, start)
         assert found is not None
         self.at = found.end()
-        literal = _NUMBER.fullmatch(self._text, start, self.at)
+        literal = _NUMBER_PATTERN.fullmatch(self._text, start, self.at)
         if literal is None:
             raise self._invalid_number_error(found.group())
         return self._read_float(literal[0]) if literal[1] or literal[2] else self._read_integer(literal[0])
@@ -207,7 +207,7 @@ class _StrictReader:
         return self._read_symbol()
 
     def _skip_blanks(self) -> None:
-        blanks = _BLANKS.match(self._text, self.at)
+        blanks = _BLANKS_PATTERN.match(self._text, self.at)
         assert blanks is not None
         self.at = blanks.end()
 
@@ -239,27 +239,27 @@ def utf16_length(text: str) -> int:
 # What other parsers pass over -----------------------------------------------------------------------------------------
 
 
-JSON_STRING = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
-_ESCAPED_COLON = re.compile(rb"(?<!\\)(?:\\\\)*+\\u003[aA]")
+JSON_STRING_PATTERN = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+_ESCAPED_COLON_PATTERN = re.compile(rb"(?<!\\)(?:\\\\)*+\\u003[aA]")
 
 # An integer of 19 digits may or may not fit 64 bits. In a text without blanks, these symbols stand around a number.
-_NINETEEN_DIGITS = b"0" * 19
+_NINETEEN_ZEROS = b"0" * 19
 _DIGITS_TO_ZERO = bytes.maketrans(b"123456789", b"000000000")
-_LONG_INTEGER = re.compile(rb"[:\[,](-?)([0-9]{19,})(?=[,\]}])")
+_LONG_INTEGER_PATTERN = re.compile(rb"[:\[,](-?)([0-9]{19,})(?=[,\]}])")
 _MAX_INTEGER_BY_SIGN = {b"": b"9223372036854775807", b"-": b"9223372036854775808"}
 
 
 def count_colons(text: bytes) -> int:
     """How many colons an object has, in its strings too. With each repeated key, a parser loses one at least."""
     # Looking for one byte takes a tenth of the time of looking for several.
-    escaped = len(_ESCAPED_COLON.findall(text)) if b"\\" in text and b"\\u003" in text else 0
+    escaped = len(_ESCAPED_COLON_PATTERN.findall(text)) if b"\\" in text and b"\\u003" in text else 0
     return text.count(b":") + escaped
 
 
 def holds_too_long_integer(text: bytes) -> bool:
-    if _NINETEEN_DIGITS not in text.translate(_DIGITS_TO_ZERO):
+    if _NINETEEN_ZEROS not in text.translate(_DIGITS_TO_ZERO):
         return False
-    found = _LONG_INTEGER.findall(JSON_STRING.sub(b'""', text))
+    found = _LONG_INTEGER_PATTERN.findall(JSON_STRING_PATTERN.sub(b'""', text))
     return any(len(digits) > 19 or digits > _MAX_INTEGER_BY_SIGN[sign] for sign, digits in found)
 
 
@@ -270,27 +270,27 @@ JsonText = bytes | memoryview
 MEMORY_ESTIMATE_CHUNK_BYTES = 1024 * 1024
 
 # What the parsed form takes for each of these symbols; measured, with what the parser itself needs meanwhile.
-OBJECT_MEMORY = 200
-MEMORY_BY_SYMBOL = ((b"{", OBJECT_MEMORY), (b"[", 90), (b",", 60), (b":", 80))
-MAX_MEMORY_PER_BYTE = OBJECT_MEMORY
+OBJECT_MEMORY_BYTES = 200
+MEMORY_BYTES_BY_SYMBOL = ((b"{", OBJECT_MEMORY_BYTES), (b"[", 90), (b",", 60), (b":", 80))
+MAX_MEMORY_BYTES_PER_TEXT_BYTE = OBJECT_MEMORY_BYTES
 
-_STRING_OR_OTHER = re.compile(rb'"(?:[^"\\]|\\.)*+"|([^"]++)', re.DOTALL)
+_STRING_OR_OTHER_PATTERN = re.compile(rb'"(?:[^"\\]|\\.)*+"|([^"]++)', re.DOTALL)
 
 
-def parsed_memory(text: JsonText) -> int:
+def estimate_parsed_memory(text: JsonText) -> int:
     """About how many bytes the values of the text take, at most, beside the characters of strings."""
     memory = 0
     for at in range(0, len(text), MEMORY_ESTIMATE_CHUNK_BYTES):
         chunk = bytes(text[at : at + MEMORY_ESTIMATE_CHUNK_BYTES])
-        for symbol, each in MEMORY_BY_SYMBOL:
+        for symbol, each in MEMORY_BYTES_BY_SYMBOL:
             memory += chunk.count(symbol) * each
     return memory
 
 
-def memory_exceeds(text: JsonText, max_bytes: int) -> bool:
+def parsed_memory_exceeds(text: JsonText, max_bytes: int) -> bool:
     """Whether the values of the text take more than so many bytes. Symbols in strings are no values."""
-    return parsed_memory(text) > max_bytes and parsed_memory(_without_strings(text)) > max_bytes
+    return estimate_parsed_memory(text) > max_bytes and estimate_parsed_memory(_without_strings(text)) > max_bytes
 
 
 def _without_strings(text: JsonText) -> bytes:
-    return b"".join(match[1] for match in _STRING_OR_OTHER.finditer(text) if match[1])
+    return b"".join(match[1] for match in _STRING_OR_OTHER_PATTERN.finditer(text) if match[1])

@@ -20,28 +20,35 @@ from nakadi.schemas.document import (
     SchemaAtPath,
     SchemaDocument,
     SchemaPath,
-    draft_of,
-    is_local,
+    draft_or_none,
+    is_local_reference,
     reachable_schemas,
+    reference_steps,
     referenced_schemas,
-    steps_of,
     subschemas,
     value_at_step,
 )
-from nakadi.schemas.formats import FORMAT_CHECKS, BadPattern, Patterns
+from nakadi.schemas.formats import FORMAT_CHECKS, BadPattern, SchemaPatterns
 from nakadi.schemas.keywords import quoted_value
-from nakadi.schemas.limits import check_expansion, check_tree
+from nakadi.schemas.limits import check_expansion, check_schema_size
 from nakadi.schemas.nodes import defines_path
 from nakadi.schemas.strict_json import StrictJsonError, parse_strict
-from nakadi.schemas.values import MAX_EVENT_STEPS, canonical_text, first_that_fit, has_type, text_of, type_name
+from nakadi.schemas.values import (
+    MAX_EVENT_STEPS,
+    canonical_text,
+    first_fitting_message,
+    has_java_type_name,
+    java_text,
+    java_type_name,
+)
 
 
-def parse_submitted(text: str, *, category: Category) -> dict[str, Any]:
+def parse_submitted_schema(text: str, *, category: Category) -> dict[str, Any]:
     """The schema that the text says; raises `Invalid` with the first reason against it."""
     schema = _parse_object(text)
     _check_root_type(schema)
     document = _load_document(schema)
-    check_tree(schema)
+    check_schema_size(schema)
     check_loadable(document)
     check_references(document)
     check_expansion(document)
@@ -51,11 +58,11 @@ def parse_submitted(text: str, *, category: Category) -> dict[str, Any]:
     return schema
 
 
-def check_language(schema: dict[str, Any], mode: CompatibilityMode) -> None:
+def check_schema_language(schema: dict[str, Any], mode: CompatibilityMode) -> None:
     """Raises `Invalid` for what a sound schema may not say: the language that its mode permits comes last."""
     if mode is CompatibilityMode.COMPATIBLE:
         check_restricted_language(schema)
-    check_divisors(SchemaDocument.of(schema))
+    check_divisors(SchemaDocument.from_root(schema))
 
 
 def _parse_object(text: str) -> dict[str, Any]:
@@ -77,7 +84,7 @@ def _check_root_type(schema: dict[str, Any]) -> None:
 
 
 def _load_document(schema: dict[str, Any]) -> SchemaDocument:
-    draft = draft_of(schema)
+    draft = draft_or_none(schema)
     if draft is None:
         url = schema["$schema"]
         raise Invalid(f"could not determine schema version: no meta-schema is known with URL [{url}]")
@@ -93,17 +100,17 @@ def _invalid_json_error(reason: str) -> Invalid:
 SchemaFault = tuple[SchemaPath, str]
 KeywordRule = Callable[[SchemaPath, Any], Iterator[SchemaFault]]
 
-JAVA_TYPE_NAMES = {"JsonObject": "JSONObject", "JsonArray": "JSONArray"}
+JAVA_TYPE_SPELLINGS = {"JsonObject": "JSONObject", "JsonArray": "JSONArray"}
 
 
 def check_restricted_language(schema: Mapping[str, Any]) -> None:
-    faults = (f"Invalid schema found in [{path.pointer}]: {reason}" for path, reason in find_faults(schema))
-    faults_shown = list(first_that_fit(faults, str))
+    faults = (f"Invalid schema found in [{path.pointer}]: {reason}" for path, reason in find_schema_faults(schema))
+    faults_shown = list(first_fitting_message(faults, str))
     if faults_shown:
         raise Invalid(f"Invalid schema: {', '.join(faults_shown)}")
 
 
-def find_faults(schema: Any) -> Iterator[SchemaFault]:
+def find_schema_faults(schema: Any) -> Iterator[SchemaFault]:
     """Every fault, with its path. A schema that is nested deeply was refused before."""
     return _schema_rule(ROOT_PATH, schema)
 
@@ -134,10 +141,13 @@ def _either_rule(first: KeywordRule, second: KeywordRule) -> KeywordRule:
     return rule
 
 
-def _type_rule_violation(wanted: str, path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
-    if not has_type(value, wanted):
-        found = type_name(value)
-        yield path, f"expected type: {JAVA_TYPE_NAMES.get(wanted, wanted)}, found: {JAVA_TYPE_NAMES.get(found, found)}"
+def _wrong_type_fault(wanted: str, path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
+    if not has_java_type_name(value, wanted):
+        found = java_type_name(value)
+        yield (
+            path,
+            f"expected type: {JAVA_TYPE_SPELLINGS.get(wanted, wanted)}, found: {JAVA_TYPE_SPELLINGS.get(found, found)}",
+        )
 
 
 def _anything_rule(_: SchemaPath, __: Any) -> Iterator[SchemaFault]:
@@ -145,7 +155,7 @@ def _anything_rule(_: SchemaPath, __: Any) -> Iterator[SchemaFault]:
 
 
 def _string_rule(path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
-    yield from _type_rule_violation("String", path, value)
+    yield from _wrong_type_fault("String", path, value)
 
 
 def _uri_rule(path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
@@ -154,31 +164,31 @@ def _uri_rule(path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
 
 
 def _boolean_rule(path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
-    yield from _type_rule_violation("Boolean", path, value)
+    yield from _wrong_type_fault("Boolean", path, value)
 
 
 def _number_rule(path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
-    yield from _type_rule_violation("Number", path, value)
+    yield from _wrong_type_fault("Number", path, value)
 
 
 def _object_rule(path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
-    yield from _type_rule_violation("JsonObject", path, value)
+    yield from _wrong_type_fault("JsonObject", path, value)
 
 
 def _list_rule(path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
-    yield from _type_rule_violation("JsonArray", path, value)
+    yield from _wrong_type_fault("JsonArray", path, value)
 
 
 def _positive_number_rule(path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
-    if has_type(value, "Number") and value <= 0:
-        yield path, f"{text_of(value)} is not greater than 0"
+    if has_java_type_name(value, "Number") and value <= 0:
+        yield path, f"{java_text(value)} is not greater than 0"
     yield from _number_rule(path, value)
 
 
 def _non_negative_integer_rule(path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
     if isinstance(value, float):
         yield path, "expected type: Integer, found: Double"
-    elif has_type(value, "Number") and value < 0:
+    elif has_java_type_name(value, "Number") and value < 0:
         yield path, f"{value} is not greater or equal to 0"
     yield from _number_rule(path, value)
 
@@ -216,7 +226,7 @@ def _schemas_rule(path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
 
 
 def _type_rule(path: SchemaPath, value: Any) -> Iterator[SchemaFault]:
-    if not isinstance(value, str) or value not in TYPE_NAMES:
+    if not isinstance(value, str) or value not in JSON_SCHEMA_TYPE_NAMES:
         yield path, f"{quoted_value(value, [MAX_EVENT_STEPS])} is not a valid enum value"
 
 
@@ -258,44 +268,44 @@ KEYWORD_RULES: Mapping[str, KeywordRule] = {
 # Loading --------------------------------------------------------------------------------------------------------------
 
 
-TYPE_NAMES = frozenset({"string", "number", "integer", "boolean", "null", "array", "object"})
+JSON_SCHEMA_TYPE_NAMES = frozenset({"string", "number", "integer", "boolean", "null", "array", "object"})
 
 # How many schemas, one inside the other, one and the same value may be validated against; each is a call.
-MAX_NESTED_FOR_VALUE = 100
+MAX_NESTED_SCHEMAS_PER_VALUE = 100
 
 # No list of a schema is so long that it takes more digits to count its members.
 _DIGITS_OF_INDEX = 9
 
-_SCHEMA_TYPES = ("JsonObject", "Boolean")
-_NUMBER_TYPES = ("Number",)
+_JAVA_TYPES_OF_SCHEMA = ("JsonObject", "Boolean")
+_JAVA_TYPES_OF_NUMBER = ("Number",)
 
-_VALUE_TYPES: Mapping[str, tuple[str, ...]] = {
+_JAVA_TYPES_BY_KEYWORD: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("$ref", "title", "description", "pattern", "format"), ("String",)),
-    **dict.fromkeys(("minimum", "maximum", "multipleOf"), _NUMBER_TYPES),
+    **dict.fromkeys(("minimum", "maximum", "multipleOf"), _JAVA_TYPES_OF_NUMBER),
     **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), ("Integer",)),
     **dict.fromkeys(("properties", "patternProperties", "dependencies", "definitions"), ("JsonObject",)),
     **dict.fromkeys(("required", "enum", *COMBINATOR_KEYWORDS), ("JsonArray",)),
-    **dict.fromkeys(("additionalItems", "additionalProperties", "not"), _SCHEMA_TYPES),
+    **dict.fromkeys(("additionalItems", "additionalProperties", "not"), _JAVA_TYPES_OF_SCHEMA),
     "uniqueItems": ("Boolean",),
     "type": ("String", "JsonArray"),
 }
 
 # Where a list of something else may stand in the place of a schema, the oldest draft has no truth values.
-_SCHEMA_OR_LIST: Mapping[Draft, tuple[str, ...]] = {
+_JAVA_TYPES_OF_SCHEMA_OR_LIST: Mapping[Draft, tuple[str, ...]] = {
     Draft.FOUR: ("JsonObject", "JsonArray"),
-    Draft.SIX: (*_SCHEMA_TYPES, "JsonArray"),
-    Draft.SEVEN: (*_SCHEMA_TYPES, "JsonArray"),
+    Draft.SIX: (*_JAVA_TYPES_OF_SCHEMA, "JsonArray"),
+    Draft.SEVEN: (*_JAVA_TYPES_OF_SCHEMA, "JsonArray"),
 }
 
-_VALUE_TYPES_BY_DRAFT: Mapping[Draft, Mapping[str, tuple[str, ...]]] = {
+_JAVA_TYPES_BY_DRAFT: Mapping[Draft, Mapping[str, tuple[str, ...]]] = {
     Draft.FOUR: dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), ("Boolean",)),
     Draft.SIX: {
-        **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), _NUMBER_TYPES),
-        **dict.fromkeys(("contains", "propertyNames"), _SCHEMA_TYPES),
+        **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), _JAVA_TYPES_OF_NUMBER),
+        **dict.fromkeys(("contains", "propertyNames"), _JAVA_TYPES_OF_SCHEMA),
     },
     Draft.SEVEN: {
-        **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), _NUMBER_TYPES),
-        **dict.fromkeys(("contains", "propertyNames", "if", "then", "else"), _SCHEMA_TYPES),
+        **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), _JAVA_TYPES_OF_NUMBER),
+        **dict.fromkeys(("contains", "propertyNames", "if", "then", "else"), _JAVA_TYPES_OF_SCHEMA),
         **dict.fromkeys(("readOnly", "writeOnly"), ("Boolean",)),
     },
 }
@@ -312,22 +322,22 @@ def check_loadable(document: SchemaDocument) -> None:
 def check_references(document: SchemaDocument) -> None:
     for _, schema in reachable_schemas(document):
         reference = schema.get("$ref", "#")
-        if not is_local(reference):
+        if not is_local_reference(reference):
             raise Invalid(f"external url reference is not supported: {reference.partition('#')[0]}")
 
 
 def check_divisors(document: SchemaDocument) -> None:
     for path, schema in reachable_schemas(document):
         if schema.get("multipleOf", 1) == 0:
-            raise _not_loadable_error(f"{(path / 'multipleOf').fragment}: nothing is a multiple of 0")
+            raise _not_loadable_error(f"{(path / 'multipleOf').url_fragment}: nothing is a multiple of 0")
 
 
 def check_patterns(document: SchemaDocument) -> None:
-    patterns = Patterns()
+    patterns = SchemaPatterns()
     for _, schema in reachable_schemas(document):
         for pattern in (*schema.get("patternProperties", ()), *([schema["pattern"]] if "pattern" in schema else [])):
             try:
-                patterns.of(pattern)
+                patterns.compile_once(pattern)
             except BadPattern as error:
                 raise Invalid(f"invalid regex pattern in the schema: {error}") from error
 
@@ -343,25 +353,25 @@ def _reasons_not_to_load(found: SchemaAtPath, document: SchemaDocument) -> Itera
 def _find_wrong_values(found: SchemaAtPath, draft: Draft) -> Iterator[str]:
     path, schema = found
     expected = {
-        **_VALUE_TYPES,
-        **_VALUE_TYPES_BY_DRAFT[draft],
-        "items": _SCHEMA_OR_LIST[draft],
+        **_JAVA_TYPES_BY_KEYWORD,
+        **_JAVA_TYPES_BY_DRAFT[draft],
+        "items": _JAVA_TYPES_OF_SCHEMA_OR_LIST[draft],
         draft.id_keyword: ("String",),
     }
     for keyword, value in schema.items():
         if keyword in expected:
-            yield from _check_type(path / keyword, value, expected[keyword])
+            yield from _find_wrong_type(path / keyword, value, expected[keyword])
 
 
 def _find_wrong_members(found: SchemaAtPath, draft: Draft) -> Iterator[str]:
     path, schema = found
     for keyword, way, value in subschemas(schema, draft):
-        at = (path / keyword).append_steps(way)
+        at = (path / keyword).with_appended_steps(way)
         if keyword == "dependencies":
-            yield from _check_type(at, value, _SCHEMA_OR_LIST[draft])
+            yield from _find_wrong_type(at, value, _JAVA_TYPES_OF_SCHEMA_OR_LIST[draft])
             yield from _find_non_strings(at, value)
         elif way:
-            yield from _check_type(at, value, _SCHEMA_TYPES)
+            yield from _find_wrong_type(at, value, _JAVA_TYPES_OF_SCHEMA)
     for keyword in ("required", "type"):
         yield from _find_non_strings(path / keyword, schema.get(keyword))
 
@@ -369,20 +379,20 @@ def _find_wrong_members(found: SchemaAtPath, draft: Draft) -> Iterator[str]:
 def _find_non_strings(path: SchemaPath, value: Any) -> Iterator[str]:
     if isinstance(value, list):
         for index, each in enumerate(value):
-            yield from _check_type(path / str(index), each, ("String",))
+            yield from _find_wrong_type(path / str(index), each, ("String",))
 
 
-def _check_type(path: SchemaPath, value: Any, expected: tuple[str, ...]) -> Iterator[str]:
-    if not any(has_type(value, each) for each in expected):
+def _find_wrong_type(path: SchemaPath, value: Any, expected: tuple[str, ...]) -> Iterator[str]:
+    if not any(has_java_type_name(value, each) for each in expected):
         wanted = f": {expected[0]}" if len(expected) == 1 else f" is one of {' or '.join(sorted(expected))}"
-        yield f"{path.fragment}: expected type{wanted}, found: {'null' if value is None else type_name(value)}"
+        yield f"{path.url_fragment}: expected type{wanted}, found: {'null' if value is None else java_type_name(value)}"
 
 
 def _find_unknown_types(found: SchemaAtPath) -> Iterator[str]:
     _, schema = found
     listed = schema.get("type", [])
     for each in listed if isinstance(listed, list) else [listed]:
-        if each not in TYPE_NAMES:
+        if each not in JSON_SCHEMA_TYPE_NAMES:
             yield f"<unknown location>: unknown type: [{each}]"
 
 
@@ -390,56 +400,56 @@ def _find_several_combinators(found: SchemaAtPath) -> Iterator[str]:
     path, schema = found
     count = sum(each in schema for each in COMBINATOR_KEYWORDS)
     if count > 1:
-        yield f"{path.fragment}: expected at most 1 of 'allOf', 'anyOf', 'oneOf', {count} found"
+        yield f"{path.url_fragment}: expected at most 1 of 'allOf', 'anyOf', 'oneOf', {count} found"
 
 
 def _find_dangling_reference(found: SchemaAtPath, document: SchemaDocument) -> Iterator[str]:
     """What is wrong with a reference, at the path where it ends."""
     path, schema = found
     reference = schema.get("$ref", "#")
-    if not is_local(reference) or document.target(reference) is not None:
+    if not is_local_reference(reference) or document.find_target(reference) is not None:
         return
-    steps = steps_of(reference)
+    steps = reference_steps(reference)
     if steps is None:
-        yield f"{(path / '$ref').fragment}: there is no schema at [{reference}]"
+        yield f"{(path / '$ref').url_fragment}: there is no schema at [{reference}]"
         return
     at: SchemaPath = ROOT_PATH
     value: Any = document.root
     for step in steps:
-        reason = next(_missing_member(at, value, step), None)
+        reason = next(_find_missing_member(at, value, step), None)
         if reason is not None:
             yield reason
             return
         at, value = at / step, value_at_step(value, step)
-    yield from _check_type(at, value, _SCHEMA_TYPES)
+    yield from _find_wrong_type(at, value, _JAVA_TYPES_OF_SCHEMA)
 
 
-def _missing_member(path: SchemaPath, value: Any, step: str) -> Iterator[str]:
-    yield from _check_type(path, value, ("JsonObject", "JsonArray"))
+def _find_missing_member(path: SchemaPath, value: Any, step: str) -> Iterator[str]:
+    yield from _find_wrong_type(path, value, ("JsonObject", "JsonArray"))
     if isinstance(value, Mapping) and step not in value:
-        yield f"{path.fragment}: key [{step}] not found"
+        yield f"{path.url_fragment}: key [{step}] not found"
     elif isinstance(value, list) and not step.isdecimal():
-        yield f"{path.fragment}: [{step}] is not an array index"
+        yield f"{path.url_fragment}: [{step}] is not an array index"
     elif isinstance(value, list) and (len(step) > _DIGITS_OF_INDEX or int(step) >= len(value)):
-        yield f"{path.fragment}: array index [{step}] is out of bounds"
+        yield f"{path.url_fragment}: array index [{step}] is out of bounds"
 
 
 def _check_validation_ends(document: SchemaDocument) -> None:
     """Raise `Invalid` if a schema applies itself, directly or not, to the same value, or too many apply one another."""
-    applied = {id(schema): _schemas_of_same_value(schema, document) for _, schema in reachable_schemas(document)}
+    applied = {id(schema): _ids_of_same_value_schemas(schema, document) for _, schema in reachable_schemas(document)}
     heights: dict[int, int] = {}
     try:
         for number in TopologicalSorter(applied).static_order():
             heights[number] = 1 + max((heights[each] for each in applied[number]), default=0)
     except CycleError as error:
         raise _not_loadable_error("a schema refers back to itself for the same value") from error
-    if max(heights.values()) > MAX_NESTED_FOR_VALUE:
+    if max(heights.values()) > MAX_NESTED_SCHEMAS_PER_VALUE:
         raise _not_loadable_error(
-            f"more than {MAX_NESTED_FOR_VALUE} schemas within each other are about the same value"
+            f"more than {MAX_NESTED_SCHEMAS_PER_VALUE} schemas within each other are about the same value"
         )
 
 
-def _schemas_of_same_value(schema: Mapping[str, Any], document: SchemaDocument) -> list[int]:
+def _ids_of_same_value_schemas(schema: Mapping[str, Any], document: SchemaDocument) -> list[int]:
     within = (value for keyword, _, value in subschemas(schema, document.draft) if keyword in SAME_VALUE_KEYWORDS)
     targets = (target for _, target in referenced_schemas(schema, document))
     return [id(each) for each in (*within, *targets) if isinstance(each, Mapping)]

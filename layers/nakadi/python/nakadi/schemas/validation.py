@@ -11,37 +11,46 @@ from typing import Any
 from nakadi.common.work import refuse_if_quick
 from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode, EventType, Version
 from nakadi.model.outcomes import Invalid
+from nakadi.schemas.batch_decoder import BatchDecoder, make_batch_decoder
 from nakadi.schemas.document import Draft, RawSchema, SchemaDocument, reachable_schemas
-from nakadi.schemas.explanation import STEPS_OF_LONG_EXPLANATION, STEPS_OF_SHORT_EXPLANATION, explain_violations
-from nakadi.schemas.formats import BadPattern, Patterns
-from nakadi.schemas.keywords import ALWAYS_TRUE, NEVER_TRUE, TYPE_CHECKS, CodeCheck, Constants, all_checks, scalar_check
-from nakadi.schemas.limits import check_tree
-from nakadi.schemas.shapes import BatchDecoder, batch_decoder, quick_checks
+from nakadi.schemas.explanation import MAX_STEPS_OF_LONG_EXPLANATION, MAX_STEPS_OF_SHORT_EXPLANATION, explain_violations
+from nakadi.schemas.formats import BadPattern, SchemaPatterns
+from nakadi.schemas.keywords import (
+    ALWAYS_TRUE,
+    NEVER_TRUE,
+    TYPE_TEST_CODE,
+    CodeCheck,
+    CodeConstants,
+    combined_check,
+    scalar_check,
+)
+from nakadi.schemas.limits import check_schema_size
+from nakadi.schemas.shapes import make_quick_checks
 from nakadi.schemas.submission import check_loadable, check_references
-from nakadi.schemas.values import MAX_EVENT_STEPS, Exhausted, Steps, all_differ
+from nakadi.schemas.values import MAX_EVENT_STEPS, RemainingSteps, StepsExhausted, all_differ
 
 # What metadata and the envelope of data events add to a schema, with room to spare.
-_ENVELOPE_LEVELS = 5
-_ENVELOPE_VALUES = 100
+_LEVELS_ADDED_BY_ENVELOPE = 5
+_VALUES_ADDED_BY_ENVELOPE = 100
 
 
 class Validator:
     """A schema compiled to a function, for any number of threads.
 
     `check` is that function: it says whether an event is valid, raises `RecursionError` for one that is too deep, and
-    `Exhausted` for one that takes too many steps. `batches`, if there is one, decodes batches of valid events at once.
+    `StepsExhausted` for one that takes too many steps. `batch_decoder`, if there is one, decodes valid batches at once.
     """
 
-    __slots__ = ("_document", "_patterns", "batches", "check")
+    __slots__ = ("_document", "_patterns", "batch_decoder", "check")
 
-    def __init__(self, document: SchemaDocument, check: AcceptsValue, patterns: Patterns) -> None:
+    def __init__(self, document: SchemaDocument, check: AcceptsValue, patterns: SchemaPatterns) -> None:
         self._document = document
         self.check = check
-        self.batches: BatchDecoder | None = None
+        self.batch_decoder: BatchDecoder | None = None
         self._patterns = patterns
 
-    def accepts(self, event: Any, steps: Steps | None = None) -> bool:
-        """Whether the event is valid; one that is too deep is not. Raises `Exhausted` if it takes too many steps."""
+    def accepts(self, event: Any, steps: RemainingSteps | None = None) -> bool:
+        """Whether the event is valid; one that is too deep is not. Raises `StepsExhausted` when its steps are spent."""
         try:
             return self.check(event, [MAX_EVENT_STEPS] if steps is None else steps)
         except RecursionError:
@@ -50,8 +59,8 @@ class Validator:
     def explain(self, event: Any, before_long_work: Callable[[], None] = lambda: None) -> str:
         """What is wrong with an event that is not accepted."""
         refuse_if_quick()
-        for max_steps in (STEPS_OF_SHORT_EXPLANATION, STEPS_OF_LONG_EXPLANATION):
-            if max_steps == STEPS_OF_LONG_EXPLANATION:
+        for max_steps in (MAX_STEPS_OF_SHORT_EXPLANATION, MAX_STEPS_OF_LONG_EXPLANATION):
+            if max_steps == MAX_STEPS_OF_LONG_EXPLANATION:
                 before_long_work()
             explanation = explain_violations(self._document, self._patterns, event, max_steps)
             if explanation.is_finished:
@@ -61,18 +70,18 @@ class Validator:
 
 def compile_validator(effective: Mapping[str, Any]) -> Validator:
     """Make a schema ready, or raise `Invalid` with the reason why it cannot be."""
-    check_tree(effective, added_levels=_ENVELOPE_LEVELS, added_values=_ENVELOPE_VALUES)
-    document = SchemaDocument.of(effective)
+    check_schema_size(effective, added_levels=_LEVELS_ADDED_BY_ENVELOPE, added_values=_VALUES_ADDED_BY_ENVELOPE)
+    document = SchemaDocument.from_root(effective)
     check_loadable(document)
     check_references(document)
     try:
-        accepts, constants = generate_validation_code(document)
+        accepts, constants = compile_validation_function(document)
     except BadPattern as error:
         raise Invalid(f"invalid regex pattern in the schema: {error}") from error
     return Validator(document, accepts, constants.patterns)
 
 
-class Validators:
+class ValidatorCache:
     """The validators in use, each made once, however many threads ask for it at the same time.
 
     When there are too many, those that were not asked for longest are forgotten.
@@ -85,8 +94,8 @@ class Validators:
         self.hits = 0
         self.misses = 0
 
-    def of(self, event_type: EventType, load_effective_schema: Callable[[], Mapping[str, Any]]) -> Validator:
-        """The validator of an event type as it stands; `load_effective_schema` gives the schema if it is needed."""
+    def get_or_compile(self, event_type: EventType, load_schema: Callable[[], Mapping[str, Any]]) -> Validator:
+        """The validator of an event type as it stands; `load_schema` gives the schema if it is needed."""
         key = (
             event_type.id,
             event_type.schema.version,
@@ -105,9 +114,7 @@ class Validators:
                 self.hits += 1
                 self._entries.move_to_end(key)
         # Compiling takes long, so it must not hold the lock of all; each entry has one of its own for that.
-        return entry.made or entry.compile_once(
-            load_effective_schema, has_metadata=event_type.category is not Category.UNDEFINED
-        )
+        return entry.made or entry.compile_once(load_schema, has_metadata=event_type.category is not Category.UNDEFINED)
 
 
 _CacheKey = tuple[str, Version, CompatibilityMode, CleanupPolicy, Category]
@@ -122,13 +129,13 @@ class _CachedValidator:
         self._lock = threading.Lock()
         self.made: Validator | None = None
 
-    def compile_once(self, load_effective_schema: Callable[[], Mapping[str, Any]], *, has_metadata: bool) -> Validator:
+    def compile_once(self, load_schema: Callable[[], Mapping[str, Any]], *, has_metadata: bool) -> Validator:
         refuse_if_quick()
         with self._lock:
             if self.made is None:
-                schema = load_effective_schema()
+                schema = load_schema()
                 made = compile_validator(schema)
-                made.batches = batch_decoder(schema, has_metadata=has_metadata)
+                made.batch_decoder = make_batch_decoder(schema, has_metadata=has_metadata)
                 self.made = made
             return self.made
 
@@ -137,7 +144,7 @@ class _CachedValidator:
 
 
 class SourceLines:
-    """Source as it grows; what is written within `block` is indented under the block's head."""
+    """Source as it grows; what is written within `indented_block` is indented under the block's head."""
 
     def __init__(self) -> None:
         self.written: list[str] = []
@@ -147,47 +154,39 @@ class SourceLines:
         self.written.append(self._indent + line)
 
     @contextmanager
-    def block(self, head: str) -> Iterator[None]:
+    def indented_block(self, head: str) -> Iterator[None]:
         self.add(head)
         self._indent += "    "
         yield
         self._indent = self._indent[:-4]
 
-    def refuse_if(self, condition: str) -> None:
+    def add_refusal_if(self, condition: str) -> None:
         self.add(f"if {condition}: return False")
 
-    def refuse_unless(self, check: CodeCheck) -> int:
+    def add_refusal_unless(self, check: CodeCheck) -> int:
         """Answers what the check costs, for the sum of its function."""
         if not check.is_always_true:
-            self.refuse_if(f"not ({check.valid_if})")
+            self.add_refusal_if(f"not ({check.valid_if})")
         return check.cost
 
     def add_spending(self, steps: str) -> None:
         self.add(f"steps[0] -= {steps}")
-        self.add("if steps[0] < 0: raise Exhausted")
+        self.add("if steps[0] < 0: raise StepsExhausted")
 
 
-# Functions ------------------------------------------------------------------------------------------------------------
-
-AcceptsValue = Callable[[Any, Steps], bool]
+AcceptsValue = Callable[[Any, RemainingSteps], bool]
 Schema = Mapping[str, Any]
 
 NAMES_IN_GENERATED_CODE = {
     **{each.__name__: each for each in (type, len, str, int, float, list, dict, KeyError)},
-    "Exhausted": Exhausted,
+    "StepsExhausted": StepsExhausted,
     "all_differ": all_differ,
 }
 
 _CHECKED_OBJECT_KEYWORDS = frozenset(
     {
-        "required",
-        "properties",
-        "patternProperties",
-        "additionalProperties",
-        "minProperties",
-        "maxProperties",
-        "dependencies",
-        "propertyNames",
+        *("required", "properties", "patternProperties", "additionalProperties"),
+        *("minProperties", "maxProperties", "dependencies", "propertyNames"),
     }
 )
 _CHECKED_ARRAY_KEYWORDS = frozenset({"items", "minItems", "maxItems", "uniqueItems", "contains"})
@@ -197,12 +196,12 @@ _COST_OF_UNIQUENESS = 5
 _FUNCTIONS_PER_COMPILATION = 50
 
 
-def generate_validation_code(document: SchemaDocument) -> tuple[AcceptsValue, Constants]:
+def compile_validation_function(document: SchemaDocument) -> tuple[AcceptsValue, CodeConstants]:
     """A function that says whether a value is valid against the whole document, and the values that it works with."""
-    constants = Constants(NAMES_IN_GENERATED_CODE)
+    constants = CodeConstants(NAMES_IN_GENERATED_CODE)
     generator = _CodeGenerator(document, constants)
-    root = generator.function_of(document.root)
-    for source in generator.sources():
+    root = generator.queue_function_once(document.root)
+    for source in generator.generate_sources():
         code = compile(source, "<a schema>", "exec", dont_inherit=True)
         exec(code, constants.namespace)  # noqa: S102  # made from templates, which a test holds to the promise above
     return constants.namespace[root], constants
@@ -213,78 +212,78 @@ def _allows_type(kind: type, type_name: str, schema: Schema) -> bool:
     return type_name in types and ("enum" not in schema or any(isinstance(each, kind) for each in schema["enum"]))
 
 
-def _reference_targets(document: SchemaDocument) -> frozenset[int]:
+def _find_reference_target_ids(document: SchemaDocument) -> frozenset[int]:
     """The schemas that references point at: they become code once, wherever else they stand."""
     references = {schema["$ref"] for _, schema in reachable_schemas(document) if "$ref" in schema}
-    return frozenset(id(document.target(each)) for each in references)
+    return frozenset(id(document.find_target(each)) for each in references)
 
 
 class _CodeGenerator:
-    def __init__(self, document: SchemaDocument, constants: Constants) -> None:
+    def __init__(self, document: SchemaDocument, constants: CodeConstants) -> None:
         self._document = document
         self._constants = constants
-        self._functions: list[str] = []
-        self._targets = _reference_targets(document)
-        self._looks = quick_checks(document.root, self._targets)
+        self._function_sources: list[str] = []
+        self._reference_target_ids = _find_reference_target_ids(document)
+        self._quick_checks = make_quick_checks(document.root, self._reference_target_ids)
         self._functions_by_schema: dict[int, str] = {}
-        self._scalars: dict[tuple[int, str], CodeCheck] = {}
+        self._scalar_checks: dict[tuple[int, str], CodeCheck] = {}
         self._functions_to_write: list[tuple[str, Schema]] = []
-        self._names = 0
+        self._function_count = 0
 
-    def sources(self) -> Iterator[str]:
+    def generate_sources(self) -> Iterator[str]:
         """The functions, some at a time, for Python takes a lot of memory to compile many at once."""
         self._write_functions()
-        for start in range(0, len(self._functions), _FUNCTIONS_PER_COMPILATION):
-            yield "\n".join(self._functions[start : start + _FUNCTIONS_PER_COMPILATION])
+        for start in range(0, len(self._function_sources), _FUNCTIONS_PER_COMPILATION):
+            yield "\n".join(self._function_sources[start : start + _FUNCTIONS_PER_COMPILATION])
 
     def _write_functions(self) -> None:
         """Those that are written may refer to others, which are still to be written."""
         while self._functions_to_write:
             name, schema = self._functions_to_write.pop()
             lines = SourceLines()
-            cost = self._write_body(schema, lines)
+            cost = self._write_function_body(schema, lines)
             # References can multiply, and lead in circles: each arrival pays for itself.
             self._add_function(
-                name, [f"    steps[0] -= {cost + 1}", "    if steps[0] < 0: raise Exhausted", *lines.written]
+                name, [f"    steps[0] -= {cost + 1}", "    if steps[0] < 0: raise StepsExhausted", *lines.written]
             )
 
-    def function_of(self, schema: Schema) -> str:
+    def queue_function_once(self, schema: Schema) -> str:
         """The name of the one function for a schema that several may refer to."""
         if id(schema) not in self._functions_by_schema:
-            self._functions_by_schema[id(schema)] = self._new_name()
+            self._functions_by_schema[id(schema)] = self._new_function_name()
             self._functions_to_write.append((self._functions_by_schema[id(schema)], schema))
         return self._functions_by_schema[id(schema)]
 
-    def _new_name(self) -> str:
-        self._names += 1
-        return f"f{self._names}"
+    def _new_function_name(self) -> str:
+        self._function_count += 1
+        return f"f{self._function_count}"
 
     def _add_function(self, name: str, lines: list[str]) -> None:
-        self._functions.append("\n".join([f"def {name}(value, steps):", *lines, "    return True"]))
+        self._function_sources.append("\n".join([f"def {name}(value, steps):", *lines, "    return True"]))
 
-    def _check_of(self, schema: RawSchema, value: str) -> CodeCheck:
+    def _make_check(self, schema: RawSchema, value: str) -> CodeCheck:
         """An expression for the variable `value`; what takes more than that is written as a function of its own."""
         if isinstance(schema, bool):
             return ALWAYS_TRUE if schema else NEVER_TRUE
         if "$ref" in schema:
-            return self._check_of_reference(schema["$ref"], value)
-        if not self._keywords_about_members(schema):
-            return self._scalar_check(schema, value)
-        if id(schema) in self._targets:
-            return CodeCheck(f"{self.function_of(schema)}({value}, steps)")
-        name, lines = self._new_name(), SourceLines()
-        cost = self._write_body(schema, lines)
+            return self._make_reference_check(schema["$ref"], value)
+        if not self._applicable_keywords(schema):
+            return self._cached_scalar_check(schema, value)
+        if id(schema) in self._reference_target_ids:
+            return CodeCheck(f"{self.queue_function_once(schema)}({value}, steps)")
+        name, lines = self._new_function_name(), SourceLines()
+        cost = self._write_function_body(schema, lines)
         self._add_function(name, lines.written)
         return CodeCheck(f"{name}({value}, steps)", cost + 1)
 
-    def _check_of_reference(self, reference: str, value: str) -> CodeCheck:
-        target = self._document.target(reference)
+    def _make_reference_check(self, reference: str, value: str) -> CodeCheck:
+        target = self._document.find_target(reference)
         assert target is not None, "a schema is checked before code is made from it"
         if isinstance(target, Mapping) and "$ref" in target:
-            return CodeCheck(f"{self.function_of(target)}({value}, steps)")
-        return self._check_of(target, value)
+            return CodeCheck(f"{self.queue_function_once(target)}({value}, steps)")
+        return self._make_check(target, value)
 
-    def _keywords_about_members(self, schema: Schema) -> frozenset[str]:
+    def _applicable_keywords(self, schema: Schema) -> frozenset[str]:
         """The keywords that this draft knows, and that can matter to a value which the schema allows at all."""
         matter = _COMBINING_KEYWORDS
         if _allows_type(dict, "object", schema):
@@ -295,21 +294,21 @@ class _CodeGenerator:
             each for each in matter & schema.keys() if self._document.draft >= _DRAFT_OF_KEYWORD.get(each, Draft.FOUR)
         )
 
-    def _scalar_check(self, schema: Schema, value: str) -> CodeCheck:
+    def _cached_scalar_check(self, schema: Schema, value: str) -> CodeCheck:
         """The same for a variable of the same name, since a schema can be referred to a thousand times."""
-        if (id(schema), value) not in self._scalars:
+        if (id(schema), value) not in self._scalar_checks:
             check = scalar_check(schema, self._document.draft, value, self._constants)
-            self._scalars[id(schema), value] = check
-        return self._scalars[id(schema), value]
+            self._scalar_checks[id(schema), value] = check
+        return self._scalar_checks[id(schema), value]
 
-    def _write_body(self, schema: Schema, lines: SourceLines) -> int:
+    def _write_function_body(self, schema: Schema, lines: SourceLines) -> int:
         """Writes the body of a function, and answers about how many steps it takes."""
         if "$ref" in schema:
-            return lines.refuse_unless(self._check_of_reference(schema["$ref"], "value"))
-        keywords = self._keywords_about_members(schema)
-        if id(schema) in self._looks:
-            lines.add(f"if {self._constants.name_of(self._looks[id(schema)])}(value): return True")
-        cost = lines.refuse_unless(self._scalar_check(schema, "value"))
+            return lines.add_refusal_unless(self._make_reference_check(schema["$ref"], "value"))
+        keywords = self._applicable_keywords(schema)
+        if id(schema) in self._quick_checks:
+            lines.add(f"if {self._constants.add_constant(self._quick_checks[id(schema)])}(value): return True")
+        cost = lines.add_refusal_unless(self._cached_scalar_check(schema, "value"))
         cost += self._write_combinators(schema, lines)
         if "if" in keywords:
             cost += self._write_conditional(schema, lines)
@@ -327,54 +326,54 @@ class _CodeGenerator:
         """What is said about objects is said about nothing else, and likewise for arrays."""
         if schema.get("type") == type_name:
             return write(schema, lines)
-        with lines.block(f"if {TYPE_CHECKS[type_name].format('value')}:"):
+        with lines.indented_block(f"if {TYPE_TEST_CODE[type_name].format('value')}:"):
             lines.add("pass")
             return write(schema, lines)
 
     # One value, several schemas
 
     def _write_combinators(self, schema: Schema, lines: SourceLines) -> int:
-        cost = sum(lines.refuse_unless(self._check_of(each, "value")) for each in schema.get("allOf", ()))
+        cost = sum(lines.add_refusal_unless(self._make_check(each, "value")) for each in schema.get("allOf", ()))
         if "anyOf" in schema:
-            checks = [self._check_of(each, "value") for each in schema["anyOf"]]
-            lines.refuse_if(f"not ({' or '.join(f'({each.valid_if})' for each in checks) or 'False'})")
+            checks = [self._make_check(each, "value") for each in schema["anyOf"]]
+            lines.add_refusal_if(f"not ({' or '.join(f'({each.valid_if})' for each in checks) or 'False'})")
             cost += sum(each.cost for each in checks)
         if "oneOf" in schema:
             cost += self._write_one_of(schema["oneOf"], lines)
         if "not" in schema:
-            check = self._check_of(schema["not"], "value")
-            lines.refuse_if(check.valid_if)
+            check = self._make_check(schema["not"], "value")
+            lines.add_refusal_if(check.valid_if)
             cost += check.cost
         return cost
 
     def _write_one_of(self, members: list[RawSchema], lines: SourceLines) -> int:
-        checks = [self._check_of(each, "value") for each in members]
+        checks = [self._make_check(each, "value") for each in members]
         lines.add("matching = 0")
         for check in checks:
             lines.add(f"if {check.valid_if}: matching += 1")
-        lines.refuse_if("matching != 1")
+        lines.add_refusal_if("matching != 1")
         return sum(each.cost for each in checks)
 
     def _write_conditional(self, schema: Schema, lines: SourceLines) -> int:
-        condition = self._check_of(schema["if"], "value")
-        consequence = self._check_of(schema.get("then", True), "value")
-        alternative = self._check_of(schema.get("else", True), "value")
-        lines.refuse_if(f"not (({consequence.valid_if}) if ({condition.valid_if}) else ({alternative.valid_if}))")
+        condition = self._make_check(schema["if"], "value")
+        consequence = self._make_check(schema.get("then", True), "value")
+        alternative = self._make_check(schema.get("else", True), "value")
+        lines.add_refusal_if(f"not (({consequence.valid_if}) if ({condition.valid_if}) else ({alternative.valid_if}))")
         return condition.cost + consequence.cost + alternative.cost
 
     # Objects
 
     def _write_object(self, schema: Schema, lines: SourceLines) -> int:
-        cost = self._write_size(schema, "minProperties", "maxProperties", lines)
+        cost = self._write_size_bounds(schema, "minProperties", "maxProperties", lines)
         cost += self._write_properties(schema, lines)
-        cost += self._write_members(schema, lines)
+        cost += self._write_pattern_and_other_members(schema, lines)
         cost += self._write_dependencies(schema, lines)
-        return cost + self._write_names(schema, lines)
+        return cost + self._write_property_names_loop(schema, lines)
 
-    def _write_size(self, schema: Schema, least: str, most: str, lines: SourceLines) -> int:
+    def _write_size_bounds(self, schema: Schema, least: str, most: str, lines: SourceLines) -> int:
         for keyword, relation in ((least, "<"), (most, ">")):
             if keyword in schema:
-                lines.refuse_if(f"len(value) {relation} {self._constants.name_of(schema[keyword])}")
+                lines.add_refusal_if(f"len(value) {relation} {self._constants.add_constant(schema[keyword])}")
         return 1
 
     def _write_properties(self, schema: Schema, lines: SourceLines) -> int:
@@ -389,110 +388,113 @@ class _CodeGenerator:
         for name, each in optional.items():
             cost += 1 + self._write_optional(name, each, closed, lines)
         if closed:
-            lines.refuse_if(f"len(value) != {'known' if optional else len(properties)}")
+            lines.add_refusal_if(f"len(value) != {'known' if optional else len(properties)}")
         return cost
 
     def _write_required(self, required: dict[str, None], properties: Schema, lines: SourceLines) -> int:
         if not required:
             return 0
         variables = {name: f"v{number}" for number, name in enumerate(required)}
-        with lines.block("try:"):
+        with lines.indented_block("try:"):
             for name, variable in variables.items():
-                lines.add(f"{variable} = value[{self._constants.name_of_text(name)}]")
+                lines.add(f"{variable} = value[{self._constants.add_text_once(name)}]")
         lines.add("except KeyError: return False")
-        checks = (self._check_of(properties.get(name, True), variable) for name, variable in variables.items())
-        return len(required) + sum(lines.refuse_unless(each) for each in checks)
+        checks = (self._make_check(properties.get(name, True), variable) for name, variable in variables.items())
+        return len(required) + sum(lines.add_refusal_unless(each) for each in checks)
 
     def _write_optional(self, name: str, schema: RawSchema, counted: bool, lines: SourceLines) -> int:
-        check = self._check_of(schema, "member")
+        check = self._make_check(schema, "member")
         if check.is_always_true and not counted:
             return 0
-        constant = self._constants.name_of_text(name)
-        with lines.block(f"if {constant} in value:"):
+        constant = self._constants.add_text_once(name)
+        with lines.indented_block(f"if {constant} in value:"):
             if counted:
                 lines.add("known += 1")
             if not check.is_always_true:
                 lines.add(f"member = value[{constant}]")
-                lines.refuse_unless(check)
+                lines.add_refusal_unless(check)
         return check.cost
 
-    def _write_members(self, schema: Schema, lines: SourceLines) -> int:
+    def _write_pattern_and_other_members(self, schema: Schema, lines: SourceLines) -> int:
         """The members that are known by a pattern, or not at all; `_write_properties` has dealt with all others."""
         patterns = [
-            (self._constants.name_of(self._constants.patterns.of(text).is_found_in), self._check_of(each, "member"))
+            (
+                self._constants.add_constant(self._constants.patterns.compile_once(text).is_found_in),
+                self._make_check(each, "member"),
+            )
             for text, each in schema.get("patternProperties", {}).items()
         ]
-        additional = self._check_of(schema.get("additionalProperties", True), "member")
+        additional = self._make_check(schema.get("additionalProperties", True), "member")
         if not patterns and (additional.is_always_true or schema["additionalProperties"] is False):
             return 0
         if not patterns and not schema.get("properties"):
             self._write_loop("member", "value.values()", additional, lines)
             return 1
-        named = self._constants.name_of_texts(schema.get("properties", ()))
+        named = self._constants.add_text_set(schema.get("properties", ()))
         lines.add_spending(f"len(value) * {1 + additional.cost + sum(each.cost for _, each in patterns)}")
-        with lines.block("for name, member in value.items():"):
+        with lines.indented_block("for name, member in value.items():"):
             lines.add(f"known = name in {named}")
             for pattern, check in patterns:
-                with lines.block(f"if {pattern}(name, steps):"):
+                with lines.indented_block(f"if {pattern}(name, steps):"):
                     lines.add("known = True")
-                    lines.refuse_unless(check)
-            lines.refuse_if(f"not (known or ({additional.valid_if}))")
+                    lines.add_refusal_unless(check)
+            lines.add_refusal_if(f"not (known or ({additional.valid_if}))")
         return 1
 
     def _write_dependencies(self, schema: Schema, lines: SourceLines) -> int:
         cost = 0
         for name, needed in schema.get("dependencies", {}).items():
-            check = self._names_present(needed) if isinstance(needed, list) else self._check_of(needed, "value")
-            lines.refuse_if(f"{self._constants.name_of_text(name)} in value and not ({check.valid_if})")
+            check = self._presence_check(needed) if isinstance(needed, list) else self._make_check(needed, "value")
+            lines.add_refusal_if(f"{self._constants.add_text_once(name)} in value and not ({check.valid_if})")
             cost += 1 + check.cost
         return cost
 
-    def _names_present(self, names: list[str]) -> CodeCheck:
-        return all_checks([CodeCheck(f"{self._constants.name_of_text(each)} in value") for each in names])
+    def _presence_check(self, names: list[str]) -> CodeCheck:
+        return combined_check([CodeCheck(f"{self._constants.add_text_once(each)} in value") for each in names])
 
-    def _write_names(self, schema: Schema, lines: SourceLines) -> int:
+    def _write_property_names_loop(self, schema: Schema, lines: SourceLines) -> int:
         if "propertyNames" not in schema or self._document.draft < Draft.SIX:
             return 0
-        self._write_loop("name", "value", self._check_of(schema["propertyNames"], "name"), lines)
+        self._write_loop("name", "value", self._make_check(schema["propertyNames"], "name"), lines)
         return 1
 
     # Arrays
 
     def _write_array(self, schema: Schema, lines: SourceLines) -> int:
-        cost = self._write_size(schema, "minItems", "maxItems", lines)
+        cost = self._write_size_bounds(schema, "minItems", "maxItems", lines)
         if schema.get("uniqueItems"):
-            lines.refuse_if("not all_differ(value, steps)")
+            lines.add_refusal_if("not all_differ(value, steps)")
             cost += _COST_OF_UNIQUENESS
         items = schema.get("items", True)
         if isinstance(items, list):
             cost += self._write_items_by_position(items, schema.get("additionalItems", True), lines)
         else:
-            self._write_loop("item", "value", self._check_of(items, "item"), lines)
+            self._write_loop("item", "value", self._make_check(items, "item"), lines)
         if "contains" in schema and self._document.draft >= Draft.SIX:
-            self._write_contains(self._check_of(schema["contains"], "item"), lines)
+            self._write_contains(self._make_check(schema["contains"], "item"), lines)
         return cost + 1
 
     def _write_loop(self, variable: str, values: str, check: CodeCheck, lines: SourceLines) -> None:
         if check.is_always_true:
             return
         lines.add_spending(f"len(value) * {1 + check.cost}")
-        with lines.block(f"for {variable} in {values}:"):
-            lines.refuse_unless(check)
+        with lines.indented_block(f"for {variable} in {values}:"):
+            lines.add_refusal_unless(check)
 
     def _write_items_by_position(self, items: list[RawSchema], additional: RawSchema, lines: SourceLines) -> int:
         cost = 0
         for place, each in enumerate(items):
-            check = self._check_of(each, "item")
+            check = self._make_check(each, "item")
             cost += 1 + check.cost
             if not check.is_always_true:
-                with lines.block(f"if len(value) > {place}:"):
+                with lines.indented_block(f"if len(value) > {place}:"):
                     lines.add(f"item = value[{place}]")
-                    lines.refuse_unless(check)
-        self._write_loop("item", f"value[{len(items)}:]", self._check_of(additional, "item"), lines)
+                    lines.add_refusal_unless(check)
+        self._write_loop("item", f"value[{len(items)}:]", self._make_check(additional, "item"), lines)
         return cost
 
     def _write_contains(self, check: CodeCheck, lines: SourceLines) -> None:
         lines.add_spending(f"len(value) * {1 + check.cost}")
-        with lines.block("for item in value:"):
+        with lines.indented_block("for item in value:"):
             lines.add(f"if {check.valid_if}: break")
         lines.add("else: return False")

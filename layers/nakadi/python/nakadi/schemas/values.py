@@ -15,7 +15,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, TypeVar
 
-_TYPE_NAMES: dict[type, str] = {
+_JAVA_TYPE_NAMES: dict[type, str] = {
     bool: "Boolean",
     int: "Integer",
     float: "Double",
@@ -26,17 +26,17 @@ _TYPE_NAMES: dict[type, str] = {
 }
 
 
-_NUMBER_TYPE_NAMES = frozenset({"Integer", "Long", "Double"})
+_JAVA_NUMBER_TYPE_NAMES = frozenset({"Integer", "Long", "Double"})
 
 
-def type_name(value: Any) -> str:
+def java_type_name(value: Any) -> str:
     if type(value) is int and not -(2**31) <= value < 2**31:
         return "Long"
-    return _TYPE_NAMES[type(value)]
+    return _JAVA_TYPE_NAMES[type(value)]
 
 
-def has_type(value: Any, name: str) -> bool:
-    return type_name(value) in (_NUMBER_TYPE_NAMES if name == "Number" else {name})
+def has_java_type_name(value: Any, name: str) -> bool:
+    return java_type_name(value) in (_JAVA_NUMBER_TYPE_NAMES if name == "Number" else {name})
 
 
 def canonical_text(value: Any) -> str:
@@ -48,31 +48,31 @@ def canonical_text(value: Any) -> str:
 
 # They make the keys of lists, objects and truth values unlike all others. Their hashes cannot be
 # guessed, so no client can send a list of values whose keys all collide.
-_LIST_KEY, _OBJECT_KEY, _BOOLEAN_KEY = object(), object(), object()
+_LIST_KEY_MARKER, _OBJECT_KEY_MARKER, _BOOLEAN_KEY_MARKER = object(), object(), object()
 
 
-def equality_key(value: Any, steps: Steps) -> Hashable:
+def equality_key(value: Any, steps: RemainingSteps) -> Hashable:
     """Equal for two values exactly if they are the same."""
     if isinstance(value, list):
         spend_steps(steps, len(value))
-        return (_LIST_KEY, *[equality_key(each, steps) for each in value])
+        return (_LIST_KEY_MARKER, *[equality_key(each, steps) for each in value])
     if isinstance(value, dict):
         spend_steps(steps, 4 * len(value))
         members = sorted(value.items(), key=_member_name)
-        return (_OBJECT_KEY, *[part for name, each in members for part in (name, equality_key(each, steps))])
-    return (_BOOLEAN_KEY, value) if isinstance(value, bool) else value
+        return (_OBJECT_KEY_MARKER, *[part for name, each in members for part in (name, equality_key(each, steps))])
+    return (_BOOLEAN_KEY_MARKER, value) if isinstance(value, bool) else value
 
 
 def _member_name(member: tuple[str, Any]) -> str:
     return member[0]
 
 
-def all_differ(values: list[Any], steps: Steps) -> bool:
+def all_differ(values: list[Any], steps: RemainingSteps) -> bool:
     spend_steps(steps, 4 * len(values))
     return len(values) < 2 or len({equality_key(each, steps) for each in values}) == len(values)
 
 
-def is_multiple(value: float, divisor: Fraction) -> bool:
+def is_multiple_of(value: float, divisor: Fraction) -> bool:
     """Whether `value` is a whole number of `divisor`s, both read as decimals: 0.3 is one of 0.1."""
     if isinstance(value, int):
         return value * divisor.denominator % divisor.numerator == 0
@@ -89,11 +89,11 @@ def exact_fraction(number: float) -> Fraction:
 _LITERAL_TEXTS = {True: "true", False: "false", None: "null"}
 
 # The solidus of `</` is escaped, and so are two ranges that are no control characters in JSON.
-_CHARACTERS_TO_ESCAPE = re.compile(r'["\\\x00-\x1f\x80-\x9f\u2000-\u20ff]|(?<=<)/')
-_ESCAPES = {'"': r"\"", "\\": r"\\", "\b": r"\b", "\t": r"\t", "\n": r"\n", "\f": r"\f", "\r": r"\r"}
+_CHARACTER_TO_ESCAPE_PATTERN = re.compile(r'["\\\x00-\x1f\x80-\x9f\u2000-\u20ff]|(?<=<)/')
+_JAVA_ESCAPES = {'"': r"\"", "\\": r"\\", "\b": r"\b", "\t": r"\t", "\n": r"\n", "\f": r"\f", "\r": r"\r"}
 
 
-def text_of(value: Any) -> str:
+def java_text(value: Any) -> str:
     """A parsed JSON value as text; objects and arrays as compact JSON with sorted keys, spelled as org.json does."""
     match value:
         case str():
@@ -105,23 +105,23 @@ def text_of(value: Any) -> str:
         case float():
             return java_double_text(value)
         case _:
-            return json_text(value)
+            return org_json_text(value)
 
 
-def json_text(value: Any) -> str:
+def org_json_text(value: Any) -> str:
     """A parsed JSON value as JSON, with sorted keys."""
     match value:
         case str():
-            return f'"{_CHARACTERS_TO_ESCAPE.sub(_escape_character, value)}"'
+            return f'"{_CHARACTER_TO_ESCAPE_PATTERN.sub(_escape_character, value)}"'
         case float():
             return _without_zeros(java_double_text(value))
         case list():
-            return f"[{','.join(map(json_text, value))}]"
+            return f"[{','.join(map(org_json_text, value))}]"
         case dict():
-            members = (f"{json_text(name)}:{json_text(value[name])}" for name in sorted(value))
+            members = (f"{org_json_text(name)}:{org_json_text(value[name])}" for name in sorted(value))
             return f"{{{','.join(members)}}}"
         case _:
-            return text_of(value)
+            return java_text(value)
 
 
 def _without_zeros(number: str) -> str:
@@ -133,7 +133,7 @@ def _escape_character(found: re.Match[str]) -> str:
     symbol = found.group()
     if symbol == "/":
         return r"\/"
-    return _ESCAPES.get(symbol) or f"\\u{ord(symbol):04x}"
+    return _JAVA_ESCAPES.get(symbol) or f"\\u{ord(symbol):04x}"
 
 
 def java_double_text(number: float) -> str:
@@ -152,7 +152,7 @@ def java_double_text(number: float) -> str:
 # Bounds on the work that events can cause -----------------------------------------------------------------------------
 
 
-Steps = list[int]
+RemainingSteps = list[int]
 
 STEPS_PER_SECOND = 20_000_000
 
@@ -160,14 +160,14 @@ STEPS_PER_SECOND = 20_000_000
 MAX_EVENT_STEPS = 1 * STEPS_PER_SECOND
 
 
-class Exhausted(Exception):
+class StepsExhausted(Exception):
     """Raised when something takes more steps than it was given."""
 
 
-def spend_steps(steps: Steps, number: int) -> None:
+def spend_steps(steps: RemainingSteps, number: int) -> None:
     steps[0] -= number
     if steps[0] < 0:
-        raise Exhausted
+        raise StepsExhausted
 
 
 # In characters. A schema can hold thousands of faults in places with names that fill a page; no reader wants them all.
@@ -176,7 +176,7 @@ MAX_MESSAGE_CHARACTERS = 20_000
 Item = TypeVar("Item")
 
 
-def first_that_fit(items: Iterable[Item], text_of_item: Callable[[Item], str]) -> Iterator[Item]:
+def first_fitting_message(items: Iterable[Item], text_of_item: Callable[[Item], str]) -> Iterator[Item]:
     """The first of the items, as many as fit into one message with their texts."""
     characters = 0
     for item in items:
@@ -218,7 +218,7 @@ def path_segments(path: str) -> tuple[str, ...]:
     return (*names, name) if name else tuple(names)
 
 
-def value_at(event: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+def value_at_path(event: Mapping[str, Any], path: tuple[str, ...]) -> Any:
     value: Any = event
     for segment in path:
         try:

@@ -17,7 +17,7 @@ from functools import partial
 from msgspec import Struct, field
 
 from nakadi.auth.permissions import Features, Permissions
-from nakadi.event_types.repository import EventTypes, not_found
+from nakadi.event_types.repository import EventTypes, not_found_error
 from nakadi.model.authorization import Attribute, Authorization, Feature, Operation, Resource, ResourceType, Subject
 from nakadi.model.event_type import EventType
 from nakadi.model.events import Record
@@ -71,7 +71,7 @@ class ReadAccess:
             return AccessBlocked()
         current = self._current_event_type(known)
         if current is None:
-            return TryLater(str(not_found(known.name)))
+            return TryLater(str(not_found_error(known.name)))
         if current.revision <= known.revision:
             return None
         try:

@@ -32,6 +32,8 @@ class EventChunk:
         # Whether nothing followed when they were read.
         self.at_end = found.at_end
         self.events = found.events
+        # The position of the last event; of a chunk without any, the one behind which reading goes on.
+        self.end = Position(order, found.events[-1].offset if found.events else found.next_offset - 1)
         # The same events where the log gave their text, else None.
         self.lines = found.events if isinstance(found.events, LazyEvents) else None
         if self.lines is not None:
@@ -67,6 +69,12 @@ class EventChunk:
         lines, line = self.lines.find_block_and_index(index)
         return lines.first + line
 
+    def size_between(self, first: int, last: int) -> int:
+        """The bytes of events `first` up to, not including, `last`."""
+        if self.lines is None:
+            return sum(map(len, filter(None, self.values[first:last])))
+        return self.lines.size_between(first, last)
+
     def texts(self, first: int, last: int) -> tuple[Sequence[bytes], int]:
         """Events `first` up to, not including, `last`: some in one text with line breaks between them, and how many
         breaks these are."""
@@ -88,28 +96,22 @@ class EventChunk:
 
 
 class EventRun:
-    """The events of a chunk from index `first` up to, not including, `last`; `count` of them."""
+    """The events of a chunk from index `first` up to, not including, `last`; `count` of them, with `size` bytes.
 
-    __slots__ = ("chunk", "count", "first", "last")
+    `end` is the position of the last one.
+    """
 
-    def __init__(self, chunk: EventChunk, first: int, last: int) -> None:
+    __slots__ = ("chunk", "count", "end", "first", "last", "size")
+
+    def __init__(self, chunk: EventChunk, first: int, last: int, size: int | None = None) -> None:
         self.chunk = chunk
         self.first = first
         self.last = last
         self.count = last - first
-
-    @property
-    def size(self) -> int:
-        """The bytes of its events."""
-        if self.count == len(self.chunk.events):
-            return self.chunk.size
-        texts, breaks = self.chunk.texts(self.first, self.last)
-        return sum(map(len, texts)) - breaks
-
-    @property
-    def end(self) -> Position:
-        """The position of the last event."""
-        return Position(self.chunk.order, self.chunk.offset_of(self.last - 1))
+        self.end = chunk.end if last == len(chunk.events) else Position(chunk.order, chunk.offset_of(last - 1))
+        if size is None:
+            size = chunk.size if self.count == len(chunk.events) else chunk.size_between(first, last)
+        self.size = size
 
     def stored_at(self, index: int) -> datetime:
         """When the event at an index was stored, counted from the run's first one; -1 is its last."""
@@ -123,7 +125,8 @@ class EventRun:
     def split(self, count: int) -> tuple[EventRun, EventRun]:
         """The first `count` events, and the rest."""
         middle = self.first + count
-        return EventRun(self.chunk, self.first, middle), EventRun(self.chunk, middle, self.last)
+        head = EventRun(self.chunk, self.first, middle)
+        return head, EventRun(self.chunk, middle, self.last, self.size - head.size)
 
     def readable_parts(self, may_read: MayRead) -> Iterator[EventRun]:
         """The parts of it that a reader may see."""

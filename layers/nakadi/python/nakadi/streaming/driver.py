@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from functools import partial
+from operator import attrgetter
 from typing import Any, Protocol
 
-from nakadi.model.event_type import EventType, Position
+from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Outcome, Unavailable
 from nakadi.ports.clock import Clock
-from nakadi.streaming.chunks import EventRun, joined_json
+from nakadi.streaming.chunks import EventRun
 from nakadi.streaming.feeds import PartitionReader
+from nakadi.streaming.formats import StreamFormat
 from nakadi.streaming.session import (
     LowLevelSession,
     SendEvents,
@@ -26,101 +29,6 @@ from nakadi.streaming.session import (
     StreamAction,
     StreamEnd,
 )
-
-# Lines: the bytes of a stream, in the two forms that clients can ask for ----------------------------------------------
-
-
-# What browsers wait before they open a stream again, in milliseconds.
-RETRY_MILLISECONDS = 3000
-
-
-class StreamFormat(Protocol):
-    """One stream's form. A form may remember what it has sent, so that each stream has its own."""
-
-    content_type: str
-
-    def opening(self) -> bytes:
-        """What is sent before everything else."""
-
-    def batch(self, batch: SendEvents) -> bytes: ...
-
-    def keep_alive(self, keep_alive: SendStreamKeepAlive) -> bytes: ...
-
-    def problem(self, problem: bytes) -> bytes:
-        """A Problem in a response that has long begun; the last thing sent."""
-
-
-class JsonStreamFormat:
-    """One JSON object a line."""
-
-    content_type = "application/x-json-stream"
-
-    def __init__(self, starts: Mapping[str, Position]) -> None:
-        """Takes what every form takes; here each line says all there is to say."""
-
-    def opening(self) -> bytes:
-        return b""
-
-    def batch(self, batch: SendEvents) -> bytes:
-        return batch_line(batch)
-
-    def keep_alive(self, keep_alive: SendStreamKeepAlive) -> bytes:
-        return keep_alive_object(keep_alive) + b"\n"
-
-    def problem(self, problem: bytes) -> bytes:
-        return problem + b"\n"
-
-
-class EventStreamFormat:
-    """Server-sent events, as browsers read them: one event a batch, whose id is a cursors header to go on from.
-
-    The id names every partition of the stream, also those that nothing came from yet, because a client that comes back
-    with it gets the partitions in it and no others. A keep-alive is an id without data: a browser remembers the id and
-    raises no event.
-    """
-
-    content_type = "text/event-stream"
-
-    def __init__(self, starts: Mapping[str, Position]) -> None:
-        self._positions = dict(starts)
-
-    def opening(self) -> bytes:
-        return b"retry: %d\n%s\n\n" % (RETRY_MILLISECONDS, self._event_id_line())
-
-    def batch(self, batch: SendEvents) -> bytes:
-        self._positions[batch.partition] = batch.position
-        return b"%s\ndata: %s\n" % (self._event_id_line(), batch_line(batch))
-
-    def keep_alive(self, keep_alive: SendStreamKeepAlive) -> bytes:
-        self._positions[keep_alive.partition] = keep_alive.position
-        return self._event_id_line() + b"\n\n"
-
-    def problem(self, problem: bytes) -> bytes:
-        return b"event: problem\ndata: %s\n\n" % problem
-
-    def _event_id_line(self) -> bytes:
-        cursors = ",".join(_cursor_json(partition, position) for partition, position in self._positions.items())
-        return f"id: [{cursors}]".encode()
-
-
-def batch_line(batch: SendEvents) -> bytes:
-    """A batch as a JSON object and a line break. Of a single run it is made once for all streams that cut there."""
-    head = f'{{"cursor":{_cursor_json(batch.partition, batch.position)},"events":['.encode()
-    runs = batch.runs
-    if len(runs) > 1:
-        return joined_json(head, runs, b"]}\n")
-    run = runs[0]
-    return run.chunk.serialised(run.first, run.last, lambda: joined_json(head, runs, b"]}\n"))
-
-
-def keep_alive_object(keep_alive: SendStreamKeepAlive) -> bytes:
-    return f'{{"cursor":{_cursor_json(keep_alive.partition, keep_alive.position)}}}'.encode()
-
-
-def _cursor_json(partition: str, position: Position) -> str:
-    # Partitions are numbers, and positions hex and digits: nothing in here needs escaping.
-    return f'{{"partition":"{partition}","offset":"{position}"}}'
-
 
 # Drivers --------------------------------------------------------------------------------------------------------------
 
@@ -142,6 +50,8 @@ ApplyFact = Callable[[float], Sequence[Any]]
 
 DescribeProblem = Callable[[Exception], bytes]
 
+_EVENT_COUNT = attrgetter("count")
+
 
 class StreamOutlet(Protocol):
     """The connection to the client."""
@@ -156,6 +66,19 @@ class StreamOutlet(Protocol):
         """Done when the process is about to end."""
 
 
+class StreamFigures(Protocol):
+    """Counts what a stream sends."""
+
+    report_at: float
+    """When `report` has something to do, by the steady clock."""
+
+    def record(self, event_type: str, events: int, size: int, newest: datetime) -> None:
+        """Record that a batch is about to be sent; its newest event was stored at `newest`."""
+
+    def report(self) -> None:
+        """Report what was recorded since this was done last."""
+
+
 class WriteBuffer:
     """Lines in their order, several of them in one write."""
 
@@ -164,17 +87,17 @@ class WriteBuffer:
         self._lines: list[bytes] = []
         self._bytes = 0
 
-    @property
-    def full(self) -> bool:
-        return self._bytes >= WRITE_BYTES
+        # Whether it is to be flushed before more is put into it.
+        self.is_full = False
 
     def put(self, line: bytes) -> None:
         if line:
             self._lines.append(line)
             self._bytes += len(line)
+            self.is_full = self._bytes >= WRITE_BYTES
 
     async def flush(self) -> None:
-        lines, self._lines, self._bytes = self._lines, [], 0
+        lines, self._lines, self._bytes, self.is_full = self._lines, [], 0, False
         if lines:
             await self._outlet.write(lines[0] if len(lines) == 1 else b"".join(lines))
 
@@ -252,12 +175,15 @@ class StreamDriver(ABC):
     """`add_fact`, `update` and `wake` have to be called on the event loop. So nothing here needs a lock: another
     thread can only have them called there, and between two awaits the driver is alone."""
 
-    def __init__(self, outlet: StreamOutlet, clock: Clock) -> None:
+    def __init__(self, outlet: StreamOutlet, clock: Clock, figures: StreamFigures) -> None:
         self._outlet = outlet
         self._clock = clock
+        self._figures = figures
         self._facts: list[ApplyFact] = []
         self._updates: list[EventType] = []
         self._is_woken = False
+        # Called when the driver is woken while it waits for something else.
+        self._on_wake: Callable[[], None] | None = None
         # What the driver waits for while there is nothing to do. An event would take several times as much memory.
         self._sleep: asyncio.Future[None] | None = None
         self._timer = DeadlineTimer(clock, self.wake)
@@ -281,6 +207,8 @@ class StreamDriver(ABC):
         self._is_woken = True
         if self._sleep is not None and not self._sleep.done():
             self._sleep.set_result(None)
+        elif self._on_wake is not None:
+            self._on_wake()
 
     async def _run_until_end(self, opening: bytes, gone: ApplyFact, drain: ApplyFact) -> None:
         """Serve until the session ends. Everything that is held is given back in any case."""
@@ -288,39 +216,38 @@ class StreamDriver(ABC):
         callbacks = [(future, partial(self._done, fact)) for future, fact in watched]
         for future, callback in callbacks:
             future.add_done_callback(callback)
+        session = self.session
         try:
             self._buffer.put(opening)
-            await self._run_rounds()
+            while True:
+                # Cleared before the round looks at anything: what happens during the round wakes the driver again.
+                self._is_woken = False
+                moved = await self._round()
+                now, deadline = self._clock.monotonic(), session.deadline()
+                if now >= deadline and not session.end:
+                    await self._carry_out_and_flush(session.tick(now))
+                    deadline = session.deadline()
+                if now >= self._figures.report_at:
+                    self._figures.report()
+                self._timer.set(deadline)
+                # A client that does not read keeps the driver here; `gone` and the deadline are noted meanwhile.
+                await self._flush()
+                if session.end:
+                    return
+                if moved:
+                    await asyncio.sleep(0)  # other streams have clients, too
+                elif not self._is_woken:
+                    self._sleep = asyncio.get_running_loop().create_future()
+                    await self._sleep
         finally:
             for future, callback in callbacks:
                 future.remove_done_callback(callback)
             self._timer.cancel()
-            for source in self._sources():
-                source.leave()
+            self._give_back()
+            self._figures.report()
 
     def _done(self, fact: ApplyFact, _future: asyncio.Future[None]) -> None:
         self.add_fact(fact)
-
-    async def _run_rounds(self) -> None:
-        session = self.session
-        while True:
-            # Cleared before the round looks at anything: what happens during the round wakes the driver again.
-            self._is_woken = False
-            moved = await self._round()
-            now, deadline = self._clock.monotonic(), session.deadline()
-            if now >= deadline and not session.end:
-                await self._carry_out_and_flush(session.tick(now))
-                deadline = session.deadline()
-            self._timer.set(deadline)
-            # A client that does not read keeps the driver here; `gone` and the deadline are noted meanwhile.
-            await self._flush()
-            if session.end:
-                return
-            if moved:
-                await asyncio.sleep(0)  # other streams have clients, too
-            elif not self._is_woken:
-                self._sleep = asyncio.get_running_loop().create_future()
-                await self._sleep
 
     @abstractmethod
     async def _round(self) -> bool:
@@ -335,24 +262,28 @@ class StreamDriver(ABC):
         """Write what is buffered, if there is still a client."""
 
     @abstractmethod
-    def _sources(self) -> Iterable[EventSource]: ...
+    def _give_back(self) -> None:
+        """Leave all sources, and end what else was begun."""
 
 
 class LowLevelDriver(StreamDriver):
     """`find_out` is called when a topic is gone: `update`, or `add_fact`, is expected to say what became of it."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # every part by its name
         self,
         session: LowLevelSession,
         partitions: Sequence[PartitionReader],
         lines: StreamFormat,
         outlet: StreamOutlet,
         *,
+        event_type: str,
         clock: Clock,
+        figures: StreamFigures,
         describe: DescribeProblem,
         find_out: Callable[[], None],
     ) -> None:
-        super().__init__(outlet, clock)
+        super().__init__(outlet, clock, figures)
+        self._event_type = event_type
         self._session = session
         self._partitions = partitions
         self._lines = lines
@@ -403,11 +334,14 @@ class LowLevelDriver(StreamDriver):
 
     async def _carry_out_and_flush(self, actions: Sequence[StreamAction]) -> None:
         for action in actions:
-            if self._buffer.full:
+            if self._buffer.is_full:
                 await self._buffer.flush()
             match action:
-                case SendEvents():
-                    self._buffer.put(self._lines.batch(action))
+                case SendEvents(_, _, runs):
+                    line = self._lines.batch(action)
+                    self._buffer.put(line)
+                    events, newest = sum(map(_EVENT_COUNT, runs)), runs[-1].stored_at(-1)
+                    self._figures.record(self._event_type, events, len(line), newest)
                 case SendStreamKeepAlive():
                     self._buffer.put(self._lines.keep_alive(action))
                 case SendProblem(error):
@@ -417,5 +351,6 @@ class LowLevelDriver(StreamDriver):
         if self._session.end is not StreamEnd.GONE:
             await self._buffer.flush()
 
-    def _sources(self) -> Sequence[PartitionReader]:
-        return self._partitions
+    def _give_back(self) -> None:
+        for partition in self._partitions:
+            partition.leave()

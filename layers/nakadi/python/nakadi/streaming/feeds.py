@@ -122,7 +122,8 @@ class PartitionFeed:
         if follower.offset == self._tip:
             self._wait_for_more(follower)
             return None
-        chunk = self._in_window(follower.offset) or self._recent.get(follower.offset)
+        at = bisect_right(self._window, follower.offset, key=_START_OF)
+        chunk = self._window[at - 1] if at else self._recent.get(follower.offset)
         if chunk is None:
             self._catch_up(follower)
         elif chunk.next_offset == self._tip and self._more:
@@ -187,10 +188,6 @@ class PartitionFeed:
         self._window.clear()
         self._weight = 0
         self._recent.clear()
-
-    def _in_window(self, offset: int) -> EventChunk | None:
-        at = bisect_right(self._window, offset, key=_START_OF)
-        return self._window[at - 1] if at else None
 
     # Behind the window
 

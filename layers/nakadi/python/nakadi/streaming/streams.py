@@ -20,8 +20,9 @@ from nakadi.model.outcomes import UnusableCursor
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import EventLogs
 from nakadi.streaming.access import ReadAccess, StreamAccessMonitor
-from nakadi.streaming.driver import DescribeProblem, LowLevelDriver, StreamFormat, StreamOutlet
+from nakadi.streaming.driver import DescribeProblem, LowLevelDriver, StreamFigures, StreamOutlet
 from nakadi.streaming.feeds import Feeds, PartitionReader
+from nakadi.streaming.formats import StreamFormat
 from nakadi.streaming.session import (
     LowLevelSession,
     PickSeconds,
@@ -89,7 +90,7 @@ class EventStreams:
         self._pick_seconds = pick_seconds
         self._feeds = Feeds(logs)
         self._monitor = StreamAccessMonitor(access)
-        event_types.on_change(lambda _: self._monitor.check_soon())
+        event_types.add_change_listener(lambda _: self._monitor.check_soon())
 
     def open(self, name: str, asked: StreamParameters, cursors_header: str | None, subject: Subject) -> AcceptedStream:
         """Check everything, in the order in which clients can see it. Raises outcomes."""
@@ -99,7 +100,12 @@ class EventStreams:
         return AcceptedStream(subject=subject, event_type=event_type, starts=starts, limits=limits)
 
     async def serve(
-        self, opening: AcceptedStream, lines: StreamFormat, outlet: StreamOutlet, describe: DescribeProblem
+        self,
+        opening: AcceptedStream,
+        lines: StreamFormat,
+        outlet: StreamOutlet,
+        figures: StreamFigures,
+        describe: DescribeProblem,
     ) -> None:
         """Stream until the end. `describe` puts the reason of an early end into bytes."""
         event_type, subject, access = opening.event_type, opening.subject, self._access
@@ -113,7 +119,9 @@ class EventStreams:
             ],
             lines,
             outlet,
+            event_type=event_type.name,
             clock=self._clock,
+            figures=figures,
             describe=describe,
             find_out=self._monitor.check_soon,
         )

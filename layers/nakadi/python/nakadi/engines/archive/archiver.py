@@ -17,15 +17,8 @@ from msgspec import Struct
 from nakadi.common.metrics import Metrics
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.objects import MemberPacker
-from nakadi.model.events import (
-    ArchiveLocation,
-    IndexHead,
-    IndexingState,
-    IndexSegment,
-    OffsetBounds,
-    datetime_from_microseconds,
-    microseconds_since_epoch,
-)
+from nakadi.model.events import OffsetBounds, datetime_from_microseconds, microseconds_since_epoch
+from nakadi.model.log_index import ArchiveLocation, IndexHead, IndexingState, IndexSegment
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.event_log import EventLog, OffsetUnavailable, UnknownTopic
 from nakadi.ports.log_index import LogIndex
@@ -52,7 +45,7 @@ class ArchivePolicy(Struct, frozen=True, kw_only=True):
     archived_elsewhere: bool = False
 
 
-class TopicOwners(Protocol):
+class TopicCatalog(Protocol):
     """Which topics there are, and whose they are."""
 
     def topics(self) -> Iterable[tuple[str, int]]:
@@ -61,11 +54,11 @@ class TopicOwners(Protocol):
     def event_type_of(self, topic: str) -> str | None:
         """The name of the event type that a topic belongs to, if it is known."""
 
-    def may_remove_from(self, topic: str) -> bool:
+    def may_remove_records_from(self, topic: str) -> bool:
         """Whether archived events may be removed from it: False when another broker uses it, or it is not known."""
 
 
-class UnknownOwners:
+class EmptyTopicCatalog:
     """Nothing is known of topics but what is seen of them."""
 
     def topics(self) -> Iterable[tuple[str, int]]:
@@ -74,15 +67,15 @@ class UnknownOwners:
     def event_type_of(self, _topic: str) -> str | None:
         return None
 
-    def may_remove_from(self, _topic: str) -> bool:
+    def may_remove_records_from(self, _topic: str) -> bool:
         return True
 
 
 # Archiving ------------------------------------------------------------------------------------------------------------
 
 
-OBJECT_BYTES = 24_000_000
-MEMBER_BYTES = 1_500_000
+TARGET_OBJECT_BYTES = 24_000_000
+TARGET_MEMBER_BYTES = 1_500_000
 BYTES_PER_HOT_READ = 400_000
 """As they are in the log. A member is what a reader unpacks at once; what one read returns is packed without pause."""
 
@@ -128,7 +121,7 @@ class Archiver:
         hot: EventLog,
         index: LogIndex,
         store: ArchiveStore,
-        directory: TopicOwners,
+        directory: TopicCatalog,
         metrics: Metrics | None = None,
     ) -> None:
         self._hot = hot
@@ -195,7 +188,7 @@ class Archiver:
         size = 0
         for partition, (head, bounds) in behind.items():
             counted, revision = self._skip_removed_events(topic, partition, head, bounds), head.revision
-            while counted.next_offset < bounds.next_offset and size < OBJECT_BYTES:
+            while counted.next_offset < bounds.next_offset and size < TARGET_OBJECT_BYTES:
                 packed, bytes_packed = self._pack_member(topic, partition, revision, counted, bounds.next_offset, pause)
                 if packed is None:
                     break
@@ -218,7 +211,7 @@ class Archiver:
         packer = MemberPacker(topic, partition, self._directory.event_type_of(topic))
         offset, events, size = before.next_offset, 0, 0
         first_stored_at = last_stored_at = before.latest
-        while offset < end and size < MEMBER_BYTES:
+        while offset < end and size < TARGET_MEMBER_BYTES:
             try:
                 piece = self._hot.read(
                     topic, partition, offset, limit=EVENTS_PER_HOT_READ, max_bytes=BYTES_PER_HOT_READ

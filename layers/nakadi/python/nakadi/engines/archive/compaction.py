@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from msgspec import Struct
 
 from nakadi.engines.archive import reading
-from nakadi.engines.archive.archiver import ArchivePolicy, TopicOwners
+from nakadi.engines.archive.archiver import ArchivePolicy, TopicCatalog
 from nakadi.engines.archive.maintenance import (
     GROUP_BYTES,
     GROUP_EVENTS,
@@ -18,13 +18,13 @@ from nakadi.engines.archive.maintenance import (
 )
 from nakadi.engines.archive.objects import MemberPacker, archived_segments
 from nakadi.model.events import (
-    IndexSegment,
     OffsetBounds,
     StoredEvent,
     TopicPartition,
     datetime_from_microseconds,
     microseconds_since_epoch,
 )
+from nakadi.model.log_index import IndexSegment
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import EventLog
@@ -61,7 +61,7 @@ EventFilter = Callable[[StoredEvent], bool]
 
 
 class ArchiveRewriter:
-    def __init__(self, index: LogIndex, store: ArchiveStore, directory: TopicOwners) -> None:
+    def __init__(self, index: LogIndex, store: ArchiveStore, directory: TopicCatalog) -> None:
         self._index = index
         self._store = store
         self._directory = directory
@@ -81,7 +81,7 @@ class ArchiveRewriter:
             }
             rule = CompactionRule(oldest=oldest, end=end, last=last, newest=newest, tombstones_before=tombstones_before)
             tombstone_at = self._rewrite(topic, partition, segments, rule, renew_claim)
-            self._index.set_compacted(topic, partition, end)
+            self._index.set_compacted_until(topic, partition, end)
         return tombstone_at
 
     def _rewrite(
@@ -156,7 +156,7 @@ class ArchiveCompaction:
         index: LogIndex,
         store: ArchiveStore,
         clock: Clock,
-        directory: TopicOwners,
+        directory: TopicCatalog,
         tiers: ArchivePolicy,
         archive: Callable[[str, int], None],
     ) -> None:
@@ -181,7 +181,8 @@ class ArchiveCompaction:
             due = self._is_due(topic, partition, compacted, end, old)
             if not (due and self._rewrite_archive(topic, partition, bounds.oldest, end, old)):
                 tombstones_before = min(
-                    tombstones_before, datetime_from_microseconds(self._compacted_until(topic, partition, compacted))
+                    tombstones_before,
+                    datetime_from_microseconds(self._compacted_until_microseconds(topic, partition, compacted)),
                 )
         self._hot.compact(topic, partition, upto=upto, tombstones_before=tombstones_before)
 
@@ -202,7 +203,7 @@ class ArchiveCompaction:
             return True
         if fresh <= 0:
             return False
-        return fresh >= self._tiers.compaction_share * self._events_before(
+        return fresh >= self._tiers.compaction_share * self._count_events_before(
             topic, partition, compacted
         ) or self._has_waited_long(topic, partition, compacted)
 
@@ -210,7 +211,7 @@ class ArchiveCompaction:
         oldest = self._tombstones.get((topic, partition), 0)
         return oldest is not None and oldest < tombstones_before
 
-    def _events_before(self, topic: str, partition: int, offset: int) -> int:
+    def _count_events_before(self, topic: str, partition: int, offset: int) -> int:
         segments = archived_segments(self._index, topic, partition)
         return sum(
             each.count if each.events is None else each.events for each in segments if each.first_offset < offset
@@ -222,7 +223,7 @@ class ArchiveCompaction:
             return False
         return datetime_from_microseconds(segment.first_stored_at) < self._clock.now() - MAX_COMPACTION_INTERVAL
 
-    def _compacted_until(self, topic: str, partition: int, compacted: int) -> int:
+    def _compacted_until_microseconds(self, topic: str, partition: int, compacted: int) -> int:
         """Everything that was stored before is compacted in the cold half, too; in microseconds."""
         segment = self._index.segment(topic, partition, compacted)
         if segment is not None and segment.end_offset > compacted:

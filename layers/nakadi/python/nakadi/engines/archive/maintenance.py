@@ -19,7 +19,8 @@ from nakadi.common.work import run_and_log_failure
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.objects import MemberPacker
 from nakadi.engines.archive.reading import SegmentCache, read_segment
-from nakadi.model.events import ArchiveLocation, IndexSegment, StoredEvent
+from nakadi.model.events import StoredEvent
+from nakadi.model.log_index import ArchiveLocation, IndexSegment
 from nakadi.ports.archive_store import ArchiveStore, StoredObject
 from nakadi.ports.log_index import LogIndex
 
@@ -53,7 +54,7 @@ class ArchiveSweep(Struct, frozen=True):
 
     def run(self, older_than: datetime) -> SweepResult:
         """Remove every object that was written before, and has no reference."""
-        found = self._written_before(older_than, self._namespaces())
+        found = self._list_objects_written_before(older_than, self._namespaces())
         # The references after the objects: what began to be referred to in between is seen.
         referenced_archive_keys = self.index.referenced_archive_keys()
         unused = [each for each in found if each.key not in referenced_archive_keys]
@@ -74,7 +75,7 @@ class ArchiveSweep(Struct, frozen=True):
             return self.namespaces
         return {objects.namespace_of_key(key) for key in self.index.referenced_archive_keys()}
 
-    def _written_before(self, moment: datetime, namespaces: Collection[str]) -> list[StoredObject]:
+    def _list_objects_written_before(self, moment: datetime, namespaces: Collection[str]) -> list[StoredObject]:
         return [
             each
             for namespace in sorted(namespaces)
@@ -105,7 +106,7 @@ SEGMENTS_PER_MERGE_QUERY = 1000
 BLOCK_BYTES = 1 << 22
 MAX_CACHED_BLOCK_BYTES = 1 << 27
 
-NO_LIMIT = 1 << 62
+NO_SPAN_LIMIT = 1 << 62
 
 
 class PartitionBusy(Exception):
@@ -151,12 +152,12 @@ class SegmentMerger(Struct, frozen=True, kw_only=True):
     store: ArchiveStore
     event_type_of: Callable[[str], str | None]
     small: int = GROUP_BYTES
-    span: int = NO_LIMIT
+    span: int = NO_SPAN_LIMIT
     read_concurrently: bool = False
 
     def plan(self, topic: str, partition: int) -> list[SegmentGroup]:
         """The pieces of a partition that are worth merging."""
-        segments = list(self._list_segments(topic, partition, 0, NO_LIMIT))
+        segments = list(self._list_segments(topic, partition, 0, NO_SPAN_LIMIT))
         covered = [
             first for first, following in itertools.pairwise(segments) if following.first_offset < first.end_offset
         ]
@@ -193,7 +194,9 @@ class SegmentMerger(Struct, frozen=True, kw_only=True):
             yield from (read_segment(self.store, topic, partition, segment) for segment in group)
             return
         with closing(SegmentCache(self.store)) as segment_cache:
-            found = segment_cache.read_in_order(topic, partition, group, group[0].first_offset, NO_LIMIT, NO_LIMIT)
+            found = segment_cache.read_in_order(
+                topic, partition, group, group[0].first_offset, NO_SPAN_LIMIT, NO_SPAN_LIMIT
+            )
             with closing(found):
                 yield from (events for _, events in found)
 
@@ -281,9 +284,9 @@ class BlockCache:
         end = start + location.length
         if end > BLOCK_BYTES:
             return self._store.get(location)
-        return self._get_block(location.key, number)[start:end]
+        return self._read_block(location.key, number)[start:end]
 
-    def _get_block(self, key: str, number: int) -> bytes:
+    def _read_block(self, key: str, number: int) -> bytes:
         with self._lock:
             block = self._blocks.get((key, number))
             if block is not None:

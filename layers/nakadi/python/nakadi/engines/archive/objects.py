@@ -17,7 +17,8 @@ import msgspec
 import orjson
 
 from nakadi.model.authorization import Attribute
-from nakadi.model.events import EventTextBlock, IndexSegment, LazyEvents, Record, StoredEvent
+from nakadi.model.events import EventTextBlock, LazyEvents, Record, StoredEvent
+from nakadi.model.log_index import IndexSegment
 from nakadi.ports.log_index import LogIndex
 
 # Gzip -----------------------------------------------------------------------------------------------------------------

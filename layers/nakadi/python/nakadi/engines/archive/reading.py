@@ -15,7 +15,8 @@ from typing import NamedTuple
 from nakadi.common.metrics import Metrics
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.objects import count_events_from, first_segment_since, segments_for_read
-from nakadi.model.events import ArchiveLocation, EventSlice, EventTextBlock, IndexSegment, LazyEvents, StoredEvent
+from nakadi.model.events import EventSlice, EventTextBlock, LazyEvents, StoredEvent
+from nakadi.model.log_index import ArchiveLocation, IndexSegment
 from nakadi.ports.archive_store import ArchiveGone, ArchiveStore
 from nakadi.ports.log_index import LogIndex
 
@@ -123,7 +124,7 @@ class SegmentCache:
         )
         return fits and more_events and more_bytes
 
-    def read_ahead(self, topic: str, partition: int, segments: Iterable[IndexSegment]) -> int:
+    def begin_reading_ahead(self, topic: str, partition: int, segments: Iterable[IndexSegment]) -> int:
         """Read as many of these ahead as fit, since they will be needed soon. Returns where the last of them ends."""
         end = size = 0
         for segment in segments:
@@ -136,7 +137,7 @@ class SegmentCache:
 
     # Readers that come back
 
-    def take_sequential_read(self, topic: str, partition: int, start: int) -> SequentialRead | None:
+    def pop_sequential_read(self, topic: str, partition: int, start: int) -> SequentialRead | None:
         """The run of a reader that continues where one has stopped; None if none stopped there."""
         with self._lock:
             return self._sequential_reads.pop((topic, partition, start), None)
@@ -275,7 +276,7 @@ class ArchiveReader:
     ) -> EventSlice:
         """The same, from an offset in a segment that is archived and at hand."""
         segments = list(_connected_segments(segments_for_read(self._index, segment, topic, partition, start, limit)))
-        sequential = self._segment_cache.take_sequential_read(topic, partition, start)
+        sequential = self._segment_cache.pop_sequential_read(topic, partition, start)
         parts: list[Events] = []
         following, size, missing = start, 0, limit
         found = self._segment_cache.read_in_order(topic, partition, segments, start, limit, max_bytes)
@@ -299,10 +300,10 @@ class ArchiveReader:
                     following = parts[-1][-1].offset + 1
                     break
                 following = each.end_offset
-        self._read_ahead(topic, partition, segments, following, sequential)
+        self._begin_reading_ahead(topic, partition, segments, following, sequential)
         return EventSlice(objects.join_events(parts), following)
 
-    def _read_ahead(
+    def _begin_reading_ahead(
         self,
         topic: str,
         partition: int,
@@ -320,7 +321,9 @@ class ArchiveReader:
             wanted = min(max(2 * sequential.segments, 1), MAX_OBJECTS_READ_AHEAD)
             behind = self._index.segments(topic, partition, end, wanted)
             # Where nothing follows, it is not looked for again before the reader has left this segment.
-            sequential = SequentialRead(wanted, max(self._segment_cache.read_ahead(topic, partition, behind), end + 1))
+            sequential = SequentialRead(
+                wanted, max(self._segment_cache.begin_reading_ahead(topic, partition, behind), end + 1)
+            )
         self._segment_cache.remember_sequential_read(topic, partition, following, sequential or SequentialRead())
 
     def first_offset_since(

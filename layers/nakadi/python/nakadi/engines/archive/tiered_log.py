@@ -21,19 +21,12 @@ from typing import TypeVar
 
 from nakadi.common.metrics import Metrics
 from nakadi.common.work import ChoreStopped, run_and_log_failure
-from nakadi.engines.archive.archiver import ArchivePolicy, Archiver, TopicOwners, UnknownOwners, trim_hot_log
+from nakadi.engines.archive.archiver import ArchivePolicy, Archiver, EmptyTopicCatalog, TopicCatalog, trim_hot_log
 from nakadi.engines.archive.compaction import ArchiveCompaction
 from nakadi.engines.archive.maintenance import ArchiveSweep, PartitionBusy, SegmentMerger
 from nakadi.engines.archive.reading import ArchiveReader, SegmentCache, UnreadableSegment
-from nakadi.model.events import (
-    AppendResult,
-    EventSlice,
-    OffsetBounds,
-    Record,
-    Topic,
-    TopicPartition,
-    microseconds_since_epoch,
-)
+from nakadi.model.events import AppendResult, EventSlice, OffsetBounds, Record, TopicPartition, microseconds_since_epoch
+from nakadi.model.log_index import Topic
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock
@@ -52,7 +45,7 @@ class TieredLog:
         index: LogIndex,
         store: ArchiveStore,
         clock: Clock,
-        directory: TopicOwners | None = None,
+        directory: TopicCatalog | None = None,
         tiers: ArchivePolicy | None = None,
         metrics: Metrics | None = None,
     ) -> None:
@@ -60,7 +53,7 @@ class TieredLog:
         self._index = index
         self._store = store
         self._archive = ArchiveReader(index, SegmentCache(store, metrics=metrics))
-        directory, tiers = directory or UnknownOwners(), tiers or ArchivePolicy()
+        directory, tiers = directory or EmptyTopicCatalog(), tiers or ArchivePolicy()
         self._worker = ArchiveWorker(hot, index, store, clock, directory, tiers, metrics)
         self._compaction = ArchiveCompaction(hot, index, store, clock, directory, tiers, self._worker.archive)
         # From where on the hot half was seen to have something. It only grows: what is before need not be asked there.
@@ -89,13 +82,13 @@ class TieredLog:
 
     def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
         fates = self._hot.append(topic, batches)
-        self._worker.note_appended(topic, batches)
+        self._worker.schedule_archiving(topic, batches)
         return fates
 
     def begin_append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: AppendCallback) -> None:
         def note_and_pass_on(outcome: AppendResultByPartition | Exception) -> None:
             if not isinstance(outcome, Exception):
-                self._worker.note_appended(topic, batches)
+                self._worker.schedule_archiving(topic, batches)
             done(outcome)
 
         self._hot.begin_append(topic, batches, note_and_pass_on)
@@ -275,7 +268,7 @@ class ArchiveWorker:
         index: LogIndex,
         store: ArchiveStore,
         clock: Clock,
-        directory: TopicOwners,
+        directory: TopicCatalog,
         tiers: ArchivePolicy,
         metrics: Metrics | None = None,
     ) -> None:
@@ -299,7 +292,7 @@ class ArchiveWorker:
         if tiers.archive_after != inf and not tiers.archived_elsewhere:
             self._thread.start()
 
-    def note_appended(self, topic: str, partitions: Iterable[int]) -> None:
+    def schedule_archiving(self, topic: str, partitions: Iterable[int]) -> None:
         """Something new is there to be archived."""
         if self._tiers.archived_elsewhere:
             return
@@ -329,7 +322,7 @@ class ArchiveWorker:
             )
 
     def _trim_hot_partition(self, topic: str, partition: int, before: datetime) -> None:
-        if not self._directory.may_remove_from(topic):
+        if not self._directory.may_remove_records_from(topic):
             return
         try:
             left = trim_hot_log(self._hot, self._index, topic, partition, before)
@@ -351,7 +344,7 @@ class ArchiveWorker:
 
     def merge(self, pause: Callable[[], None] | None = None) -> None:
         """Make few objects of many small ones, which are read in less time."""
-        pause = pause or WorkPauses(self._closing)
+        pause = pause or WorkPacer(self._closing)
         for topic in self._index.topics():
             known = self._index.topic(topic)
             for partition in range(known.partitions if known else 0):
@@ -422,7 +415,7 @@ class ArchiveWorker:
     def _archive_due(self) -> None:
         due = time.monotonic() - self._tiers.archive_after
         self._archive_partitions(
-            [partition for partition, since in list(self._waiting.items()) if since <= due], WorkPauses(self._closing)
+            [partition for partition, since in list(self._waiting.items()) if since <= due], WorkPacer(self._closing)
         )
 
     def _archive_partitions(self, due: list[TopicPartition], pause: Callable[[], None]) -> int:
@@ -464,7 +457,7 @@ class ArchiveWorker:
         return True
 
 
-class WorkPauses:
+class WorkPacer:
     """Called in the midst of work, it pauses in proportion to the work since the last pause."""
 
     def __init__(self, closing: threading.Event) -> None:

@@ -26,12 +26,12 @@ from nakadi.model.subscription import (
     Session,
     SetOffsets,
 )
-from nakadi.ports.coordination import MAX_PARKED_BYTES, MAX_PARKED_PER_CALL, MAX_PARTITIONS_PER_WRITE
+from nakadi.ports.coordination import MAX_PARKED_BYTES_PER_CALL, MAX_PARKED_EVENTS_PER_CALL, MAX_PARTITIONS_PER_WRITE
 
 # Assignments as text --------------------------------------------------------------------------------------------------
 
 
-def assignment_text(assignment: Assignment) -> str:
+def assignment_json(assignment: Assignment) -> str:
     """Everything but the revision, which is kept beside it."""
     reset = assignment.reset
     body = {
@@ -49,7 +49,7 @@ def assignment_text(assignment: Assignment) -> str:
     return orjson.dumps(body).decode()
 
 
-def assignment_from_text(text: str | bytes, revision: int) -> Assignment:
+def assignment_from_json(text: str | bytes, revision: int) -> Assignment:
     body = orjson.loads(text)
     ended = body.get("ended")
     return Assignment(
@@ -172,7 +172,7 @@ def with_next_revision(old: Assignment, new: Assignment) -> Assignment:
     return replace(new, revision=old.revision + 1)
 
 
-def owners_after_change(
+def owner_sessions_of_changed_offsets(
     old: Assignment, new: Assignment, positions: PositionsByPartition
 ) -> Mapping[EventTypePartition, str | None]:
     """The partitions whose offsets a write touches, with their owners; raises `ValueError` for what no engine does."""
@@ -199,7 +199,7 @@ def commit_result(offset: CommittedOffset | None, session: str, position: Positi
     return CommitResult.COMMITTED if position > offset.position else CommitResult.OUTDATED
 
 
-def committed_offsets(
+def commit_report(
     session: str, positions: PositionsByPartition, verdicts: Mapping[EventTypePartition, CommitResult]
 ) -> OffsetsCommitted | None:
     """What listeners get to know of a commit; None if it moved nothing."""
@@ -224,12 +224,12 @@ def partition_to_park_in(events: Sequence[ParkedEvent]) -> EventTypePartition:
     if len({each.parked.position for each in events}) < len(events):
         raise ValueError("two events at one position")
     size = sum(len(each.value) for each in events)
-    if len(events) > MAX_PARKED_PER_CALL or (size > MAX_PARKED_BYTES and len(events) > 1):
+    if len(events) > MAX_PARKED_EVENTS_PER_CALL or (size > MAX_PARKED_BYTES_PER_CALL and len(events) > 1):
         raise ValueError(f"{len(events)} events with {size} bytes are too many for one step")
     return partitions.pop()
 
 
-def parking_result(offset: CommittedOffset | None, session: str, upto: Position | None) -> CommitResult:
+def judge_parking(offset: CommittedOffset | None, session: str, upto: Position | None) -> CommitResult:
     """What becomes of events to be parked where this is stored."""
     if upto is None and offset is not None and offset.owner == session:
         return CommitResult.COMMITTED

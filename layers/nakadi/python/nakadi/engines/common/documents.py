@@ -11,14 +11,14 @@ from typing import Any
 import orjson
 from msgspec.structs import replace
 
-from nakadi.model.events import (
+from nakadi.model.log_index import (
     ArchiveLocation,
     IndexingState,
     IndexSegment,
     RecordPosition,
     ShardProgress,
     Topic,
-    UnfinishedAppend,
+    UnfinishedAppendPart,
 )
 from nakadi.ports.registry import (
     ABSENCE_CACHED_KINDS,
@@ -210,7 +210,7 @@ def _indexing_state_document(counted: IndexingState) -> Mapping[str, Any]:
 
 def _indexing_state_from_document(found: Mapping[str, Any]) -> IndexingState:
     parts = [
-        UnfinishedAppend(bytes.fromhex(append), number, RecordPosition(mark[0], int(mark[1])), arrived)
+        UnfinishedAppendPart(bytes.fromhex(append), number, RecordPosition(mark[0], int(mark[1])), arrived)
         for append, number, mark, arrived in found["parts"]
     ]
     return IndexingState(

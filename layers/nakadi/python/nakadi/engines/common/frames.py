@@ -72,7 +72,7 @@ def decode(frame: bytes, part: slice = ALL_RECORDS) -> list[Record | None]:
     if len(lines) != count:
         raise BadFrame(f"a frame of {count} records has {len(lines)} lines")
     if notes:
-        return _with_notes(lines, notes)[part]
+        return _records_from_lines_and_notes(lines, notes)[part]
     return list(map(Record._make, zip(lines[part], NO_VALUES, NO_VALUES, NO_VALUES, strict=False)))
 
 
@@ -109,7 +109,7 @@ def keys_and_tombstones(frame: bytes) -> list[tuple[str | None, bool] | None]:
     return found
 
 
-def records_size(records: Sequence[Record]) -> int:
+def records_size_bytes(records: Sequence[Record]) -> int:
     """How many bytes the records take, as readers count them."""
     return sum([len(record.value) if record.value else 1 for record in records])
 
@@ -121,7 +121,7 @@ def _notes_json(records: Sequence[Record | None]) -> bytes:
         "gone": [index for index, record in enumerate(records) if record is None],
         "tombstones": [index for index, record in enumerate(records) if record is not None and record.value is None],
         "keys": _column_unless_empty([record.key if record else None for record in records]),
-        "owners": _column_unless_empty([_owner_pair(record.owner) if record else None for record in records]),
+        "owners": _column_unless_empty([_event_owner_pair(record.owner) if record else None for record in records]),
         "directed_to": _column_unless_empty([record.directed_to if record else None for record in records]),
     }
     return orjson.dumps({name: column for name, column in columns.items() if column})
@@ -131,11 +131,11 @@ def _column_unless_empty(values: list[Any]) -> list[Any]:
     return values if any(value is not None for value in values) else []
 
 
-def _owner_pair(owner: Attribute | None) -> tuple[str, str] | None:
+def _event_owner_pair(owner: Attribute | None) -> tuple[str, str] | None:
     return (owner.data_type, owner.value) if owner else None
 
 
-def _with_notes(lines: list[bytes], notes: bytes) -> list[Record | None]:
+def _records_from_lines_and_notes(lines: list[bytes], notes: bytes) -> list[Record | None]:
     columns = orjson.loads(notes)
     nothing = [None] * len(lines)
     values: list[bytes | None] = list(lines)

@@ -1,4 +1,4 @@
-"""Calling those who wait for events, for an append, or for changes of a partition or a subscription."""
+"""Calling those who wait for events, or for changes of a partition or a subscription."""
 
 from __future__ import annotations
 
@@ -7,16 +7,12 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
-from typing import TypeVar
 
-from nakadi.model.events import EventSlice, Record
+from nakadi.model.events import EventSlice
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import SubscriptionReport
-from nakadi.ports.event_log import AppendCallback, AppendResultByPartition
 
 # Events ---------------------------------------------------------------------------------------------------------------
 
@@ -58,21 +54,21 @@ class PartitionListeners:
         if found.events or wait <= 0:
             return found
         end = time.monotonic() + wait
-        with self._arrivals_at(topic, partition) as arrived:
+        with self._event_set_on_arrival(topic, partition) as arrived:
             while True:
                 arrived.clear()
                 found = read_now()
                 if found.events or not arrived.wait(end - time.monotonic()):
                     return found
 
-    def wake_all(self) -> None:
+    def wake_waiting_readers(self) -> None:
         """Wake all waiting readers."""
         with self._lock:
             for event in self._waiting:
                 event.set()
 
     @contextmanager
-    def _arrivals_at(self, topic: str, partition: int) -> Iterator[threading.Event]:
+    def _event_set_on_arrival(self, topic: str, partition: int) -> Iterator[threading.Event]:
         arrived = threading.Event()
 
         def changed(*place: object) -> None:
@@ -193,46 +189,3 @@ class ChangePoller(ABC):
     @abstractmethod
     def _poll(self) -> None:
         """Poll while `_wanted` is set, until `_closed` is."""
-
-
-# Appends and commits that nothing waits for, in stores where they take no time, or wait for a service -----------------
-
-
-T = TypeVar("T")
-Batches = Mapping[int, Sequence[Record]]
-
-
-def call_and_report(work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
-    """Do work, and call `done` with what it returns or raises."""
-    try:
-        outcome: T | Exception = work()
-    except Exception as error:  # noqa: BLE001  # it is for the one who is called
-        outcome = error
-    done(outcome)
-
-
-class CallThreads:
-    """Threads for work that waits, started when they are first needed."""
-
-    def __init__(self, name: str, threads: int = 64) -> None:
-        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
-
-    def call(self, work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
-        try:
-            self._threads.submit(call_and_report, work, done)
-        except RuntimeError:
-            # The threads are closed, and so is the store, which says so itself.
-            call_and_report(work, done)
-
-    def close(self) -> None:
-        """Let what was begun come to its end, and end the threads."""
-        self._threads.shutdown()
-
-
-class AppendThreads(CallThreads):
-    def __init__(self, append: Callable[[str, Batches], AppendResultByPartition], threads: int = 64) -> None:
-        super().__init__("nakadi-append", threads)
-        self._append = append
-
-    def begin_append(self, topic: str, batches: Batches, done: AppendCallback) -> None:
-        self.call(partial(self._append, topic, batches), done)

@@ -27,12 +27,13 @@ from pynamodb.transactions import TransactWrite
 from nakadi.engines.common.assignments import (
     PositionsByPartition,
     commit_result,
-    owners_after_change,
-    parking_result,
+    judge_parking,
+    owner_sessions_of_changed_offsets,
     partition_to_park_in,
     with_next_revision,
 )
-from nakadi.engines.common.listeners import CallThreads, SubscriptionListeners, callable_once
+from nakadi.engines.common.listeners import SubscriptionListeners, callable_once
+from nakadi.engines.common.threads import CallThreads
 from nakadi.engines.dynamodb import coordination_table
 from nakadi.engines.dynamodb.client import CallRetryPolicy, TableAddress, condition_failed
 from nakadi.engines.dynamodb.coordination_table import (
@@ -115,7 +116,7 @@ class DynamoDbCoordination:
     ) -> Assignment:
         self._table.check_open()
         at = positions or {}
-        touched = owners_after_change(old, new, at)
+        touched = owner_sessions_of_changed_offsets(old, new, at)
         stored = with_next_revision(old, new)
         items, own = self._table.items, subscription_key(subscription)
         # DynamoDB compares in the write itself: of two processes that decided on the same revision, one is refused.
@@ -234,7 +235,7 @@ class DynamoDbCoordination:
 
     # Parked events
 
-    def park(
+    def park_events(
         self,
         subscription: str,
         session: str,
@@ -244,7 +245,7 @@ class DynamoDbCoordination:
     ) -> CommitResult:
         self._table.check_open()
         with self._report_if_in_doubt(subscription, SubscriptionChange.OFFSETS):
-            found = self._parked_events.park(subscription, session, events, now, upto)
+            found = self._parked_events.park_events(subscription, session, events, now, upto)
         if found is CommitResult.COMMITTED:
             self._report_change(subscription, SubscriptionChange.OFFSETS)
         return found
@@ -259,10 +260,10 @@ class DynamoDbCoordination:
     ) -> Sequence[ParkedEventInfo]:
         return self._parked_events.list_events(subscription, partition, after, limit)
 
-    def parked_value(self, subscription: str, partition: EventTypePartition, position: Position) -> bytes | None:
+    def read_parked_value(self, subscription: str, partition: EventTypePartition, position: Position) -> bytes | None:
         return self._parked_events.value(subscription, partition, position)
 
-    def unpark(self, subscription: str, partition: EventTypePartition, positions: Collection[Position]) -> None:
+    def unpark_events(self, subscription: str, partition: EventTypePartition, positions: Collection[Position]) -> None:
         self._parked_events.remove(subscription, partition, positions)
 
     # Leases
@@ -356,7 +357,7 @@ class ParkedEventItems:
     def __init__(self, table: CoordinationTable) -> None:
         self._table = table
 
-    def park(
+    def park_events(
         self, subscription: str, session: str, events: Sequence[ParkedEvent], now: datetime, upto: Position | None
     ) -> CommitResult:
         partition = partition_to_park_in(events)
@@ -376,7 +377,7 @@ class ParkedEventItems:
             if self._table.transact(add):
                 return CommitResult.COMMITTED
             found = self._table.find(*offset)
-            judged = parking_result(None if found is None else offset_from_item(found), session, upto)
+            judged = judge_parking(None if found is None else offset_from_item(found), session, upto)
             if judged is not CommitResult.COMMITTED:
                 return judged
         raise Unavailable("The owner of a partition changes all the time")

@@ -27,7 +27,7 @@ from pynamodb.expressions.update import Action
 from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
 
-from nakadi.engines.common.assignments import assignment_from_text, assignment_text
+from nakadi.engines.common.assignments import assignment_from_json, assignment_json
 from nakadi.engines.common.listeners import ChangePoller
 from nakadi.engines.dynamodb.client import (
     CALL_ERRORS,
@@ -117,7 +117,7 @@ def partition_in_sort_key(sort_key: str) -> EventTypePartition:
 
 def assignment_attributes(assignment: Assignment) -> Mapping[str, Any]:
     """The attributes that hold an assignment. Raises `Invalid` for one that no item can hold."""
-    text = assignment_text(assignment)
+    text = assignment_json(assignment)
     if len(text) <= MAX_BYTES_STORED_UNCOMPRESSED:
         return {"revision": assignment.revision, "body": text}
     packed = zlib.compress(text.encode())
@@ -128,7 +128,7 @@ def assignment_attributes(assignment: Assignment) -> Mapping[str, Any]:
 
 def assignment_from_item(item: CoordinationItem) -> Assignment:
     text = item.body if item.packed is None else zlib.decompress(item.packed)
-    return assignment_from_text(text, int(item.revision))
+    return assignment_from_json(text, int(item.revision))
 
 
 def offset_from_item(item: CoordinationItem) -> CommittedOffset:
@@ -297,7 +297,7 @@ class TableChangeReader:
         seconds = min(int(newest[:TIME_DIGITS]) / 1_000_000, self._now())
         self._start_key = max(self._start_key, _time_key(seconds - MAX_LATENESS_SECONDS))
 
-    def take_due_echoes(self, now: float) -> Sequence[str]:
+    def pop_due_echoes(self, now: float) -> Sequence[str]:
         """Where something may have changed in the same moment as what was reported."""
         again: dict[str, None] = {}
         while self._echoes and self._echoes[0][0] <= now:
@@ -351,7 +351,7 @@ class TableChangePoller(ChangePoller):
             if time.monotonic() >= next_look and not self._closed.is_set():
                 self._report_new_changes()
                 next_look = time.monotonic() + CHANGE_POLL_INTERVAL_SECONDS
-            for subscription in self._change_reader.take_due_echoes(time.monotonic()):
+            for subscription in self._change_reader.pop_due_echoes(time.monotonic()):
                 self._on_change(subscription, SubscriptionChange.OFFSETS)
 
     def _report_new_changes(self) -> None:

@@ -45,7 +45,8 @@ from nakadi.engines.dynamodb.client import (
     transaction_attempt,
 )
 from nakadi.engines.dynamodb.registry import DocumentItem, add_change_counts, read_change_counters
-from nakadi.model.events import ArchiveLocation, IndexHead, IndexSegment, ShardProgress, Topic, TopicPartition
+from nakadi.model.events import TopicPartition
+from nakadi.model.log_index import ArchiveLocation, IndexHead, IndexSegment, ShardProgress, Topic
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import UnknownTopic
 from nakadi.ports.log_index import TOPICS_KIND
@@ -151,7 +152,7 @@ class DynamoDbLogIndex:
     def seal_topic(self, topic: str) -> None:
         self._change_topic(topic, lambda known: replace(known, sealed=True), count_change=True)
 
-    def continue_topic(self, topic: str, following: str, behind: Sequence[str]) -> None:
+    def create_next_topic(self, topic: str, following: str, behind: Sequence[str]) -> None:
         known = self.topic(topic)
         if known is None:
             raise UnknownTopic(topic)
@@ -186,7 +187,7 @@ class DynamoDbLogIndex:
         self._remove_items(partition_key, [segment_sort_key(segment.first_offset) for segment in gone])
         return [segment.archived for segment in gone if segment.archived]
 
-    def set_compacted(self, topic: str, partition: int, before: int) -> None:
+    def set_compacted_until(self, topic: str, partition: int, before: int) -> None:
         def with_compacted(known: Topic) -> Topic:
             grown = max(before, known.compacted.get(partition, 0))
             return replace(known, compacted={**known.compacted, partition: grown})
@@ -274,7 +275,7 @@ class DynamoDbLogIndex:
     def progress(self, stream: str) -> Mapping[str, ShardProgress]:
         return {each.sort_key: shard_progress_from_text(each.body) for each in self._list_items(stream_key(stream))}
 
-    def set_shard_progress(self, stream: str, shard: str, progress: ShardProgress) -> None:
+    def advance_shard_progress(self, stream: str, shard: str, progress: ShardProgress) -> None:
         body = shard_progress_text(progress)
         behind = LogIndexItem.partition_key.does_not_exist() | (LogIndexItem.body < body)
         self._write_item(self._items(stream_key(stream), shard, body=body), behind)

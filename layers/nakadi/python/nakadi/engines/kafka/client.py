@@ -170,13 +170,13 @@ def new_consumer(address: Address, **settings: object) -> Consumer:
     )
 
 
-def look_up_topic(consumer: Consumer, name: str) -> bool:
-    """Tell a consumer where the partitions of a topic are; False if that could not be found out at once.
+def look_up_topic(client: Consumer | Producer, name: str) -> bool:
+    """Tell a client where the partitions of a topic are; False if that could not be found out at once.
 
     The library looks once a second for topics that it was given and does not know, and until then fetches nothing.
     """
     try:
-        consumer.list_topics(name, timeout=LOOK_UP_TIMEOUT_SECONDS)
+        client.list_topics(name, timeout=LOOK_UP_TIMEOUT_SECONDS)
     except KafkaException:
         return False
     return True

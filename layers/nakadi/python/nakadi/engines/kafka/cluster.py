@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import (
     AdminClient,
@@ -39,7 +39,7 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
 
 Answer = TypeVar("Answer")
-NO_ANSWER = {
+NO_ANSWER_ERRORS = {
     KafkaError._TRANSPORT,  # noqa: SLF001  # the library's own names
     KafkaError._TIMED_OUT,  # noqa: SLF001
     KafkaError._ALL_BROKERS_DOWN,  # noqa: SLF001
@@ -66,20 +66,22 @@ TOPIC_CONFIGURATION = {
 
 
 def compaction_settings(age: timedelta, tombstones_age: timedelta) -> Mapping[str, str]:
-    """Settings of a topic that Kafka compacts once events have this age. Whole minutes, so that they seldom change."""
-    lag = _round_up_to_minutes(age)
+    """Settings of a topic that Kafka compacts once events have this age. Rounded, so that they seldom change."""
+    lag = _round_up(age)
     return {
         "cleanup.policy": "compact",
         "min.compaction.lag.ms": str(lag),
         # Without this bound the newest segment would be left alone for a week.
         "max.compaction.lag.ms": str(lag + HOUR_MILLISECONDS),
-        "delete.retention.ms": str(_round_up_to_minutes(tombstones_age)),
+        "delete.retention.ms": str(_round_up(tombstones_age)),
     }
 
 
-def _round_up_to_minutes(time: timedelta) -> int:
-    minute = timedelta(minutes=1)
-    return max(-(-time // minute), 0) * 60_000
+def _round_up(time: timedelta) -> int:
+    """Milliseconds: whole minutes up to an hour, and whole hours above, since an age that waits for tables grows."""
+    hour = timedelta(hours=1)
+    unit = timedelta(minutes=1) if time <= hour else hour
+    return max(-(-time // unit), 0) * (unit // timedelta(milliseconds=1))
 
 
 def is_refused_setting(error: Unavailable) -> bool:
@@ -132,7 +134,7 @@ class Cluster:
         self._partitions.pop(topic, None)
         self._sealed.discard(topic)
 
-    def forget_deleted_topic(self, topic: str) -> None:
+    def drop_cached_topic_if_deleted(self, topic: str) -> None:
         """Ask the cluster whether the topic is still there."""
         if self._count_partitions(topic) is None:
             self.forget_topic(topic)
@@ -149,7 +151,10 @@ class Cluster:
 
     def is_sealed(self, topic: str) -> bool:
         """Ask the cluster, if need be."""
-        if topic not in self._sealed and self.topic_configuration(topic).get("max.message.bytes") == SEALED_BATCH_BYTES:
+        if (
+            topic not in self._sealed
+            and self.read_topic_configuration(topic).get("max.message.bytes") == SEALED_BATCH_BYTES
+        ):
             self._sealed.add(topic)
         return topic in self._sealed
 
@@ -179,7 +184,7 @@ class Cluster:
         self.forget_topic(topic)
 
     def allow_largest_batches(self, topic: str) -> None:
-        if int(self.topic_configuration(topic)["max.message.bytes"]) < MAX_BATCH_BYTES:
+        if int(self.read_topic_configuration(topic)["max.message.bytes"]) < MAX_BATCH_BYTES:
             self.configure_topic(topic, {"max.message.bytes": str(MAX_BATCH_BYTES)})
 
     def seal_topic(self, topic: str) -> None:
@@ -192,7 +197,7 @@ class Cluster:
         self._wait_until_visible(topic, lambda: self._count_partitions(topic) is None)
         self.forget_topic(topic)
 
-    def topic_configuration(self, topic: str) -> Mapping[str, str]:
+    def read_topic_configuration(self, topic: str) -> Mapping[str, str]:
         resource = ConfigResource(ResourceType.TOPIC, self.kafka_name(topic))
         with translate_errors(topic):
             found = self._admin.describe_configs([resource], request_timeout=self._timeout)[resource].result(
@@ -206,17 +211,17 @@ class Cluster:
         ]
         resource = ConfigResource(ResourceType.TOPIC, self.kafka_name(topic), incremental_configs=entries)
         self._await_answers(topic, self._admin.incremental_alter_configs([resource], request_timeout=self._timeout))
-        self._wait_until_visible(topic, lambda: wanted.items() <= self.topic_configuration(topic).items())
+        self._wait_until_visible(topic, lambda: wanted.items() <= self.read_topic_configuration(topic).items())
 
     # Offsets
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
         """The oldest and the next offset of each partition."""
-        oldest = self._list_offsets(topic, partitions, OffsetSpec.earliest())
-        following = self._list_offsets(topic, partitions, OffsetSpec.latest())
+        oldest = self._request_offsets(topic, partitions, OffsetSpec.earliest())
+        following = self._request_offsets(topic, partitions, OffsetSpec.latest())
         return {number: (oldest[number][0], following[number][0]) for number in partitions}
 
-    def partition_bounds(self, topic: str, partition: int) -> tuple[int, int]:
+    def read_partition_bounds(self, topic: str, partition: int) -> tuple[int, int]:
         """The same of one partition, by the shortest way."""
         kafka_partition = KafkaPartition(self.kafka_name(topic), partition)
 
@@ -230,20 +235,20 @@ class Cluster:
 
         return self._ask_with_retries(topic, ask)
 
-    def latest_record_time(self, topic: str, partition: int) -> int:
+    def fetch_latest_record_time_ms(self, topic: str, partition: int) -> int:
         """The greatest time that any record of the partition has, in milliseconds; 0 when there is no record."""
         try:
-            return max(self._list_offsets(topic, [partition], OffsetSpec.max_timestamp())[partition][1], 0)
+            return max(self._request_offsets(topic, [partition], OffsetSpec.max_timestamp())[partition][1], 0)
         except Unavailable as error:
             if kafka_error_code(error) not in {KafkaError.UNSUPPORTED_VERSION, KafkaError._UNSUPPORTED_FEATURE}:  # noqa: SLF001  # the library's own name
                 raise
-        return self._search_latest_record_time(topic, partition)
+        return self._search_latest_record_time_ms(topic, partition)
 
-    def _search_latest_record_time(self, topic: str, partition: int) -> int:
+    def _search_latest_record_time_ms(self, topic: str, partition: int) -> int:
         """The same for clusters older than Kafka 3.0, which are not asked for it: the last moment at or after which
         there is a record.
         """
-        beyond = self.partition_bounds(topic, partition)[1]
+        beyond = self.read_partition_bounds(topic, partition)[1]
         lowest, highest = 0, LATEST_SEARCHED_TIME
         while lowest < highest:
             middle = (lowest + highest + 1) // 2
@@ -266,7 +271,7 @@ class Cluster:
             return offset
         # No event is as late as that, so it leads to the end. What comes meanwhile may be late enough, and would be
         # trimmed with what is before it: so the end is looked for first, and then the event once more.
-        end = self.partition_bounds(topic, partition)[1]
+        end = self.read_partition_bounds(topic, partition)[1]
         return found if (found := self._ask_with_retries(topic, ask)) >= 0 else end
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
@@ -277,7 +282,9 @@ class Cluster:
         # OFFSET_OUT_OF_RANGE: another process has deleted more meanwhile.
         self._await_answers(topic, deleting, KafkaError.OFFSET_OUT_OF_RANGE)
 
-    def _list_offsets(self, topic: str, partitions: Sequence[int], which: OffsetSpec) -> Mapping[int, tuple[int, int]]:
+    def _request_offsets(
+        self, topic: str, partitions: Sequence[int], which: OffsetSpec
+    ) -> Mapping[int, tuple[int, int]]:
         if not partitions:
             return {}
         wanted = {KafkaPartition(self.kafka_name(topic), number): which for number in partitions}
@@ -343,14 +350,16 @@ class Cluster:
         """Use other clients from now on when there is no answer: after its servers were away the library may not find
         them again, however long they have been back.
         """
-        used = self._admin
+        used = self._admin, self._offset_consumer
         try:
             with translate_errors(topic):
                 yield
         except Unavailable as error:
-            if kafka_error_code(error) in NO_ANSWER or isinstance(error.__cause__, TimeoutError):
-                self._replace_clients(used)
+            if kafka_error_code(error) in NO_ANSWER_ERRORS or isinstance(error.__cause__, TimeoutError):
+                self._replace_clients(used[0])
             raise
+        finally:
+            _log_what_they_say(used)
 
     def _replace_clients(self, used: AdminClient) -> None:
         with self._replacing:
@@ -387,3 +396,12 @@ class Cluster:
             if time.monotonic() > end:
                 raise Unavailable(f"Kafka: {topic}: a change was not seen in time")
             time.sleep(0.02)
+
+
+def _log_what_they_say(clients: Iterable[AdminClient | Consumer]) -> None:
+    """The library hands out its lines for the log when a client is polled, which no answer to a question needs. Until
+    then it keeps them, and why a cluster refuses its clients is said in these lines alone."""
+    for client in clients:
+        # A consumer that was closed meanwhile says nothing more.
+        with suppress(RuntimeError):
+            client.poll(0)

@@ -10,7 +10,8 @@ from functools import partial
 
 from confluent_kafka import KafkaError
 
-from nakadi.engines.common.listeners import AppendThreads, PartitionListeners, call_and_report
+from nakadi.engines.common.listeners import PartitionListeners
+from nakadi.engines.common.threads import AppendThreads, call_and_report
 from nakadi.engines.kafka.client import UNKNOWN_TOPIC_ERRORS, Address, RepeatedLineFilter, as_port_error
 from nakadi.engines.kafka.cluster import Cluster, compaction_settings, is_refused_setting
 from nakadi.engines.kafka.reading import CatchUpReader, TailReader
@@ -44,7 +45,9 @@ class KafkaLog:
         address = Address.parse(url)
         self._clock = clock
         self._cluster = Cluster(address)
-        self._writer = RecordWriter(address, clock.now, self._cluster.kafka_name, self._cluster.latest_record_time)
+        self._writer = RecordWriter(
+            address, clock.now, self._cluster.kafka_name, self._cluster.fetch_latest_record_time_ms
+        )
         self._announcements = PartitionListeners()
         self._append_threads = AppendThreads(self.append)
         self._tail = TailReader(address, self._announcements.announce)
@@ -95,7 +98,7 @@ class KafkaLog:
     def delete_topic(self, topic: str) -> None:
         self._cluster_unless_closed().delete_topic(topic)
         self._tail.forget_topic(topic)
-        self._catch_up.forget_positions(topic)
+        self._catch_up.discard_reader_positions(topic)
         self._writer.forget_topic(topic)
         self._compaction_settings.pop(topic, None)
 
@@ -119,7 +122,7 @@ class KafkaLog:
             and self._cluster.is_known_writable(topic, batches)
             and self._writer.can_write_at_once(topic, batches)
         ):
-            self._writer.write_soon(topic, batches, partial(self._complete_append, topic, batches, done))
+            self._writer.begin_write(topic, batches, partial(self._complete_append, topic, batches, done))
         else:
             self._append_threads.begin_append(topic, batches, done)
 
@@ -179,7 +182,7 @@ class KafkaLog:
             if isinstance(outcome, Exception):
                 _log.warning("The Kafka topic %s could not be looked for: %s", topic, outcome)
 
-        self._append_threads.call(partial(self._cluster.forget_deleted_topic, topic), found)
+        self._append_threads.call(partial(self._cluster.drop_cached_topic_if_deleted, topic), found)
 
     # Events out
 
@@ -211,7 +214,7 @@ class KafkaLog:
         if known_end is not None:
             return self._read_from_cluster(topic_partition, start, limit, max_bytes, known_end)
         # The tail may be a moment behind. What was stored before this read began is seen here.
-        oldest, end = self._cluster_unless_closed().partition_bounds(*topic_partition)
+        oldest, end = self._cluster_unless_closed().read_partition_bounds(*topic_partition)
         if not oldest <= start <= end:
             raise OffsetUnavailable(f"{start} is not between {oldest} and {end}")
         if start == end:
@@ -230,7 +233,7 @@ class KafkaLog:
             return self._catch_up.read(topic_partition, start, limit, max_bytes, end)
         except OffsetUnavailable as error:
             # Events were removed since the cluster was asked what it has. If none were, a server is mistaken.
-            oldest, end = self._cluster_unless_closed().partition_bounds(*topic_partition)
+            oldest, end = self._cluster_unless_closed().read_partition_bounds(*topic_partition)
             if oldest <= start <= end:
                 raise Unavailable(f"Kafka: {topic_partition[0]}: a server does not find the offset {start}") from error
             raise
@@ -255,10 +258,10 @@ class KafkaLog:
         cluster = self._cluster_unless_closed()
         cluster.check_partitions(topic, [partition])
         oldest = cluster.offset_at(topic, partition, before)
-        if oldest > cluster.partition_bounds(topic, partition)[0]:
+        if oldest > cluster.read_partition_bounds(topic, partition)[0]:
             cluster.delete_records(topic, partition, oldest)
-            self._tail.forget_before((topic, partition), oldest)
-            self._catch_up.forget_positions(topic, partition)
+            self._tail.drop_window_before((topic, partition), oldest)
+            self._catch_up.discard_reader_positions(topic, partition)
 
     def compact(self, topic: str, partition: int, *, upto: datetime, tombstones_before: datetime) -> None:
         """Have Kafka compact the topic. It does so in its own time, after events have the age that is asked for."""
@@ -268,7 +271,7 @@ class KafkaLog:
         wanted = compaction_settings(now - upto, now - tombstones_before)
         if self._compaction_settings.get(topic) == wanted:
             return
-        found = cluster.topic_configuration(topic)
+        found = cluster.read_topic_configuration(topic)
         if wanted.items() <= found.items() or self._oldest_events_have_keys(topic):
             if not wanted.items() <= found.items():
                 self._ask_for_compaction(topic, wanted)
@@ -292,7 +295,7 @@ class KafkaLog:
 
     def close(self) -> None:
         self._closed = True
-        self._announcements.wake_all()
+        self._announcements.wake_waiting_readers()
         self._writer.close()
         self._append_threads.close()
         self._tail.close()

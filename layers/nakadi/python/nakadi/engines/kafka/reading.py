@@ -74,13 +74,13 @@ class _EventWindow(Struct):
         if event.record == SEAL_MARKER:
             return
         self.events.append(event)
-        self.size += _memory_size(event)
+        self.size += _memory_bytes(event)
 
     def drop_oldest_events(self, size: int) -> None:
         """Drop the oldest events until this many bytes are left."""
         dropped = 0
         while self.size > size:
-            self.size -= _memory_size(self.events[dropped])
+            self.size -= _memory_bytes(self.events[dropped])
             dropped += 1
         self.start_offset = self.events[dropped].offset if dropped < len(self.events) else self.end
         del self.events[:dropped]
@@ -138,10 +138,10 @@ class TailReader:
                 if self._closed:
                     return
                 if not self._arrived.wait(end - time.monotonic()):
-                    self._note_late(window)
+                    self._mark_window_late(window)
                     return
 
-    def _note_late(self, window: _EventWindow) -> None:
+    def _mark_window_late(self, window: _EventWindow) -> None:
         """After its servers were away the library may not find them again, however long they have been back."""
         window.late_since = window.late_since or time.monotonic()
         self._is_lost = self._is_lost or time.monotonic() - window.late_since > self._address.timeout
@@ -158,7 +158,7 @@ class TailReader:
             for partition in list(self._windows):
                 self._drop_window(partition)
 
-    def forget_before(self, partition: TopicPartition, oldest: int) -> None:
+    def drop_window_before(self, partition: TopicPartition, oldest: int) -> None:
         with self._arrived:
             window = self._windows.get(partition)
             if window is not None and window.start_offset < oldest:
@@ -177,7 +177,7 @@ class TailReader:
             try:
                 if self._is_lost:
                     discard_client(consumer)
-                    consumer = self._begin_again()
+                    consumer = self._restart_consumer()
                 self._change_assignment(consumer)
                 # `consume` would wait for as many as it may return, so the first one is waited for alone.
                 first = consumer.poll(TAIL_POLL_TIMEOUT_SECONDS)
@@ -189,7 +189,7 @@ class TailReader:
                 time.sleep(TAIL_POLL_TIMEOUT_SECONDS)
         consumer.close()
 
-    def _begin_again(self) -> Consumer:
+    def _restart_consumer(self) -> Consumer:
         _log.warning("Events in Kafka did not come in time, another consumer follows partitions from now on")
         with self._arrived:
             self._drop_all_windows()
@@ -311,7 +311,7 @@ class CatchUpReader:
             ends = [each.end for each in self._idle if (each.partition, each.position) == (partition, start)]
         return next((end for end in ends if start < end), None)
 
-    def forget_positions(self, topic: str, number: int | None = None) -> None:
+    def discard_reader_positions(self, topic: str, number: int | None = None) -> None:
         """Have readers of the topic, or of one partition of it, begin anew: events were removed."""
         with self._lock:
             for each in self._idle:
@@ -433,5 +433,5 @@ def _last_read(window: _EventWindow) -> float:
     return window.last_read
 
 
-def _memory_size(event: StoredEvent) -> int:
+def _memory_bytes(event: StoredEvent) -> int:
     return len(event.record.value or b"") + EVENT_OVERHEAD_BYTES

@@ -28,7 +28,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
 
 
-def largest_record_size(record: Record) -> int:
+def max_record_bytes(record: Record) -> int:
     """An upper bound of the record's size in a batch, before compression."""
     size = RECORD_OVERHEAD_BYTES + len(record.value or b"") + 4 * len(record.key or "")
     if record.owner is not None or record.directed_to is not None:

@@ -22,22 +22,24 @@ from typing import Any, TypeAlias
 from confluent_kafka import KafkaError, KafkaException, Producer
 from msgspec import Struct
 
-from nakadi.engines.kafka.client import UNKNOWN_TOPIC_ERRORS, Address, discard_client, new_producer
+from nakadi.engines.kafka.client import UNKNOWN_TOPIC_ERRORS, Address, discard_client, look_up_topic, new_producer
 from nakadi.engines.kafka.cluster import MAX_BATCH_BYTES
-from nakadi.engines.kafka.records import RECORD_OVERHEAD_BYTES, largest_record_size, record_headers, to_milliseconds
+from nakadi.engines.kafka.records import RECORD_OVERHEAD_BYTES, max_record_bytes, record_headers, to_milliseconds
 from nakadi.model.events import Record, RecordLines, TopicPartition
 from nakadi.model.outcomes import Unavailable
 
 PRODUCER_THREADS = 4
 """Producers of a process. A partition always uses the same one, so its events lie in the order of their times."""
 
-BATCH_BYTES = MAX_BATCH_BYTES - 64 * 1024
-BATCH_RECORDS = 50_000
+TARGET_BATCH_BYTES = MAX_BATCH_BYTES - 64 * 1024
+MAX_BATCH_RECORDS = 50_000
 MAX_WAITING_BYTES = 64 * 1024 * 1024
 """How much may wait for a producer. Then appends are refused at once, so that a slow cluster costs bounded memory."""
 
 MAX_SECONDS_PER_FLUSH = 0.02
 """Seconds that a producer thread waits for partitions without an answer before it goes on with others."""
+
+QUESTIONS_PER_PRODUCER = 2
 
 _log = logging.getLogger(__name__)
 
@@ -123,7 +125,7 @@ class RecordWriter:
         }
         writable = {number: records for number, records in batches.items() if failures[number] is None}
         written: Future[Mapping[int, WriteOutcome]] = Future()
-        self.write_soon(topic, writable, written.set_result)
+        self.begin_write(topic, writable, written.set_result)
         return failures | dict(written.result())
 
     def can_write_at_once(self, topic: str, partitions: Collection[int]) -> bool:
@@ -131,7 +133,7 @@ class RecordWriter:
         written all the same: its times go on from the clock, and a topic that is gone is refused by the cluster."""
         return all(self._producer_thread((topic, number)).knows_latest_time((topic, number)) for number in partitions)
 
-    def write_soon(self, topic: str, batches: Mapping[int, Sequence[Record]], done: OnWriteDone) -> None:
+    def begin_write(self, topic: str, batches: Mapping[int, Sequence[Record]], done: OnWriteDone) -> None:
         """Begin to store records. `done` is called with the outcome of each partition, mostly by a producer thread,
         which cannot serve others before it returns."""
         if not batches:
@@ -176,14 +178,14 @@ def _split_into_batches(records: Sequence[Record]) -> Iterator[_SizedRecords]:
     if isinstance(records, RecordLines):
         # Most appends are one batch of lines, and nothing is made of these but what the library is given.
         size = len(records.text) + RECORD_OVERHEAD_BYTES * len(records)
-        if size <= BATCH_BYTES and len(records) <= BATCH_RECORDS:
+        if size <= TARGET_BATCH_BYTES and len(records) <= MAX_BATCH_RECORDS:
             yield records, size
             return
     batch: list[Record] = []
     size = 0
     for record in records:
-        more = largest_record_size(record)
-        if batch and (size + more > BATCH_BYTES or len(batch) == BATCH_RECORDS):
+        more = max_record_bytes(record)
+        if batch and (size + more > TARGET_BATCH_BYTES or len(batch) == MAX_BATCH_RECORDS):
             yield batch, size
             batch, size = [], 0
         batch.append(record)
@@ -316,7 +318,7 @@ class _ProducerThread:
                 size = sizes.get(batch.partition, 0) + batch.size
                 count = counts.get(batch.partition, 0) + len(batch.records)
                 if batch.partition in full or (
-                    batch.partition in sizes and (size > BATCH_BYTES or count > BATCH_RECORDS)
+                    batch.partition in sizes and (size > TARGET_BATCH_BYTES or count > MAX_BATCH_RECORDS)
                 ):
                     # Batches of one partition stay in their order.
                     full.add(batch.partition)
@@ -346,9 +348,9 @@ class _ProducerThread:
         When the library gives up, it gives up on the oldest records first, so no other one can fail alone.
         """
         topic, number = batch.partition
-        moment = self._advance_time(batch.partition)
-        producer = batch.producer = self._ensure_producer()
+        moment = self._next_record_time_ms(batch.partition)
         name, last = self._name(topic), len(batch.records) - 1
+        producer = batch.producer = self._ensure_producer(name)
         batch.missing_reports = 1 if last == 0 else 2
         produce = producer.produce
         if isinstance(batch.records, RecordLines):
@@ -367,13 +369,13 @@ class _ProducerThread:
                 more["on_delivery"] = batch.on_delivery
             produce(name, record.value, _key_bytes(record), number, timestamp=moment, **more)
 
-    def _advance_time(self, partition: TopicPartition) -> int:
+    def _next_record_time_ms(self, partition: TopicPartition) -> int:
         """The time of the next records: now, and never before that of an earlier record of the partition."""
         moment = max(self._latest_times.get(partition, 0), to_milliseconds(self._clock()))
         self._latest_times[partition] = moment
         return moment
 
-    def _ensure_producer(self) -> Producer:
+    def _ensure_producer(self, name: str) -> Producer:
         if self._producer is None:
             # When the time is over, the library removes a record from its queue and does not send it later; only a
             # request that was on its way already may still be carried out.
@@ -388,10 +390,11 @@ class _ProducerThread:
                 request_timeout_ms=timeout - 1,
                 message_max_bytes=MAX_BATCH_BYTES,
                 batch_size=MAX_BATCH_BYTES,
-                batch_num_messages=BATCH_RECORDS * 2,
+                batch_num_messages=MAX_BATCH_RECORDS * 2,
                 queue_buffering_max_messages=0,
                 queue_buffering_max_kbytes=2 * MAX_WAITING_BYTES // 1024,
             )
+            _hurry_producer_id(self._producer, name)
         return self._producer
 
     def _remove_completed(self) -> None:
@@ -416,6 +419,18 @@ class _ProducerThread:
         for producer in [each for each in self._replaced if not len(each)]:
             self._replaced.remove(producer)
             discard_client(producer)
+
+
+def _hurry_producer_id(producer: Producer, name: str) -> None:
+    """Have a new producer get the id that it numbers its records with, before it is given any.
+
+    The library asks for the id when an answer about topics arrives, and if no server is connected at that moment, half
+    a second later. Its own first question goes over a connection that it gives up with the answer; so may ours be, and
+    the second one is answered by a server that stays connected. While no server answers nothing waits for that.
+    """
+    for _ in range(QUESTIONS_PER_PRODUCER):
+        if not look_up_topic(producer, name):
+            return
 
 
 def _key_bytes(record: Record) -> bytes | None:

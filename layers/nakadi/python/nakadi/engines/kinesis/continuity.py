@@ -8,8 +8,8 @@ A stream forgets the records of a shard in their order. So what follows a positi
 When neither holds, there is a gap: events may have been lost before they were indexed, and nothing tells the numbers of
 those behind it. Housekeeping ends the topics concerned, and has them continued; until then no process counts on.
 
-Clocks differ. A position that is younger than `TRUSTED_MILLISECONDS` is one of which no machine can have found that it
-is older than `FORGOTTEN_MILLISECONDS`.
+Clocks differ. A position that is younger than `SURELY_KEPT_MILLISECONDS` is one of which no machine can have found that
+it is older than `CERTAIN_GAP_AGE_MILLISECONDS`.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from nakadi.engines.kinesis.stream import (
     ShardTree,
     Stream,
 )
-from nakadi.model.events import RecordPosition, ShardProgress
+from nakadi.model.log_index import RecordPosition, ShardProgress
 from nakadi.model.outcomes import Unavailable
 
 RETRY_TIMEOUT_SECONDS = 10.0
 """Seconds. Then a reader gets `Unavailable`."""
 
-TRUSTED_MILLISECONDS = 22 * 3_600_000
-FORGOTTEN_MILLISECONDS = 23 * 3_600_000
+SURELY_KEPT_MILLISECONDS = 22 * 3_600_000
+CERTAIN_GAP_AGE_MILLISECONDS = 23 * 3_600_000
 """Milliseconds. A stream forgets nothing that is younger than a day."""
 
-LONG_AGO = 1
+LONG_AGO_MILLISECONDS = 1
 
 
 class GapFound(Unavailable):
@@ -137,13 +137,17 @@ class ShardCursor:
 
     def _new_iterator(self) -> str:
         if self.sequence is None:
-            return self._stream.iterator_from_start(self.shard)
+            return self._stream.request_iterator_from_start(self.shard)
         try:
             mark = RecordPosition(self.shard, self.sequence)
-            return self._stream.iterator_at(mark) if self._including else self._stream.iterator_behind(mark)
+            return (
+                self._stream.request_iterator_at(mark)
+                if self._including
+                else self._stream.request_iterator_behind(mark)
+            )
         except SequenceUnavailable:
             # The stream keeps nothing so old any more: what it has lies behind it.
-            return self._stream.iterator_from_start(self.shard)
+            return self._stream.request_iterator_from_start(self.shard)
 
     def _go_back_to(self, sequence: int | None) -> None:
         self.sequence = sequence
@@ -202,9 +206,9 @@ def confirm_no_gap(shard_trees: ShardTreeCache, shard: str, progress: ShardProgr
     if progress.ended or progress.complete_at is None:
         return
     age = _milliseconds_now() - progress.complete_at
-    if age < TRUSTED_MILLISECONDS or _still_has_position(shard_trees, shard, progress, patience):
+    if age < SURELY_KEPT_MILLISECONDS or _still_has_position(shard_trees, shard, progress, patience):
         return
-    if age < FORGOTTEN_MILLISECONDS:
+    if age < CERTAIN_GAP_AGE_MILLISECONDS:
         raise GapUncertain(f"It is not known yet whether {shard} has forgotten events that were not indexed")
     raise GapFound(shard)
 
@@ -231,7 +235,7 @@ def shard_progress(progress: Mapping[str, ShardProgress], shard_tree: ShardTree,
             moments.append(shard_progress(progress, shard_tree, parent).complete_at)
         elif progress:
             # It came and went, and nothing was noted of it.
-            moments.append(LONG_AGO)
+            moments.append(LONG_AGO_MILLISECONDS)
     return ShardProgress(0, complete_at=min((moment for moment in moments if moment is not None), default=None))
 
 

@@ -13,18 +13,18 @@ from nakadi.model.events import TopicPartition
 HASH_KEY_COUNT = (1 << 128) - 1
 """The greatest hash key of all is left out: not every Kinesis takes it."""
 
-MAX_TOPIC_LENGTH = 240
+MAX_TOPIC_CHARACTERS = 240
 """A partition key has 256 characters."""
 
-GAP_KEY = "behind a gap"
+GAP_PARTITION_KEY = "behind a gap"
 """The key of records that only mark a position in a shard, so that there is something to go on from."""
 
-CONTINUED_TOPIC = re.compile(r"(.+)~[0-9]+")
+CONTINUED_TOPIC_PATTERN = re.compile(r"(.+)~[0-9]+")
 
 
 def original_topic(topic: str) -> str:
     """The topic whose records this one counts: its own, or those of the topic that it continues."""
-    continued = CONTINUED_TOPIC.fullmatch(topic)
+    continued = CONTINUED_TOPIC_PATTERN.fullmatch(topic)
     return continued[1] if continued else topic
 
 
@@ -54,13 +54,13 @@ def hash_key(key: str) -> int:
 
 
 HEADER = struct.Struct("<2sBxIq")
-PART_HEADER = struct.Struct("<8sHH")
+PART_HEADER_FORMAT = struct.Struct("<8sHH")
 MAGIC = b"nk"
 
 WHOLE_FRAME, FRAME_PART, SEAL = 1, 2, 3
 KINDS = {WHOLE_FRAME, FRAME_PART, SEAL}
 
-MAX_HEADER_BYTES = HEADER.size + PART_HEADER.size
+MAX_HEADER_BYTES = HEADER.size + PART_HEADER_FORMAT.size
 MAX_PARTS = (1 << 16) - 1
 
 
@@ -90,7 +90,7 @@ def pack_parts(count: int, stored_at: int, frame: bytes, append: bytes, most: in
     if len(pieces) > MAX_PARTS:
         raise ValueError("a frame too long to be cut into records")
     head = HEADER.pack(MAGIC, FRAME_PART, count, stored_at)
-    return [head + PART_HEADER.pack(append, number, len(pieces)) + piece for number, piece in enumerate(pieces)]
+    return [head + PART_HEADER_FORMAT.pack(append, number, len(pieces)) + piece for number, piece in enumerate(pieces)]
 
 
 def parse_envelope(data: bytes) -> Envelope | None:
@@ -101,7 +101,7 @@ def parse_envelope(data: bytes) -> Envelope | None:
             return None
         if kind != FRAME_PART:
             return Envelope(kind, count, stored_at, data[HEADER.size :])
-        append, part, total = PART_HEADER.unpack_from(data, HEADER.size)
+        append, part, total = PART_HEADER_FORMAT.unpack_from(data, HEADER.size)
     except struct.error:
         return None
     return Envelope(kind, count, stored_at, data[MAX_HEADER_BYTES:], append, part, total)

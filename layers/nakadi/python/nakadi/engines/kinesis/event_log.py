@@ -26,39 +26,38 @@ from nakadi.common.caching import ChangeWatch
 from nakadi.common.metrics import Metrics
 from nakadi.engines.archive.reading import SegmentCache
 from nakadi.engines.common import frames
-from nakadi.engines.common.listeners import AppendThreads, PartitionListeners
+from nakadi.engines.common.listeners import PartitionListeners
+from nakadi.engines.common.threads import AppendThreads
 from nakadi.engines.kinesis import envelopes
 from nakadi.engines.kinesis.continuity import ShardTreeCache
-from nakadi.engines.kinesis.envelopes import MAX_TOPIC_LENGTH, hash_key, partition_key
+from nakadi.engines.kinesis.envelopes import MAX_TOPIC_CHARACTERS, hash_key, partition_key
 from nakadi.engines.kinesis.fan_out import FanOut
 from nakadi.engines.kinesis.indexing import Indexer
-from nakadi.engines.kinesis.maintenance import GapCloser, StreamCompactor
+from nakadi.engines.kinesis.maintenance import GapSkipper, StreamCompactor
 from nakadi.engines.kinesis.reading import RestartingReader, SharedShardWatch, StreamReader
 from nakadi.engines.kinesis.stream import GrowingPauses, OutgoingRecord, RecordFailure, Stream, StreamCallFailed
-from nakadi.engines.kinesis.tails import LastWritten
+from nakadi.engines.kinesis.tails import LastWrittenRecords
 from nakadi.engines.kinesis.topics import KnownTopic, TopicCache
 from nakadi.model.events import (
     AppendResult,
     EventSlice,
-    IndexHead,
     OffsetBounds,
     Record,
-    RecordPosition,
     Refused,
-    ShardGap,
     Stored,
     TopicContinuation,
     microseconds_since_epoch,
 )
+from nakadi.model.log_index import IndexHead, RecordPosition, ShardGap
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveStore
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import AppendCallback, SealedTopic, UnknownTopic
 from nakadi.ports.log_index import LogIndex
 
-RECORD_BYTES = 1_048_576
-PUT_CALL_BYTES = 5_000_000
-PUT_CALL_RECORDS = 500
+MAX_RECORD_BYTES = 1_048_576
+MAX_PUT_CALL_BYTES = 5_000_000
+MAX_PUT_CALL_RECORDS = 500
 
 APPEND_TIMEOUT_SECONDS = 3.0
 """Seconds. A publisher that waits for a throttled shard occupies a function meanwhile, and there are only so many of
@@ -89,7 +88,7 @@ class _SendQueue(Struct):
 
 class StreamWriter:
     def __init__(
-        self, stream: Stream, record_bytes: int = RECORD_BYTES, give_up_after: float = APPEND_TIMEOUT_SECONDS
+        self, stream: Stream, record_bytes: int = MAX_RECORD_BYTES, give_up_after: float = APPEND_TIMEOUT_SECONDS
     ) -> None:
         self._stream = stream
         self._record_bytes = record_bytes
@@ -140,11 +139,11 @@ class StreamWriter:
                 queue.fate = FAILED if trouble.undone else TIMED_OUT
             return False
         for queue, fate in zip(call, fates, strict=True):
-            _note_result(queue, fate)
+            _apply_put_result(queue, fate)
         return any(isinstance(fate, RecordFailure) and fate.undone for fate in fates)
 
 
-def _note_result(queue: _SendQueue, fate: RecordPosition | RecordFailure) -> None:
+def _apply_put_result(queue: _SendQueue, fate: RecordPosition | RecordFailure) -> None:
     if isinstance(fate, RecordPosition):
         queue.note_stored(fate)
     elif not fate.undone:
@@ -157,7 +156,7 @@ def _group_into_calls(queues: Sequence[_SendQueue]) -> Iterator[list[_SendQueue]
     call: list[_SendQueue] = []
     size = 0
     for queue in queues:
-        if call and (len(call) == PUT_CALL_RECORDS or size + queue.next_record.size > PUT_CALL_BYTES):
+        if call and (len(call) == MAX_PUT_CALL_RECORDS or size + queue.next_record.size > MAX_PUT_CALL_BYTES):
             yield call
             call, size = [], 0
         call.append(queue)
@@ -185,7 +184,7 @@ class KinesisOptions(Struct, frozen=True, kw_only=True):
     shared_for: float = 1.0
     poll: float = 0.4
     window_bytes: int = 128_000_000
-    record_bytes: int = RECORD_BYTES
+    record_bytes: int = MAX_RECORD_BYTES
     give_up_after: float = APPEND_TIMEOUT_SECONDS
     fan_out: str = ""
     push_silence: float = 10.0
@@ -224,9 +223,11 @@ class KinesisLog:
         self._watcher = SharedShardWatch(self._reader, self._shard_trees, options.poll, fan_out)
         self._indexer = Indexer(stream, self._shard_trees, index, archive)
         self._lag_of_round: timedelta | None = None
-        self._gap_closer = GapCloser(index=index, archive=archive, shard_trees=self._shard_trees, indexer=self._indexer)
+        self._gap_skipper = GapSkipper(
+            index=index, archive=archive, shard_trees=self._shard_trees, indexer=self._indexer
+        )
 
-    def _new_stream_reader(self, last_written: LastWritten) -> StreamReader:
+    def _new_stream_reader(self, last_written: LastWrittenRecords) -> StreamReader:
         return StreamReader(
             self._shard_trees,
             self._index,
@@ -242,14 +243,14 @@ class KinesisLog:
 
     def create_topic(self, topic: str, partitions: int) -> None:
         self._refuse_if_closed()
-        if len(topic) > MAX_TOPIC_LENGTH:
-            raise ValueError(f"a topic's name has at most {MAX_TOPIC_LENGTH} characters")
+        if len(topic) > MAX_TOPIC_CHARACTERS:
+            raise ValueError(f"a topic's name has at most {MAX_TOPIC_CHARACTERS} characters")
         self._index.create_topic(topic, partitions)
 
     def add_partitions(self, topic: str, partitions: int) -> None:
         self._refuse_if_closed()
         # Who continues a topic looks at it again afterwards. So one of both sees what the other has done.
-        for each in self._with_continuations(topic):
+        for each in self._topic_and_continuations(topic):
             known = self._index.topic(each)
             if known is not None and known.continues is not None:
                 for number in range(known.partitions, partitions):
@@ -260,7 +261,7 @@ class KinesisLog:
     def seal_topic(self, topic: str) -> None:
         """Say so, wait until every publisher must have heard, and only then write it into the log."""
         self._refuse_if_closed()
-        for each in self._with_continuations(topic):
+        for each in self._topic_and_continuations(topic):
             self._index.seal_topic(each)
             self._topics.forget(each)
             topic = each
@@ -272,7 +273,7 @@ class KinesisLog:
                 raise Unavailable(f"The seal of {topic} is not known to be written")
             self._reader.acknowledged(fate)
 
-    def _with_continuations(self, topic: str) -> Iterator[str]:
+    def _topic_and_continuations(self, topic: str) -> Iterator[str]:
         """The topic, and those that continue it, each as it is after the one before was dealt with."""
         following: str | None = topic
         while following is not None:
@@ -310,7 +311,7 @@ class KinesisLog:
         for number, fate in fates.items():
             if isinstance(fate, RecordPosition):
                 self._announcements.announce(topic, number)
-        return {number: _without_mark(fates.get(number)) for number in batches}
+        return {number: _append_result_of(fates.get(number)) for number in batches}
 
     def begin_append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: AppendCallback) -> None:
         self._append_threads.begin_append(topic, batches, done)
@@ -337,12 +338,14 @@ class KinesisLog:
         topic, known = self._topics.counting_topic(topic)
         if not known.topic.sealed:
             return dict(fates)
-        confirmed = {number: self._in_front_of_seal(topic, number, fate) for number, fate in fates.items()}
+        confirmed = {number: self._refused_if_behind_seal(topic, number, fate) for number, fate in fates.items()}
         if confirmed and not any(isinstance(fate, RecordPosition) for fate in confirmed.values()):
             raise SealedTopic(topic)
         return confirmed
 
-    def _in_front_of_seal(self, topic: str, partition: int, fate: RecordPosition | Refused) -> RecordPosition | Refused:
+    def _refused_if_behind_seal(
+        self, topic: str, partition: int, fate: RecordPosition | Refused
+    ) -> RecordPosition | Refused:
         if isinstance(fate, Refused):
             return fate
         sealed_at = self._reader.state(topic, partition, time.monotonic()).sealed_at
@@ -413,16 +416,16 @@ class KinesisLog:
             topic, partition, microseconds_since_epoch(upto), microseconds_since_epoch(tombstones_before)
         )
 
-    def index_lag(self) -> timedelta:
+    def measure_index_lag(self) -> timedelta:
         """That of the search for gaps which came before in the same round, if there was one: looking costs reads."""
         self._refuse_if_closed()
         lag, self._lag_of_round = self._lag_of_round, None
         return self._indexer.survey_backlog().lag(self._clock.now()) if lag is None else lag
 
-    def remove_orphans(self) -> None:
+    def remove_orphaned_consumers(self) -> None:
         self._refuse_if_closed()
         if self._fan_out is not None:
-            self._fan_out.remove_orphans(self._clock.now())
+            self._fan_out.remove_orphaned_consumers(self._clock.now())
 
     def gaps(self) -> Sequence[ShardGap]:
         self._refuse_if_closed()
@@ -434,17 +437,17 @@ class KinesisLog:
 
     def continuations(self, topic: str, gaps: Sequence[ShardGap]) -> Sequence[TopicContinuation]:
         self._refuse_if_closed()
-        found = self._gap_closer.continuations(topic, gaps)
+        found = self._gap_skipper.continuations(topic, gaps)
         self._topics.forget(topic)
         return found
 
     def close_gaps(self, gaps: Sequence[ShardGap], topics: Mapping[str, Mapping[int, int] | None]) -> None:
         self._refuse_if_closed()
-        self._gap_closer.close(gaps, topics)
+        self._gap_skipper.close(gaps, topics)
 
     def close(self) -> None:
         self._closed = True
-        self._announcements.wake_all()
+        self._announcements.wake_waiting_readers()
         if self._fan_out is not None:
             # First: it ends the subscriptions that the watcher's threads would else wait for.
             self._fan_out.close()
@@ -476,5 +479,5 @@ class KinesisLog:
             raise Unavailable("The event log is closed.")
 
 
-def _without_mark(fate: RecordPosition | Refused | None) -> AppendResult:
+def _append_result_of(fate: RecordPosition | Refused | None) -> AppendResult:
     return fate if isinstance(fate, Refused) else Stored()

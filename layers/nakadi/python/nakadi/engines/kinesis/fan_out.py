@@ -153,7 +153,7 @@ class FanOut:
         except StreamCallFailed as trouble:
             log.info("Shard %s is not pushed at the moment, it is asked instead: %s", shard, trouble)
 
-    def remove_orphans(self, now: datetime) -> None:
+    def remove_orphaned_consumers(self, now: datetime) -> None:
         """Take away what processes registered that were killed."""
         for each in self._consumer_api.list_all():
             if each.name.startswith(f"{self._prefix}-") and (now - each.created).total_seconds() > ORPHAN_AGE_SECONDS:

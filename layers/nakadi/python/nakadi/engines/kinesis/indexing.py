@@ -26,7 +26,7 @@ from nakadi.engines.archive import objects
 from nakadi.engines.kinesis import envelopes
 from nakadi.engines.kinesis.continuity import (
     RETRY_TIMEOUT_SECONDS,
-    TRUSTED_MILLISECONDS,
+    SURELY_KEPT_MILLISECONDS,
     GapFound,
     GapUncertain,
     ShardTreeCache,
@@ -34,11 +34,12 @@ from nakadi.engines.kinesis.continuity import (
     shard_progress,
     unfinished_shards,
 )
-from nakadi.engines.kinesis.envelopes import GAP_KEY, original_topic, parse_partition_key
-from nakadi.engines.kinesis.recent_records import ArrivedRecord, Frame, RecordCounter, decode_frame
+from nakadi.engines.kinesis.envelopes import GAP_PARTITION_KEY, original_topic, parse_partition_key
+from nakadi.engines.kinesis.recent_records import ArrivedRecord, Frame, RecordNumberer, decode_frame
 from nakadi.engines.kinesis.scanning import Scanner
 from nakadi.engines.kinesis.stream import GrowingPauses, Stream
-from nakadi.model.events import (
+from nakadi.model.events import StoredEvent, TopicPartition
+from nakadi.model.log_index import (
     SEALED_AT_INDEX_END,
     ArchiveLocation,
     IndexHead,
@@ -46,9 +47,7 @@ from nakadi.model.events import (
     RecordPosition,
     ShardGap,
     ShardProgress,
-    StoredEvent,
     Topic,
-    TopicPartition,
 )
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveStore
@@ -87,11 +86,11 @@ class IndexingBacklog(Struct, frozen=True):
         return max(now - datetime.fromtimestamp(self.oldest_waiting / 1000, UTC), timedelta(0))
 
 
-class CountedBatch(Struct, frozen=True):
+class NumberedBatch(Struct, frozen=True):
     """A partition's part of a batch, counted on from a head."""
 
     head: IndexHead
-    counter: RecordCounter
+    counter: RecordNumberer
     frames: list[Frame]
 
     @property
@@ -112,7 +111,7 @@ class Indexer:
     def index(self, shard: str, records: Sequence[ArrivedRecord]) -> IndexingResult:
         """Index a batch of a shard, and what is missing in front of it."""
         outcome = IndexingResult()
-        progress = self._progress_of(shard)
+        progress = self._read_progress(shard)
         new = [record for record in records if record.mark.sequence > progress.sequence]
         if new:
             self._index_parents(shard, progress)
@@ -150,7 +149,7 @@ class Indexer:
                     if noted.ended and not noted.sequence and not _all_ended(progress, shard_tree.origins(shard)):
                         # Those that came from this one are indexed as soon as it has ended: so what it came from first.
                         noted = noted._replace(ended=False)
-                    self._index.set_shard_progress(self._stream.name, shard, noted)
+                    self._index.advance_shard_progress(self._stream.name, shard, noted)
                     progress[shard] = noted
                     continue
                 waiting.append(first.at)
@@ -158,7 +157,7 @@ class Indexer:
                     # What came before the first look of all is taken to be complete.
                     complete_at = first.at if indexed.complete_at is None else indexed.complete_at
                     noted = indexed._replace(complete_at=complete_at)
-                    self._index.set_shard_progress(self._stream.name, shard, noted)
+                    self._index.advance_shard_progress(self._stream.name, shard, noted)
         return IndexingBacklog(min((moment for moment in waiting if moment is not None), default=None), tuple(gaps))
 
     def index_behind_gap(self, shard: str, records: Sequence[ArrivedRecord]) -> None:
@@ -168,7 +167,7 @@ class Indexer:
     def catch_up(self, shard: str) -> IndexingResult:
         """Index everything that is there now."""
         outcome = IndexingResult()
-        progress = self._progress_of(shard)
+        progress = self._read_progress(shard)
         if progress.ended:
             return outcome
         self._index_parents(shard, progress)
@@ -181,10 +180,10 @@ class Indexer:
             if page.at_tip:
                 break
         if cursor.ended:
-            self._index.set_shard_progress(self._stream.name, shard, cursor.progress)
+            self._index.advance_shard_progress(self._stream.name, shard, cursor.progress)
         return outcome
 
-    def _progress_of(self, shard: str) -> ShardProgress:
+    def _read_progress(self, shard: str) -> ShardProgress:
         return shard_progress(self._index.progress(self._stream.name), self._shard_trees.tree_with(shard), shard)
 
     def _complete_batch(
@@ -193,7 +192,7 @@ class Indexer:
         """What lies between the position that is counted and the first record of a batch, and the batch."""
         patience = GrowingPauses(RETRY_TIMEOUT_SECONDS)
         first, last = new[0].mark.sequence, new[-1].mark.sequence
-        if time.time() * 1000 - new[0].at > TRUSTED_MILLISECONDS:
+        if time.time() * 1000 - new[0].at > SURELY_KEPT_MILLISECONDS:
             # The batch itself may have been read where the stream was forgetting.
             yield from self._read_up_to(cursor, last, patience)
             return
@@ -242,7 +241,7 @@ class Indexer:
         """Index records that follow each other; `cursor` has read them, and confirms that nothing is missing."""
         waiting: dict[TopicPartition, list[ArrivedRecord]] = {}
         for record in records:
-            if record.key == GAP_KEY:
+            if record.key == GAP_PARTITION_KEY:
                 continue
             partition = parse_partition_key(record.key)
             if partition is None or envelopes.parse_envelope(record.data) is None:
@@ -263,7 +262,9 @@ class Indexer:
         if waiting:
             raise Unavailable(f"Others index {len(waiting)} partitions of {shard} at the same time")
         last = records[-1]
-        self._index.set_shard_progress(self._stream.name, shard, ShardProgress(last.mark.sequence, complete_at=last.at))
+        self._index.advance_shard_progress(
+            self._stream.name, shard, ShardProgress(last.mark.sequence, complete_at=last.at)
+        )
 
     def _counting_topic(self, name: str) -> tuple[str, Topic] | None:
         """The topic that counts the records of this one: itself, or the last one that continues it."""
@@ -279,7 +280,7 @@ class Indexer:
         """Move the heads on; those that another process moved are left."""
         heads = self._index.heads(list(batches))
         countings = {
-            partition: self._count_batch(partition, heads[partition], batch) for partition, batch in batches.items()
+            partition: self._number_batch(partition, heads[partition], batch) for partition, batch in batches.items()
         }
         countings = {partition: each for partition, each in countings.items() if each.counter.state != each.head.state}
         locations = self._store_batch(shard, countings, outcome)
@@ -298,9 +299,9 @@ class Indexer:
                 left[partition] = list(batches[partition])
         return left
 
-    def _count_batch(
+    def _number_batch(
         self, partition: TopicPartition, head: IndexHead, records: Sequence[ArrivedRecord]
-    ) -> CountedBatch:
+    ) -> NumberedBatch:
         if head.state.sealed_at == SEALED_AT_INDEX_END or (
             partition[0] != original_topic(partition[0]) and not head.revision
         ):
@@ -308,13 +309,13 @@ class Indexer:
         self._shard_trees.tree_with(records[0].mark.shard)
         # Another process may have counted on in a shard that is newer than this process knows of.
         rank = self._shard_trees.tree_ranking(head.state.mark).rank
-        counter = RecordCounter(head.state, self._scanner.parts(head.state))
+        counter = RecordNumberer(head.state, self._scanner.parts(head.state))
         done = rank(head.state.mark)
         found = [counter.count(record) for record in records if rank(record.mark) > done]
-        return CountedBatch(head, counter, found)
+        return NumberedBatch(head, counter, found)
 
     def _store_batch(
-        self, shard: str, countings: Mapping[TopicPartition, CountedBatch], outcome: IndexingResult
+        self, shard: str, countings: Mapping[TopicPartition, NumberedBatch], outcome: IndexingResult
     ) -> Mapping[TopicPartition, ArchiveLocation]:
         """One object with a member for each partition. Its name tells its content: nothing is ever overwritten."""
         if self._archive is None:
@@ -334,7 +335,7 @@ class Indexer:
         self._archive.put(key, bytes(content))
         return {partition: ArchiveLocation(key, start, length) for partition, (start, length) in ranges.items()}
 
-    def _decode_batch(self, counting: CountedBatch, outcome: IndexingResult) -> Iterator[StoredEvent]:
+    def _decode_batch(self, counting: NumberedBatch, outcome: IndexingResult) -> Iterator[StoredEvent]:
         """The events of a partition. A damaged frame has spent its numbers, and its bytes are kept for people."""
         for frame in counting.with_events:
             found = decode_frame(frame)
@@ -374,7 +375,7 @@ def _first_unindexed(cursor: UnbrokenCursor) -> ArrivedRecord | None:
     return None
 
 
-def _segment_of_batch(counting: CountedBatch, location: ArchiveLocation | None) -> IndexSegment | None:
+def _segment_of_batch(counting: NumberedBatch, location: ArchiveLocation | None) -> IndexSegment | None:
     found = counting.with_events
     if not found:
         return None

@@ -37,14 +37,15 @@ from nakadi.engines.archive.compaction import CompactionRule
 from nakadi.engines.archive.maintenance import PartitionBusy, claim_partition
 from nakadi.engines.kinesis import envelopes
 from nakadi.engines.kinesis.continuity import RETRY_TIMEOUT_SECONDS, ShardCursor, ShardTreeCache, confirm_no_gap
-from nakadi.engines.kinesis.envelopes import GAP_KEY, hash_key, next_topic_name, partition_key
+from nakadi.engines.kinesis.envelopes import GAP_PARTITION_KEY, hash_key, next_topic_name, partition_key
 from nakadi.engines.kinesis.indexing import Indexer
 from nakadi.engines.kinesis.reading import RestartingReader
-from nakadi.engines.kinesis.recent_records import ArrivedRecord, RecordCounter
+from nakadi.engines.kinesis.recent_records import ArrivedRecord, RecordNumberer
 from nakadi.engines.kinesis.scanning import Scanner
 from nakadi.engines.kinesis.stream import GrowingPauses, NoSuchShard, OutgoingRecord, ShardTree
 from nakadi.engines.kinesis.topics import TopicCache
-from nakadi.model.events import (
+from nakadi.model.events import StoredEvent, TopicContinuation
+from nakadi.model.log_index import (
     SEALED_AT_INDEX_END,
     ArchiveLocation,
     IndexHead,
@@ -53,8 +54,6 @@ from nakadi.model.events import (
     RecordPosition,
     ShardGap,
     ShardProgress,
-    StoredEvent,
-    TopicContinuation,
 )
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveStore
@@ -81,7 +80,7 @@ class RemainingRecords(Struct, frozen=True):
     ended: bool
 
 
-class GapCloser(Struct, frozen=True, kw_only=True):
+class GapSkipper(Struct, frozen=True, kw_only=True):
     index: LogIndex
     archive: ArchiveStore | None
     shard_trees: ShardTreeCache
@@ -138,7 +137,7 @@ class GapCloser(Struct, frozen=True, kw_only=True):
             if found.records:
                 self.indexer.index_behind_gap(gap.shard, found.records)
             if found.ended:
-                self._note_progress(gap, gap.progress._replace(ended=True, complete_at=found.read_at))
+                self._write_progress(gap, gap.progress._replace(ended=True, complete_at=found.read_at))
 
     def _continue_partition(
         self,
@@ -158,8 +157,8 @@ class GapCloser(Struct, frozen=True, kw_only=True):
             else:
                 self._skip_lost_events(topic, partition, ends.get(partition, 0), remaining[gap], gap)
 
-    def _note_progress(self, gap: ShardGap, progress: ShardProgress) -> None:
-        self.index.set_shard_progress(self.shard_trees.stream.name, gap.shard, progress)
+    def _write_progress(self, gap: ShardGap, progress: ShardProgress) -> None:
+        self.index.advance_shard_progress(self.shard_trees.stream.name, gap.shard, progress)
 
     # Ending
 
@@ -177,7 +176,7 @@ class GapCloser(Struct, frozen=True, kw_only=True):
                 if partition not in touched:
                     self.index.extend(name, partition, 0, IndexHead(replace(ended, next_offset=0)), None)
             done = known.partitions
-            self.index.continue_topic(topic, name, [str(gap) for gap in gaps])
+            self.index.create_next_topic(topic, name, [str(gap) for gap in gaps])
 
     def _end_partition(self, topic: str, partition: int) -> IndexingState:
         """End a partition where it is indexed; return how it was counted up to there."""
@@ -209,7 +208,7 @@ class GapCloser(Struct, frozen=True, kw_only=True):
             raise Unavailable(f"{topic} has to be continued before it is counted behind a gap")
         if head.revision and counted.mark is not None:
             # An attempt was cut short, and more is forgotten since, which others may have counted: another gap.
-            self._note_progress(gap, gap.progress._replace(complete_at=(gap.progress.complete_at or 0) + 1))
+            self._write_progress(gap, gap.progress._replace(complete_at=(gap.progress.complete_at or 0) + 1))
             raise Unavailable(f"{gap.shard} has forgotten more events since {topic}/{partition} has begun")
         begun = counted if head.revision else self._initial_state(continues, partition)
         begun = replace(begun, mark=start, parts=())
@@ -256,7 +255,7 @@ class GapCloser(Struct, frozen=True, kw_only=True):
 
     def _count_remaining(self, key: str, remaining: RemainingRecords) -> int:
         """How many events of a sealed partition are still there."""
-        counter = RecordCounter(IndexingState(mark=remaining.start), {})
+        counter = RecordNumberer(IndexingState(mark=remaining.start), {})
         for record in remaining.records:
             if record.key == key:
                 counter.count(record)
@@ -310,7 +309,9 @@ class GapCloser(Struct, frozen=True, kw_only=True):
                 return nothing
             # A reader of something forgotten needs to see that it lies in front of what comes next.
             # Events may have been stored since then: so the beginning is looked for again.
-            self.shard_trees.stream.put([OutgoingRecord(GAP_KEY, shard_tree.first_hash(shard), envelopes.MAGIC)])
+            self.shard_trees.stream.put(
+                [OutgoingRecord(GAP_PARTITION_KEY, shard_tree.first_hash(shard), envelopes.MAGIC)]
+            )
             if patience.is_over:
                 raise Unavailable(f"{shard} does not show a record that was stored")
             patience.pause()
@@ -406,7 +407,7 @@ class StreamCompactor(Struct, frozen=True, kw_only=True):
             self.index.replace(topic, partition, written, end)
         elif not self._was_cut_short(topic, partition, segments):
             return
-        self.index.set_compacted(topic, partition, end)
+        self.index.set_compacted_until(topic, partition, end)
         self.topics.forget(topic)
         kept = {segment.archived for segment in written}
         self.remove_objects([each.archived for each in segments if each.archived and each.archived not in kept])

@@ -25,21 +25,12 @@ from nakadi.engines.kinesis.continuity import (
 from nakadi.engines.kinesis.envelopes import hash_key, original_topic, parse_partition_key, partition_key
 from nakadi.engines.kinesis.fan_out import FanOut
 from nakadi.engines.kinesis.recent_records import ArrivedRecord, Frame, RankOf, RecentRecords, cut_before, slice_frames
-from nakadi.engines.kinesis.scanning import CountingStart, Scanner
+from nakadi.engines.kinesis.scanning import NumberingStart, Scanner
 from nakadi.engines.kinesis.stream import GrowingPauses
-from nakadi.engines.kinesis.tails import LastWritten, ShardPositionLost, ShardTails
+from nakadi.engines.kinesis.tails import LastWrittenRecords, ShardPositionLost, ShardTails
 from nakadi.engines.kinesis.topics import TopicCache
-from nakadi.model.events import (
-    SEALED_AT_INDEX_END,
-    EventSlice,
-    IndexingState,
-    IndexSegment,
-    OffsetBounds,
-    RecordPosition,
-    Topic,
-    TopicPartition,
-    microseconds_since_epoch,
-)
+from nakadi.model.events import EventSlice, OffsetBounds, TopicPartition, microseconds_since_epoch
+from nakadi.model.log_index import SEALED_AT_INDEX_END, IndexingState, IndexSegment, RecordPosition, Topic
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.archive_store import ArchiveGone
 from nakadi.ports.event_log import OffsetUnavailable
@@ -62,7 +53,7 @@ class StreamReader:
         topics: TopicCache,
         segment_cache: SegmentCache | None,
         announce: Callable[[str, int], None],
-        last_written: LastWritten,
+        last_written: LastWrittenRecords,
         *,
         shared_for: float,
         window_bytes: int,
@@ -99,7 +90,7 @@ class StreamReader:
         else:
             self.tails.read_until(hash_key(key), since)
         # Another thread may have read on since: then more is counted than was asked for, which is as true.
-        return self._counted_state(key, topic, partition)
+        return self._number_to_newest(key, topic, partition)
 
     def take_over_from(self, old: StreamReader) -> None:
         """Report the continued topics that another reader was asked for: their watchers ask again only when they hear
@@ -132,7 +123,7 @@ class StreamReader:
             raise Unavailable(f"It is not noted yet where {topic}/{partition} begins")
         return head.state
 
-    def _counted_state(self, key: str, topic: str, partition: int) -> IndexingState:
+    def _number_to_newest(self, key: str, topic: str, partition: int) -> IndexingState:
         # Several threads may count the same partition. What the index counts, and what is forgotten, goes on meanwhile:
         # a count that does not meet what is remembered is not kept, and is begun anew from the head as it is then.
         while (state := self._recent_records.state(key, topic)) is None:
@@ -140,19 +131,19 @@ class StreamReader:
             if start.sealed_at == SEALED_AT_INDEX_END:
                 return start
             if not self._count_from(key, topic, start):
-                behind = self._scan_without_gap(key, lambda: self._count_to_last_forgotten(key, topic, partition))
+                behind = self._scan_without_gap(key, lambda: self._scan_to_last_evicted(key, topic, partition))
                 self._count_from(key, topic, behind)
         return state
 
-    def _count_to_last_forgotten(self, key: str, topic: str, partition: int) -> IndexingState:
+    def _scan_to_last_evicted(self, key: str, topic: str, partition: int) -> IndexingState:
         """The partition counted up to the last record that is remembered no more."""
         lost = self._recent_records.last_forgotten(key)
         assert lost is not None
-        return self._scanner.count_to(key, self._head(topic, partition), lost)
+        return self._scanner.scan_to_record(key, self._head(topic, partition), lost)
 
     def _count_from(self, key: str, topic: str, start: IndexingState) -> bool:
         parts = self._scanner.parts(start)
-        return self._recent_records.count_from(
+        return self._recent_records.start_numbering(
             key, topic, start, parts, self._shard_trees.tree_ranking(start.mark).rank
         )
 
@@ -219,10 +210,10 @@ class StreamReader:
                 return slice_frames(remembered, start, limit, max_bytes)
         segment, known = self._find_start(topic, partition, start)
         while segment is not None and segment.archived and self._archive:
-            archived = self._from_archive(segment, topic, partition, start, limit, max_bytes)
+            archived = self._read_from_archive(segment, topic, partition, start, limit, max_bytes)
             if archived is not None:
                 return archived
-            newer = self._segment_at(topic, partition, start)
+            newer = self._find_segment_with(topic, partition, start)
             if newer is None or newer.archived == segment.archived:
                 break
             # It was rewritten, and the old object removed.
@@ -240,25 +231,25 @@ class StreamReader:
         _, known = self._find_start(topic, partition, start)
         return self._scanner.frames(key, known, start, self._recent_records.first_offset(key, topic), max_bytes)
 
-    def _find_start(self, topic: str, partition: int, start: int) -> tuple[IndexSegment | None, CountingStart]:
+    def _find_start(self, topic: str, partition: int, start: int) -> tuple[IndexSegment | None, NumberingStart]:
         """The segment that holds an offset, if there is one, and where counting towards the offset begins."""
-        segment = self._segment_at(topic, partition, start)
+        segment = self._find_segment_with(topic, partition, start)
         if segment is not None:
-            return segment, CountingStart(segment.before, segment.first_stored_at)
+            return segment, NumberingStart(segment.before, segment.first_stored_at)
         head = self._index.heads([(topic, partition)])[topic, partition].state
         if head.next_offset <= start:
-            return None, CountingStart(head)
+            return None, NumberingStart(head)
         # It was indexed just now.
-        segment = self._segment_at(topic, partition, start)
+        segment = self._find_segment_with(topic, partition, start)
         if segment is None:
             raise Unavailable(f"The index lacks offset {start} of {topic}/{partition}")
-        return segment, CountingStart(segment.before, segment.first_stored_at)
+        return segment, NumberingStart(segment.before, segment.first_stored_at)
 
-    def _segment_at(self, topic: str, partition: int, offset: int) -> IndexSegment | None:
+    def _find_segment_with(self, topic: str, partition: int, offset: int) -> IndexSegment | None:
         found = self._index.segment(topic, partition, offset)
         return found if found is not None and offset < found.end_offset else None
 
-    def _from_archive(
+    def _read_from_archive(
         self, segment: IndexSegment, topic: str, partition: int, start: int, limit: int, max_bytes: int
     ) -> EventSlice | None:
         """What is behind an offset in its segment and those that follow. None when the object is not there any more."""
@@ -289,7 +280,7 @@ class StreamReader:
 # A reader that lasts --------------------------------------------------------------------------------------------------
 
 
-NewReader = Callable[[LastWritten], StreamReader]
+NewReader = Callable[[LastWrittenRecords], StreamReader]
 Answer = TypeVar("Answer")
 
 log = logging.getLogger(__name__)
@@ -306,7 +297,7 @@ class RestartingReader:
         self._new_reader = new_reader
         self._shard_trees = shard_trees
         self._lock = threading.Lock()
-        self._last_written = LastWritten()
+        self._last_written = LastWrittenRecords()
         self._reader = new_reader(self._last_written)
 
     def acknowledged(self, mark: RecordPosition) -> None:
@@ -361,7 +352,7 @@ class RestartingReader:
 # Watching -------------------------------------------------------------------------------------------------------------
 
 
-GAP_INTERVALS = 25
+MAX_GAP_WAIT_INTERVALS = 25
 """A gap is closed by housekeeping, which takes minutes: until then a shard is not asked as often."""
 
 
@@ -383,7 +374,7 @@ class ShardWatch:
         self._lock = threading.Lock()
         self._threads: dict[str, threading.Thread] = {}
         self._ended = threading.Event()
-        self._start_thread("", self._begin_leaves)
+        self._start_thread("", self._start_threads_of_leaves)
 
     def end(self) -> None:
         self._ended.set()
@@ -393,7 +384,7 @@ class ShardWatch:
         for thread in tuple(self._threads.values()):
             thread.join()
 
-    def _begin_leaves(self) -> None:
+    def _start_threads_of_leaves(self) -> None:
         while not self._ended.is_set():
             try:
                 leaves = self._shard_trees.current.leaves()
@@ -420,27 +411,27 @@ class ShardWatch:
                 if not ended and self._fan_out is not None:
                     # What cannot be pushed, and what a subscription that fell silent did not tell, is asked for above.
                     ended = self._reader.follow(shard, self._fan_out, self._ended.is_set)
-                if ended and self._begin_children(shard):
+                if ended and self._start_threads_of_children(shard):
                     return
             except GapFound as gap:
                 log.warning("Watching shard %s waits for housekeeping: %s", shard, gap)
-                self._ended.wait(GAP_INTERVALS * self._interval)
+                self._ended.wait(MAX_GAP_WAIT_INTERVALS * self._interval)
             except Unavailable:
                 log.warning("Shard %s is asked again", shard, exc_info=True)
-                if self._is_forgotten(shard):
-                    self._begin_leaves()
+                if self._is_gone_from_stream(shard):
+                    self._start_threads_of_leaves()
                     return
             except Exception:  # as above
                 log.exception("Shard %s is asked again", shard)
             self._ended.wait(self._interval)
 
-    def _is_forgotten(self, shard: str) -> bool:
+    def _is_gone_from_stream(self, shard: str) -> bool:
         try:
             return shard not in self._shard_trees.refresh()
         except Unavailable:
             return False
 
-    def _begin_children(self, shard: str) -> bool:
+    def _start_threads_of_children(self, shard: str) -> bool:
         children = self._shard_trees.current.children(shard) or self._shard_trees.refresh().children(shard)
         for child in children:
             self._start_thread(child, partial(self._follow, child))

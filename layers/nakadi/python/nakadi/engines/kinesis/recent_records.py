@@ -16,19 +16,13 @@ from msgspec.structs import replace
 from nakadi.engines.common import frames
 from nakadi.engines.kinesis import envelopes
 from nakadi.engines.kinesis.envelopes import Envelope
-from nakadi.model.events import (
-    EventSlice,
-    IndexingState,
-    RecordPosition,
-    StoredEvent,
-    UnfinishedAppend,
-    datetime_from_microseconds,
-)
+from nakadi.model.events import EventSlice, StoredEvent, datetime_from_microseconds
+from nakadi.model.log_index import IndexingState, RecordPosition, UnfinishedAppendPart
 
 # Numbering ------------------------------------------------------------------------------------------------------------
 
 
-ABANDONED_AFTER_MS = 60_000
+ABANDONED_APPEND_AGE_MS = 60_000
 """Between the arrivals of an append's first part and its last. Its publisher gives up long before."""
 
 
@@ -50,7 +44,7 @@ class NumberedFrame(NamedTuple):
     marks: tuple[RecordPosition, ...]
 
 
-def count_record(
+def state_after_record(
     state: IndexingState, record: ArrivedRecord, envelope: Envelope | None
 ) -> tuple[IndexingState, NumberedFrame | None]:
     """The partition with this record, which follows all it has counted, and the frame that it completes, if any."""
@@ -60,28 +54,28 @@ def count_record(
         return replace(state, mark=record.mark, sealed_at=record.mark, parts=()), None
     parts = _without_abandoned(state.parts, record.at)
     if envelope.kind == envelopes.WHOLE_FRAME:
-        return _number_frame(state, record, envelope, parts, (record.mark,))
-    return _add_part(state, record, envelope, parts)
+        return _state_and_numbered_frame(state, record, envelope, parts, (record.mark,))
+    return _state_after_frame_part(state, record, envelope, parts)
 
 
-def _add_part(
-    state: IndexingState, record: ArrivedRecord, envelope: Envelope, parts: tuple[UnfinishedAppend, ...]
+def _state_after_frame_part(
+    state: IndexingState, record: ArrivedRecord, envelope: Envelope, parts: tuple[UnfinishedAppendPart, ...]
 ) -> tuple[IndexingState, NumberedFrame | None]:
     mine = [part for part in parts if part.append == envelope.append]
     others = tuple(part for part in parts if part.append != envelope.append)
     if envelope.part != len(mine):
         return replace(state, mark=record.mark, parts=parts), None
     if envelope.part == envelope.parts - 1:
-        return _number_frame(state, record, envelope, others, (*(part.mark for part in mine), record.mark))
-    part = UnfinishedAppend(envelope.append, envelope.part, record.mark, mine[0].arrived if mine else record.at)
+        return _state_and_numbered_frame(state, record, envelope, others, (*(part.mark for part in mine), record.mark))
+    part = UnfinishedAppendPart(envelope.append, envelope.part, record.mark, mine[0].arrived if mine else record.at)
     return replace(state, mark=record.mark, parts=(*others, *mine, part)), None
 
 
-def _number_frame(
+def _state_and_numbered_frame(
     state: IndexingState,
     record: ArrivedRecord,
     envelope: Envelope,
-    parts: tuple[UnfinishedAppend, ...],
+    parts: tuple[UnfinishedAppendPart, ...],
     marks: tuple[RecordPosition, ...],
 ) -> tuple[IndexingState, NumberedFrame]:
     latest = max(state.latest, envelope.stored_at)
@@ -91,8 +85,8 @@ def _number_frame(
     return counted, NumberedFrame(state.next_offset, envelope.events, latest, marks)
 
 
-def _without_abandoned(parts: tuple[UnfinishedAppend, ...], now: int) -> tuple[UnfinishedAppend, ...]:
-    return tuple(part for part in parts if now - part.arrived <= ABANDONED_AFTER_MS) if parts else parts
+def _without_abandoned(parts: tuple[UnfinishedAppendPart, ...], now: int) -> tuple[UnfinishedAppendPart, ...]:
+    return tuple(part for part in parts if now - part.arrived <= ABANDONED_APPEND_AGE_MS) if parts else parts
 
 
 # Recent records -------------------------------------------------------------------------------------------------------
@@ -121,7 +115,7 @@ class Frame(NamedTuple):
         return self.first + self.events
 
 
-class RecordCounter:
+class RecordNumberer:
     """Counts one partition's records and puts the frames together that came in parts."""
 
     def __init__(self, start: IndexingState, parts: Mapping[RecordPosition, bytes]) -> None:
@@ -130,7 +124,7 @@ class RecordCounter:
 
     def count(self, record: ArrivedRecord) -> Frame:
         envelope = envelopes.parse_envelope(record.data)
-        self.state, numbered = count_record(self.state, record, envelope)
+        self.state, numbered = state_after_record(self.state, record, envelope)
         if envelope is not None and envelope.kind == envelopes.FRAME_PART:
             self._parts[record.mark] = envelope.frame
         frame = Frame(self.state.next_offset, 0, self.state.latest, b"")
@@ -154,11 +148,11 @@ class PartitionRecords(Struct):
     records: deque[ArrivedRecord] = field(default_factory=deque)
     frames: list[Frame] = field(default_factory=list)
     dropped: int = 0
-    counter: RecordCounter | None = None
+    counter: RecordNumberer | None = None
     last_forgotten: RecordPosition | None = None
     topic: str = ""
 
-    def counter_for(self, topic: str) -> RecordCounter | None:
+    def numberer_for(self, topic: str) -> RecordNumberer | None:
         return self.counter if self.topic == topic else None
 
 
@@ -180,20 +174,20 @@ class RecentRecords:
                 partition_records = self._recent_records.setdefault(record.key, PartitionRecords())
                 if partition_records.counter is None:
                     partition_records.records.append(record)
-                    self._account_for(partition_records, len(record.data))
+                    self._add_to_size(partition_records, len(record.data))
                 elif rank(record.mark) > rank(partition_records.counter.state.mark):
                     frame = partition_records.counter.count(record)
                     partition_records.frames.append(frame)
-                    self._account_for(partition_records, len(frame.content))
+                    self._add_to_size(partition_records, len(frame.content))
                 changed.add(record.key)
-            self._forget_oldest()
+            self._evict_oldest()
         return changed
 
     def state(self, key: str, topic: str) -> IndexingState | None:
         """How far a partition is counted; None when it is not."""
         with self._lock:
             partition_records = self._recent_records.get(key)
-            counter = partition_records.counter_for(topic) if partition_records else None
+            counter = partition_records.numberer_for(topic) if partition_records else None
             return counter.state if counter else None
 
     def last_forgotten(self, key: str) -> RecordPosition | None:
@@ -201,13 +195,13 @@ class RecentRecords:
             partition_records = self._recent_records.get(key)
             return partition_records.last_forgotten if partition_records else None
 
-    def count_from(
+    def start_numbering(
         self, key: str, topic: str, start: IndexingState, parts: Mapping[RecordPosition, bytes], rank: RankOf
     ) -> bool:
         """Count a partition from a known position. False when records behind it are no longer here."""
         with self._lock:
             partition_records = self._recent_records.setdefault(key, PartitionRecords())
-            if partition_records.counter_for(topic) is not None:
+            if partition_records.numberer_for(topic) is not None:
                 return True
             if partition_records.counter is not None:
                 # It has frames of the topic before. What comes from here on is kept as records again.
@@ -216,9 +210,9 @@ class RecentRecords:
                 )
             if rank(partition_records.last_forgotten) > rank(start.mark):
                 return False
-            partition_records.counter, partition_records.topic = RecordCounter(start, parts), topic
+            partition_records.counter, partition_records.topic = RecordNumberer(start, parts), topic
             for record in partition_records.records:
-                partition_records.frames.append(self._count_frame(partition_records.counter, record, rank))
+                partition_records.frames.append(self._number_record_once(partition_records.counter, record, rank))
             partition_records.records.clear()
             return True
 
@@ -228,7 +222,7 @@ class RecentRecords:
             partition_records = self._recent_records.get(key)
             if (
                 partition_records is None
-                or partition_records.counter_for(topic) is None
+                or partition_records.numberer_for(topic) is None
                 or start < self._first_offset(partition_records)
             ):
                 return None
@@ -242,7 +236,7 @@ class RecentRecords:
             partition_records = self._recent_records.get(key)
             return (
                 self._first_offset(partition_records)
-                if partition_records and partition_records.counter_for(topic)
+                if partition_records and partition_records.numberer_for(topic)
                 else 0
             )
 
@@ -252,7 +246,7 @@ class RecentRecords:
             partition_records = self._recent_records.get(key)
             return (
                 partition_records.frames[partition_records.dropped :]
-                if partition_records and partition_records.counter_for(topic)
+                if partition_records and partition_records.numberer_for(topic)
                 else []
             )
 
@@ -264,16 +258,16 @@ class RecentRecords:
             else partition_records.counter.state.next_offset
         )
 
-    def _count_frame(self, counter: RecordCounter, record: ArrivedRecord, rank: RankOf) -> Frame:
+    def _number_record_once(self, counter: RecordNumberer, record: ArrivedRecord, rank: RankOf) -> Frame:
         if rank(record.mark) > rank(counter.state.mark):
             return counter.count(record)
         return Frame(counter.state.next_offset, 0, counter.state.latest, b"")
 
-    def _account_for(self, partition_records: PartitionRecords, size: int) -> None:
+    def _add_to_size(self, partition_records: PartitionRecords, size: int) -> None:
         self._order.append((partition_records, size + RECORD_OVERHEAD_BYTES))
         self._bytes += size + RECORD_OVERHEAD_BYTES
 
-    def _forget_oldest(self) -> None:
+    def _evict_oldest(self) -> None:
         while self._bytes > self._most_bytes and len(self._order) > 1:
             partition_records, size = self._order.popleft()
             self._bytes -= size

@@ -12,9 +12,10 @@ from msgspec import Struct, field
 
 from nakadi.engines.kinesis.continuity import RETRY_TIMEOUT_SECONDS, ShardCursor, ShardTreeCache
 from nakadi.engines.kinesis.envelopes import hash_key, parse_envelope
-from nakadi.engines.kinesis.recent_records import ArrivedRecord, Frame, RecordCounter
+from nakadi.engines.kinesis.recent_records import ArrivedRecord, Frame, RecordNumberer
 from nakadi.engines.kinesis.stream import GrowingPauses, Stream
-from nakadi.model.events import IndexingState, RecordPosition, TopicPartition
+from nakadi.model.events import TopicPartition
+from nakadi.model.log_index import IndexingState, RecordPosition
 from nakadi.model.outcomes import Unavailable
 
 MAX_REMEMBERED_STATES = 1000
@@ -24,7 +25,7 @@ REMEMBERED_STATE_MAX_AGE_SECONDS = 3600.0
 """Seconds. Together well below the day that a stream keeps records for at least."""
 
 
-class CountingStart(NamedTuple):
+class NumberingStart(NamedTuple):
     """Where counting begins, and when the first events behind it were stored, where that is known."""
 
     state: IndexingState
@@ -67,10 +68,10 @@ class Scanner:
         found = {part.mark: self._fetch(part.mark) for part in state.parts}
         return {mark: frame for mark, frame in found.items() if frame is not None}
 
-    def frames(self, key: str, start: CountingStart, offset: int, end: int, most_bytes: int) -> Sequence[Frame]:
+    def frames(self, key: str, start: NumberingStart, offset: int, end: int, most_bytes: int) -> Sequence[Frame]:
         """Frames from the one with `offset` on, up to `end` or about so many bytes; at least one with events."""
         near = self._remembered.at(key, offset)
-        start = CountingStart(near) if near else start
+        start = NumberingStart(near) if near else start
         found: list[Frame] = []
         size = 0
         for state, last, frame in self._count_from(key, start):
@@ -82,9 +83,9 @@ class Scanner:
                 return found
         raise Unavailable(f"The stream ends before offset {end} of {key}")
 
-    def _count_from(self, key: str, start: CountingStart) -> Iterator[tuple[IndexingState, ArrivedRecord, Frame]]:
+    def _count_from(self, key: str, start: NumberingStart) -> Iterator[tuple[IndexingState, ArrivedRecord, Frame]]:
         """Counting on would give events the wrong numbers when the stream has forgotten some."""
-        counter = RecordCounter(start.state, self.parts(start.state))
+        counter = RecordNumberer(start.state, self.parts(start.state))
         expected = start.first_stored_at
         for record in self.records(key, start.state):
             frame = counter.count(record)
@@ -93,9 +94,9 @@ class Scanner:
             expected = None if frame.events else expected
             yield counter.state, record, frame
 
-    def count_to(self, key: str, start: IndexingState, last: RecordPosition) -> IndexingState:
+    def scan_to_record(self, key: str, start: IndexingState, last: RecordPosition) -> IndexingState:
         """The partition counted on up to a record that is known to be there."""
-        counter = RecordCounter(start, self.parts(start))
+        counter = RecordNumberer(start, self.parts(start))
         goal = self._shard_trees.rank(last)
         for record in self.records(key, start):
             if self._shard_trees.rank(record.mark) > goal:

@@ -23,13 +23,13 @@ from botocore.parsers import ResponseParserError
 from msgspec import Struct
 
 from nakadi.engines.kinesis.recent_records import ArrivedRecord
-from nakadi.model.events import RecordPosition
+from nakadi.model.log_index import RecordPosition
 from nakadi.model.outcomes import Unavailable
 
 # Shards ---------------------------------------------------------------------------------------------------------------
 
 
-FORGOTTEN_DEPTH = -1
+UNLISTED_SHARD_DEPTH = -1
 
 
 class Shard(Struct, frozen=True):
@@ -78,13 +78,17 @@ class ShardTree:
 
     def rank(self, mark: RecordPosition | None) -> tuple[int, int]:
         """By this, two records of one partition are in their order. Nothing at all comes before every record."""
-        return (FORGOTTEN_DEPTH, -1) if mark is None else (self._depths.get(mark.shard, FORGOTTEN_DEPTH), mark.sequence)
+        return (
+            (UNLISTED_SHARD_DEPTH, -1)
+            if mark is None
+            else (self._depths.get(mark.shard, UNLISTED_SHARD_DEPTH), mark.sequence)
+        )
 
     @cached_property
     def _depths(self) -> Mapping[str, int]:
         depths: dict[str, int] = {}
         for shard in self._parents_first():
-            depths[shard] = 1 + max((depths[parent] for parent in self.parents(shard)), default=FORGOTTEN_DEPTH)
+            depths[shard] = 1 + max((depths[parent] for parent in self.parents(shard)), default=UNLISTED_SHARD_DEPTH)
         return depths
 
     def _parents_first(self) -> Iterator[str]:
@@ -195,15 +199,15 @@ class Stream:
         with translate_errors():
             self._client.list_shards(StreamName=self.name, MaxResults=1)
 
-    def iterator_from_start(self, shard: str) -> str:
+    def request_iterator_from_start(self, shard: str) -> str:
         return self._iterator(shard, ShardIteratorType="TRIM_HORIZON")
 
-    def iterator_behind(self, mark: RecordPosition) -> str:
+    def request_iterator_behind(self, mark: RecordPosition) -> str:
         return self._iterator(
             mark.shard, ShardIteratorType="AFTER_SEQUENCE_NUMBER", StartingSequenceNumber=str(mark.sequence)
         )
 
-    def iterator_at(self, mark: RecordPosition) -> str:
+    def request_iterator_at(self, mark: RecordPosition) -> str:
         return self._iterator(
             mark.shard, ShardIteratorType="AT_SEQUENCE_NUMBER", StartingSequenceNumber=str(mark.sequence)
         )

@@ -22,7 +22,7 @@ from nakadi.engines.kinesis.continuity import (
 from nakadi.engines.kinesis.fan_out import FanOut
 from nakadi.engines.kinesis.recent_records import ArrivedRecord, RankOf
 from nakadi.engines.kinesis.stream import GrowingPauses, NoSuchShard, RecordPage, ShardTree, Stream
-from nakadi.model.events import RecordPosition, ShardProgress
+from nakadi.model.log_index import RecordPosition, ShardProgress
 from nakadi.model.outcomes import Unavailable
 
 RecordsReceiver = Callable[[list[ArrivedRecord], RankOf], None]
@@ -52,7 +52,7 @@ class ShardTail:
     def ended(self) -> bool:
         return self.cursor.ended
 
-    def begin_behind(self, parents: list[ShardTail]) -> None:
+    def begin_after_parents(self, parents: list[ShardTail]) -> None:
         """Those that this shard came from are read to their ends."""
         with self._lock:
             if self.parents:
@@ -111,7 +111,7 @@ class ShardTail:
         return page
 
 
-class LastWritten:
+class LastWrittenRecords:
     """What this process stored itself, of every shard the last record: no answer of this process may be older."""
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ class ShardTails:
         shard_trees: ShardTreeCache,
         progress: Callable[[], Mapping[str, ShardProgress]],
         receive: RecordsReceiver,
-        last_written: LastWritten,
+        last_written: LastWrittenRecords,
     ) -> None:
         self._stream = stream
         self._shard_trees = shard_trees
@@ -173,7 +173,7 @@ class ShardTails:
         if tail.parents:
             for parent in tail.parents:
                 self.advance(parent, float("inf"), patience)
-            tail.begin_behind([self._tail(parent) for parent in tail.parents])
+            tail.begin_after_parents([self._tail(parent) for parent in tail.parents])
         enough = float("-inf") if pushed and tail.is_pushed else since
         try:
             tail.advance(enough, self._last_written.last(shard), self._receive_records, patience)

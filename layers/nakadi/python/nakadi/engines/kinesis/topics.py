@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from nakadi.common.caching import ChangeWatch
-from nakadi.model.events import Topic
+from nakadi.model.log_index import Topic
 from nakadi.ports.event_log import UnknownTopic
 from nakadi.ports.log_index import TOPICS_KIND, LogIndex
 from nakadi.ports.registry import change_bucket

@@ -11,7 +11,8 @@ from operator import attrgetter
 
 from msgspec import Struct, field
 
-from nakadi.engines.common.listeners import PartitionListeners, call_and_report
+from nakadi.engines.common.listeners import PartitionListeners
+from nakadi.engines.common.threads import call_and_report
 from nakadi.model.events import AppendResult, EventSlice, OffsetBounds, Record, Stored, StoredEvent
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import Clock
@@ -35,7 +36,7 @@ class _PartitionEvents(Struct):
             self.events.append(StoredEvent(self.next_offset, record, self.latest))
             self.next_offset += 1
 
-    def stored_before(self, moment: datetime) -> list[StoredEvent]:
+    def events_stored_before(self, moment: datetime) -> list[StoredEvent]:
         return self.events[: bisect_left(self.events, moment, key=_STORED_AT)]
 
     def slice(self, start: int, limit: int, max_bytes: int) -> EventSlice:
@@ -43,20 +44,26 @@ class _PartitionEvents(Struct):
             raise OffsetUnavailable(f"{start} is not between {self.oldest} and {self.next_offset}")
         index = bisect_left(self.events, start, key=_OFFSET)
         found = self.events[index : index + max(limit, 1)]
-        found = found[: _count_that_fits(found, max_bytes)]
+        total = 0
+        for count, event in enumerate(found):
+            total += len(event.record.value or b"")
+            # At least one is read, however long it is.
+            if total > max_bytes and count:
+                del found[count:]
+                break
         following = found[-1].offset + 1 if found else self.next_offset
         return EventSlice(tuple(found), following, following == self.next_offset)
 
     def offset_at(self, moment: datetime) -> int:
-        index = len(self.stored_before(moment))
+        index = len(self.events_stored_before(moment))
         return self.events[index].offset if index < len(self.events) else self.next_offset
 
     def trim(self, before: datetime) -> None:
         self.oldest = max(self.oldest, self.offset_at(before))
-        del self.events[: len(self.stored_before(before))]
+        del self.events[: len(self.events_stored_before(before))]
 
     def compact(self, upto: datetime, tombstones_before: datetime) -> None:
-        before = self.stored_before(upto)
+        before = self.events_stored_before(upto)
         newest = {event.record.key: event.offset for event in before}
 
         def stays(event: StoredEvent) -> bool:
@@ -72,16 +79,6 @@ class _PartitionEvents(Struct):
 class _MemoryTopic(Struct):
     partitions: list[_PartitionEvents]
     sealed: bool = False
-
-
-def _count_that_fits(events: Sequence[StoredEvent], max_bytes: int) -> int:
-    """How many of the first events fit, at least one."""
-    total = 0
-    for count, event in enumerate(events):
-        total += len(event.record.value or b"")
-        if total > max_bytes and count:
-            return count
-    return len(events)
 
 
 class MemoryLog:
@@ -118,11 +115,11 @@ class MemoryLog:
         with self._lock:
             found = self._topics.get(topic)
             if found is None or found.sealed or self._closed:
-                raise self._not_open(topic)
+                raise self._append_refusal(topic)
             # All partitions are looked for before anything is stored in one of them.
             for number in batches:
                 if not 0 <= number < len(found.partitions):
-                    raise _unknown_partition(topic, number)
+                    raise _unknown_partition_error(topic, number)
             now = self._clock.now()
             for number, records in batches.items():
                 found.partitions[number].store(records, now)
@@ -144,11 +141,12 @@ class MemoryLog:
         max_bytes: int = 4_000_000,
         wait: float = 0.0,
     ) -> EventSlice:
-        def read_now() -> EventSlice:
-            with self._lock:
-                return self._partition(topic, partition).slice(start, limit, max_bytes)
-
-        return self._announcements.wait_for_events(topic, partition, read_now, wait)
+        with self._lock:
+            found = self._partition(topic, partition).slice(start, limit, max_bytes)
+        if found.events or wait <= 0:
+            return found
+        read_again = partial(self.read, topic, partition, start, limit=limit, max_bytes=max_bytes)
+        return self._announcements.wait_for_events(topic, partition, read_again, wait)
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, OffsetBounds]:
         with self._lock:
@@ -178,7 +176,7 @@ class MemoryLog:
     def close(self) -> None:
         with self._lock:
             self._closed = True
-        self._announcements.wake_all()
+        self._announcements.wake_waiting_readers()
 
     # With the lock held
 
@@ -187,13 +185,13 @@ class MemoryLog:
             raise Unavailable("The event log is closed.")
 
     def _topic(self, topic: str) -> _MemoryTopic:
-        self._check_open()
         found = self._topics.get(topic)
-        if found is None:
+        if found is None or self._closed:
+            self._check_open()
             raise UnknownTopic(topic)
         return found
 
-    def _not_open(self, topic: str) -> Exception:
+    def _append_refusal(self, topic: str) -> Exception:
         """Why nothing can be appended to this topic."""
         self._check_open()
         return SealedTopic(topic) if topic in self._topics else UnknownTopic(topic)
@@ -201,9 +199,9 @@ class MemoryLog:
     def _partition(self, topic: str, partition: int) -> _PartitionEvents:
         partitions = self._topic(topic).partitions
         if not 0 <= partition < len(partitions):
-            raise _unknown_partition(topic, partition)
+            raise _unknown_partition_error(topic, partition)
         return partitions[partition]
 
 
-def _unknown_partition(topic: str, partition: int) -> UnknownTopic:
+def _unknown_partition_error(topic: str, partition: int) -> UnknownTopic:
     return UnknownTopic(f"{topic} has no partition {partition}")

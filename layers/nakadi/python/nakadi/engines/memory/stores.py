@@ -17,11 +17,11 @@ from msgspec.structs import replace
 
 from nakadi.engines.common.assignments import (
     PositionsByPartition,
+    commit_report,
     commit_result,
-    committed_offsets,
+    judge_parking,
     offset_after_change,
-    owners_after_change,
-    parking_result,
+    owner_sessions_of_changed_offsets,
     partition_to_park_in,
     with_next_revision,
 )
@@ -38,9 +38,11 @@ from nakadi.engines.common.documents import (
     signpost_of_deleted_topic,
     with_changes_of_continued_topic,
 )
-from nakadi.engines.common.listeners import SubscriptionListeners, call_and_report
+from nakadi.engines.common.listeners import SubscriptionListeners
+from nakadi.engines.common.threads import call_and_report
 from nakadi.model.event_type import Position
-from nakadi.model.events import ArchiveLocation, IndexHead, IndexSegment, ShardProgress, Topic, TopicPartition
+from nakadi.model.events import TopicPartition
+from nakadi.model.log_index import ArchiveLocation, IndexHead, IndexSegment, ShardProgress, Topic
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import (
     EMPTY_ASSIGNMENT,
@@ -184,17 +186,17 @@ class MemoryLogIndex:
 
     def grow_topic(self, topic: str, partitions: int) -> None:
         with self._while_open():
-            known = self._known_topic(topic)
+            known = self._require_topic(topic)
             self._topics[topic] = replace(known, partitions=max(known.partitions, partitions))
 
     def seal_topic(self, topic: str) -> None:
         with self._while_open():
-            self._topics[topic] = replace(self._known_topic(topic), sealed=True)
+            self._topics[topic] = replace(self._require_topic(topic), sealed=True)
             self._numbers[change_bucket(TOPICS_KIND, topic)] += 1
 
-    def continue_topic(self, topic: str, following: str, behind: Sequence[str]) -> None:
+    def create_next_topic(self, topic: str, following: str, behind: Sequence[str]) -> None:
         with self._while_open():
-            known = self._known_topic(topic)
+            known = self._require_topic(topic)
             there = self._topics.setdefault(following, following_topic(topic, known, behind))
             self._topics[topic] = replace(known, continued_in=following)
             self._topics[following] = with_changes_of_continued_topic(known, there)
@@ -250,7 +252,7 @@ class MemoryLogIndex:
 
     def drop_before(self, topic: str, partition: int, oldest: int) -> Sequence[ArchiveLocation]:
         with self._while_open():
-            known = self._known_topic(topic)
+            known = self._require_topic(topic)
             # Of two threads that trim, the one that is late takes nothing back.
             grown = max(oldest, known.oldest.get(partition, 0))
             self._topics[topic] = replace(known, oldest={**known.oldest, partition: grown})
@@ -259,9 +261,9 @@ class MemoryLogIndex:
             del there[: len(gone)]
             return [segment.archived for segment in gone if segment.archived]
 
-    def set_compacted(self, topic: str, partition: int, before: int) -> None:
+    def set_compacted_until(self, topic: str, partition: int, before: int) -> None:
         with self._while_open():
-            known = self._known_topic(topic)
+            known = self._require_topic(topic)
             grown = max(before, known.compacted.get(partition, 0))
             self._topics[topic] = replace(known, compacted={**known.compacted, partition: grown})
 
@@ -295,7 +297,7 @@ class MemoryLogIndex:
         with self._while_open():
             return {shard: progress for (of, shard), progress in self._progress.items() if of == stream}
 
-    def set_shard_progress(self, stream: str, shard: str, progress: ShardProgress) -> None:
+    def advance_shard_progress(self, stream: str, shard: str, progress: ShardProgress) -> None:
         with self._while_open():
             known = self._progress.get((stream, shard), progress)
             self._progress[stream, shard] = max(progress, known, key=shard_progress_text)
@@ -311,7 +313,7 @@ class MemoryLogIndex:
                 raise Unavailable("The log index is closed.")
             yield
 
-    def _known_topic(self, topic: str) -> Topic:
+    def _require_topic(self, topic: str) -> Topic:
         if topic not in self._topics:
             raise UnknownTopic(topic)
         return self._topics[topic]
@@ -366,7 +368,7 @@ class MemoryCoordination:
         positions: PositionsByPartition | None = None,
     ) -> Assignment:
         positions = positions or {}
-        touched = owners_after_change(old, new, positions)
+        touched = owner_sessions_of_changed_offsets(old, new, positions)
         with self._while_open():
             kept = self._state_of(subscription)
             # Two sessions that rebalance at the same time have read the same revision: the second one reads again.
@@ -399,7 +401,7 @@ class MemoryCoordination:
             for partition, found in verdicts.items():
                 if found is CommitResult.COMMITTED:
                     offsets[partition] = replace(offsets[partition], position=positions[partition], changed_at=now)
-        if committed := committed_offsets(session, positions, verdicts):
+        if committed := commit_report(session, positions, verdicts):
             self._listeners.notify_listeners(subscription, committed)
         return verdicts
 
@@ -408,7 +410,7 @@ class MemoryCoordination:
     ) -> None:
         call_and_report(lambda: self.commit(subscription, session, positions, now), done)
 
-    def park(
+    def park_events(
         self,
         subscription: str,
         session: str,
@@ -419,7 +421,7 @@ class MemoryCoordination:
         partition = partition_to_park_in(events)
         with self._while_open():
             kept = self._state_of(subscription)
-            found = parking_result(kept.offsets.get(partition), session, upto)
+            found = judge_parking(kept.offsets.get(partition), session, upto)
             if found is CommitResult.COMMITTED:
                 kept.lot.update({(partition, each.parked.position): each for each in events})
                 if upto is not None:
@@ -443,12 +445,12 @@ class MemoryCoordination:
             )
             return [lot[each].parked for each in wanted[:limit]]
 
-    def parked_value(self, subscription: str, partition: EventTypePartition, position: Position) -> bytes | None:
+    def read_parked_value(self, subscription: str, partition: EventTypePartition, position: Position) -> bytes | None:
         with self._while_open():
             found = self._state_of(subscription).lot.get((partition, position))
         return None if found is None else found.value
 
-    def unpark(self, subscription: str, partition: EventTypePartition, positions: Collection[Position]) -> None:
+    def unpark_events(self, subscription: str, partition: EventTypePartition, positions: Collection[Position]) -> None:
         with self._while_open():
             lot = self._state_of(subscription).lot
             for position in positions:

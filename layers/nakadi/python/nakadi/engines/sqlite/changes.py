@@ -49,7 +49,7 @@ class AppendReporter(Protocol):
     def close(self) -> None: ...
 
 
-class AppendsOfOtherProcesses(ChangePoller):
+class AppendPoller(ChangePoller):
     """Polls the file while this process has watchers, and not at all otherwise."""
 
     def __init__(self, file: SqliteFile, announce: Callable[[str, int], None]) -> None:
@@ -109,14 +109,14 @@ COORDINATION_CHECK_INTERVAL_SECONDS = 0.05
 
 SELECT_NEWEST_CHANGE_NUMBER = "SELECT coalesce(max(number), 0) FROM coordination_news"
 
-NOTE_COORDINATION_CHANGE = f"""
+INSERT_CHANGE = f"""
     INSERT INTO coordination_news (subscription, changed, number) VALUES (?1, ?2, ({SELECT_NEWEST_CHANGE_NUMBER}) + 1)
     ON CONFLICT (subscription, changed) DO UPDATE SET number = excluded.number
     RETURNING number
 """  # noqa: S608  # nothing but the constant above
 
 # For a connection that changes offsets by commits alone. Those are then noted within the same statement.
-NOTE_EACH_COMMIT = f"""
+CREATE_TRIGGER_INSERTING_CHANGES = f"""
     CREATE TEMP TRIGGER note_each_commit BEFORE UPDATE ON main.offsets BEGIN
         INSERT INTO coordination_news (subscription, changed, number)
         VALUES (new.subscription, '{SubscriptionChange.OFFSETS.value}', ({SELECT_NEWEST_CHANGE_NUMBER}) + 1)
@@ -200,12 +200,12 @@ class FileChangePoller(ChangePoller):
         # Numbers of changes that listeners know of, and that the next look will find.
         self._known: set[int] = set()
 
-    def note_change(self, connection: sqlite3.Connection, subscription: str, changed: SubscriptionChange) -> int:
+    def insert_change(self, connection: sqlite3.Connection, subscription: str, changed: SubscriptionChange) -> int:
         """Leave the news in the file; its number."""
-        (number,) = connection.execute(NOTE_COORDINATION_CHANGE, (subscription, changed.value)).fetchone()
+        (number,) = connection.execute(INSERT_CHANGE, (subscription, changed.value)).fetchone()
         return int(number)
 
-    def forget_old(self, connection: sqlite3.Connection) -> None:
+    def delete_old_changes(self, connection: sqlite3.Connection) -> None:
         """Remove the news of subscriptions that are deleted, once all processes have had the time to read them."""
         connection.execute(DELETE_OLD_CHANGES)
 
@@ -236,12 +236,12 @@ class FileChangePoller(ChangePoller):
             with self._file.read_connection() as connection:
                 while not self._closed.is_set():
                     self._wanted.wait()
-                    self._pass_reports_on(COORDINATION_CHECK_INTERVAL_SECONDS)
+                    self._forward_reports_for(COORDINATION_CHECK_INTERVAL_SECONDS)
                     version = self._look_once(connection, version)
         except Unavailable:
             return  # it was closed before the thread began
 
-    def _pass_reports_on(self, seconds: float) -> None:
+    def _forward_reports_for(self, seconds: float) -> None:
         """Pass on what other processes report, for so long."""
         if self._pipes.own is None:
             self._closed.wait(seconds)

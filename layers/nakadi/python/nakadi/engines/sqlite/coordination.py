@@ -10,16 +10,17 @@ from pathlib import Path
 
 from nakadi.engines.common.assignments import (
     PositionsByPartition,
-    assignment_from_text,
-    assignment_text,
-    committed_offsets,
+    assignment_from_json,
+    assignment_json,
+    commit_report,
+    judge_parking,
     offset_after_change,
-    owners_after_change,
-    parking_result,
+    owner_sessions_of_changed_offsets,
     partition_to_park_in,
     with_next_revision,
 )
-from nakadi.engines.common.listeners import SubscriptionListeners, call_and_report, callable_once
+from nakadi.engines.common.listeners import SubscriptionListeners, callable_once
+from nakadi.engines.common.threads import call_and_report
 from nakadi.engines.sqlite.changes import NO_PIPES, ChangePipes, FileChangePoller
 from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.engines.sqlite.shared_transactions import (
@@ -100,7 +101,7 @@ class SqliteCoordination:
         positions: PositionsByPartition | None = None,
     ) -> Assignment:
         at = positions or {}
-        touched = owners_after_change(old, new, at)
+        touched = owner_sessions_of_changed_offsets(old, new, at)
         stored = with_next_revision(old, new)
 
         def work(connection: sqlite3.Connection) -> int:
@@ -108,14 +109,14 @@ class SqliteCoordination:
             # before anything is changed, because others share the transaction, and what they change is to be stored.
             if _read_assignment(connection, subscription).revision != old.revision:
                 raise AssignmentChanged(subscription)
-            connection.execute(PUT_ASSIGNMENT, (subscription, stored.revision, assignment_text(stored)))
+            connection.execute(PUT_ASSIGNMENT, (subscription, stored.revision, assignment_json(stored)))
             for partition, owner in touched.items():
                 before = _read_offset(connection, subscription, partition)
                 _put_offset(
                     connection, subscription, partition, offset_after_change(before, owner, at.get(partition), now)
                 )
             # In the same transaction: a process that dies before it has reported the change leaves it to be found.
-            return self._changes.note_change(connection, subscription, SubscriptionChange.ASSIGNMENT)
+            return self._changes.insert_change(connection, subscription, SubscriptionChange.ASSIGNMENT)
 
         # Behind the transaction: what listeners read when they are called is what was written.
         self._report(self._changing.run(work), subscription, SubscriptionChange.ASSIGNMENT)
@@ -149,7 +150,7 @@ class SqliteCoordination:
 
     def _report_commit(self, commit: Commit) -> CommitResultByPartition:
         results = commit.outcome()
-        committed = committed_offsets(commit.session, commit.positions, results)
+        committed = commit_report(commit.session, commit.positions, results)
         if committed is not None:
             # In this order: other processes hear of it first, for their listeners need longer. A poller of this process
             # that finds the numbers before they are noted reports them once more, and listeners read in vain.
@@ -157,7 +158,7 @@ class SqliteCoordination:
             self._listeners.notify_listeners(commit.subscription, committed)
         return results
 
-    def park(
+    def park_events(
         self,
         subscription: str,
         session: str,
@@ -170,14 +171,14 @@ class SqliteCoordination:
         def work(connection: sqlite3.Connection) -> tuple[CommitResult, int | None]:
             # Judged by the offset as it is in this transaction: the partition may have been given to another session
             # since the caller looked, and that one parks or sends the events itself.
-            found = parking_result(_read_offset(connection, subscription, partition), session, upto)
+            found = judge_parking(_read_offset(connection, subscription, partition), session, upto)
             if found is not CommitResult.COMMITTED:
                 return found, None
             # With the offset in one transaction: no event is parked and sent again, and none is passed by unparked.
             put_parked_events(connection, subscription, events)
             if upto is not None:
                 _put_offset(connection, subscription, partition, CommittedOffset(upto, session, now))
-            return found, self._changes.note_change(connection, subscription, SubscriptionChange.OFFSETS)
+            return found, self._changes.insert_change(connection, subscription, SubscriptionChange.OFFSETS)
 
         found, number = self._changing.run(work)
         if number is not None:
@@ -195,12 +196,12 @@ class SqliteCoordination:
         with self._file.read_connection() as connection:
             return list_parked_events(connection, subscription, partition, after, limit)
 
-    def parked_value(self, subscription: str, partition: EventTypePartition, position: Position) -> bytes | None:
+    def read_parked_value(self, subscription: str, partition: EventTypePartition, position: Position) -> bytes | None:
         # Listed a moment ago, and perhaps removed since: then there is no value, as for one that was never parked.
         with self._file.read_connection() as connection:
             return parked_event_value(connection, subscription, partition, position)
 
-    def unpark(self, subscription: str, partition: EventTypePartition, positions: Collection[Position]) -> None:
+    def unpark_events(self, subscription: str, partition: EventTypePartition, positions: Collection[Position]) -> None:
         self._changing.run(lambda connection: remove_parked_events(connection, subscription, partition, positions))
 
     def forget(self, subscription: str) -> None:
@@ -210,7 +211,7 @@ class SqliteCoordination:
             connection.execute("DELETE FROM assignments WHERE subscription = ?", (subscription,))
             connection.execute("DELETE FROM offsets WHERE subscription = ?", (subscription,))
             remove_all_parked_events(connection, subscription)
-            return self._changes.note_change(connection, subscription, SubscriptionChange.ASSIGNMENT)
+            return self._changes.insert_change(connection, subscription, SubscriptionChange.ASSIGNMENT)
 
         self._report(self._changing.run(work), subscription, SubscriptionChange.ASSIGNMENT)
 
@@ -221,7 +222,7 @@ class SqliteCoordination:
                 "DELETE FROM leases WHERE until < ?", (microseconds_since_epoch(until - EXPIRED_LEASE_RETENTION),)
             )
             connection.execute(RENEW_LEASE, (holder, microseconds_since_epoch(until)))
-            self._changes.forget_old(connection)
+            self._changes.delete_old_changes(connection)
 
         self._changing.run(work)
 
@@ -262,7 +263,7 @@ class SqliteCoordination:
 
 def _read_assignment(connection: sqlite3.Connection, subscription: str) -> Assignment:
     found = connection.execute(SELECT_ASSIGNMENT, (subscription,)).fetchone()
-    return EMPTY_ASSIGNMENT if found is None else assignment_from_text(*found)
+    return EMPTY_ASSIGNMENT if found is None else assignment_from_json(*found)
 
 
 def _read_offset(
@@ -305,7 +306,7 @@ SELECT_PARKED_EVENTS = """
     SELECT event_type, partition, timeline, position, key, fails, stored_at, parked_at, replay, owner_type, owner_value
     FROM parked WHERE subscription = ? AND (event_type, partition, timeline, position) > (?, ?, ?, ?)
 """
-WITHIN_PARTITION = " AND event_type = ? AND partition = ?"
+PARTITION_CONDITION = " AND event_type = ? AND partition = ?"
 IN_PARTITION_ORDER = " ORDER BY event_type, partition, timeline, position LIMIT ?"
 
 SELECT_PARKED_VALUE = """
@@ -340,7 +341,7 @@ def list_parked_events(
         else (after[0].event_type, after[0].partition, after[1].timeline, after[1].offset)
     )
     within = () if partition is None else (partition.event_type, partition.partition)
-    statement = SELECT_PARKED_EVENTS + (WITHIN_PARTITION if within else "") + IN_PARTITION_ORDER
+    statement = SELECT_PARKED_EVENTS + (PARTITION_CONDITION if within else "") + IN_PARTITION_ORDER
     return [
         _parked_event_from_row(row) for row in connection.execute(statement, (subscription, *begin, *within, limit))
     ]

@@ -26,7 +26,7 @@ from nakadi.common.metrics import Metrics
 from nakadi.common.work import run_and_log_failure
 from nakadi.engines.common import frames
 from nakadi.engines.common.listeners import PartitionListeners
-from nakadi.engines.sqlite.changes import AppendReporter, AppendsOfOtherProcesses
+from nakadi.engines.sqlite.changes import AppendPoller, AppendReporter
 from nakadi.engines.sqlite.file import WRITE_TIMEOUT_SECONDS, SqliteFile
 from nakadi.engines.sqlite.reading import (
     ROW_HEAD_FORMAT,
@@ -34,9 +34,9 @@ from nakadi.engines.sqlite.reading import (
     keys_and_tombstones_of_row,
     offset_at,
     read_bounds,
+    read_rows_from,
     read_slice,
     records_of_row,
-    rows_from,
 )
 from nakadi.engines.sqlite.writing import (
     CommittedAppend,
@@ -75,7 +75,7 @@ class SqliteLog:
         self._writer: SqliteWriter
         self._appends_by_others: AppendReporter
         if committer is None:
-            self._appends_by_others = polled = AppendsOfOtherProcesses(self._file, self._announcements.announce)
+            self._appends_by_others = polled = AppendPoller(self._file, self._announcements.announce)
 
             def note_stored(arrivals: Sequence[CommittedAppend]) -> None:
                 polled.note_own(arrivals)
@@ -181,7 +181,7 @@ class SqliteLog:
         self._writer.close()
         self._appends_by_others.close()
         self._file.close()
-        self._announcements.wake_all()
+        self._announcements.wake_waiting_readers()
 
 
 # Removal --------------------------------------------------------------------------------------------------------------
@@ -189,8 +189,8 @@ class SqliteLog:
 
 T = TypeVar("T")
 
-STEP_ROWS = 300
-STEP_BYTES = 500_000
+MAX_ROWS_PER_STEP = 300
+MAX_BYTES_PER_STEP = 500_000
 
 SELECT_LAST_FRAME_ID = "(SELECT id FROM frames WHERE log = :log ORDER BY first DESC LIMIT 1)"
 """A log's last row says which offset comes next, so it stays, if need be without its events."""
@@ -222,14 +222,14 @@ class Cleaner:
 
     def trim(self, topic: str, partition: int, boundary: int) -> None:
         """Remove the events before this offset: for readers in the first step, from the file in the others."""
-        log = self._writer.run(lambda connection: _move_boundary(connection, topic, partition, boundary))
-        self.repeat_step(partial(_remove_some_rows, log))
+        log = self._writer.run(lambda connection: _raise_oldest_offset(connection, topic, partition, boundary))
+        self.run_steps_until_done(partial(_remove_some_rows, log))
 
     def delete(self, topic: str) -> None:
-        self._writer.run(lambda connection: _forget_topic(connection, topic))
+        self._writer.run(lambda connection: _delete_topic_row(connection, topic))
         self._has_deleted_topics.set()
 
-    def repeat_step(self, step: Callable[[sqlite3.Connection], bool]) -> None:
+    def run_steps_until_done(self, step: Callable[[sqlite3.Connection], bool]) -> None:
         """Repeat a step while it says that there is more to do."""
         while self.step(step):
             pass
@@ -254,17 +254,17 @@ class Cleaner:
             self._has_deleted_topics.clear()
             if self._closing.is_set():
                 return
-            run_and_log_failure("removal of deleted topics", "the event log", self._sweep_once)
+            run_and_log_failure("removal of deleted topics", "the event log", self._remove_deleted_topics)
 
-    def _sweep_once(self) -> None:
+    def _remove_deleted_topics(self) -> None:
         """What fails is tried again after the next deletion, or the next start: nothing hangs on it."""
         with self._ignoring_errors_when_closing():
-            for log in self._logs_without_topic():
+            for log in self._read_logs_without_topic():
                 run_and_log_failure("removal of a deleted topic", f"log {log}", partial(self._remove_log, log))
 
     def _remove_log(self, log: int) -> None:
         with self._ignoring_errors_when_closing():
-            self.repeat_step(partial(_remove_orphaned_rows, log))
+            self.run_steps_until_done(partial(_remove_orphaned_rows, log))
 
     @contextmanager
     def _ignoring_errors_when_closing(self) -> Iterator[None]:
@@ -274,12 +274,12 @@ class Cleaner:
             if not self._closing.is_set():
                 raise
 
-    def _logs_without_topic(self) -> Sequence[int]:
+    def _read_logs_without_topic(self) -> Sequence[int]:
         with self._file.read_connection() as connection:
             return [log for (log,) in connection.execute("SELECT id FROM logs WHERE topic IS NULL").fetchall()]
 
 
-def _move_boundary(connection: sqlite3.Connection, topic: str, partition: int, boundary: int) -> int:
+def _raise_oldest_offset(connection: sqlite3.Connection, topic: str, partition: int, boundary: int) -> int:
     moved = connection.execute(
         "UPDATE logs SET oldest = max(oldest, ?) WHERE partition = ? AND topic = (SELECT id FROM topics WHERE name = ?)"
         " RETURNING id",
@@ -319,11 +319,11 @@ def _remove_orphaned_rows(log: int, connection: sqlite3.Connection) -> bool:
 
 
 def _delete_frames_before(connection: sqlite3.Connection, log: int, before: int, spared: int) -> bool:
-    limits = {"log": log, "before": before, "spared": spared, "rows": STEP_ROWS, "bytes": STEP_BYTES}
+    limits = {"log": log, "before": before, "spared": spared, "rows": MAX_ROWS_PER_STEP, "bytes": MAX_BYTES_PER_STEP}
     return connection.execute(DELETE_SOME_FRAMES, limits).rowcount > 0
 
 
-def _forget_topic(connection: sqlite3.Connection, topic: str) -> None:
+def _delete_topic_row(connection: sqlite3.Connection, topic: str) -> None:
     connection.execute("UPDATE logs SET topic = NULL WHERE topic = (SELECT id FROM topics WHERE name = ?)", (topic,))
     connection.execute("DELETE FROM topics WHERE name = ?", (topic,))
 
@@ -405,12 +405,12 @@ class PartitionCompaction:
             return
         end = max(state.compacted, state.oldest)
         while True:
-            newest, end = self._newest_offsets_by_key(end, upto)
+            newest, end = self._read_newest_offsets_by_key(end, upto)
             tombstone_at = self._compact_rows_before(
                 state, KeepRule(newest, state.next_offset - 1, tombstones_before), end
             )
             if end >= state.compacted:
-                self._cleaner.step(partial(_note_compacted, state.log, end, tombstone_at))
+                self._cleaner.step(partial(_write_compacted_until, state.log, end, tombstone_at))
             if end >= upto:
                 return
 
@@ -421,7 +421,7 @@ class PartitionCompaction:
             raise UnknownTopic(f"{self._topic} is unknown, or has no partition {self._partition}")
         return CompactionState(*found)
 
-    def _newest_offsets_by_key(self, start: int, upto: int) -> tuple[dict[str, int], int]:
+    def _read_newest_offsets_by_key(self, start: int, upto: int) -> tuple[dict[str, int], int]:
         """The newest offset of each key from `start` on, and where the look ended."""
         newest: dict[str, int] = {}
         for rows in self._rows(start, upto):
@@ -451,8 +451,13 @@ class PartitionCompaction:
         while place < end:
             try:
                 with self._file.read_connection() as connection:
-                    _, rows = rows_from(
-                        connection, self._topic, self._partition, place, limit=STEP_ROWS, max_bytes=STEP_BYTES
+                    _, rows = read_rows_from(
+                        connection,
+                        self._topic,
+                        self._partition,
+                        place,
+                        limit=MAX_ROWS_PER_STEP,
+                        max_bytes=MAX_BYTES_PER_STEP,
                     )
             except OffsetUnavailable:
                 place = max(place + 1, self._state().oldest)  # trimmed meanwhile
@@ -477,14 +482,14 @@ def _rewrite_rows(log: int, changes: Sequence[CompactedRow], connection: sqlite3
             record if stays else None for record, stays in zip(records_of_row(row), verdict.kept_events, strict=True)
         ]
         frame = frames.encode(records)
-        size = frames.records_size([record for record in records if record is not None])
+        size = frames.records_size_bytes([record for record in records if record is not None])
         connection.execute(
             "UPDATE frames SET size = ?, body = ? WHERE log = ? AND first = ? AND body = ?",
             (size, row.body(frame), log, row.first, row.body()),
         )
 
 
-def _note_compacted(log: int, end: int, tombstone_at: int | None, connection: sqlite3.Connection) -> None:
+def _write_compacted_until(log: int, end: int, tombstone_at: int | None, connection: sqlite3.Connection) -> None:
     connection.execute(
         "UPDATE logs SET compacted = max(compacted, ?), tombstone_at = ? WHERE id = ?", (end, tombstone_at, log)
     )

@@ -107,7 +107,7 @@ class BadDataFile(Exception):
     """Raised at the start when the file cannot be used; the message is a sentence for the operator."""
 
 
-def path_in(url: str) -> Path:
+def path_in_url(url: str) -> Path:
     """The path in `sqlite:///relative/path` or `sqlite:////absolute/path`."""
     path = url.removeprefix(SCHEME)
     if path == url or not path:
@@ -197,7 +197,7 @@ class SqliteFile:
     @contextmanager
     def transaction(self, connection: sqlite3.Connection) -> Iterator[None]:
         """A transaction that is durable when the block is left, and undone when it raises."""
-        begin_writing(connection, self._patience)
+        begin_write_transaction(connection, self._patience)
         try:
             yield
             connection.execute("COMMIT")
@@ -218,7 +218,7 @@ class SqliteFile:
             raise Unavailable(f"{self._path}: {error}") from error
 
 
-def begin_writing(connection: sqlite3.Connection, patience: float) -> None:
+def begin_write_transaction(connection: sqlite3.Connection, patience: float) -> None:
     """Begin a transaction that may write, after waiting for the turn for so many seconds at most."""
     _execute_in_turn(connection, "BEGIN IMMEDIATE", (), patience)
 
@@ -276,7 +276,7 @@ def open_connection(path: Path, patience: float) -> sqlite3.Connection:
         raise BadDataFile(f"The data file {path} cannot be opened: {error}.") from error
     except sqlite3.Error as error:
         if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_NOTADB:
-            raise not_a_data_file(path) from error
+            raise not_a_data_file_error(path) from error
         raise BadDataFile(f"The data file {path} cannot be used, it is damaged: {error}.") from error
     except OSError as error:
         raise BadDataFile(f"The data file {path} cannot be opened: {error.strerror or error}.") from error
@@ -290,17 +290,17 @@ def _refuse_short_file(path: Path) -> None:
     and another process would then take the log away under them.
     """
     if path.exists() and 0 < path.stat().st_size < 100:
-        raise not_a_data_file(path)
+        raise not_a_data_file_error(path)
 
 
-def not_a_data_file(path: Path) -> BadDataFile:
+def not_a_data_file_error(path: Path) -> BadDataFile:
     return BadDataFile(f"{path} is not a data file of this broker, or it is damaged.")
 
 
 def _prepare_file(connection: sqlite3.Connection, path: Path, patience: float) -> None:
     _read_file_version(connection, path)
     _execute_when_not_busy(connection, "PRAGMA journal_mode = WAL", patience)
-    begin_writing(connection, patience)
+    begin_write_transaction(connection, patience)
     try:
         _migrate(connection, _read_file_version(connection, path))
         connection.execute("COMMIT")

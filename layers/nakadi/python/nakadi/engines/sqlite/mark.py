@@ -29,7 +29,13 @@ import orjson
 from msgspec import Struct
 from msgspec.structs import asdict
 
-from nakadi.engines.sqlite.file import WRITE_TIMEOUT_SECONDS, BadDataFile, begin_writing, open_connection, roll_back
+from nakadi.engines.sqlite.file import (
+    WRITE_TIMEOUT_SECONDS,
+    BadDataFile,
+    begin_write_transaction,
+    open_connection,
+    roll_back,
+)
 
 log = logging.getLogger(__name__)
 
@@ -148,11 +154,11 @@ def _describe_rollback(path: Path, connection: sqlite3.Connection, mark: DataFil
 def _describe_missing_content(connection: sqlite3.Connection, mark: DataFileMark) -> str:
     lines = []
     for kind, keys in mark.keys.items():
-        gone = sorted(set(keys) - set(_keys_of_kind(connection, kind)))
+        gone = sorted(set(keys) - set(_read_document_keys(connection, kind)))
         lines += [f"{kind.replace('-', ' ')} {_first_names_and_count(gone)}"] if gone else []
-    ends = _log_ends(connection)
+    ends = _read_next_offset_by_log(connection)
     shorter = [
-        f"{_log_named(connection, name)} from offset {ends.get(name, 0)} to {end - 1}"
+        f"{_log_display_name(connection, name)} from offset {ends.get(name, 0)} to {end - 1}"
         for name, end in mark.ends.items()
         if ends.get(name, 0) < end
     ]
@@ -165,7 +171,7 @@ def _describe_everything(mark: DataFileMark) -> str:
     return f" It had {', '.join(counts)}, and {sum(mark.ends.values())} offsets of events."
 
 
-def _log_named(connection: sqlite3.Connection, name: str) -> str:
+def _log_display_name(connection: sqlite3.Connection, name: str) -> str:
     topic, _, partition = name.rpartition("/")
     event_type = _query_value(connection, SELECT_EVENT_TYPE_OF_TOPIC, f'"{topic}"') or f"topic {topic}"
     return f"{event_type}, partition {partition},"
@@ -224,7 +230,7 @@ def _read_frames_behind_end(wal: Path, index: Path, connection: sqlite3.Connecti
     try:
         with wal.open("rb") as frames, index.open("rb") as header:
             valid = _valid_frames(header)
-            found = _FramesBehindEnd(valid, _ends_behind(frames, valid))
+            found = _FramesBehindEnd(valid, _count_transaction_ends_behind(frames, valid))
             return found if _valid_frames(header) == valid else None
     except (OSError, struct.error):
         return None
@@ -236,7 +242,7 @@ def _valid_frames(index: BinaryIO) -> int:
     return int(frames)
 
 
-def _ends_behind(frames: BinaryIO, valid: int) -> int:
+def _count_transaction_ends_behind(frames: BinaryIO, valid: int) -> int:
     """How many frames behind the valid ones end a transaction, of those written since the log began anew."""
     page_size, salts = struct.unpack(">8xI4x8s", frames.read(24))
     length, size = 24 + page_size, frames.seek(0, os.SEEK_END)
@@ -285,8 +291,8 @@ class Marker:
         if seen == self._seen:
             return
         # What is listed is read before the number is given: the mark must not cover anything that comes after it.
-        keys = {kind: _keys_of_kind(self._connection, kind) for kind in KINDS_IN_MARK}
-        ends = _log_ends(self._connection)
+        keys = {kind: _read_document_keys(self._connection, kind) for kind in KINDS_IN_MARK}
+        ends = _read_next_offset_by_log(self._connection)
         identity = _query_value(self._connection, SELECT_IDENTITY)
         number = self._next_number()
         at = self._now().astimezone(UTC).isoformat(timespec="seconds")
@@ -300,7 +306,7 @@ class Marker:
         self._connection.execute(f"PRAGMA busy_timeout = {int(WRITE_TIMEOUT_SECONDS * 1000)}").close()
 
     def _next_number(self) -> int:
-        begin_writing(self._connection, WRITE_TIMEOUT_SECONDS)
+        begin_write_transaction(self._connection, WRITE_TIMEOUT_SECONDS)
         try:
             number = max(_query_value(self._connection, SELECT_MARK_NUMBER) or 0, self._above) + 1
             self._connection.execute(PUT_MARK_NUMBER, (number,))
@@ -316,11 +322,11 @@ def _query_value(connection: sqlite3.Connection, statement: str, *values: object
     return None if found is None else found[0]
 
 
-def _keys_of_kind(connection: sqlite3.Connection, kind: str) -> list[str]:
+def _read_document_keys(connection: sqlite3.Connection, kind: str) -> list[str]:
     return [key for (key,) in connection.execute(SELECT_KEYS, (kind, MAX_LISTED_KEYS)).fetchall()]
 
 
-def _log_ends(connection: sqlite3.Connection) -> dict[str, int]:
+def _read_next_offset_by_log(connection: sqlite3.Connection) -> dict[str, int]:
     return dict(connection.execute(SELECT_LOG_ENDS, (MAX_LISTED_KEYS,)).fetchall())
 
 

@@ -38,7 +38,7 @@ ROW_HEAD_FORMAT = struct.Struct("<QIqI")
 MAX_RECORD_BYTES_TO_JOIN = 8_000
 """Up to this size, records are encoded once it is known what they are stored with."""
 
-FRAME_BYTES = 64_000
+TARGET_FRAME_BYTES = 64_000
 """Frames are cut at about this size: readers fetch and unpack whole ones."""
 
 
@@ -74,7 +74,7 @@ class FrameRow(NamedTuple):
 
 def split_into_chunks(records: Sequence[Record]) -> Iterator[Chunk]:
     if isinstance(records, RecordLines):
-        for part in records.parts(FRAME_BYTES):
+        for part in records.parts(TARGET_FRAME_BYTES):
             size = len(part.text) + 1
             yield Chunk(part, part.number, size, frames.encode(part) if size > MAX_RECORD_BYTES_TO_JOIN else None)
         return
@@ -90,7 +90,7 @@ def merge_small_chunks(chunks: Sequence[Chunk]) -> Iterator[Chunk]:
     """Join neighbours that are small: readers of single events would otherwise fetch as many rows."""
     # What is a frame and nothing else is left alone: unpacking it here would take longer than reading one more row.
     for group, size in _groups_of_frame_size(
-        chunks, [chunk.size if chunk.records else FRAME_BYTES + 1 for chunk in chunks]
+        chunks, [chunk.size if chunk.records else TARGET_FRAME_BYTES + 1 for chunk in chunks]
     ):
         if len(group) == 1:
             yield group[0]
@@ -127,7 +127,7 @@ def _groups_of_frame_size(items: Sequence[T], sizes: Iterable[int]) -> Iterator[
     group: list[T] = []
     total = 0
     for item, size in zip(items, sizes, strict=True):
-        if group and total + size > FRAME_BYTES:
+        if group and total + size > TARGET_FRAME_BYTES:
             yield group, total
             group, total = [], 0
         group.append(item)
@@ -193,7 +193,7 @@ def read_slice(
     limit = max(limit, 1)
     place = start
     while True:
-        end, rows = rows_from(connection, topic, partition, place, limit=limit, max_bytes=max_bytes)
+        end, rows = read_rows_from(connection, topic, partition, place, limit=limit, max_bytes=max_bytes)
         if not rows and place < end:
             raise Unavailable(f"The rows from offset {place} to {end} of {topic}/{partition} are damaged.")
         events = _events_of(rows, start, limit)
@@ -227,7 +227,7 @@ def is_known_topic(connection: sqlite3.Connection, topic: str) -> bool:
     return connection.execute("SELECT 1 FROM topics WHERE name = ?", (topic,)).fetchone() is not None
 
 
-def rows_from(
+def read_rows_from(
     connection: sqlite3.Connection, topic: str, partition: int, start: int, *, limit: int, max_bytes: int
 ) -> tuple[int, list[FrameRow]]:
     """Where the log ends, and its next rows."""

@@ -35,7 +35,8 @@ from nakadi.engines.common.documents import (
     with_changes_of_continued_topic,
 )
 from nakadi.engines.sqlite.file import WRITE_TIMEOUT_SECONDS, SqliteFile
-from nakadi.model.events import ArchiveLocation, IndexHead, IndexSegment, ShardProgress, Topic, TopicPartition
+from nakadi.model.events import TopicPartition
+from nakadi.model.log_index import ArchiveLocation, IndexHead, IndexSegment, ShardProgress, Topic
 from nakadi.ports.event_log import UnknownTopic
 from nakadi.ports.log_index import TOPICS_KIND
 from nakadi.ports.registry import (
@@ -96,7 +97,7 @@ class SqliteRegistry:
         with self._file.write_transaction() as connection:
             for change in changes:
                 _apply_change(connection, change)
-            count_changes(connection, changed_buckets(changes))
+            increment_change_counters(connection, changed_buckets(changes))
 
     def changes(self) -> ChangeCounters:
         with self._file.read_connection() as connection:
@@ -116,7 +117,7 @@ def _apply_change(connection: sqlite3.Connection, change: DocumentChange) -> Non
         connection.execute("DELETE FROM documents WHERE kind = ? AND key = ?", partition)
 
 
-def count_changes(connection: sqlite3.Connection, buckets: Collection[int]) -> None:
+def increment_change_counters(connection: sqlite3.Connection, buckets: Collection[int]) -> None:
     connection.executemany(COUNT_CHANGE, [(CHANGE_COUNTS_KIND, str(bucket)) for bucket in buckets])
 
 
@@ -204,7 +205,7 @@ class SqliteLogIndex:
     def seal_topic(self, topic: str) -> None:
         self._change_topic(topic, lambda known: replace(known, sealed=True), [change_bucket(TOPICS_KIND, topic)])
 
-    def continue_topic(self, topic: str, following: str, behind: Sequence[str]) -> None:
+    def create_next_topic(self, topic: str, following: str, behind: Sequence[str]) -> None:
         with self._file.write_transaction() as connection:
             known = _read_topic(connection, topic)
             if known is None:
@@ -212,11 +213,11 @@ class SqliteLogIndex:
             there = _read_topic(connection, following) or following_topic(topic, known, behind)
             _put_topic(connection, topic, replace(known, continued_in=following))
             _put_topic(connection, following, with_changes_of_continued_topic(known, there))
-            count_changes(connection, [change_bucket(TOPICS_KIND, topic)])
+            increment_change_counters(connection, [change_bucket(TOPICS_KIND, topic)])
 
     def delete_topic(self, topic: str) -> None:
         with self._file.write_transaction() as connection:
-            count_changes(connection, [change_bucket(TOPICS_KIND, topic)])
+            increment_change_counters(connection, [change_bucket(TOPICS_KIND, topic)])
             gone = _read_topic(connection, topic)
             connection.execute("DELETE FROM log_index_topics WHERE topic = ?", (topic,))
             if gone is not None and gone.continued_in and _read_topic(connection, gone.continued_in):
@@ -238,7 +239,7 @@ class SqliteLogIndex:
             )
         return [segment.archived for segment in gone if segment.archived]
 
-    def set_compacted(self, topic: str, partition: int, before: int) -> None:
+    def set_compacted_until(self, topic: str, partition: int, before: int) -> None:
         def noted(known: Topic) -> Topic:
             grown = max(before, known.compacted.get(partition, 0))
             return replace(known, compacted={**known.compacted, partition: grown})
@@ -312,7 +313,7 @@ class SqliteLogIndex:
             found = connection.execute("SELECT shard, sequence FROM log_index_progress WHERE stream = ?", (stream,))
             return {shard: shard_progress_from_text(body) for shard, body in found.fetchall()}
 
-    def set_shard_progress(self, stream: str, shard: str, progress: ShardProgress) -> None:
+    def advance_shard_progress(self, stream: str, shard: str, progress: ShardProgress) -> None:
         with self._file.write_transaction() as connection:
             connection.execute(PUT_SHARD_PROGRESS, (stream, shard, shard_progress_text(progress)))
 
@@ -321,7 +322,7 @@ class SqliteLogIndex:
 
     def _change_topic(self, topic: str, changed: Callable[[Topic], Topic], counted: Sequence[int] = ()) -> Topic:
         with self._file.write_transaction() as connection:
-            count_changes(connection, counted)
+            increment_change_counters(connection, counted)
             known = _read_topic(connection, topic)
             if known is None:
                 raise UnknownTopic(topic)

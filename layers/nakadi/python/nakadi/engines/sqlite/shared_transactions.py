@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from typing import Generic, TypeVar, cast
 
 from nakadi.engines.common.assignments import PositionsByPartition, commit_result
-from nakadi.engines.sqlite.changes import NOTE_EACH_COMMIT, FileChangePoller
+from nakadi.engines.sqlite.changes import CREATE_TRIGGER_INSERTING_CHANGES, FileChangePoller
 from nakadi.engines.sqlite.file import SqliteFile, Value, roll_back
 from nakadi.model.event_type import Position
 from nakadi.model.events import datetime_from_microseconds, microseconds_since_epoch
@@ -140,7 +140,7 @@ class Commit(Change):
             self._verdicts[partition] = found = _commit_partition(connection, row, self.session, at, self._since)
             moved |= found is CommitResult.COMMITTED
         if moved:
-            self.numbers.append(changes.note_change(connection, self.subscription, SubscriptionChange.OFFSETS))
+            self.numbers.append(changes.insert_change(connection, self.subscription, SubscriptionChange.OFFSETS))
 
     def finish(self) -> None:
         if self._finished is not None:
@@ -233,7 +233,7 @@ class SharedTransactions:
             # was not, it is in the queue, for it is only taken from there in a turn.
             if not self._waiting or (wanted is not None and wanted.is_made):
                 return
-            changes = self._first_of_one_kind()
+            changes = self._pop_first_of_one_kind()
             try:
                 if isinstance(changes[0], Commit):
                     self._commit(cast(Sequence[Commit], changes))
@@ -254,7 +254,7 @@ class SharedTransactions:
                 # It must not end the thread that all others wait for.
                 log.exception("Passing on the outcome of a change of subscriptions failed")
 
-    def _first_of_one_kind(self) -> list[Change]:
+    def _pop_first_of_one_kind(self) -> list[Change]:
         waiting = self._waiting
         changes = [waiting.popleft()]
         first = changes[0]
@@ -301,9 +301,9 @@ class SharedTransactions:
         with self._file.explained_errors():
             if self._connection is None:
                 self._connection = self._file.open_writer()
-                self._connection.execute(NOTE_EACH_COMMIT).close()
+                self._connection.execute(CREATE_TRIGGER_INSERTING_CHANGES).close()
             try:
-                statement = _commit_statement(len(by_row))
+                statement = _offset_commit_statement(len(by_row))
                 found = self._file.execute_in_turn(self._connection, statement, values).fetchall()
             except BaseException:
                 roll_back(self._connection)
@@ -313,7 +313,7 @@ class SharedTransactions:
 
 
 @cache
-def _commit_statement(rows: int) -> str:
+def _offset_commit_statement(rows: int) -> str:
     """A statement that commits so many partitions, and returns those that it has moved, each with its number."""
     values = ", ".join(["(?, ?, ?, ?, ?, ?, ?)"] * rows)
     return f"""

@@ -39,7 +39,7 @@ T = TypeVar("T")
 # Messages -------------------------------------------------------------------------------------------------------------
 
 
-MESSAGE_LENGTH = struct.Struct("<I")
+MESSAGE_LENGTH_FORMAT = struct.Struct("<I")
 BYTES_RECEIVED_AT_ONCE = 1 << 18
 
 FAILURE_TYPES: tuple[type[Exception], ...] = (Unavailable, UnknownTopic, SealedTopic)
@@ -75,20 +75,20 @@ _REQUESTS = msgspec.msgpack.Decoder(_AppendRequest | _WatchRequest)
 _ANSWERS = msgspec.msgpack.Decoder(_AppendOutcomes | _WatchConfirmation)
 
 
-def with_length(message: Struct) -> bytes:
+def encode_length_prefixed(message: Struct) -> bytes:
     body = msgspec.msgpack.encode(message)
-    return MESSAGE_LENGTH.pack(len(body)) + body
+    return MESSAGE_LENGTH_FORMAT.pack(len(body)) + body
 
 
-def split_messages(received: bytearray) -> Iterator[bytes]:
+def take_whole_messages(received: bytearray) -> Iterator[bytes]:
     """Take every whole message out of what was received."""
     partition = 0
-    while len(received) - partition >= MESSAGE_LENGTH.size:
-        (length,) = MESSAGE_LENGTH.unpack_from(received, partition)
-        end = partition + MESSAGE_LENGTH.size + length
+    while len(received) - partition >= MESSAGE_LENGTH_FORMAT.size:
+        (length,) = MESSAGE_LENGTH_FORMAT.unpack_from(received, partition)
+        end = partition + MESSAGE_LENGTH_FORMAT.size + length
         if end > len(received):
             break
-        yield bytes(received[partition + MESSAGE_LENGTH.size : end])
+        yield bytes(received[partition + MESSAGE_LENGTH_FORMAT.size : end])
         partition = end
     del received[:partition]
 
@@ -127,7 +127,7 @@ class RemoteWriter:
             # Before it is sent: the outcome may arrive before `send` returns.
             self._waiting[number] = done, size
             self._waiting_bytes += size
-        self._outbox.send(with_length(_AppendRequest(number, topic, chunks)))
+        self._outbox.send(encode_length_prefixed(_AppendRequest(number, topic, chunks)))
 
     def run(self, work: Callable[[sqlite3.Connection], T]) -> T:
         with self._changed:
@@ -143,7 +143,7 @@ class RemoteWriter:
             self._refuse_if_ended()
             first, self._is_asked_to_watch = not self._is_asked_to_watch, True
         if first:
-            self._outbox.send(with_length(_WatchRequest()))
+            self._outbox.send(encode_length_prefixed(_WatchRequest()))
         # What is committed after this returned must be reported, so the other side has to know.
         # If the connection ends, so does this wait, and the look behind it finds the reason.
         self._watching.wait()
@@ -176,7 +176,7 @@ class RemoteWriter:
         try:
             while data := self._connection.recv(BYTES_RECEIVED_AT_ONCE):
                 received += data
-                for message in split_messages(received):
+                for message in take_whole_messages(received):
                     self._handle_message(_ANSWERS.decode(message))
         except OSError as error:
             log.warning("The connection to the process that commits events is broken: %s", error)
@@ -314,9 +314,9 @@ class AppendService:
 
     def _watch(self) -> None:
         if self._end_watch is None:
-            self._end_watch = self._log.add_change_listener(self._note_grown)
+            self._end_watch = self._log.add_change_listener(self._queue_grown_partition)
 
-    def _note_grown(self, topic: str, partition: int) -> None:
+    def _queue_grown_partition(self, topic: str, partition: int) -> None:
         # Called in threads of the log, while the loop may change the list.
         for sender in tuple(self._connections):
             if sender.is_watching:
@@ -370,7 +370,7 @@ class _WorkerConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._received += data
-        for message in split_messages(self._received):
+        for message in take_whole_messages(self._received):
             request = _REQUESTS.decode(message)
             if isinstance(request, _AppendRequest):
                 batches = {partition: PreparedRecords(chunks) for partition, chunks in request.batches.items()}
@@ -414,7 +414,7 @@ class _WorkerConnection(asyncio.Protocol):
     def _write(self, message: Struct) -> None:
         # On the loop alone. A process that is gone needs no outcome: its appends are stored or refused all the same.
         if self._transport is not None:
-            self._transport.write(with_length(message))
+            self._transport.write(encode_length_prefixed(message))
 
 
 def _failure_message(outcome: AppendResultByPartition | Exception) -> tuple[int, str] | None:

@@ -38,8 +38,9 @@ def page(address: str) -> str:
 def content_security_policy() -> str:
     """The page's own style and script, to the letter, and nothing else."""
     return (
-        f"default-src 'none'; style-src '{_fingerprint(_own('page.css'))}'; "
-        f"script-src '{_fingerprint(_own('page.js'))}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        f"default-src 'none'; style-src '{_csp_hash(_read_own_file('page.css'))}'; "
+        f"script-src '{_csp_hash(_read_own_file('page.js'))}'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
 
 
@@ -52,14 +53,14 @@ def _page() -> str:
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
         element("title", f"{title}: the API"),
-        element("style", trusted(_own("page.css"))),
+        element("style", trusted(_read_own_file("page.css"))),
     )
     body = element(
         "body",
         element("a", "Skip to the operations", class_="skip", href="#operations"),
         _navigation(),
         element("main", _introduction(), *_groups(), _schemas()),
-        element("script", trusted(_own("page.js"))),
+        element("script", trusted(_read_own_file("page.js"))),
     )
     return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
 
@@ -133,11 +134,11 @@ def _schema_names() -> list[str]:
     return sorted(document()["components"]["schemas"])
 
 
-def _own(name: str) -> str:
+def _read_own_file(name: str) -> str:
     return files(__name__).joinpath(name).read_text("utf-8")
 
 
-def _fingerprint(text: str) -> str:
+def _csp_hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
@@ -151,17 +152,17 @@ def operation_section(operation: ApiOperation, address: str) -> Html:
     summary = element(
         "summary",
         element("span", operation.method, class_=f"method {operation.method.lower()}"),
-        element("h3", element("code", _breakable(operation.path))),
+        element("h3", element("code", _breakable_path_html(operation.path))),
         element("span", operation.description["summary"], class_="about"),
     )
     content = element(
         "div",
         prose(operation.description.get("description", "")),
-        _scopes(operation),
+        _required_scopes(operation),
         _parameters(operation),
         _request_body(operation),
         element("h4", "With curl"),
-        element("pre", element("code", _curl(operation, address)), class_="curl", tabindex="0"),
+        element("pre", element("code", _curl_command(operation, address)), class_="curl", tabindex="0"),
         element("h4", "Answers"),
         *_responses(operation),
         element("p", "operationId ", element("code", operation.id), class_="id"),
@@ -174,20 +175,20 @@ def slug(text: str) -> str:
     return "group-" + re.sub(r"[^a-z]+", "-", text.lower())
 
 
-def scopes(operation: ApiOperation) -> list[str]:
+def required_scopes(operation: ApiOperation) -> list[str]:
     """The scopes that a token needs; none for what is open to all."""
     requirements = operation.description.get("security", document()["security"])
     return [scope for each in requirements for scope in each["oauth2"]]
 
 
-def _scopes(operation: ApiOperation) -> Html:
-    needed = scopes(operation)
+def _required_scopes(operation: ApiOperation) -> Html:
+    needed = required_scopes(operation)
     if not needed:
         return element("p", "Open to all.", class_="scopes")
     return element("p", "Scope ", joined([element("code", each) for each in needed], ", "), class_="scopes")
 
 
-def _breakable(path: str) -> Html:
+def _breakable_path_html(path: str) -> Html:
     """A path that may be broken behind its slashes."""
     return joined(path.split("/"), between=trusted("/<wbr>"))
 
@@ -209,8 +210,8 @@ def _parameter(parameter: Node) -> Html:
     return element(
         "tr",
         element("th", element("code", parameter["name"]), place, needed, scope="row"),
-        element("td", type_of(parameter["schema"])),
-        element("td", prose(parameter["description"]), facts(shown)),
+        element("td", type_html(parameter["schema"])),
+        element("td", prose(parameter["description"]), facts_html(shown)),
     )
 
 
@@ -225,7 +226,7 @@ def _content(content: Node) -> list[Html]:
 
 def _media_type(media_type: str, content: Node) -> Html:
     items = content.get("x-item-schema")
-    what = joined(["lines of ", type_of(items)]) if items else type_of(content["schema"])
+    what = joined(["lines of ", type_html(items)]) if items else type_html(content["schema"])
     about = element("p", element("code", media_type), " ", what, class_="media")
     shown = [
         element("details", element("summary", heading), code_block(value), class_="example", open=None if index else "")
@@ -272,16 +273,16 @@ def phrase(status: str) -> str:
     return HTTPStatus(int(status)).phrase
 
 
-def _curl(operation: ApiOperation, address: str) -> str:
+def _curl_command(operation: ApiOperation, address: str) -> str:
     """A command line that can be copied; the address is filled in later, so it must not be quoted away."""
-    words = ["curl", *_curl_options(operation), f"'{address}{_url(operation)}'"]
-    if scopes(operation):
+    words = ["curl", *_curl_options(operation), f"'{address}{_example_url(operation)}'"]
+    if required_scopes(operation):
         words += ["\\\n  -H", shlex.quote("Authorization: Bearer …")]
     body = operation.description.get("requestBody")
     if body:
         (media_type, content), *_ = body["content"].items()
         words += ["\\\n  -H", shlex.quote(f"Content-Type: {media_type}")]
-        words += ["\\\n  -d", shlex.quote(laid_out(examples_of_media_type(content)[0][1]))]
+        words += ["\\\n  -d", shlex.quote(indented_json(examples_of_media_type(content)[0][1]))]
     return " ".join(words)
 
 
@@ -291,7 +292,7 @@ def _curl_options(operation: ApiOperation) -> list[str]:
     return ["-N", *method] if streams else method
 
 
-def _url(operation: ApiOperation) -> str:
+def _example_url(operation: ApiOperation) -> str:
     path = operation.path
     for each in operation.parameters:
         if each["in"] == "path":
@@ -305,7 +306,7 @@ def _url(operation: ApiOperation) -> str:
 # What may stand in a tag without a closing one.
 VOID_ELEMENTS = frozenset({"meta", "input", "wbr"})
 
-WORDS = re.compile(r"`([^`]+)`|\*\*([^*]+)\*\*|\*([^*\s][^*]*)\*")
+INLINE_MARKUP_PATTERN = re.compile(r"`([^`]+)`|\*\*([^*]+)\*\*|\*([^*\s][^*]*)\*")
 
 
 class Html(str):
@@ -350,19 +351,19 @@ def prose(text: str) -> Html:
 
 def _block(text: str) -> Html:
     if not text.startswith("- "):
-        return element("p", words(_unfolded(text)))
+        return element("p", inline_html(_without_line_breaks(text)))
     items = re.split(r"(?:^|\n)- ", text)[1:]
-    return element("ul", *(element("li", words(_unfolded(item))) for item in items))
+    return element("ul", *(element("li", inline_html(_without_line_breaks(item))) for item in items))
 
 
-def _unfolded(text: str) -> str:
+def _without_line_breaks(text: str) -> str:
     return " ".join(text.split())
 
 
-def words(text: str) -> Html:
+def inline_html(text: str) -> Html:
     pieces: list[Html] = []
     rest = 0
-    for match in WORDS.finditer(text):
+    for match in INLINE_MARKUP_PATTERN.finditer(text):
         code, strong, stressed = match.groups()
         name, inside = ("code", code) if code else ("strong", strong) if strong else ("em", stressed)
         pieces += [escaped(text[rest : match.start()]), element(name, inside)]
@@ -374,7 +375,7 @@ def words(text: str) -> Html:
 
 
 # Of a line of JSON.
-MAX_LINE_WIDTH = 84
+MAX_JSON_LINE_CHARACTERS = 84
 
 PLURALS = {"string": "strings", "integer": "integers", "number": "numbers", "boolean": "booleans", "object": "objects"}
 
@@ -390,8 +391,8 @@ def _details(schema: Node) -> Html | None:
     if "properties" in schema:
         return properties_table(schema)
     if schema["type"] == "array":
-        return element("p", type_of(schema))
-    return facts(schema)
+        return element("p", type_html(schema))
+    return facts_html(schema)
 
 
 def properties_table(schema: Node) -> Html:
@@ -409,8 +410,8 @@ def _property_row(name: str, schema: Node, *, needed: bool) -> Html:
     return element(
         "tr",
         element("th", element("code", name), *marks, scope="row"),
-        element("td", type_of(schema)),
-        element("td", prose(about), facts(schema)),
+        element("td", type_html(schema)),
+        element("td", prose(about), facts_html(schema)),
     )
 
 
@@ -419,26 +420,26 @@ def table(headings: tuple[str, ...], rows: list[Html]) -> Html:
     return element("div", element("table", head, element("tbody", *rows)), class_="table")
 
 
-def type_of(schema: Node) -> Html:
+def type_html(schema: Node) -> Html:
     """The type in words, with links to the schemas that it speaks of."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return element("a", name, href=f"#schema-{name}")
     if schema["type"] == "array":
-        return joined(["array of ", _plural(schema["items"])])
+        return joined(["array of ", _plural_type_html(schema["items"])])
     if isinstance(schema.get("additionalProperties"), dict):
-        return joined(["object of ", _plural(schema["additionalProperties"])])
+        return joined(["object of ", _plural_type_html(schema["additionalProperties"])])
     kind = schema.get("format", "").replace("date-time", "time") or schema["type"]
     return joined([kind, " or null" if schema.get("nullable") else None])
 
 
-def _plural(schema: Node) -> Html:
+def _plural_type_html(schema: Node) -> Html:
     if "$ref" in schema:
-        return type_of(schema)
+        return type_html(schema)
     return joined([PLURALS[schema["type"]], " or nulls" if schema.get("nullable") else None])
 
 
-def facts(schema: Node) -> Html | None:
+def facts_html(schema: Node) -> Html | None:
     """Words that it may be, bounds, and the default."""
     listed = schema if "enum" in schema else schema.get("items", {})
     found = [
@@ -474,23 +475,23 @@ def _literal(value: Any) -> Html:
 
 
 def code_block(value: Any) -> Html:
-    return element("pre", element("code", value if isinstance(value, str) else laid_out(value)), tabindex="0")
+    return element("pre", element("code", value if isinstance(value, str) else indented_json(value)), tabindex="0")
 
 
-def laid_out(value: Any, indent: str = "") -> str:
+def indented_json(value: Any, indent: str = "") -> str:
     """JSON in which everything short stays on one line."""
     compact = json.dumps(value, ensure_ascii=False)
-    if len(indent) + len(compact) <= MAX_LINE_WIDTH or not isinstance(value, (dict, list)):
+    if len(indent) + len(compact) <= MAX_JSON_LINE_CHARACTERS or not isinstance(value, (dict, list)):
         return compact
     deeper = indent + "  "
     if isinstance(value, list):
-        opening, closing, members = "[", "]", [laid_out(each, deeper) for each in value]
+        opening, closing, members = "[", "]", [indented_json(each, deeper) for each in value]
     else:
         opening, closing = "{", "}"
-        members = [f"{json.dumps(name)}: {laid_out(each, deeper)}" for name, each in value.items()]
+        members = [f"{json.dumps(name)}: {indented_json(each, deeper)}" for name, each in value.items()]
     return f"{opening}\n" + ",\n".join(deeper + each for each in members) + f"\n{indent}{closing}"
 
 
 def _first_sentence(schema: Node) -> Html:
     first_line = " ".join(schema.get("description", "").split("\n\n")[0].split())
-    return words(first_line.split(". ")[0].rstrip(".:") + ".") if first_line else joined([])
+    return inline_html(first_line.split(". ")[0].rstrip(".:") + ".") if first_line else joined([])

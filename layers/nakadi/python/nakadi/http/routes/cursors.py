@@ -13,7 +13,7 @@ from nakadi.event_types.cursors import (
     PARTITION_NOT_FOUND_MESSAGE,
     CursorError,
     CursorErrorKind,
-    events_between,
+    count_events_between,
     offset_as_sent,
     shifted_position,
 )
@@ -60,16 +60,16 @@ class _CursorHandlers(Struct, frozen=True):
     cursor_service: Cursors
 
     def list_all(self, request: Request) -> Response:
-        event_type = self._event_type(request, Operation.VIEW)
-        view = self.cursor_service.at(event_type)
+        event_type = self._permitted_event_type(request, Operation.VIEW)
+        view = self.cursor_service.take_snapshot(event_type)
         ends = view.ends()
         lags = self._lags(event_type, view, ends, _consumed_cursors(request.parameter("cursors")))
         return json_response([_partition_view(partition, ends, lags.get(partition)) for partition in ends])
 
     def get(self, request: Request) -> Response:
-        event_type = self._event_type(request, Operation.VIEW, Operation.READ)
+        event_type = self._permitted_event_type(request, Operation.VIEW, Operation.READ)
         partition = request.path_parameters["partition"]
-        view = self.cursor_service.at(event_type)
+        view = self.cursor_service.take_snapshot(event_type)
         ends = view.ends()
         consumed = request.parameter("consumed_offset")
         asked = () if consumed is None else (Cursor(partition, consumed),)
@@ -80,16 +80,16 @@ class _CursorHandlers(Struct, frozen=True):
 
     def distances(self, request: Request) -> Response:
         pairs = _read_pairs(list_body(request))
-        event_type = self._event_type(request, Operation.VIEW)
-        view = self.cursor_service.at(event_type)
-        return json_response([self._distance(event_type, view, *pair) for pair in pairs])
+        event_type = self._permitted_event_type(request, Operation.VIEW)
+        view = self.cursor_service.take_snapshot(event_type)
+        return json_response([self._distance_view(event_type, view, *pair) for pair in pairs])
 
     def lags(self, request: Request) -> Response:
         asked = _require_complete(
             [_read_cursor(each, f"list[{at}]") for at, each in enumerate(_require_objects(list_body(request)))]
         )
-        event_type = self._event_type(request, Operation.VIEW, Operation.READ)
-        view = self.cursor_service.at(event_type)
+        event_type = self._permitted_event_type(request, Operation.VIEW, Operation.READ)
+        view = self.cursor_service.take_snapshot(event_type)
         positions = [_convert_cursor(view, cursor) for cursor in asked]
         ends = view.ends() if asked else {}
         return json_response(
@@ -103,8 +103,8 @@ class _CursorHandlers(Struct, frozen=True):
         items = _require_objects(list_body(request))
         numbers = [each.integer("shift") or 0 for each in items]
         asked = _require_complete([_read_cursor(each, f"list[{at}]") for at, each in enumerate(items)])
-        event_type = self._event_type(request, Operation.VIEW, Operation.READ)
-        view = self.cursor_service.at(event_type)
+        event_type = self._permitted_event_type(request, Operation.VIEW, Operation.READ)
+        view = self.cursor_service.take_snapshot(event_type)
         positions = [_convert_cursor(view, cursor) for cursor in asked]
         moved = [
             shifted_position(event_type, cursor.partition, position, number)
@@ -120,7 +120,7 @@ class _CursorHandlers(Struct, frozen=True):
             ]
         )
 
-    def _event_type(self, request: Request, *operations: Operation) -> EventType:
+    def _permitted_event_type(self, request: Request, *operations: Operation) -> EventType:
         event_type = self.event_types.get(request.path_parameters["name"])
         for operation in operations:
             self.permissions.require(operation, event_type.resource, request.subject)
@@ -141,9 +141,9 @@ class _CursorHandlers(Struct, frozen=True):
         if partition not in ends:
             raise Invalid(PARTITION_NOT_FOUND_MESSAGE)
         _, newest = ends[partition]
-        return events_between(event_type, partition, position, newest)
+        return count_events_between(event_type, partition, position, newest)
 
-    def _distance(
+    def _distance_view(
         self, event_type: EventType, view: PartitionSnapshot, first: Cursor, last: Cursor
     ) -> Mapping[str, Any]:
         start, end = _convert_cursor(view, first), _convert_cursor(view, last)
@@ -152,7 +152,7 @@ class _CursorHandlers(Struct, frozen=True):
         return {
             "initial_cursor": {"partition": first.partition, "offset": first.offset},
             "final_cursor": {"partition": last.partition, "offset": last.offset},
-            "distance": events_between(event_type, first.partition, start, end),
+            "distance": count_events_between(event_type, first.partition, start, end),
         }
 
 

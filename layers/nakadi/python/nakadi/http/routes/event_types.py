@@ -8,7 +8,7 @@ from itertools import islice
 from msgspec import Struct
 
 from nakadi.auth.permissions import Features, Permissions
-from nakadi.event_types.adoption import AdoptedTimeline, Adoption
+from nakadi.event_types.adoption import AdoptedTimeline, TopicAdoption
 from nakadi.event_types.deletion import EventTypeDeletion
 from nakadi.event_types.registration import EventTypeCreation, EventTypeUpdate, Repartitioning
 from nakadi.event_types.repository import EVENT_TYPES_PAGE_SIZE, EventTypes
@@ -17,20 +17,28 @@ from nakadi.event_types.timelines import Timelines
 from nakadi.http.application import Handler, Route
 from nakadi.http.bodies import Members, attribute_parameter, event_type_draft, object_body, schema_draft
 from nakadi.http.message import Request, Response, empty_response, json_response
-from nakadi.http.views import View, event_type_view, measured_view, page_links, schema_view, table_view, timeline_view
+from nakadi.http.views import (
+    View,
+    event_type_view,
+    measured_statistics_view,
+    page_links,
+    schema_view,
+    table_state_view,
+    timeline_view,
+)
 from nakadi.model.authorization import Attribute, Feature, Operation
 from nakadi.model.event_type import CleanupPolicy, EnrichmentStrategy, EventType, PartitionStrategy
 from nakadi.model.outcomes import Malformed, Violations
-from nakadi.openapi.checks import body_violations
+from nakadi.openapi.checks import openapi_violations
 
 
-class Warnings(Struct, frozen=True):
+class WarningTexts(Struct, frozen=True):
     """The text of the `Warning` header in answers to the creation and to changes of an event type."""
 
     data_access: str
     compaction: str
 
-    def of(self, event_type: EventType) -> Mapping[str, str]:
+    def header_for(self, event_type: EventType) -> Mapping[str, str]:
         compacted = event_type.cleanup_policy is CleanupPolicy.COMPACT
         texts = (self.data_access, self.compaction if compacted else "")
         return {"warning": f'299 nakadi "{". ".join(text for text in texts if text)}"'}
@@ -44,7 +52,7 @@ class EventTypeHandlers(Struct, frozen=True, kw_only=True):
     repartitioning: Repartitioning
     permissions: Permissions
     features: Features
-    warnings: Warnings
+    warnings: WarningTexts
 
     def routes(self) -> list[Route]:
         all_, one = "/event-types", "/event-types/{name}"
@@ -75,18 +83,18 @@ class EventTypeHandlers(Struct, frozen=True, kw_only=True):
         event_type = self.event_types.get(request.path_parameters["name"])
         self.permissions.require(Operation.VIEW, event_type.resource, request.subject)
         measured = self.event_types.measured_statistics(event_type)
-        extra = {} if measured is None else {"measured_statistic": measured_view(measured)}
+        extra = {} if measured is None else {"measured_statistic": measured_statistics_view(measured)}
         table = self.event_types.table_state(event_type)
-        extra |= {} if table is None else {"table": table_view(table)}
+        extra |= {} if table is None else {"table": table_state_view(table)}
         return json_response(event_type_view(event_type) | extra)
 
     def create(self, request: Request) -> Response:
         draft = event_type_draft(object_body(request))
-        return self._stored(self.creation.create(draft, request.subject), 201)
+        return self._stored_response(self.creation.create(draft, request.subject), 201)
 
     def put(self, request: Request) -> Response:
         draft = event_type_draft(object_body(request))
-        return self._stored(self.update.update(request.path_parameters["name"], draft, request.subject), 200)
+        return self._stored_response(self.update.update(request.path_parameters["name"], draft, request.subject), 200)
 
     def delete(self, request: Request) -> Response:
         self.deletion.delete(request.path_parameters["name"], request.subject)
@@ -95,12 +103,12 @@ class EventTypeHandlers(Struct, frozen=True, kw_only=True):
     def repartition(self, request: Request) -> Response:
         count = object_body(request).integer("partition_count", bits=32)
         if count is None:
-            raise Violations(body_violations("PartitionCount", {"partition_count": None}))
-        self.repartitioning.set_count(request.path_parameters["name"], count, request.subject)
+            raise Violations(openapi_violations("PartitionCount", {"partition_count": None}))
+        self.repartitioning.set_partition_count(request.path_parameters["name"], count, request.subject)
         return empty_response(204)
 
-    def _stored(self, event_type: EventType, status: int) -> Response:
-        warning = self.warnings.of(event_type)
+    def _stored_response(self, event_type: EventType, status: int) -> Response:
+        warning = self.warnings.header_for(event_type)
         if self.features.is_on(Feature.RETURN_BODY_ON_CREATE_UPDATE_EVENT_TYPE):
             return json_response(event_type_view(event_type), status, warning)
         return empty_response(status, warning)
@@ -176,7 +184,7 @@ def _evaluation_view(evaluation: SchemaEvaluation) -> View:
 # Timelines ------------------------------------------------------------------------------------------------------------
 
 
-def timeline_routes(timelines: Timelines, adoption: Adoption) -> list[Route]:
+def timeline_routes(timelines: Timelines, adoption: TopicAdoption) -> list[Route]:
     handlers = _TimelineHandlers(timelines, adoption)
     path = "/event-types/{name}/timelines"
     return [
@@ -187,7 +195,7 @@ def timeline_routes(timelines: Timelines, adoption: Adoption) -> list[Route]:
 
 class _TimelineHandlers(Struct, frozen=True):
     timelines: Timelines
-    adoption: Adoption
+    adoption: TopicAdoption
 
     def list(self, request: Request) -> Response:
         name = request.path_parameters["name"]

@@ -19,8 +19,8 @@ from nakadi.common.counting import Counter, Distribution, Histogram, Labels
 from nakadi.common.metrics import Metric, Metrics
 from nakadi.http import docs_page
 from nakadi.http.application import Lane, Route
-from nakadi.http.message import JSON, Request, Response, json_response
-from nakadi.http.negotiation import metrics_type_for
+from nakadi.http.message import JSON_MEDIA_TYPE, Request, Response, json_response
+from nakadi.http.negotiation import metrics_media_type_for
 from nakadi.model.outcomes import TryLater
 from nakadi.ports.clock import Clock
 
@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 NO_CACHE_HEADERS = {"cache-control": "must-revalidate,no-cache,no-store"}
 
 
-def routes(read_metrics: Callable[[], Metrics], clock: Clock, readiness: Readiness, version: str) -> list[Route]:
+def routes(read_metrics: Callable[[], Metrics], clock: Clock, readiness: ReadinessCheck, version: str) -> list[Route]:
     handlers = _MonitoringHandlers(read_metrics, clock, readiness, version)
     health = Route(
         method="GET",
@@ -45,16 +45,20 @@ def routes(read_metrics: Callable[[], Metrics], clock: Clock, readiness: Readine
     )
     ready = Route(method="GET", template="/ready", handler=handlers.ready, operation="get_readiness")
     figures = Route(
-        method="GET", template="/metrics", handler=handlers.metrics_now, operation="get_metrics", any_accept=True
+        method="GET",
+        template="/metrics",
+        handler=handlers.answer_metrics,
+        operation="get_metrics",
+        ignores_accept_header=True,
     )
-    running = Route(method="GET", template="/version", handler=handlers.version_now, operation="get_version")
+    running = Route(method="GET", template="/version", handler=handlers.answer_version, operation="get_version")
     return [health, *(replace(each, lane=Lane.MONITORING) for each in (ready, figures, running))]
 
 
 class _MonitoringHandlers(Struct, dict=True, frozen=True):
     read_metrics: Callable[[], Metrics]
     clock: Clock
-    readiness: Readiness
+    readiness: ReadinessCheck
     version: str
 
     def health(self, _: Request) -> Response:
@@ -65,21 +69,21 @@ class _MonitoringHandlers(Struct, dict=True, frozen=True):
         self.readiness.check()
         return Response(200, {"content-type": "text/plain"}, b"OK")
 
-    def metrics_now(self, request: Request) -> Response:
-        media = metrics_type_for(request.headers.get("accept", ""))
-        if media is not None and self._text is not None:
-            text, media_type = self._text(media)
+    def answer_metrics(self, request: Request) -> Response:
+        media = metrics_media_type_for(request.headers.get("accept", ""))
+        if media is not None and self._prometheus_renderer is not None:
+            text, media_type = self._prometheus_renderer(media)
             return Response(200, {"content-type": media_type, **NO_CACHE_HEADERS}, text)
         layout = orjson.OPT_INDENT_2 if request.flag("pretty") else 0
-        body = orjson.dumps(as_json(self.read_metrics(), self.clock.monotonic()), option=layout)
-        return Response(200, {"content-type": JSON, **NO_CACHE_HEADERS}, body)
+        body = orjson.dumps(metrics_view(self.read_metrics(), self.clock.monotonic()), option=layout)
+        return Response(200, {"content-type": JSON_MEDIA_TYPE, **NO_CACHE_HEADERS}, body)
 
     @cached_property
-    def _text(self) -> RenderMetrics | None:
+    def _prometheus_renderer(self) -> RenderMetrics | None:
         # Loaded when Prometheus asks for the first time.
-        return prometheus_text(self.read_metrics)
+        return make_prometheus_renderer(self.read_metrics)
 
-    def version_now(self, _: Request) -> Response:
+    def answer_version(self, _: Request) -> Response:
         """What is running, in the place where the revision used to stand."""
         source = {"author": "", "revision": self.version, "status": "", "url": ""}
         return json_response({"scm_source": source})
@@ -97,16 +101,16 @@ DEFAULT_HOST = "localhost:8080"
 
 def documentation_routes() -> list[Route]:
     return [
-        Route(method="GET", template="/openapi.json", handler=_openapi, operation="get_openapi"),
-        Route(method="GET", template="/docs", handler=_docs, operation="get_docs"),
+        Route(method="GET", template="/openapi.json", handler=_answer_openapi, operation="get_openapi"),
+        Route(method="GET", template="/docs", handler=_answer_docs_page, operation="get_docs"),
     ]
 
 
-def _openapi(_: Request) -> Response:
-    return Response(200, {"content-type": JSON}, openapi.as_json())
+def _answer_openapi(_: Request) -> Response:
+    return Response(200, {"content-type": JSON_MEDIA_TYPE}, openapi.document_json())
 
 
-def _docs(request: Request) -> Response:
+def _answer_docs_page(request: Request) -> Response:
     headers = {
         "content-type": f"{HTML_MEDIA_TYPE}; charset=utf-8",
         "content-security-policy": docs_page.content_security_policy(),
@@ -126,7 +130,7 @@ def _broker_address(request: Request) -> str:
 # Metrics as clients read them: JSON as monitoring of Nakadi expects, or the text of Prometheus ------------------------
 
 
-QUANTILES = {"p50": 0.5, "p75": 0.75, "p95": 0.95, "p98": 0.98, "p99": 0.99, "p999": 0.999}
+QUANTILE_BY_NAME = {"p50": 0.5, "p75": 0.75, "p95": 0.95, "p98": 0.98, "p99": 0.99, "p999": 0.999}
 
 RenderMetrics = Callable[[str], tuple[bytes, str]]
 """The metrics in one of the text formats, by its media type; and that with its version."""
@@ -138,7 +142,7 @@ PLAIN_MEDIA_TYPE = "text/plain"
 # JSON ----------------------------------------------------------------------------------------------------------------
 
 
-def as_json(metrics: Metrics, now: float) -> Mapping[str, Any]:
+def metrics_view(metrics: Metrics, now: float) -> Mapping[str, Any]:
     """All metrics, by names made of a metric's name and its labels, as `nakadi.http.get_health.200`."""
     uptime = now - metrics.started
     gauges: dict[str, Any] = {"nakadi.uptime": {"value": uptime}}
@@ -150,7 +154,7 @@ def as_json(metrics: Metrics, now: float) -> Mapping[str, Any]:
             case Histogram():
                 for labels, row in metric.rows().items():
                     if metric.definition.name.endswith("_seconds"):
-                        timers[_json_name(metric, labels)] = {**_distribution_view(row), **_rate(row, uptime)}
+                        timers[_json_name(metric, labels)] = {**_distribution_view(row), **_rate_view(row, uptime)}
                     else:
                         histograms[_json_name(metric, labels)] = _distribution_view(row)
             case Counter(kind="gauge"):
@@ -181,11 +185,11 @@ def _distribution_view(row: Distribution) -> Mapping[str, Any]:
         "max": ordered[-1],
         "mean": sum(ordered) / len(ordered),
         "min": ordered[0],
-        **{name: ordered[int(share * (len(ordered) - 1))] for name, share in QUANTILES.items()},
+        **{name: ordered[int(share * (len(ordered) - 1))] for name, share in QUANTILE_BY_NAME.items()},
     }
 
 
-def _rate(row: Distribution, uptime: float) -> Mapping[str, Any]:
+def _rate_view(row: Distribution, uptime: float) -> Mapping[str, Any]:
     return {
         "mean_rate": row.count / max(uptime, 1.0),
         "duration_units": "seconds",
@@ -196,7 +200,7 @@ def _rate(row: Distribution, uptime: float) -> Mapping[str, Any]:
 # Prometheus ----------------------------------------------------------------------------------------------------------
 
 
-def prometheus_text(read_metrics: Callable[[], Metrics]) -> RenderMetrics | None:
+def make_prometheus_renderer(read_metrics: Callable[[], Metrics]) -> RenderMetrics | None:
     """What writes the text formats of Prometheus; None where its library is not installed, as in Lambda functions,
     whose metrics CloudWatch collects."""
     try:
@@ -217,14 +221,14 @@ def prometheus_text(read_metrics: Callable[[], Metrics]) -> RenderMetrics | None
     registry = CollectorRegistry()
     registry.register(Collected())
 
-    def text_of(media: str) -> tuple[bytes, str]:
+    def render_metrics(media: str) -> tuple[bytes, str]:
         # The library's own choice repeats in its answer what the client asks for, and fails at versions like `a.b`.
         if media == OPENMETRICS_MEDIA_TYPE:
             text = openmetrics.generate_latest(registry)  # type: ignore[no-untyped-call]  # the library has no types here
             return text, f"{OPENMETRICS_MEDIA_TYPE}; version=1.0.0; charset=utf-8"
         return generate_latest(registry), f"{PLAIN_MEDIA_TYPE}; version=0.0.4; charset=utf-8"
 
-    return text_of
+    return render_metrics
 
 
 def _process_families(processes: Sequence[ProcessCollector], cpu_seconds: float) -> Iterable[Family]:
@@ -246,7 +250,7 @@ def _process_families(processes: Sequence[ProcessCollector], cpu_seconds: float)
 
 
 def _metric_family(metric: Metric) -> Family:
-    from prometheus_client.core import (  # noqa: PLC0415  # see `prometheus_text`
+    from prometheus_client.core import (  # noqa: PLC0415  # see `make_prometheus_renderer`
         CounterMetricFamily,
         GaugeMetricFamily,
         HistogramMetricFamily,
@@ -274,7 +278,7 @@ READINESS_MAX_AGE_SECONDS = 1.0
 READINESS_TIMEOUT_SECONDS = 2.0
 
 
-class Readiness:
+class ReadinessCheck:
     """`probe` asks for something and raises if there is no answer. It may also take for ever.
 
     What it found is good for a moment. While it runs no other is begun, so that a registry that does not answer holds
@@ -294,32 +298,34 @@ class Readiness:
         self._max_age_seconds = max_age_seconds
         self._timeout_seconds = timeout_seconds
         self._lock = threading.Lock()
-        self._asking: _Asking | None = None
+        self._probe_run: _ReadinessProbeRun | None = None
 
     def check(self) -> None:
         """Return if the registry answers; raise `TryLater` if it does not, or not in time."""
         with self._lock:
             now = self._clock.monotonic()
-            asking = self._asking
-            if asking is None or now >= asking.good_until:
-                asking = self._asking = _Asking(now)
-                threading.Thread(target=self._ask, args=(asking,), name="nakadi-readiness", daemon=True).start()
-        if not asking.answered.wait(max(0.0, asking.began + self._timeout_seconds - now)):
+            probe_run = self._probe_run
+            if probe_run is None or now >= probe_run.good_until:
+                probe_run = self._probe_run = _ReadinessProbeRun(now)
+                threading.Thread(
+                    target=self._run_probe, args=(probe_run,), name="nakadi-readiness", daemon=True
+                ).start()
+        if not probe_run.answered.wait(max(0.0, probe_run.began + self._timeout_seconds - now)):
             raise TryLater("The registry does not answer")
-        if asking.failed:
+        if probe_run.failed:
             raise TryLater("The registry cannot be reached")
 
-    def _ask(self, asking: _Asking) -> None:
+    def _run_probe(self, probe_run: _ReadinessProbeRun) -> None:
         try:
             self._probe()
         except Exception:
             log.warning("The registry cannot be reached", exc_info=True)
-            asking.failed = True
-        asking.good_until = self._clock.monotonic() + self._max_age_seconds
-        asking.answered.set()
+            probe_run.failed = True
+        probe_run.good_until = self._clock.monotonic() + self._max_age_seconds
+        probe_run.answered.set()
 
 
-class _Asking:
+class _ReadinessProbeRun:
     """A question that may still be open; until it is answered it stays the only one."""
 
     def __init__(self, began: float) -> None:

@@ -11,15 +11,15 @@ from msgspec.structs import asdict
 
 from nakadi.auth.permissions import Permissions
 from nakadi.http.application import Lane, Route
-from nakadi.http.message import JSON, Request, Response, json_response
-from nakadi.http.negotiation import MAX_DECOMPRESSED_BYTES
+from nakadi.http.compression import MAX_DECOMPRESSED_BYTES
+from nakadi.http.message import JSON_MEDIA_TYPE, Request, Response, json_response
 from nakadi.http.problem import UnsupportedMediaType
 from nakadi.model.outcomes import Fault, Invalid, Malformed, Outcome
-from nakadi.ports.event_log import Append, AppendResultByPartition
+from nakadi.ports.event_log import AppendResultByPartition
+from nakadi.publishing.at_once import estimate_batch_memory
 from nakadi.publishing.outcome import BatchOutcome, BatchStatus
-from nakadi.publishing.publisher import Publisher
+from nakadi.publishing.publisher import Append, Publisher
 from nakadi.publishing.system_events import KpiCollector
-from nakadi.publishing.validation import estimate_batch_memory
 
 PublicationSteps = Generator[Append, AppendResultByPartition, Response]
 
@@ -37,8 +37,8 @@ def routes(publisher: Publisher, permissions: Permissions, figures: KpiCollector
             operation="publish_events",
             lane=Lane.EVENTS,
             quick=True,
-            any_body=True,
-            any_accept=True,
+            accepts_any_content_type=True,
+            ignores_accept_header=True,
             max_body_bytes=MAX_DECOMPRESSED_BYTES,
             max_parsed_bytes=None,
         ),
@@ -49,8 +49,8 @@ def routes(publisher: Publisher, permissions: Permissions, figures: KpiCollector
             operation="delete_events",
             lane=Lane.EVENTS,
             quick=True,
-            any_body=True,
-            any_accept=True,
+            accepts_any_content_type=True,
+            ignores_accept_header=True,
             max_body_bytes=MAX_DECOMPRESSED_BYTES,
             max_parsed_bytes=None,
         ),
@@ -64,36 +64,36 @@ class _PublishingHandlers(Struct, frozen=True):
 
     def publish(self, request: Request) -> PublicationSteps:
         try:
-            tag = self._check(request, is_directed=True)
+            tag = self._directed_subscription_id(request, is_directed=True)
             name, began = request.path_parameters["name"], time.perf_counter()
             outcome = yield from self.publisher.publishing_task(
                 name, request.body, request.subject, request.flow_id, tag, request.is_client_gone
             )
         except Exception as error:
-            self._count(error)
+            self._count_refused_batch(error)
             raise
-        return self._answer(request, outcome, began)
+        return self._make_response(request, outcome, began)
 
     def delete(self, request: Request) -> PublicationSteps:
         try:
-            self._check(request, is_directed=False)
+            self._directed_subscription_id(request, is_directed=False)
             name, began = request.path_parameters["name"], time.perf_counter()
             outcome = yield from self.publisher.deletion_task(
                 name, request.body, request.subject, request.flow_id, request.is_client_gone
             )
         except Exception as error:
-            self._count(error)
+            self._count_refused_batch(error)
             raise
-        return self._answer(request, outcome, began)
+        return self._make_response(request, outcome, began)
 
-    def _check(self, request: Request, *, is_directed: bool) -> str | None:
+    def _directed_subscription_id(self, request: Request, *, is_directed: bool) -> str | None:
         """The id of the subscription that a batch is meant for, if it is one that may be directed, and is.
 
         Raises an outcome for a body that cannot be events, for who is blocked, before anything about the event type is
         found out, and for what there is no memory for.
         """
         content_type = request.headers.get("content-type", "")
-        if content_type != JSON and content_type.partition(";")[0].strip().lower() == AVRO_MEDIA_TYPE:
+        if content_type != JSON_MEDIA_TYPE and content_type.partition(";")[0].strip().lower() == AVRO_MEDIA_TYPE:
             raise UnsupportedMediaType(f"Content type '{AVRO_MEDIA_TYPE}' not supported: events are published as JSON")
         if not request.body:
             raise Malformed(f"Required request body is missing: {request.method} {request.path}")
@@ -103,12 +103,12 @@ class _PublishingHandlers(Struct, frozen=True):
         request.memory.take(estimate_batch_memory(request.body, self.publisher.limits))
         return tag
 
-    def _count(self, error: Exception) -> None:
+    def _count_refused_batch(self, error: Exception) -> None:
         """Count a batch that was refused as a whole, by the kind of the outcome: `not_found` or `try_later`."""
         kind = type(error).__name__ if isinstance(error, Outcome | Fault) else "Fault"
         self.publisher.metrics.batches_refused.add(1, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind).lower())
 
-    def _answer(self, request: Request, outcome: BatchOutcome, began: float) -> Response:
+    def _make_response(self, request: Request, outcome: BatchOutcome, began: float) -> Response:
         if outcome.status is not BatchStatus.STORED:
             items = [asdict(each) for each in outcome.items]
             return json_response(items, 422 if outcome.status is BatchStatus.REJECTED else 207)
@@ -126,37 +126,37 @@ class _PublishingHandlers(Struct, frozen=True):
 # The header by which a producer directs a batch to one subscription ---------------------------------------------------
 
 
-SUBSCRIPTION_ID_KEY = "CONSUMER_SUBSCRIPTION_ID"
-FORBIDDEN_KEY = "DEBUG_PUBLISHER_TOPIC_ID"
+SUBSCRIPTION_ID_HEADER_KEY = "CONSUMER_SUBSCRIPTION_ID"
+FORBIDDEN_HEADER_KEY = "DEBUG_PUBLISHER_TOPIC_ID"
 
-_BLANKS = re.compile(r"\s+")
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+_BLANKS_PATTERN = re.compile(r"\s+")
+_UUID_PATTERN = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 def subscription_id_in_header(header: str) -> str:
     """The id of the subscription that a batch is meant for."""
-    text = _BLANKS.sub("", header)
+    text = _BLANKS_PATTERN.sub("", header)
     if not text:
         raise Invalid("X-CONSUMER-TAG: is empty!")
     tags: dict[str, str] = {}
     entries = text.rstrip(",").split(",")
     for entry in entries:
-        name, value = _parse_pair(entry, len(entries))
+        name, value = _parse_header_pair(entry, len(entries))
         if name in tags:
             raise Invalid(f"duplicate header tag: {name}")
         tags[name] = value
-    return tags[SUBSCRIPTION_ID_KEY]
+    return tags[SUBSCRIPTION_ID_HEADER_KEY]
 
 
-def _parse_pair(entry: str, entries: int) -> tuple[str, str]:
+def _parse_header_pair(entry: str, entries: int) -> tuple[str, str]:
     parts = entry.split("=")
     if len(parts) != 2 or not parts[1]:
         raise Invalid(f"header tag parameter is imbalanced, expected: 2 but provided {entries}")
     name, value = parts[0].upper(), parts[1]
-    if name == FORBIDDEN_KEY:
+    if name == FORBIDDEN_HEADER_KEY:
         raise Invalid(f"header tag unsupported: {name}")
-    if name != SUBSCRIPTION_ID_KEY:
+    if name != SUBSCRIPTION_ID_HEADER_KEY:
         raise Invalid(f"invalid header tag: {parts[0]}")
-    if _UUID.fullmatch(value) is None:
+    if _UUID_PATTERN.fullmatch(value) is None:
         raise Invalid(f"header tag value: {value} is not an UUID")
     return name, value.lower()

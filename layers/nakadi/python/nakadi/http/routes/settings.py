@@ -12,12 +12,12 @@ from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.storages import Storages
 from nakadi.http.application import Route
 from nakadi.http.bodies import Members, admin_lists, authorization_draft, object_body, unknown_enum_value_error
-from nakadi.http.message import Request, Response, empty_response, json_response, json_text
+from nakadi.http.message import Request, Response, empty_response, json_bytes, json_response
 from nakadi.http.views import admins_view, blacklist_view, features_view, storage_view
 from nakadi.model.authorization import BlockedKind, Feature, Operation
 from nakadi.model.event_type import Storage, StorageType
-from nakadi.model.outcomes import MAX_CHARACTERS, Invalid, MalformedFields
-from nakadi.openapi.checks import body_violations
+from nakadi.model.outcomes import MAX_TEXT_CHARACTERS, Invalid, MalformedFields
+from nakadi.openapi.checks import openapi_violations
 
 
 def routes(
@@ -61,8 +61,8 @@ class _SettingsHandlers(Struct, frozen=True):
         kind = _blocked_kind(request)
         self.admins.require(request.subject, Operation.WRITE)
         name = request.path_parameters["name"]
-        if len(name) > MAX_CHARACTERS:
-            raise Invalid(f"A name on the blacklist has at most {MAX_CHARACTERS} characters")
+        if len(name) > MAX_TEXT_CHARACTERS:
+            raise Invalid(f"A name on the blacklist has at most {MAX_TEXT_CHARACTERS} characters")
         self.blacklist.block(kind, name)
         return empty_response(204)
 
@@ -80,7 +80,7 @@ class _SettingsHandlers(Struct, frozen=True):
         body = object_body(request)
         feature, enabled = body.enum_value("feature", Feature), body.boolean("enabled")
         if feature is None:
-            raise MalformedFields(body_violations("FeatureSwitch", {"feature": None}))
+            raise MalformedFields(openapi_violations("FeatureSwitch", {"feature": None}))
         self.admins.require(request.subject, Operation.WRITE)
         self.features.switch(feature, on=bool(enabled))
         if enabled:
@@ -108,7 +108,13 @@ def storage_routes(storages: Storages, event_types: EventTypes, admins: Admins) 
     one, default = "/storages/{id}", "/storages/default/{id}"
     return [
         Route(method="GET", template="/storages", handler=handlers.list, operation="list_storages"),
-        Route(method="POST", template="/storages", handler=handlers.create, operation="create_storage", any_body=True),
+        Route(
+            method="POST",
+            template="/storages",
+            handler=handlers.create,
+            operation="create_storage",
+            accepts_any_content_type=True,
+        ),
         Route(method="GET", template=one, handler=handlers.get, operation="get_storage"),
         Route(method="DELETE", template=one, handler=handlers.delete, operation="delete_storage"),
         Route(method="PUT", template=default, handler=handlers.set_default, operation="set_default_storage"),
@@ -162,7 +168,7 @@ def _read_configuration(body: Members, name: str) -> Mapping[str, Any]:
     _require_value(body, name, body.raw(name))
     if not isinstance(body.raw(name), dict):
         raise Invalid(f'JSONObject["{name}"] is not a JSONObject.')
-    if len(json_text(body.raw(name))) > MAX_CONFIGURATION_BYTES:
+    if len(json_bytes(body.raw(name))) > MAX_CONFIGURATION_BYTES:
         raise Invalid(f'JSONObject["{name}"] has more than {MAX_CONFIGURATION_BYTES} bytes.')
     return dict(body.raw(name))
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from operator import attrgetter
+from collections.abc import Awaitable, Callable
 from uuid import uuid4
 
 from msgspec import Struct
@@ -11,17 +10,16 @@ from msgspec import Struct
 from nakadi.event_types.system_event_types import KPI_EVENT_TYPES
 from nakadi.http.application import Lane, Route
 from nakadi.http.bodies import Members, object_body
-from nakadi.http.message import ClientGone, Outlet, Request, Response, StreamingResponse, empty_response, is_about_kpis
-from nakadi.http.negotiation import preferred_type
-from nakadi.http.problem import log_problem
+from nakadi.http.message import Outlet, Request, Response, StreamingResponse, empty_response, is_about_kpis
+from nakadi.http.negotiation import preferred_media_type
+from nakadi.http.problem import make_and_log_problem
 from nakadi.model.outcomes import Violations
 from nakadi.model.subscription import EventTypePartition
-from nakadi.openapi.checks import body_violations
+from nakadi.openapi.checks import openapi_violations
 from nakadi.publishing.system_events import StreamKpis
-from nakadi.streaming.driver import EventStreamFormat, JsonStreamFormat, StreamFormat
-from nakadi.streaming.session import SendEvents, SendStreamKeepAlive, StreamParameters
-from nakadi.streaming.streams import AcceptedStream, EventStreams
-from nakadi.subscriptions.stream.actions import SendBatch, SessionLine
+from nakadi.streaming.formats import EventStreamFormat, JsonStreamFormat
+from nakadi.streaming.session import StreamParameters
+from nakadi.streaming.streams import EventStreams
 from nakadi.subscriptions.stream.batches import SubscriptionStreamParameters
 from nakadi.subscriptions.stream.driver import EventSubscriptionFormat, JsonSubscriptionFormat, SubscriptionFormat
 from nakadi.subscriptions.stream.streams import JoinedStream, SubscriptionStreams
@@ -37,16 +35,14 @@ JSON_STREAM_MEDIA_TYPE = "application/x-json-stream"
 
 NewStreamKpis = Callable[[Request], StreamKpis]
 
-_EVENT_COUNT = attrgetter("count")
 
-
-def routes(streams: EventStreams, figures_of: NewStreamKpis) -> list[Route]:
+def routes(streams: EventStreams, new_stream_kpis: NewStreamKpis) -> list[Route]:
     return [
         # Whatever a client says it accepts, it gets a stream: some say text/html, and mean it no more than we do.
         Route(
             method="GET",
             template="/event-types/{name}/events",
-            handler=_EventTypeStreamHandlers(streams, figures_of).stream_events,
+            handler=_EventTypeStreamHandlers(streams, new_stream_kpis).stream_events,
             operation="stream_events",
             lane=Lane.STREAMS,
         ),
@@ -55,73 +51,42 @@ def routes(streams: EventStreams, figures_of: NewStreamKpis) -> list[Route]:
 
 class _EventTypeStreamHandlers(Struct, frozen=True):
     streams: EventStreams
-    figures_of: NewStreamKpis
+    new_stream_kpis: NewStreamKpis
 
     def stream_events(self, request: Request) -> StreamingResponse:
         asked = StreamParameters(**{each: request.integer(each) for each in StreamParameters.__struct_fields__})
         server_sent = wants_server_sent_events(request)
         opening = self.streams.open(
-            request.path_parameters["name"], asked, _cursors(request, server_sent), request.subject
+            request.path_parameters["name"], asked, _requested_cursors(request, server_sent), request.subject
         )
         new_format = EventStreamFormat if server_sent else JsonStreamFormat
 
-        async def serve(outlet: Outlet) -> None:
-            figures = self.figures_of(request)
-            try:
-                await self._serve(
-                    opening, _CountedLines(new_format(opening.starts), opening.event_type.name, figures), outlet
-                )
-            finally:
-                figures.report()
+        def serve(outlet: Outlet) -> Awaitable[None]:
+            lines, figures = new_format(opening.starts), self.new_stream_kpis(request)
+            return self.streams.serve(opening, lines, outlet, figures, _problem_of_stream)
 
-        return StreamingResponse(serve, _headers(new_format.content_type))
-
-    async def _serve(self, opening: AcceptedStream, lines: StreamFormat, outlet: Outlet) -> None:
-        try:
-            await self.streams.serve(
-                opening, lines, outlet, lambda error: log_problem(error, "A stream of events").body
-            )
-        except ClientGone:
-            return
+        return StreamingResponse(serve, _stream_headers(new_format.content_type))
 
 
-class _CountedLines:
-    """Lines that are counted when they are made."""
-
-    def __init__(self, lines: StreamFormat, event_type: str, figures: StreamKpis) -> None:
-        self.content_type = lines.content_type
-        self.opening = lines.opening
-        self.problem = lines.problem
-        self._lines = lines
-        self._event_type = event_type
-        self._figures = figures
-
-    def batch(self, batch: SendEvents) -> bytes:
-        line = self._lines.batch(batch)
-        newest = batch.runs[-1].stored_at(-1)
-        self._figures.record(self._event_type, sum(map(_EVENT_COUNT, batch.runs)), len(line), newest)
-        return line
-
-    def keep_alive(self, keep_alive: SendStreamKeepAlive) -> bytes:
-        self._figures.report_if_due()
-        return self._lines.keep_alive(keep_alive)
+def _problem_of_stream(error: Exception) -> bytes:
+    return make_and_log_problem(error, "A stream of events").body
 
 
 def wants_server_sent_events(request: Request) -> bool:
     """Browsers name this type and no other when they open an event source; generated clients name all there are."""
     return (
-        preferred_type(request.headers.get("accept", ""), EVENT_STREAM_MEDIA_TYPE, JSON_STREAM_MEDIA_TYPE)
+        preferred_media_type(request.headers.get("accept", ""), EVENT_STREAM_MEDIA_TYPE, JSON_STREAM_MEDIA_TYPE)
         == EVENT_STREAM_MEDIA_TYPE
     )
 
 
-def _cursors(request: Request, server_sent: bool) -> str | None:
+def _requested_cursors(request: Request, server_sent: bool) -> str | None:
     """Where to begin. A browser that reconnects sends where it was, beside the headers of its first request."""
     resumed = request.headers.get("last-event-id") if server_sent else None
     return resumed or request.headers.get("x-nakadi-cursors")
 
 
-def _headers(content_type: str) -> dict[str, str]:
+def _stream_headers(content_type: str) -> dict[str, str]:
     # Proxies that gather an answer before passing it on would hold a stream for ever.
     return {
         "content-type": content_type,
@@ -140,8 +105,8 @@ STREAM_ID_HEADER = "X-Nakadi-StreamId"
 NewSubscriptionStreamKpis = Callable[[Request, str], StreamKpis]
 
 
-def subscription_routes(streams: SubscriptionStreams, figures_of: NewSubscriptionStreamKpis) -> list[Route]:
-    handlers = _SubscriptionStreamHandlers(streams, figures_of)
+def subscription_routes(streams: SubscriptionStreams, new_stream_kpis: NewSubscriptionStreamKpis) -> list[Route]:
+    handlers = _SubscriptionStreamHandlers(streams, new_stream_kpis)
     template = "/subscriptions/{subscription_id}/events"
     return [
         # Whatever a client says it accepts, it gets a stream: some say text/html, and mean it no more than we do.
@@ -164,16 +129,18 @@ def subscription_routes(streams: SubscriptionStreams, figures_of: NewSubscriptio
 
 class _SubscriptionStreamHandlers(Struct, frozen=True):
     streams: SubscriptionStreams
-    figures_of: NewSubscriptionStreamKpis
+    new_stream_kpis: NewSubscriptionStreamKpis
 
     def stream(self, request: Request) -> StreamingResponse | Response:
-        return self._streaming(request, _stream_parameters(request.integer))
+        return self._open_stream_response(request, _stream_parameters(request.integer))
 
     def stream_with_body(self, request: Request) -> StreamingResponse | Response:
         body = object_body(request)
-        return self._streaming(request, _stream_parameters(body.integer, _partitions(body)))
+        return self._open_stream_response(request, _stream_parameters(body.integer, _read_partitions(body)))
 
-    def _streaming(self, request: Request, asked: SubscriptionStreamParameters) -> StreamingResponse | Response:
+    def _open_stream_response(
+        self, request: Request, asked: SubscriptionStreamParameters
+    ) -> StreamingResponse | Response:
         subscription_id = request.path_parameters["subscription_id"]
         new_format: Callable[[], SubscriptionFormat] = (
             EventSubscriptionFormat if wants_server_sent_events(request) else JsonSubscriptionFormat
@@ -186,12 +153,8 @@ class _SubscriptionStreamHandlers(Struct, frozen=True):
         if not KPI_EVENT_TYPES.isdisjoint(opening.subscription.event_types):
             is_about_kpis.set(True)
 
-        async def serve(outlet: Outlet) -> None:
-            figures = self.figures_of(request, subscription_id)
-            try:
-                await self.streams.serve(opening, _CountedFormat(new_format(), figures), outlet)
-            finally:
-                figures.report()
+        def serve(outlet: Outlet) -> Awaitable[None]:
+            return self.streams.serve(opening, new_format(), outlet, self.new_stream_kpis(request, subscription_id))
 
         return StreamingResponse(
             serve, _subscription_headers(new_format, opening.id), release_if_never_served=lambda: self._give_up(opening)
@@ -199,25 +162,6 @@ class _SubscriptionStreamHandlers(Struct, frozen=True):
 
     def _give_up(self, opening: JoinedStream) -> None:
         self.streams.abandon(opening)
-
-
-class _CountedFormat:
-    """Lines that are counted when they are made."""
-
-    def __init__(self, lines: SubscriptionFormat, figures: StreamKpis) -> None:
-        self.content_type = lines.content_type
-        self.opening = lines.opening
-        self._lines = lines
-        self._figures = figures
-
-    def line(self, line: SessionLine) -> bytes:
-        text = self._lines.line(line)
-        if isinstance(line, SendBatch):
-            newest = line.runs[-1].stored_at(-1)
-            self._figures.record(line.partition.event_type, sum(map(_EVENT_COUNT, line.runs)), len(text), newest)
-        else:
-            self._figures.report_if_due()
-        return text
 
 
 def _stream_parameters(
@@ -236,10 +180,10 @@ def _stream_parameters(
     )
 
 
-def _partitions(body: Members) -> tuple[EventTypePartition, ...]:
+def _read_partitions(body: Members) -> tuple[EventTypePartition, ...]:
     listed = [(each.text("event_type"), each.text("partition")) for each in body.objects("partitions") or ()]
     named = [{"event_type": event_type, "partition": partition} for event_type, partition in listed]
-    missing = body_violations("SubscriptionEventStreamParameters", {"partitions": named})
+    missing = openapi_violations("SubscriptionEventStreamParameters", {"partitions": named})
     if missing:
         raise Violations(missing)
     return tuple(EventTypePartition(event_type or "", partition or "") for event_type, partition in listed)

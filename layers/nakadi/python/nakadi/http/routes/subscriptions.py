@@ -15,11 +15,18 @@ from nakadi.event_types.system_event_types import KPI_EVENT_TYPES
 from nakadi.http.application import Lane, Route
 from nakadi.http.bodies import Members, attribute_parameter, json_body, object_body, subscription_draft
 from nakadi.http.message import Request, Response, empty_response, is_about_kpis, json_response
-from nakadi.http.views import View, committed_view, results_view, stats_view, subscription_view, timestamp
+from nakadi.http.views import (
+    View,
+    committed_cursors_view,
+    cursor_results_view,
+    subscription_stats_view,
+    subscription_view,
+    timestamp,
+)
 from nakadi.model.authorization import Feature, Operation
 from nakadi.model.outcomes import Malformed, Violations
 from nakadi.model.subscription import CommitResult, SubscriptionCursor
-from nakadi.openapi.checks import body_violations, conforms
+from nakadi.openapi.checks import conforms_to_schema, openapi_violations
 from nakadi.ports.coordination import CommitRequest, CommitResultByPartition
 from nakadi.subscriptions.api.cursors import SubscriptionCursors
 from nakadi.subscriptions.api.parked_events import (
@@ -42,19 +49,19 @@ from nakadi.subscriptions.api.stats import SubscriptionStats
 
 STREAM_ID_HEADER = "X-Nakadi-StreamId"
 
-_EVENT_TYPE = attrgetter("event_type")
+_get_event_type = attrgetter("event_type")
 
 # Characters that mean nothing but themselves in the value of a parameter.
-UNESCAPED_CHARACTERS = ":/?@!$'()*,~"
+UNESCAPED_QUERY_CHARACTERS = ":/?@!$'()*,~"
 
 SHOW_STATUS, SHOW_STATS, SHOW_TIME_LAG = SHOWN = ("show_status", "show_stats", "show_time_lag")
 
-MAX_LIMIT, MAX_LIMIT_WITH_STATS = 1000, 100
+MAX_PAGE_LIMIT, MAX_PAGE_LIMIT_WITH_STATS = 1000, 100
 """Subscriptions in a page; statistics need reads of their own for each."""
 
 COMMIT_BODY_SCHEMA, RESET_BODY_SCHEMA = "SubscriptionCursorList", "CursorResetList"
 
-BODY_SCHEMAS = (COMMIT_BODY_SCHEMA,)
+PREPARED_BODY_SCHEMAS = (COMMIT_BODY_SCHEMA,)
 """Schemas of bodies that come often enough to be compiled while a function starts; others wait for their first body."""
 
 
@@ -95,9 +102,12 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
 
     def list(self, request: Request) -> Response:
         shown = {name: request.flag(name) for name in SHOWN}
-        limit, offset = _limit(request, MAX_LIMIT_WITH_STATS if shown[SHOW_STATS] else MAX_LIMIT), _offset(request)
-        filters = _filters(request)
-        token = self._token(request, offset)
+        limit, offset = (
+            _page_limit(request, MAX_PAGE_LIMIT_WITH_STATS if shown[SHOW_STATS] else MAX_PAGE_LIMIT),
+            _page_offset(request),
+        )
+        filters = _read_filters(request)
+        token = self._page_token_or_none(request, offset)
         page = self.listing.page_at(filters, token, limit) if token else self.listing.page(filters, offset, limit)
         if shown[SHOW_STATS]:
             found = self.stats.of_each(page.items, request.subject, with_lag=shown[SHOW_TIME_LAG])
@@ -106,9 +116,9 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
             items = [subscription_view(each, self.stats.status(each, request.subject)) for each in page.items]
         else:
             items = [subscription_view(each) for each in page.items]
-        return json_response({"items": items, "_links": dict(_links(page, filters, limit, shown))})
+        return json_response({"items": items, "_links": dict(_page_links(page, filters, limit, shown))})
 
-    def _token(self, request: Request, offset: int) -> str | None:
+    def _page_token_or_none(self, request: Request, offset: int) -> str | None:
         """The token of the page, None if pages are addressed by offset."""
         by_token = offset == 0 and self.features.is_on(Feature.TOKEN_SUBSCRIPTIONS_ITERATION)
         return request.parameter("token") or (FIRST_PAGE if by_token else None)
@@ -138,25 +148,25 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
     # Cursors
 
     def get_cursors(self, request: Request) -> Response:
-        return json_response(committed_view(self.cursors.committed(_subscription_id(request), request.subject)))
+        return json_response(committed_cursors_view(self.cursors.committed(_subscription_id(request), request.subject)))
 
     def commit(self, request: Request) -> Generator[CommitRequest, CommitResultByPartition, Response]:
         subscription_id, (items, cursors) = (
             request.path_parameters["subscription_id"],
-            _cursors(request, COMMIT_BODY_SCHEMA),
+            _read_cursors(request, COMMIT_BODY_SCHEMA),
         )
         stream_id = request.headers.get(STREAM_ID_HEADER.lower())
         if stream_id is None:
             raise Malformed(f"Required request header '{STREAM_ID_HEADER}' is not present")
         verdicts = yield from self.cursors.commit(subscription_id, stream_id, cursors, request.subject)
-        if not KPI_EVENT_TYPES.isdisjoint(map(_EVENT_TYPE, cursors)):
+        if not KPI_EVENT_TYPES.isdisjoint(map(_get_event_type, cursors)):
             is_about_kpis.set(True)
         if verdicts.count(CommitResult.COMMITTED) == len(verdicts):
             return Response(204)
-        return json_response(results_view(items, verdicts))
+        return json_response(cursor_results_view(items, verdicts))
 
     def reset(self, request: Request) -> Response:
-        _, cursors = _cursors(request, RESET_BODY_SCHEMA)
+        _, cursors = _read_cursors(request, RESET_BODY_SCHEMA)
         self.cursors.reset(_subscription_id(request), cursors, request.subject)
         return empty_response(204)
 
@@ -164,15 +174,15 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
 
     def get_stats(self, request: Request) -> Response:
         found = self.stats.of(_subscription_id(request), request.subject, with_lag=request.flag(SHOW_TIME_LAG))
-        return json_response({"items": stats_view(found)})
+        return json_response({"items": subscription_stats_view(found)})
 
 
-def _cursors(request: Request, schema: str) -> tuple[Sequence[Mapping[str, str]], Sequence[SubscriptionCursor]]:
+def _read_cursors(request: Request, schema: str) -> tuple[Sequence[Mapping[str, str]], Sequence[SubscriptionCursor]]:
     """The cursors of a commit or a reset, as they were sent and as they are meant."""
     body = json_body(request)
-    if not conforms(schema, body):
+    if not conforms_to_schema(schema, body):
         body = _with_scalars_as_texts(Members.from_value(body))
-        found = body_violations(schema, body)
+        found = openapi_violations(schema, body)
         if found:
             raise Violations(found)
     items = body["items"]
@@ -190,16 +200,16 @@ def _subscription_id(request: Request) -> str:
     return request.path_parameters["subscription_id"]
 
 
-def _limit(request: Request, max_limit: int) -> int:
+def _page_limit(request: Request, max_limit: int) -> int:
     """How many there are in a page; what is allowed is more than some pages have."""
     limit = request.integer("limit", DEFAULT_LIMIT)
     assert limit is not None
-    if not 1 <= limit <= MAX_LIMIT:
-        raise Malformed(f"'limit' parameter should have value between 1 and {MAX_LIMIT}")
+    if not 1 <= limit <= MAX_PAGE_LIMIT:
+        raise Malformed(f"'limit' parameter should have value between 1 and {MAX_PAGE_LIMIT}")
     return min(limit, max_limit)
 
 
-def _offset(request: Request) -> int:
+def _page_offset(request: Request) -> int:
     offset = request.integer("offset", 0)
     assert offset is not None
     if offset < 0:
@@ -207,7 +217,7 @@ def _offset(request: Request) -> int:
     return offset
 
 
-def _filters(request: Request) -> SubscriptionFilters:
+def _read_filters(request: Request) -> SubscriptionFilters:
     names = request.query.get("event_type", ())
     listed = names[0].split(",") if len(names) == 1 else names
     return SubscriptionFilters(
@@ -217,7 +227,7 @@ def _filters(request: Request) -> SubscriptionFilters:
     )
 
 
-def _links(
+def _page_links(
     page: SubscriptionPage, filters: SubscriptionFilters, limit: int, shown: Mapping[str, bool]
 ) -> Iterator[tuple[str, dict[str, str]]]:
     for name, place in (("prev", page.before), ("next", page.after)):
@@ -227,7 +237,7 @@ def _links(
 
 def _encoded_query(parameters: Sequence[tuple[str, str]]) -> str:
     """As clients know it: only what would be read as something else in a query is escaped."""
-    return urlencode(parameters, safe=UNESCAPED_CHARACTERS)
+    return urlencode(parameters, safe=UNESCAPED_QUERY_CHARACTERS)
 
 
 def _page_parameters(
@@ -264,7 +274,7 @@ class ParkedEventHandlers(Struct, frozen=True):
         ]
 
     def list(self, request: Request) -> Response:
-        limit, after = _parked_event_limit(request), _after(request)
+        limit, after = _parked_event_limit(request), _parked_event_to_list_after(request)
         wanted = ParkedEventFilter(
             event_type=request.parameter("event_type"),
             partition=request.parameter("partition"),
@@ -323,7 +333,7 @@ def _parked_event_limit(request: Request) -> int:
     return limit
 
 
-def _after(request: Request) -> str | None:
+def _parked_event_to_list_after(request: Request) -> str | None:
     after = request.parameter("after")
     if after and parse_parked_event_id(after) is None:
         raise Malformed(f"'{after}' is not the id of a parked event")

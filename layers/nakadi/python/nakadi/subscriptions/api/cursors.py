@@ -26,7 +26,7 @@ CONSUMER_BLOCKED_MESSAGE = "Application or subscription is blocked"
 CURSORS_EMPTY_MESSAGE = "Cursors are empty"
 
 _DECIMAL_NUMBER = re.compile(r"[0-9]+", re.ASCII)
-_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
+_UUID_PATTERN = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 
 OFFSET_BEFORE_FIRST_EVENT = -1
 
@@ -98,7 +98,7 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
         self._require_consumer(subscription_id, subject, Operation.VIEW, Operation.READ)
         for each in resolved:
             _check_partition_and_timeline(each)
-        if not _UUID.fullmatch(stream_id):
+        if not _UUID_PATTERN.fullmatch(stream_id):
             raise Invalid(f"Stream id has to be valid UUID, but `{stream_id} was provided")
         return resolved
 

@@ -15,7 +15,7 @@ from nakadi.auth import permissions
 from nakadi.event_types.documents import annotation_violations, label_violations
 from nakadi.model.outcomes import Violation, Violations
 from nakadi.model.subscription import PartitionAssignment, SubscriptionDraft
-from nakadi.openapi.checks import body_violations
+from nakadi.openapi.checks import openapi_violations
 
 SEND_COUNT_ANNOTATION = "nakadi.zalando.org/subscription-max-event-send-count"
 POLICY_ANNOTATION = "nakadi.zalando.org/subscription-unprocessable-event-policy"
@@ -28,7 +28,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
 def check_fields(draft: SubscriptionDraft) -> None:
     annotations = draft.annotations or {}
     found = (
-        *body_violations("SubscriptionDraft", _draft_body(draft)),
+        *openapi_violations("SubscriptionDraft", _body_from_draft(draft)),
         *annotation_violations(annotations),
         # Of these two annotations clients are shown one mistake at a time.
         *islice(unprocessable_event_annotation_violations(annotations), 1),
@@ -38,7 +38,7 @@ def check_fields(draft: SubscriptionDraft) -> None:
         raise Violations(found)
 
 
-def _draft_body(draft: SubscriptionDraft) -> dict[str, Any]:
+def _body_from_draft(draft: SubscriptionDraft) -> dict[str, Any]:
     """The draft as its description has it."""
     return {
         "owning_application": draft.owning_application,

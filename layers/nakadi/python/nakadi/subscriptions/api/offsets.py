@@ -112,7 +112,7 @@ class OffsetInitialisation(Struct, frozen=True, kw_only=True):
     def _from_cursors(self, subscription: Subscription, event_type: EventType) -> Mapping[str, Position]:
         """What the cursors mean. One whose timeline is gone means the oldest event, as one whose events are gone does;
         partitions that were added since then are read from their beginning."""
-        view = self.cursor_service.at(event_type)
+        view = self.cursor_service.take_snapshot(event_type)
         beginning = view.beginning()
         positions = dict.fromkeys(event_type.partitions, Position(event_type.timeline.order, -1))
         for each in subscription.initial_cursors:
@@ -132,7 +132,7 @@ class OffsetInitialisation(Struct, frozen=True, kw_only=True):
             old = self.coordination.assignment(subscription_id)
             if done(old):
                 return old
-            new, added = with_missing_entries(old, positions)
+            new, added = with_next_missing_entries(old, positions)
             try:
                 self.coordination.write(subscription_id, old, new, self.clock.now(), added)
             except AssignmentChanged:
@@ -140,7 +140,7 @@ class OffsetInitialisation(Struct, frozen=True, kw_only=True):
         raise TryLater(SUBSCRIPTION_BUSY_MESSAGE)
 
 
-def with_missing_entries(assignment: Assignment, positions: Positions) -> tuple[Assignment, Positions]:
+def with_next_missing_entries(assignment: Assignment, positions: Positions) -> tuple[Assignment, Positions]:
     """With entries for partitions that have none, as many as one write may add, and their positions.
 
     With the last of them the subscription is initialised.

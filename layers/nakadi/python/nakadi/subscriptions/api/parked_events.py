@@ -111,7 +111,7 @@ class ParkedEvents(Struct, frozen=True, kw_only=True):
         if parked.owner is not None and self.features.is_on(Feature.EVENT_OWNER_SELECTOR_AUTHZ):
             lists = Authorization(admins=(), readers=(parked.owner,))
             self.permissions.require(Operation.READ, Resource(ResourceType.EVENT, parked_id, lists), subject)
-        value = self.coordination.parked_value(subscription_id, parked.partition, parked.position)
+        value = self.coordination.read_parked_value(subscription_id, parked.partition, parked.position)
         if value is None:
             raise _parked_event_not_found(parked_id)
         return _parked_event_status(parked, self._entries(subscription_id)), value
@@ -120,7 +120,7 @@ class ParkedEvents(Struct, frozen=True, kw_only=True):
         """Take an event out for good. With the last of its key, later ones of the key are sent again."""
         self._require_administrator(subscription_id, subject)
         parked = self._get_parked_event(subscription_id, parked_id)
-        self.coordination.unpark(subscription_id, parked.partition, [parked.position])
+        self.coordination.unpark_events(subscription_id, parked.partition, [parked.position])
         self._notify_streams(subscription_id)
 
     def redrive(self, subscription_id: str, parked_id: str, subject: Subject) -> None:
@@ -213,7 +213,7 @@ class RedrivePlanner(Struct, frozen=True, kw_only=True):
         """What was sent once more and consumed since then goes; so does what the log will give once more."""
         reached = offsets[entry.partition].position
         gone = [each for each in parked if is_parking_obsolete(each, entry, reached)]
-        self.coordination.unpark(subscription_id, entry.partition, [each.position for each in gone])
+        self.coordination.unpark_events(subscription_id, entry.partition, [each.position for each in gone])
         parked[:] = [each for each in parked if each not in gone]
 
     def _check_timelines(self, events: Iterable[ParkedEventInfo]) -> None:
@@ -315,7 +315,7 @@ class ParkedEventStore(Struct, frozen=True):
     def remove_replayed(self, partition: EventTypePartition, replay: Replay) -> None:
         """Remove the events of a replay that were not parked again."""
         sent = [each.position for each in self.events(partition) if replay.has(each)]
-        self.coordination.unpark(self.subscription, partition, sent)
+        self.coordination.unpark_events(self.subscription, partition, sent)
 
 
 def parking_key(key: str | None, position: Position) -> str:

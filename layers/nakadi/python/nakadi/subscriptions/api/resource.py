@@ -84,7 +84,7 @@ class SubscriptionCreation(Struct, frozen=True, kw_only=True):
         self._check_size(event_types)
         if draft.read_from is ReadFrom.CURSORS:
             self._check_cursors(cursors_from_drafts(draft.initial_cursors), event_types)
-        documents.check_authorization(draft.authorization)
+        documents.check_no_duplicate_attributes(draft.authorization)
         subscription = self._subscription_of_draft(draft)
         # Before it is stored: a client that may not see it could never use it.
         self.permissions.require(Operation.VIEW, subscription.resource, subject)
@@ -113,7 +113,7 @@ class SubscriptionCreation(Struct, frozen=True, kw_only=True):
 
     def _check_cursors(self, cursors: Sequence[SubscriptionCursor], event_types: Sequence[EventType]) -> None:
         check_coverage(cursors, event_types)
-        by_name = {each.name: self.cursor_service.at(each) for each in event_types}
+        by_name = {each.name: self.cursor_service.take_snapshot(each) for each in event_types}
         try:
             for each in cursors:
                 view = by_name[each.event_type]
@@ -196,7 +196,7 @@ class SubscriptionUpdater(Struct, frozen=True, kw_only=True):
         self.permissions.require_all_operations((Operation.VIEW, Operation.ADMIN), old.resource, subject)
         check_unchanged(old, draft)
         permissions.check_not_removed(old.authorization, draft.authorization)
-        documents.check_authorization(draft.authorization)
+        documents.check_no_duplicate_attributes(draft.authorization)
         new = replace(
             old,
             authorization=documents.authorization_from_draft(draft.authorization),
@@ -297,7 +297,7 @@ class SubscribedEventTypes(Struct, frozen=True, kw_only=True):
     deletable_group: str
     attachment: RedriveAttachment
 
-    def depend_on(self, name: str) -> bool:
+    def any_depend_on(self, name: str) -> bool:
         return bool(self.subscription_repository.of_event_type(name))
 
     def changes_for_removal(self, event_type: EventType) -> tuple[DocumentChange, ...]:

@@ -200,7 +200,7 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
     def _count_unconsumed(self, event_type: EventType, partition: str, committed: Position, newest: Position) -> int:
         """A commit may be ahead of the newest event; then nothing waits."""
         try:
-            return max(0, cursors.events_between(event_type, partition, committed, newest))
+            return max(0, cursors.count_events_between(event_type, partition, committed, newest))
         except Invalid:
             log.warning("A committed offset of %s is in no timeline: %s", event_type.name, committed)
             return 0

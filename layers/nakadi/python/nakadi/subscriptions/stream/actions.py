@@ -62,7 +62,7 @@ class HandOverPartitions(Struct, frozen=True):
     positions: Mapping[EventTypePartition, Position] = field(default_factory=dict)
 
 
-class RecordFailures(Struct, frozen=True):
+class FailureCountChange(Struct, frozen=True):
     """Write down in a partition's entry how often it failed, and how far the search for the event behind that goes."""
 
     partition: EventTypePartition
@@ -119,7 +119,7 @@ SessionCall = (
     OpenPartition
     | AutoCommit
     | HandOverPartitions
-    | RecordFailures
+    | FailureCountChange
     | GiveUpOnEvent
     | ParkEvents
     | ReloadParkedKeys

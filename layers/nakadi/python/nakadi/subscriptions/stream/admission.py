@@ -107,13 +107,13 @@ def delivery_filter(access: ReadAccess, subscription_id: str, subject: Subject, 
         elif partition.event_type == attached:
             return False
         return access.may_read(record, subject) and not (
-            access.skips_misplaced_events and names_other_event_type(partition, record)
+            access.skips_misplaced_events and is_misplaced_event(partition, record)
         )
 
     return is_deliverable
 
 
-def names_other_event_type(partition: EventTypePartition, record: Record) -> bool:
+def is_misplaced_event(partition: EventTypePartition, record: Record) -> bool:
     """Whether the metadata of an event names another event type than the one it was published to."""
     event: Any = orjson.loads(record.value or b"{}")
     metadata = event.get("metadata") if isinstance(event, dict) else None
@@ -166,9 +166,6 @@ class KnownEventTypes(dict[str, EventType]):
 
     def distance(self, partition: EventTypePartition, first: Position, last: Position) -> int:
         """How many events lie behind the first position, up to and including the second; across timelines, too."""
-        # Asked for with every batch, and almost always within one timeline.
-        if first.timeline == last.timeline:
-            return last.offset - first.offset
         return distance(self.get(partition.event_type), partition, first, last)
 
     def newest(self, seen: EventType) -> EventType:
@@ -213,7 +210,7 @@ class PartitionStarts:
         current = self._event_types.get(known.name)
         if current.id != known.id:
             raise UnusableCursor(f"The event type {known.name} was deleted, and another one has its name")
-        return current, self._cursor_service.at(current)
+        return current, self._cursor_service.take_snapshot(current)
 
     @staticmethod
     def _start_in_snapshot(
@@ -234,7 +231,7 @@ def distance(event_type: EventType | None, partition: EventTypePartition, first:
         return last.offset - first.offset
     try:
         if event_type is not None:
-            return cursors.events_between(event_type, partition.partition, first, last)
+            return cursors.count_events_between(event_type, partition.partition, first, last)
     except Invalid:
         pass
     return 1  # the number is not known, or not any more; but there were some

@@ -110,8 +110,8 @@ MAX_BUFFERED_BYTES = 50_000_000
 
 
 class Outbox:
-    """`partitions` and `totals` belong to the session. `last_commit` is since when the client has had time for its next
-    commit."""
+    """`partitions` and `totals` belong to the session. `commit_by` is when the client's time is over to commit what is
+    outstanding."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Outbox:
         now: float,
         policy: RetryPolicy | None,
     ) -> None:
-        self.last_commit = now
+        self.commit_by = now + limits.commit_seconds
         # Debug information that is sent with the next line.
         self.pending_info = ""
         self._partitions = partitions
@@ -149,20 +149,27 @@ class Outbox:
         return bool(opened) and all(each.keep_alives >= limit for each in opened)
 
     def deadline(self) -> float:
-        flushed_at = [each.flushed_at for each in self._partitions.values() if each.sendable]
-        if not flushed_at:
+        flushed_at = inf
+        for each in self._partitions.values():
+            if each.flushed_at < flushed_at and each.sendable:
+                flushed_at = each.flushed_at
+        if flushed_at == inf:
             return inf
-        return min(
-            self._last_line_at + self._limits.max_seconds_between_lines, min(flushed_at) + self._limits.flush_seconds
-        )
+        return min(self._last_line_at + self._limits.max_seconds_between_lines, flushed_at + self._limits.flush_seconds)
 
     # Sending
+
+    def expect_commit(self, now: float) -> None:
+        """The client's time for its next commit begins."""
+        self.commit_by = now + self._limits.commit_seconds
 
     def due(self, partition: PartitionProgress, now: float) -> list[SessionAction]:
         """Everything of a partition that has to be sent by now."""
         actions: list[SessionAction] = []
-        while partition.sendable:
-            # One batch, drop or keep-alive after the other; each may make the next one due, or the partition wait.
+        sendable = partition.sendable
+        while sendable:
+            # One batch or keep-alive after the other, each of which may make the next one due, until an event is to be
+            # dropped, which everything else waits for.
             flush = now >= partition.flushed_at + self._limits.flush_seconds
             count = self._events_due(partition, flush=flush) if partition.count else 0
             if count and self._policy and partition.searching and partition.fails >= self._policy.max_failed_streams:
@@ -170,6 +177,7 @@ class Outbox:
                 partition.dropping = event.end
                 replay = None if partition.replay is None else partition.replay.id
                 actions.append(GiveUpOnEvent(partition.partition, event, partition.fails, replay))
+                sendable = False
             elif count:
                 actions.append(self._batch(partition, count, now))
             elif flush:
@@ -224,7 +232,7 @@ class Outbox:
 
     def _batch(self, partition: PartitionProgress, count: int, now: float, info: str = "") -> SessionAction:
         if not self._totals.outstanding:
-            self.last_commit = now
+            self.expect_commit(now)
         runs = partition.take_runs(count, self._measure)
         self._sent_events += count
         self._last_line_at = partition.flushed_at = now

@@ -27,11 +27,11 @@ from nakadi.subscriptions.api.fields import UnprocessablePolicy, retry_policy_fr
 from nakadi.subscriptions.stream.actions import (
     AutoCommit,
     EndReplay,
+    FailureCountChange,
     GiveUpOnEvent,
     HandOverPartitions,
     OpenPartition,
     ParkEvents,
-    RecordFailures,
     ReloadParkedKeys,
     SessionAction,
 )
@@ -94,7 +94,7 @@ class SessionCallExecutor:
         self,
         call: AutoCommit
         | HandOverPartitions
-        | RecordFailures
+        | FailureCountChange
         | GiveUpOnEvent
         | ParkEvents
         | ReloadParkedKeys
@@ -110,7 +110,7 @@ class SessionCallExecutor:
                 revision = self._members.hand_over(session.id, partitions).revision
                 self._metrics.partitions_handed_over.add(len(partitions))
                 return lambda now: session.handed_over(partitions, revision, now)
-            case RecordFailures():
+            case FailureCountChange():
                 self._members.record_failures(session.id, call)
             case GiveUpOnEvent():
                 self._give_up_event(call)
@@ -141,7 +141,7 @@ class SessionCallExecutor:
     def _park_events(self, call: ParkEvents) -> bool:
         """Park events; whether the partition was still the session's."""
         assert self._parking is not None, "only a session with parking parks events"
-        parked = self._parking.park(self._session.id, call) is not CommitResult.NOT_OWNED
+        parked = self._parking.park_events(self._session.id, call) is not CommitResult.NOT_OWNED
         if parked:
             self._metrics.events_parked.add(len(call.events), "followed")
         return parked

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Executor
-from typing import NamedTuple, Protocol
+from operator import attrgetter
+from typing import Any, NamedTuple, Protocol
 from uuid import uuid4
 
 import orjson
@@ -22,7 +23,8 @@ from nakadi.model.outcomes import Outcome, Unavailable, UnusableCursor
 from nakadi.model.subscription import EventTypePartition
 from nakadi.ports.clock import Clock
 from nakadi.streaming.chunks import joined_json
-from nakadi.streaming.driver import RETRY_MILLISECONDS, ApplyFact, EventSource, StreamDriver, StreamOutlet
+from nakadi.streaming.driver import ApplyFact, EventSource, StreamDriver, StreamFigures, StreamOutlet
+from nakadi.streaming.formats import RETRY_MILLISECONDS
 from nakadi.subscriptions.stream.actions import (
     ClosePartition,
     OpenPartition,
@@ -40,7 +42,8 @@ from nakadi.subscriptions.stream.session import SubscriptionSession
 # Lines: the bytes of a subscription's stream, in the two forms that clients can ask for -------------------------------
 
 
-NewCursorToken = Callable[[], str]
+NewCursorToken = Callable[[], object]
+"""Makes a token, whose text is sent."""
 
 
 class SubscriptionFormat(Protocol):
@@ -57,7 +60,7 @@ class JsonSubscriptionFormat:
 
     content_type = "application/x-json-stream"
 
-    def __init__(self, new_token: NewCursorToken = lambda: str(uuid4())) -> None:
+    def __init__(self, new_token: NewCursorToken = uuid4) -> None:
         self._new_token = new_token
 
     def opening(self, stream_id: str) -> bytes:  # noqa: ARG002  # clients find it in the headers
@@ -114,6 +117,8 @@ RETRY_BEYOND_END_SECONDS = 0.5
 # A client that has read nothing for so long after the end of its session may still read what it was sent.
 READ_AFTER_END_SECONDS = 1.0
 
+_EVENT_COUNT = attrgetter("count")
+
 OpenSource = Callable[[EventTypePartition, PartitionStart], EventSource]
 
 
@@ -131,7 +136,7 @@ class SubscriptionDriver(StreamDriver):
     event loop. So the session, the sources and the calls that wait are only ever touched there.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # every part by its name
         self,
         session: SubscriptionSession,
         executor: SessionCallExecutor,
@@ -139,11 +144,12 @@ class SubscriptionDriver(StreamDriver):
         outlet: StreamOutlet,
         *,
         clock: Clock,
+        figures: StreamFigures,
         threads: SessionCallThreads,
         open_source: OpenSource,
         known: KnownEventTypes,
     ) -> None:
-        super().__init__(outlet, clock)
+        super().__init__(outlet, clock, figures)
         self._session = session
         self._executor = executor
         self._lines = lines
@@ -170,20 +176,10 @@ class SubscriptionDriver(StreamDriver):
         self._known.newest(event_type)
         super().update(event_type)
 
-    def wake(self) -> None:
-        super().wake()
-        if self._waiting is not None and not self._facts_due_while_waiting:
-            self._facts_due_while_waiting = True
-            asyncio.get_running_loop().call_soon(self._pass_facts_while_waiting)
-
-    async def run(self) -> None:
+    def run(self) -> Coroutine[Any, Any, None]:
         """Serve until the session ends."""
-        try:
-            opening = self._lines.opening(self._session.id)
-            await self._run_until_end(opening, self._gone, lambda _: self._session.drain())
-        finally:
-            if self._calling:
-                self._calling.cancel()
+        opening = self._lines.opening(self._session.id)
+        return self._run_until_end(opening, self._gone, lambda _: self._session.drain())
 
     def _gone(self, now: float) -> Sequence[SessionAction]:
         self._connected = False
@@ -203,7 +199,7 @@ class SubscriptionDriver(StreamDriver):
             # A copy: while one of them moves, facts are handed in, which open and close others.
             for each, source in tuple(self._open.items()):
                 # What the one before has made ready may be so much that the client has to read it first.
-                if self._buffer.full:
+                if self._buffer.is_full:
                     await self._flush_before_deadline()
                 moved = await self._pass_on_next_run(each, source) or moved
         except Outcome as outcome:
@@ -236,7 +232,12 @@ class SubscriptionDriver(StreamDriver):
     def _carry_out_actions(self, actions: Iterable[SessionAction]) -> None:
         for action in actions:
             match action:
-                case SendBatch() | SendKeepAlive():
+                case SendBatch(partition, _, runs):
+                    line = self._lines.line(action)
+                    self._buffer.put(line)
+                    events, newest = sum(map(_EVENT_COUNT, runs)), runs[-1].stored_at(-1)
+                    self._figures.record(partition.event_type, events, len(line), newest)
+                case SendKeepAlive():
                     self._buffer.put(self._lines.line(action))
                 case ClosePartition(partition):
                     self._close_partition(partition)
@@ -254,8 +255,11 @@ class SubscriptionDriver(StreamDriver):
         if partition in self._open:
             self._open.pop(partition).leave()
 
-    def _sources(self) -> Iterable[EventSource]:
-        return self._open.values()
+    def _give_back(self) -> None:
+        for source in self._open.values():
+            source.leave()
+        if self._calling:
+            self._calling.cancel()
 
     # Calls
 
@@ -328,15 +332,20 @@ class SubscriptionDriver(StreamDriver):
         """
         try:
             async with asyncio.timeout(None) as waiting:
-                self._waiting = waiting
+                self._waiting, self._on_wake = waiting, self._wake_while_waiting
                 await work
         except TimeoutError:
             if not waiting.expired():
                 raise
             return False
         finally:
-            self._waiting = None
+            self._waiting = self._on_wake = None
         return True
+
+    def _wake_while_waiting(self) -> None:
+        if not self._facts_due_while_waiting:
+            self._facts_due_while_waiting = True
+            asyncio.get_running_loop().call_soon(self._pass_facts_while_waiting)
 
     def _pass_facts_while_waiting(self) -> None:
         self._facts_due_while_waiting = False
@@ -346,6 +355,6 @@ class SubscriptionDriver(StreamDriver):
         self._carry_out_actions(self._session.tick(self._clock.monotonic()))
         if self._session.end:
             self._waiting.reschedule(asyncio.get_running_loop().time() + READ_AFTER_END_SECONDS)
-            self._waiting = None
+            self._waiting = self._on_wake = None
         else:
             self._timer.set(self._session.deadline())

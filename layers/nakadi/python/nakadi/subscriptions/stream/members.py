@@ -43,7 +43,7 @@ from nakadi.model.subscription import (
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import AssignmentChanged, Coordination
 from nakadi.subscriptions.api import assignments
-from nakadi.subscriptions.stream.actions import RecordFailures, SessionResult, SharedState
+from nakadi.subscriptions.stream.actions import FailureCountChange, SessionResult, SharedState
 
 # With a hundred partitions there are a hundred sessions at most, who may all come at once.
 SESSION_CHANGE_ATTEMPTS = 200
@@ -134,7 +134,7 @@ class SubscriptionSessions(Struct, frozen=True):
             lambda assignment: assignments.with_partitions_handed_over(assignment, session, partitions)
         )
 
-    def record_failures(self, session: str, call: RecordFailures) -> None:
+    def record_failures(self, session: str, call: FailureCountChange) -> None:
         """Record the failures of a partition, if it is still the session's."""
 
         def recorded(assignment: Assignment) -> Assignment:

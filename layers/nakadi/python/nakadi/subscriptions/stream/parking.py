@@ -22,7 +22,7 @@ from nakadi.model.events import EventSlice, Record, StoredEvent
 from nakadi.model.outcomes import Unavailable
 from nakadi.model.subscription import CommitResult, EventTypePartition, ParkedEvent, ParkedEventInfo, Replay
 from nakadi.ports.clock import Clock
-from nakadi.ports.coordination import MAX_PARKED_BYTES, MAX_PARKED_PER_CALL
+from nakadi.ports.coordination import MAX_PARKED_BYTES_PER_CALL, MAX_PARKED_EVENTS_PER_CALL
 from nakadi.streaming.chunks import EventChunk, EventRun
 from nakadi.streaming.driver import EventSource
 from nakadi.subscriptions.api.parked_events import ParkedEventStore, event_key, parking_key
@@ -66,9 +66,9 @@ class ParkingService(Struct, frozen=True):
         return tuple(each for each in self.store.events(partition, after=(partition, behind)) if replay.has(each))
 
     def value(self, parked: ParkedEventInfo) -> bytes | None:
-        return self.store.coordination.parked_value(self.store.subscription, parked.partition, parked.position)
+        return self.store.coordination.read_parked_value(self.store.subscription, parked.partition, parked.position)
 
-    def park(self, session: str, call: ParkEvents) -> CommitResult:
+    def park_events(self, session: str, call: ParkEvents) -> CommitResult:
         return self._park(session, call.partition, call.events, 0, call.upto, call.replay)
 
     def park_failed(self, session: str, drop: GiveUpOnEvent) -> CommitResult:
@@ -101,7 +101,7 @@ class ParkingService(Struct, frozen=True):
             )
             for each in events
         ]
-        return self.store.coordination.park(self.store.subscription, session, parked, now, upto)
+        return self.store.coordination.park_events(self.store.subscription, session, parked, now, upto)
 
 
 def _parking_steps(runs: Iterable[EventRun]) -> Iterator[list[EventRun]]:
@@ -111,7 +111,7 @@ def _parking_steps(runs: Iterable[EventRun]) -> Iterator[list[EventRun]]:
     for run in runs:
         for index in range(run.first, run.last):
             event = EventRun(run.chunk, index, index + 1)
-            if step and (len(step) == MAX_PARKED_PER_CALL or size + event.size > MAX_PARKED_BYTES):
+            if step and (len(step) == MAX_PARKED_EVENTS_PER_CALL or size + event.size > MAX_PARKED_BYTES_PER_CALL):
                 yield step
                 step, size = [], 0
             step.append(event)

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from enum import Enum, auto
 from functools import partial
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec import Struct
 
@@ -22,21 +22,11 @@ MeasureDistance = Callable[[EventTypePartition, Position, Position], int]
 """How many events lie behind the first position, up to and including the second."""
 
 
-Item = TypeVar("Item")
-
 _EMPTY: deque[Any] = deque()
-"""Stands for every queue with nothing in it, and is never added to. A deque takes 760 bytes, and a stream in which
-nothing happens has four for each of its partitions."""
+"""Stands for every queue that never had anything in it, and is never added to: `queue or deque()` is one that can be. A
+deque takes 760 bytes, and a stream in which nothing happens has four for each of its partitions."""
 
 _NO_KEYS: frozenset[str] = frozenset()
-
-
-def _with(queue: deque[Item], item: Item) -> deque[Item]:
-    """A queue with one thing more at its end."""
-    if queue is _EMPTY:
-        return deque((item,))
-    queue.append(item)
-    return queue
 
 
 class Disposition(Enum):
@@ -196,19 +186,22 @@ class PartitionProgress:
         """Keep the events that are for the client, and skip the others. Returns those that have to be parked."""
         following = []
         before = self.size
-        for disposition, part in parts_by_disposition(
-            run, partial(self._disposition, deliverable), closely=closely or bool(self.parked)
-        ):
-            end = part.end
+        parts: Sequence[tuple[Disposition, EventRun]]
+        if run.chunk.plain and not closely and not self.parked:
+            parts = ((Disposition.SEND, run),) if run.count else ()
+        else:
+            parts = parts_by_disposition(run, partial(self._disposition, deliverable))
+        for disposition, part in parts:
             if disposition is Disposition.SEND:
-                self.runs = _with(self.runs, part)
+                self.runs = self.runs or deque()
+                self.runs.append(part)
                 self.count += part.count
                 self.size += part.size
             else:
-                self._note_skipped(end)
+                self._note_skipped(part.end)
                 if disposition is Disposition.PARK:
                     following.append(part)
-            self.taken = end
+            self.taken = part.end
         self.totals.buffered_bytes += self.size - before
         return following
 
@@ -227,7 +220,8 @@ class PartitionProgress:
         self.totals.buffered_bytes += self.size - before
         self.window_end = None
         self.sent = taken[-1].end
-        self._unsure = _with(self._unsure, (self.sent, taken[0].stored_at(0)))
+        self._unsure = self._unsure or deque()
+        self._unsure.append((self.sent, taken[0].stored_at(0)))
         self.keep_alives = 0
         self._count_outstanding(measure)
         return tuple(taken)
@@ -253,7 +247,8 @@ class PartitionProgress:
     def begin_parking(self, events: Sequence[EventRun]) -> None:
         """Send nothing before these are parked."""
         keys = frozenset(key for each in events if (key := each.chunk.records[each.first].key) is not None)
-        self._parking = _with(self._parking, (events[0].end, keys))
+        self._parking = self._parking or deque()
+        self._parking.append((events[0].end, keys))
 
     def end_parking(self) -> None:
         """The events for which parking began first are parked."""
@@ -315,7 +310,8 @@ class PartitionProgress:
         after = self.runs[-1].end if self.runs else self.sent
         if self._skipped and self._skipped[-1][0] >= after:
             after, _ = self._skipped.pop()
-        self._skipped = _with(self._skipped, (after, end))
+        self._skipped = self._skipped or deque()
+        self._skipped.append((after, end))
 
     def _remove_run_from_size(self, run: EventRun) -> None:
         self.count -= run.count
@@ -330,17 +326,20 @@ class PartitionProgress:
     def _count_outstanding(self, measure: MeasureDistance) -> None:
         while self._unsure and self._unsure[0][0] <= self.committed:
             self._unsure.popleft()
-        outstanding = measure(self.partition, self.committed, self.sent)
+        committed, sent = self.committed, self.sent
+        # Counted with every batch, and almost always within one timeline.
+        if committed.timeline == sent.timeline:
+            outstanding = sent.offset - committed.offset
+        else:
+            outstanding = measure(self.partition, committed, sent)
         self.totals.outstanding += outstanding - self.outstanding
         self.outstanding = outstanding
 
 
 def parts_by_disposition(
-    run: EventRun, disposition_of: Callable[[Record], Disposition], *, closely: bool
+    run: EventRun, disposition_of: Callable[[Record], Disposition]
 ) -> Sequence[tuple[Disposition, EventRun]]:
-    """A run cut where the disposition of its events changes; `closely` looks at every one of them whatever it is."""
-    if run.chunk.plain and not closely:
-        return [(Disposition.SEND, run)] if run.count else []
+    """A run cut where the disposition of its events changes."""
     parts = []
     indices = range(run.first, run.last)
     for disposition, group in groupby(indices, key=lambda index: disposition_of(run.chunk.records[index])):

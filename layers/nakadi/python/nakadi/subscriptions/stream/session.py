@@ -22,10 +22,10 @@ from nakadi.subscriptions.stream.actions import (
     AutoCommit,
     ClosePartition,
     EndReplay,
+    FailureCountChange,
     HandOverPartitions,
     OpenPartition,
     ParkEvents,
-    RecordFailures,
     ReloadParkedKeys,
     SendKeepAlive,
     SessionAction,
@@ -35,7 +35,7 @@ from nakadi.subscriptions.stream.actions import (
     SessionResult,
     SharedState,
 )
-from nakadi.subscriptions.stream.batches import Outbox, SubscriptionStreamLimits
+from nakadi.subscriptions.stream.batches import MAX_BUFFERED_BYTES, Outbox, SubscriptionStreamLimits
 from nakadi.subscriptions.stream.parking import parking_calls
 from nakadi.subscriptions.stream.partition_progress import PartitionProgress, SessionTotals
 
@@ -149,7 +149,10 @@ class SubscriptionSession:
         context = self._context
         to_be_parked = progress.take_in(run, context.deliverable, closely=context.closely())
         actions: list[SessionAction] = list(parking_calls(progress, to_be_parked)) if to_be_parked else []
-        return [*actions, *self._outbox.due(progress, now), *self._outbox.batches_to_free_memory(now)]
+        actions += self._outbox.due(progress, now)
+        if self._totals.buffered_bytes > MAX_BUFFERED_BYTES:
+            actions += self._outbox.batches_to_free_memory(now)
+        return actions
 
     def tick(self, now: float) -> list[SessionAction]:
         """Time has passed."""
@@ -198,7 +201,7 @@ class SubscriptionSession:
             return min(self._closed_by, auto)
         if self._limits.keep_alive_limit and self._outbox.all_silent():
             return -inf
-        commit_by = self._commit_deadline() if self._totals.outstanding else inf
+        commit_by = self._outbox.commit_by if self._totals.outstanding else inf
         releases: Iterable[float] = filter(None, map(_RELEASE_BY_OF, partitions))
         idle = inf if self._idle_since is None else self._idle_deadline()
         return min(commit_by, auto, self._ends_at, idle, self._outbox.deadline(), *releases)
@@ -271,12 +274,12 @@ class SubscriptionSession:
 
     def _record_failures(self, partition: PartitionProgress, search_end: Position | None) -> SessionAction:
         partition.fails, partition.search_end = 0, search_end
-        return RecordFailures(partition.partition, 0, search_end)
+        return FailureCountChange(partition.partition, 0, search_end)
 
     def _advance_committed(self, partition: PartitionProgress, stored: Position, now: float) -> Iterator[SessionAction]:
         dropped = partition.dropping
         self._committed_events += partition.advance(stored, self._context.measure)
-        self._outbox.last_commit = now
+        self._outbox.expect_commit(now)
         yield from self._finish_replay(partition)
         if (stored > partition.taken or self._has_parked(partition, dropped)) and not self.closing:
             partition.reopened()
@@ -310,7 +313,7 @@ class SubscriptionSession:
             return self._close(self._stop, now, "Consumption is blocked")
         if self.closing:
             return []
-        if self._totals.outstanding and now >= self._commit_deadline():
+        if self._totals.outstanding and now >= self._outbox.commit_by:
             return self._close(SessionEnd.COMMIT_TIMEOUT, now, "Commit timeout reached")
         if now >= self._ends_at:
             flushed = [each for partition in self._partitions.values() for each in self._outbox.flushed(partition, now)]
@@ -370,7 +373,7 @@ class SubscriptionSession:
             return []
         self.closing = end
         # From here on no commit postpones the end: other sessions wait for the partitions, or a request for its reset.
-        self._closed_by = self._commit_deadline()
+        self._closed_by = self._outbox.commit_by
         some = next(iter(self._partitions.values()), None)
         actions: list[SessionAction] = []
         if info and some is not None:
@@ -383,10 +386,6 @@ class SubscriptionSession:
     def _end_if_committed(self, now: float) -> None:
         if not self._totals.outstanding or now >= self._closed_by:
             self.end = self.closing
-
-    def _commit_deadline(self) -> float:
-        """When the client's time to commit what is outstanding is over."""
-        return self._outbox.last_commit + self._limits.commit_seconds
 
     def _end_now(self, end: SessionEnd) -> list[SessionAction]:
         self.end = self.end or end

@@ -27,7 +27,7 @@ from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import Coordination
 from nakadi.ports.event_log import EventLogs
 from nakadi.streaming.access import ReadAccess, StreamAccessMonitor
-from nakadi.streaming.driver import EventSource, StreamOutlet
+from nakadi.streaming.driver import EventSource, StreamFigures, StreamOutlet
 from nakadi.streaming.feeds import Feeds, PartitionReader
 from nakadi.streaming.session import PickSeconds
 from nakadi.streaming.streams import count_stream
@@ -114,7 +114,7 @@ class SubscriptionStreams:
         self._watch = SubscriptionWatch(self._threads)
         self._drivers: dict[SubscriptionDriver, JoinedStream] = {}
         self._renewal: asyncio.Task[None] | None = None
-        admission.event_types.on_change(lambda _: self._monitor.check_soon())
+        admission.event_types.add_change_listener(lambda _: self._monitor.check_soon())
         self._metrics.partitions_held.follow(self._partitions_by_subscription)
         self._metrics.subscription_uncommitted.follow(self._uncommitted_by_subscription)
         self._metrics.subscription_lag.follow(self._read_lags)
@@ -192,10 +192,12 @@ class SubscriptionStreams:
 
     # Serving
 
-    async def serve(self, opening: JoinedStream, lines: SubscriptionFormat, outlet: StreamOutlet) -> None:
+    async def serve(
+        self, opening: JoinedStream, lines: SubscriptionFormat, outlet: StreamOutlet, figures: StreamFigures
+    ) -> None:
         """Stream until the end, and leave before the client can see it."""
         with ExitStack() as stack:
-            driver = self._driver(opening, lines, outlet, stack)
+            driver = self._driver(opening, lines, outlet, figures, stack)
             stack.enter_context(count_stream(self._metrics, "subscription", lambda: driver.session.end))
             # Before anything waits: the lease is renewed while there are drivers, and this one relies on it.
             self._drivers[driver] = opening
@@ -221,7 +223,12 @@ class SubscriptionStreams:
         self._keeper.close()
 
     def _driver(
-        self, opening: JoinedStream, lines: SubscriptionFormat, outlet: StreamOutlet, stack: ExitStack
+        self,
+        opening: JoinedStream,
+        lines: SubscriptionFormat,
+        outlet: StreamOutlet,
+        figures: StreamFigures,
+        stack: ExitStack,
     ) -> SubscriptionDriver:
         known = KnownEventTypes(opening.event_types, self._monitor.check_soon)
         overseen = {each.name for each in opening.event_types}
@@ -264,6 +271,7 @@ class SubscriptionStreams:
             lines,
             outlet,
             clock=self._clock,
+            figures=figures,
             threads=SessionCallThreads(opening=self._opening, others=self._threads),
             open_source=open_source,
             known=known,

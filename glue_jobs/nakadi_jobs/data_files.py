@@ -1,0 +1,163 @@
+"""The data files of Iceberg's tables, by its own interface: which there are, and a change of a few rows without a job
+of Spark, whose start would take longer than the rows.
+
+`java` is a table of Iceberg as it was when it was loaded, and stays so. `jvm` is where its classes are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+from uuid import uuid4
+
+from msgspec import Struct
+
+PARQUET = "PARQUET"
+
+FieldIds = Mapping[str, int]
+"""The name of each column, and the number by which Iceberg knows it in files."""
+
+Contents = Sequence[bytes]
+"""What stands in files."""
+
+Changed = Callable[[FieldIds, Contents], Mapping[str, bytes]]
+"""From the files that are there to those that come in their place, each under the path of its partition:
+`window_start_day=2026-11-20`."""
+
+
+class DataFile(Struct, frozen=True):
+    """`is_plain`: its rows are those of the table and are in Parquet, and none of them is only marked as deleted."""
+
+    path: str
+    size: int
+    is_plain: bool
+
+
+class Times(Struct, frozen=True):
+    """What a column is to be between."""
+
+    column: str
+    since: datetime
+    until: datetime
+
+
+class Planned(Struct, frozen=True):
+    """What a table has of a time: the snapshot that was looked at, how far it was, its columns, and the files."""
+
+    snapshot: int
+    progress: str
+    columns: frozenset[str]
+    files: Sequence[DataFile]
+
+
+class HasDeletedRows(Exception):
+    """Raised for files that have rows which are only marked as deleted."""
+
+
+class Rewriting(Struct, frozen=True):
+    """New files that are written, and the change that puts them in the place of others."""
+
+    java: Any
+    change: Any
+    written: Sequence[Any]
+
+    def commit(self) -> None:
+        self.change.commit()
+
+    def discard(self) -> None:
+        """Remove the new files after a commit that failed."""
+        for file in self.written:
+            self.java.io().deleteFile(file.location())
+
+
+def planned(java: Any, jvm: Any, times: Times) -> Sequence[DataFile]:
+    """The files that may have rows of a time."""
+    return [
+        DataFile(
+            path=str(task.file().location()),
+            size=task.file().fileSizeInBytes(),
+            is_plain=task.deletes().isEmpty() and task.file().format().toString() == PARQUET,
+        )
+        for task in _tasks(java, jvm, times)
+    ]
+
+
+def field_ids(java: Any) -> FieldIds:
+    return {column.name(): column.fieldId() for column in java.schema().columns()}
+
+
+def contents(java: Any, jvm: Any, times: Times) -> Contents:
+    """What stands in the files that may have rows of a time. Raises `HasDeletedRows`."""
+    return [_read(java, task) for task in _tasks(java, jvm, times)]
+
+
+def rewriting(java: Any, jvm: Any, times: Times, changed: Changed) -> Rewriting:
+    """Write new files for those with rows of a time. Its commit fails if others have changed such rows meanwhile.
+
+    Raises `HasDeletedRows`.
+    """
+    tasks = list(_tasks(java, jvm, times))
+    change = (
+        java.newOverwrite()
+        .validateFromSnapshot(java.currentSnapshot().snapshotId())
+        .conflictDetectionFilter(_condition(jvm, times))
+        .validateNoConflictingData()
+        .validateNoConflictingDeletes()
+    )
+    found = changed(field_ids(java), [_read(java, task) for task in tasks])
+    written = [_written(java, jvm, partition, content) for partition, content in found.items()]
+    for task in tasks:
+        change.deleteFile(task.file())
+    for file in written:
+        change.addFile(file)
+    return Rewriting(java, change, written)
+
+
+def _tasks(java: Any, jvm: Any, times: Times) -> Iterator[Any]:
+    found = java.newScan().filter(_condition(jvm, times)).planFiles()
+    try:
+        each = found.iterator()
+        while each.hasNext():
+            yield each.next()
+    finally:
+        found.close()
+
+
+def _condition(jvm: Any, times: Times) -> Any:
+    expressions = jvm.org.apache.iceberg.expressions.Expressions
+    both = getattr(expressions, "and")
+    return both(
+        expressions.greaterThanOrEqual(times.column, times.since.astimezone(UTC).isoformat()),
+        expressions.lessThan(times.column, times.until.astimezone(UTC).isoformat()),
+    )
+
+
+def _read(java: Any, task: Any) -> bytes:
+    if not task.deletes().isEmpty():
+        raise HasDeletedRows(str(task.file().location()))
+    stream = java.io().newInputFile(task.file().location()).newStream()
+    try:
+        return bytes(stream.readAllBytes())
+    finally:
+        stream.close()
+
+
+def _written(java: Any, jvm: Any, partition: str, content: bytes) -> Any:
+    path = java.locationProvider().newDataLocation(f"{partition}/{uuid4()}.parquet")
+    stream = java.io().newOutputFile(path).create()
+    try:
+        stream.write(content)
+    finally:
+        stream.close()
+    iceberg, file = jvm.org.apache.iceberg, java.io().newInputFile(path)
+    metrics = iceberg.parquet.ParquetUtil.fileMetrics(file, iceberg.MetricsConfig.forTable(java))
+    return (
+        iceberg.DataFiles.builder(java.spec())
+        .withInputFile(file)
+        .withPartitionPath(partition)
+        .withFormat(PARQUET)
+        .withMetrics(metrics)
+        .withSortOrder(java.sortOrder())
+        .build()
+    )

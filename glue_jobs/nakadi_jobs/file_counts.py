@@ -1,0 +1,260 @@
+"""Rows of tables, counted file by file without a job of Spark, and what was counted of files before.
+
+A data file never changes, so what was counted of it holds for as long as the table has it. Where files were merged,
+erased from or written anew there are others, of which nothing is known yet: the history of a table is not asked for.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from uuid import uuid4
+
+import msgspec
+import pyarrow as pa
+from msgspec import Struct
+from msgspec.structs import replace
+from pyarrow import compute, parquet
+from pyspark.sql import SparkSession
+
+from nakadi.engines.archive.stores import open_archive
+from nakadi.model.log_index import ArchiveLocation
+from nakadi.ports.archive_store import ArchiveGone, ArchiveStore
+from nakadi_jobs.measuring import BY_MINUTE, BY_PARTITION, BY_PUBLISHER, BY_STEP, STEPS, Count, begun, digest
+
+COUNTED = "_counted"
+"""The folder beside the tables with what was counted of their files."""
+
+WORTH_TASKS = 1 << 30
+"""So many bytes of files are counted by Spark's tasks: starting Python there takes a second."""
+
+AT_ONCE = 8
+ROWS_AT_ONCE = 1 << 20
+
+COLUMNS = ("nakadi_time", "nakadi_partition", "nakadi_publisher", "nakadi_size")
+
+MINUTE = timedelta(minutes=1)
+
+
+class File(Struct, frozen=True):
+    """A data file in the store of the tables."""
+
+    key: str
+    size: int
+
+
+class Asked(Struct, frozen=True):
+    """What is to be counted: events since a moment, and perhaps before another, in windows of this length.
+
+    `stamped`: whether the broker writes into events who published them.
+    """
+
+    since: datetime
+    until: datetime | None
+    length: timedelta
+    stamped: bool
+
+
+class FileCounts(Struct, frozen=True):
+    """What a file has from the beginning of a window on."""
+
+    since: datetime
+    minutes: int
+    counts: Sequence[Count]
+
+    def answers(self, asked: Asked) -> bool:
+        return self.since <= asked.since and self.minutes * MINUTE == asked.length
+
+
+Known = Mapping[str, FileCounts]
+"""By the key of the file."""
+
+
+class TableFiles(Struct, frozen=True):
+    """Where the files of tables are: a store of them, and the URL by which Spark's tasks open it."""
+
+    spark: SparkSession
+    store: ArchiveStore
+    url: str
+
+
+class Counts(Struct, frozen=True):
+    """What was counted of an event type's files, and how many of them were read for that."""
+
+    counts: Sequence[Count]
+    known: Known
+    read: int
+
+
+def counted(place: TableFiles, files: Sequence[File], known: Known, asked: Asked, until: datetime) -> Counts:
+    """Count the events in files, of which some may be known. Of what is read anew all is counted, so that it is known
+    the next time; what came after the time that is asked for is not in the sum.
+    """
+    new = [file for file in files if file.key not in known or not known[file.key].answers(asked)]
+    found = _read(place, new, asked)
+    all_known = {file.key: found.get(file.key) or known[file.key] for file in files}
+    cut = [file for file in files if _goes_on(all_known[file.key].counts, until, asked.length)]
+    parts = _read(place, cut, replace(asked, until=until))
+    counts = [
+        count
+        for key, each in {**all_known, **parts}.items()
+        for count in each.counts
+        if asked.since <= count.window < until
+    ]
+    return Counts(counts, all_known, len(new) + len(cut))
+
+
+def _goes_on(counts: Iterable[Count], until: datetime, length: timedelta) -> bool:
+    """Whether the last window that is asked for goes on after what is asked for."""
+    last, minute = begun(until, length), int(until.timestamp()) // 60
+    return any(each.by == BY_MINUTE and each.window == last and int(each.what or 0) >= minute for each in counts)
+
+
+def _read(place: TableFiles, files: Sequence[File], asked: Asked) -> Known:
+    """Count here, or where Spark's tasks run if it is much."""
+    size = sum(file.size for file in files)
+    if size < WORTH_TASKS:
+        return dict(_counts_of(place.store, files, asked))
+    context = place.spark.sparkContext
+    tasks = min(len(files), max(context.defaultParallelism, size // WORTH_TASKS))
+    in_task = partial(_counts_in_task, place.url, asked)
+    return dict(context.parallelize(files, tasks).mapPartitions(in_task).collect())
+
+
+def _counts_in_task(url: str, asked: Asked, files: Iterable[File]) -> Iterator[tuple[str, FileCounts]]:
+    with closing(open_archive(url)) as store:
+        yield from _counts_of(store, files, asked)
+
+
+def _counts_of(store: ArchiveStore, files: Iterable[File], asked: Asked) -> Iterator[tuple[str, FileCounts]]:
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        yield from pool.map(lambda file: (file.key, _count(store, file, asked)), files)
+
+
+# One file -------------------------------------------------------------------------------------------------------------
+
+
+class _Ranges(io.RawIOBase):
+    """An object of a store as a file, of which only what is asked for is read."""
+
+    def __init__(self, store: ArchiveStore, file: File) -> None:
+        super().__init__()
+        self._store, self._file, self._at = store, file, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._file.size}[whence]
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(0, self._file.size - self._at)
+        wanted = left if size < 0 else min(size, left)
+        found = self._store.get(ArchiveLocation(self._file.key, self._at, wanted)) if wanted else b""
+        self._at += len(found)
+        return found
+
+
+def _count(store: ArchiveStore, file: File, asked: Asked) -> FileCounts:
+    found: dict[tuple[datetime, str, str | None], Count] = {}
+    with parquet.ParquetFile(_Ranges(store, file), pre_buffer=True) as opened:
+        there = [name for name in COLUMNS if name in opened.schema_arrow.names]
+        for batch in opened.iter_batches(ROWS_AT_ONCE, columns=there):
+            for count in _counts_in(pa.Table.from_batches([batch]), asked):
+                key = count.window, count.by, count.what
+                found[key] = count.with_those(found[key]) if key in found else count
+    return FileCounts(asked.since, asked.length // MINUTE, list(found.values()))
+
+
+def _counts_in(rows: pa.Table, asked: Asked) -> Iterator[Count]:
+    """Count rows by window, and in each by size, minute, partition and publisher."""
+    rows = _timely(rows, asked)
+    minute, window = _minute(rows), asked.length // MINUTE
+    size = rows["nakadi_size"] if "nakadi_size" in rows.column_names else pa.nulls(len(rows), pa.int32())
+    kinds = {BY_STEP: _step(size), BY_MINUTE: minute, BY_PARTITION: rows["nakadi_partition"]}
+    if asked.stamped:
+        kinds[BY_PUBLISHER] = _publisher(rows, size)
+    for by, what in kinds.items():
+        begins = compute.multiply(compute.divide(minute, window), window)
+        found = pa.table({"window": begins, "what": what, "size": size}).group_by(["window", "what"])
+        for row in found.aggregate([([], "count_all"), ("size", "sum"), ("size", "max")]).to_pylist():
+            yield Count(
+                window=datetime.fromtimestamp(60 * row["window"], UTC),
+                by=by,
+                what=digest(row["what"]) if by == BY_PUBLISHER else None if row["what"] is None else str(row["what"]),
+                events=row["count_all"],
+                bytes=row["size_sum"] or 0,
+                largest=row["size_max"] or 0,
+            )
+
+
+def _minute(rows: pa.Table) -> pa.ChunkedArray:
+    return compute.divide(compute.cast(rows["nakadi_time"], pa.int64()), 60_000_000)
+
+
+def _timely(rows: pa.Table, asked: Asked) -> pa.Table:
+    minute = _minute(rows)
+    timely = compute.greater_equal(minute, _minutes(asked.since))
+    if asked.until is not None:
+        timely = compute.and_(timely, compute.less(minute, _minutes(asked.until)))
+    return rows.filter(timely)
+
+
+def _minutes(moment: datetime) -> int:
+    return int(moment.timestamp()) // 60
+
+
+def _step(size: pa.ChunkedArray) -> pa.ChunkedArray:
+    """As `measuring.step_of`; none for events whose size is not known."""
+    at_least_one = compute.max_element_wise(size, 1, skip_nulls=False)
+    steps = compute.multiply(compute.ln(compute.cast(at_least_one, pa.float64())), float(STEPS))
+    return compute.cast(compute.floor(steps), pa.int32())
+
+
+def _publisher(rows: pa.Table, size: pa.ChunkedArray) -> pa.ChunkedArray:
+    """An empty text for an event that has none, as earlier versions wrote them. Tombstones never have one."""
+    if "nakadi_publisher" not in rows.column_names:
+        return compute.if_else(compute.greater(compute.fill_null(size, 1), 0), "", pa.scalar(None, pa.string()))
+    publisher = rows["nakadi_publisher"]
+    is_missing = compute.and_(compute.is_null(publisher), compute.fill_null(compute.greater(size, 0), fill_value=False))
+    return compute.if_else(is_missing, "", publisher)
+
+
+# What was counted before ----------------------------------------------------------------------------------------------
+
+
+def load(store: ArchiveStore, folder: str) -> Known:
+    """What was counted of an event type's files; nothing, if that cannot be read: then it is counted again."""
+    objects = sorted(store.list_objects(f"{COUNTED}/{folder}/"), key=lambda each: each.written_at)
+    try:
+        content = store.get(ArchiveLocation(objects[-1].key, 0, objects[-1].size)) if objects else b""
+        return _decoder.decode(gzip.decompress(content)) if content else {}
+    except (ArchiveGone, OSError, EOFError, zlib.error, msgspec.DecodeError):
+        return {}
+
+
+def save(store: ArchiveStore, folder: str, known: Known) -> None:
+    """Keep what was counted. Objects never change, so it is a new one, and those before it go."""
+    before = [each.key for each in store.list_objects(f"{COUNTED}/{folder}/")]
+    store.put(f"{COUNTED}/{folder}/{uuid4()}.json.gz", gzip.compress(msgspec.json.encode(known), compresslevel=1))
+    store.remove(before)
+
+
+def forget(store: ArchiveStore, folder: str) -> None:
+    store.remove([each.key for each in store.list_objects(f"{COUNTED}/{folder}/")])
+
+
+_decoder = msgspec.json.Decoder(dict[str, FileCounts])

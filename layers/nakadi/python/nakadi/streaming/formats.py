@@ -1,0 +1,101 @@
+"""Lines: the bytes of a stream of an event type, in the two forms that clients can ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from nakadi.model.event_type import Position
+from nakadi.streaming.chunks import joined_json
+from nakadi.streaming.session import SendEvents, SendStreamKeepAlive
+
+# What browsers wait before they open a stream again, in milliseconds.
+RETRY_MILLISECONDS = 3000
+
+
+class StreamFormat(Protocol):
+    """One stream's form. A form may remember what it has sent, so that each stream has its own."""
+
+    content_type: str
+
+    def opening(self) -> bytes:
+        """What is sent before everything else."""
+
+    def batch(self, batch: SendEvents) -> bytes: ...
+
+    def keep_alive(self, keep_alive: SendStreamKeepAlive) -> bytes: ...
+
+    def problem(self, problem: bytes) -> bytes:
+        """A Problem in a response that has long begun; the last thing sent."""
+
+
+class JsonStreamFormat:
+    """One JSON object a line."""
+
+    content_type = "application/x-json-stream"
+
+    def __init__(self, starts: Mapping[str, Position]) -> None:
+        """Takes what every form takes; here each line says all there is to say."""
+
+    def opening(self) -> bytes:
+        return b""
+
+    def batch(self, batch: SendEvents) -> bytes:
+        return batch_line(batch)
+
+    def keep_alive(self, keep_alive: SendStreamKeepAlive) -> bytes:
+        return keep_alive_object(keep_alive) + b"\n"
+
+    def problem(self, problem: bytes) -> bytes:
+        return problem + b"\n"
+
+
+class EventStreamFormat:
+    """Server-sent events, as browsers read them: one event a batch, whose id is a cursors header to go on from.
+
+    The id names every partition of the stream, also those that nothing came from yet, because a client that comes back
+    with it gets the partitions in it and no others. A keep-alive is an id without data: a browser remembers the id and
+    raises no event.
+    """
+
+    content_type = "text/event-stream"
+
+    def __init__(self, starts: Mapping[str, Position]) -> None:
+        self._positions = dict(starts)
+
+    def opening(self) -> bytes:
+        return b"retry: %d\n%s\n\n" % (RETRY_MILLISECONDS, self._event_id_line())
+
+    def batch(self, batch: SendEvents) -> bytes:
+        self._positions[batch.partition] = batch.position
+        return b"%s\ndata: %s\n" % (self._event_id_line(), batch_line(batch))
+
+    def keep_alive(self, keep_alive: SendStreamKeepAlive) -> bytes:
+        self._positions[keep_alive.partition] = keep_alive.position
+        return self._event_id_line() + b"\n\n"
+
+    def problem(self, problem: bytes) -> bytes:
+        return b"event: problem\ndata: %s\n\n" % problem
+
+    def _event_id_line(self) -> bytes:
+        cursors = ",".join(_cursor_json(partition, position) for partition, position in self._positions.items())
+        return f"id: [{cursors}]".encode()
+
+
+def batch_line(batch: SendEvents) -> bytes:
+    """A batch as a JSON object and a line break. Of a single run it is made once for all streams that cut there."""
+    head = f'{{"cursor":{_cursor_json(batch.partition, batch.position)},"events":['.encode()
+    runs = batch.runs
+    if len(runs) > 1:
+        return joined_json(head, runs, b"]}\n")
+    run = runs[0]
+    return run.chunk.serialised(run.first, run.last, lambda: joined_json(head, runs, b"]}\n"))
+
+
+def keep_alive_object(keep_alive: SendStreamKeepAlive) -> bytes:
+    return f'{{"cursor":{_cursor_json(keep_alive.partition, keep_alive.position)}}}'.encode()
+
+
+def _cursor_json(partition: str, position: Position) -> str:
+    # Partitions are numbers, and positions hex and digits: nothing in here needs escaping.
+    return f'{{"partition":"{partition}","offset":"{position}"}}'

@@ -1,0 +1,266 @@
+"""Not a byte of what was erased is left, in any file; and an erasure sees for itself whether one is."""
+
+from contextlib import closing, suppress
+from datetime import UTC, datetime, timedelta
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from nakadi.event_types.tables import PARTITION_BY_ANNOTATION, RETENTION_ANNOTATION, SORT_BY_ANNOTATION
+from nakadi.model.event_type import Category, CleanupPolicy
+from nakadi.ports.clock import SystemClock
+from nakadi_jobs import command, leftovers, retention
+from nakadi_jobs.avro_files import BadAvro, bounds_in
+from nakadi_jobs.erasure import Rewriter
+from nakadi_jobs.event_type_tables import events_table
+from nakadi_jobs.tables import Change, Table
+from tests.support.bytes_left import files_in, kinds, objects_in, with_text
+from tests.support.dynamodb_service import CREDENTIALS, PREFIX, a_bucket
+from tests.support.jobs import DataFolder, Jobs, looking, order
+from tests.support.s3_files import buckets_in_spark
+
+NOW = datetime.now(UTC)
+LATELY = NOW - timedelta(minutes=2)
+NAME = "customer-4711-of-the-long-name"
+ERASE_NAME = ("--do", "erase", "--event-type", "order.placed", "--path", "customer.id", "--value", NAME)
+BY_NAME = {PARTITION_BY_ANNOTATION: "day(nakadi_time), customer.id", RETENTION_ANNOTATION: "unlimited"}
+"""Manifests have the value, as that of a partition."""
+
+EVERYTHING = {".avro", ".gz", ".json", ".parquet"}
+
+
+class Killed(BaseException):
+    """Raised in a job in place of a kill."""
+
+
+def killed(*_, **__):
+    raise Killed
+
+
+def named_orders(data, **changes):
+    """Orders in the archive; the second one has the name."""
+    orders = data.event_type("order.placed", annotations=BY_NAME, **changes)
+    named = [order(0), order(1, customer={"id": NAME}), order(2)]
+    return orders, data.archived(orders, named, at=LATELY)
+
+
+def branch_of_a_killed_run(table):
+    """Keep what is returned: the branch goes with it."""
+    run = table.change()
+    run.__enter__().append(table.rows(), "{}")
+    return run
+
+
+@pytest.fixture
+def cut_short(jobs, data, tables):
+    """A table, and what a run leaves that was killed: a branch, a file and a manifest that no snapshot has, and a copy
+    of the archive."""
+    orders, segment = named_orders(data)
+    jobs.compacted()
+    table = events_table(jobs.spark(), jobs.database, orders)
+    run = branch_of_a_killed_run(table)
+    folder = tables / jobs.database / "order_placed"
+    for pattern, name in (("data/**/*.parquet", "lost.parquet"), ("metadata/*-m0.avro", "lost-m0.avro")):
+        for number, written in enumerate(sorted(folder.glob(pattern))):
+            written.with_name(f"{number}-{name}").write_bytes(written.read_bytes())
+    copies = tables / "_gathered" / orders.timeline.topic
+    copies.mkdir(parents=True)
+    (copies / "killed-0.json.gz").write_bytes(data.path(segment).read_bytes())
+    yield folder, copies
+    # What is left of the run goes now: its branch may be gone.
+    run.gen.close()
+
+
+def everything(data, *folders):
+    return {
+        f"{folder}/{name}": content for folder in (data.folder, *folders) for name, content in files_in(folder).items()
+    }
+
+
+def test_nothing_on_disk_has_what_was_erased(jobs, data, cut_short):
+    """Not a byte of it is left, in files of runs that were killed neither; what it was erased from is whole."""
+    before = with_text(NAME[:16], everything(data, *cut_short))
+    assert {name.rpartition(".")[2] for name in before} >= {"parquet", "avro", "gz"}
+
+    told = jobs.drop_before(*ERASE_NAME)
+    assert (told.code, "verified" in told.told) == (0, True), told.told
+    jobs.drop_before("--grace-hours", "0")
+
+    files = everything(data, *cut_short)
+    assert set(kinds(files)) >= EVERYTHING
+    assert with_text(NAME[:16], files) == []
+    assert jobs.rows("order_placed") == [(0, 0), (0, 2)]
+    assert "nothing new" in jobs.compacted().told
+
+
+def test_an_erasure_that_is_killed_is_finished_by_the_next(jobs, data, cut_short, monkeypatch):
+    """Wherever it is killed, the next run erases what is left, and nothing else."""
+    moments = [
+        (Rewriter, "rewrite"),
+        (retention, "_erase_from"),
+        (Change, "publish"),
+        (Table, "remove_replaced_rows"),
+        (Table, "forget_deleted_files"),
+        (Table, "expire_snapshots_before"),
+        (Table, "remove_lost_files"),
+        (leftovers, "remove_gathered"),
+        (retention, "_verify"),
+    ]
+    for owner, name in moments:
+        with monkeypatch.context() as patched, suppress(Killed):
+            patched.setattr(owner, name, killed)
+            jobs.drop_before(*ERASE_NAME)
+            raise AssertionError(f"it was not killed at {name}")
+    told = jobs.drop_before(*ERASE_NAME)
+    assert (told.code, "verified" in told.told) == (0, True), told.told
+    jobs.drop_before("--grace-hours", "0")
+
+    assert with_text(NAME[:16], everything(data, *cut_short)) == []
+    assert jobs.rows("order_placed") == [(0, 0), (0, 2)]
+
+
+class LaterClock(SystemClock):
+    """Two days later."""
+
+    def now(self):
+        return super().now() + timedelta(days=2)
+
+
+@pytest.fixture
+def bucket(tables, tmp_path, monkeypatch):
+    """Archive and tables in a bucket that Spark can reach: the URL of the archive, a client, a data folder, jobs."""
+    with a_bucket() as (url, s3), closing(DataFolder(tmp_path / "data", url)) as data:
+        spark = looking(str(tables))
+        for name in CREDENTIALS:
+            monkeypatch.setitem(spark.sparkContext.environment, name, CREDENTIALS[name])
+        with buckets_in_spark(spark, parse_qs(urlsplit(url).query)["endpoint"][0], PREFIX):
+            yield s3, data, Jobs(data, f"s3://{PREFIX}/tables")
+
+
+def test_nothing_in_a_bucket_has_what_was_erased(bucket, monkeypatch):
+    """Nothing is left of it in archive and tables in S3, whatever runs left that were killed; on the same day files may
+    belong to a run that goes on, and so they stay, are found, and nothing is called gone."""
+    s3, data, jobs = bucket
+    orders, segment = named_orders(data)
+    other = data.event_type("order.paid")
+    # In an object with many events of another type.
+    data.archived(orders, [order(3)], at=LATELY, other_topics=[other])
+    jobs.compacted()
+    run = branch_of_a_killed_run(events_table(jobs.spark(), jobs.database, orders))
+
+    def copy(key, to):
+        s3.copy_object(Bucket=PREFIX, Key=to, CopySource={"Bucket": PREFIX, "Key": key})
+        return to
+
+    folder = f"tables/{jobs.database}/order_placed"
+    with_name = [name.partition("@")[0] for name in with_text(NAME[:16], objects_in(s3, PREFIX))]
+    lost = [
+        copy(key, f"{key.rpartition('/')[0]}/{number}-lost{key[key.rindex('.') :]}")
+        for number, key in enumerate(with_name)
+        if key.startswith(folder)
+    ]
+    lost.append(copy(segment.archived.key, f"tables/_gathered/{orders.timeline.topic}/killed-0.json.gz"))
+    assert {key.rpartition(".")[2] for key in lost} == {"avro", "gz", "parquet"}
+
+    with monkeypatch.context() as patched, suppress(Killed):
+        patched.setattr(Table, "forget_deleted_files", killed)
+        jobs.drop_before(*ERASE_NAME)
+    told = jobs.drop_before(*ERASE_NAME)
+    assert (told.code, "verified" in told.told) == (3, False)
+    assert {key for key in lost if f"{key.removeprefix('tables/')}; run this again" not in told.told} == set()
+
+    monkeypatch.setattr(command, "SystemClock", LaterClock)
+    told = jobs.drop_before(*ERASE_NAME)
+    assert (told.code, "verified" in told.told) == (0, True), told.told
+    assert jobs.drop_before().code == 0
+    run.gen.close()
+    objects = objects_in(s3, PREFIX)
+    assert set(kinds(objects)) >= EVERYTHING
+    assert with_text(NAME[:16], {**objects, **files_in(data.folder)}) == []
+    assert jobs.rows("order_placed") == [(0, 0), (0, 2), (0, 3)]
+
+
+@pytest.mark.usefixtures("cut_short")
+def test_what_is_left_on_disk_is_found(jobs, monkeypatch):
+    """The verification looks into files that no table refers to: nothing is called gone that is there."""
+    monkeypatch.setattr(Table, "remove_lost_files", lambda *_: 0)
+    monkeypatch.setattr(leftovers, "remove_gathered", lambda *_: 0)
+    told = jobs.drop_before(*ERASE_NAME)
+    assert (told.code, "verified" in told.told) == (3, False)
+    for name in ("lost.parquet", "lost-m0.avro", "killed-0.json.gz"):
+        assert f"{name}; run this again" in told.told
+
+
+def test_what_is_left_in_old_snapshots_is_found(jobs, data, monkeypatch):
+    """A file that only an earlier state of the table has is looked through too, as are its manifests."""
+    named_orders(data)
+    jobs.compacted()
+    monkeypatch.setattr(Table, "expire_snapshots_before", lambda *_: 0)
+    told = jobs.drop_before(*ERASE_NAME)
+
+    assert (told.code, "verified" in told.told) == (3, False)
+    assert ".parquet; run this again" in told.told
+    assert "manifests of the table order_placed; run this again" in told.told
+
+
+def replaced(jobs, data):
+    """A compacted event type whose table has a newer row under the key of the name."""
+    customers = data.event_type(
+        "customer.changed",
+        schema={"properties": {"name": {"type": "string"}}},
+        category=Category.BUSINESS,
+        cleanup_policy=CleanupPolicy.COMPACT,
+        annotations={PARTITION_BY_ANNOTATION: "name, truncate(20, name)", SORT_BY_ANNOTATION: "name"},
+    )
+    for name in (NAME, "Bob"):
+        data.archived(customers, [{"metadata": {"eid": "e"}, "name": each} for each in (name, "Ann")], keys=["a", "b"])
+        jobs.compacted()
+
+
+ERASE_CUSTOMER = ("--do", "erase", "--event-type", "customer.changed", "--path", "name", "--value", NAME)
+
+
+def test_nothing_is_left_of_what_was_replaced_or_partitioned_by(jobs, data, tables):
+    """A row that a newer one replaced is in files still, and a value that a table is partitioned by is in manifests,
+    until it is erased: then not a byte of it is left."""
+    replaced(jobs, data)
+    jobs.spark().sql(f"ALTER TABLE nakadi.{jobs.database}.customer_changed CREATE TAG mine")
+    folder = tables / jobs.database
+    before = with_text(NAME[:16], files_in(folder))
+    assert [name for name in before if name.startswith("customer_changed/metadata/")]
+    assert [name for name in before if name.startswith("customer_changed__latest/data/")]
+
+    told = jobs.drop_before(*ERASE_CUSTOMER)
+
+    assert (told.code, "verified" in told.told) == (0, True), told.told
+    assert with_text(NAME[:16], files_in(folder)) == []
+    assert jobs.rows("customer_changed", "nakadi_offset", "name") == [(1, "Ann"), (2, "Bob"), (3, "Ann")]
+    assert jobs.rows("customer_changed__latest", "nakadi_offset", "name") == [(2, "Bob"), (3, "Ann")]
+
+
+def test_rows_that_are_only_marked_as_replaced_are_found(jobs, data, monkeypatch):
+    """A table does not show such a row, and its file has it: it is not called gone."""
+    replaced(jobs, data)
+    monkeypatch.setattr(Table, "remove_replaced_rows", lambda _: None)
+    told = jobs.drop_before(*ERASE_CUSTOMER)
+
+    assert (told.code, "verified" in told.told) == (3, False)
+    [place] = [line for line in told.told.splitlines() if line.startswith("Needs attention")]
+    assert "customer_changed__latest/data/" in place
+
+
+def test_manifests_are_read_without_iceberg(jobs, data, tables):
+    """A manifest that no snapshot has is read as Iceberg reads those of the table; what is damaged is no manifest."""
+    orders, _ = named_orders(data)
+    jobs.compacted()
+    table = events_table(jobs.spark(), jobs.database, orders)
+    manifests = sorted((tables / jobs.database / "order_placed" / "metadata").glob("*-m*.avro"))
+
+    found = frozenset().union(*(bounds_in(each.read_bytes()) for each in manifests))
+    assert NAME.encode() in found
+    # Of days Iceberg shows the date, and files have their number.
+    assert table.bounds() - {str(LATELY.date()).encode()} <= found
+    whole = manifests[0].read_bytes()
+    for broken in (b"", b"PAR1", whole[:-1], whole[:40], whole + b"\x02", whole[:-16] + bytes(16)):
+        with pytest.raises(BadAvro):
+            bounds_in(broken)

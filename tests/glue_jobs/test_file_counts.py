@@ -1,0 +1,189 @@
+"""Tables are counted file by file, without a job of Spark, and a file only once; the figures are those of all rows."""
+
+import gzip
+import json
+from datetime import timedelta
+
+import pytest
+
+from nakadi.model.event_type import CleanupPolicy
+from nakadi_jobs import file_counts, statistics
+from nakadi_jobs.leftovers import Unreadable
+from tests.glue_jobs.test_statistics import BUSINESS, by, windows_of
+from tests.support.jobs import STORED_AT
+
+UNTIL = STORED_AT + timedelta(hours=2)
+PERIOD = ("--until", UNTIL.isoformat(), "--hours", "2")
+ERASE = ("--do", "erase", "--event-type", "order.placed", "--path", "note", "--value", "xx")
+
+
+@pytest.fixture
+def orders(data, jobs):
+    """Orders in a table: two hours of them in two partitions, of several sizes and publishers, with tombstones."""
+    made = data.event_type("order.placed", partitions=2, cleanup_policy=CleanupPolicy.COMPACT, **BUSINESS)
+    events = [by(f"shop{number % 3}", note="x" * (number % 40)) for number in range(100)]
+    data.archived(made, [*events, None, None], apart=timedelta(seconds=61))
+    data.archived(made, events[:20], partition=1, at=STORED_AT + timedelta(minutes=70))
+    jobs.compacted()
+    return made
+
+
+@pytest.fixture
+def measured(jobs, tmp_path):
+    """Measure, and return how many files of the table were read for that."""
+    reports = tmp_path / "reports"
+
+    def run(*period):
+        told = jobs.measured(*(period or PERIOD), "--report", str(reports))
+        assert told.code == 0, told.told
+        [report] = reports.glob("*.json")
+        found = json.loads(report.read_text()).get("files_read", {})
+        report.unlink()
+        return found.get("order.placed")
+
+    return run
+
+
+@pytest.fixture
+def known(jobs, tables):
+    """The folder of what is known of files."""
+    return tables / "_counted" / jobs.database
+
+
+def files_of(jobs):
+    return {row["file_path"] for row in jobs.table("order_placed.files").collect()}
+
+
+def figures_from_nothing(jobs, known, measured):
+    """The figures of all files as they are, whatever is known."""
+    for each in known.rglob("*.gz"):
+        each.unlink()
+    assert measured() == len(files_of(jobs))
+    return windows_of(jobs)
+
+
+def from_elsewhere(*_):
+    raise Unreadable
+
+
+def from_a_bad_disk(*_):
+    raise OSError("bad disk")
+
+
+@pytest.mark.usefixtures("orders")
+@pytest.mark.parametrize(
+    ("module", "name", "value"),
+    [
+        (file_counts, "WORTH_TASKS", 1),
+        (statistics, "folder_in", from_elsewhere),
+        (file_counts, "_count", from_a_bad_disk),
+    ],
+)
+def test_all_ways_count_alike(jobs, measured, known, monkeypatch, module, name, value):
+    """Here, in Spark's tasks, and as rows of Spark, where files cannot be read or a catalog keeps them elsewhere."""
+    assert measured() == len(files_of(jobs))
+    figures = windows_of(jobs)
+    assert [row[:2] for row in figures] == [(60, 3), (62, 3)]
+
+    for each in known.rglob("*.gz"):
+        each.unlink()
+    monkeypatch.setattr(module, name, value)
+    assert measured() == (len(files_of(jobs)) if name == "WORTH_TASKS" else None)
+    assert windows_of(jobs) == figures
+
+
+def test_a_file_is_read_once(jobs, data, orders, measured, known):
+    """A run reads files that are new, and takes no job of Spark; what was merged, erased or made again is new."""
+    assert jobs.spark_jobs(measured) == 0
+    first, files = windows_of(jobs), files_of(jobs)
+    assert jobs.spark_jobs(lambda: measured(*PERIOD, "--plots", str(known.parent / "plots"))) == 0
+    assert measured() == 0
+    assert windows_of(jobs) == first
+
+    data.archived(orders, [by("late", note="xx")] * 3, at=STORED_AT + timedelta(minutes=110))
+    jobs.compacted()
+    assert measured() == len(files_of(jobs) - files) > 0
+    second = windows_of(jobs)
+    assert second[1][:2] == (first[1][0] + 3, 4)
+    assert second == figures_from_nothing(jobs, known, measured)
+
+    files = files_of(jobs)
+    merge = f"rewrite_data_files(table => 'nakadi.{jobs.database}.order_placed', options => map('rewrite-all', 'true'))"
+    jobs.spark().sql(f"CALL nakadi.system.{merge}")
+    assert measured() == len(files_of(jobs) - files) > 0
+    assert windows_of(jobs) == second
+
+    files = files_of(jobs)
+    told = jobs.drop_before(*ERASE)
+    assert told.code == 0, told.told
+    assert measured() == len(files_of(jobs) - files) > 0
+    erased = windows_of(jobs)
+    assert sum(row[0] for row in erased) == sum(row[0] for row in second) - 3 - 3 - 1
+    assert erased == figures_from_nothing(jobs, known, measured)
+
+    jobs.spark().sql(f"DROP TABLE nakadi.{jobs.database}.order_placed PURGE")
+    jobs.compacted()
+    assert measured() == len(files_of(jobs))
+    assert windows_of(jobs) == erased
+
+
+@pytest.mark.usefixtures("orders")
+def test_periods_that_end_within_a_file(jobs, measured):
+    """Of a file that goes on after the period the rest is not counted, nor is it afterwards what is known."""
+    minutes = 75
+    early = ("--until", (STORED_AT + timedelta(minutes=minutes)).isoformat(), "--hours", "1")
+    assert measured(*early) > 0
+    stored = [number * 61 for number in range(102)] + [70 * 60 + number for number in range(20)]
+    timely = [seconds for seconds in stored if seconds < minutes * 60]
+    counted = [row[0] for row in windows_of(jobs)]
+    assert counted == [sum(seconds < 3600 for seconds in timely), sum(seconds >= 3600 for seconds in timely)]
+
+    assert measured() == 0
+    assert sum(row[0] for row in windows_of(jobs)) == len(stored)
+    assert measured(*early) > 0
+    assert sum(row[0] for row in windows_of(jobs)) == len(timely)
+
+    # More hours, and other windows, are not what is known.
+    assert measured("--until", UNTIL.isoformat(), "--hours", "24") > 0
+    assert measured("--until", UNTIL.isoformat(), "--hours", "24", "--window-minutes", "120") > 0
+    rows = jobs.table("nakadi__statistics").where("window_minutes = 120").collect()
+    assert [row["events"] for row in rows] == [len(stored)]
+
+
+@pytest.mark.usefixtures("orders")
+def test_rows_that_are_only_marked_as_deleted(jobs, measured):
+    """What another engine deletes is not counted, in the table of events and in that of measurements."""
+    measured()
+    for table in ("order_placed", "nakadi__statistics"):
+        path = f"nakadi.{jobs.database}.{table}"
+        jobs.spark().sql(f"ALTER TABLE {path} SET TBLPROPERTIES ('write.delete.mode'='merge-on-read')")
+    jobs.spark().sql(
+        f"DELETE FROM nakadi.{jobs.database}.order_placed WHERE nakadi_partition = 0 AND nakadi_offset < 50"
+    )
+    jobs.spark().sql(f"DELETE FROM nakadi.{jobs.database}.nakadi__statistics WHERE events = 60")
+    assert measured() is None
+    assert [row[0] for row in windows_of(jobs)] == [10, 62]
+
+
+@pytest.mark.usefixtures("orders")
+def test_what_is_known_is_damaged(jobs, measured, known):
+    """It is counted again; and of publishers there are no names."""
+    measured()
+    figures = windows_of(jobs)
+    [file] = known.rglob("*.gz")
+    assert "shop" not in gzip.decompress(file.read_bytes()).decode()
+    for content in (b"", b"nonsense", gzip.compress(b"{}")[:-3], gzip.compress(b'{"a": 1}')):
+        file.write_bytes(content)
+        assert measured() > 0
+        assert windows_of(jobs) == figures
+        [file] = known.rglob("*.gz")
+
+
+@pytest.mark.usefixtures("orders")
+def test_what_is_known_of_deleted_event_types_goes(data, measured, known):
+    """Nothing of them stays behind."""
+    measured()
+    assert list(known.rglob("*.gz"))
+    data.delete("order.placed")
+    measured()
+    assert not list(known.rglob("*.gz"))

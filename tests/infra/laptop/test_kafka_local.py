@@ -1,0 +1,111 @@
+"""A Kafka on this machine: what it needs, and when it counts as started. No server of Kafka takes part."""
+
+import socket
+import threading
+from contextlib import closing, contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from infra.laptop import kafka_local
+from infra.laptop.kafka_local import Server, missing, started_for_sure
+
+RUNNING = SimpleNamespace(poll=lambda: None)
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered():
+    missing.cache_clear()
+    yield
+    missing.cache_clear()
+
+
+@contextmanager
+def listening(answer):
+    """A port behind which somebody answers each connection with what this makes of its request."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def serve():
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with connection:
+                connection.sendall(answer(connection.recv(100)))
+
+    serving = threading.Thread(target=serve, daemon=True)
+    serving.start()
+    with closing(listener):
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+    serving.join()
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_kafka"),
+    [
+        # A size, the number of the request, and more.
+        (lambda request: b"\0\0\1\0" + request[8:12] + b"\0\0", True),
+        (lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n", False),
+        (lambda _: b"", False),
+    ],
+    ids=["kafka", "another protocol", "silence"],
+)
+def test_only_what_answers_as_kafka_does_is_a_server(answer, is_kafka):
+    """Another process may have taken the port, and would be taken for a server that has started."""
+    with listening(answer) as address:
+        assert kafka_local._answers(Server(address, RUNNING, Path("log"))) is is_kafka
+
+
+@pytest.fixture
+def attempts(monkeypatch, tmp_path):
+    """Have starts go wrong as often as is set here; `begun` are the servers that were made."""
+    found = SimpleNamespace(failing=0, begun=[], ended=[])
+    (tmp_path / "log").write_text("Address already in use")
+
+    def begun(_folder):
+        found.begun.append(Server("127.0.0.1:9", SimpleNamespace(poll=lambda: 1), tmp_path / "log"))
+        return found.begun[-1]
+
+    monkeypatch.setattr(kafka_local, "begun", begun)
+    monkeypatch.setattr(kafka_local, "ended", found.ended.append)
+    monkeypatch.setattr(kafka_local, "_answers", lambda _: len(found.begun) > found.failing)
+    return found
+
+
+def test_a_server_whose_port_was_taken_is_started_again(attempts, tmp_path):
+    attempts.failing = 2
+
+    assert started_for_sure(tmp_path) is attempts.begun[2]
+    assert attempts.ended == [each.process for each in attempts.begun[:2]]
+
+
+def test_a_server_that_never_starts_is_given_up_and_says_why(attempts, tmp_path):
+    attempts.failing = 10
+
+    with pytest.raises(RuntimeError, match="Address already in use"):
+        started_for_sure(tmp_path)
+    assert len(attempts.begun) == len(attempts.ended) == 3
+
+
+def test_a_kafka_that_was_not_fetched_whole_is_missing(monkeypatch, tmp_path):
+    """Jars without the mark behind the last of them are those of a download that was broken off."""
+    monkeypatch.setattr(kafka_local, "JARS", tmp_path)
+    (tmp_path / "kafka_2.13-4.1.0.jar").touch()
+
+    assert missing() == f"{tmp_path} has not all jars of it, which `make test` gets by Maven"
+
+
+@pytest.mark.parametrize(("version", "is_missing"), [("1.8.0_412", True), ("11.0.2", True), ("17", False)])
+def test_an_old_java_is_as_good_as_none(monkeypatch, tmp_path, version, is_missing):
+    """A server on it would end at once."""
+    java = tmp_path / "java"
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2026-01-01' >&2\n")
+    java.chmod(0o755)
+    (tmp_path / ".jars").touch()
+    monkeypatch.setattr(kafka_local, "JARS", tmp_path)
+    monkeypatch.setattr(kafka_local, "java", lambda: str(java))
+
+    assert bool(missing()) is is_missing

@@ -1,0 +1,66 @@
+"""Looks for a text in every byte of every file, in a folder or in a bucket, as it is and without its compression."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Iterator, Mapping
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import zstandard
+
+SYNC_BYTES = 16
+
+
+def files_in(folder: Path) -> Mapping[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def objects_in(client: Any, bucket: str) -> Mapping[str, bytes]:
+    """The objects of a bucket, also those versions that nothing shows any more. No upload may be unfinished."""
+    assert not client.list_multipart_uploads(Bucket=bucket).get("Uploads")
+    found = {}
+    for page in client.get_paginator("list_object_versions").paginate(Bucket=bucket):
+        for each in page.get("Versions", ()):
+            wanted = {"Bucket": bucket, "Key": each["Key"], "VersionId": each["VersionId"]}
+            found[f"{each['Key']}@{each['VersionId']}"] = client.get_object(**wanted)["Body"].read()
+    return found
+
+
+def with_text(text: str, files: Mapping[str, bytes]) -> list[str]:
+    """The names of the files that have a text in them."""
+    return sorted(name for name, content in files.items() if text.encode() in readable(content))
+
+
+def readable(content: bytes) -> bytes:
+    """The bytes of a file, and what they are without their compression. What it is says its beginning."""
+    if content.startswith(b"\x1f\x8b"):
+        return content + gzip.decompress(content)
+    if content.startswith(b"PAR1"):
+        # Every value of every page, whatever it is packed with; statistics of columns are plain in the rest.
+        return content + repr(pq.ParquetFile(BytesIO(content)).read().to_pylist()).encode()
+    if content.startswith(b"Obj\x01"):
+        # Blocks end with the mark that the header ends with; each has two numbers in front.
+        header, *blocks = content.split(content[-SYNC_BYTES:])
+        return header + b"".join(_unpacked(block) for block in blocks if block)
+    return content
+
+
+def _unpacked(block: bytes) -> bytes:
+    at = 0
+    for _ in range(2):
+        while block[at] & 0x80:
+            at += 1
+        at += 1
+    packed = block[at:]
+    if packed.startswith(zstandard.MAGIC_NUMBER.to_bytes(4, "little")):
+        return zstandard.ZstdDecompressor().decompressobj().decompress(packed)
+    return zlib.decompress(packed, -zlib.MAX_WBITS)
+
+
+def kinds(files: Mapping[str, bytes]) -> Iterator[str]:
+    """The endings of names."""
+    return (Path(name.partition("@")[0]).suffix for name in files)

@@ -1,0 +1,117 @@
+"""Compares a row of a table with the text of the event that was published, value by value."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+from pyspark.sql import Row
+
+STAMPED = {"published_by", "received_at", "version", "event_type", "partition", "flow_id", "parent_eids", "span_ctx"}
+"""What the broker puts into the metadata of an event beside what its publisher has there."""
+
+
+def compare(row: Row, text: str | None, *, has_metadata: bool) -> None:
+    """Raise `AssertionError` unless a row has what was published, in columns or in the text, and nothing else.
+
+    The broker adds to the metadata of an event that has some.
+    """
+    columns = {name: value for name, value in row.asDict().items() if not name.lower().startswith("nakadi_")}
+    assert row["nakadi_tombstone"] is (text is None), (text, row)
+    if text is None:
+        assert (row["nakadi_event"], {*columns.values()} - {None}) == (None, set()), row
+        return
+    published = _read(text)
+    kept = None if row["nakadi_event"] is None else _read(row["nakadi_event"])
+    for event in (columns, kept) if has_metadata else ():
+        # What was published has it too, so that everything in it is compared.
+        _check_stamps(event, published)
+    assert _agrees_with_object(columns, published), (text, row)
+    assert kept == published if kept is not None else _is_complete(columns, published), (text, row)
+
+
+def _check_stamps(event: dict[str, Any] | None, published: Mapping[str, Any]) -> None:
+    """Take out of the metadata what the broker has put there."""
+    if event is None or event.get("metadata") is None:
+        return
+    metadata = event["metadata"].asDict() if isinstance(event["metadata"], Row) else dict(event["metadata"])
+    assert metadata["received_at"], event
+    event["metadata"] = {
+        name: value for name, value in metadata.items() if name in published["metadata"] or name not in STAMPED
+    }
+
+
+def _read(text: str) -> Any:
+    return json.loads(text, parse_float=Decimal, parse_int=Decimal)
+
+
+def _agrees(found: Any, published: Any) -> bool:  # noqa: PLR0911  # one for each type of value
+    """Whether each value that is there is what was published, in another notation perhaps."""
+    match found:
+        case None:
+            return True
+        case Row():
+            return isinstance(published, dict) and _agrees_with_object(found.asDict(), published)
+        case dict():
+            # A column of names with texts has all of them.
+            return isinstance(published, dict) and (found == published or _agrees_with_object(found, published))
+        case list():
+            return isinstance(published, list) and len(found) == len(published) and all(map(_agrees, found, published))
+        case bool():
+            return found is published
+        case float():
+            return isinstance(published, Decimal) and Decimal(repr(found)) == published
+        case int() | Decimal():
+            return isinstance(published, Decimal) and found == published
+        case datetime():
+            return isinstance(published, str) and _moment(published) == found.astimezone(UTC)
+        case str():
+            return found == published if isinstance(published, str) else _as_json(found) == published
+    return False
+
+
+def _agrees_with_object(found: Mapping[str, Any], published: Mapping[str, Any]) -> bool:
+    return all(value is None or _agrees_at(name, value, published) for name, value in found.items())
+
+
+def _agrees_at(name: str, value: Any, published: Mapping[str, Any]) -> bool:
+    """The column a__string has texts of the property a, unless there is one that is called so."""
+    source = name.rpartition("__")[0]
+    return any(each in published and _agrees(value, published[each]) for each in (name, source))
+
+
+def _moment(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text.upper())
+    except ValueError:
+        return None
+
+
+_NO_JSON = object()
+
+
+def _as_json(text: str) -> Any:
+    try:
+        return _read(text)
+    except json.JSONDecodeError:
+        return _NO_JSON
+
+
+def _is_complete(found: Any, published: Any) -> bool:
+    """Whether nothing that was published is missing. What is there agrees with it."""
+    match found, published:
+        case None, _:
+            return published is None
+        case Row(), Mapping():
+            return _is_complete(found.asDict(), published)
+        case Mapping(), Mapping():
+            return all(
+                name in found and found[name] is not None and _is_complete(found[name], value)
+                for name, value in published.items()
+            )
+        case list(), list():
+            return all(map(_is_complete, found, published))
+    return True

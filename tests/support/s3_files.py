@@ -1,0 +1,40 @@
+"""Lets the Spark of the tests read and write buckets, as a Spark on Glue does: no package of pip has jars for that.
+
+`S3Files.java` is compiled by Spark's own compiler, and talks to S3 by HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from tests.support.aws import REGION
+
+SOURCE = Path(__file__).with_name("S3Files.java")
+AUTHORIZATION = f"AWS4-HMAC-SHA256 Credential=nobody/20261121/{REGION}/s3/aws4_request, SignedHeaders=host, Signature=0"
+
+
+@contextmanager
+def buckets_in_spark(spark: SparkSession, endpoint: str, bucket: str) -> Iterator[None]:
+    """Inside, `s3://bucket/...` is a place that Spark can reach."""
+    jvm = spark._jvm
+    compiler = jvm.org.codehaus.janino.SimpleCompiler()
+    compiler.setParentClassLoader(jvm.java.lang.Thread.currentThread().getContextClassLoader())
+    compiler.cook(SOURCE.read_text())
+    configuration = jvm.org.apache.hadoop.conf.Configuration(spark._jsc.hadoopConfiguration())
+    configuration.setClassLoader(compiler.getClassLoader())
+    for name, value in (
+        ("fs.s3.impl", "nakadi.S3Files"),
+        ("nakadi.s3.endpoint", endpoint),
+        ("nakadi.s3.authorization", AUTHORIZATION),
+    ):
+        configuration.set(name, value)
+    # Hadoop remembers it by the name of the bucket, for all who ask from now on.
+    files = jvm.org.apache.hadoop.fs.FileSystem.get(jvm.java.net.URI.create(f"s3://{bucket}"), configuration)
+    try:
+        yield
+    finally:
+        files.close()

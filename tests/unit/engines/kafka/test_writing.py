@@ -1,0 +1,67 @@
+"""Producers of a log in Kafka, on the cluster that the client library has inside for tests."""
+
+from datetime import UTC, datetime
+
+import pytest
+from confluent_kafka import KafkaError
+
+from nakadi.engines.kafka import client, writing
+from nakadi.engines.kafka.client import Address
+from nakadi.engines.kafka.writing import PRODUCER_THREADS, RecordWriter
+from nakadi.model.events import Record
+
+TOPIC = "t"
+PARTITIONS = range(4)
+"""As many as topics have that the library's cluster makes by itself."""
+
+
+def a_writer(**properties):
+    """The library gives each producer a cluster of its own."""
+    address = Address("", timeout=2, properties={"test.mock.num.brokers": "3", **properties})
+    return RecordWriter(address, lambda: datetime(2026, 11, 23, tzinfo=UTC), lambda topic: topic, lambda *_: 0)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """What each new producer was asked to do, in its order."""
+    producers = []
+
+    class Producer:
+        def __init__(self, *arguments, **settings):
+            self._producer = client.new_producer(*arguments, **settings)
+            self._asked = []
+            producers.append(self._asked)
+
+        def __len__(self):
+            return len(self._producer)
+
+        def __getattr__(self, name):
+            self._asked.append(name)
+            return getattr(self._producer, name)
+
+    monkeypatch.setattr(writing, "new_producer", Producer)
+    return producers
+
+
+def test_a_producer_asks_twice_where_its_topic_is_and_then_never_again(asked):
+    """A producer that has not asked gets its id half a second late, and every question costs a way to the cluster."""
+    writer = a_writer()
+    for number in range(10):
+        records = {partition: [Record(b"%d" % number)] for partition in PARTITIONS}
+        assert writer.write(TOPIC, records) == dict.fromkeys(PARTITIONS)
+    writer.close()
+
+    assert 1 <= len(asked) <= PRODUCER_THREADS
+    for each in asked:
+        assert each[:3] == ["list_topics", "list_topics", "produce"]
+        assert each.count("list_topics") == 2
+
+
+def test_a_producer_whose_servers_do_not_answer_asks_once(asked):
+    """What cannot be found out at once delays appends no further: they are refused when their time is over."""
+    writer = a_writer(**{"test.mock.broker.rtt": "600000"})
+    (outcome,) = writer.write(TOPIC, {0: [Record(b"1")]}).values()
+    writer.close()
+
+    assert outcome.code() == KafkaError._MSG_TIMED_OUT
+    assert [each.count("list_topics") for each in asked] == [1]
