@@ -191,7 +191,6 @@ class Audit(Struct, frozen=True):
         return handle
 
     def publish_own_change(self, resource_type: str, name: str, before: Any, after: Any) -> None:
-        """Publish a change that the broker made by itself to the audit log."""
         if self.features.is_on(Feature.AUDIT_LOG_COLLECTION):
             user = {"user": BROKER_SUBJECT.name, "user_hash": self.hash_text(BROKER_SUBJECT.name)}
             self.events.publish(AUDIT_LOG, audit_event(resource_type, name, before, after, user), str(uuid4()))
@@ -247,7 +246,6 @@ def resource_name_from_whole_path(*parameters: str) -> Callable[[Request], str]:
 
 
 def resource_name_from_path(name: str) -> Callable[[Request], str]:
-    """A resource that is named in the path."""
     return lambda request: request.path_parameters[name]
 
 
@@ -281,7 +279,6 @@ def resource_name_from_location(answer: Answer) -> str:
 
 
 def fixed_resource_name(name: str) -> Callable[[Request], str]:
-    """The only resource of its kind."""
     return lambda _: name
 
 

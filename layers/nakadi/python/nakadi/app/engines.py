@@ -97,7 +97,6 @@ REGISTRIES: Mapping[str, Callable[[str], Registry]] = {
 
 
 def open_log_index(url: str) -> LogIndex:
-    """The log index at this URL: `memory:`, `sqlite:///path` or `dynamodb://table-prefix?region=…&endpoint=…`."""
     return _choose_engine(url, LOG_INDEXES, "log index")(url)
 
 
@@ -132,7 +131,6 @@ LOG_INDEXES: Mapping[str, Callable[[str], LogIndex]] = {
 
 
 def open_coordination(url: str) -> Coordination:
-    """The coordination at this URL: `memory:`, `sqlite:///path` or `dynamodb://table-prefix?region=…&endpoint=…`."""
     return _choose_engine(url, COORDINATIONS, "coordination")(url)
 
 
@@ -369,5 +367,4 @@ def check_reachable(storage: Storage, built_in: str, kafka_properties: str = "")
 
 
 def with_stream_name(url: str, stream: str) -> str:
-    """The same service, another stream."""
     return urlsplit(url)._replace(netloc=stream).geturl()

@@ -45,7 +45,6 @@ HandleInvocation = Callable[[Mapping[str, Any], Any], Any]
 
 
 def logger() -> Logger:
-    """The logger of the package, above the loggers of its modules."""
     made = Logger(
         service="nakadi", logger_formatter=RedactingLogFormatter(use_rfc3339=True, serialize_stacktrace=False)
     )
@@ -184,7 +183,6 @@ ANSWER_TOO_LARGE_MESSAGE = (
 
 
 def handle_gateway_event(application: Application, event: Mapping[str, Any], _context: object) -> dict[str, Any]:
-    """Answer an invocation; the two arguments behind the first are those of a Lambda handler."""
     request = request_from_event(event)
     answer = application.answer(request)
     if isinstance(answer, StreamingResponse):

@@ -176,7 +176,6 @@ class Features:
         self._document.change(lambda body: {**body, feature.value: on})
 
     def require_writable(self) -> None:
-        """Raise while the registry is read-only."""
         if self.is_on(Feature.DISABLE_DB_WRITE_OPERATIONS):
             raise TryLater(READ_ONLY_MESSAGE)
 

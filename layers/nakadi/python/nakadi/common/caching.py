@@ -250,7 +250,6 @@ class Cache(Generic[Key, Value]):
             )
 
     def forget(self, key: Key) -> None:
-        """Drop a value, so that the next `get` reads it again."""
         with self._lock:
             # Counted in the same step: a thread that has read the document before, and comes to remember it after, sees
             # by the number that what it has may be old.

@@ -96,7 +96,6 @@ class Counter:
         self.follow(bounded)
 
     def replace_by_sum_of(self, parts: Iterable[MetricRows]) -> None:
-        """Have the values of these parts combined, and no others."""
         self._values, self._followed = {}, [partial(dict, part) for part in parts]
 
     def rows(self) -> MetricRows:

@@ -77,7 +77,6 @@ class LongWorkQueue:
 
     @property
     def waiting(self) -> int:
-        """How many threads wait for their turn."""
         return self._waiting
 
     @contextmanager

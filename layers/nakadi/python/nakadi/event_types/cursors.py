@@ -178,7 +178,6 @@ OUT_OF_RANGE_MESSAGE = "The result does not fit 64 bits."
 
 
 def partition_number(event_type: EventType, partition: str) -> int | None:
-    """The number of a partition; None if the event type has no partition of this name."""
     return int(partition) if partition in event_type.partitions else None
 
 

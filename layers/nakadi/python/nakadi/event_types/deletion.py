@@ -94,7 +94,6 @@ class DeletedEventTypeCleanup(Struct, frozen=True):
             run_and_log_failure("removal of leftovers", f"the event type {note.key}", partial(self.clean_up, note.key))
 
     def clean_up(self, event_type_id: str) -> None:
-        """Remove what one event type has left behind. Can be repeated: the note about it is removed last."""
         note = self.registry.get(CLEANUP_NOTES_KIND, event_type_id)
         if note is None:
             return
@@ -106,8 +105,6 @@ class DeletedEventTypeCleanup(Struct, frozen=True):
 
 
 class EventTypeDeletion(Struct, frozen=True, kw_only=True):
-    """Deletes event types on behalf of clients."""
-
     event_types: EventTypes
     permissions: Permissions
     features: Features
@@ -277,7 +274,6 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
 
 
 def expired_timelines(event_type: EventType, now: datetime) -> tuple[Timeline, ...]:
-    """The closed timelines whose events may be removed."""
     return tuple(
         each
         for each in event_type.timelines

@@ -43,8 +43,6 @@ STORAGE_BUSY_MESSAGE = "The storage of new event types is being changed, please 
 
 
 class EventTypeCreation(Struct, frozen=True, kw_only=True):
-    """Registers event types, and creates the topics for their events."""
-
     event_types: EventTypes
     storages: Storages
     features: Features
@@ -166,8 +164,6 @@ def check_fields(draft: EventTypeDraft) -> None:
 
 
 class EventTypeUpdate(Struct, frozen=True, kw_only=True):
-    """Replaces the definitions of event types on behalf of clients."""
-
     event_types: EventTypes
     permissions: Permissions
     features: Features
@@ -265,8 +261,6 @@ def _time_of_next_change(now: datetime, before: datetime) -> datetime:
 
 
 class Repartitioning(Struct, frozen=True, kw_only=True):
-    """Adds partitions to event types."""
-
     event_types: EventTypes
     permissions: Permissions
     features: Features
@@ -304,7 +298,6 @@ class Repartitioning(Struct, frozen=True, kw_only=True):
 
 
 def with_partitions(event_type: EventType, count: int) -> EventType:
-    """The event type with `count` partitions, in its statistics too: an update from an older copy is then refused."""
     *closed, active = event_type.timelines
     expected = event_type.default_statistic or Statistics(
         messages_per_minute=1, message_size=1, read_parallelism=count, write_parallelism=count

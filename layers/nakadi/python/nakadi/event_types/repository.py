@@ -54,8 +54,6 @@ Result = TypeVar("Result")
 
 
 class EventTypes:
-    """The event types in the registry."""
-
     def __init__(self, registry: Registry, cache: Cache[str, EventType]) -> None:
         self._registry = registry
         self._cache = cache

@@ -72,7 +72,6 @@ def check_owner_selector(selector: OwnerSelectorDraft | None) -> None:
 
 
 def check_fields_in_schema(wanted: EventType | EventTypeDraft, effective: Mapping[str, Any]) -> None:
-    """Check that the fields which the event type names are in the schema of its events."""
     selector = wanted.event_owner_selector
     if selector is not None and selector.type is OwnerSelectorType.PATH:
         _check_fields_present("event_owner_selector.value", (selector.value or "",), effective)

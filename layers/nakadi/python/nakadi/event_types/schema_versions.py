@@ -65,7 +65,6 @@ def check_schema(schema: SchemaDraft, wanted: EventType | EventTypeDraft) -> str
 
 
 def effective_schema_of(event_type: EventType) -> dict[str, Any]:
-    """The schema that the events of a registered event type are validated with."""
     return _effective_schema_from(parse_strict(event_type.schema.text), event_type)
 
 
@@ -99,8 +98,6 @@ class SchemaEvaluation(Struct, frozen=True):
 
 
 class SchemaVersions(Struct, frozen=True, kw_only=True):
-    """The versions of the schemas of event types, for clients."""
-
     event_types: EventTypes
     permissions: Permissions
     features: Features

@@ -44,23 +44,18 @@ class Cursors:
         self._logs = logs
 
     def take_snapshot(self, event_type: EventType) -> PartitionSnapshot:
-        """The partitions of an event type as they are now."""
         return PartitionSnapshot(event_type, self._logs)
 
     def resolve(self, event_type: EventType, cursor: Cursor) -> Position:
-        """The position that a cursor stands for, readable or not. Raises `CursorError`."""
         return PartitionSnapshot(event_type, self._logs).resolve(cursor)
 
     def starts(self, event_type: EventType, cursors: Sequence[Cursor]) -> Mapping[str, Position]:
-        """The positions where a stream from these cursors begins. Raises `CursorError` if one is not readable."""
         return PartitionSnapshot(event_type, self._logs).starts(cursors)
 
     def check_readable(self, event_type: EventType, partition: str, position: Position, sent: str = "") -> None:
-        """Raise `CursorError` unless the events behind a position can be read; `sent` is the client's offset."""
         PartitionSnapshot(event_type, self._logs).check_readable(partition, position, sent)
 
     def beginning(self, event_type: EventType) -> Mapping[str, Position]:
-        """The position just before the oldest stored event of each partition."""
         return PartitionSnapshot(event_type, self._logs).beginning()
 
     def newest(self, event_type: EventType) -> Mapping[str, Position]:
@@ -68,7 +63,6 @@ class Cursors:
         return PartitionSnapshot(event_type, self._logs).newest()
 
     def next_event(self, event_type: EventType, position: Position, partition: str) -> tuple[Timeline, int]:
-        """The timeline and the offset of the next event to read behind a position. Raises `CursorError`."""
         number = partition_number(event_type, partition)
         if number is None:
             raise CursorError(CursorErrorKind.PARTITION_NOT_FOUND, partition)

@@ -29,8 +29,6 @@ CheckReachable = Callable[[Storage], None]
 
 
 class Storages:
-    """The storages in the registry, and the built-in one."""
-
     def __init__(
         self,
         registry: Registry,
@@ -46,7 +44,6 @@ class Storages:
         self._check_reach = check_reachable
 
     def all(self) -> tuple[Storage, ...]:
-        """All storages, in the order of their ids."""
         stored = [
             self._storage_from_document(document)
             for document in self._registry.list(STORAGES_KIND)
@@ -67,7 +64,6 @@ class Storages:
         return storage
 
     def chosen_for_new_event_types(self) -> Storage:
-        """The storage of new event types."""
         return self.find(self._chosen_storage_id()) or self._default_storage()
 
     def add(self, storage: Storage) -> None:
@@ -104,7 +100,6 @@ class Storages:
         return self.get(storage_id)
 
     def remove(self, storage_id: str, in_use: IsUsed) -> None:
-        """Remove a storage. Raises `NotPermitted` if it has timelines."""
         self._features.require_writable()
         for _ in range(MAX_STORAGE_REMOVAL_ATTEMPTS):
             try:

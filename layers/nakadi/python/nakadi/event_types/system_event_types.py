@@ -93,7 +93,6 @@ class SystemEventTypes(Struct, frozen=True, kw_only=True):
                     log.warning("Creation of system event type %s failed", each.name, exc_info=True)
 
     def ensure(self, name: str) -> None:
-        """Create an event type unless it exists."""
         if self.event_types.find(name) is None:
             self.register(next(each.draft for each in self.definitions if each.name == name))
 

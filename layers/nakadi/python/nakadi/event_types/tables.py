@@ -86,7 +86,6 @@ class TableLayout(Struct, frozen=True):
 
 
 def table_layout_from_annotations(annotations: Mapping[str, str | None]) -> TableLayout:
-    """Return what annotations say. Raises `BadTableLayout`."""
     return TableLayout(
         _parse_annotation(annotations, PARTITION_BY_ANNOTATION, _parse_partition_columns),
         _parse_annotation(annotations, SORT_BY_ANNOTATION, _parse_sort_columns),
@@ -273,7 +272,6 @@ class TableLagMonitor(Struct, frozen=True, kw_only=True):
 
     @property
     def greatest_lag_seconds(self) -> float:
-        """The greatest lag of all tables, in seconds."""
         return max(self.lag_seconds_by_event_type.values(), default=0.0)
 
     def greatest_latency(self, within: timedelta) -> float:

@@ -36,8 +36,6 @@ SWITCH_ABANDONED_AFTER = timedelta(seconds=30)
 
 
 class Timelines(Struct, frozen=True, kw_only=True):
-    """The timelines of event types, for administrators."""
-
     event_types: EventTypes
     storages: Storages
     permissions: Permissions
@@ -105,7 +103,6 @@ class Timelines(Struct, frozen=True, kw_only=True):
             raise
 
     def write_conditions_on_storage(self, storage_id: str | None) -> tuple[DocumentChange, ...]:
-        """The conditions for a write that begins a timeline in this storage."""
         try:
             if storage_id is not None:
                 return self.storages.write_conditions_on(storage_id)
@@ -143,13 +140,11 @@ def first_timeline(storage_id: str, partitions: int, now: datetime) -> Timeline:
 
 
 def next_timeline(event_type: EventType, storage_id: str, now: datetime) -> Timeline:
-    """The timeline to follow the current one, with as many partitions."""
     current = event_type.timeline
     return _new_timeline(current.order + 1, storage_id, current.partitions, now)
 
 
 def with_completed_switch(event_type: EventType, positions: Mapping[int, int], now: datetime) -> EventType:
-    """The event type with its announced timeline in use, and the old timeline closed at these positions."""
     *closed, current = event_type.timelines
     assert event_type.switching_to is not None
     kept_until = now + timedelta(milliseconds=event_type.retention_time)

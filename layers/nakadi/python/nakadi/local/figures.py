@@ -55,7 +55,6 @@ class MetricsSnapshot(Struct, frozen=True, array_like=True):
 
 
 def take_snapshot(metrics: Metrics) -> MetricsSnapshot:
-    """The values of this process."""
     numbers: dict[str, dict[str, list[tuple[Labels, float]]]] = {"counter": {}, "gauge": {}}
     histograms: dict[str, list[tuple[Labels, DistributionSnapshot]]] = {}
     for metric in metrics.all:
@@ -78,7 +77,6 @@ def totals_of_ended_processes(snapshots: Sequence[MetricsSnapshot], started: flo
 
 
 def merged_metrics(snapshots: Sequence[MetricsSnapshot], max_names: int = 200) -> Metrics:
-    """The metrics of all processes, as if one had counted everything."""
     metrics = Metrics(min((each.started for each in snapshots), default=0.0), max_names)
     metrics.processes = [_process_reader(each.process) for each in snapshots if each.process is not None]
     metrics.cpu_seconds = partial(sum, [each.cpu_seconds for each in snapshots])

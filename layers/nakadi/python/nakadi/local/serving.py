@@ -74,7 +74,6 @@ class ServerThread:
 
 
 def server_url(host: str, port: int) -> str:
-    """The URL of a server that listens there, for clients on this machine."""
     reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  # a comparison, not a binding
     return f"http://[{reachable}]:{port}" if ":" in reachable else f"http://{reachable}:{port}"
 

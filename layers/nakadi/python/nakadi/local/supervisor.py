@@ -93,8 +93,6 @@ class SharedDescriptors:
 
 
 class WorkerCommand:
-    """How workers are started."""
-
     def __init__(self, workers: int, variables: Mapping[str, str], logging: Sequence[str]) -> None:
         self.workers = workers
         self._variables = variables
@@ -329,7 +327,6 @@ class Supervisor:
             self._loop.add_reader(self._listening, self._accept_for_workers)
 
     def _pause_accepting(self) -> None:
-        """Let connections wait to be accepted."""
         if self._is_accepting:
             self._is_accepting = False
             self._loop.remove_reader(self._listening)

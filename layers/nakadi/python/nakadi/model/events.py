@@ -89,8 +89,6 @@ class RecordLines(Sequence[Record]):
 
 
 class StoredEvent(NamedTuple):
-    """A record in its place."""
-
     offset: int
     record: Record
     stored_at: datetime
@@ -170,7 +168,6 @@ class LazyEvents(Sequence[StoredEvent]):
         return self.lines[at], index - self._starts[at]
 
     def cut(self, first: int, last: int) -> Iterator[EventTextBlock]:
-        """The lines of the events from one up to, not including, another."""
         at = bisect_right(self._starts, first) - 1
         while first < last:
             start, end = self._starts[at], min(self._starts[at + 1], last)

@@ -63,8 +63,6 @@ class ShardGap(Struct, frozen=True):
 
 
 class ArchiveLocation(NamedTuple):
-    """A range of bytes in an archive object."""
-
     key: str
     start: int
     length: int

@@ -240,16 +240,12 @@ class ParkedEvent(Struct, frozen=True):
 
 
 class CommitResult(StrEnum):
-    """What became of a commit."""
-
     COMMITTED = "committed"
     OUTDATED = "outdated"
     NOT_OWNED = "not_owned"
 
 
 class SubscriptionChange(StrEnum):
-    """What can change in a subscription, for its listeners."""
-
     ASSIGNMENT = "assignment"
     OFFSETS = "offsets"
 

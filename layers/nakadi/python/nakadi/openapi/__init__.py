@@ -32,7 +32,6 @@ class ApiOperation(Struct, frozen=True, kw_only=True):
 
 @cache
 def document() -> Node:
-    """The whole description, as a JSON object."""
     whole = _read_yaml("api.yaml")
     for name in sorted(each.name for each in files(__name__).iterdir() if each.name.endswith(".yaml")):
         if name != "api.yaml":
@@ -47,7 +46,6 @@ def document_json() -> bytes:
 
 @cache
 def operations() -> Mapping[str, ApiOperation]:
-    """Every operation by its id, in the order of tags."""
     tags = [tag["name"] for tag in document()["tags"]]
     found = sorted(_operations(), key=lambda operation: tags.index(operation.description["tags"][0]))
     return {operation.id: operation for operation in found}
@@ -137,7 +135,6 @@ _PLAIN_EXAMPLES = {"string": "…", "integer": 1, "number": 1.5, "boolean": True
 
 
 def examples_of_media_type(content: Node) -> list[tuple[str, Any]]:
-    """Examples of a body with their headings."""
     if "examples" in content:
         return [(each["summary"], each["value"]) for each in content["examples"].values()]
     return [("Example", content["example"] if "example" in content else example_of_schema(content["schema"]))]
@@ -155,6 +152,5 @@ def example_of_schema(schema: Node) -> Any:
 
 
 def example_of_parameter(parameter: Node) -> str:
-    """What a parameter may look like in a URL or a header."""
     value = parameter["example"] if "example" in parameter else example_of_schema(parameter["schema"])
     return str(value).lower() if isinstance(value, bool) else str(value)

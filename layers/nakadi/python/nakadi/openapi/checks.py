@@ -120,7 +120,6 @@ def component_schema(name: str) -> Mapping[str, Any]:
 
 @cache
 def _schema_lines_text() -> str:
-    """The lines of all schemas."""
     texts = (each.read_text("utf-8") for each in files(__package__).iterdir() if each.name.endswith(".yaml"))
     return "".join(f"{text.partition(SCHEMAS_HEADING)[2]}\n" for text in texts)
 

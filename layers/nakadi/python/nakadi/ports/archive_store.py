@@ -10,8 +10,6 @@ from nakadi.model.log_index import ArchiveLocation
 
 
 class StoredObject(NamedTuple):
-    """An object of an archive store, and when it was put there."""
-
     key: str
     size: int
     written_at: datetime

@@ -107,7 +107,6 @@ def partitions_and_records_or_none(
 
 
 def _lines_of_partitions(batch: DecodedBatch, partitions: Sequence[int]) -> Iterable[tuple[int, bytes, int]]:
-    """Each partition with the lines of its events and their number."""
     if len(batch.events) == 1:
         return ((partitions[0], batch.text[1:-1], 1),)
     events: list[msgspec.Raw] = ARRAY_DECODER.decode(batch.text)

@@ -72,7 +72,6 @@ class BatchLimits(Struct, frozen=True, kw_only=True):
     max_steps: int = MAX_BATCH_STEPS
 
     def check_event_count(self, events: int) -> None:
-        """Raise `TooLarge` if a batch may not have so many events."""
         if events > self.max_events:
             raise TooLarge(f"The batch has more than {self.max_events} events")
 
@@ -159,7 +158,6 @@ class LongBatch:
         return [text for piece in self.in_pieces() for text in piece.texts()]
 
     def piece_texts(self) -> Iterator[bytes]:
-        """The text of each piece."""
         return (json_array_of(self.received[first:last]) for first, last in self._piece_bounds)
 
     def sizes_above(self, limit: int) -> Mapping[int, int]:
@@ -190,7 +188,6 @@ class _EventsOfLongBatch(Sequence[Event]):
 
 
 def _piece_bounds(texts: Sequence[JsonText], limits: BatchLimits) -> Iterator[tuple[int, int]]:
-    """Where the pieces begin and end."""
     first = size = memory = 0
     for index, text in enumerate(texts):
         length = len(text)

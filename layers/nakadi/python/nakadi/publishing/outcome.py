@@ -100,7 +100,6 @@ def outcome_of_rejection(events: Sequence[Mapping[str, Any]], rejection: BatchRe
 def outcome_of_partial_append(
     events: Sequence[Mapping[str, Any]], partitions: Sequence[int], fates: Mapping[int, AppendResult]
 ) -> BatchOutcome:
-    """The outcome of a batch of which not all was stored, as these were the fates of its partitions."""
     refused: dict[int, str] = {}
     for partition, fate in fates.items():
         if isinstance(fate, Refused):
@@ -121,7 +120,6 @@ def outcome_of_partial_append(
 
 
 def eid_of(event: Mapping[str, Any]) -> str:
-    """An event's id as text, empty when there is none."""
     metadata = event.get("metadata")
     eid = metadata.get("eid") if isinstance(metadata, dict) else None
     return "" if eid is None else java_text(eid)

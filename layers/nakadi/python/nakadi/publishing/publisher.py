@@ -79,8 +79,6 @@ TIMELINE_POLL_INTERVAL_SECONDS = 0.05
 
 
 class Append(Struct, frozen=True):
-    """An append that is to be made, at once or soon."""
-
     log: EventLog
     topic: str
     batches: Mapping[int, Sequence[Record]]
@@ -172,7 +170,6 @@ class Publisher(Struct, frozen=True, kw_only=True):
         flow_id: str,
         is_client_gone: Callable[[], bool] = client_never_gone,
     ) -> BatchOutcome:
-        """Store a tombstone for each event of a body."""
         return run_appends(self.deletion_task(event_type, body, subject, flow_id, is_client_gone))
 
     def deletion_task(

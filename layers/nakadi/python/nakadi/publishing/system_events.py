@@ -156,7 +156,6 @@ class KpiCollector:
     def record_batch(
         self, event_type: str, subject: Subject, flow_id: str, *, events: int, seconds: float, size: int
     ) -> None:
-        """Record that a batch was stored, all of it."""
         if event_type not in KPI_EVENT_TYPES and self.is_collecting(BATCH_PUBLISHED):
             figure = {
                 "event_type": event_type,
@@ -171,7 +170,6 @@ class KpiCollector:
     def record_sent_events(
         self, subscription: str | None, event_type: str, subject: Subject, flow_id: str, sent: SentTotals
     ) -> None:
-        """Record what a stream has sent of an event type since it was recorded last."""
         if event_type not in KPI_EVENT_TYPES and self.is_collecting(DATA_STREAMED):
             figure = {
                 "api": "lola" if subscription is None else "hila",
@@ -186,7 +184,6 @@ class KpiCollector:
             self._enqueue(DATA_STREAMED, figure, flow_id)
 
     def record_request(self, figure: Mapping[str, Any], subject: Subject, flow_id: str) -> None:
-        """Record that a request was answered; `figure` has everything but its subject."""
         if not self.is_collecting(ACCESS_LOG):
             return
         cut = {name: value[:MAX_KPI_TEXT_LENGTH] if isinstance(value, str) else value for name, value in figure.items()}
@@ -315,8 +312,6 @@ STREAM_KPI_REPORT_INTERVAL_SECONDS = 30.0
 
 
 class SentTotals(Struct):
-    """What a stream has sent of an event type."""
-
     events: int = 0
     size: int = 0
     batches: int = 0

@@ -168,7 +168,6 @@ def _check_utf8(body: bytes) -> None:
 
 
 def _bounds_of_array(body: bytes) -> tuple[int, int]:
-    """Where the brackets around the events are."""
     first = len(body) - len(body.lstrip(_BLANK_BYTES))
     last = len(body.rstrip(_BLANK_BYTES)) - 1
     if first > last or body[first : first + 1] != b"[":
@@ -332,7 +331,6 @@ Owners = Sequence[Attribute | None]
 
 
 def find_owners(events: Sequence[Event], selector: OwnerSelector) -> Owners:
-    """The owner of each event; None for an event without one."""
     find = _owner_finder(selector)
     owners = [find(event) for event in events]
     if None in owners:
@@ -341,7 +339,6 @@ def find_owners(events: Sequence[Event], selector: OwnerSelector) -> Owners:
 
 
 def check_owners(events: Sequence[Event], owners: Owners, subject: Subject, permissions: Permissions) -> None:
-    """Raise `BatchRejected` at the first event whose owner the subject may not write for."""
     refused = {owner for owner in set(owners) if owner and not _may_write_for_owner(owner, subject, permissions)}
     for index, owner in enumerate(owners):
         if owner in refused:

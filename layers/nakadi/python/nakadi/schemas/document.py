@@ -43,7 +43,6 @@ class SchemaPath(Struct, frozen=True):
         )
 
     def with_appended_steps(self, steps: Iterable[str]) -> SchemaPath:
-        """The path that these steps lead to from here."""
         path = self
         for step in steps:
             path /= step
@@ -62,7 +61,6 @@ ROOT_PATH = SchemaPath()
 
 
 def escaped_step(step: str) -> str:
-    """A step of a JSON pointer."""
     return step.replace("~", "~0").replace("/", "~1")
 
 
@@ -102,7 +100,6 @@ class SchemaDocument(Struct, frozen=True):
         return cls(root, draft_or_none(root) or Draft.FOUR)
 
     def find_target(self, reference: str) -> RawSchema | None:
-        """The schema that a reference within the document points at, if there is one."""
         # A reference may be long, and followed again and again.
         if reference not in self._target_by_reference:
             self._target_by_reference[reference] = self._find_target(reference)
@@ -131,7 +128,6 @@ def is_local_reference(reference: str) -> bool:
 
 
 def value_at_step(value: Any, step: str) -> Any:
-    """What stands in an object or a list under a name or a number, None if there is nothing."""
     if isinstance(value, Mapping):
         return value.get(step)
     if isinstance(value, list) and step.isdecimal() and len(step) < 10 and int(step) < len(value):

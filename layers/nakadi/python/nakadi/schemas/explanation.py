@@ -126,7 +126,6 @@ class _ViolationExplainer:
                 return
 
     def _keyword_applies(self, keyword: str, schema: Schema) -> bool:
-        """Whether the schema has the keyword, and its draft knows it."""
         return keyword in schema and self._document.draft >= _DRAFT_OF_KEYWORD.get(keyword, Draft.FOUR)
 
     def _keyword_violations(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
@@ -275,7 +274,6 @@ class _ViolationExplainer:
         )
 
     def name_dependency_violations(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
-        """The dependencies that are lists of names."""
         if not isinstance(value, dict):
             return
         spend_steps(self._steps, len(schema["dependencies"]))
@@ -288,7 +286,6 @@ class _ViolationExplainer:
                 )
 
     def schema_dependency_violations(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
-        """The dependencies that are schemas."""
         if not isinstance(value, dict):
             return
         spend_steps(self._steps, len(schema["dependencies"]))

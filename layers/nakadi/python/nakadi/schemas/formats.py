@@ -333,7 +333,6 @@ _MAX_INSTRUCTIONS_OF_USUAL_PATTERN = _RE2_MEMORY_BYTES * 2 // 3 // 16
 
 
 def compile_pattern(text: str) -> Pattern:
-    """The pattern, or `BadPattern`."""
     try:
         return Pattern(text, _compile_re2(text))
     except UnicodeEncodeError as error:

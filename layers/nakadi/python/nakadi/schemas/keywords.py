@@ -312,7 +312,6 @@ def _java_type_name(value: Any) -> str:
 
 
 def member_pointer(pointer: str, name: str) -> str:
-    """The place of a member of the object at `pointer`."""
     return f"{pointer}/{truncated_text(escaped_step(name[: _MAX_QUOTED_VALUE_CHARACTERS + 1]))}"
 
 

@@ -31,7 +31,6 @@ MAX_PATTERN_CHARACTERS = 10_000
 
 
 def check_schema_length(text: str) -> None:
-    """Raises `Invalid` if the text is longer than a schema may be."""
     _check_at_most("characters", len(text), MAX_SCHEMA_CHARACTERS)
 
 
@@ -52,7 +51,6 @@ def check_schema_size(schema: Mapping[str, Any], *, added_levels: int = 0, added
 
 
 def _values_with_depth(schema: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
-    """Every value in the schema with its depth, whether it is there as a schema or as anything else."""
     waiting: list[tuple[int, Any]] = [(1, schema)]
     while waiting:
         depth, value = waiting.pop()

@@ -190,7 +190,6 @@ def _parse_object_schema(schema: Mapping[str, Any], annotations: Annotations) ->
 
 
 def is_unrestricted(node: SchemaNode) -> bool:
-    """Whether every value is valid."""
     return isinstance(node, KindOnlyNode) and node.kind in ("always", "nothing")
 
 
@@ -248,7 +247,6 @@ def defines_path(effective: Mapping[str, Any], dotted_path: str) -> bool:
 
 
 def undefined_paths(effective: Mapping[str, Any], paths: Iterable[str]) -> tuple[str, ...]:
-    """Those of the paths that the schema does not define, in their order."""
     search = _PathSearch(SchemaDocument.from_root(effective))
     try:
         return tuple(path for path in paths if not search.defines_path(path))

@@ -125,7 +125,6 @@ class MsgspecTypes:
         self.max_members = 0
 
     def set_type(self, schema: Mapping[str, Any], kind: type) -> None:
-        """Take a type for a schema."""
         self._type_by_schema_id[id(schema)] = _MsgspecType(kind)
 
     def find_or_make(self, schema: RawSchema) -> _MsgspecType | None:

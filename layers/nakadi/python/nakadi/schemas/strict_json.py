@@ -36,7 +36,6 @@ class StrictJsonError(ValueError):
 
 
 def parse_strict(text: str) -> Any:
-    """The one value that the text consists of."""
     reader = _StrictReader(text)
     value = reader.read_value()
     reader.require_end()
@@ -72,7 +71,6 @@ class _StrictReader:
                 raise self._unexpected_symbol_error(symbol)
 
     def require_end(self) -> None:
-        """Refuse anything but blanks from here on."""
         self._skip_blanks()
         if self.at < len(self._text):
             raise self._unexpected_symbol_error(self._read_symbol())

@@ -44,7 +44,6 @@ from nakadi.schemas.values import (
 
 
 def parse_submitted_schema(text: str, *, category: Category) -> dict[str, Any]:
-    """The schema that the text says; raises `Invalid` with the first reason against it."""
     schema = _parse_object(text)
     _check_root_type(schema)
     document = _load_document(schema)
@@ -404,7 +403,6 @@ def _find_several_combinators(found: SchemaAtPath) -> Iterator[str]:
 
 
 def _find_dangling_reference(found: SchemaAtPath, document: SchemaDocument) -> Iterator[str]:
-    """What is wrong with a reference, at the path where it ends."""
     path, schema = found
     reference = schema.get("$ref", "#")
     if not is_local_reference(reference) or document.find_target(reference) is not None:

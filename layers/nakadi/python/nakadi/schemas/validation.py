@@ -57,7 +57,6 @@ class Validator:
             return False
 
     def explain(self, event: Any, before_long_work: Callable[[], None] = lambda: None) -> str:
-        """What is wrong with an event that is not accepted."""
         refuse_if_quick()
         for max_steps in (MAX_STEPS_OF_SHORT_EXPLANATION, MAX_STEPS_OF_LONG_EXPLANATION):
             if max_steps == MAX_STEPS_OF_LONG_EXPLANATION:
@@ -69,7 +68,6 @@ class Validator:
 
 
 def compile_validator(effective: Mapping[str, Any]) -> Validator:
-    """Make a schema ready, or raise `Invalid` with the reason why it cannot be."""
     check_schema_size(effective, added_levels=_LEVELS_ADDED_BY_ENVELOPE, added_values=_VALUES_ADDED_BY_ENVELOPE)
     document = SchemaDocument.from_root(effective)
     check_loadable(document)

@@ -80,7 +80,6 @@ def is_multiple_of(value: float, divisor: Fraction) -> bool:
 
 
 def exact_fraction(number: float) -> Fraction:
-    """The number as it was written, rather than the nearest one in binary."""
     return Fraction(number) if isinstance(number, int) else Fraction(repr(number))
 
 

@@ -129,7 +129,6 @@ class ArchiveRewriter:
 
 
 def _group_small_segments(segments: Iterable[IndexSegment]) -> Iterator[Sequence[IndexSegment]]:
-    """Neighbours that are small enough to be one segment."""
     group: list[IndexSegment] = []
     for segment in segments:
         together = [*group, segment]

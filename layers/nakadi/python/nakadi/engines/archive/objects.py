@@ -123,7 +123,6 @@ class MemberPacker:
 
 
 def pack_member(topic: str, partition: int, events: Iterable[StoredEvent], event_type: str | None = None) -> bytes:
-    """The events of a partition as one member."""
     packer = MemberPacker(topic, partition, event_type)
     packer.add(events)
     return packer.finish()
@@ -134,7 +133,6 @@ def _line_start(topic: str, partition: int) -> bytes:
 
 
 def parse_member(content: bytes) -> Sequence[StoredEvent]:
-    """The events of a member."""
     return [_event_of_line(line) for text in decompress_members(content) for line in _decode_lines(text)]
 
 
@@ -278,7 +276,6 @@ UNKNOWN_EVENT_TYPE = "_"
 
 
 def new_log_key(namespace: str, event_type: str | None, topic: str, first: datetime) -> str:
-    """A new name for events of a topic, the first of which is from then."""
     return f"{LOG_FOLDER}{namespace}/{event_type or UNKNOWN_EVENT_TYPE}/{first:%Y-%m-%d}/{topic}-{uuid4().hex}.json.gz"
 
 
@@ -305,7 +302,6 @@ MAX_FOLLOWING_SEGMENTS = 100
 
 
 def archived_segments(index: LogIndex, topic: str, partition: int, start: int = 0) -> Iterator[IndexSegment]:
-    """The segments that hold anything from an offset on, in their order."""
     segment = index.segment(topic, partition, start)
     following = start
     if segment is not None and segment.end_offset > start:

@@ -38,7 +38,6 @@ def open_archive(url: str) -> ArchiveStore:
 
 
 def open_archive_if_set(url: str) -> ArchiveStore | None:
-    """The archive at this URL; None when there is none."""
     return open_archive(url) if url else None
 
 

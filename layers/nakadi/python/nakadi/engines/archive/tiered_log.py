@@ -178,7 +178,6 @@ class TieredLog:
             self._worker.trim_hot_partitions()
 
     def sweep(self) -> None:
-        """Remove archive objects without references."""
         with _unavailable_when_closed():
             self._worker.sweep()
 
@@ -332,7 +331,6 @@ class ArchiveWorker:
             self._trimmable.discard((topic, partition))
 
     def sweep(self) -> None:
-        """Remove objects without references, and notes about deleted topics."""
         known = self._index.topics()
         # Other logs may have their topics in the same index.
         live = {topic for topic, _ in self._directory.topics()}
@@ -358,7 +356,6 @@ class ArchiveWorker:
                 pause()
 
     def stop(self) -> None:
-        """End what is under way after its current step."""
         self._closing.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -471,8 +468,6 @@ class WorkPacer:
 
 
 class _PeriodicTask:
-    """Something that is done again and again."""
-
     def __init__(self, work: Callable[[], None], every: float) -> None:
         self.work = work
         self.every = every

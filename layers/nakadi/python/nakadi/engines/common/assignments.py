@@ -168,7 +168,6 @@ FIRST_COMMIT_POSITION = Position(0, -1)
 
 
 def with_next_revision(old: Assignment, new: Assignment) -> Assignment:
-    """The new assignment as it is stored."""
     return replace(new, revision=old.revision + 1)
 
 

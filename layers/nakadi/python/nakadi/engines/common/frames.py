@@ -110,7 +110,6 @@ def keys_and_tombstones(frame: bytes) -> list[tuple[str | None, bool] | None]:
 
 
 def records_size_bytes(records: Sequence[Record]) -> int:
-    """How many bytes the records take, as readers count them."""
     return sum([len(record.value) if record.value else 1 for record in records])
 
 

@@ -23,8 +23,6 @@ _log = logging.getLogger(__name__)
 
 
 class PartitionListeners:
-    """The listeners of one event log."""
-
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._numbers = itertools.count()
@@ -62,7 +60,6 @@ class PartitionListeners:
                     return found
 
     def wake_waiting_readers(self) -> None:
-        """Wake all waiting readers."""
         with self._lock:
             for event in self._waiting:
                 event.set()

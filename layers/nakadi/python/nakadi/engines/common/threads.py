@@ -15,7 +15,6 @@ Batches = Mapping[int, Sequence[Record]]
 
 
 def call_and_report(work: Callable[[], T], done: Callable[[T | Exception], None]) -> None:
-    """Do work, and call `done` with what it returns or raises."""
     try:
         outcome: T | Exception = work()
     except Exception as error:  # noqa: BLE001  # it is for the one who is called

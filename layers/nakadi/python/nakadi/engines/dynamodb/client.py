@@ -212,7 +212,6 @@ BoundModel = TypeVar("BoundModel", bound=Model)
 
 
 def model_meta(table: Table) -> Any:
-    """What a model of pynamodb has as `Meta`, until it is bound to a table with a prefix."""
     return type("Meta", (), {"table_name": table.suffix})
 
 
@@ -224,7 +223,6 @@ class TableAddress(Struct, frozen=True):
     endpoint: str | None = None
 
     def bind_model(self, model: type[BoundModel], table: Table) -> type[BoundModel]:
-        """A model with the full name of its own table."""
         meta = {
             "table_name": table.full_name(self.prefix),
             "region": self.region,
@@ -238,7 +236,6 @@ class TableAddress(Struct, frozen=True):
 
 
 def parse_table_address(url: str) -> TableAddress:
-    """`dynamodb://table-prefix?region=…&endpoint=…`, taken apart."""
     parts = urlsplit(url)
     if not parts.netloc:
         raise BadSetting(f"{url!r} names no tables; it should be like dynamodb://prefix?region=eu-central-1")

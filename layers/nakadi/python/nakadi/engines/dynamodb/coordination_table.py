@@ -154,7 +154,6 @@ def commit_condition(session: str, position: Position) -> Condition:
 
 
 def commit_actions(position: Position, committed_at: int) -> list[Action]:
-    """What a commit does to an offset."""
     item = CoordinationItem
     return [
         item.previously_changed_at.set(item.changed_at),
@@ -233,7 +232,6 @@ class CoordinationTable:
         self._client.close()
 
     def refuse_calls(self) -> None:
-        """From now on nothing is asked any more."""
         self._closed = True
 
 

@@ -197,7 +197,6 @@ def _destroy(clients: list[object]) -> None:
 
 @contextmanager
 def translate_errors(topic: str) -> Iterator[None]:
-    """Turn errors of the library into those of the port."""
     try:
         yield
     except KafkaException as error:
@@ -222,7 +221,6 @@ def kafka_error_code(error: BaseException) -> int | None:
 
 
 def check_cluster(url: str) -> None:
-    """Raise `Unavailable`, within seconds, unless the cluster answers."""
     client = new_admin_client(Address.parse(url))
     with translate_errors("the cluster"):
         client.list_topics("nakadi", timeout=CHECK_TIMEOUT_SECONDS)

@@ -114,7 +114,6 @@ class Cluster:
     # Topics
 
     def check_partitions(self, topic: str, partitions: Collection[int]) -> None:
-        """Raise `UnknownTopic` unless the topic has all of these partitions."""
         known = self._partitions.get(topic)
         highest, lowest = max(partitions, default=0), min(partitions, default=0)
         if known is None or highest >= known:
@@ -140,7 +139,6 @@ class Cluster:
             self.forget_topic(topic)
 
     def partition_count(self, topic: str) -> int:
-        """How many partitions a topic has that was checked."""
         return self._partitions[topic]
 
     def remember_sealed(self, topic: str) -> None:
@@ -216,7 +214,6 @@ class Cluster:
     # Offsets
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, tuple[int, int]]:
-        """The oldest and the next offset of each partition."""
         oldest = self._request_offsets(topic, partitions, OffsetSpec.earliest())
         following = self._request_offsets(topic, partitions, OffsetSpec.latest())
         return {number: (oldest[number][0], following[number][0]) for number in partitions}
@@ -331,7 +328,6 @@ class Cluster:
         return Unavailable(f"Kafka: {topic}: a server does not know it yet")
 
     def _count_partitions(self, topic: str) -> int | None:
-        """How many partitions the topic has; None when there is no such topic."""
         name = self.kafka_name(topic)
         with self._translate_and_replace(topic):
             answer = self._admin.list_topics(name, timeout=self._timeout)

@@ -77,7 +77,6 @@ class _EventWindow(Struct):
         self.size += _memory_bytes(event)
 
     def drop_oldest_events(self, size: int) -> None:
-        """Drop the oldest events until this many bytes are left."""
         dropped = 0
         while self.size > size:
             self.size -= _memory_bytes(self.events[dropped])
@@ -294,8 +293,6 @@ class _PositionedReader(Struct, eq=False):
 
 
 class CatchUpReader:
-    """Reads anywhere in a partition."""
-
     def __init__(self, address: Address) -> None:
         self._address = address
         self._lock = threading.Lock()

@@ -47,7 +47,6 @@ def record_headers(record: Record) -> list[tuple[str, bytes]]:
 
 
 def event_from_message(message: Any) -> StoredEvent:
-    """The event in a message of the client library."""
     key = message.key()
     headers = message.headers()
     owner, directed_to = _owner_and_addressee(headers) if headers else (None, None)

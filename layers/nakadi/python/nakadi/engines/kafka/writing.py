@@ -166,7 +166,6 @@ class RecordWriter:
             thread.forget_topic(topic)
 
     def close(self) -> None:
-        """Finish what has begun."""
         for thread in self._threads:
             thread.close()
 

@@ -29,7 +29,6 @@ def original_topic(topic: str) -> str:
 
 
 def next_topic_name(topic: str) -> str:
-    """The name of the topic that continues this one."""
     first = original_topic(topic)
     number = int(topic.removeprefix(f"{first}~")) if topic != first else 1
     return f"{first}~{number + 1}"
@@ -84,7 +83,6 @@ def pack_seal(stored_at: int) -> bytes:
 
 
 def pack_parts(count: int, stored_at: int, frame: bytes, append: bytes, most: int) -> list[bytes]:
-    """A frame as several records of at most so many bytes."""
     size = most - MAX_HEADER_BYTES
     pieces = [frame[start : start + size] for start in range(0, len(frame), size)]
     if len(pieces) > MAX_PARTS:

@@ -165,7 +165,6 @@ class Indexer:
         self._index_page(shard, records, IndexingResult(), None)
 
     def catch_up(self, shard: str) -> IndexingResult:
-        """Index everything that is there now."""
         outcome = IndexingResult()
         progress = self._read_progress(shard)
         if progress.ended:

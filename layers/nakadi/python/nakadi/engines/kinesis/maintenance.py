@@ -254,7 +254,6 @@ class GapSkipper(Struct, frozen=True, kw_only=True):
         raise Unavailable(f"Others index {topic}/{partition} at the same time")
 
     def _count_remaining(self, key: str, remaining: RemainingRecords) -> int:
-        """How many events of a sealed partition are still there."""
         counter = RecordNumberer(IndexingState(mark=remaining.start), {})
         for record in remaining.records:
             if record.key == key:
@@ -317,7 +316,6 @@ class GapSkipper(Struct, frozen=True, kw_only=True):
             patience.pause()
 
     def _partitions_touched(self, gap: ShardGap, topic: str, partitions: int) -> list[int]:
-        """The partitions that had, or have, records in the shard."""
         touches = _shard_filter(self.shard_trees.current, gap.shard)
         return [number for number in range(partitions) if touches(hash_key(partition_key(topic, number)))]
 
@@ -467,7 +465,6 @@ class StreamCompactor(Struct, frozen=True, kw_only=True):
 
 
 def _group_small_segments(segments: Sequence[IndexSegment]) -> Iterator[Sequence[IndexSegment]]:
-    """Neighbours that are small enough to be one segment."""
     group: list[IndexSegment] = []
     for segment in segments:
         events = sum(each.count for each in [*group, segment])

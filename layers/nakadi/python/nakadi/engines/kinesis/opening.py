@@ -50,7 +50,6 @@ def _open_fan_out(name: str, asked: Mapping[str, str], options: KinesisOptions) 
 
 
 def open_indexer(url: str, index: LogIndex, archive: ArchiveStore | None) -> Indexer:
-    """The indexer of the stream that a log's URL names."""
     stream = open_stream(url)
     return Indexer(stream, ShardTreeCache(stream), index, archive)
 
@@ -62,7 +61,6 @@ def open_stream(url: str) -> Stream:
 
 
 def check_stream(url: str) -> None:
-    """Raise `Unavailable` unless the stream that a log's URL names is there and answers."""
     stream = open_stream(url)
     try:
         GrowingPauses(STREAM_CHECK_TIMEOUT_SECONDS).retry(stream.check)

@@ -184,7 +184,6 @@ class RecentRecords:
         return changed
 
     def state(self, key: str, topic: str) -> IndexingState | None:
-        """How far a partition is counted; None when it is not."""
         with self._lock:
             partition_records = self._recent_records.get(key)
             counter = partition_records.numberer_for(topic) if partition_records else None
@@ -231,7 +230,6 @@ class RecentRecords:
             return list(takewhile(frame_limit.fits, partition_records.frames[at : at + limit + 1]))
 
     def first_offset(self, key: str, topic: str) -> int:
-        """The first offset that can be had from here."""
         with self._lock:
             partition_records = self._recent_records.get(key)
             return (
@@ -241,7 +239,6 @@ class RecentRecords:
             )
 
     def all_frames(self, key: str, topic: str) -> Sequence[Frame]:
-        """All that is here of a partition."""
         with self._lock:
             partition_records = self._recent_records.get(key)
             return (

@@ -195,7 +195,6 @@ class Stream:
             asked = {"NextToken": answer["NextToken"]}
 
     def check(self) -> None:
-        """Raise `StreamCallFailed` unless the stream is there and answers."""
         with translate_errors():
             self._client.list_shards(StreamName=self.name, MaxResults=1)
 
@@ -228,7 +227,6 @@ class Stream:
         return RecordPage(records, following, at_tip=following is None or answer.get("MillisBehindLatest", 0) == 0)
 
     def put(self, records: Sequence[OutgoingRecord]) -> list[RecordPosition | RecordFailure]:
-        """What became of each record."""
         entries = [
             {"Data": record.data, "PartitionKey": record.key, "ExplicitHashKey": str(record.hash_key)}
             for record in records

@@ -37,8 +37,6 @@ MAX_READ_PAUSE_SECONDS = 3600.0
 
 
 class ShardTail:
-    """The reader of one shard."""
-
     def __init__(self, cursor: UnbrokenCursor, parents: list[str], read_at: float) -> None:
         self.cursor = cursor
         self.parents = parents
@@ -135,8 +133,6 @@ class LastWrittenRecords:
 
 
 class ShardTails:
-    """The readers of all shards that were needed so far."""
-
     def __init__(
         self,
         stream: Stream,

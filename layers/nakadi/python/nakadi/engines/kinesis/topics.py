@@ -71,7 +71,6 @@ class TopicCache:
         return self.read_again(topic)
 
     def read_again(self, topic: str) -> KnownTopic:
-        """The topic as it is now. Raises `UnknownTopic`."""
         look = self._watch.latest
         number = look.changes.number(change_bucket(TOPICS_KIND, topic)) if look is not None else None
         monotonic, wall = time.monotonic(), time.time()
@@ -98,7 +97,6 @@ class TopicCache:
         return topic, known
 
     def get_with_partition(self, topic: str, partition: int) -> Topic:
-        """The topic, which has this partition. Raises `UnknownTopic`."""
         if partition >= self.get(topic).topic.partitions:
             self.read_again(topic)
         found = self.get(topic).topic

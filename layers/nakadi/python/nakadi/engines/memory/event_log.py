@@ -192,7 +192,6 @@ class MemoryLog:
         return found
 
     def _append_refusal(self, topic: str) -> Exception:
-        """Why nothing can be appended to this topic."""
         self._check_open()
         return SealedTopic(topic) if topic in self._topics else UnknownTopic(topic)
 

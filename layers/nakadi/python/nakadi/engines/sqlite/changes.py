@@ -162,7 +162,6 @@ class ChangePipes:
                     os.write(each, message)
 
     def received(self) -> Sequence[tuple[int, str, SubscriptionChange]]:
-        """What others have reported; empty if that is nothing."""
         if self.own is None:
             return ()
         try:

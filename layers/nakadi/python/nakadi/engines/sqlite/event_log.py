@@ -390,8 +390,6 @@ class KeepRule(Struct, frozen=True):
 
 
 class PartitionCompaction:
-    """Runs over one partition."""
-
     def __init__(self, file: SqliteFile, cleaner: Cleaner, topic: str, partition: int) -> None:
         self._file = file
         self._cleaner = cleaner
@@ -399,7 +397,6 @@ class PartitionCompaction:
         self._partition = partition
 
     def run(self, upto: int, tombstones_before: int) -> None:
-        """Compact what is before the offset `upto`."""
         state = self._state()
         if not state.needs(upto, tombstones_before):
             return
@@ -422,7 +419,6 @@ class PartitionCompaction:
         return CompactionState(*found)
 
     def _read_newest_offsets_by_key(self, start: int, upto: int) -> tuple[dict[str, int], int]:
-        """The newest offset of each key from `start` on, and where the look ended."""
         newest: dict[str, int] = {}
         for rows in self._rows(start, upto):
             for row in rows:
@@ -446,7 +442,6 @@ class PartitionCompaction:
         return tombstone_at
 
     def _rows(self, start: int, end: int) -> Iterator[list[FrameRow]]:
-        """The rows that begin before `end`, some at a time."""
         place = start
         while place < end:
             try:

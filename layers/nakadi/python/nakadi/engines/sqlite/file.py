@@ -116,8 +116,6 @@ def path_in_url(url: str) -> Path:
 
 
 class _ConnectionPool:
-    """Idle connections."""
-
     def __init__(self, path: Path, timeout: float) -> None:
         self._path = path
         self._timeout = timeout

@@ -123,7 +123,6 @@ class PreparedRecords(Sequence[Record]):
 
 
 def _groups_of_frame_size(items: Sequence[T], sizes: Iterable[int]) -> Iterator[tuple[list[T], int]]:
-    """Neighbours in groups of about the size of a frame."""
     group: list[T] = []
     total = 0
     for item, size in zip(items, sizes, strict=True):

@@ -177,7 +177,6 @@ class SharedTransactions:
         return transaction.outcome()
 
     def make(self, change: Change) -> None:
-        """Return when a change is durable, or has failed."""
         # Before the lock is asked for: the thread that holds it now may make this change as well.
         self._waiting.append(change)
         # The thread that gets the lock makes all that is queued; the others find theirs made. It may have to go on:
@@ -202,7 +201,6 @@ class SharedTransactions:
             self._wishes.put(None)
 
     def close(self) -> None:
-        """Make what waits, then stop."""
         with self._beginning:
             self._closed = True
         if self._thread is not None:

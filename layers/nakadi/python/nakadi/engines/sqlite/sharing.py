@@ -47,8 +47,6 @@ FAILURE_TYPES: tuple[type[Exception], ...] = (Unavailable, UnknownTopic, SealedT
 
 
 class _AppendRequest(Struct, frozen=True, array_like=True, tag=1):
-    """An append to be made. Its outcome names the number."""
-
     number: int
     topic: str
     batches: dict[int, list[Chunk]]
@@ -342,8 +340,6 @@ class AppendService:
 
 
 class _WorkerConnection(asyncio.Protocol):
-    """The process at the other end of a connection."""
-
     def __init__(self, event_log: EventLog, wake: Callable[[], None], watch: Callable[[], None]) -> None:
         self.gone = asyncio.Event()
         self.is_watching = False

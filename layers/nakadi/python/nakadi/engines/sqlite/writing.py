@@ -64,8 +64,6 @@ MAX_KNOWN_ENDS = 10_000
 
 
 class CommittedAppend(Struct, frozen=True):
-    """What listeners get after a commit: a topic, its partition, and the next offset."""
-
     topic: str
     partition: int
     log: int
@@ -119,8 +117,6 @@ def chunked(records: Sequence[Record]) -> Sequence[Chunk]:
 
 
 class _WriterTask(Generic[T]):
-    """Work that a thread waits for."""
-
     def __init__(self, work: Callable[[sqlite3.Connection], T]) -> None:
         self._work = work
         # Held until the writer releases it: an `Event`, without the condition and the second lock of one.
@@ -158,8 +154,6 @@ class SqliteWriter(Protocol):
 
 
 class LogWriter:
-    """A thread that writes."""
-
     def __init__(
         self, file: SqliteFile, clock: Clock, stored: Callable[[Sequence[CommittedAppend]], None], metrics: Metrics
     ) -> None:

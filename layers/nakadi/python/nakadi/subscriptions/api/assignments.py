@@ -128,7 +128,6 @@ def without_sessions(assignment: Assignment, gone: Collection[str]) -> Assignmen
 
 
 def with_partitions_shared_anew(assignment: Assignment) -> Assignment:
-    """With a fair share for each session, as far as owners have handed over."""
     shared = _with_changed_entries(assignment.entries, changes_to_rebalance(assignment.sessions, assignment.entries))
     return replace(assignment, entries=_limited_to_one_write(assignment.entries, shared))
 
@@ -145,7 +144,6 @@ def with_partitions_handed_over(
 
 
 def with_entries(assignment: Assignment, changes: Iterable[PartitionAssignment]) -> Assignment:
-    """With these entries in the places of those that were there."""
     return replace(assignment, entries=_with_changed_entries(assignment.entries, changes))
 
 

@@ -36,8 +36,6 @@ CommitSteps = Generator[CommitRequest, CommitResultByPartition, Sequence[CommitR
 
 
 class _ResolvedCursor(Struct, frozen=True):
-    """A cursor, and the partition and position that it means."""
-
     cursor: SubscriptionCursor
     partition: EventTypePartition
     event_type: EventType

@@ -213,7 +213,6 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
         return self.coordination.assignment(subscription_id)
 
     def end(self, subscription_id: str, reset_id: str, failure: str) -> Assignment:
-        """Give up a reset, if it still stands."""
         log.warning("The reset %s of %s is given up: %s", reset_id, subscription_id, failure)
         now = self.clock.now()
         return self.change(subscription_id, lambda old: assignments.with_reset_ended(old, reset_id, now, failure))
@@ -308,7 +307,6 @@ class Resets(Struct, frozen=True, kw_only=True):
     longest_wait: float | None = None
 
     def reset(self, subscription_id: str, positions: Positions) -> None:
-        """Put these offsets where they are wanted."""
         self.fulfil(subscription_id, SetOffsets(tuple(sorted(positions.items()))))
 
     def fulfil(self, subscription_id: str, task: ResetTask) -> None:

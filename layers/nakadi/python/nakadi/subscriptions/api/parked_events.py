@@ -90,7 +90,6 @@ class ParkedEvents(Struct, frozen=True, kw_only=True):
     def list_events(
         self, subscription_id: str, wanted: ParkedEventFilter, after: str | None, limit: int, subject: Subject
     ) -> Sequence[ParkedEventStatus]:
-        """So many of those that are wanted, from behind an id on."""
         self._require_reader(subscription_id, subject)
         begin = None if after is None else parse_parked_event_id(after)
         entries = self._entries(subscription_id)
@@ -130,7 +129,6 @@ class ParkedEvents(Struct, frozen=True, kw_only=True):
         self.resets.fulfil(subscription_id, Redrive((parked.partition, parked.key)))
 
     def redrive_all(self, subscription_id: str, subject: Subject) -> None:
-        """Have everything sent once more."""
         self._require_administrator(subscription_id, subject)
         if any(True for _ in ParkedEventStore(self.coordination, subscription_id).events()):
             self.resets.fulfil(subscription_id, Redrive())

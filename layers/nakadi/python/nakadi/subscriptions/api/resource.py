@@ -231,7 +231,6 @@ class SubscriptionDeletion(Struct, frozen=True, kw_only=True):
     deleted_subscriptions: DeletedSubscriptions
 
     def delete(self, subscription_id: str, subject: Subject) -> None:
-        """Delete a subscription with its offsets. Its streams end."""
         self.features.require_writable()
         self._remove(subscription_id, subject)
         self.deleted_subscriptions.try_to_clear_all()
@@ -388,7 +387,6 @@ class RedriveAttachment(Struct, frozen=True, kw_only=True):
             )
 
     def is_attached(self) -> bool:
-        """Whether any subscription is attached."""
         return any(
             entry.partition.event_type == self.name
             for each in self.subscription_repository.newest_first()

@@ -63,14 +63,11 @@ Stats = Mapping[str, Sequence[PartitionStats]]
 
 
 class _AssignmentSnapshot(Struct, frozen=True):
-    """What the streams of a subscription share, as it was read together."""
-
     entries: Mapping[EventTypePartition, PartitionAssignment]
     sessions: Mapping[str, Session]
     offsets: Mapping[EventTypePartition, CommittedOffset]
 
     def owner(self, partition: EventTypePartition) -> Session | None:
-        """The live session that reads a partition."""
         entry = self.entries.get(partition)
         return None if entry is None or entry.owner is None else self.sessions.get(entry.owner)
 
@@ -86,7 +83,6 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
     clock: Clock
 
     def of(self, subscription_id: str, subject: Subject, *, with_lag: bool) -> Stats:
-        """Everything there is to say, event type by event type."""
         subscription = self.subscription_repository.get(subscription_id)
         self.permissions.require(Operation.VIEW, subscription.resource, subject)
         event_types = [self.event_types.get(name) for name in subscription.event_types]
