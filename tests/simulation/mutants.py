@@ -39,7 +39,7 @@ MUTANTS = (
     Mutant(
         "I1",
         "events are sent of a partition that is being handed over",
-        "subscriptions/stream/partition_progress.py",
+        "subscriptions/stream/outbox.py",
         "        if self.released or self.release_by is not None:\n",
         "        if False:\n",
     ),
@@ -189,7 +189,7 @@ MUTANTS = (
     Mutant(
         "at least once",
         "what was passed over is committed before what was sent",
-        "subscriptions/stream/partition_progress.py",
+        "subscriptions/stream/outbox.py",
         "if after > reached or (",
         "if (",
     ),
@@ -210,14 +210,14 @@ MUTANTS = (
     Mutant(
         "order",
         "events that are not for the client end a batch in its middle",
-        "subscriptions/stream/partition_progress.py",
+        "subscriptions/stream/outbox.py",
         "            self.taken = part.end\n",
         "            self.taken = part.end\n            if disposition is Disposition.SKIP:\n                break\n",
     ),
     Mutant(
         "at least once",
         "events are sent before those that follow others into the lot are there",
-        "subscriptions/stream/partition_progress.py",
+        "subscriptions/stream/outbox.py",
         "return self.open and not self._parking and self.dropping is None",
         "return self.open and self.dropping is None",
     ),

@@ -28,9 +28,9 @@ from nakadi.subscriptions.stream.actions import (
     SharedState,
 )
 from nakadi.subscriptions.stream.admission import PartitionStart
-from nakadi.subscriptions.stream.batches import SubscriptionStreamLimits
 from nakadi.subscriptions.stream.calls import ApplySessionFact, SessionCallExecutor
 from nakadi.subscriptions.stream.leases import LeaseKeeper, renew_and_clean_up
+from nakadi.subscriptions.stream.limits import SubscriptionStreamLimits
 from nakadi.subscriptions.stream.members import FULL_READ_INTERVAL_SECONDS, SharedStateReader, SubscriptionSessions
 from nakadi.subscriptions.stream.parking import ParkingService
 from nakadi.subscriptions.stream.session import SubscriptionSession
@@ -38,6 +38,7 @@ from tests.simulation.clocks import START, SkewedClock
 from tests.simulation.history import History, Place, promise
 from tests.simulation.operators import SUBSCRIPTION, Topic, fulfilment, initialisation
 from tests.simulation.wire import Wire
+from tests.support.chunks import Rules
 
 MOST_EVENTS_READ = 4
 
@@ -56,6 +57,7 @@ class Stream:
             measure=lambda _, first, last: last.offset - first.offset,
             deliverable=lambda _, record: record.directed_to is None,
             lease=lease,
+            access=Rules(),
         )
         policy = process.policy
         self.session = SubscriptionSession(session_id, limits, process.clock.monotonic(), context, policy)

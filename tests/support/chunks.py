@@ -9,6 +9,12 @@ from nakadi.streaming.chunks import EventChunk, EventRun
 STORED_AT = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
 
+class Rules:
+    """What holds for everything that is read, as sessions ask for it."""
+
+    skips_misplaced_events = False
+
+
 def a_record(text: str) -> Record:
     return Record(f'"{text}"'.encode())
 

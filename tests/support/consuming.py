@@ -21,10 +21,10 @@ from nakadi.subscriptions.stream.actions import (
     SessionContext,
     SharedState,
 )
-from nakadi.subscriptions.stream.batches import SubscriptionStreamLimits
+from nakadi.subscriptions.stream.limits import SubscriptionStreamLimits
 from nakadi.subscriptions.stream.session import SubscriptionSession
 from tests.support.builders import A_MOMENT
-from tests.support.chunks import some_events
+from tests.support.chunks import Rules, some_events
 from tests.support.coordination import a_place, a_session, entry
 
 ME = "me"
@@ -60,7 +60,7 @@ class Table:
     ) -> None:
         self.now = 0.0
         self.lease = ProcessLease("", 1e9)
-        self.closely = False
+        self.rules = Rules()
         self.opening = opening
         self.starts: dict[EventTypePartition, tuple[Position, int]] = {}
         self.lines: list[str] = []
@@ -69,7 +69,7 @@ class Table:
             measure=distance,
             deliverable=lambda _, record: (deliverable or has_value)(record),
             lease=self.lease,
-            closely=lambda: self.closely,
+            access=self.rules,
         )
         defaults = {"batch_limit": 1, "stream_seconds": 4200, "flush_seconds": 30}
         self.session = SubscriptionSession(ME, SubscriptionStreamLimits(**defaults | limits), self.now, context, policy)

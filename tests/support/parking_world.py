@@ -34,13 +34,13 @@ from nakadi.subscriptions.stream.actions import (
     SharedState,
 )
 from nakadi.subscriptions.stream.admission import PartitionStart
-from nakadi.subscriptions.stream.batches import SubscriptionStreamLimits
 from nakadi.subscriptions.stream.calls import SessionCallExecutor
+from nakadi.subscriptions.stream.limits import SubscriptionStreamLimits
 from nakadi.subscriptions.stream.members import SubscriptionSessions
 from nakadi.subscriptions.stream.parking import ParkingService, empty_run_up_to, runs_of
 from nakadi.subscriptions.stream.session import SubscriptionSession
 from tests.support.builders import an_event_type
-from tests.support.chunks import a_chunk
+from tests.support.chunks import Rules, a_chunk
 from tests.support.clock import HandMovedClock
 from tests.support.coordination import a_place, a_session
 
@@ -147,6 +147,7 @@ class World:
             measure=lambda _, first, last: last.offset - first.offset,
             deliverable=lambda _, record: record.value is not None,
             lease=ProcessLease("", 1e12),
+            access=Rules(),
         )
         session = SubscriptionSession(stored.id, limits, self.clock.monotonic(), context, POLICY)
         parking = ParkingService(self.store, self.clock, follows=True)

@@ -18,11 +18,11 @@ from nakadi.subscriptions.stream.actions import (
     SharedState,
 )
 from nakadi.subscriptions.stream.admission import KnownEventTypes, PartitionStart
-from nakadi.subscriptions.stream.batches import SubscriptionStreamLimits
 from nakadi.subscriptions.stream.driver import JsonSubscriptionFormat, SessionCallThreads, SubscriptionDriver
+from nakadi.subscriptions.stream.limits import SubscriptionStreamLimits
 from nakadi.subscriptions.stream.session import SubscriptionSession
 from tests.support.builders import A_MOMENT, an_event_type
-from tests.support.chunks import some_events
+from tests.support.chunks import Rules, some_events
 from tests.support.consuming import ME, at, distance
 from tests.support.coordination import a_session, entry
 from tests.support.streaming import KeptOutlet, NoFigures
@@ -79,7 +79,10 @@ class Carried:
 
     def __init__(self, threads, outlet, source):
         context = SessionContext(
-            measure=distance, deliverable=lambda _, record: record.value is not None, lease=ProcessLease("", 1e9)
+            measure=distance,
+            deliverable=lambda _, record: record.value is not None,
+            lease=ProcessLease("", 1e9),
+            access=Rules(),
         )
         clock = SystemClock()
         limits = SubscriptionStreamLimits(batch_limit=1, flush_seconds=30, commit_seconds=0.1)

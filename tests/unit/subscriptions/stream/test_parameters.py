@@ -5,7 +5,7 @@ import random
 import pytest
 
 from nakadi.model.outcomes import Invalid
-from nakadi.subscriptions.stream.batches import SubscriptionStreamParameters, limits_of
+from nakadi.subscriptions.stream.limits import SubscriptionStreamParameters, limits_of
 
 
 def limits(most=60, longest=None, **asked):

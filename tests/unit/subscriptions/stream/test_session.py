@@ -6,7 +6,7 @@ import pytest
 
 from nakadi.model.events import Record
 from nakadi.subscriptions.stream.actions import AutoCommit, HandOverPartitions, OpenPartition, SessionEnd
-from nakadi.subscriptions.stream.batches import MAX_SECONDS_BETWEEN_LINES
+from nakadi.subscriptions.stream.limits import MAX_SECONDS_BETWEEN_LINES
 from tests.support.builders import A_MOMENT
 from tests.support.chunks import a_chunk, some_events
 from tests.support.consuming import ME, Table, at
@@ -159,7 +159,7 @@ def test_keep_alives_go_on_beyond_the_window():
 def test_positions_are_counted_not_events():
     """What was passed over between events uses up the window. (S200)"""
     table = Table(0, batch_limit=1, window=5, deliverable=lambda record: record.value in (b'"a"', b'"b"'))
-    table.closely = True
+    table.rules.skips_misplaced_events = True
     table.arrive(a_chunk("a", "x", "x", "x", "b", "a").from_offset(0))
     assert table.told() == [f"0:0-0 {STARTED}", "0:4-4"]
 

@@ -8,11 +8,13 @@ from datetime import datetime
 from functools import cached_property
 from itertools import groupby
 from operator import attrgetter
+from typing import TypeVar
 
 from nakadi.model.event_type import Position
 from nakadi.model.events import EventSlice, LazyEvents, Record
 
 MayRead = Callable[[Record], bool]
+Kind = TypeVar("Kind")
 
 _RESTRICTIONS_OF = attrgetter("owner", "directed_to")
 
@@ -40,6 +42,8 @@ class EventChunk:
             self.size = sum(len(each.text) + 1 - len(each.ends) for each in self.lines.lines)
             self.plain = True
         else:
+            self.records = list(map(attrgetter("record"), found.events))
+            self.values = list(map(attrgetter("value"), self.records))
             self.size = sum(map(len, filter(None, self.values)))
             # Whether every reader of the event type gets every event: no tombstones, no owners, no addressees.
             self.plain = None not in self.values and not any(map(any, map(_RESTRICTIONS_OF, self.records)))
@@ -74,14 +78,6 @@ class EventChunk:
         if self.lines is None:
             return sum(map(len, filter(None, self.values[first:last])))
         return self.lines.size_between(first, last)
-
-    def texts(self, first: int, last: int) -> tuple[Sequence[bytes], int]:
-        """Events `first` up to, not including, `last`: some in one text with line breaks between them, and how many
-        breaks these are."""
-        if self.lines is None:
-            return self.values[first:last], 0
-        texts = list(self.lines.texts_between(first, last))
-        return texts, last - first - len(texts)
 
     def serialised(self, first: int, last: int, serialise: Callable[[], bytes]) -> bytes:
         """What `serialise` makes of these events, which is always the same."""
@@ -133,11 +129,23 @@ class EventRun:
         if self.chunk.plain:
             yield self
             return
-        indices = range(self.first, self.last)
-        for wanted, group in groupby(indices, key=lambda index: may_read(self.chunk.records[index])):
-            stretch = list(group)
+        for wanted, part in self.parts_by(may_read):
             if wanted:
-                yield EventRun(self.chunk, stretch[0], stretch[-1] + 1)
+                yield part
+
+    def parts_by(self, kind_of: Callable[[Record], Kind]) -> Iterator[tuple[Kind, EventRun]]:
+        """It cut where the kind of its events changes."""
+        indices = range(self.first, self.last)
+        for kind, group in groupby(indices, key=lambda index: kind_of(self.chunk.records[index])):
+            same = list(group)
+            yield kind, EventRun(self.chunk, same[0], same[-1] + 1)
+
+    def part_behind(self, position: Position) -> EventRun:
+        """The part behind a position that may lie inside of it."""
+        if self.chunk.order != position.timeline or self.chunk.offset_of(self.first) > position.offset:
+            return self
+        first = self.chunk.from_offset(position.offset + 1).first
+        return EventRun(self.chunk, max(self.first, first), self.last)
 
 
 def joined_json(head: bytes, runs: Sequence[EventRun], tail: bytes) -> bytes:
@@ -146,11 +154,15 @@ def joined_json(head: bytes, runs: Sequence[EventRun], tail: bytes) -> bytes:
     Events are most of the bytes of a stream, so they are copied as rarely as can be.
     """
     texts: list[bytes] = []
-    breaks = 0
+    count = 0
     for run in runs:
-        more, breaks_in_more = run.chunk.texts(run.first, run.last)
-        texts += more
-        breaks += breaks_in_more
+        count += run.count
+        if run.chunk.lines is None:
+            texts += run.chunk.values[run.first : run.last]
+        else:
+            # Neighbours come in one text, with line breaks between them.
+            texts += run.chunk.lines.texts_between(run.first, run.last)
+    breaks = count - len(texts)
     if not breaks:
         if len(texts) <= 1:
             return b"".join((head, *texts, tail))

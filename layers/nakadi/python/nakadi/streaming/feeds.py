@@ -164,20 +164,17 @@ class PartitionFeed:
             self._fail_followers(self._waiting, found)
         elif found.next_offset > start:
             self._more = self._more or not found.at_end
-            self._append(found)
+            found.shared = len(self._followers) > 1
+            self._window.append(found)
+            self._weight += found.weight
+            self._tip = found.next_offset
+            while self._weight > FEED_WINDOW_BYTES and len(self._window) > 1:
+                self._weight -= self._window.pop(0).weight
             self._wake(self._waiting)
         else:
             self._clear_if_all_wait()
         if self._more and self._waiting:
             self._read_on()
-
-    def _append(self, chunk: EventChunk) -> None:
-        chunk.shared = len(self._followers) > 1
-        self._window.append(chunk)
-        self._weight += chunk.weight
-        self._tip = chunk.next_offset
-        while self._weight > FEED_WINDOW_BYTES and len(self._window) > 1:
-            self._weight -= self._window.pop(0).weight
 
     def _clear_if_all_wait(self) -> None:
         """Drop what was read once all followers have it."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from enum import Enum
+from typing import Protocol
 
 from msgspec import Struct, field
 
 from nakadi.model.event_type import Position
+from nakadi.model.events import Record
 from nakadi.model.subscription import Assignment, CommittedOffset, EventTypePartition, Replay
 from nakadi.streaming.chunks import EventRun
-from nakadi.subscriptions.stream.partition_progress import IsDeliverable, MeasureDistance
 
 
 class SendBatch(Struct, frozen=True):
@@ -180,11 +181,24 @@ class ProcessLease(Struct):
         return now < self.good_until
 
 
+IsDeliverable = Callable[[EventTypePartition, Record], bool]
+MeasureDistance = Callable[[EventTypePartition, Position, Position], int]
+"""How many events lie behind the first position, up to and including the second."""
+
+
+class ReadingRules(Protocol):
+    """What holds for everything that is read here, and may change at any time."""
+
+    skips_misplaced_events: bool
+    """Whether every event has to be looked at, even where none has an owner or an addressee."""
+
+
 class SessionContext(Struct, frozen=True, kw_only=True):
     """What a session asks while it decides; every answer is known without waiting."""
 
     measure: MeasureDistance
     deliverable: IsDeliverable
     lease: ProcessLease
-    # Whether every event has to be looked at, even where none has an owner or an addressee.
-    closely: Callable[[], bool] = lambda: False
+    access: ReadingRules
+    # The event type that comes to the subscription beside its own: only events that are tagged for it are delivered.
+    attached: str = ""

@@ -23,7 +23,7 @@ from nakadi.ports.clock import Clock
 from nakadi.streaming.access import ReadAccess
 from nakadi.subscriptions.api.offsets import OffsetInitialisation
 from nakadi.subscriptions.api.repository import Subscriptions
-from nakadi.subscriptions.stream.partition_progress import IsDeliverable
+from nakadi.subscriptions.stream.actions import IsDeliverable
 
 CANNOT_CONTINUE = "Failed to continue streaming"
 

@@ -35,14 +35,15 @@ from nakadi.subscriptions.stream.actions import (
     SessionResult,
     SharedState,
 )
-from nakadi.subscriptions.stream.batches import MAX_BUFFERED_BYTES, Outbox, SubscriptionStreamLimits
+from nakadi.subscriptions.stream.limits import SubscriptionStreamLimits
+from nakadi.subscriptions.stream.outbox import MAX_BUFFERED_BYTES, Outbox, PartitionProgress, SessionTotals
 from nakadi.subscriptions.stream.parking import parking_calls
-from nakadi.subscriptions.stream.partition_progress import PartitionProgress, SessionTotals
 
 AUTO_COMMIT_INTERVAL_SECONDS = 5.0
 
 _REPLAY_OF = attrgetter("replay")
 _RELEASE_BY_OF = attrgetter("release_by")
+_SKIPPED_OF = attrgetter("skipped")
 
 
 class SubscriptionSession:
@@ -147,7 +148,8 @@ class SubscriptionSession:
         if self._is_over(now) or self.closing or progress is None or not progress.open:
             return []
         context = self._context
-        to_be_parked = progress.take_in(run, context.deliverable, closely=context.closely())
+        closely = context.access.skips_misplaced_events or partition.event_type == context.attached
+        to_be_parked = progress.take_in(run, context.deliverable, closely=closely)
         actions: list[SessionAction] = list(parking_calls(progress, to_be_parked)) if to_be_parked else []
         actions += self._outbox.due(progress, now)
         if self._totals.buffered_bytes > MAX_BUFFERED_BYTES:
@@ -189,14 +191,17 @@ class SubscriptionSession:
     def wants(self, partition: EventTypePartition) -> bool:
         """Whether more events of a partition are of use."""
         progress = self._partitions.get(partition)
-        return not self.closing and not self.end and progress is not None and self._outbox.wants(progress)
+        if self.closing or self.end or progress is None or not progress.sendable:
+            return False
+        return progress.count < min(self._limits.batch_limit, self._outbox.events_allowed_now())
 
     def deadline(self) -> float:
         """When the next tick has something to do, unless a fact or an event comes before."""
         partitions = self._partitions.values()
         if self._stop is not None or any(map(_wants_replay_commit, filter(_REPLAY_OF, partitions))):
             return -inf
-        auto = self._auto_commit_at if any(map(PartitionProgress.committable, partitions)) else inf
+        skipping = filter(_SKIPPED_OF, partitions)
+        auto = self._auto_commit_at if any(map(PartitionProgress.committable, skipping)) else inf
         if self.closing:
             return min(self._closed_by, auto)
         if self._limits.keep_alive_limit and self._outbox.all_silent():

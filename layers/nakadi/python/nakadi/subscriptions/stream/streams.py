@@ -41,10 +41,10 @@ from nakadi.subscriptions.stream.admission import (
     StreamAdmission,
     delivery_filter,
 )
-from nakadi.subscriptions.stream.batches import SubscriptionStreamLimits, SubscriptionStreamParameters, limits_of
 from nakadi.subscriptions.stream.calls import DeadLetterPublisher, SessionCallExecutor
 from nakadi.subscriptions.stream.driver import SessionCallThreads, SubscriptionDriver, SubscriptionFormat
 from nakadi.subscriptions.stream.leases import LEASE_RENEWAL_INTERVAL_SECONDS, LeaseKeeper, renew_and_clean_up
+from nakadi.subscriptions.stream.limits import SubscriptionStreamLimits, SubscriptionStreamParameters, limits_of
 from nakadi.subscriptions.stream.members import SubscriptionSessions, SubscriptionWatch
 from nakadi.subscriptions.stream.parking import ParkingService, ReplaySource
 from nakadi.subscriptions.stream.session import SubscriptionSession
@@ -255,7 +255,8 @@ class SubscriptionStreams:
             measure=known.distance,
             deliverable=delivery_filter(access, opening.subscription.id, opening.subject, attached),
             lease=opening.lease,
-            closely=lambda: access.skips_misplaced_events or attached in known,
+            access=access,
+            attached=attached,
         )
         session = SubscriptionSession(opening.id, opening.limits, self._clock.monotonic(), context, policy)
         driver = SubscriptionDriver(

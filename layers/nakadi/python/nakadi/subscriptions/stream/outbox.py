@@ -1,13 +1,13 @@
-"""A partition as a session reads it: what is committed, sent, waiting to be sent, and skipped."""
+"""The outbox of a session: what of each partition waits, was sent, skipped and committed, and which events go when."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import Enum, auto
 from functools import partial
-from itertools import groupby
+from math import inf
 from typing import Any
 
 from msgspec import Struct
@@ -16,11 +16,17 @@ from nakadi.model.event_type import Position
 from nakadi.model.events import Record
 from nakadi.model.subscription import EventTypePartition, PartitionAssignment, Replay
 from nakadi.streaming.chunks import EventRun
-
-IsDeliverable = Callable[[EventTypePartition, Record], bool]
-MeasureDistance = Callable[[EventTypePartition, Position, Position], int]
-"""How many events lie behind the first position, up to and including the second."""
-
+from nakadi.subscriptions.api.fields import RetryPolicy
+from nakadi.subscriptions.stream.actions import (
+    GiveUpOnEvent,
+    IsDeliverable,
+    MeasureDistance,
+    SendBatch,
+    SendKeepAlive,
+    SessionAction,
+    SessionContext,
+)
+from nakadi.subscriptions.stream.limits import SubscriptionStreamLimits
 
 _EMPTY: deque[Any] = deque()
 """Stands for every queue that never had anything in it, and is never added to: `queue or deque()` is one that can be. A
@@ -54,7 +60,6 @@ class PartitionProgress:
 
     __slots__ = (
         "_parking",
-        "_skipped",
         "_unsure",
         "committed",
         "count",
@@ -78,6 +83,7 @@ class PartitionProgress:
         "search_end",
         "sent",
         "size",
+        "skipped",
         "stored",
         "taken",
         "totals",
@@ -127,7 +133,7 @@ class PartitionProgress:
         # Batches that were sent and are not committed: where each ends, and when its first event was stored.
         self._unsure: deque[tuple[Position, datetime]] = _EMPTY
         # Events that are not for this client: behind which event they follow, and where they end.
-        self._skipped: deque[tuple[Position, Position]] = _EMPTY
+        self.skipped: deque[tuple[Position, Position]] = _EMPTY
 
     @property
     def sendable(self) -> bool:
@@ -163,7 +169,7 @@ class PartitionProgress:
         """What was read and not sent will be read again."""
         self.open = False
         self._parking.clear()
-        self._skipped.clear()
+        self.skipped.clear()
         self.drop_waiting()
         self.taken = self.sent
         self.window_end = None
@@ -186,11 +192,11 @@ class PartitionProgress:
         """Keep the events that are for the client, and skip the others. Returns those that have to be parked."""
         following = []
         before = self.size
-        parts: Sequence[tuple[Disposition, EventRun]]
+        parts: Iterable[tuple[Disposition, EventRun]]
         if run.chunk.plain and not closely and not self.parked:
             parts = ((Disposition.SEND, run),) if run.count else ()
         else:
-            parts = parts_by_disposition(run, partial(self._disposition, deliverable))
+            parts = run.parts_by(partial(self._disposition, deliverable))
         for disposition, part in parts:
             if disposition is Disposition.SEND:
                 self.runs = self.runs or deque()
@@ -270,14 +276,14 @@ class PartitionProgress:
         self.sent = max(self.sent, self.committed)
         while self.runs and self.runs[0].end <= self.committed:
             self._remove_run_from_size(self.runs.popleft())
-        if self.runs and (rest := _part_behind(self.runs[0], self.committed)) is not self.runs[0]:
+        if self.runs and (rest := self.runs[0].part_behind(self.committed)) is not self.runs[0]:
             self._remove_run_from_size(self.runs.popleft())
             self.runs.appendleft(rest)
             self.count += rest.count
             self.size += rest.size
         self.totals.buffered_bytes += self.size - buffered
-        while self._skipped and self._skipped[0][1] <= self.committed:
-            self._skipped.popleft()
+        while self.skipped and self.skipped[0][1] <= self.committed:
+            self.skipped.popleft()
         if self.dropping is not None and self.dropping <= self.committed:
             self.dropping = None
         self._count_outstanding(measure)
@@ -285,7 +291,7 @@ class PartitionProgress:
 
     def committable(self) -> Position | None:
         """How far everything is committed, skipped or parked, if that is further than what is committed."""
-        if not self._skipped:
+        if not self.skipped:
             return None
         reached = self.reached(short_of=self._parking[0][0] if self._parking else None)
         return reached if reached > self.committed else None
@@ -293,7 +299,7 @@ class PartitionProgress:
     def reached(self, short_of: Position | None = None) -> Position:
         """How far there is nothing that waits for a commit; not as far as a position that must not be passed."""
         reached = self.committed
-        for after, end in self._skipped:
+        for after, end in self.skipped:
             if after > reached or (short_of is not None and end >= short_of):
                 break
             reached = max(reached, end)
@@ -308,10 +314,10 @@ class PartitionProgress:
 
     def _note_skipped(self, end: Position) -> None:
         after = self.runs[-1].end if self.runs else self.sent
-        if self._skipped and self._skipped[-1][0] >= after:
-            after, _ = self._skipped.pop()
-        self._skipped = self._skipped or deque()
-        self._skipped.append((after, end))
+        if self.skipped and self.skipped[-1][0] >= after:
+            after, _ = self.skipped.pop()
+        self.skipped = self.skipped or deque()
+        self.skipped.append((after, end))
 
     def _remove_run_from_size(self, run: EventRun) -> None:
         self.count -= run.count
@@ -336,21 +342,149 @@ class PartitionProgress:
         self.outstanding = outstanding
 
 
-def parts_by_disposition(
-    run: EventRun, disposition_of: Callable[[Record], Disposition]
-) -> Sequence[tuple[Disposition, EventRun]]:
-    """A run cut where the disposition of its events changes."""
-    parts = []
-    indices = range(run.first, run.last)
-    for disposition, group in groupby(indices, key=lambda index: disposition_of(run.chunk.records[index])):
-        same = list(group)
-        parts.append((disposition, EventRun(run.chunk, same[0], same[-1] + 1)))
-    return parts
+# The outbox -----------------------------------------------------------------------------------------------------------
 
 
-def _part_behind(run: EventRun, position: Position) -> EventRun:
-    """The part of a run behind a position that may lie inside of it."""
-    if run.chunk.order != position.timeline or run.chunk.offset_of(run.first) > position.offset:
-        return run
-    first = run.chunk.from_offset(position.offset + 1).first
-    return EventRun(run.chunk, max(run.first, first), run.last)
+MAX_BUFFERED_BYTES = 50_000_000
+
+
+class Outbox:
+    """`partitions` and `totals` belong to the session. `commit_by` is when the client's time is over to commit what is
+    outstanding."""
+
+    def __init__(
+        self,
+        partitions: Mapping[EventTypePartition, PartitionProgress],
+        totals: SessionTotals,
+        limits: SubscriptionStreamLimits,
+        context: SessionContext,
+        now: float,
+        policy: RetryPolicy | None,
+    ) -> None:
+        self.commit_by = now + limits.commit_seconds
+        # Debug information that is sent with the next line.
+        self.pending_info = ""
+        self._partitions = partitions
+        self._totals = totals
+        self._limits = limits
+        self._measure = context.measure
+        self._policy = policy
+        self._last_line_at = now
+        self._sent_events = 0
+        self._started = False
+
+    # What the session asks
+
+    def events_allowed_now(self) -> int:
+        """How many events may be sent before the client commits, or before the stream reaches its limit."""
+        room = self._limits.window - self._totals.outstanding
+        if self._limits.stream_limit:
+            room = min(room, self._limits.stream_limit - self._sent_events)
+        return room
+
+    def all_silent(self) -> bool:
+        """Whether as many keep-alives in a row as the client allows have been sent for every partition."""
+        limit = self._limits.keep_alive_limit
+        if not limit:
+            return False
+        opened = [each for each in self._partitions.values() if each.open]
+        return bool(opened) and all(each.keep_alives >= limit for each in opened)
+
+    def deadline(self) -> float:
+        flushed_at = inf
+        for each in self._partitions.values():
+            if each.flushed_at < flushed_at and each.sendable:
+                flushed_at = each.flushed_at
+        if flushed_at == inf:
+            return inf
+        return min(self._last_line_at + self._limits.max_seconds_between_lines, flushed_at + self._limits.flush_seconds)
+
+    # Sending
+
+    def expect_commit(self, now: float) -> None:
+        """The client's time for its next commit begins."""
+        self.commit_by = now + self._limits.commit_seconds
+
+    def due(self, partition: PartitionProgress, now: float) -> list[SessionAction]:
+        """Everything of a partition that has to be sent by now."""
+        actions: list[SessionAction] = []
+        sendable = partition.sendable
+        while sendable:
+            # One batch or keep-alive after the other, each of which may make the next one due, until an event is to be
+            # dropped, which everything else waits for.
+            flush = now >= partition.flushed_at + self._limits.flush_seconds
+            count = self._events_due(partition, flush=flush) if partition.count else 0
+            if count and self._policy and partition.searching and partition.fails >= self._policy.max_failed_streams:
+                event = partition.first()
+                partition.dropping = event.end
+                replay = None if partition.replay is None else partition.replay.id
+                actions.append(GiveUpOnEvent(partition.partition, event, partition.fails, replay))
+                sendable = False
+            elif count:
+                actions.append(self._batch(partition, count, now))
+            elif flush:
+                self._last_line_at = partition.flushed_at = now
+                partition.keep_alives += 1
+                actions.append(SendKeepAlive(partition.partition, partition.sent, self._line_info(partition)))
+            else:
+                break
+        return actions
+
+    def flushed(self, partition: PartitionProgress, now: float) -> Iterator[SessionAction]:
+        """Everything of a partition that may be sent before the end."""
+        if partition.sendable and not partition.searching:
+            while partition.count and (allowed := self.events_allowed_now()) > 0:
+                yield self._batch(partition, min(self._limits.batch_limit, partition.count, allowed), now)
+
+    def batches_to_free_memory(self, now: float) -> Iterator[SessionAction]:
+        """Batches of the largest partitions, sent early while too much is buffered."""
+        while self._totals.buffered_bytes > MAX_BUFFERED_BYTES and self.events_allowed_now() > 0:
+            largest = max(self._partitions.values(), key=lambda each: each.size)
+            if not largest.sendable or largest.searching:
+                return
+            count = min(largest.count, self.events_allowed_now())
+            yield self._batch(largest, count, now, "Stream parameters are causing overflow")
+
+    def keep_alives(self, now: float) -> Iterator[SessionAction]:
+        """A keep-alive beyond what was agreed, after a long silence; it is not counted, and changes no timer."""
+        if now < self._last_line_at + self._limits.max_seconds_between_lines:
+            return
+        some = next((each for each in self._partitions.values() if each.sendable), None)
+        if some is not None:
+            self._last_line_at = now
+            yield SendKeepAlive(some.partition, some.sent, self._line_info(some))
+
+    def info(self, text: str = "") -> str:
+        """Debug information for a line: this, and what was waiting to be sent."""
+        pending, self.pending_info = self.pending_info, ""
+        return f"{text}; {pending}" if text and pending else text or pending
+
+    # Decisions
+
+    def _events_due(self, partition: PartitionProgress, *, flush: bool) -> int:
+        """How many of the events that wait have to be sent now."""
+        limit = min(self._limits.batch_limit, self.events_allowed_now())
+        if partition.search_end is not None:
+            limit = min(limit, 0 if partition.outstanding else 1)
+        if limit <= 0:
+            return 0
+        if flush or partition.count >= limit:
+            return min(limit, partition.count)
+        return min(limit, partition.beyond_timespan(self._limits.timespan_seconds))
+
+    def _batch(self, partition: PartitionProgress, count: int, now: float, info: str = "") -> SessionAction:
+        if not self._totals.outstanding:
+            self.expect_commit(now)
+        runs = partition.take_runs(count, self._measure)
+        self._sent_events += count
+        self._last_line_at = partition.flushed_at = now
+        return SendBatch(partition.partition, partition.sent, runs, self._line_info(partition, info))
+
+    def _line_info(self, partition: PartitionProgress, text: str = "") -> str:
+        if self._started:
+            return self.info(text) if text or self.pending_info else ""
+        self._started = True
+        started = "Stream started"
+        if partition.lost:
+            started += f"; skipped events due to retention time passed, count: {partition.lost}"
+        return self.info(f"{started}; {text}" if text else started)
