@@ -12,10 +12,7 @@ from functools import cached_property
 from socket import socket
 from typing import TYPE_CHECKING, TypeVar
 
-from nakadi.app.engines import (
-    open_event_log,
-    open_registry,
-)
+from nakadi.app.engines import open_event_log, open_registry
 from nakadi.app.routes import AREAS, authentication, make_routes
 from nakadi.app.settings import Settings
 from nakadi.auth.permissions import SETTINGS_KIND

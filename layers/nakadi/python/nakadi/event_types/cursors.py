@@ -21,10 +21,7 @@ BEGIN: Literal["BEGIN"] = "BEGIN"
 CURSOR_VERSION = "001"
 PLAIN_OFFSET_PATTERN = re.compile(r"-?[0-9]+", re.ASCII)
 VERSIONED_OFFSET_PATTERN = re.compile(rf"{CURSOR_VERSION}-([0-9a-fA-F]{{4}})-(-?[0-9]+)", re.ASCII)
-DATE_TIME_PATTERN = re.compile(
-    r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)",
-    re.ASCII | re.IGNORECASE,
-)
+DATE_TIME_PATTERN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII | re.IGNORECASE)
 MAX_SAFE_OFFSET_DIGITS = 18
 
 MIN_OFFSET = -(2**63)

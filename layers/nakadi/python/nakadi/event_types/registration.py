@@ -23,16 +23,7 @@ from nakadi.event_types.tables import check_data_lake_annotations
 from nakadi.event_types.timelines import first_timeline
 from nakadi.model.authorization import Feature, Operation, Resource, ResourceType, Subject
 from nakadi.model.event_type import EventType, EventTypeDraft, PartitionStrategy, Schema, Statistics, Timeline, Version
-from nakadi.model.outcomes import (
-    Conflict,
-    Fault,
-    FeatureSwitchedOff,
-    Invalid,
-    NotFound,
-    Outcome,
-    TryLater,
-    Violations,
-)
+from nakadi.model.outcomes import Conflict, Fault, FeatureSwitchedOff, Invalid, NotFound, Outcome, TryLater, Violations
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import EventLogs
 from nakadi.ports.registry import ChangedMeanwhile, DocumentChange

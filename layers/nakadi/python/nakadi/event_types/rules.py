@@ -107,10 +107,7 @@ ENRICHMENT_CHANGE_MESSAGE = "changing enrichment_strategies is not allowed"
 
 # The changes of mode that every owner may make: each one promises more to consumers.
 _TIGHTENING_MODE_CHANGES = frozenset(
-    {
-        (CompatibilityMode.NONE, CompatibilityMode.FORWARD),
-        (CompatibilityMode.FORWARD, CompatibilityMode.COMPATIBLE),
-    }
+    {(CompatibilityMode.NONE, CompatibilityMode.FORWARD), (CompatibilityMode.FORWARD, CompatibilityMode.COMPATIBLE)}
 )
 
 

@@ -173,12 +173,7 @@ def with_continuations(event_type: EventType, continuations: Sequence[TopicConti
 
 def _new_timeline(order: int, storage_id: str, partitions: int, now: datetime) -> Timeline:
     return Timeline(
-        id=str(uuid4()),
-        order=order,
-        storage_id=storage_id,
-        topic=uuid4().hex,
-        partitions=partitions,
-        created_at=now,
+        id=str(uuid4()), order=order, storage_id=storage_id, topic=uuid4().hex, partitions=partitions, created_at=now
     )
 
 

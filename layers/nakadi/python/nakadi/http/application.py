@@ -35,14 +35,7 @@ from nakadi.http.message import (
 )
 from nakadi.http.problem import MethodNotAllowed, make_and_log_problem, problem_of_error, token_problem
 from nakadi.model.authorization import UNAUTHENTICATED, Subject
-from nakadi.model.outcomes import (
-    MAX_TEXT_CHARACTERS,
-    NotAuthenticated,
-    NotFound,
-    NotPermitted,
-    Outcome,
-    TooLarge,
-)
+from nakadi.model.outcomes import MAX_TEXT_CHARACTERS, NotAuthenticated, NotFound, NotPermitted, Outcome, TooLarge
 from nakadi.schemas.strict_json import MAX_MEMORY_BYTES_PER_TEXT_BYTE, parsed_memory_exceeds
 
 if TYPE_CHECKING:
@@ -307,12 +300,7 @@ class Application:
         return self._run_handler(request, route, began)
 
     def _run_handler(
-        self,
-        request: Request,
-        route: Route,
-        began: float,
-        steps: AnswerSteps | None = None,
-        outcome: Any = None,
+        self, request: Request, route: Route, began: float, steps: AnswerSteps | None = None, outcome: Any = None
     ) -> Answer | AnswerAwaitingWrite:
         """Begin with the handler; or go on with its steps, now that a write has had this outcome."""
         token, about = current_flow_id.set(request.flow_id), is_about_kpis.set(False)

@@ -331,9 +331,7 @@ def _statistics_draft(body: Members) -> StatisticsDraft:
 
 def _owner_selector_draft(body: Members) -> OwnerSelectorDraft:
     return OwnerSelectorDraft(
-        type=body.enum_value("type", OwnerSelectorType),
-        name=body.text("name"),
-        value=body.text("value"),
+        type=body.enum_value("type", OwnerSelectorType), name=body.text("name"), value=body.text("value")
     )
 
 

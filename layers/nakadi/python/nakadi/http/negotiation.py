@@ -16,8 +16,7 @@ OLD_PROBLEM_MEDIA_TYPE = "application/x.problem+json"
 WORD_PATTERN = r"[a-z0-9!#$%&'*+.^_`|~-]+"
 JSON_MEDIA_TYPE_PATTERN = re.compile(rf"application/(json|{WORD_PATTERN}\+json)", re.IGNORECASE | re.ASCII)
 PARAMETER_PATTERN = re.compile(
-    rf"({WORD_PATTERN})\s*=\s*({WORD_PATTERN}|\"([\x20!#-\[\]-~]|\\[\x20-~])*+\")",
-    re.IGNORECASE | re.ASCII,
+    rf"({WORD_PATTERN})\s*=\s*({WORD_PATTERN}|\"([\x20!#-\[\]-~]|\\[\x20-~])*+\")", re.IGNORECASE | re.ASCII
 )
 QUALITY_PATTERN = re.compile(r"0?\.\d+|[01]\.?|0\.\d*|1\.0*")
 

@@ -64,9 +64,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="how many processes answer requests, with one more that writes for them; default 1, which is one process",
     )
     parser.add_argument(
-        "--accept-loss",
-        action="store_true",
-        help="go on with what is there if the data file has less than it had",
+        "--accept-loss", action="store_true", help="go on with what is there if the data file has less than it had"
     )
     add_logging_options(parser)
     return parser.parse_args(arguments)
@@ -77,10 +75,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
     settings = Settings.from_env(variables)
     if SCHEME + str(options.data / DATA_FILE) in (settings.registry, settings.event_log):
         _check_writable(options.data)
-    with (
-        ShutdownDeadline(PROGRAM_EXIT_TIMEOUT_SECONDS) as grace,
-        _open_socket(options.host, options.port) as listening,
-    ):
+    with ShutdownDeadline(PROGRAM_EXIT_TIMEOUT_SECONDS) as grace, _open_socket(options.host, options.port) as listening:
         greeting = _greeting(server_url(options.host, listening.getsockname()[1]), settings)
         greet = partial(print, greeting, flush=True)
         with _mark_data_files(_data_files(settings), accept_loss=options.accept_loss):

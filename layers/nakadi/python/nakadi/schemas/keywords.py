@@ -126,12 +126,7 @@ def _checks_for_types(types: list[str], group: list[str], value: str, checks: li
     if not checks or (len(types) == 1 and types[0] in group):
         return checks
     combined = combined_check(checks)
-    return [
-        CodeCheck(
-            f"(not {TYPE_TEST_CODE[group[-1]].format(value)} or ({combined.valid_if}))",
-            combined.cost + 1,
-        )
-    ]
+    return [CodeCheck(f"(not {TYPE_TEST_CODE[group[-1]].format(value)} or ({combined.valid_if}))", combined.cost + 1)]
 
 
 def _enum_checks(

@@ -117,9 +117,7 @@ def following_topic(name: str, known: Topic, behind: Sequence[str]) -> Topic:
 def with_changes_of_continued_topic(known: Topic, following: Topic) -> Topic:
     """The following topic, with what was changed about the one it continues while it was made."""
     return replace(
-        following,
-        partitions=max(known.partitions, following.partitions),
-        sealed=known.sealed or following.sealed,
+        following, partitions=max(known.partitions, following.partitions), sealed=known.sealed or following.sealed
     )
 
 

@@ -16,12 +16,7 @@ from typing import TypeVar
 
 from nakadi.engines.archive.objects import first_segment_since
 from nakadi.engines.archive.reading import ArchiveReader, SegmentCache
-from nakadi.engines.kinesis.continuity import (
-    RETRY_TIMEOUT_SECONDS,
-    GapFound,
-    ShardTreeCache,
-    confirm_no_gap_in_chain,
-)
+from nakadi.engines.kinesis.continuity import RETRY_TIMEOUT_SECONDS, GapFound, ShardTreeCache, confirm_no_gap_in_chain
 from nakadi.engines.kinesis.envelopes import hash_key, original_topic, parse_partition_key, partition_key
 from nakadi.engines.kinesis.fan_out import FanOut
 from nakadi.engines.kinesis.recent_records import ArrivedRecord, Frame, RankOf, RecentRecords, cut_before, slice_frames

@@ -37,11 +37,7 @@ NO_CACHE_HEADERS = {"cache-control": "must-revalidate,no-cache,no-store"}
 def routes(read_metrics: Callable[[], Metrics], clock: Clock, readiness: ReadinessCheck, version: str) -> list[Route]:
     handlers = _MonitoringHandlers(read_metrics, clock, readiness, version)
     health = Route(
-        method="GET",
-        template="/health",
-        handler=handlers.health,
-        operation="get_health",
-        lane=Lane.IMMEDIATE,
+        method="GET", template="/health", handler=handlers.health, operation="get_health", lane=Lane.IMMEDIATE
     )
     ready = Route(method="GET", template="/ready", handler=handlers.ready, operation="get_readiness")
     figures = Route(
@@ -190,11 +186,7 @@ def _distribution_view(row: Distribution) -> Mapping[str, Any]:
 
 
 def _rate_view(row: Distribution, uptime: float) -> Mapping[str, Any]:
-    return {
-        "mean_rate": row.count / max(uptime, 1.0),
-        "duration_units": "seconds",
-        "rate_units": "calls/second",
-    }
+    return {"mean_rate": row.count / max(uptime, 1.0), "duration_units": "seconds", "rate_units": "calls/second"}
 
 
 # Prometheus ----------------------------------------------------------------------------------------------------------
@@ -250,11 +242,7 @@ def _process_families(processes: Sequence[ProcessCollector], cpu_seconds: float)
 
 
 def _metric_family(metric: Metric) -> Family:
-    from prometheus_client.core import (  # noqa: PLC0415  # see `make_prometheus_renderer`
-        CounterMetricFamily,
-        GaugeMetricFamily,
-        HistogramMetricFamily,
-    )
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily  # noqa: PLC0415  # see `make_prometheus_renderer`
 
     definition = metric.definition
     if isinstance(metric, Histogram):
