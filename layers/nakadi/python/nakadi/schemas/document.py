@@ -213,14 +213,10 @@ def reachable_schemas(document: SchemaDocument) -> Iterator[SchemaAtPath]:
 def referenced_schemas(schema: Mapping[str, Any], document: SchemaDocument) -> list[tuple[SchemaPath, Any]]:
     reference = schema.get("$ref")
     return (
-        [(_path_of_reference(reference), document.find_target(reference))]
+        [(ROOT_PATH.with_appended_steps(reference_steps(reference) or ()), document.find_target(reference))]
         if reference and is_local_reference(reference)
         else []
     )
-
-
-def _path_of_reference(reference: str) -> SchemaPath:
-    return ROOT_PATH.with_appended_steps(reference_steps(reference) or ())
 
 
 # The effective schema: what a whole event has to look like, metadata and envelope included ----------------------------

@@ -58,13 +58,9 @@ def equality_key(value: Any, steps: RemainingSteps) -> Hashable:
         return (_LIST_KEY_MARKER, *[equality_key(each, steps) for each in value])
     if isinstance(value, dict):
         spend_steps(steps, 4 * len(value))
-        members = sorted(value.items(), key=_member_name)
+        members = sorted(value.items(), key=lambda member: member[0])
         return (_OBJECT_KEY_MARKER, *[part for name, each in members for part in (name, equality_key(each, steps))])
     return (_BOOLEAN_KEY_MARKER, value) if isinstance(value, bool) else value
-
-
-def _member_name(member: tuple[str, Any]) -> str:
-    return member[0]
 
 
 def all_differ(values: list[Any], steps: RemainingSteps) -> bool:

@@ -274,14 +274,6 @@ class _LazyClient:
             self._client.close()
 
 
-def _open_memory_store(_url: str) -> ArchiveStore:
-    return MemoryStore()
-
-
-def _open_folder_store(url: str) -> ArchiveStore:
-    return FolderStore(Path(unquote(urlsplit(url).path)))
-
-
 def _open_s3_store(url: str) -> ArchiveStore:
     from botocore.config import Config  # noqa: PLC0415  # only who uses S3 has it
 
@@ -305,7 +297,7 @@ def _open_s3_store(url: str) -> ArchiveStore:
 
 
 STORE_OPENERS: Mapping[str, Callable[[str], ArchiveStore]] = {
-    "memory": _open_memory_store,
-    "file": _open_folder_store,
+    "memory": lambda _url: MemoryStore(),
+    "file": lambda url: FolderStore(Path(unquote(urlsplit(url).path))),
     "s3": _open_s3_store,
 }

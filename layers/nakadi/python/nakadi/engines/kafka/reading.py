@@ -253,7 +253,7 @@ class TailReader:
             elif window.size > TAIL_WINDOW_BYTES:
                 self._drop_oldest_events(window, TAIL_WINDOW_BYTES // 2)
         if self._size > ALL_TAIL_WINDOWS_BYTES:
-            for window in sorted(self._windows.values(), key=_last_read):
+            for window in sorted(self._windows.values(), key=lambda window: window.last_read):
                 if self._size > ALL_TAIL_WINDOWS_BYTES // 2:
                     self._drop_oldest_events(window, 0)
 
@@ -424,10 +424,6 @@ def _slice_to_fit(events: Sequence[StoredEvent], max_bytes: int, end: int) -> Ev
 
 def _event_offset(event: StoredEvent) -> int:
     return event.offset
-
-
-def _last_read(window: _EventWindow) -> float:
-    return window.last_read
 
 
 def _memory_bytes(event: StoredEvent) -> int:

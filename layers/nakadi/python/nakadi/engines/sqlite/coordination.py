@@ -210,7 +210,7 @@ class SqliteCoordination:
         def work(connection: sqlite3.Connection) -> int:
             connection.execute("DELETE FROM assignments WHERE subscription = ?", (subscription,))
             connection.execute("DELETE FROM offsets WHERE subscription = ?", (subscription,))
-            remove_all_parked_events(connection, subscription)
+            connection.execute("DELETE FROM parked WHERE subscription = ?", (subscription,))
             return self._changes.insert_change(connection, subscription, SubscriptionChange.ASSIGNMENT)
 
         self._report(self._changing.run(work), subscription, SubscriptionChange.ASSIGNMENT)
@@ -358,10 +358,6 @@ def remove_parked_events(
     connection: sqlite3.Connection, subscription: str, partition: EventTypePartition, positions: Collection[Position]
 ) -> None:
     connection.executemany(DELETE_PARKED_EVENT, [_key_of_position(subscription, partition, each) for each in positions])
-
-
-def remove_all_parked_events(connection: sqlite3.Connection, subscription: str) -> None:
-    connection.execute("DELETE FROM parked WHERE subscription = ?", (subscription,))
 
 
 def _parked_event_key(subscription: str, event: ParkedEvent) -> tuple[object, ...]:

@@ -71,7 +71,7 @@ class OffsetInitialisation(Struct, frozen=True, kw_only=True):
             return assignment
         event_types = [self.event_types.get(name) for name in subscription.event_types]
         return self._add_entries_until(
-            subscription.id, self.first_positions(subscription, event_types), _is_initialised
+            subscription.id, self.first_positions(subscription, event_types), lambda assignment: assignment.initialised
         )
 
     def ensure_entries(self, subscription: Subscription, event_type: EventType) -> tuple[Assignment, bool]:
@@ -156,10 +156,6 @@ def with_next_missing_entries(assignment: Assignment, positions: Positions) -> t
 
 def _by_event_type_and_number(partition: EventTypePartition) -> tuple[str, int]:
     return partition.event_type, int(partition.partition)
-
-
-def _is_initialised(assignment: Assignment) -> bool:
-    return assignment.initialised
 
 
 def _has_entries_for(assignment: Assignment, positions: Positions) -> bool:
