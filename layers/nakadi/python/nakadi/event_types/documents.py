@@ -8,29 +8,21 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec import Struct, convert, to_builtins
+from msgspec.structs import asdict, replace
 
 from nakadi.auth import permissions
 from nakadi.auth.permissions import check_no_duplicates
 from nakadi.model.authorization import Attribute, AttributeDraft, Authorization, AuthorizationDraft
 from nakadi.model.event_type import (
-    Audience,
-    Category,
-    CleanupPolicy,
-    CompatibilityMode,
-    EnrichmentStrategy,
     EventType,
     EventTypeDraft,
     OwnerSelector,
     OwnerSelectorDraft,
     OwnerSelectorType,
-    PartitionStrategy,
     Schema,
-    SchemaType,
     Statistics,
     StatisticsDraft,
-    Timeline,
     Version,
 )
 from nakadi.model.events import TopicPartition
@@ -46,146 +38,27 @@ DocumentBody = Mapping[str, Any]
 
 
 def event_type_body(event_type: EventType) -> DocumentBody:
-    return {
-        "id": event_type.id,
-        "owning_application": event_type.owning_application,
-        "category": event_type.category.value,
-        "schema": schema_body(event_type.schema),
-        "enrichment_strategies": [each.value for each in event_type.enrichment_strategies],
-        "partition_strategy": event_type.partition_strategy.value,
-        "partition_key_fields": list(event_type.partition_key_fields),
-        "ordering_key_fields": list(event_type.ordering_key_fields),
-        "ordering_instance_ids": list(event_type.ordering_instance_ids),
-        "cleanup_policy": event_type.cleanup_policy.value,
-        "compatibility_mode": event_type.compatibility_mode.value,
-        "default_statistic": _converted_unless_none(event_type.default_statistic, asdict),
-        "retention_time": event_type.retention_time,
-        "authorization": _converted_unless_none(event_type.authorization, authorization_body),
-        "audience": _converted_unless_none(event_type.audience, lambda audience: audience.value),
-        "event_owner_selector": _converted_unless_none(event_type.event_owner_selector, asdict),
-        "annotations": dict(event_type.annotations),
-        "labels": dict(event_type.labels),
-        "created_at": event_type.created_at.isoformat(),
-        "updated_at": event_type.updated_at.isoformat(),
-        "timelines": [timeline_body(each) for each in event_type.timelines],
-        "switching_to": _converted_unless_none(event_type.switching_to, timeline_body),
-    }
+    body = to_builtins(event_type, str_keys=True)
+    # A document has its key and its revision beside its body.
+    del body["name"], body["revision"]
+    return {**body, "schema": schema_body(event_type.schema)}
 
 
 def event_type_from_document(document: Document) -> EventType:
-    body = document.body
-    return EventType(
-        id=body["id"],
-        name=document.key,
-        owning_application=body["owning_application"],
-        category=Category(body["category"]),
-        schema=schema_from_body(body["schema"]),
-        enrichment_strategies=tuple(EnrichmentStrategy(each) for each in body["enrichment_strategies"]),
-        partition_strategy=PartitionStrategy(body["partition_strategy"]),
-        partition_key_fields=tuple(body["partition_key_fields"]),
-        ordering_key_fields=tuple(body["ordering_key_fields"]),
-        ordering_instance_ids=tuple(body["ordering_instance_ids"]),
-        cleanup_policy=CleanupPolicy(body["cleanup_policy"]),
-        compatibility_mode=CompatibilityMode(body["compatibility_mode"]),
-        default_statistic=_converted_unless_none(body["default_statistic"], lambda statistic: Statistics(**statistic)),
-        retention_time=body["retention_time"],
-        authorization=_converted_unless_none(body["authorization"], authorization_from_body),
-        audience=_converted_unless_none(body["audience"], Audience),
-        event_owner_selector=_converted_unless_none(body["event_owner_selector"], _owner_selector_of),
-        annotations=body["annotations"],
-        labels=body["labels"],
-        created_at=datetime.fromisoformat(body["created_at"]),
-        updated_at=datetime.fromisoformat(body["updated_at"]),
-        timelines=tuple(timeline_from_body(each) for each in body["timelines"]),
-        switching_to=_converted_unless_none(body["switching_to"], timeline_from_body),
-        revision=document.revision,
+    schema = schema_from_body(document.body["schema"])
+    return convert(
+        {**document.body, "name": document.key, "schema": schema, "revision": document.revision},
+        EventType,
+        str_keys=True,
     )
 
 
 def schema_body(schema: Schema) -> DocumentBody:
-    return {
-        "type": schema.type.value,
-        "text": schema.text,
-        "version": str(schema.version),
-        "created_at": schema.created_at.isoformat(),
-    }
+    return {**to_builtins(schema), "version": str(schema.version)}
 
 
 def schema_from_body(body: DocumentBody) -> Schema:
-    return Schema(
-        type=SchemaType(body["type"]),
-        text=body["text"],
-        version=Version.parse(body["version"]),
-        created_at=datetime.fromisoformat(body["created_at"]),
-    )
-
-
-def authorization_body(authorization: Authorization) -> DocumentBody:
-    return {
-        "admins": _attributes_body(authorization.admins),
-        "readers": _attributes_body(authorization.readers),
-        "writers": _attributes_body(authorization.writers),
-    }
-
-
-def authorization_from_body(body: DocumentBody) -> Authorization:
-    return Authorization(
-        admins=_attributes_of(body["admins"]),
-        readers=_attributes_of(body["readers"]),
-        writers=_attributes_of(body["writers"]),
-    )
-
-
-def timeline_body(timeline: Timeline) -> DocumentBody:
-    positions = timeline.latest_positions
-    return {
-        "id": timeline.id,
-        "order": timeline.order,
-        "storage_id": timeline.storage_id,
-        "topic": timeline.topic,
-        "partitions": timeline.partitions,
-        "created_at": timeline.created_at.isoformat(),
-        "switched_at": _converted_unless_none(timeline.switched_at, datetime.isoformat),
-        "cleaned_up_at": _converted_unless_none(timeline.cleaned_up_at, datetime.isoformat),
-        "latest_positions": None if positions is None else {str(number): last for number, last in positions.items()},
-        "deleted": timeline.deleted,
-        "after_loss": timeline.after_loss,
-        "adopted": timeline.adopted,
-    }
-
-
-def timeline_from_body(body: DocumentBody) -> Timeline:
-    positions = body["latest_positions"]
-    return Timeline(
-        id=body["id"],
-        order=body["order"],
-        storage_id=body["storage_id"],
-        topic=body["topic"],
-        partitions=body["partitions"],
-        created_at=datetime.fromisoformat(body["created_at"]),
-        switched_at=_converted_unless_none(body["switched_at"], datetime.fromisoformat),
-        cleaned_up_at=_converted_unless_none(body["cleaned_up_at"], datetime.fromisoformat),
-        latest_positions=None if positions is None else {int(number): last for number, last in positions.items()},
-        deleted=body["deleted"],
-        after_loss=body.get("after_loss", False),
-        adopted=body.get("adopted", False),
-    )
-
-
-def _owner_selector_of(body: DocumentBody) -> OwnerSelector:
-    return OwnerSelector(type=OwnerSelectorType(body["type"]), name=body["name"], value=body["value"])
-
-
-def _attributes_body(attributes: tuple[Attribute, ...]) -> list[list[str]]:
-    return [[each.data_type, each.value] for each in attributes]
-
-
-def _attributes_of(pairs: list[list[str]]) -> tuple[Attribute, ...]:
-    return tuple(Attribute(*pair) for pair in pairs)
-
-
-def _converted_unless_none(value: Any, convert: Any) -> Any:
-    return None if value is None else convert(value)
+    return convert({**body, "version": Version.parse(body["version"])}, Schema)
 
 
 # Measured statistics --------------------------------------------------------------------------------------------------
@@ -195,7 +68,9 @@ MEASURED_STATISTICS_KIND = "measured-statistics"
 """These documents are keyed by the ids of event types: an event type that is created again starts without."""
 
 
-class MeasuredStatistics(Struct, frozen=True, kw_only=True):
+class MeasuredStatistics(
+    Struct, frozen=True, kw_only=True, rename={"measured_since": "since", "measured_until": "until"}
+):
     """The measured traffic of an event type between two times, and the number of partitions that it needs."""
 
     statistic: Statistics
@@ -204,22 +79,13 @@ class MeasuredStatistics(Struct, frozen=True, kw_only=True):
     measured_until: datetime
 
 
-def measured_statistics_body(measured: MeasuredStatistics) -> Mapping[str, Any]:
-    return {
-        "statistic": asdict(measured.statistic),
-        "recommended_partitions": measured.recommended_partitions,
-        "since": measured.measured_since.isoformat(),
-        "until": measured.measured_until.isoformat(),
-    }
+def measured_statistics_body(measured: MeasuredStatistics) -> DocumentBody:
+    body: DocumentBody = to_builtins(measured)
+    return body
 
 
-def measured_statistics_from_body(body: Mapping[str, Any]) -> MeasuredStatistics:
-    return MeasuredStatistics(
-        statistic=Statistics(**body["statistic"]),
-        recommended_partitions=body["recommended_partitions"],
-        measured_since=datetime.fromisoformat(body["since"]),
-        measured_until=datetime.fromisoformat(body["until"]),
-    )
+def measured_statistics_from_body(body: DocumentBody) -> MeasuredStatistics:
+    return convert(body, MeasuredStatistics)
 
 
 # Tables of events ----------------------------------------------------------------------------------------------------
@@ -228,7 +94,7 @@ TABLES_KIND = "tables"
 """Documents by the id of the event type."""
 
 
-class TableState(Struct, frozen=True, kw_only=True):
+class TableState(Struct, frozen=True, kw_only=True, rename={"following": "next"}):
     """A table of an event type, as the last job that changed it left it.
 
     `following` has for each partition the offset up to which the table has its events. `misfits` are events that do
@@ -248,33 +114,16 @@ class TableState(Struct, frozen=True, kw_only=True):
     known_missing: int = 0
 
 
-def table_state_body(state: TableState) -> Mapping[str, Any]:
-    return {
-        "table": state.table,
-        "next": {f"{topic}/{partition}": offset for (topic, partition), offset in state.following.items()},
-        "rows": state.rows,
-        "misfits": state.misfits,
-        "missing": state.missing,
-        "updated_at": state.updated_at.isoformat(),
-        "latency": state.latency,
-        "known_misfits": state.known_misfits,
-        "known_missing": state.known_missing,
-    }
+def table_state_body(state: TableState) -> DocumentBody:
+    offsets = {f"{topic}/{partition}": offset for (topic, partition), offset in state.following.items()}
+    body = to_builtins(replace(state, following={}))
+    return {**body, "next": offsets}
 
 
-def table_state_from_body(body: Mapping[str, Any]) -> TableState:
+def table_state_from_body(body: DocumentBody) -> TableState:
     places = ((name.rpartition("/"), offset) for name, offset in body["next"].items())
-    return TableState(
-        table=body["table"],
-        following={(topic, int(partition)): offset for (topic, _, partition), offset in places},
-        rows=body["rows"],
-        misfits=body["misfits"],
-        missing=body["missing"],
-        updated_at=datetime.fromisoformat(body["updated_at"]),
-        latency=body["latency"],
-        known_misfits=body.get("known_misfits", 0),
-        known_missing=body.get("known_missing", 0),
-    )
+    following = {(topic, int(partition)): offset for (topic, _, partition), offset in places}
+    return replace(convert({**body, "next": {}}, TableState), following=following)
 
 
 # Times ----------------------------------------------------------------------------------------------------------------
@@ -289,20 +138,17 @@ def now_in_milliseconds(clock: Clock) -> datetime:
 # Event types as clients send them: checks of the single fields, and the values that are stored ------------------------
 
 
+_FIELDS_STORED_AS_SENT = (
+    *("name", "owning_application", "category", "enrichment_strategies", "partition_key_fields"),
+    *("ordering_key_fields", "ordering_instance_ids", "cleanup_policy", "compatibility_mode"),
+)
+
+
 def fields_stored_as_sent(draft: EventTypeDraft) -> dict[str, Any]:
     """The fields that are stored as the client sends them."""
     return {
-        "name": draft.name,
-        "owning_application": draft.owning_application,
-        "category": draft.category,
-        "enrichment_strategies": draft.enrichment_strategies,
-        "partition_key_fields": draft.partition_key_fields,
-        "ordering_key_fields": draft.ordering_key_fields,
-        "ordering_instance_ids": draft.ordering_instance_ids,
-        "cleanup_policy": draft.cleanup_policy,
-        "compatibility_mode": draft.compatibility_mode,
+        **{name: getattr(draft, name) for name in (*_FIELDS_STORED_AS_SENT, "audience")},
         "authorization": authorization_from_draft(draft.authorization),
-        "audience": draft.audience,
         "event_owner_selector": owner_selector_from_draft(draft.event_owner_selector),
     }
 
@@ -341,11 +187,6 @@ def check_no_duplicate_attributes(draft: AuthorizationDraft | None) -> None:
 
 # Violations -----------------------------------------------------------------------------------------------------------
 
-
-_FIELDS_STORED_AS_SENT = (
-    *("name", "owning_application", "category", "enrichment_strategies", "partition_key_fields"),
-    *("ordering_key_fields", "ordering_instance_ids", "cleanup_policy", "compatibility_mode"),
-)
 
 AUTHORIZATION_MANDATORY_MESSAGE = "Authorization section is mandatory"
 

@@ -21,7 +21,7 @@ class ResourceType(StrEnum):
     EVENT = "event"
 
 
-class Attribute(Struct, frozen=True, order=True):
+class Attribute(Struct, frozen=True, order=True, array_like=True):
     """Something true of a subject: `user` is `ann`, `team` is `checkout`. The pair `*`, `*` is true of all subjects."""
 
     data_type: str

@@ -99,7 +99,7 @@ class IndexHead(Struct, frozen=True):
     revision: int = 0
 
 
-class Topic(Struct, frozen=True, kw_only=True):
+class Topic(Struct, frozen=True, kw_only=True, rename={"begun_after_gaps": "behind"}):
     """A topic of the log. `oldest` and `compacted` tell offsets per partition; a partition they lack is at 0.
 
     What is before `oldest` is gone. What is before `compacted` is to be read from the archive alone.

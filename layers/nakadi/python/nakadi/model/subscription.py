@@ -21,7 +21,7 @@ class ReadFrom(StrEnum):
     CURSORS = "cursors"
 
 
-class EventTypePartition(Struct, frozen=True, order=True):
+class EventTypePartition(Struct, frozen=True, order=True, array_like=True):
     """A partition of one of several event types: the unit that streams share a subscription by."""
 
     event_type: str
@@ -32,7 +32,7 @@ class EventTypePartition(Struct, frozen=True, order=True):
         return f"EventTypePartition{{eventType='{self.event_type}', partition='{self.partition}'}}"
 
 
-class SubscriptionCursor(Struct, frozen=True):
+class SubscriptionCursor(Struct, frozen=True, array_like=True):
     """A place as a client wrote it, in a partition of one of a subscription's event types."""
 
     event_type: str
@@ -133,7 +133,7 @@ class PartitionAssignment(Struct, frozen=True):
         return PartitionState.ASSIGNED if self.next is None else PartitionState.REASSIGNING
 
 
-class Session(Struct, frozen=True, kw_only=True):
+class Session(Struct, frozen=True, kw_only=True, array_like=True):
     """A stream that takes part: with the partitions that it asked for by name, or as one of those that share the rest.
 
     It lives as long as it is in the assignment and its `holder`, the process that serves it, has a lease.

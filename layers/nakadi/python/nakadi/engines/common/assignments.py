@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any, assert_never
 
 import orjson
+from msgspec import convert, to_builtins
 from msgspec.structs import replace
 
 from nakadi.model.event_type import Position
@@ -37,7 +38,7 @@ def assignment_json(assignment: Assignment) -> str:
     body = {
         "initialised": assignment.initialised,
         "entries": [_entry_row(each) for each in assignment.entries],
-        "sessions": [_session_row(each) for each in assignment.sessions],
+        "sessions": to_builtins(assignment.sessions),
         "reset": None if reset is None else _reset_row(reset),
     }
     # Under names of their own, which older versions of the broker do not read.
@@ -56,7 +57,7 @@ def assignment_from_json(text: str | bytes, revision: int) -> Assignment:
         revision=revision,
         initialised=body["initialised"],
         entries=tuple(_entry_from_row(each) for each in body["entries"]),
-        sessions=tuple(_session_from_row(each) for each in body["sessions"]),
+        sessions=convert(body["sessions"], tuple[Session, ...]),
         reset=None if body["reset"] is None else _reset_from_body(body),
         ended=None if ended is None else _ended_reset_from_row(ended),
     )
@@ -141,22 +142,6 @@ def _entry_from_row(row: Sequence[Any]) -> PartitionAssignment:
 def _replay_from_row(row: Sequence[Any]) -> Replay:
     replay_id, timeline, offset, keys = row
     return Replay(replay_id, Position(timeline, offset), None if keys is None else tuple(keys))
-
-
-def _session_row(session: Session) -> Sequence[Any]:
-    requested = [[each.event_type, each.partition] for each in session.requested]
-    return [session.id, session.holder, session.started_at.isoformat(), session.commit_timeout, requested]
-
-
-def _session_from_row(row: Sequence[Any]) -> Session:
-    session_id, holder, started_at, commit_timeout, requested = row
-    return Session(
-        id=session_id,
-        holder=holder,
-        started_at=datetime.fromisoformat(started_at),
-        commit_timeout=commit_timeout,
-        requested=tuple(EventTypePartition(*each) for each in requested),
-    )
 
 
 # Rules ----------------------------------------------------------------------------------------------------------------

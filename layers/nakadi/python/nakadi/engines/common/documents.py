@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import orjson
+from msgspec import json
 from msgspec.structs import replace
 
 from nakadi.model.log_index import (
@@ -131,30 +132,11 @@ def is_signpost(known: Topic) -> bool:
 
 
 def topic_json(topic: Topic) -> str:
-    return _json_text(
-        {
-            "partitions": topic.partitions,
-            "sealed": topic.sealed,
-            "oldest": {str(partition): offset for partition, offset in topic.oldest.items()},
-            "compacted": {str(partition): offset for partition, offset in topic.compacted.items()},
-            "continues": topic.continues,
-            "continued_in": topic.continued_in,
-            "behind": list(topic.begun_after_gaps),
-        }
-    )
+    return json.encode(topic).decode()
 
 
 def topic_from_json(body: str) -> Topic:
-    found = orjson.loads(body)
-    return Topic(
-        partitions=found["partitions"],
-        sealed=found["sealed"],
-        oldest={int(partition): offset for partition, offset in found["oldest"].items()},
-        compacted={int(partition): offset for partition, offset in found["compacted"].items()},
-        continues=found.get("continues"),
-        continued_in=found.get("continued_in"),
-        begun_after_gaps=tuple(found.get("behind", ())),
-    )
+    return json.decode(body, type=Topic)
 
 
 def indexing_state_json(counted: IndexingState) -> str:

@@ -22,16 +22,15 @@ from typing import Any
 from uuid import UUID
 
 import orjson
-from msgspec import Struct
+from msgspec import Struct, convert, to_builtins
 from msgspec.structs import replace
 
 from nakadi.common.caching import Cache
-from nakadi.event_types.documents import authorization_body, authorization_from_body
 from nakadi.event_types.repository import EVENT_TYPES_KIND as EVENT_TYPES
 from nakadi.model.authorization import Attribute
 from nakadi.model.event_type import EventType
 from nakadi.model.outcomes import Conflict, Malformed, NotFound
-from nakadi.model.subscription import ReadFrom, Subscription, SubscriptionCursor
+from nakadi.model.subscription import Subscription
 from nakadi.ports.clock import Clock
 from nakadi.ports.registry import (
     ABSENT_REVISION,
@@ -238,42 +237,15 @@ def _event_type_index_key(event_type: str, subscription_id: str) -> str:
 # Documents ------------------------------------------------------------------------------------------------------------
 
 
-Body = Mapping[str, Any]
-
-
-def subscription_body(subscription: Subscription) -> Body:
-    authorization = subscription.authorization
-    return {
-        "owning_application": subscription.owning_application,
-        "event_types": list(subscription.event_types),
-        "consumer_group": subscription.consumer_group,
-        "read_from": subscription.read_from.value,
-        "initial_cursors": [[each.event_type, each.partition, each.offset] for each in subscription.initial_cursors],
-        "authorization": None if authorization is None else authorization_body(authorization),
-        "annotations": dict(subscription.annotations),
-        "labels": dict(subscription.labels),
-        "created_at": subscription.created_at.isoformat(),
-        "updated_at": subscription.updated_at.isoformat(),
-    }
+def subscription_body(subscription: Subscription) -> Mapping[str, Any]:
+    body = to_builtins(subscription)
+    # A document has its key and its revision beside its body.
+    del body["id"], body["revision"]
+    return dict(body)
 
 
 def subscription_from_document(document: Document) -> Subscription:
-    body = document.body
-    authorization = body["authorization"]
-    return Subscription(
-        id=document.key,
-        owning_application=body["owning_application"],
-        event_types=tuple(body["event_types"]),
-        consumer_group=body["consumer_group"],
-        read_from=ReadFrom(body["read_from"]),
-        initial_cursors=tuple(SubscriptionCursor(*each) for each in body["initial_cursors"]),
-        authorization=None if authorization is None else authorization_from_body(authorization),
-        annotations=body["annotations"],
-        labels=body["labels"],
-        created_at=datetime.fromisoformat(body["created_at"]),
-        updated_at=datetime.fromisoformat(body["updated_at"]),
-        revision=document.revision,
-    )
+    return convert({**document.body, "id": document.key, "revision": document.revision}, Subscription)
 
 
 # Ids and keys ---------------------------------------------------------------------------------------------------------
