@@ -16,6 +16,7 @@ from nakadi.ports.event_log import UnknownTopic
 from nakadi.ports.registry import PutDocument
 from tests.support.builders import A_MOMENT, a_timeline, an_event_type
 from tests.support.clock import HandMovedClock
+from tests.support.logs import records_of_this_thread
 
 HOUR = 3600.0
 RETENTION = timedelta(hours=3)
@@ -190,7 +191,7 @@ def test_an_event_type_that_is_deleted_during_a_round_is_no_failure(broker, cloc
 
     assert values(broker, fine) == []
     assert failed_chore_counts() == before
-    assert [each for each in caplog.records if each.levelname == "WARNING"] == []
+    assert [each for each in records_of_this_thread(caplog) if each.levelname == "WARNING"] == []
 
 
 @pytest.mark.parametrize("error", [Unavailable("not now"), UnknownTopic("lost"), KeyError("damaged"), OSError("disk")])

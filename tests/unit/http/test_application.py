@@ -10,6 +10,7 @@ from nakadi.http.application import Application, Route
 from nakadi.http.message import Request, Response, StreamingResponse, json_response
 from nakadi.model.authorization import Subject
 from nakadi.model.outcomes import Conflict, NotAuthenticated, NotFound, NotPermitted, TooLarge
+from tests.support.logs import records_of_this_thread
 
 ANN = Subject(name="ann")
 
@@ -336,7 +337,7 @@ def test_a_bug_is_kept_apart_and_logged_with_its_flow_id(caplog):
 def test_an_outcome_is_not_logged(caplog):
     """An outcome is an answer like any other: it is not logged."""
     assert problem(ask("GET", "/conflict"))["detail"] == "Taken."
-    assert caplog.records == []
+    assert records_of_this_thread(caplog) == []
 
 
 def test_an_old_media_type_is_honoured():
@@ -352,7 +353,7 @@ def test_requests_are_logged_on_demand(caplog):
     with caplog.at_level(logging.INFO, logger="nakadi.access"):
         ask("GET", "/things/a?secret=1", authorization="Bearer hush")
 
-    (record,) = caplog.records
+    (record,) = records_of_this_thread(caplog)
     assert record.getMessage().startswith("GET /things/a 200 ")
     assert "secret" not in caplog.text
     assert "hush" not in caplog.text

@@ -11,6 +11,7 @@ from nakadi.model.outcomes import Violation
 from nakadi.ports.coordination import AssignmentChanged
 from nakadi.ports.event_log import SealedTopic, UnknownTopic
 from nakadi.ports.registry import ChangedMeanwhile, PutDocument
+from tests.support.logs import records_of_this_thread
 
 
 def body_of(response):
@@ -145,7 +146,7 @@ def test_the_log_has_the_cause_beside_the_ticket(error, caplog):
     """A fault stands in the log with the Problem that it was answered with."""
     response = problem.make_and_log_problem(error, "GET /x")
 
-    [record] = caplog.records
+    [record] = records_of_this_thread(caplog)
     assert body_of(response)["detail"] in record.getMessage()
     assert "hunter2" in caplog.text
 
@@ -154,7 +155,7 @@ def test_an_outcome_is_not_logged(caplog):
     """An answer that was meant for the client is nothing for operators."""
     problem.make_and_log_problem(outcomes.TryLater("x"), "GET /x")
 
-    assert caplog.records == []
+    assert records_of_this_thread(caplog) == []
 
 
 def test_what_a_client_sent_can_always_be_repeated_back():

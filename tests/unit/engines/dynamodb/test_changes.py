@@ -24,6 +24,7 @@ from nakadi.model.subscription import EMPTY_ASSIGNMENT, CommitResult, Subscripti
 from tests.support.aws import REGION, no_answer_before, refused
 from tests.support.builders import A_MOMENT
 from tests.support.coordination import a_place, an_assignment, entries
+from tests.support.logs import records_of
 from tests.support.patience import PATIENCE, started_threads, until
 
 SUBSCRIPTION = "1b6c"
@@ -110,15 +111,15 @@ class TestTogether:
         world.goes_wrong("Query", *silent)
         commit(there, 5)
         assert ear.wait_for(SubscriptionChange.OFFSETS)
-        told = [each.message for each in caplog.records]
+        told = [each.getMessage() for each in records_of("nakadi.engines.dynamodb", caplog)]
         assert len(told) == len(set(told))
 
     def test_one_question_serves_all(self, world, here):
         """A thousand subscriptions are watched by the same questions as one, and by none without watchers."""
         with started_threads() as started:
             ears = [Ear(here, f"subscription {each}") for each in range(1_000)]
-            world.calls.clear()
             began = time.monotonic()
+            world.calls.clear()
             until(lambda: world.calls["Query"] >= 3)
             assert set(world.calls) == {"Query"}
             assert world.calls["Query"] <= (time.monotonic() - began) / CHANGE_POLL_INTERVAL_SECONDS + 1

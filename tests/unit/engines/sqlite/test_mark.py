@@ -16,6 +16,7 @@ from nakadi.engines.sqlite.registry import SqliteRegistry
 from nakadi.model.events import Record
 from nakadi.ports.clock import SystemClock
 from nakadi.ports.registry import ABSENT_REVISION, PutDocument
+from tests.support.logs import records_of_this_thread
 from tests.support.until_killed import lines_until_killed
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -187,7 +188,7 @@ def test_a_damaged_mark_is_reported_and_passed_over(at_work, change, caplog):
     started_and_ended(at_work.path)
     caplog.clear()
     assert check_against_mark(at_work.path, accept_loss=False) == 0
-    assert caplog.records == []
+    assert records_of_this_thread(caplog) == []
 
 
 # Something is missing.

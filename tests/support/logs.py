@@ -1,0 +1,17 @@
+"""What a test wrote to the log, and not the threads that tests before left in its process."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+
+def records_of_this_thread(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    return [each for each in caplog.records if each.thread == threading.get_ident()]
+
+
+def records_of(logger: str, caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    """Those of a logger, and of the loggers below it."""
+    return [each for each in caplog.records if f"{each.name}.".startswith(f"{logger}.")]
