@@ -170,14 +170,22 @@ class Table(msgspec.Struct, frozen=True):
         update.set(LAYOUT, layout.name).commit()
 
     def add(self, columns: Sequence[tuple[tuple[str, ...], str]]) -> None:
-        for path, kind in columns:
-            quoted = ".".join(f"`{step}`" for step in path)
-            try:
-                self.spark.sql(f"ALTER TABLE {self.path} ADD COLUMNS ({quoted} {kind})")
-            except (AnalysisException, Py4JJavaError) as error:
-                # Two runs may find the same column missing.
-                if "already exists" not in str(error):
-                    raise
+        """Add columns in one change of the table, since each change writes a new description of all its columns."""
+        listed = [f"{'.'.join(f'`{step}`' for step in path)} {kind}" for path, kind in columns]
+        if listed and not self._add(listed):
+            # Two runs may find columns missing, and the other one perhaps not all of these.
+            for each in listed:
+                self._add([each])
+
+    def _add(self, columns: Sequence[str]) -> bool:
+        """Return false if one of them is there already; then none was added."""
+        try:
+            self.spark.sql(f"ALTER TABLE {self.path} ADD COLUMNS ({', '.join(columns)})")
+        except (AnalysisException, Py4JJavaError) as error:
+            if "already exists" not in str(error):
+                raise
+            return False
+        return True
 
     def set(self, name: str, value: str) -> None:
         self._java().updateProperties().set(name, value).commit()

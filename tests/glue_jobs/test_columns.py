@@ -17,6 +17,7 @@ from nakadi_jobs.columns import (
     new_columns,
     read_as_text,
 )
+from nakadi_jobs.tables import Table
 from tests.support.builders import an_event_type
 
 UNDEFINED = an_event_type()
@@ -216,3 +217,18 @@ def test_columns_that_hold_everything():
     assert not closed(b={"anyOf": [{"type": "string"}]})
     assert not closed(A={"type": "string"})
     assert not columns_of(UNDEFINED, [line, line | {"properties": {"n": {"type": "string"}}}]).closed
+
+
+def test_columns_come_into_a_table_in_one_change_of_it(jobs):
+    """Also those within others. Of columns that another run has added meanwhile the others are added nevertheless."""
+    table = Table(jobs.spark(), jobs.database, "grown")
+    table.create([("a", "struct<x:int>", "")], {})
+    table.add([(("a", "y"), "int"), (("b",), "string"), (("c",), "int")])
+    changes = jobs.spark().table(f"{table.path}.metadata_log_entries")
+    before = changes.count()
+    table.add([(("d",), "string"), (("e",), "int")])
+    assert changes.count() == before + 1
+
+    table.add([(("e",), "int"), (("a", "y"), "int"), (("f",), "int")])
+
+    assert ddl(table.columns()) == "struct<`a`:struct<`x`:int,`y`:int>,`b`:string,`c`:int,`d`:string,`e`:int,`f`:int>"
