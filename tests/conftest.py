@@ -21,12 +21,17 @@ settings.load_profile("tests")
 os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
 
-# What takes long to begin is begun in one process only: the AWS shape, a Spark session, templates, several workers,
-# a Kafka.
-TOGETHER = ("aws-local", "glue_jobs", "infra", "two-workers", "kafka")
+# What takes long to begin is begun in few processes only: a Spark session in two, for its tests are a third of all the
+# time, and in one the AWS shape, templates, several workers, a Kafka. What takes longest goes first.
+TOGETHER = ("glue_jobs", "second-spark", "aws-local", "infra", "two-workers", "kafka")
 
 # They go with the jobs, for the sake of their Spark.
 WITH_SPARK = ("tests/docs/test_analytics.py", "tests/e2e/test_jobs.py")
+
+# About as much as all others with Spark.
+WITH_SECOND_SPARK = tuple(
+    f"tests/glue_jobs/test_{name}.py" for name in ("erased_bytes", "erasing", "killed", "published", "retention")
+)
 
 
 class ByFile(LoadScopeScheduling):
@@ -42,7 +47,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> ByFile:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest goes first, so that no process has to wait for it at the end."""
+    """What takes longest goes first, so that no process works alone at the end."""
     items.sort(key=lambda item: TOGETHER.index(found) if (found := group(item.nodeid)) in TOGETHER else len(TOGETHER))
 
 
@@ -72,6 +77,8 @@ def group(nodeid: str) -> str:
             return engine
     if folder in ("contracts", "e2e") and ("kafka" in name or "/test_kafka" in file):
         return "kafka"
+    if file in WITH_SECOND_SPARK:
+        return "second-spark"
     if file in WITH_SPARK:
         return "glue_jobs"
     return folder if folder in TOGETHER else file

@@ -79,6 +79,10 @@ def _begun() -> str:
     return broker.address
 
 
+# Until it is missed, a server that was killed may not come back.
+MISSED_SOON = {"broker.session.timeout.ms": "3000", "broker.heartbeat.interval.ms": "500"}
+
+
 class OwnServer:
     """A server that a test may kill, pause, and start again."""
 
@@ -116,7 +120,8 @@ class OwnServer:
     def start(self) -> None:
         """Where it was, with what it has on its disk."""
         port = int(self.address.rpartition(":")[2])
-        self._server = kafka_local.begun(self._folder, port=port, settings=self._settings)
+        settings = {**(self._settings or {}), **MISSED_SOON}
+        self._server = kafka_local.begun(self._folder, port=port, settings=settings)
         self.wait()
 
     def has_ended(self) -> bool:
@@ -154,9 +159,7 @@ def three_servers(folder: Path) -> Iterator[Mapping[int, OwnServer]]:
                 "listeners": here + also,
                 "advertised.listeners": here,
                 "min.insync.replicas": "2",
-                # A server that is gone is missed soon.
-                "broker.session.timeout.ms": "3000",
-                "broker.heartbeat.interval.ms": "500",
+                **MISSED_SOON,
                 "replica.lag.time.max.ms": "3000",
             }
             servers[node] = OwnServer(folder / str(node), port, settings)
