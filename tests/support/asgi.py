@@ -3,7 +3,7 @@
 import asyncio
 
 from nakadi.http.application import Application, Route
-from nakadi.http.asgi import RequestLimits, asgi_application
+from nakadi.http.asgi import AsgiApplication, RequestLimits
 from nakadi.http.message import StreamingResponse
 from nakadi.model.authorization import UNAUTHENTICATED
 from tests.support.patience import PATIENCE
@@ -77,7 +77,7 @@ def answered(handler, scope=None, client=None, limits=NO_HEAD_START):
     async def run():
         seen = client or Client()
         asked = scope or a_scope()
-        edge = asgi_application(an_application(handler, asked["method"]), threads=2, limits=limits)
+        edge = AsgiApplication(an_application(handler, asked["method"]), threads=2, limits=limits)
         async with asyncio.timeout(PATIENCE):
             await edge(asked, seen.receive, seen.send)
         edge.close()
@@ -90,7 +90,7 @@ def asked_of(application, scope, client):
     """What a client sees of one request to an application of its own."""
 
     async def run():
-        edge = asgi_application(
+        edge = AsgiApplication(
             application, threads=2, limits=RequestLimits(first_chunk_delay_seconds=0, linger_timeout_seconds=0)
         )
         async with asyncio.timeout(PATIENCE):

@@ -23,7 +23,7 @@ from nakadi.engines.memory.event_log import MemoryLog
 from nakadi.engines.memory.stores import MemoryCoordination, MemoryLogIndex
 from nakadi.engines.sqlite.event_log import SqliteLog
 from nakadi.http.application import Application, Lane, Route
-from nakadi.http.asgi import asgi_application
+from nakadi.http.asgi import AsgiApplication
 from nakadi.http.message import empty_response
 from nakadi.http.routes.monitoring import metrics_view
 from nakadi.model.authorization import UNAUTHENTICATED
@@ -362,7 +362,7 @@ def test_requests_in_work_are_reported_with_their_memory(metrics):
         pass
 
     async def run():
-        edge = asgi_application(application, threads=1, metrics=metrics)
+        edge = AsgiApplication(application, threads=1, metrics=metrics)
         requests = [asyncio.create_task(edge(scope, receive, send)) for _ in range(2)]
         assert await asyncio.to_thread(entered.wait, PATIENCE)
         await asyncio.to_thread(until, lambda: seen(metrics, "nakadi_http_requests_waiting", lane="events") == 1)

@@ -8,7 +8,7 @@ import pytest
 
 from nakadi.common.metrics import Metrics
 from nakadi.http.application import Application, Route
-from nakadi.http.asgi import RequestLimits, asgi_application
+from nakadi.http.asgi import AsgiApplication, RequestLimits
 from nakadi.http.message import Response, StreamingResponse, empty_response, json_response, request_from_scope
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.outcomes import NotAuthenticated
@@ -219,7 +219,7 @@ def test_memory_that_others_have_is_503():
     """A body that would be too much together with the others is refused, may be sent again, and none waits."""
 
     async def run():
-        edge = asgi_application(
+        edge = AsgiApplication(
             an_application(taking(0), "POST"),
             threads=2,
             limits=RequestLimits(max_memory_bytes=1_000, linger_timeout_seconds=0),
@@ -282,7 +282,7 @@ def test_memory_is_given_back_whatever_happens(way):
             max_body_bytes=options.get("max_body", 1_000),
         )
         metrics = Metrics()
-        edge = asgi_application(an_application(handler, "POST"), threads=2, limits=limits, metrics=metrics)
+        edge = AsgiApplication(an_application(handler, "POST"), threads=2, limits=limits, metrics=metrics)
         await edge(a_scope("POST", headers=options.get("headers", [])), client.receive, client.send)
         edge.close()
         return metrics.request_memory.rows()
@@ -303,7 +303,7 @@ def test_an_open_stream_keeps_no_memory():
         return StreamingResponse(serve)
 
     async def run():
-        edge = asgi_application(an_application(handler, "POST"), threads=2, limits=NO_HEAD_START, metrics=metrics)
+        edge = AsgiApplication(an_application(handler, "POST"), threads=2, limits=NO_HEAD_START, metrics=metrics)
         client = Client(b"x" * 500)
         await edge(a_scope("POST"), client.receive, client.send)
         edge.close()
@@ -347,7 +347,7 @@ def test_lifespan_is_answered():
     """A server that starts and ends applications by ASGI's lifespan is answered."""
 
     async def run():
-        edge = asgi_application(an_application(lambda _: empty_response()), threads=1)
+        edge = AsgiApplication(an_application(lambda _: empty_response()), threads=1)
         messages = iter(["lifespan.startup", "lifespan.shutdown"])
         sent = []
 

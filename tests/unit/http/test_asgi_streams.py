@@ -9,7 +9,7 @@ import zlib
 import pytest
 
 from nakadi.http.application import Application, Lane, Route
-from nakadi.http.asgi import RequestLimits, asgi_application
+from nakadi.http.asgi import AsgiApplication, RequestLimits
 from nakadi.http.message import ClientGone, Response, StreamingResponse, empty_response, request_from_scope
 from nakadi.model.authorization import UNAUTHENTICATED
 from tests.support.asgi import NO_HEAD_START, Client, a_scope, an_application, answered, streaming
@@ -51,7 +51,7 @@ def with_a_stuck_registry(steps, limits=NO_HEAD_START, requests=3):
     application = Application([a_route(Lane.REGISTRY, stuck), *quick], lambda _: UNAUTHENTICATED)
 
     async def run():
-        edge = asgi_application(application, threads=1, limits=limits)
+        edge = AsgiApplication(application, threads=1, limits=limits)
         waiting = [asyncio.create_task(asked(edge, "/registry")) for _ in range(requests)]
         try:
             await asyncio.to_thread(stuck.entered.acquire)
@@ -111,7 +111,7 @@ def test_a_request_whose_client_has_gone_meanwhile_is_not_worked_on():
     application = Application(routes, lambda _: UNAUTHENTICATED)
 
     async def run():
-        edge = asgi_application(application, threads=1, limits=NO_HEAD_START)
+        edge = AsgiApplication(application, threads=1, limits=NO_HEAD_START)
         first = asyncio.create_task(asked(edge, "/registry"))
         await asyncio.to_thread(stuck.entered.acquire)
         late = Client()
@@ -317,7 +317,7 @@ def test_streams_are_asked_to_end():
         await outlet.write(b"bye\n")
 
     async def run():
-        edge = asgi_application(an_application(streaming(serve)), threads=1, limits=NO_HEAD_START)
+        edge = AsgiApplication(an_application(streaming(serve)), threads=1, limits=NO_HEAD_START)
         early, late = Client(), Client()
         first = asyncio.create_task(edge(a_scope(), early.receive, early.send))
         await opened.wait()
@@ -374,7 +374,7 @@ def test_an_answer_that_cannot_be_sent_becomes_a_problem(caplog):
         def admit_and_begin(self, _request):
             return Response(200, {"x": 5})
 
-    edge = asgi_application(Unsendable([], lambda _: UNAUTHENTICATED), threads=1)
+    edge = AsgiApplication(Unsendable([], lambda _: UNAUTHENTICATED), threads=1)
     client = Client()
     asyncio.run(edge(a_scope(), client.receive, client.send))
 

@@ -8,7 +8,8 @@ import pytest
 import zstandard
 
 from nakadi.http import compression
-from nakadi.http.compression import StreamCompressor, check_content_encoding, compress_body, decompress_body, wants_gzip
+from nakadi.http.asgi import StreamCompressor
+from nakadi.http.compression import check_content_encoding, compress_body, decompress_body, wants_gzip
 from nakadi.http.message import Request, Response
 from nakadi.http.problem import NotAcceptable
 from nakadi.model.outcomes import Malformed, TooLarge

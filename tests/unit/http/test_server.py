@@ -9,7 +9,7 @@ import time
 import pytest
 
 from nakadi.http.application import Application, Route
-from nakadi.http.asgi import asgi_application
+from nakadi.http.asgi import AsgiApplication
 from nakadi.http.connection import Connection, ServerState
 from nakadi.http.message import empty_response
 from nakadi.model.authorization import UNAUTHENTICATED
@@ -386,7 +386,7 @@ def test_who_does_not_read_is_not_answered_without_end(quick):
 
     async def run():
         route = Route(method="GET", template="/x", handler=lambda _: empty_response(), operation="x", quick=quick)
-        edge = asgi_application(Application([route], lambda _: UNAUTHENTICATED), threads=2)
+        edge = AsgiApplication(Application([route], lambda _: UNAUTHENTICATED), threads=2)
         connection = Connection(ServerState(edge, 75, lambda: None), edge.quick_answerer)
         transport = UnreadTransport()
         connection.connection_made(transport)

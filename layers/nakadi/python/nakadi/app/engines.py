@@ -11,6 +11,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import cache
 from importlib.util import find_spec
 from socket import socket
 from typing import TYPE_CHECKING, TypeVar
@@ -279,9 +280,8 @@ class StorageLogs:
         self._open_log = open_log
         self._opening = threading.Lock()
         self._closed = False
-
-    def for_storage(self, storage_id: str) -> EventLog:
-        return self._logs.get(storage_id) or self._open(storage_id)
+        # Asked for with every batch.
+        self.for_storage: Callable[[str], EventLog] = cache(self._find_or_open)
 
     def close(self) -> None:
         with self._opening:
@@ -289,7 +289,9 @@ class StorageLogs:
         for log in {id(log): log for log in self._logs.values()}.values():
             log.close()
 
-    def _open(self, storage_id: str) -> EventLog:
+    def _find_or_open(self, storage_id: str) -> EventLog:
+        if storage_id in self._logs:
+            return self._logs[storage_id]
         refuse_if_quick()
         with self._opening:
             if self._closed:

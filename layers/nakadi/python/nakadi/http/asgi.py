@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import zlib
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -76,19 +77,17 @@ class ClientDisconnected(Exception):
     """Raised when the client has gone before its request was complete."""
 
 
-def asgi_application(
-    application: AnsweringApp, *, threads: int, limits: RequestLimits | None = None, metrics: Metrics | None = None
-) -> AsgiApplication:
+class AsgiApplication:
     """The application for an ASGI server. `threads` is how many batches are worked on at once, and commits wait.
 
     Each other lane has half as many, but for monitoring, which has two.
     """
-    return AsgiApplication(application, threads, limits or RequestLimits(), metrics or Metrics())
 
-
-class AsgiApplication:
-    def __init__(self, application: AnsweringApp, threads: int, limits: RequestLimits, metrics: Metrics) -> None:
-        self._application = application
+    def __init__(
+        self, app: AnsweringApp, threads: int, limits: RequestLimits | None = None, metrics: Metrics | None = None
+    ) -> None:
+        limits, metrics = limits or RequestLimits(), metrics or Metrics()
+        self._application = app
         self._threads = {
             Lane.EVENTS: _LaneThreads(Lane.EVENTS, threads),
             Lane.STREAMS: _LaneThreads(Lane.STREAMS, (threads + 1) // 2),
@@ -139,8 +138,7 @@ class AsgiApplication:
         with suppress(asyncio.CancelledError):
             try:
                 stream = await self._answer(scope, receive, tracked_send)
-                # Waited for here: what an open stream waits in takes memory, and each of its lines goes through all of
-                # it.
+                # Waited for here: what an open stream waits in takes memory, and each of its lines goes through it.
                 if stream is not None:
                     await self._serve_stream(stream, scope, receive, send)
             except Exception as error:
@@ -168,11 +166,9 @@ class AsgiApplication:
             answer = await self._compute_answer(request, lane, scope, receive, send)
         finally:
             share.close()
-        if answer is None:
-            pass
-        elif isinstance(answer, StreamingResponse):
+        if isinstance(answer, StreamingResponse):
             stream = await self._begin_stream(request, answer, connection_in_scope(scope), send)
-        else:
+        elif answer is not None:
             # Compressing a long list takes as long as many a request: not on the loop either.
             is_long = len(answer.body) > MAX_BYTES_COMPRESSED_ON_LOOP and request.method != "HEAD"
             compress = compression.compress_body
@@ -196,12 +192,10 @@ class AsgiApplication:
             else:
                 # Nothing of the body is read for a client that is refused by its head.
                 admit = partial(self._application.admit, request)
-                immediate = lane is Lane.IMMEDIATE
-                admitted = (
-                    admit()
-                    if immediate
-                    else await self._run_quickly_or_in_lane(lane, request, connection, admit, quick=True)
-                )
+                if lane is Lane.IMMEDIATE:
+                    admitted = admit()
+                else:
+                    admitted = await self._run_quickly_or_in_lane(lane, request, connection, admit, quick=True)
                 if not isinstance(admitted, AdmittedRequest):
                     await self._send_refusal(admitted, receive, send)
                     return None
@@ -316,11 +310,8 @@ class AsgiApplication:
             connection.abort()
             await self._run_in_thread(Lane.STREAMS, answer.release_if_never_served)
             return None
-        compressor = (
-            compression.StreamCompressor()
-            if compression.wants_gzip(request.headers.get("accept-encoding", ""))
-            else None
-        )
+        is_compressed = compression.wants_gzip(request.headers.get("accept-encoding", ""))
+        compressor = StreamCompressor() if is_compressed else None
         encoding = {"content-encoding": "gzip"} if compressor else {}
         await send(_start_message(answer.status, {**answer.headers, **encoding, "vary": "Accept-Encoding"}, None))
         # An empty chunk makes servers write the headers that they would otherwise keep for the first batch.
@@ -330,9 +321,8 @@ class AsgiApplication:
     async def _serve_stream(self, stream: _BegunStream, scope: Message, receive: Receive, send: Send) -> None:
         request, answer, compressor = stream
         connection = connection_in_scope(scope)
-        head_start = (
-            self._limits.first_chunk_delay_seconds if compression.may_read_socket_directly(request.headers) else 0.0
-        )
+        is_read_directly = compression.may_read_socket_directly(request.headers)
+        head_start = self._limits.first_chunk_delay_seconds if is_read_directly else 0.0
         outlet = _StreamOutlet(send, compressor, self._limits.stalled_client_timeout_seconds, head_start)
         self._outlets.add(outlet)
         if self._is_draining:
@@ -367,7 +357,7 @@ class _BegunStream(NamedTuple):
 
     request: Request
     answer: StreamingResponse
-    compressor: compression.StreamCompressor | None
+    compressor: StreamCompressor | None
 
 
 def _set_result_once(future: asyncio.Future[T], result: T) -> None:
@@ -387,13 +377,29 @@ class _LaneThreads(ThreadPoolExecutor):
         return self._work_queue.qsize()
 
 
+class StreamCompressor:
+    """Gzip for a stream: whatever goes in comes out at once, so that a batch never waits for the next one.
+
+    Ten thousand streams may be open at once, so the state of each is kept at 32 KB rather than 256.
+    """
+
+    def __init__(self) -> None:
+        self._compressor = zlib.compressobj(compression.GZIP_LEVEL, wbits=16 + 12, memLevel=5)
+
+    def compress(self, chunk: bytes) -> bytes:
+        return self._compressor.compress(chunk) + self._compressor.flush(zlib.Z_SYNC_FLUSH)
+
+    def flush_end(self) -> bytes:
+        return self._compressor.flush()
+
+
 class _StreamOutlet:
     """The way to a client. Thousands of them wait at once, so what they wait for are futures, not tasks."""
 
     def __init__(
         self,
         send: Send,
-        compressor: compression.StreamCompressor | None,
+        compressor: StreamCompressor | None,
         stalled_client_timeout_seconds: float,
         head_start: float,
     ) -> None:
@@ -448,9 +454,8 @@ class _StreamOutlet:
             raise ClientGone
         await self._await_head_start()
         if not self._gone.done():
-            await self._send(
-                {"type": "http.response.body", "body": self._compressor.flush_end() if self._compressor else b""}
-            )
+            last = self._compressor.flush_end() if self._compressor else b""
+            await self._send({"type": "http.response.body", "body": last})
 
     async def _await_head_start(self) -> None:
         remaining = self._not_before - asyncio.get_running_loop().time()

@@ -75,22 +75,6 @@ def may_read_socket_directly(headers: Mapping[str, str]) -> bool:
     return by_requests and not wants_gzip(headers.get("accept-encoding", ""))
 
 
-class StreamCompressor:
-    """Gzip for a stream: whatever goes in comes out at once, so that a batch never waits for the next one.
-
-    Ten thousand streams may be open at once, so the state of each is kept at 32 KB rather than 256.
-    """
-
-    def __init__(self) -> None:
-        self._compressor = zlib.compressobj(GZIP_LEVEL, wbits=16 + 12, memLevel=5)
-
-    def compress(self, chunk: bytes) -> bytes:
-        return self._compressor.compress(chunk) + self._compressor.flush(zlib.Z_SYNC_FLUSH)
-
-    def flush_end(self) -> bytes:
-        return self._compressor.flush()
-
-
 def _parse_range_with_quality(part: str) -> tuple[str, float]:
     coding, _, parameters = part.partition(";")
     found = re.search(r"(?:^|;)\s*q\s*=\s*([01](?:\.\d*)?|\.\d+)\s*(?:;|$)", parameters)

@@ -357,7 +357,9 @@ class Connection(asyncio.Protocol):
             )
 
     def _start_task(self, exchange: Exchange) -> None:
-        task = self._loop.create_task(exchange.run(self._state.application))
+        # Nothing waits around it: each line of an open stream would go through that, too.
+        task = self._loop.create_task(self._state.application(exchange.scope, exchange.receive, exchange.send))
+        task.add_done_callback(exchange.end)
         self._state.tasks.add(task)
         task.add_done_callback(self._state.tasks.discard)
 

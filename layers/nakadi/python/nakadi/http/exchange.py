@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Protocol
 
 from nakadi.http.asgi import Message, Receive, Send
 from nakadi.http.direct import http_response_bytes, http_status_line
@@ -14,7 +14,7 @@ from nakadi.http.message import Response
 
 log = logging.getLogger(__name__)
 
-AsgiCallable = Callable[[Message, Receive, Send], Awaitable[None]]
+AsgiCallable = Callable[[Message, Receive, Send], Coroutine[Any, Any, None]]
 """An application of ASGI."""
 
 CONTROL_CHARACTER_PATTERN = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
@@ -119,11 +119,12 @@ class Exchange:
         if self._changed is not None and not self._changed.done():
             self._changed.set_result(None)
 
-    async def run(self, application: AsgiCallable) -> None:
-        try:
-            await application(self.scope, self.receive, self.send)
-        except Exception:
-            log.exception("Answering a request failed")
+    def end(self, task: asyncio.Task[None]) -> None:
+        """The application has come to its end, in this task."""
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:
+            log.error("Answering a request failed", exc_info=error)
         if not self.response_complete and not self.disconnected:
             # Without its end the client knows that something is missing.
             self._connection.close()

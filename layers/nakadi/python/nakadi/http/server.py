@@ -15,7 +15,7 @@ from email.utils import formatdate
 from typing import Protocol
 
 from nakadi.common.metrics import Metrics
-from nakadi.http.asgi import AsgiApplication, RequestLimits, asgi_application
+from nakadi.http.asgi import AsgiApplication, RequestLimits
 from nakadi.http.connection import Connection, ServerState
 from nakadi.http.direct import AnsweringApp
 
@@ -78,7 +78,7 @@ class Server:
         limits: RequestLimits | None = None,
         metrics: Metrics | None = None,
     ) -> None:
-        self._edge: AsgiApplication = asgi_application(application, threads=threads, limits=limits, metrics=metrics)
+        self._edge = AsgiApplication(application, threads=threads, limits=limits, metrics=metrics)
         self._grace_seconds = grace_seconds
         self._state = ServerState(self._edge, keep_alive_seconds, self._connection_ended)
         self._all_gone = asyncio.Event()
