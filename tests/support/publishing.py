@@ -17,9 +17,8 @@ from nakadi.model.events import AppendResult, Record, Refused
 from nakadi.ports.event_log import EventLog
 from nakadi.publishing.batch import BatchLimits
 from nakadi.publishing.outcome import BatchOutcome, BatchStatus
-from nakadi.publishing.publisher import Publisher
+from nakadi.publishing.publisher import Publisher, ValidatorCache
 from nakadi.publishing.system_events import KpiCollector, name_hasher
-from nakadi.schemas.validation import ValidatorCache
 from tests.support.builders import a_schema, an_event_type
 from tests.support.clock import HandMovedClock
 from tests.support.registry import settings_document

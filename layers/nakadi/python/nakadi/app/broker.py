@@ -33,9 +33,8 @@ if TYPE_CHECKING:
     from nakadi.http.routes.monitoring import ReadinessCheck
     from nakadi.model.event_type import EventType
     from nakadi.publishing.outcome import BatchOutcome
-    from nakadi.publishing.publisher import Publisher
+    from nakadi.publishing.publisher import Publisher, ValidatorCache
     from nakadi.publishing.system_events import KpiCollector
-    from nakadi.schemas.validation import ValidatorCache
     from nakadi.streaming.streams import EventStreams
     from nakadi.subscriptions.stream.streams import SubscriptionStreams
 
@@ -241,7 +240,7 @@ class BrokerServices(EventTypeServices):
 
     @cached_property
     def validators(self) -> ValidatorCache:
-        from nakadi.schemas.validation import ValidatorCache
+        from nakadi.publishing.publisher import ValidatorCache
 
         validators = ValidatorCache()
         self.metrics.follow_cache("validators", lambda: validators.hits, lambda: validators.misses)

@@ -35,6 +35,8 @@ class Permissions:
     def __init__(self, admins: Admins, blacklist: Blacklist, all_data_access: tuple[Attribute, ...]) -> None:
         self._admins = admins
         self._blacklist = blacklist
+        # Asked with every batch.
+        self.require_producer = blacklist.require_producer
         self._all_data_access = all_data_access
 
     def allows(self, operation: Operation, resource: Resource, subject: Subject) -> bool:
@@ -64,10 +66,6 @@ class Permissions:
 
     def is_administrator(self, subject: Subject, permission: Operation = Operation.WRITE) -> bool:
         return self._admins.include(subject, permission)
-
-    def require_producer(self, subject: Subject, event_type: str) -> None:
-        if self._blacklist.blocks_producing(subject.name, event_type):
-            raise NotPermitted(BLOCKED_MESSAGE)
 
     def require_consumer(self, subject: Subject, event_types: Iterable[str], refusal: str = BLOCKED_MESSAGE) -> None:
         if self._blacklist.blocks_consuming(subject.name, event_types):
@@ -249,11 +247,12 @@ class Blacklist:
     def unblock(self, kind: BlockedKind, name: str) -> None:
         self._document.change(lambda body: _with_names(body, kind, {*body.get(kind, ())} - {name}))
 
-    def blocks_producing(self, application: str, event_type: str) -> bool:
+    def require_producer(self, subject: Subject, event_type: str) -> None:
         names = self._document.read()
-        return event_type in names.get(BlockedKind.PRODUCER_EVENT_TYPE, ()) or application in names.get(
+        if event_type in names.get(BlockedKind.PRODUCER_EVENT_TYPE, ()) or subject.name in names.get(
             BlockedKind.PRODUCER_APP, ()
-        )
+        ):
+            raise NotPermitted(BLOCKED_MESSAGE)
 
     def blocks_consuming(self, application: str, event_types: Iterable[str]) -> bool:
         names = self._document.read()

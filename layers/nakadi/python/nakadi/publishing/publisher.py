@@ -9,22 +9,31 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 import time
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import repeat
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from nakadi.auth.permissions import Features, Permissions, permission_denied_error
 from nakadi.common.metrics import Metrics
-from nakadi.common.work import LongWorkQueue, client_never_gone
+from nakadi.common.work import LongWorkQueue, client_never_gone, refuse_if_quick
 from nakadi.event_types.repository import EVENT_TYPE_BUSY_MESSAGE, EventTypes
 from nakadi.model.authorization import Attribute, Feature, Operation, Subject
-from nakadi.model.event_type import CleanupPolicy, EventType, PartitionStrategy, SchemaType
+from nakadi.model.event_type import (
+    Category,
+    CleanupPolicy,
+    CompatibilityMode,
+    EventType,
+    PartitionStrategy,
+    SchemaType,
+    Version,
+)
 from nakadi.model.events import Record, Refused, Stored
 from nakadi.model.outcomes import Fault, NotPermitted, Outcome, TryLater, Unavailable
 from nakadi.ports.clock import Clock
@@ -64,7 +73,8 @@ from nakadi.publishing.validation import (
     read_batch,
     validate_events,
 )
-from nakadi.schemas.validation import ValidatorCache
+from nakadi.schemas.batch_decoder import make_batch_decoder
+from nakadi.schemas.validation import Validator, compile_validator
 
 log = logging.getLogger(__name__)
 
@@ -403,3 +413,65 @@ def run_appends(task: Generator[Append, AppendResultByPartition, Result]) -> Res
     except StopIteration as end:
         result: Result = end.value
         return result
+
+
+# Validators, kept for the next batch ---------------------------------------------------------------------------------
+
+
+class ValidatorCache:
+    """The validators in use, each made once, however many threads ask for it at the same time.
+
+    When there are too many, those that were not asked for longest are forgotten.
+    """
+
+    def __init__(self, max_validators: int = 500) -> None:
+        self._max_validators = max_validators
+        self._lock = threading.Lock()
+        self._entries: OrderedDict[_CacheKey, _CachedValidator] = OrderedDict()
+        self.hits = 0
+        self.misses = 0
+
+    def get_or_compile(self, event_type: EventType, load_schema: Callable[[], Mapping[str, Any]]) -> Validator:
+        """The validator of an event type as it stands; `load_schema` gives the schema if it is needed."""
+        key = (
+            event_type.id,
+            event_type.schema.version,
+            event_type.compatibility_mode,
+            event_type.cleanup_policy,
+            event_type.category,
+        )
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None:
+                self.misses += 1
+                entry = self._entries[key] = _CachedValidator()
+                if len(self._entries) > self._max_validators:
+                    self._entries.popitem(last=False)
+            else:
+                self.hits += 1
+                self._entries.move_to_end(key)
+        # Compiling takes long, so it must not hold the lock of all; each entry has one of its own for that.
+        return entry.made or entry.compile_once(load_schema, has_metadata=event_type.category is not Category.UNDEFINED)
+
+
+_CacheKey = tuple[str, Version, CompatibilityMode, CleanupPolicy, Category]
+
+
+class _CachedValidator:
+    """`made` is the validator once it is compiled. If compiling fails, the next thread to ask tries again."""
+
+    __slots__ = ("_lock", "made")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.made: Validator | None = None
+
+    def compile_once(self, load_schema: Callable[[], Mapping[str, Any]], *, has_metadata: bool) -> Validator:
+        refuse_if_quick()
+        with self._lock:
+            if self.made is None:
+                schema = load_schema()
+                made = compile_validator(schema)
+                made.batch_decoder = make_batch_decoder(schema, has_metadata=has_metadata)
+                self.made = made
+            return self.made

@@ -1,17 +1,14 @@
-"""Validators: schemas compiled to functions that check events, and kept for the next event."""
+"""Validators: schemas compiled to functions that check events."""
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from nakadi.common.work import refuse_if_quick
-from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode, EventType, Version
 from nakadi.model.outcomes import Invalid
-from nakadi.schemas.batch_decoder import BatchDecoder, make_batch_decoder
+from nakadi.schemas.batch_decoder import BatchDecoder
 from nakadi.schemas.document import Draft, RawSchema, SchemaDocument, reachable_schemas
 from nakadi.schemas.explanation import MAX_STEPS_OF_LONG_EXPLANATION, MAX_STEPS_OF_SHORT_EXPLANATION, explain_violations
 from nakadi.schemas.formats import BadPattern, SchemaPatterns
@@ -77,65 +74,6 @@ def compile_validator(effective: Mapping[str, Any]) -> Validator:
     except BadPattern as error:
         raise Invalid(f"invalid regex pattern in the schema: {error}") from error
     return Validator(document, accepts, constants.patterns)
-
-
-class ValidatorCache:
-    """The validators in use, each made once, however many threads ask for it at the same time.
-
-    When there are too many, those that were not asked for longest are forgotten.
-    """
-
-    def __init__(self, max_validators: int = 500) -> None:
-        self._max_validators = max_validators
-        self._lock = threading.Lock()
-        self._entries: OrderedDict[_CacheKey, _CachedValidator] = OrderedDict()
-        self.hits = 0
-        self.misses = 0
-
-    def get_or_compile(self, event_type: EventType, load_schema: Callable[[], Mapping[str, Any]]) -> Validator:
-        """The validator of an event type as it stands; `load_schema` gives the schema if it is needed."""
-        key = (
-            event_type.id,
-            event_type.schema.version,
-            event_type.compatibility_mode,
-            event_type.cleanup_policy,
-            event_type.category,
-        )
-        with self._lock:
-            entry = self._entries.get(key)
-            if entry is None:
-                self.misses += 1
-                entry = self._entries[key] = _CachedValidator()
-                if len(self._entries) > self._max_validators:
-                    self._entries.popitem(last=False)
-            else:
-                self.hits += 1
-                self._entries.move_to_end(key)
-        # Compiling takes long, so it must not hold the lock of all; each entry has one of its own for that.
-        return entry.made or entry.compile_once(load_schema, has_metadata=event_type.category is not Category.UNDEFINED)
-
-
-_CacheKey = tuple[str, Version, CompatibilityMode, CleanupPolicy, Category]
-
-
-class _CachedValidator:
-    """`made` is the validator once it is compiled. If compiling fails, the next thread to ask tries again."""
-
-    __slots__ = ("_lock", "made")
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.made: Validator | None = None
-
-    def compile_once(self, load_schema: Callable[[], Mapping[str, Any]], *, has_metadata: bool) -> Validator:
-        refuse_if_quick()
-        with self._lock:
-            if self.made is None:
-                schema = load_schema()
-                made = compile_validator(schema)
-                made.batch_decoder = make_batch_decoder(schema, has_metadata=has_metadata)
-                self.made = made
-            return self.made
 
 
 # Generated code -------------------------------------------------------------------------------------------------------

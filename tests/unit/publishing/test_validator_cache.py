@@ -1,0 +1,66 @@
+"""The validators in use are kept for the next batch."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode, Version
+from nakadi.model.outcomes import Invalid
+from nakadi.publishing.publisher import ValidatorCache
+from tests.support.builders import a_schema, an_event_type
+
+
+def test_validators_are_made_once():
+    """However many ask at the same time, a validator is made once. (P56)"""
+    event_type, asked, together = an_event_type(), [], threading.Barrier(8)
+    validators = ValidatorCache()
+
+    def ask(_):
+        together.wait()
+        return validators.get_or_compile(event_type, lambda: asked.append(1) or {})
+
+    with ThreadPoolExecutor(8) as threads:
+        made = set(threads.map(ask, range(8)))
+    assert len(made) == len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"id": "another"},
+        {"schema": a_schema(version=Version(1, 1, 0))},
+        {"category": Category.BUSINESS},
+        {"compatibility_mode": CompatibilityMode.NONE},
+        {"cleanup_policy": CleanupPolicy.COMPACT},
+    ],
+)
+def test_validators_of_different_types(changes):
+    """Whatever makes another effective schema makes another validator. (P56)"""
+    validators, kept = ValidatorCache(), {"id": "one", "name": "order"}
+    first = validators.get_or_compile(an_event_type(**kept), dict)
+
+    assert validators.get_or_compile(an_event_type(**kept), dict) is first
+    assert validators.get_or_compile(an_event_type(**(kept | changes)), dict) is not first
+
+
+def test_validators_that_were_not_asked_for_longest_go():
+    """Only so many are kept, and those in use are among them."""
+    validators = ValidatorCache(max_validators=2)
+    one, two, three = (an_event_type() for _ in range(3))
+    first = validators.get_or_compile(one, dict)
+    second = validators.get_or_compile(two, dict)
+    assert validators.get_or_compile(one, dict) is first
+    validators.get_or_compile(three, dict)
+
+    assert validators.get_or_compile(one, dict) is first
+    assert validators.get_or_compile(two, dict) is not second
+
+
+def test_validators_that_could_not_be_made():
+    """When making one fails, the next to ask tries again."""
+    validators, event_type = ValidatorCache(), an_event_type()
+    with pytest.raises(Invalid):
+        validators.get_or_compile(event_type, lambda: {"type": "foo"})
+
+    assert validators.get_or_compile(event_type, dict).accepts(1)
