@@ -10,7 +10,7 @@ from aws_cdk import aws_iam as iam
 
 from nakadi.engines.dynamodb.log_index import SEGMENTS_KEY_PREFIX, claim_key, topic_key
 from nakadi.event_types.documents import MEASURED_STATISTICS_KIND as MEASURED_STATISTICS
-from nakadi.event_types.documents import TABLES_KIND as TABLE_STATES
+from nakadi.event_types.documents import TABLE_STATES_KIND as TABLE_STATES
 from nakadi_cdk import msk
 from nakadi_cdk.data import Data
 

@@ -34,7 +34,7 @@ def keep_tables(broker: BrokerServices) -> tuple[float, float]:
         return 0.0, 0.0
     if lags.claim_job_start(job, broker.settings.table_minutes * 60):
         run_and_log_failure("start of a job", job, lambda: start(job))
-    return lags.greatest_lag_seconds, lags.greatest_latency(TWO_ROUNDS)
+    return lags.greatest_lag_seconds, lags.greatest_latency_seconds(TWO_ROUNDS)
 
 
 def start(job: str) -> None:
@@ -63,7 +63,7 @@ def opened(counts: FunctionMetrics) -> HandleInvocation:
         for name, count in (
             ("FailedChores", sum(failed_chore_counts().values()) - before),
             ("StalledSubscriptions", len(broker.subscription_maintenance.stall_watch.stalled)),
-            ("GapsFound", broker.lost_events_recovery.gaps_found),
+            ("GapsFound", broker.lost_events_recovery.gap_count),
             ("TableLag", round(table_lag)),
             ("TableLatency", round(table_latency)),
         ):

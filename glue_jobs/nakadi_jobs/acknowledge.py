@@ -50,8 +50,11 @@ def acknowledge(registry: Registry, known: argparse.Namespace) -> None:
         if name not in event_types:
             raise BadArguments(f'There is no event type "{name}".')
         state = table_states.acknowledge(registry, event_types[name])
-        if state is not None and (state.misfits or state.missing):
-            print(f"{name}: {state.misfits} misfits and {state.missing} missing events are known", file=sys.stderr)
+        if state is not None and (state.misfit_count or state.unreadable_count):
+            print(
+                f"{name}: {state.misfit_count} misfits and {state.unreadable_count} missing events are known",
+                file=sys.stderr,
+            )
 
 
 if __name__ == "__main__":

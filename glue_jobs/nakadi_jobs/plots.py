@@ -81,12 +81,12 @@ def drawn_tables(states: Mapping[str, TableState], now: datetime) -> Mapping[str
 def _tables(states: Mapping[str, TableState], now: datetime) -> Any:
     from matplotlib.figure import Figure  # noqa: PLC0415  # only who asks for plots needs it
 
-    slowest = sorted(states, key=lambda name: -(states[name].latency or 0.0))[:MOST]
+    slowest = sorted(states, key=lambda name: -(states[name].latency_seconds or 0.0))[:MOST]
     # The first of a list of bars is the lowest one.
     chosen = {name: states[name] for name in reversed(slowest)}
     figure = Figure(figsize=(11, 1.5 + 0.45 * len(chosen)), layout="constrained")
     axes = figure.add_subplot()
-    bars = axes.barh(list(chosen), [(each.latency or 0.0) / 60 for each in chosen.values()], height=0.6)
+    bars = axes.barh(list(chosen), [(each.latency_seconds or 0.0) / 60 for each in chosen.values()], height=0.6)
     axes.bar_label(bars, labels=[_summary(each, now) for each in chosen.values()], padding=4, fontsize=9)
     axes.set_title("Minutes from publishing to the table\n", loc="left", fontweight="bold")
     subtitle = "the oldest event of the last commit to each table"
@@ -100,7 +100,7 @@ def _tables(states: Mapping[str, TableState], now: datetime) -> Any:
 def _summary(state: TableState, now: datetime) -> str:
     """What a table has, what it lacks, and when it was changed last."""
     ago = (now - state.updated_at) / timedelta(hours=1)
-    counts = [f"{state.rows:,} rows", f"{state.misfits:,} misfits", f"{state.missing:,} missing"]
+    counts = [f"{state.row_count:,} rows", f"{state.misfit_count:,} misfits", f"{state.unreadable_count:,} missing"]
     return f"{', '.join(counts)}; changed {ago:.1f} h ago"
 
 

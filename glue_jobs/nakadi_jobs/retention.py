@@ -160,7 +160,7 @@ def _merge(work: Workplace) -> None:
     merger = SegmentMerger(
         index=work.index,
         store=BlockCache(work.store),
-        event_type_of=TopicDirectory(work.event_types, work.clock.monotonic).event_type_of,
+        event_type_name_of=TopicDirectory(work.event_types, work.clock.monotonic).event_type_name_of,
         small=work.options.merge_below,
         span=MERGED_SPAN,
         read_concurrently=True,

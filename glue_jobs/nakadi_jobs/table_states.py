@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from nakadi.event_types.documents import TABLES_KIND, TableState, table_state_body, table_state_from_body
+from nakadi.event_types.documents import TABLE_STATES_KIND, TableState, table_state_body, table_state_from_body
 from nakadi.model.event_type import EventType
 from nakadi.ports.registry import ABSENT_REVISION, ChangedMeanwhile, PutDocument, Registry, RemoveDocument
 from nakadi_jobs.archive_ranges import ArchiveRange, Progress
@@ -28,7 +28,7 @@ def note_batch(
     waited = max(0.0, work.clock.now().timestamp() - min(part.since for part in batch) / 1e6)
     work.report.greatest("latency_seconds", event_type.name, round(waited, 3))
     known = None if is_new else _known(work, event_type)
-    _write(work, event_type, table, misfits + (known.misfits if known else 0), waited)
+    _write(work, event_type, table, misfits + (known.misfit_count if known else 0), waited)
 
 
 def note_unchanged(work: Workplace, event_type: EventType, table: Table) -> None:
@@ -36,14 +36,15 @@ def note_unchanged(work: Workplace, event_type: EventType, table: Table) -> None
     if not (text := table.progress()):
         return
     known = _known(work, event_type)
-    if known is None or known.table != table.name or known.following != Progress.read(text).following:
-        _write(work, event_type, table, known.misfits if known else 0, known.latency if known else None)
+    if known is None or known.table_name != table.name or known.next_offsets != Progress.read(text).following:
+        _write(work, event_type, table, known.misfit_count if known else 0, known.latency_seconds if known else None)
 
 
 def with_news(work: Workplace, event_types: Sequence[EventType]) -> Sequence[EventType]:
     """Those that may have events that are not in their tables. Tables are not looked at for that."""
     known = {
-        document.key: table_state_from_body(document.body).following for document in work.registry.list(TABLES_KIND)
+        document.key: table_state_from_body(document.body).next_offsets
+        for document in work.registry.list(TABLE_STATES_KIND)
     }
     places = {
         each.id: [(line.topic, number) for line in each.timelines for number in range(line.partitions)]
@@ -60,21 +61,21 @@ def with_news(work: Workplace, event_types: Sequence[EventType]) -> Sequence[Eve
 def all_by_name(work: Workplace) -> Mapping[str, TableState]:
     """The state of each table, by the name of its event type."""
     names = {event_type.id: event_type.name for event_type in work.event_types.all()}
-    documents = work.registry.list(TABLES_KIND)
+    documents = work.registry.list(TABLE_STATES_KIND)
     return {names[each.key]: table_state_from_body(each.body) for each in documents if each.key in names}
 
 
 def forget_deleted(work: Workplace) -> None:
     """Remove the states of event types that are gone."""
     there = {event_type.id for event_type in work.event_types.all()}
-    for document in work.registry.list(TABLES_KIND):
+    for document in work.registry.list(TABLE_STATES_KIND):
         if document.key not in there:
-            work.registry.write(RemoveDocument(TABLES_KIND, document.key))
+            work.registry.write(RemoveDocument(TABLE_STATES_KIND, document.key))
 
 
 def _known(work: Workplace, event_type: EventType) -> TableState | None:
     """The state that is known, which is also that of a table which was moved to another name."""
-    document = work.registry.get(TABLES_KIND, event_type.id)
+    document = work.registry.get(TABLE_STATES_KIND, event_type.id)
     return None if document is None else table_state_from_body(document.body)
 
 
@@ -84,7 +85,9 @@ def acknowledge(registry: Registry, event_type: EventType) -> TableState | None:
 
     def known(found: TableState | None) -> TableState | None:
         nonlocal state
-        state = found and replace(found, known_misfits=found.misfits, known_missing=found.missing)
+        state = found and replace(
+            found, acknowledged_misfits=found.misfit_count, acknowledged_unreadable=found.unreadable_count
+        )
         return state
 
     _change(registry, event_type, known)
@@ -94,7 +97,7 @@ def acknowledge(registry: Registry, event_type: EventType) -> TableState | None:
 def is_missing_known(work: Workplace, event_type: EventType, missing: int) -> bool:
     """Whether an operator said of so many events that it is known that they are missing."""
     state = _known(work, event_type)
-    return state is not None and missing <= state.known_missing
+    return state is not None and missing <= state.acknowledged_unreadable
 
 
 def warn_of_misfits(work: Workplace) -> None:
@@ -102,12 +105,12 @@ def warn_of_misfits(work: Workplace) -> None:
     found_now = work.report.details.get("misfits", {})
     names = {event_type.name for event_type in work.chosen()}
     for name, state in all_by_name(work).items():
-        earlier = state.misfits - state.known_misfits - found_now.get(name, 0)
+        earlier = state.misfit_count - state.acknowledged_misfits - found_now.get(name, 0)
         if name in names and earlier > 0:
             work.report.warn(
                 name,
                 f"{earlier} events of earlier runs do not fit the columns; they are whole in nakadi_event (table "
-                f"{state.table}). The job acknowledge ends this warning",
+                f"{state.table_name}). The job acknowledge ends this warning",
             )
 
 
@@ -115,13 +118,13 @@ def _write(work: Workplace, event_type: EventType, table: Table, misfits: int, w
     progress = Progress.read(table.progress())
     rows = int(table.summary().get("total-records", "0"))
     state = TableState(
-        table=table.name,
-        following=progress.following,
-        rows=rows,
-        misfits=min(misfits, rows),
-        missing=sum(end - first for gaps in progress.gaps.values() for first, end in gaps),
+        table_name=table.name,
+        next_offsets=progress.following,
+        row_count=rows,
+        misfit_count=min(misfits, rows),
+        unreadable_count=sum(end - first for gaps in progress.gaps.values() for first, end in gaps),
         updated_at=work.clock.now(),
-        latency=None if waited is None else round(waited, 3),
+        latency_seconds=None if waited is None else round(waited, 3),
     )
 
     def with_what_is_known(found: TableState | None) -> TableState:
@@ -130,8 +133,8 @@ def _write(work: Workplace, event_type: EventType, table: Table, misfits: int, w
             return state
         return replace(
             state,
-            known_misfits=min(found.known_misfits, state.misfits),
-            known_missing=min(found.known_missing, state.missing),
+            acknowledged_misfits=min(found.acknowledged_misfits, state.misfit_count),
+            acknowledged_unreadable=min(found.acknowledged_unreadable, state.unreadable_count),
         )
 
     _change(work.registry, event_type, with_what_is_known)
@@ -142,13 +145,13 @@ def _change(
 ) -> None:
     """Write another state, unless there is none to be. An acknowledgement may come between reading and writing."""
     while True:
-        document = registry.get(TABLES_KIND, event_type.id)
+        document = registry.get(TABLE_STATES_KIND, event_type.id)
         state = changed(None if document is None else table_state_from_body(document.body))
         if state is None:
             return
         expected = ABSENT_REVISION if document is None else document.revision
         try:
-            registry.write(PutDocument(TABLES_KIND, event_type.id, table_state_body(state), expected))
+            registry.write(PutDocument(TABLE_STATES_KIND, event_type.id, table_state_body(state), expected))
         except ChangedMeanwhile:
             continue
         return

@@ -14,7 +14,7 @@ from moto.kinesis.models import kinesis_backends
 from nakadi.app.engines import open_log_index, open_registry
 from nakadi.common import work
 from nakadi.event_types.deletion import Housekeeping
-from nakadi.event_types.documents import TABLES_KIND, TableState, event_type_from_document, table_state_body
+from nakadi.event_types.documents import TABLE_STATES_KIND, TableState, event_type_from_document, table_state_body
 from nakadi.event_types.repository import EVENT_TYPES_KIND
 from nakadi.model.log_index import ArchiveLocation, IndexHead, IndexingState, IndexSegment
 from nakadi.ports.registry import PutDocument
@@ -181,15 +181,15 @@ def test_reports_how_long_events_took_to_come_into_tables(
             if not each.key.startswith("nakadi.")
         ]
         state = TableState(
-            table="t",
-            following={},
-            rows=1,
-            misfits=0,
-            missing=0,
+            table_name="t",
+            next_offsets={},
+            row_count=1,
+            misfit_count=0,
+            unreadable_count=0,
             updated_at=datetime.now(UTC) - timedelta(minutes=minutes_ago),
-            latency=4242.3,
+            latency_seconds=4242.3,
         )
-        registry.write(PutDocument(TABLES_KIND, event_type.id, table_state_body(state)))
+        registry.write(PutDocument(TABLE_STATES_KIND, event_type.id, table_state_body(state)))
     capsys.readouterr()
     functions.invoke("housekeeping", "schedule/housekeeping")
 

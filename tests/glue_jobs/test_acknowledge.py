@@ -2,7 +2,7 @@
 
 import pytest
 
-from nakadi.event_types.documents import TABLES_KIND, TableState, table_state_body, table_state_from_body
+from nakadi.event_types.documents import TABLE_STATES_KIND, TableState, table_state_body, table_state_from_body
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.registry import PutDocument
 from nakadi_jobs import acknowledge, table_states
@@ -12,7 +12,7 @@ from tests.support.jobs import order
 
 
 def state_of(data, event_type):
-    document = data.registry.get(TABLES_KIND, event_type.id)
+    document = data.registry.get(TABLE_STATES_KIND, event_type.id)
     return table_state_from_body(document.body)
 
 
@@ -40,34 +40,46 @@ def test_what_is_known_is_not_warned_of_again(jobs, data):
     assert (silent.code, warnings(silent)) == (0, [])
     assert "3 events are missing" in silent.told
     state = state_of(data, orders)
-    assert (state.misfits, state.missing, state.known_misfits, state.known_missing) == (1, 3, 1, 3)
+    assert (state.misfit_count, state.unreadable_count, state.acknowledged_misfits, state.acknowledged_unreadable) == (
+        1,
+        3,
+        1,
+        3,
+    )
 
     data.archived(orders, [b"{broken too"])
     assert "1 events do not fit the columns" in warnings(jobs.compacted())[0]
     assert "1 events of earlier runs do not fit" in warnings(jobs.compacted())[0]
     state = state_of(data, orders)
-    assert (state.misfits, state.missing, state.known_misfits, state.known_missing) == (2, 3, 1, 3)
+    assert (state.misfit_count, state.unreadable_count, state.acknowledged_misfits, state.acknowledged_unreadable) == (
+        2,
+        3,
+        1,
+        3,
+    )
 
 
 def a_state(**changes):
-    counts = {"rows": 9, "misfits": 2, "missing": 5} | changes
-    return TableState(table="order_placed", following={}, updated_at=A_MOMENT, **counts)
+    counts = {"row_count": 9, "misfit_count": 2, "unreadable_count": 5} | changes
+    return TableState(table_name="order_placed", next_offsets={}, updated_at=A_MOMENT, **counts)
 
 
 def test_an_acknowledgement_is_for_all_event_types_or_for_some(data, capsys):
     """It says what is known now; a table without misfits and gaps is not mentioned."""
     named = [data.event_type(name) for name in ("order.placed", "order.paid", "order.sent", "order.lost")]
-    for each, state in zip(named, (a_state(), a_state(misfits=1), a_state(misfits=0, missing=0)), strict=False):
-        data.registry.write(PutDocument(TABLES_KIND, each.id, table_state_body(state)))
+    for each, state in zip(
+        named, (a_state(), a_state(misfit_count=1), a_state(misfit_count=0, unreadable_count=0)), strict=False
+    ):
+        data.registry.write(PutDocument(TABLE_STATES_KIND, each.id, table_state_body(state)))
     places = ["--data", str(data.folder)]
 
     assert acknowledge.main([*places, "--event-types", "order.placed"]) == 0
     assert capsys.readouterr().err == "order.placed: 2 misfits and 5 missing events are known\n"
-    assert [state_of(data, each).known_misfits for each in named[:3]] == [2, 0, 0]
+    assert [state_of(data, each).acknowledged_misfits for each in named[:3]] == [2, 0, 0]
     assert acknowledge.main(places) == 0
     assert "order.paid: 1 misfits and 5 missing events are known\n" in capsys.readouterr().err
-    assert [state_of(data, each).known_misfits for each in named[:3]] == [2, 1, 0]
-    assert data.registry.get(TABLES_KIND, named[3].id) is None
+    assert [state_of(data, each).acknowledged_misfits for each in named[:3]] == [2, 1, 0]
+    assert data.registry.get(TABLE_STATES_KIND, named[3].id) is None
 
 
 @pytest.mark.parametrize("wrong", [["--event-types", "unknown"], ["--data", "/nowhere"]])
@@ -81,7 +93,7 @@ def test_what_cannot_be_acknowledged(data, capsys, wrong):
 def test_a_job_that_writes_at_the_same_time_loses_no_acknowledgement(data):
     """What was changed between reading and writing is read again."""
     orders = data.event_type("order.placed")
-    data.registry.write(PutDocument(TABLES_KIND, orders.id, table_state_body(a_state())))
+    data.registry.write(PutDocument(TABLE_STATES_KIND, orders.id, table_state_body(a_state())))
 
     class Racing:
         """A registry in which a job is faster, once."""
@@ -95,12 +107,14 @@ def test_a_job_that_writes_at_the_same_time_loses_no_acknowledgement(data):
         def write(self, change):
             self.writes += 1
             if self.writes == 1:
-                data.registry.write(PutDocument(TABLES_KIND, orders.id, table_state_body(a_state(misfits=3))))
+                data.registry.write(
+                    PutDocument(TABLE_STATES_KIND, orders.id, table_state_body(a_state(misfit_count=3)))
+                )
             if self.writes > 2:
                 raise Unavailable("it goes on for ever")
             data.registry.write(change)
 
     racing = Racing()
     found = table_states.acknowledge(racing, orders)
-    assert (found.known_misfits, racing.writes) == (3, 2)
+    assert (found.acknowledged_misfits, racing.writes) == (3, 2)
     assert state_of(data, orders) == found

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from nakadi.event_types.documents import TABLES_KIND, table_state_from_body
+from nakadi.event_types.documents import TABLE_STATES_KIND, table_state_from_body
 from nakadi_jobs import follow
 from nakadi_jobs.follow import Follower
 from tests.support.jobs import order
@@ -58,10 +58,10 @@ def test_news_are_in_the_table_once_and_rounds_without_news_do_nothing(data, job
     assert jobs.rows("busy") == [(0, offset) for offset in range(7)]
     assert jobs.rows("quiet") == [(1, 0)]
     assert sorted(jobs.names()) == ["busy", "quiet"]
-    known = table_state_from_body(data.registry.get(TABLES_KIND, busy.id).body)
-    assert (known.table, known.rows, known.misfits, known.missing) == ("busy", 7, 1, 0)
-    assert known.following == {(busy.timeline.topic, 0): 7}
-    assert 30 <= known.latency < 3600
+    known = table_state_from_body(data.registry.get(TABLE_STATES_KIND, busy.id).body)
+    assert (known.table_name, known.row_count, known.misfit_count, known.unreadable_count) == ("busy", 7, 1, 0)
+    assert known.next_offsets == {(busy.timeline.topic, 0): 7}
+    assert 30 <= known.latency_seconds < 3600
     [report] = data.folder.glob("follow-*.json")
     told = json.loads(report.read_text())
     assert told["misfits"] == {"busy": 1}
@@ -79,13 +79,13 @@ def test_what_fails_waits_for_its_turn_and_a_state_that_is_missing_is_written(da
     assert ran.code == 3
     assert rounds == [["harmed"], []]
     assert ran.told.count("offsets 1-2 are missing") == 2, "once when it is found, and once at the end"
-    known = table_state_from_body(data.registry.get(TABLES_KIND, event_type.id).body)
-    assert (known.rows, known.misfits, known.missing) == (1, 0, 2)
+    known = table_state_from_body(data.registry.get(TABLE_STATES_KIND, event_type.id).body)
+    assert (known.row_count, known.misfit_count, known.unreadable_count) == (1, 0, 2)
 
     data.delete("harmed")
     again = data.event_type("harmed")
     data.archived(again, [order(number) for number in range(3)])
     jobs.compacted()
-    [state] = data.registry.list(TABLES_KIND)
+    [state] = data.registry.list(TABLE_STATES_KIND)
     assert state.key == again.id
-    assert table_state_from_body(state.body).table == f"harmed_{again.id.replace('-', '')[:8]}"
+    assert table_state_from_body(state.body).table_name == f"harmed_{again.id.replace('-', '')[:8]}"

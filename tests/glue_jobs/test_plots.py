@@ -44,8 +44,20 @@ def test_every_plot_is_drawn():
 
 def test_tables_are_drawn_with_what_they_have():
     """A bar is how long events took, the slowest first; its text says what there is and what is missing."""
-    state = TableState(table="a", following={}, rows=18250, misfits=3, missing=2, updated_at=FIRST, latency=90.0)
-    states = {"slow": replace(state, latency=600.0), "usual": state, "unknown": replace(state, latency=None)}
+    state = TableState(
+        table_name="a",
+        next_offsets={},
+        row_count=18250,
+        misfit_count=3,
+        unreadable_count=2,
+        updated_at=FIRST,
+        latency_seconds=90.0,
+    )
+    states = {
+        "slow": replace(state, latency_seconds=600.0),
+        "usual": state,
+        "unknown": replace(state, latency_seconds=None),
+    }
     axes = plots._tables(states, FIRST + timedelta(hours=2)).axes[0]
 
     assert [text.get_text() for text in axes.get_yticklabels()] == ["unknown", "usual", "slow"]

@@ -8,7 +8,7 @@ import pytest
 
 from nakadi.app.engines import open_registry
 from nakadi.engines.archive import objects
-from nakadi.event_types.documents import TABLES_KIND, table_state_from_body
+from nakadi.event_types.documents import TABLE_STATES_KIND, table_state_from_body
 from nakadi.event_types.storages import STORAGES_KIND
 from nakadi.event_types.tables import PARTITION_BY_ANNOTATION, RETENTION_ANNOTATION
 from nakadi.model.event_type import Category, CleanupPolicy
@@ -119,8 +119,8 @@ def test_a_table_takes_the_name_of_its_event_type_once_that_is_free(jobs, data, 
     assert table.properties()[EVENT_TYPE_ID] == customers.id
     assert EXPIRED_BEFORE in table.properties()
     assert "name_bucket_2" in jobs.spark().table(f"{table.path}.files").select("partition.*").columns
-    [state] = data.registry.list(TABLES_KIND)
-    assert table_state_from_body(state.body).table == "customer_changed"
+    [state] = data.registry.list(TABLE_STATES_KIND)
+    assert table_state_from_body(state.body).table_name == "customer_changed"
     assert jobs.spark_jobs(jobs.compacted) == 0
 
 

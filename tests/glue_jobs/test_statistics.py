@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nakadi.event_types.documents import TABLES_KIND, TableState, table_state_body
+from nakadi.event_types.documents import TABLE_STATES_KIND, TableState, table_state_body
 from nakadi.model.event_type import Category
 from nakadi.ports.registry import PutDocument
 from nakadi_jobs.data_files import Times
@@ -35,8 +35,16 @@ def orders(data):
 
 def test_windows_are_measured(jobs, data, orders, tmp_path):
     """Each window has its sizes, rates, publishers and skew; measuring again changes nothing; plots are drawn."""
-    state = TableState(table="a", following={}, rows=72, misfits=0, missing=0, updated_at=STORED_AT, latency=90.0)
-    data.registry.write(PutDocument(TABLES_KIND, orders.id, table_state_body(state)))
+    state = TableState(
+        table_name="a",
+        next_offsets={},
+        row_count=72,
+        misfit_count=0,
+        unreadable_count=0,
+        updated_at=STORED_AT,
+        latency_seconds=90.0,
+    )
+    data.registry.write(PutDocument(TABLE_STATES_KIND, orders.id, table_state_body(state)))
     first = jobs.measured(*UNTIL)
     second = jobs.measured(*UNTIL, "--plots", str(tmp_path / "plots"))
 

@@ -57,7 +57,7 @@ class Topic:
 def initialisation(topic: Topic, wire: Wire, clock: SkewedClock) -> OffsetInitialisation:
     known: Any = topic
     coordination: Any = wire
-    return OffsetInitialisation(event_types=known, cursor_service=known, coordination=coordination, clock=clock)
+    return OffsetInitialisation(event_types=known, cursor_resolver=known, coordination=coordination, clock=clock)
 
 
 def _place(partition: str) -> Place:

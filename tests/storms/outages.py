@@ -231,7 +231,9 @@ class Outages:
 
     def switch(self) -> None:
         try:
-            self.world.broker.timelines.switch(self.chance.choice(self._names), "default", UNAUTHENTICATED)
+            self.world.broker.timelines.move_to_new_timeline(
+                self.chance.choice(self._names), "default", UNAUTHENTICATED
+            )
         except Conflict:
             self.figures.unavailable += 1
 
@@ -326,7 +328,7 @@ class Outages:
         name, partition = consumer.place
         while True:
             event_type = self._type(name)
-            timeline, offset = cursors.next_event(event_type, consumer.position, partition)
+            timeline, offset = cursors.next_event_location(event_type, consumer.position, partition)
             try:
                 piece = log.read(timeline.topic, partition, offset, limit=at_once)
             except OffsetUnavailable:

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 
 from nakadi.auth.permissions import permission_denied_error
-from nakadi.event_types.snapshot import Cursors
+from nakadi.event_types.snapshot import CursorResolver
 from nakadi.http.application import Application
 from nakadi.http.routes import cursors as routes
 from nakadi.model.authorization import Operation, Resource, Subject
@@ -46,7 +46,7 @@ class Api:
 
     def __init__(self, *generations: Generation, refused: Sequence[Operation] = ()) -> None:
         event_type, self.logs = a_past(*generations, name=NAME)
-        found = routes.routes(OneEventType(event_type), AllBut(refused), Cursors(self.logs))
+        found = routes.routes(OneEventType(event_type), AllBut(refused), CursorResolver(self.logs))
         self._client = client_of(Application(found))
 
     def get(self, path: str, **query: Any) -> httpx.Response:

@@ -41,7 +41,7 @@ class Names:
     def topics(self):
         return [("t", 2)]
 
-    def event_type_of(self, topic: str) -> str | None:
+    def event_type_name_of(self, topic: str) -> str | None:
         return "order.placed" if topic == "t" else None
 
     def may_remove_records_from(self, topic: str) -> bool:

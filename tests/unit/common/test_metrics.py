@@ -239,7 +239,7 @@ class Names:
     def topics(self):
         return [("t", 1)]
 
-    def event_type_of(self, _topic):
+    def event_type_name_of(self, _topic):
         return "order.placed"
 
     def may_remove_records_from(self, _topic):
@@ -277,7 +277,7 @@ def test_dead_letters_that_are_not_stored_are_counted(metrics):
     """An attempt to publish a dead letter that fails counts as such."""
 
     class Nothing:
-        def ensure(self, _name):
+        def ensure_exists(self, _name):
             pass
 
         def publish(self, *_args, **_more):

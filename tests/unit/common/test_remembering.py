@@ -125,7 +125,7 @@ class TestPublishing:
                 for _ in range(5):
                     world.clock.move(3)
                     publish(broker, name)
-                elsewhere.timelines.switch(name, "default", UNAUTHENTICATED)
+                elsewhere.timelines.move_to_new_timeline(name, "default", UNAUTHENTICATED)
                 publish(broker, name)
                 assert broker.event_types.cached(name).timeline.order == order
             timelines = broker.event_types.get(name).timelines

@@ -4,7 +4,7 @@ from msgspec.structs import replace
 from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
 from nakadi.engines.memory.event_log import MemoryLog
-from nakadi.event_types.adoption import AdoptedTimeline
+from nakadi.event_types.adoption import TimelineToAdopt
 from nakadi.event_types.timelines import next_timeline
 from nakadi.model.authorization import UNAUTHENTICATED
 from nakadi.model.event_type import CleanupPolicy
@@ -51,11 +51,11 @@ def registered(broker, event_type):
 
 
 def an_old(topic="first", order=3, ends=(1,)):
-    return AdoptedTimeline(order=order, topic=topic, latest_offsets=ends)
+    return TimelineToAdopt(order=order, topic=topic, latest_offsets=ends)
 
 
 def the_open(topic="second", order=4):
-    return AdoptedTimeline(order=order, topic=topic)
+    return TimelineToAdopt(order=order, topic=topic)
 
 
 def adopt(broker, name, *drafts, storage="default"):
@@ -89,7 +89,7 @@ def test_a_topic_that_was_deleted_meanwhile_is_a_deleted_timeline(broker, name):
 def test_an_adopted_topic_is_never_deleted(broker, name):
     """It belongs to the other broker, also when its event type is deleted here, or moves on. (R281)"""
     adopt(broker, name, an_old(), the_open())
-    broker.timelines.switch(name, "default", UNAUTHENTICATED)
+    broker.timelines.move_to_new_timeline(name, "default", UNAUTHENTICATED)
     broker.clock.move(1_000_000_000)
     broker.housekeeping.run()
     assert [each.deleted for each in broker.event_types.get(name).timelines] == [True, True, False]

@@ -32,7 +32,7 @@ def refusal(check, *arguments, **flags) -> str:
 
 def constraints(old, *, event_type_admin=False, nakadi_admin=False, **changes):
     flags = {"is_event_type_admin": event_type_admin, "is_nakadi_admin": nakadi_admin}
-    return rules.check_linked_changes, old, replace(old, **changes), flags
+    return rules.check_mode_strategy_and_category_changes, old, replace(old, **changes), flags
 
 
 def refused_constraints(old, **changes) -> str:

@@ -7,9 +7,9 @@ from nakadi.event_types.cursors import (
     CursorErrorKind,
     NumberedOffset,
     fits_64_bits,
-    newest_position,
     offset_digits,
     parse_offset,
+    position_in_newest_timeline,
 )
 from nakadi.model.event_type import Cursor, Position
 from tests.support.builders import an_event_type
@@ -53,7 +53,7 @@ def test_published_positions_can_be_parsed(position):
     """Every published offset leads back to its position. (C1, C4)"""
     place = reading(str(position))
     assert isinstance(place, NumberedOffset)
-    assert (place.order, place.offset) == (position.timeline, position.offset)
+    assert (place.timeline_order, place.offset) == (position.timeline, position.offset)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_versioned_offset_is_parsed_leniently(offset, order, number):
     """A versioned offset needs no padding of its number, and its timeline may be in either case. (C4)"""
     place = reading(offset)
     assert isinstance(place, NumberedOffset)
-    assert (place.order, place.offset) == (order, number)
+    assert (place.timeline_order, place.offset) == (order, number)
 
 
 @pytest.mark.parametrize(
@@ -218,10 +218,10 @@ def test_number_is_reported_as_it_was_sent(position, sent, shown):
 )
 def test_offsets_in_the_newest_timeline_are_read_at_once(offset, position):
     """What is read in short is read as in full; everything else is left to that."""
-    found = newest_position(an_event_type(), offset)
+    found = position_in_newest_timeline(an_event_type(), offset)
 
     assert found == position
     if found is not None:
         full = reading(offset)
         assert isinstance(full, NumberedOffset)
-        assert (full.order, full.offset) == (found.timeline, found.offset)
+        assert (full.timeline_order, full.offset) == (found.timeline, found.offset)

@@ -105,7 +105,7 @@ def test_a_closed_timeline_is_removed_as_a_whole(broker, clock):
     """When a closed timeline has been kept for as long as promised, its topic goes and it is marked. (R243)"""
     event_type = registered(broker)
     append(broker, event_type, Record(b"1"))
-    broker.timelines.switch(event_type.name, "default", UNAUTHENTICATED)
+    broker.timelines.move_to_new_timeline(event_type.name, "default", UNAUTHENTICATED)
     clock.move(3 * HOUR + 1)
 
     broker.housekeeping.run()

@@ -181,7 +181,7 @@ def test_end_of_a_closed_timeline_is_the_start_of_the_next(position, carried):
 )
 def test_the_next_event_is_in_the_next_timeline_that_has_events(position, order, offset):
     """Behind the last event of a timeline comes the first of the next that has one. (L67)"""
-    timeline, following = cursors.next_event(event_type_with(2, 0, 2), position, 0)
+    timeline, following = cursors.next_event_location(event_type_with(2, 0, 2), position, 0)
     assert (timeline.order, following) == (order, offset)
 
 
@@ -190,14 +190,14 @@ def test_the_next_event_is_not_in_a_deleted_timeline():
     event_type, _ = a_past(
         Generation([3], deleted=True), Generation([3], deleted=True), Generation([4]), Generation([0])
     )
-    timeline, following = cursors.next_event(event_type, Position(1, 0), 0)
+    timeline, following = cursors.next_event_location(event_type, Position(1, 0), 0)
     assert (timeline.order, following) == (3, 0)
 
 
 def test_there_is_no_next_event_in_an_unknown_timeline():
     """A place in a timeline that there never was leads nowhere. (L27)"""
     with pytest.raises(CursorError):
-        cursors.next_event(event_type_with(1), Position(4, 0), 0)
+        cursors.next_event_location(event_type_with(1), Position(4, 0), 0)
 
 
 @given(counts=some.lists(some.integers(0, 3), min_size=1, max_size=5))
@@ -207,7 +207,7 @@ def test_next_events_are_all_events_in_order(counts):
     every = [Position(order, offset) for order, count in enumerate(counts, start=1) for offset in range(count)]
     visited, position = [], Position(1, -1)
     for _ in every:
-        timeline, offset = cursors.next_event(event_type, position, 0)
+        timeline, offset = cursors.next_event_location(event_type, position, 0)
         position = Position(timeline.order, offset)
         visited.append(position)
     assert visited == every
@@ -217,7 +217,7 @@ def test_a_position_before_a_partition_was_added_is_moved_to_its_first_timeline(
     """The start of a timeline that did not have the partition yet is the start of the one that has. (C7, C71)"""
     event_type, _ = a_past(Generation([5]), Generation([5, 3]))
     assert cursors.canonical_position(event_type, Position(1, -1), 1) == Position(2, -1)
-    timeline, following = cursors.next_event(event_type, Position(1, -1), 1)
+    timeline, following = cursors.next_event_location(event_type, Position(1, -1), 1)
     assert (timeline.order, following) == (2, 0)
 
 

@@ -15,7 +15,7 @@ def a_view(*generations: Generation) -> PartitionSnapshot:
 
 
 def ends_of(view: PartitionSnapshot, partition: str = "0") -> tuple[str, str]:
-    oldest, newest = view.ends()[partition]
+    oldest, newest = view.oldest_and_newest_events()[partition]
     return str(oldest), str(newest)
 
 
@@ -25,7 +25,7 @@ def resolved(view: PartitionSnapshot, offset: str, partition: str = "0") -> str:
 
 def refusal_of(view: PartitionSnapshot, offset: str, partition: str = "0") -> str:
     with pytest.raises(CursorError) as refused:
-        view.starts([Cursor(partition, offset)])
+        view.start_positions([Cursor(partition, offset)])
     return str(refused.value)
 
 
@@ -86,28 +86,28 @@ def test_ends_of_a_partition_that_was_added_later():
 
 def test_partitions_are_listed_by_number():
     """Partitions come in the order of their numbers, 10 after 9. (C19)"""
-    assert list(a_view(Generation([0] * 12)).ends()) == [str(number) for number in range(12)]
+    assert list(a_view(Generation([0] * 12)).oldest_and_newest_events()) == [str(number) for number in range(12)]
 
 
 def test_beginning_is_just_before_the_oldest():
     """The beginning of every partition is one before its oldest event, in the oldest timeline. (S97)"""
     view = a_view(Generation([3, 0], expired=[2]), Generation([4, 4]))
-    assert view.beginning() == {"0": Position(1, 1), "1": Position(1, -1)}
+    assert view.positions_before_oldest() == {"0": Position(1, 1), "1": Position(1, -1)}
 
 
 def test_newest_is_the_end_of_the_newest_timeline():
     """Who asks for what comes starts at the end of the newest timeline, also while that is empty. (L36, L69, S96)"""
     view = a_view(Generation([3, 0]), Generation([0, 4]))
-    assert view.newest() == {"0": Position(2, -1), "1": Position(2, 3)}
+    assert view.end_positions() == {"0": Position(2, -1), "1": Position(2, 3)}
 
 
 def test_bounds_of_each_timeline_are_requested_once():
     """However much is asked of a view, it asks the log once for each timeline that it needs."""
     event_type, logs = a_past(Generation([3, 3]), Generation([2, 2]), Generation([1, 1]))
     view = PartitionSnapshot(event_type, logs)
-    view.ends()
-    view.beginning()
-    view.starts([Cursor("0", "BEGIN"), Cursor("1", "BEGIN")])
+    view.oldest_and_newest_events()
+    view.positions_before_oldest()
+    view.start_positions([Cursor("0", "BEGIN"), Cursor("1", "BEGIN")])
     assert sorted(logs.asked) == sorted([event_type.timelines[0].topic, event_type.timelines[2].topic])
 
 
@@ -125,7 +125,7 @@ def test_a_topic_that_was_deleted_is_unavailable():
     event_type, logs = a_past(Generation([3]))
     logs.topics.clear()
     with pytest.raises(Unavailable):
-        PartitionSnapshot(event_type, logs).ends()
+        PartitionSnapshot(event_type, logs).oldest_and_newest_events()
 
 
 # Resolving
@@ -196,7 +196,7 @@ def test_a_time_is_before_the_first_event_stored_then_or_later(minutes, place):
     view = a_view(Generation([3]), Generation([0]), Generation([2]))
     moment = A_MOMENT + timedelta(minutes=minutes)
     assert resolved(view, moment.isoformat()) == place
-    assert view.starts([Cursor("0", moment.isoformat())]) == {"0": view.resolve(Cursor("0", place))}
+    assert view.start_positions([Cursor("0", moment.isoformat())]) == {"0": view.resolve(Cursor("0", place))}
 
 
 def test_a_time_before_expired_events_is_before_the_oldest_event():
@@ -211,7 +211,7 @@ def test_a_time_before_expired_events_is_before_the_oldest_event():
 @pytest.mark.parametrize("offset", ["001-0001-000000000000000003", "001-0001-4", "8", "BEGIN", "001-0001-8"])
 def test_cursor_from_before_the_oldest_to_the_newest_is_readable(offset):
     """Reading can go on behind any event that is there, and behind the place before the oldest. (L33, L35, S92)"""
-    assert a_view(Generation([9], expired=[4])).starts([Cursor("0", offset)])["0"].timeline == 1
+    assert a_view(Generation([9], expired=[4])).start_positions([Cursor("0", offset)])["0"].timeline == 1
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_cursor_of_a_deleted_timeline_is_unavailable():
     view = a_view(Generation([9], deleted=True), Generation([3]))
     assert refusal_of(view, "001-0001-000000000000000007") == unavailable("000000000000000007")
     assert refusal_of(view, "8") == unavailable("000000000000000008")
-    assert view.starts([Cursor("0", "001-0001-8")]) == {"0": Position(2, -1)}
+    assert view.start_positions([Cursor("0", "001-0001-8")]) == {"0": Position(2, -1)}
 
 
 @pytest.mark.parametrize("partition", ["1", "x", "00", ""])
@@ -257,7 +257,7 @@ def test_number_beyond_64_bits_cannot_be_read():
 def test_no_cursors_are_refused():
     """A stream over no partition at all is refused. (L22)"""
     with pytest.raises(CursorError) as refused:
-        a_view(Generation([9])).starts([])
+        a_view(Generation([9])).start_positions([])
     assert str(refused.value) == "invalid cursor format, partition: null offset: null"
 
 
@@ -277,18 +277,18 @@ def test_cursors_are_checked_in_order(cursors, reported):
     """All are converted, then deleted timelines looked for, then cursor by cursor partition and range. (L36a)"""
     view = a_view(Generation([9], deleted=True), Generation([3]))
     with pytest.raises(CursorError) as refused:
-        view.starts([Cursor(*each) for each in cursors])
+        view.start_positions([Cursor(*each) for each in cursors])
     assert str(refused.value) == reported
 
 
 def test_partition_named_twice_is_refused():
     """A stream reads a partition from one place. (L30)"""
     with pytest.raises(Invalid, match="duplicate partition ids provided in cursors"):
-        a_view(Generation([9])).starts([Cursor("0", "3"), Cursor("0", "4")])
+        a_view(Generation([9])).start_positions([Cursor("0", "3"), Cursor("0", "4")])
 
 
 def test_closed_timeline_has_its_own_range():
     """In a closed timeline a cursor cannot be beyond its last event. (L28)"""
     view = a_view(Generation([3]), Generation([9]))
     assert refusal_of(view, "001-0001-3") == unavailable("3")
-    assert view.starts([Cursor("0", "2")]) == {"0": Position(1, 2)}
+    assert view.start_positions([Cursor("0", "2")]) == {"0": Position(1, 2)}

@@ -10,9 +10,9 @@ from nakadi.app.settings import Settings
 from nakadi.common.caching import Cache
 from nakadi.common.metrics import Metrics
 from nakadi.engines.memory.stores import MemoryLogIndex, MemoryRegistry
-from nakadi.event_types.documents import TABLES_KIND, TableState, table_state_body, table_state_from_body
+from nakadi.event_types.documents import TABLE_STATES_KIND, TableState, table_state_body, table_state_from_body
 from nakadi.event_types.repository import EventTypes
-from nakadi.event_types.tables import TABLE_JOB_STARTS_KIND, TableHistory, TableLagMonitor
+from nakadi.event_types.tables import TABLE_JOB_STARTS_KIND, CompactionGuard, TableLagMonitor
 from nakadi.model.events import OffsetBounds
 from nakadi.model.log_index import ArchiveLocation, IndexHead, IndexingState, IndexSegment
 from nakadi.ports.registry import PutDocument, RemoveDocument
@@ -37,7 +37,7 @@ class World:
         return TableLagMonitor(
             event_types=self.event_types,
             registry=self.registry,
-            index=self.index,
+            log_index=self.index,
             clock=self.clock,
             measures_without_tables=always,
         )
@@ -64,15 +64,15 @@ class World:
 
     def has(self, event_type, **following):
         state = TableState(
-            table=event_type.name,
-            following={(event_type.timeline.topic, int(name[1:])): offset for name, offset in following.items()},
-            rows=sum(following.values()),
-            misfits=1,
-            missing=2,
+            table_name=event_type.name,
+            next_offsets={(event_type.timeline.topic, int(name[1:])): offset for name, offset in following.items()},
+            row_count=sum(following.values()),
+            misfit_count=1,
+            unreadable_count=2,
             updated_at=self.clock.now(),
-            latency=12.5,
+            latency_seconds=12.5,
         )
-        self.registry.write(PutDocument(TABLES_KIND, event_type.id, table_state_body(state)))
+        self.registry.write(PutDocument(TABLE_STATES_KIND, event_type.id, table_state_body(state)))
         return state
 
 
@@ -195,7 +195,7 @@ def test_of_two_that_start_a_job_at_once_one_does(world):
     late = TableLagMonitor(
         event_types=world.event_types,
         registry=Late(),
-        index=world.index,
+        log_index=world.index,
         clock=world.clock,
         measures_without_tables=True,
     )
@@ -224,10 +224,16 @@ def test_tables_are_counted_as_housekeeping_saw_them(tmp_path):
         event_type = an_event_type(name="a.b", timelines=(a_timeline(topic="a.b"),))
         broker.event_types.add(event_type)
         state = TableState(
-            table="a_b", following={}, rows=5, misfits=2, missing=1, updated_at=clock.now(), latency=71.5
+            table_name="a_b",
+            next_offsets={},
+            row_count=5,
+            misfit_count=2,
+            unreadable_count=1,
+            updated_at=clock.now(),
+            latency_seconds=71.5,
         )
-        broker.registry.write(PutDocument(TABLES_KIND, event_type.id, table_state_body(state)))
-        index = broker.table_lag_monitor.index
+        broker.registry.write(PutDocument(TABLE_STATES_KIND, event_type.id, table_state_body(state)))
+        index = broker.table_lag_monitor.log_index
         index.create_topic("a.b", 1)
         at = round(clock.now().timestamp() * 1e6)
         segment = IndexSegment(
@@ -258,10 +264,10 @@ def history_of(world, event_type, next_offset, partition=0, hours=48):
         def bounds(self, _topic, partitions):
             return {each: OffsetBounds(0, next_offset) for each in partitions}
 
-    history = TableHistory(event_types=world.event_types, index=world.index, longest=timedelta(hours=hours))
+    guard = CompactionGuard(event_types=world.event_types, log_index=world.index, longest_delay=timedelta(hours=hours))
     now = world.clock.now()
     place = (event_type.timeline.topic, partition)
-    return (now - history.complete_until(event_type, place, Log(), now)).total_seconds()
+    return (now - guard.compactable_until(event_type, place, Log(), now)).total_seconds()
 
 
 def test_compaction_leaves_events_alone_that_are_in_no_table(world):

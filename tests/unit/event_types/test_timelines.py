@@ -68,7 +68,7 @@ def test_a_switch_closes_the_old_timeline(event_type):
 
 def test_after_a_switch_the_old_topic_is_closed(broker, event_type):
     """What is written goes to the new timeline; the old one takes no more. (R243)"""
-    broker.timelines.switch(event_type.name, "default", UNAUTHENTICATED)
+    broker.timelines.move_to_new_timeline(event_type.name, "default", UNAUTHENTICATED)
 
     old, new = broker.event_types.get(event_type.name).timelines
     with pytest.raises(SealedTopic):
@@ -83,7 +83,7 @@ def test_one_switch_at_a_time(broker, event_type):
     broker.event_types.replace(event_type, announced)
 
     with pytest.raises(Conflict, match=f"Timeline is already being created for: {event_type.name}"):
-        broker.timelines.switch(event_type.name, "default", UNAUTHENTICATED)
+        broker.timelines.move_to_new_timeline(event_type.name, "default", UNAUTHENTICATED)
 
 
 def test_an_interrupted_switch_is_finished(broker, event_type, clock):
@@ -123,7 +123,7 @@ def test_a_storage_out_of_reach_changes_nothing(broker, event_type):
     added = {"type": "kinesis", "configuration": {"stream": "s"}, "closed": False}
     broker.registry.write(PutDocument("storages", "far", added))
     with pytest.raises(Unavailable):
-        broker.timelines.switch(event_type.name, "far", UNAUTHENTICATED)
+        broker.timelines.move_to_new_timeline(event_type.name, "far", UNAUTHENTICATED)
 
     topic = broker.event_types.get(event_type.name).timeline.topic
     assert topic == event_type.timeline.topic
@@ -143,7 +143,7 @@ def test_a_change_of_the_event_type_does_not_break_a_switch(broker, event_type, 
     name = event_type.name
     meanwhile(broker.registry, *[lambda: None] * before, lambda: relabelled(broker, name))
 
-    broker.timelines.switch(name, "default", UNAUTHENTICATED)
+    broker.timelines.move_to_new_timeline(name, "default", UNAUTHENTICATED)
 
     found = broker.event_types.get(name)
     assert [each.order for each in found.timelines] == [1, 2]
@@ -160,7 +160,7 @@ def test_two_processes_may_finish_a_switch(broker, event_type):
 
     meanwhile(broker.registry, lambda: None, finished_by_another)
 
-    broker.timelines.switch(name, "default", UNAUTHENTICATED)
+    broker.timelines.move_to_new_timeline(name, "default", UNAUTHENTICATED)
 
     assert [each.order for each in broker.event_types.get(name).timelines] == [1, 2]
 
@@ -171,7 +171,7 @@ def test_a_switch_of_an_event_type_deleted_meanwhile_is_refused(broker, event_ty
     meanwhile(broker.registry, lambda: None, lambda: broker.deletion.delete(name, UNAUTHENTICATED))
 
     with pytest.raises(NotFound):
-        broker.timelines.switch(name, "default", UNAUTHENTICATED)
+        broker.timelines.move_to_new_timeline(name, "default", UNAUTHENTICATED)
 
 
 def test_partitions_for_an_event_type_deleted_meanwhile_are_refused(broker, event_type):

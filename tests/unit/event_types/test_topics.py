@@ -37,14 +37,14 @@ def test_every_topic_is_listed(event_types, directory, clock):
     topics = [(event_types.get("a").timeline.topic, event_types.get("a").timeline.partitions)]
     topics += [(current.topic, current.partitions), (following.topic, following.partitions)]
     assert sorted(directory.topics()) == sorted(topics)
-    assert [directory.event_type_of(name) for name in (current.topic, following.topic, "gone")] == ["b", "b", "b"]
+    assert [directory.event_type_name_of(name) for name in (current.topic, following.topic, "gone")] == ["b", "b", "b"]
 
 
 def test_a_new_topic_is_found_soon(event_types, directory, clock):
     """A topic that is not known is looked up, though not at every question."""
-    assert directory.event_type_of("t") is None
+    assert directory.event_type_name_of("t") is None
     event_types.add(an_event_type(name="a"))
     topic = event_types.get("a").timeline.topic
-    assert directory.event_type_of(topic) is None
+    assert directory.event_type_name_of(topic) is None
     clock.move(MIN_SECONDS_BETWEEN_SCANS)
-    assert directory.event_type_of(topic) == "a"
+    assert directory.event_type_name_of(topic) == "a"

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 from msgspec.structs import replace
 
-from nakadi.event_types.snapshot import Cursors
+from nakadi.event_types.snapshot import CursorResolver
 from nakadi.http.message import ClientGone
 from nakadi.model.event_type import EventType, Position
 from nakadi.model.events import Record
@@ -42,7 +42,7 @@ class Stage:
     def stream(self, outlet: KeptOutlet, starts: dict[str, Position] | None = None, **limits: float) -> LowLevelDriver:
         """A stream that is being served from now on."""
         starts = starts or {"0": Position(1, -1)}
-        cursors = Cursors(self.log)
+        cursors = CursorResolver(self.log)
         clock = SystemClock()
         wanted = StreamLimits(**{"flush_seconds": 1000} | limits)
         driver = LowLevelDriver(

@@ -13,7 +13,7 @@ from nakadi.auth.permissions import Admins, Blacklist, Features, Permissions
 from nakadi.common.caching import Cache
 from nakadi.engines.memory.stores import MemoryRegistry
 from nakadi.event_types.repository import EventTypes
-from nakadi.event_types.snapshot import Cursors
+from nakadi.event_types.snapshot import CursorResolver
 from nakadi.http.message import Request
 from nakadi.http.problem import problem_of_error
 from nakadi.http.routes.streams import routes
@@ -63,7 +63,7 @@ class Stage:
         self.streams = EventStreams(
             event_types=self.event_types,
             access=self.access,
-            cursor_service=Cursors(self.log),
+            cursor_resolver=CursorResolver(self.log),
             logs=self.log,
             clock=clock,
         )
@@ -140,7 +140,11 @@ def test_a_log_that_does_not_answer_is_no_fault_of_the_client(stage):
     event_type = stage.add()
     logs = KnownLogs(down=True)
     streams = EventStreams(
-        event_types=stage.event_types, access=stage.access, cursor_service=Cursors(logs), logs=logs, clock=SystemClock()
+        event_types=stage.event_types,
+        access=stage.access,
+        cursor_resolver=CursorResolver(logs),
+        logs=logs,
+        clock=SystemClock(),
     )
     with pytest.raises(Unavailable) as failure:
         streams.open(event_type.name, StreamParameters(), None, ANN)

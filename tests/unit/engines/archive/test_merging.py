@@ -62,7 +62,7 @@ class World:
         self.add(windows)
 
     def a_merger(self, **changes) -> SegmentMerger:
-        return SegmentMerger(index=self.index, store=self.store, event_type_of=lambda _: "order.placed", **changes)
+        return SegmentMerger(index=self.index, store=self.store, event_type_name_of=lambda _: "order.placed", **changes)
 
     def add(self, windows: int, events: int = 2) -> None:
         for number in range(self.windows, self.windows + windows):
@@ -341,7 +341,7 @@ def test_objects_that_many_partitions_share_are_read_once(world: World):
     other.store.get = lambda location: (world.asked.append(location), get(location))[1]
     world.asked.clear()
     merger = SegmentMerger(
-        index=other.index, store=BlockCache(other.store), event_type_of=lambda _: None, read_concurrently=True
+        index=other.index, store=BlockCache(other.store), event_type_name_of=lambda _: None, read_concurrently=True
     )
     assert other.merge(merger) == 2 * (WINDOWS - 1)
     assert len(world.asked) == WINDOWS

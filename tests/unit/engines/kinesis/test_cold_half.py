@@ -71,7 +71,7 @@ def test_small_windows_can_be_merged(world: World, log):
         moments.append(world.clock.now())
         log.append("t", {0: [Record(b"%d" % number, f"key-{number % 5}")]})
         world.index_all()
-    merger = SegmentMerger(index=world.index, store=world.archive, event_type_of=lambda _: None)
+    merger = SegmentMerger(index=world.index, store=world.archive, event_type_name_of=lambda _: None)
     [piece] = merger.plan("t", 0)
     assert merger.merge(piece) == 2 * SEGMENTS_WORTH_MERGING - 1
     world.client.forgets(newest(world))

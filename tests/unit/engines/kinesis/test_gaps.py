@@ -5,7 +5,7 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from nakadi.event_types.cursors import count_events_between, next_event
+from nakadi.event_types.cursors import count_events_between, next_event_location
 from nakadi.event_types.system_event_types import AUDIT_LOG
 from nakadi.event_types.timelines import next_timeline
 from nakadi.http.views import timeline_view
@@ -39,7 +39,7 @@ def follow(world: Hours, name: str, log, after: Position, partition: int = 0) ->
     event_type = world.broker.event_types.get(name)
     found = []
     while True:
-        timeline, offset = next_event(event_type, after, partition)
+        timeline, offset = next_event_location(event_type, after, partition)
         piece = log.read(timeline.topic, partition, offset)
         if piece.next_offset == offset:
             return found
@@ -148,7 +148,7 @@ def test_a_closed_timeline_keeps_the_offsets_of_what_is_left(world: Hours, name:
     publish(world, name, 5, 6)
     world.pass_by(2)
     publish(world, name, 7, 8, 9)
-    world.broker.timelines.switch(name, "default", UNAUTHENTICATED)
+    world.broker.timelines.move_to_new_timeline(name, "default", UNAUTHENTICATED)
     publish(world, name, 10)
     world.pass_by(22.5)
     world.broker.housekeeping.run()
@@ -216,10 +216,10 @@ def test_a_consumer_of_the_live_end_goes_on_without_an_error_it_cannot_explain(w
 def test_what_happened_is_reported(world: Hours, name: str, caplog):
     """The log and the audit log record new timelines, and the list of timelines shows why they were begun."""
     world.broker.features.switch(Feature.AUDIT_LOG_COLLECTION, on=True)
-    world.broker.system_event_types.prepare()
+    world.broker.system_event_types.create_missing()
     lose_some(world, name)
 
-    assert world.broker.lost_events_recovery.gaps_found == 1
+    assert world.broker.lost_events_recovery.gap_count == 1
     assert f"Event type {name} may have lost events" in caplog.text
     shown = [timeline_view(each, name) for each in world.broker.event_types.get(name).timelines]
     assert [each.get("after_loss") for each in shown] == [None, True]

@@ -7,7 +7,7 @@ from nakadi.common.caching import Cache
 from nakadi.engines.memory.event_log import MemoryLog
 from nakadi.engines.memory.stores import MemoryRegistry
 from nakadi.event_types.repository import EventTypes
-from nakadi.event_types.snapshot import Cursors
+from nakadi.event_types.snapshot import CursorResolver
 from nakadi.model.event_type import Position
 from nakadi.model.events import Record
 from nakadi.model.outcomes import NotFound, UnusableCursor
@@ -27,7 +27,7 @@ class Case:
         self.log = MemoryLog(self.clock)
         self.event_types = EventTypes(MemoryRegistry(), Cache(self.clock, 1.0))
         self.looks = 0
-        self.starts = PartitionStarts(self.event_types, Cursors(self), self.clock)
+        self.starts = PartitionStarts(self.event_types, CursorResolver(self), self.clock)
         self.order = self.made("first")
 
     def for_storage(self, _storage_id):

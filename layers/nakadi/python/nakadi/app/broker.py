@@ -27,8 +27,8 @@ from nakadi.ports.event_log import DelayedIndexLog, PushedLog
 if TYPE_CHECKING:
     from nakadi.app.subscriptions import SubscriptionMaintenance, SubscriptionServices
     from nakadi.event_types.deletion import Housekeeping, LazyDependents
-    from nakadi.event_types.snapshot import Cursors
-    from nakadi.event_types.tables import TableHistory, TableLagMonitor
+    from nakadi.event_types.snapshot import CursorResolver
+    from nakadi.event_types.tables import CompactionGuard, TableLagMonitor
     from nakadi.event_types.timelines import LostEventsRecovery
     from nakadi.http.routes.monitoring import ReadinessCheck
     from nakadi.model.event_type import EventType
@@ -106,7 +106,7 @@ class BrokerServices(EventTypeServices):
     def prepare_event_types(self) -> None:
         """Make those of the broker's own that are missing; called again when a feature is switched on."""
         try:
-            self.system_event_types.prepare()
+            self.system_event_types.create_missing()
         except Unavailable:
             log.warning("The event types of the broker's own could not be looked for", exc_info=True)
 
@@ -121,7 +121,7 @@ class BrokerServices(EventTypeServices):
         if "coordination" in vars(self):
             self.coordination.close()
         if (lags := vars(self).get("table_lag_monitor")) is not None:
-            lags.index.close()
+            lags.log_index.close()
         self.logs.close()
         self.registry.close()
 
@@ -139,24 +139,26 @@ class BrokerServices(EventTypeServices):
             clock=self.clock,
             further_tasks={
                 "lost events": self.lost_events_recovery.run,
-                "the broker's own event types": self.system_event_types.prepare,
+                "the broker's own event types": self.system_event_types.create_missing,
                 "deleted subscriptions": self.subscription_maintenance.deleted_subscriptions.clear_all,
                 "redriven events": self.subscription_maintenance.attachment.run,
                 "stalled subscriptions": watch.check_all,
                 "orphaned consumers": self._remove_orphaned_consumers,
                 **({} if self.table_lag_monitor is None else {"tables": self.table_lag_monitor.measure}),
             },
-            table_history=self._table_history(),
+            compaction_guard=self._table_history(),
             metrics=self.metrics,
         )
 
-    def _table_history(self) -> TableHistory | None:
-        from nakadi.event_types.tables import TableHistory
+    def _table_history(self) -> CompactionGuard | None:
+        from nakadi.event_types.tables import CompactionGuard
 
         longest = timedelta(hours=self.settings.compaction_wait_hours)
         if not self.settings.archive or self.table_lag_monitor is None:
             return None
-        return TableHistory(event_types=self.event_types, index=self.table_lag_monitor.index, longest=longest)
+        return CompactionGuard(
+            event_types=self.event_types, log_index=self.table_lag_monitor.log_index, longest_delay=longest
+        )
 
     @cached_property
     def table_lag_monitor(self) -> TableLagMonitor | None:
@@ -169,18 +171,22 @@ class BrokerServices(EventTypeServices):
         lags = TableLagMonitor(
             event_types=self.event_types,
             registry=self.registry,
-            index=open_log_index(self.settings.log_index_url),
+            log_index=open_log_index(self.settings.log_index_url),
             clock=self.clock,
             measures_without_tables=bool(self.settings.table_job),
         )
         metrics = self.metrics
         metrics.table_lag.follow_names(lambda: dict(lags.lag_seconds_by_event_type))
         states = lags.table_states_by_event_type
-        metrics.table_rows.follow_names(lambda: {name: each.rows for name, each in states.copy().items()})
-        metrics.table_misfits.follow_names(lambda: {name: each.misfits for name, each in states.copy().items()})
-        metrics.table_missing.follow_names(lambda: {name: each.missing for name, each in states.copy().items()})
+        metrics.table_rows.follow_names(lambda: {name: each.row_count for name, each in states.copy().items()})
+        metrics.table_misfits.follow_names(lambda: {name: each.misfit_count for name, each in states.copy().items()})
+        metrics.table_missing.follow_names(
+            lambda: {name: each.unreadable_count for name, each in states.copy().items()}
+        )
         metrics.table_latency.follow_names(
-            lambda: {name: each.latency for name, each in states.copy().items() if each.latency is not None}
+            lambda: {
+                name: each.latency_seconds for name, each in states.copy().items() if each.latency_seconds is not None
+            }
         )
         return lags
 
@@ -233,10 +239,10 @@ class BrokerServices(EventTypeServices):
         return latest
 
     @cached_property
-    def cursors(self) -> Cursors:
-        from nakadi.event_types.snapshot import Cursors
+    def cursors(self) -> CursorResolver:
+        from nakadi.event_types.snapshot import CursorResolver
 
-        return Cursors(self.logs)
+        return CursorResolver(self.logs)
 
     @cached_property
     def validators(self) -> ValidatorCache:
@@ -309,7 +315,7 @@ class BrokerServices(EventTypeServices):
         return EventStreams(
             event_types=self.event_types,
             access=ReadAccess(self.event_types, self.permissions, self.features),
-            cursor_service=self.cursors,
+            cursor_resolver=self.cursors,
             logs=self.logs,
             clock=self.clock,
             longest_seconds=self.settings.longest_stream_seconds or None,
@@ -350,7 +356,7 @@ class BrokerServices(EventTypeServices):
             coordination=self.coordination,
             logs=self.logs,
             event_types=self.event_types,
-            cursor_service=self.cursors,
+            cursor_resolver=self.cursors,
             permissions=self.permissions,
             features=self.features,
             metrics=self.metrics,
@@ -373,7 +379,7 @@ class BrokerServices(EventTypeServices):
                 execute_reset=self.subscription_services.reset_execution.attempt,
             ),
             coordination=self.coordination,
-            cursor_service=self.cursors,
+            cursor_resolver=self.cursors,
             logs=self.logs,
             access=ReadAccess(self.event_types, self.permissions, self.features),
             dead_letters=DeadLetterPublisher(

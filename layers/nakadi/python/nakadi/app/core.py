@@ -261,7 +261,7 @@ class EventTypeServices(Core, ABC):
             logs=self.logs,
             clock=self.clock,
             limits=self.limits,
-            long_work=self.schema_turns,
+            long_work_queue=self.schema_turns,
             permissions=self.permissions,
             reserved_names=self._reserved_names,
         )
@@ -287,21 +287,23 @@ class EventTypeServices(Core, ABC):
         def owner_of(owner: str, members: tuple[tuple[str, str], ...]) -> SystemEventTypeOwner:
             """The members in the settings; else administrators, or all subjects without authentication."""
             return SystemEventTypeOwner(
-                owner=owner,
-                members=attributes_from_pairs(members or (settings.default_admins if closed else (("*", "*"),))),
+                owning_application=owner,
+                permitted_subjects=attributes_from_pairs(
+                    members or (settings.default_admins if closed else (("*", "*"),))
+                ),
             )
 
         return SystemEventTypes(
             definitions=system_event_type_definitions(
                 dead_letter_queue=settings.dead_letter_queue,
-                dead_letters=owner_of(settings.dead_letter_owning_application, settings.dead_letter_authorization),
-                audit=owner_of(settings.audit_owning_application, settings.audit_authorization),
-                figures=owner_of(settings.kpi_owning_application, settings.kpi_authorization),
+                dead_letter_owner=owner_of(settings.dead_letter_owning_application, settings.dead_letter_authorization),
+                audit_log_owner=owner_of(settings.audit_owning_application, settings.audit_authorization),
+                kpi_owner=owner_of(settings.kpi_owning_application, settings.kpi_authorization),
             ),
             event_types=self.event_types,
             features=self.features,
             register=self._register_own,
-            closed=closed,
+            is_authentication_on=closed,
         )
 
     def _register_own(self, draft: EventTypeDraft) -> None:
@@ -318,7 +320,7 @@ class EventTypeServices(Core, ABC):
             features=self.features,
             clock=self.clock,
             limits=self.limits,
-            long_work=self.schema_turns,
+            long_work_queue=self.schema_turns,
         )
 
     @cached_property
@@ -350,7 +352,7 @@ class EventTypeServices(Core, ABC):
             logs=self.logs,
             dependents=self.dependents,
             max_partitions=self.settings.max_partitions,
-            fixed_event_type=self.settings.dead_letter_redrive,
+            event_type_with_fixed_partitions=self.settings.dead_letter_redrive,
         )
 
     @cached_property
@@ -388,5 +390,5 @@ class EventTypeServices(Core, ABC):
             permissions=self.permissions,
             features=self.features,
             clock=self.clock,
-            long_work=self.schema_turns,
+            long_work_queue=self.schema_turns,
         )

@@ -11,7 +11,7 @@ from nakadi.auth.permissions import Features, Permissions
 from nakadi.common.caching import Cache, ChangeWatch
 from nakadi.common.metrics import Metrics
 from nakadi.event_types.repository import EventTypes
-from nakadi.event_types.snapshot import Cursors
+from nakadi.event_types.snapshot import CursorResolver
 from nakadi.http.routes.subscriptions import SubscriptionHandlers
 from nakadi.model.subscription import Subscription
 from nakadi.ports.clock import Clock
@@ -45,7 +45,7 @@ class SubscriptionMaintenance(Struct, dict=True, frozen=True, kw_only=True):
     coordination: Coordination
     logs: EventLogs
     event_types: EventTypes
-    cursor_service: Cursors
+    cursor_resolver: CursorResolver
     permissions: Permissions
     features: Features
     metrics: Metrics
@@ -60,7 +60,7 @@ class SubscriptionMaintenance(Struct, dict=True, frozen=True, kw_only=True):
     def initialisation(self) -> OffsetInitialisation:
         return OffsetInitialisation(
             event_types=self.event_types,
-            cursor_service=self.cursor_service,
+            cursor_resolver=self.cursor_resolver,
             coordination=self.coordination,
             clock=self.clock,
         )
@@ -75,7 +75,7 @@ class SubscriptionMaintenance(Struct, dict=True, frozen=True, kw_only=True):
             subscription_repository=self.subscriptions,
             event_types=self.event_types,
             features=self.features,
-            cursor_service=self.cursor_service,
+            cursor_resolver=self.cursor_resolver,
             logs=self.logs,
             coordination=self.coordination,
             initialisation=self.initialisation,
@@ -101,7 +101,7 @@ class SubscriptionMaintenance(Struct, dict=True, frozen=True, kw_only=True):
         return SubscriptionStats(
             subscription_repository=self.subscriptions,
             event_types=self.event_types,
-            cursor_service=self.cursor_service,
+            cursor_resolver=self.cursor_resolver,
             permissions=self.permissions,
             coordination=self.coordination,
             leases=self.leases,
@@ -151,7 +151,7 @@ class SubscriptionServices(SubscriptionMaintenance, frozen=True, kw_only=True):
         return SubscriptionCreation(
             subscription_repository=self.subscriptions,
             event_types=self.event_types,
-            cursor_service=self.cursor_service,
+            cursor_resolver=self.cursor_resolver,
             permissions=self.permissions,
             features=self.features,
             clock=self.clock,
@@ -181,7 +181,7 @@ class SubscriptionServices(SubscriptionMaintenance, frozen=True, kw_only=True):
         return SubscriptionCursors(
             subscription_repository=self.subscriptions,
             event_types=self.event_types,
-            cursor_service=self.cursor_service,
+            cursor_resolver=self.cursor_resolver,
             permissions=self.permissions,
             coordination=self.coordination,
             initialisation=self.initialisation,

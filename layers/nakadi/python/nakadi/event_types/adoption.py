@@ -35,7 +35,7 @@ MAX_TIMELINE_ORDER = 0xFFFF
 """The greatest order that a cursor has digits for."""
 
 
-class AdoptedTimeline(Struct, frozen=True, kw_only=True):
+class TimelineToAdopt(Struct, frozen=True, kw_only=True):
     """A timeline as the other broker describes it; one that is closed has the last offset of each partition."""
 
     order: int | None
@@ -53,9 +53,9 @@ class TopicAdoption(Struct, frozen=True, kw_only=True):
     dependents: Dependents
     clock: Clock
 
-    def adopt(self, name: str, storage_id: str | None, drafts: Sequence[AdoptedTimeline], subject: Subject) -> None:
+    def adopt(self, name: str, storage_id: str | None, drafts: Sequence[TimelineToAdopt], subject: Subject) -> None:
         """Put timelines in the place of those of an event type. Returns when the last one is in use."""
-        self.timelines.require_changeable(name, subject)
+        self.timelines.require_may_switch(name, subject)
         event_type = self.event_types.get(name)
         storage_conditions = self.timelines.write_conditions_on_storage(storage_id)
         self._require_no_events(event_type)
@@ -88,7 +88,7 @@ class TopicAdoption(Struct, frozen=True, kw_only=True):
         self.event_types.replace(event_type, changed, note, *storage_conditions)
 
     def _timelines_of_drafts(
-        self, event_type: EventType, storage_id: str, drafts: Sequence[AdoptedTimeline]
+        self, event_type: EventType, storage_id: str, drafts: Sequence[TimelineToAdopt]
     ) -> tuple[Timeline, ...]:
         """The timelines, each with what its topic says about it."""
         log = self.logs.for_storage(storage_id)
@@ -96,15 +96,15 @@ class TopicAdoption(Struct, frozen=True, kw_only=True):
             raise Invalid(f"Topics of others cannot be adopted in the storage {storage_id}")
         _check_drafts(drafts)
         self._require_unused_topics({str(each.topic) for each in drafts})
-        return tuple(self._timeline(event_type, storage_id, log, log.adopt_topic, each) for each in drafts)
+        return tuple(self._adopted_timeline(event_type, storage_id, log, log.adopt_topic, each) for each in drafts)
 
-    def _timeline(
+    def _adopted_timeline(
         self,
         event_type: EventType,
         storage_id: str,
         log: EventLog,
         adopt_topic: Callable[[str], int],
-        draft: AdoptedTimeline,
+        draft: TimelineToAdopt,
     ) -> Timeline:
         topic, now = str(draft.topic), self.clock.now()
         timeline = Timeline(
@@ -129,14 +129,14 @@ class TopicAdoption(Struct, frozen=True, kw_only=True):
                 event_type, log, timeline, [-1 if each is None else each for each in draft.latest_offsets]
             )
         if not timeline.deleted:
-            _check_first_event(log, timeline)
+            _require_json_events(log, timeline)
         return timeline
 
     def _closed_timeline(
-        self, event_type: EventType, log: EventLog, timeline: Timeline, ends: Sequence[int]
+        self, event_type: EventType, log: EventLog, timeline: Timeline, last_offsets: Sequence[int]
     ) -> Timeline:
         """A closed timeline. The other broker may have deleted the topic when its retention time was over."""
-        closed = replace(timeline, latest_positions=dict(enumerate(ends)))
+        closed = replace(timeline, latest_positions=dict(enumerate(last_offsets)))
         if event_type.cleanup_policy is not CleanupPolicy.COMPACT:
             kept_until = timeline.created_at + timedelta(milliseconds=event_type.retention_time)
             closed = replace(closed, cleaned_up_at=kept_until)
@@ -144,9 +144,9 @@ class TopicAdoption(Struct, frozen=True, kw_only=True):
             bounds = log.bounds(closed.topic, range(closed.partitions))
         except UnknownTopic:
             return replace(closed, deleted=True)
-        short = [number for number, each in bounds.items() if each.next_offset <= ends[number]]
+        short = [number for number, each in bounds.items() if each.next_offset <= last_offsets[number]]
         if short:
-            raise Invalid(f"Partition {short[0]} of the topic {closed.topic} ends before {ends[short[0]]}")
+            raise Invalid(f"Partition {short[0]} of the topic {closed.topic} ends before {last_offsets[short[0]]}")
         return closed
 
     def _require_unused_topics(self, topics: set[str]) -> None:
@@ -171,7 +171,7 @@ class TopicAdoption(Struct, frozen=True, kw_only=True):
         return any(end >= 0 for end in ends.values())
 
 
-def _check_drafts(drafts: Sequence[AdoptedTimeline]) -> None:
+def _check_drafts(drafts: Sequence[TimelineToAdopt]) -> None:
     """Raise unless these can be the timelines of an event type: ascending, and closed but for the last one."""
     if not 0 < len(drafts) <= MAX_ADOPTED_TIMELINES:
         raise Invalid(f"Between 1 and {MAX_ADOPTED_TIMELINES} timelines can be adopted")
@@ -188,7 +188,7 @@ def _check_drafts(drafts: Sequence[AdoptedTimeline]) -> None:
         raise Invalid("Each adopted timeline needs a topic of its own")
 
 
-def _check_first_event(log: EventLog, timeline: Timeline) -> None:
+def _require_json_events(log: EventLog, timeline: Timeline) -> None:
     """Raise unless the first and the last event of each partition are JSON: others were written in Avro."""
     for number, bounds in log.bounds(timeline.topic, range(timeline.partitions)).items():
         for start in {bounds.oldest, max(bounds.next_offset - 1, bounds.oldest)}:

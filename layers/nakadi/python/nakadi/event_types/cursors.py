@@ -78,9 +78,9 @@ def _cursor_error_text(kind: CursorErrorKind, partition: str, offset: str, event
 
 
 class NumberedOffset(Struct, frozen=True):
-    """A number in a timeline; without an `order`, in the oldest timeline. `digits` are as the client wrote them."""
+    """A number in a timeline, in the oldest without a `timeline_order`. `digits` are as the client wrote them."""
 
-    order: int | None
+    timeline_order: int | None
     digits: str
 
     @property
@@ -116,7 +116,7 @@ def parse_offset(cursor: Cursor) -> ParsedOffset:
     return time
 
 
-def newest_position(event_type: EventType, offset: str) -> Position | None:
+def position_in_newest_timeline(event_type: EventType, offset: str) -> Position | None:
     """The position of an offset as it is sent to clients, in the newest timeline: what nearly every cursor has. None
     for any other, which `parse_offset` reads."""
     versioned = VERSIONED_OFFSET_PATTERN.fullmatch(offset)
@@ -129,10 +129,10 @@ def newest_position(event_type: EventType, offset: str) -> Position | None:
     return Position(event_type.timelines[-1].order, int(versioned[2]))
 
 
-def offset_digits(position: Position, sent: str = "") -> str:
-    """The number of a position: as the client sent it, if `sent` is an offset with this number, else as published."""
+def offset_digits(position: Position, sent_offset: str = "") -> str:
+    """The number of a position: as in `sent_offset` if that is an offset with this number, else as published."""
     try:
-        parsed = parse_offset(Cursor("", sent))
+        parsed = parse_offset(Cursor("", sent_offset))
     except CursorError:
         parsed = None
     if isinstance(parsed, NumberedOffset) and parsed.offset == position.offset:
@@ -140,10 +140,10 @@ def offset_digits(position: Position, sent: str = "") -> str:
     return str(position).split("-", 2)[2]
 
 
-def offset_as_sent(position: Position, sent: str) -> str:
-    """The offset of a position, its number spelt as the client sent it: `001-0001-5` is returned as it is."""
+def offset_as_sent(position: Position, sent_offset: str) -> str:
+    """The offset of a position, its number spelt as the client sent_offset it: `001-0001-5` is returned as it is."""
     version, order, _ = str(position).split("-", 2)
-    return f"{version}-{order}-{offset_digits(position, sent)}"
+    return f"{version}-{order}-{offset_digits(position, sent_offset)}"
 
 
 def fits_64_bits(position: Position) -> bool:
@@ -192,18 +192,18 @@ def timelines_with_partition(event_type: EventType, partition: int) -> tuple[Tim
     return tuple(each for each in event_type.timelines if not each.deleted and partition < each.partitions)
 
 
-def closed_timeline_end(timeline: Timeline, partition: int) -> int | None:
+def last_offset_if_closed(timeline: Timeline, partition: int) -> int | None:
     """The last offset of a closed timeline; None while it is open."""
     return None if timeline.latest_positions is None else timeline.latest_positions.get(partition, -1)
 
 
-def clamped_to_loss(event_type: EventType, position: Position, partition: int) -> Position:
+def position_before_lost_events(event_type: EventType, position: Position, partition: int) -> Position:
     """The position, but at most the end of its timeline if the events behind that end were lost."""
     following = timeline_with_order(event_type, position.timeline + 1)
     timeline = None if following is None else timeline_with_order(event_type, position.timeline)
     if timeline is None or following is None or not following.after_loss:
         return position
-    end = closed_timeline_end(timeline, partition)
+    end = last_offset_if_closed(timeline, partition)
     return position if end is None else min(position, Position(timeline.order, end))
 
 
@@ -211,16 +211,16 @@ def canonical_position(event_type: EventType, position: Position, partition: int
     """The position; at the end of a closed timeline, the start of the next one, which is equivalent."""
     if position.timeline == event_type.timelines[-1].order:
         return position
-    position = clamped_to_loss(event_type, position, partition)
+    position = position_before_lost_events(event_type, position, partition)
     timeline = timeline_with_order(event_type, position.timeline)
-    while timeline is not None and closed_timeline_end(timeline, partition) == position.offset:
+    while timeline is not None and last_offset_if_closed(timeline, partition) == position.offset:
         timeline = timeline_with_order(event_type, timeline.order + 1)
         if timeline is not None:
             position = Position(timeline.order, -1)
     return position
 
 
-def next_event(event_type: EventType, position: Position, partition: int) -> tuple[Timeline, int]:
+def next_event_location(event_type: EventType, position: Position, partition: int) -> tuple[Timeline, int]:
     """The timeline and the offset of the event behind a position. Timelines whose events were deleted are skipped."""
     timeline = timeline_with_order(event_type, position.timeline)
     if timeline is None:
@@ -234,7 +234,7 @@ def next_event(event_type: EventType, position: Position, partition: int) -> tup
 
 
 def _is_behind_last_event(timeline: Timeline, partition: int, offset: int) -> bool:
-    end = closed_timeline_end(timeline, partition)
+    end = last_offset_if_closed(timeline, partition)
     return end is not None and (timeline.deleted or offset > end)
 
 
@@ -242,8 +242,8 @@ def count_events_between(event_type: EventType, partition: str, first: Position,
     """The number of events behind `first`, up to and including `last`; negative if `last` comes before `first`."""
     if first.timeline > last.timeline:
         return -count_events_between(event_type, partition, last, first)
-    first = _clamped_to_loss(event_type, partition, first)
-    last = _clamped_to_loss(event_type, partition, last)
+    first = _position_before_lost_events(event_type, partition, first)
+    last = _position_before_lost_events(event_type, partition, last)
     between = sum(
         _count_events_of_closed_timeline(event_type, order, partition) for order in range(first.timeline, last.timeline)
     )
@@ -252,7 +252,7 @@ def count_events_between(event_type: EventType, partition: str, first: Position,
 
 def shifted_position(event_type: EventType, partition: str, position: Position, shift: int) -> Position:
     """The position `shift` events further on, or back if it is negative. An event need not exist there."""
-    position = _clamped_to_loss(event_type, partition, position)
+    position = _position_before_lost_events(event_type, partition, position)
     target = Position(position.timeline, _require_64_bits(position.offset + shift))
     if shift > 0:
         return _into_later_timelines(event_type, partition, target)
@@ -278,9 +278,9 @@ def _into_earlier_timelines(event_type: EventType, partition: str, target: Posit
     return Position(order, offset)
 
 
-def _clamped_to_loss(event_type: EventType, partition: str, position: Position) -> Position:
+def _position_before_lost_events(event_type: EventType, partition: str, position: Position) -> Position:
     number = partition_number(event_type, partition)
-    return position if number is None else clamped_to_loss(event_type, position, number)
+    return position if number is None else position_before_lost_events(event_type, position, number)
 
 
 def _count_events_of_closed_timeline(event_type: EventType, order: int, partition: str) -> int:

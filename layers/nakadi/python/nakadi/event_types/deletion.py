@@ -24,7 +24,7 @@ from nakadi.auth.permissions import Features, Permissions, permission_denied_err
 from nakadi.common.metrics import Metrics
 from nakadi.common.work import ChoreStopped, run_and_log_failure
 from nakadi.event_types.repository import CLEANUP_NOTES_KIND, SCHEMAS_KIND, EventTypes, cleanup_note
-from nakadi.event_types.tables import TableHistory
+from nakadi.event_types.tables import CompactionGuard
 from nakadi.event_types.timelines import Timelines
 from nakadi.model.authorization import Feature, Operation, Subject
 from nakadi.model.event_type import CleanupPolicy, EventType, Timeline
@@ -170,7 +170,7 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
     clock: Clock
     further_tasks: Mapping[str, Callable[[], None]] = field(default_factory=dict)
     """Tasks of other packages, by name."""
-    table_history: TableHistory | None = None
+    compaction_guard: CompactionGuard | None = None
     """What compaction waits for, where there may be tables."""
     metrics: Metrics = field(default_factory=Metrics)
     _stop_requested: threading.Event = field(default_factory=threading.Event)
@@ -200,7 +200,7 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
     def _run_for_event_type(self, event_type: EventType) -> None:
         now = self.clock.now()
         self._attempt_step_for_event_type(
-            "switch of timelines", event_type, lambda: self.timelines.finish_abandoned(event_type)
+            "switch of timelines", event_type, lambda: self.timelines.finish_abandoned_switch(event_type)
         )
         for timeline in event_type.timelines:
             if not timeline.deleted:
@@ -260,9 +260,9 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
     def _compact_partition(self, event_type: EventType, timeline: Timeline, partition: int, now: datetime) -> None:
         if event_type.cleanup_policy.compacts:
             event_log, upto = self.logs.for_storage(timeline.storage_id), now - COMPACTION_LAG
-            if self.table_history is not None:
+            if self.compaction_guard is not None:
                 place = (timeline.topic, partition)
-                upto = min(upto, self.table_history.complete_until(event_type, place, event_log, now))
+                upto = min(upto, self.compaction_guard.compactable_until(event_type, place, event_log, now))
             event_log.compact(timeline.topic, partition, upto=upto, tombstones_before=now - TOMBSTONE_RETENTION)
 
     def _remove_expired_timelines(self, event_type: EventType, expired: tuple[Timeline, ...]) -> None:

@@ -90,40 +90,52 @@ def measured_statistics_from_body(body: DocumentBody) -> MeasuredStatistics:
 
 # Tables of events ----------------------------------------------------------------------------------------------------
 
-TABLES_KIND = "tables"
+TABLE_STATES_KIND = "tables"
 """Documents by the id of the event type."""
 
 
-class TableState(Struct, frozen=True, kw_only=True, rename={"following": "next"}):
+_STORED_TABLE_STATE_NAMES = {
+    "table_name": "table",
+    "next_offsets": "next",
+    "row_count": "rows",
+    "latency_seconds": "latency",
+    "misfit_count": "misfits",
+    "acknowledged_misfits": "known_misfits",
+    "unreadable_count": "missing",
+    "acknowledged_unreadable": "known_missing",
+}
+
+
+class TableState(Struct, frozen=True, kw_only=True, rename=_STORED_TABLE_STATE_NAMES):
     """A table of an event type, as the last job that changed it left it.
 
-    `following` has for each partition the offset up to which the table has its events. `misfits` are events that do
-    not fit the columns, as far as jobs counted them, and `missing` those that could not be read; of so many of them an
-    operator said that they are known. `latency` is how many seconds the oldest event of the last commit had waited
-    since it was published; None if that is not known.
+    `next_offsets` has for each partition the offset up to which the table has its events. Misfits are events that do
+    not fit the columns, as far as jobs counted them, and unreadable ones could not be read; so many of them an operator
+    has acknowledged. `latency_seconds` is how long the oldest event of the last commit had waited since it was
+    published; None if that is not known.
     """
 
-    table: str
-    following: Mapping[TopicPartition, int]
-    rows: int
-    misfits: int
-    missing: int
+    table_name: str
+    next_offsets: Mapping[TopicPartition, int]
+    row_count: int
+    misfit_count: int
+    unreadable_count: int
     updated_at: datetime
-    latency: float | None = None
-    known_misfits: int = 0
-    known_missing: int = 0
+    latency_seconds: float | None = None
+    acknowledged_misfits: int = 0
+    acknowledged_unreadable: int = 0
 
 
 def table_state_body(state: TableState) -> DocumentBody:
-    offsets = {f"{topic}/{partition}": offset for (topic, partition), offset in state.following.items()}
-    body = to_builtins(replace(state, following={}))
+    offsets = {f"{topic}/{partition}": offset for (topic, partition), offset in state.next_offsets.items()}
+    body = to_builtins(replace(state, next_offsets={}))
     return {**body, "next": offsets}
 
 
 def table_state_from_body(body: DocumentBody) -> TableState:
     places = ((name.rpartition("/"), offset) for name, offset in body["next"].items())
-    following = {(topic, int(partition)): offset for (topic, _, partition), offset in places}
-    return replace(convert({**body, "next": {}}, TableState), following=following)
+    next_offsets = {(topic, int(partition)): offset for (topic, _, partition), offset in places}
+    return replace(convert({**body, "next": {}}, TableState), next_offsets=next_offsets)
 
 
 # Times ----------------------------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
     reserved_names: frozenset[str] = frozenset()
     """Names of event types that the broker writes or reads. Only administrators may create them: the owner of such an
     event type could read what is meant for the broker's own."""
-    long_work: LongWorkQueue = field(default_factory=LongWorkQueue)
+    long_work_queue: LongWorkQueue = field(default_factory=LongWorkQueue)
 
     def create(self, draft: EventTypeDraft, subject: Subject) -> EventType:
         """Register an event type. When this returns, events can be published and read."""
@@ -75,10 +75,10 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
 
     def _validate_in_long_work_turn(self, draft: EventTypeDraft) -> EventType:
         assert draft.schema is not None
-        with turn_if_check_is_long(draft.schema, self.long_work):
-            return self._validated(draft)
+        with turn_if_check_is_long(draft.schema, self.long_work_queue):
+            return self._validated_event_type(draft)
 
-    def _validated(self, draft: EventTypeDraft) -> EventType:
+    def _validated_event_type(self, draft: EventTypeDraft) -> EventType:
         """The event type that the draft describes. Raises at the first broken rule: clients see the order of them."""
         assert draft.schema is not None
         assert draft.category is not None
@@ -102,7 +102,7 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
         assert draft.schema.text is not None
         return self._event_type_from_draft(draft, draft.schema.text, PartitionStrategy(str(draft.partition_strategy)))
 
-    def _event_type_from_draft(self, draft: EventTypeDraft, text: str, strategy: PartitionStrategy) -> EventType:
+    def _event_type_from_draft(self, draft: EventTypeDraft, schema_text: str, strategy: PartitionStrategy) -> EventType:
         now = now_in_milliseconds(self.clock)
         statistic = documents.statistics_from_draft(draft.default_statistic)
         partitions = rules.partition_count(
@@ -110,7 +110,7 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
         )
         return EventType(
             id=str(uuid4()),
-            schema=Schema(text=text, version=Version(), created_at=now),
+            schema=Schema(text=schema_text, version=Version(), created_at=now),
             partition_strategy=strategy,
             default_statistic=statistic,
             retention_time=draft.retention_time or self.limits.retention_default,
@@ -131,13 +131,13 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
         event_log = self.logs.for_storage(timeline.storage_id)
         event_log.create_topic(timeline.topic, timeline.partitions)
         try:
-            self.event_types.add(event_type, *self._storage_conditions(timeline.storage_id))
+            self.event_types.add(event_type, *self._write_conditions_on_storage(timeline.storage_id))
         except (Outcome, Fault, ChangedMeanwhile):
             event_log.delete_topic(timeline.topic)
             raise
         return event_type
 
-    def _storage_conditions(self, storage_id: str) -> tuple[DocumentChange, ...]:
+    def _write_conditions_on_storage(self, storage_id: str) -> tuple[DocumentChange, ...]:
         try:
             return self.storages.write_conditions_on(storage_id)
         except NotFound as gone:
@@ -160,7 +160,7 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
     features: Features
     clock: Clock
     limits: EventTypeLimits
-    long_work: LongWorkQueue = field(default_factory=LongWorkQueue)
+    long_work_queue: LongWorkQueue = field(default_factory=LongWorkQueue)
 
     def update(self, name: str, draft: EventTypeDraft, subject: Subject) -> EventType:
         """Replace the definition of an event type. Raises an outcome if a rule forbids the change."""
@@ -172,8 +172,8 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
         old = self.event_types.get(name)
         self._check_permitted(old, draft, subject)
         assert draft.schema is not None
-        with turn_if_check_is_long(draft.schema, self.long_work):
-            new = self._validated(old, draft, subject)
+        with turn_if_check_is_long(draft.schema, self.long_work_queue):
+            new = self._validated_event_type(old, draft, subject)
         return self.event_types.replace(old, new)
 
     def _check_permitted(self, old: EventType, draft: EventTypeDraft, subject: Subject) -> None:
@@ -189,7 +189,7 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
                 old.event_owner_selector, documents.owner_selector_from_draft(draft.event_owner_selector)
             )
 
-    def _validated(self, old: EventType, draft: EventTypeDraft, subject: Subject) -> EventType:
+    def _validated_event_type(self, old: EventType, draft: EventTypeDraft, subject: Subject) -> EventType:
         """The event type that the draft describes. Raises at the first broken rule: clients see the order of them."""
         assert draft.schema is not None
         assert draft.category is not None
@@ -205,7 +205,7 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
         rules.check_audience_change(old.audience, draft.audience)
         strategy = rules.partition_strategy(draft.partition_strategy, draft.partition_key_fields, draft.category)
         new = self._updated_from_draft(old, draft, strategy)
-        rules.check_linked_changes(
+        rules.check_mode_strategy_and_category_changes(
             old,
             new,
             is_event_type_admin=self.permissions.allows(Operation.ADMIN, old.resource, subject),
@@ -236,16 +236,16 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
         return not subject.trusted and self.permissions.is_administrator(subject)
 
 
-def _with_changed_retention(timeline: Timeline, moved: timedelta) -> Timeline:
+def _with_changed_retention(timeline: Timeline, retention_change: timedelta) -> Timeline:
     """A closed timeline whose events are deleted so much later. The open one has no such time yet."""
     if timeline.cleaned_up_at is None:
         return timeline
-    return replace(timeline, cleaned_up_at=timeline.cleaned_up_at + moved)
+    return replace(timeline, cleaned_up_at=timeline.cleaned_up_at + retention_change)
 
 
-def _time_of_next_change(now: datetime, before: datetime) -> datetime:
-    """The time of a change, later than that of the change before, also if both are in one millisecond."""
-    return max(now, before + timedelta(milliseconds=1))
+def _time_of_next_change(now: datetime, previous: datetime) -> datetime:
+    """The time of a change, later than that of the previous change, also if both are in one millisecond."""
+    return max(now, previous + timedelta(milliseconds=1))
 
 
 # Partitions -----------------------------------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ class Repartitioning(Struct, frozen=True, kw_only=True):
     logs: EventLogs
     dependents: Dependents
     max_partitions: int
-    fixed_event_type: str = ""
+    event_type_with_fixed_partitions: str = ""
     """The name of an event type whose partitions cannot change: its subscriptions would not learn of new ones."""
 
     def set_partition_count(self, name: str, count: int, subject: Subject) -> None:
@@ -271,7 +271,7 @@ class Repartitioning(Struct, frozen=True, kw_only=True):
         event_type = self.event_types.get(name)
         self.permissions.require_administrator(Operation.ADMIN, event_type.resource, subject)
         self._check_partition_count(count, event_type)
-        if name == self.fixed_event_type and count != event_type.timeline.partitions:
+        if name == self.event_type_with_fixed_partitions and count != event_type.timeline.partitions:
             raise Invalid(f"Event type {name} is for redriving, its partitions can not be changed")
         self.features.require_writable()
         if count == event_type.timeline.partitions:
@@ -279,7 +279,7 @@ class Repartitioning(Struct, frozen=True, kw_only=True):
         timeline = event_type.timeline
         self.dependents.before_repartitioning(event_type)
         self.logs.for_storage(timeline.storage_id).add_partitions(timeline.topic, count)
-        return self.event_types.replace(event_type, with_partitions(event_type, count))
+        return self.event_types.replace(event_type, with_partition_count(event_type, count))
 
     def _check_partition_count(self, count: int, event_type: EventType) -> None:
         if count > self.max_partitions:
@@ -288,7 +288,7 @@ class Repartitioning(Struct, frozen=True, kw_only=True):
             raise Invalid("Number of partitions can not decrease")
 
 
-def with_partitions(event_type: EventType, count: int) -> EventType:
+def with_partition_count(event_type: EventType, count: int) -> EventType:
     *closed, active = event_type.timelines
     expected = event_type.default_statistic or Statistics(
         messages_per_minute=1, message_size=1, read_parallelism=count, write_parallelism=count

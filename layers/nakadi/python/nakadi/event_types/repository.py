@@ -17,7 +17,7 @@ from nakadi.common.caching import Cache
 from nakadi.common.work import refuse_if_quick
 from nakadi.event_types.documents import (
     MEASURED_STATISTICS_KIND,
-    TABLES_KIND,
+    TABLE_STATES_KIND,
     MeasuredStatistics,
     TableState,
     event_type_body,
@@ -102,7 +102,7 @@ class EventTypes:
 
     def table_state(self, event_type: EventType) -> TableState | None:
         """What the last job that changed its table left there; None if there is none."""
-        document = self._registry.get(TABLES_KIND, event_type.id)
+        document = self._registry.get(TABLE_STATES_KIND, event_type.id)
         return None if document is None else table_state_from_body(document.body)
 
     # Writing
@@ -114,7 +114,7 @@ class EventTypes:
     def add(self, event_type: EventType, *conditions: DocumentChange) -> None:
         put = PutDocument(EVENT_TYPES_KIND, event_type.name, event_type_body(event_type), expected=ABSENT_REVISION)
         try:
-            self._write(event_type.name, put, _schema_put(event_type), *conditions)
+            self._write_and_notify(event_type.name, put, _schema_put(event_type), *conditions)
         except ChangedMeanwhile as error:
             if error.change is put:
                 raise already_exists_error(event_type.name) from error
@@ -124,14 +124,14 @@ class EventTypes:
         """Store `new` in place of `old`, and return it with its revision. Raises `ChangedMeanwhile`."""
         put = PutDocument(EVENT_TYPES_KIND, old.name, event_type_body(new), expected=old.revision)
         added = () if new.schema.version == old.schema.version else (_schema_put(new),)
-        self._write(old.name, put, *added, *conditions)
+        self._write_and_notify(old.name, put, *added, *conditions)
         return replace(new, revision=old.revision + 1)
 
     def remove(self, event_type: EventType, *conditions: DocumentChange) -> None:
         """Remove an event type, and note which topics have to be deleted. Raises `ChangedMeanwhile`."""
         timelines = (*event_type.timelines, *([event_type.switching_to] if event_type.switching_to else []))
         remove = RemoveDocument(EVENT_TYPES_KIND, event_type.name, expected=event_type.revision)
-        self._write(event_type.name, remove, cleanup_note(event_type.id, timelines), *conditions)
+        self._write_and_notify(event_type.name, remove, cleanup_note(event_type.id, timelines), *conditions)
 
     def retry_if_changed(self, attempt: Callable[[], Result]) -> Result:
         """Call `attempt`, which reads, decides and writes, until no other process has written in between.
@@ -145,7 +145,7 @@ class EventTypes:
                 continue
         raise TryLater(EVENT_TYPE_BUSY_MESSAGE)
 
-    def _write(self, name: str, *changes: DocumentChange) -> None:
+    def _write_and_notify(self, name: str, *changes: DocumentChange) -> None:
         try:
             self._registry.write(*changes)
         finally:
@@ -195,23 +195,23 @@ class TopicDirectory:
 
     def topics(self) -> Iterator[tuple[str, int]]:
         for event_type in self._event_types.all():
-            for timeline in _timelines_and_next(event_type):
+            for timeline in _timelines_with_switch_target(event_type):
                 self._names[timeline.topic] = event_type.name
                 if timeline.adopted:
                     self._adopted.add(timeline.topic)
                 if not timeline.deleted:
                     yield timeline.topic, timeline.partitions
 
-    def event_type_of(self, topic: str) -> str | None:
-        if topic not in self._names and self._may_scan():
+    def event_type_name_of(self, topic: str) -> str | None:
+        if topic not in self._names and self._claim_scan():
             for _ in self.topics():
                 pass
         return self._names.get(topic)
 
     def may_remove_records_from(self, topic: str) -> bool:
-        return self.event_type_of(topic) is not None and topic not in self._adopted
+        return self.event_type_name_of(topic) is not None and topic not in self._adopted
 
-    def _may_scan(self) -> bool:
+    def _claim_scan(self) -> bool:
         with self._lock:
             now = self._monotonic()
             if now - self._scanned_at < MIN_SECONDS_BETWEEN_SCANS:
@@ -220,7 +220,7 @@ class TopicDirectory:
             return True
 
 
-def _timelines_and_next(event_type: EventType) -> Iterator[Timeline]:
+def _timelines_with_switch_target(event_type: EventType) -> Iterator[Timeline]:
     yield from event_type.timelines
     if event_type.switching_to is not None:
         yield event_type.switching_to

@@ -71,18 +71,18 @@ def check_owner_selector(selector: OwnerSelectorDraft | None) -> None:
         raise Invalid("event_owner_selector specifying value for type 'metadata' is not supported")
 
 
-def check_fields_in_schema(wanted: EventType | EventTypeDraft, effective: Mapping[str, Any]) -> None:
-    selector = wanted.event_owner_selector
+def check_fields_in_schema(definition: EventType | EventTypeDraft, effective_schema: Mapping[str, Any]) -> None:
+    selector = definition.event_owner_selector
     if selector is not None and selector.type is OwnerSelectorType.PATH:
-        _check_fields_present("event_owner_selector.value", (selector.value or "",), effective)
-    _check_fields_present("ordering_key_fields", wanted.ordering_key_fields, effective)
-    if wanted.ordering_instance_ids and not wanted.ordering_key_fields:
+        _check_fields_present("event_owner_selector.value", (selector.value or "",), effective_schema)
+    _check_fields_present("ordering_key_fields", definition.ordering_key_fields, effective_schema)
+    if definition.ordering_instance_ids and not definition.ordering_key_fields:
         raise Invalid("`ordering_instance_ids` field can not be defined without defining `ordering_key_fields`")
-    _check_fields_present("ordering_instance_ids", wanted.ordering_instance_ids, effective)
+    _check_fields_present("ordering_instance_ids", definition.ordering_instance_ids, effective_schema)
 
 
-def _check_fields_present(field: str, paths: Sequence[str], effective: Mapping[str, Any]) -> None:
-    absent = undefined_paths(effective, paths)
+def _check_fields_present(field: str, paths: Sequence[str], effective_schema: Mapping[str, Any]) -> None:
+    absent = undefined_paths(effective_schema, paths)
     if absent:
         raise Invalid(f"{field} [{', '.join(absent)}] absent in schema")
 
@@ -146,7 +146,9 @@ def _read_and_write_parallelism(statistic: Statistics) -> tuple[int, int]:
     return statistic.read_parallelism, statistic.write_parallelism
 
 
-def check_linked_changes(old: EventType, new: EventType, *, is_event_type_admin: bool, is_nakadi_admin: bool) -> None:
+def check_mode_strategy_and_category_changes(
+    old: EventType, new: EventType, *, is_event_type_admin: bool, is_nakadi_admin: bool
+) -> None:
     """Check the changes of compatibility mode, partition strategy and enrichment, and of the category.
 
     The first three are reported together; a change of category is reported alone.

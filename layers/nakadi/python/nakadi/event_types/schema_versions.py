@@ -35,32 +35,32 @@ AVRO_REFUSED_MESSAGE = "Schemas of type avro_schema are not supported by this br
 MAX_SCHEMA_CHARACTERS_WITHOUT_TURN = 20_000
 
 
-def turn_if_check_is_long(schema: SchemaDraft, long_work: LongWorkQueue) -> AbstractContextManager[None]:
+def turn_if_check_is_long(schema: SchemaDraft, long_work_queue: LongWorkQueue) -> AbstractContextManager[None]:
     """A turn to check this schema, if the check may take long; other long checks wait meanwhile."""
     return (
-        long_work.wait_for_turn(client_never_gone)
+        long_work_queue.wait_for_turn(client_never_gone)
         if len(schema.text or "") > MAX_SCHEMA_CHARACTERS_WITHOUT_TURN
         else nullcontext()
     )
 
 
-def check_schema(schema: SchemaDraft, wanted: EventType | EventTypeDraft) -> str:
+def check_schema(schema: SchemaDraft, definition: EventType | EventTypeDraft) -> str:
     """Check that the schema is valid, within limits, and has the fields that the event type names; return its text.
 
     Raises `Invalid` for the first problem. The fields of a draft were checked before, so no mandatory one is missing.
     """
     assert schema.text is not None
-    assert wanted.category is not None
-    assert wanted.compatibility_mode is not None
+    assert definition.category is not None
+    assert definition.compatibility_mode is not None
     if schema.type is SchemaType.AVRO:
         raise Invalid(AVRO_REFUSED_MESSAGE)
     check_schema_length(schema.text)
-    tree = parse_submitted_schema(schema.text, category=wanted.category)
-    whole = _effective_schema_from(tree, wanted)
+    tree = parse_submitted_schema(schema.text, category=definition.category)
+    whole = _effective_schema_from(tree, definition)
     # Refuses a schema that cannot be compiled now, rather than when the first event is published.
     compile_validator(whole)
-    check_fields_in_schema(wanted, whole)
-    check_schema_language(tree, wanted.compatibility_mode)
+    check_fields_in_schema(definition, whole)
+    check_schema_language(tree, definition.compatibility_mode)
     return schema.text
 
 
@@ -68,17 +68,17 @@ def effective_schema_of(event_type: EventType) -> dict[str, Any]:
     return _effective_schema_from(parse_strict(event_type.schema.text), event_type)
 
 
-def _effective_schema_from(tree: Mapping[str, Any], wanted: EventType | EventTypeDraft) -> dict[str, Any]:
-    assert wanted.name is not None
-    assert wanted.category is not None
-    assert wanted.compatibility_mode is not None
-    assert wanted.cleanup_policy is not None
+def _effective_schema_from(tree: Mapping[str, Any], definition: EventType | EventTypeDraft) -> dict[str, Any]:
+    assert definition.name is not None
+    assert definition.category is not None
+    assert definition.compatibility_mode is not None
+    assert definition.cleanup_policy is not None
     return effective_schema(
         tree,
-        event_type=wanted.name,
-        category=wanted.category,
-        mode=wanted.compatibility_mode,
-        cleanup_policy=wanted.cleanup_policy,
+        event_type=definition.name,
+        category=definition.category,
+        mode=definition.compatibility_mode,
+        cleanup_policy=definition.cleanup_policy,
     )
 
 
@@ -90,10 +90,10 @@ MAX_SCHEMAS_PAGE_SIZE = 1000
 
 
 class SchemaEvaluation(Struct, frozen=True):
-    """The result of a compatibility check. `error` is the reason why the schema may not follow `against`."""
+    """The result of a compatibility check. `error` is the reason why the schema may not follow `compared_schema`."""
 
     event_type: EventType
-    against: Schema
+    compared_schema: Schema
     error: str | None
 
 
@@ -102,7 +102,7 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
     permissions: Permissions
     features: Features
     clock: Clock
-    long_work: LongWorkQueue = field(default_factory=LongWorkQueue)
+    long_work_queue: LongWorkQueue = field(default_factory=LongWorkQueue)
 
     def page(self, name: str, offset: int, limit: int, subject: Subject) -> tuple[Sequence[Schema], bool]:
         """A page of schema versions, newest first, and whether there are more."""
@@ -113,7 +113,7 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
 
     def get(self, name: str, version: str, subject: Subject) -> Schema:
         """One version of the schema; `latest` is the current one."""
-        return self._version(self._get_visible(name, subject), version)
+        return self._schema_of_version(self._get_visible(name, subject), version)
 
     def find_equal(self, name: str, draft: SchemaDraft, subject: Subject) -> Schema:
         """The newest version that is equal to the draft as JSON."""
@@ -138,9 +138,9 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
         if text is None:
             raise Violations(openapi_violations("CompatibilityQuestion", {}))
         event_type = self._get_visible(name, subject)
-        against = self._version(event_type, version)
+        against = self._schema_of_version(event_type, version)
         draft = SchemaDraft(type=against.type, text=text)
-        with turn_if_check_is_long(draft, self.long_work):
+        with turn_if_check_is_long(draft, self.long_work_queue):
             check_schema(draft, event_type)
             try:
                 next_schema(replace(event_type, schema=against), text, event_type.compatibility_mode, self.clock.now())
@@ -152,7 +152,7 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
         event_type = self._get_visible(name, subject)
         self.permissions.require(Operation.ADMIN, event_type.resource, subject)
         now = now_in_milliseconds(self.clock)
-        with turn_if_check_is_long(draft, self.long_work):
+        with turn_if_check_is_long(draft, self.long_work_queue):
             text = check_schema(draft, event_type)
             schema = next_schema(event_type, text, event_type.compatibility_mode, now)
         if schema != event_type.schema:
@@ -163,7 +163,7 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
         self.permissions.require(Operation.VIEW, event_type.resource, subject)
         return event_type
 
-    def _version(self, event_type: EventType, version: str) -> Schema:
+    def _schema_of_version(self, event_type: EventType, version: str) -> Schema:
         if version in (LATEST_VERSION, str(event_type.schema.version)):
             return event_type.schema
         for schema in self.event_types.schemas(event_type):

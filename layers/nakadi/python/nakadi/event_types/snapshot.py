@@ -13,13 +13,13 @@ from nakadi.event_types.cursors import (
     CursorErrorKind,
     NumberedOffset,
     canonical_position,
-    clamped_to_loss,
-    closed_timeline_end,
     fits_64_bits,
-    next_event,
+    last_offset_if_closed,
+    next_event_location,
     offset_digits,
     parse_offset,
     partition_number,
+    position_before_lost_events,
     timeline_with_order,
     timelines_with_partition,
 )
@@ -31,10 +31,10 @@ from nakadi.ports.event_log import EventLogs, UnknownTopic
 LOG_DOES_NOT_ANSWER_MESSAGE = "Error occurred when fetching partitions offsets"
 DUPLICATE_PARTITIONS_MESSAGE = "duplicate partition ids provided in cursors"
 
-EMPTY_PARTITION = OffsetBounds(oldest=0, next_offset=0)
+EMPTY_PARTITION_BOUNDS = OffsetBounds(oldest=0, next_offset=0)
 
 
-class Cursors:
+class CursorResolver:
     """Finds positions in event types.
 
     Each method asks the event logs anew. A caller with several questions takes one snapshot, whose answers agree.
@@ -49,24 +49,24 @@ class Cursors:
     def resolve(self, event_type: EventType, cursor: Cursor) -> Position:
         return PartitionSnapshot(event_type, self._logs).resolve(cursor)
 
-    def starts(self, event_type: EventType, cursors: Sequence[Cursor]) -> Mapping[str, Position]:
-        return PartitionSnapshot(event_type, self._logs).starts(cursors)
+    def start_positions(self, event_type: EventType, cursors: Sequence[Cursor]) -> Mapping[str, Position]:
+        return PartitionSnapshot(event_type, self._logs).start_positions(cursors)
 
-    def check_readable(self, event_type: EventType, partition: str, position: Position, sent: str = "") -> None:
-        PartitionSnapshot(event_type, self._logs).check_readable(partition, position, sent)
+    def check_readable(self, event_type: EventType, partition: str, position: Position, sent_offset: str = "") -> None:
+        PartitionSnapshot(event_type, self._logs).check_readable(partition, position, sent_offset)
 
-    def beginning(self, event_type: EventType) -> Mapping[str, Position]:
-        return PartitionSnapshot(event_type, self._logs).beginning()
+    def positions_before_oldest(self, event_type: EventType) -> Mapping[str, Position]:
+        return PartitionSnapshot(event_type, self._logs).positions_before_oldest()
 
-    def newest(self, event_type: EventType) -> Mapping[str, Position]:
+    def end_positions(self, event_type: EventType) -> Mapping[str, Position]:
         """The position in each partition where a stream begins that has no cursors."""
-        return PartitionSnapshot(event_type, self._logs).newest()
+        return PartitionSnapshot(event_type, self._logs).end_positions()
 
-    def next_event(self, event_type: EventType, position: Position, partition: str) -> tuple[Timeline, int]:
+    def next_event_location(self, event_type: EventType, position: Position, partition: str) -> tuple[Timeline, int]:
         number = partition_number(event_type, partition)
         if number is None:
             raise CursorError(CursorErrorKind.PARTITION_NOT_FOUND, partition)
-        return next_event(event_type, position, number)
+        return next_event_location(event_type, position, number)
 
 
 class PartitionSnapshot(Struct):
@@ -77,61 +77,64 @@ class PartitionSnapshot(Struct):
 
     _event_type: EventType
     _logs: EventLogs
-    _bounds: dict[int, Mapping[int, OffsetBounds]] = field(default_factory=dict)
+    _bounds_by_timeline: dict[int, Mapping[int, OffsetBounds]] = field(default_factory=dict)
 
     # Beginnings and ends
 
-    def ends(self) -> Mapping[str, tuple[Position, Position]]:
+    def oldest_and_newest_events(self) -> Mapping[str, tuple[Position, Position]]:
         """The oldest stored event and the newest event of each partition, by the partitions' numbers.
 
         In a partition without events the newest is one before the oldest.
         """
         numbers = range(self._event_type.timeline.partitions)
-        return {str(number): (self._oldest(number), self._newest_event(number)) for number in numbers}
+        return {
+            str(number): (self._oldest_event_position(number), self._newest_event_position(number))
+            for number in numbers
+        }
 
-    def beginning(self) -> Mapping[str, Position]:
+    def positions_before_oldest(self) -> Mapping[str, Position]:
         """The position just before the oldest stored event of each partition."""
         numbers = range(self._event_type.timeline.partitions)
-        return {str(number): self._before_oldest(number) for number in numbers}
+        return {str(number): self._position_before_oldest(number) for number in numbers}
 
-    def newest(self) -> Mapping[str, Position]:
+    def end_positions(self) -> Mapping[str, Position]:
         """The end of the newest timeline in each partition, also when nothing was written to it yet."""
         timeline = self._event_type.timeline
         bounds = self._bounds_of(timeline)
         return {str(number): Position(timeline.order, each.newest) for number, each in bounds.items()}
 
-    def _oldest(self, partition: int) -> Position:
+    def _oldest_event_position(self, partition: int) -> Position:
         timeline = timelines_with_partition(self._event_type, partition)[0]
         return Position(timeline.order, self._bounds_of(timeline)[partition].oldest)
 
-    def _before_oldest(self, partition: int) -> Position:
-        oldest = self._oldest(partition)
+    def _position_before_oldest(self, partition: int) -> Position:
+        oldest = self._oldest_event_position(partition)
         return Position(oldest.timeline, oldest.offset - 1)
 
-    def _newest_event(self, partition: int) -> Position:
+    def _newest_event_position(self, partition: int) -> Position:
         """The newest event, whichever timeline it is in: the newest timelines may be empty."""
         timelines = timelines_with_partition(self._event_type, partition)
-        ends = [Position(each.order, self._next_offset_of(each, partition)) for each in timelines]
+        ends = [Position(each.order, self._last_offset_of(each, partition)) for each in timelines]
         return next((end for end in reversed(ends) if end.offset >= 0), ends[0])
 
-    def _next_offset_of(self, timeline: Timeline, partition: int) -> int:
-        end = closed_timeline_end(timeline, partition)
+    def _last_offset_of(self, timeline: Timeline, partition: int) -> int:
+        end = last_offset_if_closed(timeline, partition)
         return self._bounds_of(timeline)[partition].newest if end is None else end
 
     # Cursors
 
     def resolve(self, cursor: Cursor) -> Position:
         """The position that a cursor stands for, readable or not."""
-        position = self._position_of(cursor)
+        position = self._position_of_cursor(cursor)
         if not fits_64_bits(position):
             raise self._invalid_format_error(cursor.partition, position, cursor.offset)
         return position
 
-    def starts(self, cursors: Sequence[Cursor]) -> Mapping[str, Position]:
+    def start_positions(self, cursors: Sequence[Cursor]) -> Mapping[str, Position]:
         """The positions where a stream begins, by partition. Raises for the first cursor that is not readable."""
         if not cursors:
             raise CursorError(CursorErrorKind.INVALID_FORMAT)
-        positions = [self._position_of(cursor) for cursor in cursors]
+        positions = [self._position_of_cursor(cursor) for cursor in cursors]
         for cursor, position in zip(cursors, positions, strict=True):
             self._stored_timeline(cursor.partition, position, cursor.offset)
         for cursor, position in zip(cursors, positions, strict=True):
@@ -141,40 +144,40 @@ class PartitionSnapshot(Struct):
             raise Invalid(DUPLICATE_PARTITIONS_MESSAGE)
         return by_partition
 
-    def check_readable(self, partition: str, position: Position, sent: str = "") -> None:
-        """Raise unless the events behind a position can be read; `sent` is the offset as the client wrote it."""
-        timeline = self._stored_timeline(partition, position, sent)
+    def check_readable(self, partition: str, position: Position, sent_offset: str = "") -> None:
+        """Raise unless the events behind a position can be read; `sent_offset` is the offset as the client wrote it."""
+        timeline = self._stored_timeline(partition, position, sent_offset)
         number = partition_number(self._event_type, partition)
         if number is None:
-            raise CursorError(CursorErrorKind.PARTITION_NOT_FOUND, partition, sent)
+            raise CursorError(CursorErrorKind.PARTITION_NOT_FOUND, partition, sent_offset)
         if not fits_64_bits(position):
-            raise self._invalid_format_error(partition, position, sent)
-        position = clamped_to_loss(self._event_type, position, number)
+            raise self._invalid_format_error(partition, position, sent_offset)
+        position = position_before_lost_events(self._event_type, position, number)
         bounds = self._bounds_of(timeline)[number]
         if not bounds.oldest - 1 <= position.offset <= bounds.newest:
-            raise self._unavailable_error(partition, position, sent)
+            raise self._unavailable_error(partition, position, sent_offset)
 
-    def _position_of(self, cursor: Cursor) -> Position:
+    def _position_of_cursor(self, cursor: Cursor) -> Position:
         offset = parse_offset(cursor)
         if isinstance(offset, NumberedOffset):
-            return self._position_of_number(cursor, offset)
+            return self._position_of_numbered_offset(cursor, offset)
         number = partition_number(self._event_type, cursor.partition)
         if number is None:
             raise CursorError(CursorErrorKind.PARTITION_NOT_FOUND, cursor.partition, cursor.offset)
         match offset:
             case "BEGIN":
-                return self._before_oldest(number)
+                return self._position_before_oldest(number)
             case datetime() as at:
                 return self._position_before_time(at, number)
 
-    def _position_of_number(self, cursor: Cursor, offset: NumberedOffset) -> Position:
+    def _position_of_numbered_offset(self, cursor: Cursor, offset: NumberedOffset) -> Position:
         timelines = self._event_type.timelines
-        if offset.order is None:
+        if offset.timeline_order is None:
             return Position(timelines[0].order, offset.offset)
-        position = Position(offset.order, offset.offset)
-        if offset.order == timelines[-1].order:  # as in nearly all cursors
+        position = Position(offset.timeline_order, offset.offset)
+        if offset.timeline_order == timelines[-1].order:  # as in nearly all cursors
             return position
-        if timeline_with_order(self._event_type, offset.order) is None:
+        if timeline_with_order(self._event_type, offset.timeline_order) is None:
             # Clients know this error without the partition and the offset.
             raise CursorError(CursorErrorKind.UNAVAILABLE, event_type=self._event_type.name)
         number = partition_number(self._event_type, cursor.partition)
@@ -185,37 +188,37 @@ class PartitionSnapshot(Struct):
             with event_log_errors_as_unavailable():
                 log = self._logs.for_storage(timeline.storage_id)
                 position = Position(timeline.order, log.offset_at(timeline.topic, partition, time) - 1)
-            end = closed_timeline_end(timeline, partition)
+            end = last_offset_if_closed(timeline, partition)
             if end is None or position.offset < end:
                 return position
         raise AssertionError("the newest timeline is open")
 
     # Errors
 
-    def _stored_timeline(self, partition: str, position: Position, sent: str) -> Timeline:
+    def _stored_timeline(self, partition: str, position: Position, sent_offset: str) -> Timeline:
         timeline = timeline_with_order(self._event_type, position.timeline)
         if timeline is None or timeline.deleted:
-            raise self._unavailable_error(partition, position, sent)
+            raise self._unavailable_error(partition, position, sent_offset)
         return timeline
 
-    def _unavailable_error(self, partition: str, position: Position, sent: str) -> CursorError:
-        digits = offset_digits(position, sent)
+    def _unavailable_error(self, partition: str, position: Position, sent_offset: str) -> CursorError:
+        digits = offset_digits(position, sent_offset)
         return CursorError(CursorErrorKind.UNAVAILABLE, partition, digits, self._event_type.name)
 
-    def _invalid_format_error(self, partition: str, position: Position, sent: str) -> CursorError:
-        return CursorError(CursorErrorKind.INVALID_FORMAT, partition, offset_digits(position, sent))
+    def _invalid_format_error(self, partition: str, position: Position, sent_offset: str) -> CursorError:
+        return CursorError(CursorErrorKind.INVALID_FORMAT, partition, offset_digits(position, sent_offset))
 
     # Bounds
 
     def _bounds_of(self, timeline: Timeline) -> Mapping[int, OffsetBounds]:
         """The bounds of a timeline's partitions. A partition that was added after the timeline is empty in it."""
-        if timeline.order not in self._bounds:
+        if timeline.order not in self._bounds_by_timeline:
             with event_log_errors_as_unavailable():
                 log = self._logs.for_storage(timeline.storage_id)
                 found = log.bounds(timeline.topic, range(timeline.partitions))
             added_later = range(timeline.partitions, self._event_type.timeline.partitions)
-            self._bounds[timeline.order] = {**found, **dict.fromkeys(added_later, EMPTY_PARTITION)}
-        return self._bounds[timeline.order]
+            self._bounds_by_timeline[timeline.order] = {**found, **dict.fromkeys(added_later, EMPTY_PARTITION_BOUNDS)}
+        return self._bounds_by_timeline[timeline.order]
 
 
 @contextmanager

@@ -23,7 +23,7 @@ STORAGES_KIND = "storages"
 # Two administrators rarely change one storage at the same time, and never so many times in a row by chance.
 MAX_STORAGE_REMOVAL_ATTEMPTS = 8
 
-IsUsed = Callable[[str], bool]
+IsStorageUsed = Callable[[str], bool]
 CheckReachable = Callable[[Storage], None]
 """Raises `Unavailable` if this broker cannot use the storage."""
 
@@ -87,7 +87,7 @@ class Storages:
         except ChangedMeanwhile as error:
             raise _already_exists_error(storage.id) from error
         if storage.default:
-            self._write_chosen(storage.id)
+            self._store_chosen_storage_id(storage.id)
 
     def choose(self, storage_id: str) -> Storage:
         """Use this storage for new event types. Existing ones stay where they are."""
@@ -96,19 +96,19 @@ class Storages:
         if storage is None:
             raise NotFound(f"Storage with id {storage_id} is not found")
         self._check_reachable(storage)
-        self._write_chosen(storage_id)
+        self._store_chosen_storage_id(storage_id)
         return self.get(storage_id)
 
-    def remove(self, storage_id: str, in_use: IsUsed) -> None:
+    def remove(self, storage_id: str, is_used: IsStorageUsed) -> None:
         self._features.require_writable()
         for _ in range(MAX_STORAGE_REMOVAL_ATTEMPTS):
             try:
-                return self._remove(storage_id, in_use)
+                return self._remove(storage_id, is_used)
             except ChangedMeanwhile:
                 continue
         raise TryLater(f"Storage with id {storage_id} is being changed by others, please repeat request")
 
-    def _remove(self, storage_id: str, in_use: IsUsed) -> None:
+    def _remove(self, storage_id: str, is_used: IsStorageUsed) -> None:
         """Close the storage, check that it has no timelines, and mark it as removed.
 
         A closed storage gets no timelines, so none can begin between the check and the removal. The document stays: a
@@ -125,7 +125,7 @@ class Storages:
         self._registry.write(
             PutDocument(STORAGES_KIND, storage_id, {**document.body, "closed": True}, expected=document.revision)
         )
-        if in_use(storage_id):
+        if is_used(storage_id):
             self._registry.write(
                 PutDocument(STORAGES_KIND, storage_id, {**document.body, "closed": False}, expected=closed)
             )
@@ -163,7 +163,7 @@ class Storages:
             return chosen
         return DEFAULT_STORAGE_ID
 
-    def _write_chosen(self, storage_id: str) -> None:
+    def _store_chosen_storage_id(self, storage_id: str) -> None:
         self._choice.change(lambda _: {"id": storage_id})
 
     def _default_storage(self) -> Storage:

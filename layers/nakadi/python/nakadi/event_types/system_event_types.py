@@ -51,8 +51,8 @@ MILLISECONDS_PER_DAY = 86_400_000
 class SystemEventTypeOwner(Struct, frozen=True, kw_only=True):
     """The owning application of some event types, and who may administer, read and write them beside the broker."""
 
-    owner: str
-    members: tuple[Attribute, ...]
+    owning_application: str
+    permitted_subjects: tuple[Attribute, ...]
 
 
 class SystemEventType(Struct, frozen=True, kw_only=True):
@@ -69,18 +69,18 @@ class SystemEventType(Struct, frozen=True, kw_only=True):
 class SystemEventTypes(Struct, frozen=True, kw_only=True):
     """Creates the system event types.
 
-    `register` stores an event type unless it exists; `closed` is set while authentication is on.
+    `register` stores an event type unless it exists; `is_authentication_on` is set while authentication is on.
     """
 
     definitions: tuple[SystemEventType, ...]
     event_types: EventTypes
     features: Features
     register: Callable[[EventTypeDraft], None]
-    closed: bool
+    is_authentication_on: bool
     prepared_names: set[str] = field(default_factory=set)
     """The names of those that are known to exist, and need no other look."""
 
-    def prepare(self) -> None:
+    def create_missing(self) -> None:
         """Create the missing ones. A failure is logged, and the next call tries again."""
         if self.features.is_on(Feature.DISABLE_DB_WRITE_OPERATIONS):
             return
@@ -92,20 +92,20 @@ class SystemEventTypes(Struct, frozen=True, kw_only=True):
                 except (Fault, Outcome):
                     log.warning("Creation of system event type %s failed", each.name, exc_info=True)
 
-    def ensure(self, name: str) -> None:
+    def ensure_exists(self, name: str) -> None:
         if self.event_types.find(name) is None:
             self.register(next(each.draft for each in self.definitions if each.name == name))
 
-    def _prepare_event_type(self, each: SystemEventType) -> None:
-        self.ensure(each.name)
-        self.event_types.retry_if_changed(lambda: self._correct_authorization(each))
-        self.prepared_names.add(each.name)
+    def _prepare_event_type(self, definition: SystemEventType) -> None:
+        self.ensure_exists(definition.name)
+        self.event_types.retry_if_changed(lambda: self._correct_authorization(definition))
+        self.prepared_names.add(definition.name)
 
-    def _correct_authorization(self, each: SystemEventType) -> None:
+    def _correct_authorization(self, definition: SystemEventType) -> None:
         """Replace the authorization of an event type that was created with other settings or by an older version."""
-        found = self.event_types.find(each.name)
-        wanted = documents.authorization_from_draft(each.draft.authorization)
-        if not self.closed or found is None or not _needs_correction(found.authorization, wanted):
+        found = self.event_types.find(definition.name)
+        wanted = documents.authorization_from_draft(definition.draft.authorization)
+        if not self.is_authentication_on or found is None or not _needs_new_authorization(found.authorization, wanted):
             return
         if found.updated_at != found.created_at:
             state = (
@@ -113,50 +113,50 @@ class SystemEventTypes(Struct, frozen=True, kw_only=True):
                 if _is_open_to_everyone(found.authorization)
                 else "open to administrators of the broker only"
             )
-            log.warning("System event type %s stays %s, since an operator has changed it", each.name, state)
+            log.warning("System event type %s stays %s, since an operator has changed it", definition.name, state)
             return
         # `updated_at` is kept, so that the event type still counts as one that no operator has changed.
         self.event_types.replace(found, replace(found, authorization=wanted))
-        log.info("Authorization of system event type %s set to %s", each.name, wanted)
+        log.info("Authorization of system event type %s set to %s", definition.name, wanted)
 
 
-def _needs_correction(lists: Authorization | None, wanted: Authorization | None) -> bool:
-    if _is_open_to_everyone(lists):
+def _needs_new_authorization(authorization: Authorization | None, wanted: Authorization | None) -> bool:
+    if _is_open_to_everyone(authorization):
         return not _is_open_to_everyone(wanted)
-    return not _has_named_subjects(lists) and _has_named_subjects(wanted)
+    return not _has_named_subjects(authorization) and _has_named_subjects(wanted)
 
 
-def _is_open_to_everyone(lists: Authorization | None) -> bool:
+def _is_open_to_everyone(authorization: Authorization | None) -> bool:
     """Whether every subject with a token may do something."""
-    return lists is None or WILDCARD in (*lists.admins, *lists.readers, *lists.writers)
+    return authorization is None or WILDCARD in (*authorization.admins, *authorization.readers, *authorization.writers)
 
 
-def _has_named_subjects(lists: Authorization | None) -> bool:
-    return lists is not None and bool(lists.admins or lists.readers or lists.writers)
+def _has_named_subjects(authorization: Authorization | None) -> bool:
+    return authorization is not None and bool(authorization.admins or authorization.readers or authorization.writers)
 
 
 def system_event_type_definitions(
     *,
     dead_letter_queue: str,
-    dead_letters: SystemEventTypeOwner,
-    audit: SystemEventTypeOwner,
-    figures: SystemEventTypeOwner,
+    dead_letter_owner: SystemEventTypeOwner,
+    audit_log_owner: SystemEventTypeOwner,
+    kpi_owner: SystemEventTypeOwner,
 ) -> tuple[SystemEventType, ...]:
     on = Feature.KPI_COLLECTION
     return (
-        SystemEventType(draft=_dead_letter_queue_draft(dead_letter_queue, dead_letters)),
-        SystemEventType(draft=_audit_log_draft(audit), feature=Feature.AUDIT_LOG_COLLECTION),
-        *(SystemEventType(draft=_kpi_draft(name, figures), feature=on) for name in sorted(KPI_EVENT_TYPES)),
+        SystemEventType(draft=_dead_letter_queue_draft(dead_letter_queue, dead_letter_owner)),
+        SystemEventType(draft=_audit_log_draft(audit_log_owner), feature=Feature.AUDIT_LOG_COLLECTION),
+        *(SystemEventType(draft=_kpi_draft(name, kpi_owner), feature=on) for name in sorted(KPI_EVENT_TYPES)),
     )
 
 
 def _system_event_type_draft(
-    name: str, family: SystemEventTypeOwner, schema: Mapping[str, Any], **fields: Any
+    name: str, owner: SystemEventTypeOwner, schema: Mapping[str, Any], **fields: Any
 ) -> EventTypeDraft:
-    members = tuple(AttributeDraft(each.data_type, each.value) for each in dict.fromkeys(family.members))
+    members = tuple(AttributeDraft(each.data_type, each.value) for each in dict.fromkeys(owner.permitted_subjects))
     return EventTypeDraft(
         name=name,
-        owning_application=family.owner,
+        owning_application=owner.owning_application,
         schema=SchemaDraft(type=SchemaType.JSON, text=orjson.dumps(schema).decode()),
         enrichment_strategies=(EnrichmentStrategy.METADATA,),
         authorization=AuthorizationDraft(admins=members, readers=members, writers=members),
@@ -208,10 +208,10 @@ DEAD_LETTER_SCHEMA: Mapping[str, Any] = {
 }
 
 
-def _dead_letter_queue_draft(name: str, family: SystemEventTypeOwner) -> EventTypeDraft:
+def _dead_letter_queue_draft(name: str, owner: SystemEventTypeOwner) -> EventTypeDraft:
     return _system_event_type_draft(
         name,
-        family,
+        owner,
         DEAD_LETTER_SCHEMA,
         category=Category.BUSINESS,
         retention_time=MILLISECONDS_PER_DAY,
@@ -238,10 +238,10 @@ AUDIT_SCHEMA: Mapping[str, Any] = {
 }
 
 
-def _audit_log_draft(family: SystemEventTypeOwner) -> EventTypeDraft:
+def _audit_log_draft(owner: SystemEventTypeOwner) -> EventTypeDraft:
     return _system_event_type_draft(
         AUDIT_LOG,
-        family,
+        owner,
         AUDIT_SCHEMA,
         category=Category.DATA,
         partition_strategy=PartitionStrategy.HASH,
@@ -259,7 +259,7 @@ TEXT_SCHEMA, TEXT_OR_NULL_SCHEMA, INTEGER_SCHEMA = {"type": "string"}, {"type": 
 
 class _KpiDefinition(Struct, frozen=True, kw_only=True):
     fields: Mapping[str, Mapping[str, Any]]
-    mode: CompatibilityMode
+    compatibility_mode: CompatibilityMode
     parallelism: int
     audience: Audience | None = None
 
@@ -275,7 +275,7 @@ KPI_DEFINITIONS: Mapping[str, _KpiDefinition] = {
             **dict.fromkeys(("accept_encoding", "content_encoding"), TEXT_SCHEMA),
             **dict.fromkeys(("request_length", "response_length"), INTEGER_SCHEMA),
         },
-        mode=CompatibilityMode.FORWARD,
+        compatibility_mode=CompatibilityMode.FORWARD,
         parallelism=8,
     ),
     BATCH_PUBLISHED: _KpiDefinition(
@@ -285,7 +285,7 @@ KPI_DEFINITIONS: Mapping[str, _KpiDefinition] = {
             "token_realm": TEXT_SCHEMA,
             **dict.fromkeys(("number_of_events", "ms_spent", "batch_size"), INTEGER_SCHEMA),
         },
-        mode=CompatibilityMode.COMPATIBLE,
+        compatibility_mode=CompatibilityMode.COMPATIBLE,
         parallelism=10,
         audience=Audience.COMPONENT_INTERNAL,
     ),
@@ -298,32 +298,32 @@ KPI_DEFINITIONS: Mapping[str, _KpiDefinition] = {
             "token_realm": TEXT_SCHEMA,
             **dict.fromkeys(("number_of_events", "bytes_streamed", "batches_streamed"), INTEGER_SCHEMA),
         },
-        mode=CompatibilityMode.COMPATIBLE,
+        compatibility_mode=CompatibilityMode.COMPATIBLE,
         parallelism=8,
         audience=Audience.COMPONENT_INTERNAL,
     ),
     EVENT_TYPE_LOG: _KpiDefinition(
         fields=dict.fromkeys(("event_type", "status", "category", "authz", "compatibility_mode"), TEXT_SCHEMA),
-        mode=CompatibilityMode.FORWARD,
+        compatibility_mode=CompatibilityMode.FORWARD,
         parallelism=1,
         audience=Audience.COMPONENT_INTERNAL,
     ),
     SUBSCRIPTION_LOG: _KpiDefinition(
         fields=dict.fromkeys(("subscription_id", "status"), TEXT_SCHEMA),
-        mode=CompatibilityMode.COMPATIBLE,
+        compatibility_mode=CompatibilityMode.COMPATIBLE,
         parallelism=1,
     ),
 }
 
 
-def _kpi_draft(name: str, family: SystemEventTypeOwner) -> EventTypeDraft:
+def _kpi_draft(name: str, owner: SystemEventTypeOwner) -> EventTypeDraft:
     kpi = KPI_DEFINITIONS[name]
     return _system_event_type_draft(
         name,
-        family,
+        owner,
         {"type": "object", "properties": kpi.fields, "required": list(kpi.fields)},
         category=Category.BUSINESS,
-        compatibility_mode=kpi.mode,
+        compatibility_mode=kpi.compatibility_mode,
         retention_time=4 * MILLISECONDS_PER_DAY,
         audience=kpi.audience,
         default_statistic=_statistics_draft(kpi.parallelism),

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from msgspec import Struct, field
 
-from nakadi.event_types.documents import TABLES_KIND, TableState, table_state_from_body
+from nakadi.event_types.documents import TABLE_STATES_KIND, TableState, table_state_from_body
 from nakadi.event_types.repository import EventTypes
 from nakadi.model.event_type import CleanupPolicy, EventType
 from nakadi.model.events import TopicPartition, datetime_from_microseconds
@@ -242,7 +242,7 @@ class TableLagMonitor(Struct, frozen=True, kw_only=True):
 
     event_types: EventTypes
     registry: Registry
-    index: LogIndex
+    log_index: LogIndex
     clock: Clock
     measures_without_tables: bool = False
     """Whether there may be tables to make where no job has made one yet."""
@@ -251,7 +251,7 @@ class TableLagMonitor(Struct, frozen=True, kw_only=True):
 
     def measure(self) -> None:
         """Measure the lag of each table. It costs little where nothing is in the archive that is in no table."""
-        states = {each.key: table_state_from_body(each.body) for each in self.registry.list(TABLES_KIND)}
+        states = {each.key: table_state_from_body(each.body) for each in self.registry.list(TABLE_STATES_KIND)}
         found: dict[str, float] = {}
         known: dict[str, TableState] = {}
         if states or self.measures_without_tables:
@@ -259,7 +259,7 @@ class TableLagMonitor(Struct, frozen=True, kw_only=True):
                 each for each in self.event_types.all() if each.annotations.get(MATERIALIZE_ANNOTATION) != "off"
             ]
             now = self.clock.now().timestamp()
-            for event_type, oldest in self._find_oldest_unread(event_types, states):
+            for event_type, oldest in self._oldest_unread_times(event_types, states):
                 found[event_type.name] = 0.0 if oldest is None else max(0.0, now - oldest / 1e6)
             known = {each.name: states[each.id] for each in event_types if each.id in states}
         # In one step each, for the threads that read metrics.
@@ -274,11 +274,11 @@ class TableLagMonitor(Struct, frozen=True, kw_only=True):
     def greatest_lag_seconds(self) -> float:
         return max(self.lag_seconds_by_event_type.values(), default=0.0)
 
-    def greatest_latency(self, within: timedelta) -> float:
+    def greatest_latency_seconds(self, within: timedelta) -> float:
         """The greatest latency of the tables that changed lately, in seconds: events of others did not have to wait."""
         since = self.clock.now() - within
         changed = (each for each in self.table_states_by_event_type.copy().values() if each.updated_at >= since)
-        return max((each.latency for each in changed if each.latency is not None), default=0.0)
+        return max((each.latency_seconds for each in changed if each.latency_seconds is not None), default=0.0)
 
     def claim_job_start(self, job: str, after_seconds: float) -> bool:
         """Whether a job is to be started now: an event waits for so long, and no process started it lately.
@@ -308,7 +308,7 @@ class TableLagMonitor(Struct, frozen=True, kw_only=True):
             return False
         return True
 
-    def _find_oldest_unread(
+    def _oldest_unread_times(
         self, event_types: Sequence[EventType], states: Mapping[str, TableState]
     ) -> Iterator[tuple[EventType, int | None]]:
         """When the oldest event was stored that the table of an event type does not have, in microseconds."""
@@ -316,38 +316,38 @@ class TableLagMonitor(Struct, frozen=True, kw_only=True):
             each.id: [(one.topic, number) for one in each.timelines for number in range(one.partitions)]
             for each in event_types
         }
-        heads = self.index.heads([place for found in places.values() for place in found])
+        heads = self.log_index.heads([place for found in places.values() for place in found])
         for event_type in event_types:
             state = states.get(event_type.id)
-            following = state.following if state else {}
+            following = state.next_offsets if state else {}
             unread = [
-                self._find_first_archived_since(place, following.get(place, 0))
+                self._stored_at_of_first_archived(place, following.get(place, 0))
                 for place in places[event_type.id]
                 if heads[place].state.next_offset > following.get(place, 0)
             ]
             yield event_type, min((since for since in unread if since is not None), default=None)
 
-    def _find_first_archived_since(self, place: TopicPartition, offset: int) -> int | None:
+    def _stored_at_of_first_archived(self, topic_partition: TopicPartition, offset: int) -> int | None:
         """When the first archived event from an offset on was stored; None if there is none any more."""
-        segment = next(_segments_from(self.index, place, offset), None)
+        segment = next(_segments_from(self.log_index, topic_partition, offset), None)
         return None if segment is None or segment.archived is None else segment.first_stored_at
 
 
 # What compaction waits for --------------------------------------------------------------------------------------------
 
 
-class TableHistory(Struct, frozen=True, kw_only=True):
+class CompactionGuard(Struct, frozen=True, kw_only=True):
     """Says which events compaction has to leave alone, so that tables get every event that was published.
 
-    It waits for `longest` at the most: where no job runs any more, or none ever did, events are compacted then.
+    It waits for `longest_delay` at the most: where no job runs any more, or none ever did, events are compacted then.
     """
 
     event_types: EventTypes
-    index: LogIndex
-    longest: timedelta
+    log_index: LogIndex
+    longest_delay: timedelta
 
-    def complete_until(
-        self, event_type: EventType, place: TopicPartition, event_log: EventLog, now: datetime
+    def compactable_until(
+        self, event_type: EventType, topic_partition: TopicPartition, event_log: EventLog, now: datetime
     ) -> datetime:
         """Every event of a partition that was stored before is in its table, or has waited for too long.
 
@@ -355,23 +355,27 @@ class TableHistory(Struct, frozen=True, kw_only=True):
         partition are stored in the order of their offsets.
         """
         no_table = event_type.annotations.get(MATERIALIZE_ANNOTATION) == "off"
-        if no_table or not self.longest or self.index.topic(place[0]) is None:
+        if no_table or not self.longest_delay or self.log_index.topic(topic_partition[0]) is None:
             return now
         state = self.event_types.table_state(event_type)
-        following = state.following.get(place, 0) if state else 0
-        topic, partition = place
+        following = state.next_offsets.get(topic_partition, 0) if state else 0
+        topic, partition = topic_partition
         if following >= event_log.bounds(topic, [partition])[partition].next_offset:
             return now
-        head = self.index.heads([place])[place].state
-        unread = next(_segments_from(self.index, place, following), None) if following < head.next_offset else None
+        head = self.log_index.heads([topic_partition])[topic_partition].state
+        unread = (
+            next(_segments_from(self.log_index, topic_partition, following), None)
+            if following < head.next_offset
+            else None
+        )
         # What is not archived yet comes behind the latest that is.
         since = head.latest if unread is None else unread.first_stored_at
-        return max(datetime_from_microseconds(since), now - self.longest)
+        return max(datetime_from_microseconds(since), now - self.longest_delay)
 
 
-def _segments_from(index: LogIndex, place: TopicPartition, offset: int) -> Iterator[IndexSegment]:
+def _segments_from(log_index: LogIndex, topic_partition: TopicPartition, offset: int) -> Iterator[IndexSegment]:
     """The segment that an offset is in, if there is one, and the first one behind it."""
-    segment = index.segment(*place, offset)
+    segment = log_index.segment(*topic_partition, offset)
     if segment is not None and segment.end_offset > offset:
         yield segment
-    yield from index.segments(*place, offset, 1)
+    yield from log_index.segments(*topic_partition, offset, 1)

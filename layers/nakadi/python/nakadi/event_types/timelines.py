@@ -43,26 +43,26 @@ class Timelines(Struct, frozen=True, kw_only=True):
     logs: EventLogs
     clock: Clock
 
-    def of(self, name: str, subject: Subject) -> tuple[Timeline, ...]:
+    def timelines_of(self, name: str, subject: Subject) -> tuple[Timeline, ...]:
         """All timelines, by order. Only administrators learn whether the event type exists."""
         self._require_administrator(name, Operation.READ, subject)
         event_type = self._get_event_type(name)
         return (*event_type.timelines, *([event_type.switching_to] if event_type.switching_to else []))
 
-    def switch(self, name: str, storage_id: str | None, subject: Subject) -> None:
+    def move_to_new_timeline(self, name: str, storage_id: str | None, subject: Subject) -> None:
         """Move an event type to a new timeline in a storage. Returns when the new timeline is in use."""
-        self.require_changeable(name, subject)
+        self.require_may_switch(name, subject)
         self.complete_switch(
             self.event_types.retry_if_changed(lambda: self._announce_unless_compacted(name, storage_id))
         )
 
-    def require_changeable(self, name: str, subject: Subject) -> None:
+    def require_may_switch(self, name: str, subject: Subject) -> None:
         """Raise unless the subject may begin timelines of this event type, and the registry takes changes."""
         self.features.require_writable()
         self._get_event_type(name)
         self._require_administrator(name, Operation.WRITE, subject)
 
-    def finish_abandoned(self, event_type: EventType) -> None:
+    def finish_abandoned_switch(self, event_type: EventType) -> None:
         """Finish a switch that the process which began it did not finish."""
         if is_switch_abandoned(event_type, self.clock.now()):
             self.complete_switch(event_type)
@@ -89,7 +89,7 @@ class Timelines(Struct, frozen=True, kw_only=True):
         event_type = self.event_types.get(name)
         storage_conditions = self.write_conditions_on_storage(storage_id)
         if event_type.switching_to is not None:
-            self.finish_abandoned(event_type)
+            self.finish_abandoned_switch(event_type)
             raise Conflict(f"Timeline is already being created for: {name}")
         following = next_timeline(event_type, str(storage_id), self.clock.now())
         new_log = self.logs.for_storage(following.storage_id)
@@ -153,7 +153,9 @@ def with_completed_switch(event_type: EventType, positions: Mapping[int, int], n
     return replace(event_type, timelines=(*closed, ended, begun), switching_to=None)
 
 
-def with_continuations(event_type: EventType, continuations: Sequence[TopicContinuation], now: datetime) -> EventType:
+def with_timelines_after_loss(
+    event_type: EventType, continuations: Sequence[TopicContinuation], now: datetime
+) -> EventType:
     """The event type with a timeline for each topic that continues its current one after a loss of events.
 
     A switch that is in progress will end with the timeline after these.
@@ -199,12 +201,12 @@ class LostEventsRecovery(Struct, kw_only=True):
     logs: EventLogs
     clock: Clock
     report_new_timeline: ReportNewTimeline
-    gaps_found: int = 0
+    gap_count: int = 0
     """The number of gaps that the last run has found."""
 
     def run(self) -> None:
         """Find the gaps in all storages, and close them."""
-        self.gaps_found = 0
+        self.gap_count = 0
         for storage in self.storages.all():
             run_and_log_failure(
                 "search for lost events", f"storage {storage.id}", partial(self._close_gaps_of_storage, storage.id)
@@ -215,7 +217,7 @@ class LostEventsRecovery(Struct, kw_only=True):
         gaps = event_log.gaps() if isinstance(event_log, LossReportingLog) else ()
         if not gaps or not isinstance(event_log, LossReportingLog):
             return
-        self.gaps_found += len(gaps)
+        self.gap_count += len(gaps)
         for gap in gaps:
             log.error("Storage %s has lost events before they were indexed: %s", storage_id, gap)
         topics: dict[str, Mapping[int, int] | None] = {}
@@ -240,7 +242,7 @@ class LostEventsRecovery(Struct, kw_only=True):
                 return event_type.timelines
             if not continuations:
                 return event_type.timelines
-            changed = with_continuations(event_type, continuations, self.clock.now())
+            changed = with_timelines_after_loss(event_type, continuations, self.clock.now())
             self.event_types.replace(event_type, changed)
             log.error("Event type %s may have lost events, and continues in a new timeline", name)
             self.report_new_timeline(event_type, changed)

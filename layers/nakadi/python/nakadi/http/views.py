@@ -86,11 +86,11 @@ def measured_statistics_view(measured: MeasuredStatistics) -> View:
 
 def table_state_view(table: TableState) -> View:
     return {
-        "name": table.table,
-        "rows": table.rows,
-        "misfits": table.misfits,
-        "missing_events": table.missing,
-        "latency_seconds": table.latency,
+        "name": table.table_name,
+        "rows": table.row_count,
+        "misfits": table.misfit_count,
+        "missing_events": table.unreadable_count,
+        "latency_seconds": table.latency_seconds,
         "updated_at": timestamp(table.updated_at),
     }
 

@@ -54,7 +54,7 @@ class SystemEventPublisher(Struct, frozen=True, kw_only=True):
         """Publish an event without metadata to one of the broker's own event types."""
         complete = {"metadata": _new_metadata(self.clock.now()), **event}
         try:
-            self.event_types.ensure(name)
+            self.event_types.ensure_exists(name)
             outcome = self.publisher.publish(name, orjson.dumps([complete]), BROKER_SUBJECT, flow_id)
         except (Outcome, Fault):
             log.warning("Publishing a system event to %s failed", name, exc_info=True)

@@ -19,7 +19,7 @@ from functools import partial
 from operator import attrgetter
 
 from nakadi.event_types.cursors import CursorError, CursorErrorKind, offset_digits
-from nakadi.event_types.snapshot import Cursors
+from nakadi.event_types.snapshot import CursorResolver
 from nakadi.model.event_type import EventType, Position, Timeline
 from nakadi.model.events import TopicPartition
 from nakadi.model.outcomes import Unavailable, UnusableCursor
@@ -361,13 +361,22 @@ class _WatchedLog:
 class PartitionReader:
     """A stream's place in one partition. It is moved once before anything is taken, and left in the end."""
 
-    __slots__ = ("_cursor_service", "_event_type", "_feeds", "_follower", "_position", "_timeline", "lost", "partition")
+    __slots__ = (
+        "_cursor_resolver",
+        "_event_type",
+        "_feeds",
+        "_follower",
+        "_position",
+        "_timeline",
+        "lost",
+        "partition",
+    )
 
     def __init__(
-        self, feeds: Feeds, cursor_service: Cursors, event_type: EventType, partition: str, position: Position
+        self, feeds: Feeds, cursor_resolver: CursorResolver, event_type: EventType, partition: str, position: Position
     ) -> None:
         self._feeds = feeds
-        self._cursor_service = cursor_service
+        self._cursor_resolver = cursor_resolver
         self._event_type = event_type
         self._position = position
         self._timeline: Timeline | None = None
@@ -388,7 +397,7 @@ class PartitionReader:
         """Go to wherever the next event is or will be, in this timeline or another one."""
         position = self._position_reached()
         try:
-            timeline, offset = self._cursor_service.next_event(self._event_type, position, self.partition)
+            timeline, offset = self._cursor_resolver.next_event_location(self._event_type, position, self.partition)
         except CursorError as error:
             raise UnusableCursor(str(error)) from error
         self.leave()

@@ -13,7 +13,7 @@ from msgspec import Struct
 from nakadi.common.metrics import Metrics
 from nakadi.event_types.cursors import CursorError
 from nakadi.event_types.repository import EventTypes
-from nakadi.event_types.snapshot import Cursors
+from nakadi.event_types.snapshot import CursorResolver
 from nakadi.model.authorization import Subject
 from nakadi.model.event_type import EventType, Position
 from nakadi.model.outcomes import UnusableCursor
@@ -73,7 +73,7 @@ class EventStreams:
         *,
         event_types: EventTypes,
         access: ReadAccess,
-        cursor_service: Cursors,
+        cursor_resolver: CursorResolver,
         logs: EventLogs,
         clock: Clock,
         longest_seconds: int | None = None,
@@ -83,7 +83,7 @@ class EventStreams:
     ) -> None:
         self._metrics = metrics or Metrics()
         self._access = access
-        self._cursor_service = cursor_service
+        self._cursor_resolver = cursor_resolver
         self._clock = clock
         self._longest_seconds = longest_seconds
         self._longest_silence_seconds = longest_silence_seconds
@@ -114,7 +114,7 @@ class EventStreams:
                 opening.limits, opening.starts, self._clock.monotonic(), lambda each: access.may_read(each, subject)
             ),
             [
-                PartitionReader(self._feeds, self._cursor_service, event_type, *start)
+                PartitionReader(self._feeds, self._cursor_resolver, event_type, *start)
                 for start in opening.starts.items()
             ],
             lines,
@@ -138,8 +138,8 @@ class EventStreams:
 
     def _start_positions(self, event_type: EventType, cursors_header: str | None) -> Mapping[str, Position]:
         if cursors_header is None:
-            return self._cursor_service.newest(event_type)
+            return self._cursor_resolver.end_positions(event_type)
         try:
-            return self._cursor_service.starts(event_type, parse_cursors_header(cursors_header))
+            return self._cursor_resolver.start_positions(event_type, parse_cursors_header(cursors_header))
         except CursorError as error:
             raise UnusableCursor(str(error)) from error

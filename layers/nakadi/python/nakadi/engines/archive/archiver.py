@@ -51,7 +51,7 @@ class TopicCatalog(Protocol):
     def topics(self) -> Iterable[tuple[str, int]]:
         """Every topic with its number of partitions."""
 
-    def event_type_of(self, topic: str) -> str | None:
+    def event_type_name_of(self, topic: str) -> str | None:
         """The name of the event type that a topic belongs to, if it is known."""
 
     def may_remove_records_from(self, topic: str) -> bool:
@@ -64,7 +64,7 @@ class EmptyTopicCatalog:
     def topics(self) -> Iterable[tuple[str, int]]:
         return ()
 
-    def event_type_of(self, _topic: str) -> str | None:
+    def event_type_name_of(self, _topic: str) -> str | None:
         return None
 
     def may_remove_records_from(self, _topic: str) -> bool:
@@ -208,7 +208,7 @@ class Archiver:
     def _pack_member(
         self, topic: str, partition: int, revision: int, before: IndexingState, end: int, pause: Callable[[], None]
     ) -> tuple[PackedMember | None, int]:
-        packer = MemberPacker(topic, partition, self._directory.event_type_of(topic))
+        packer = MemberPacker(topic, partition, self._directory.event_type_name_of(topic))
         offset, events, size = before.next_offset, 0, 0
         first_stored_at = last_stored_at = before.latest
         while offset < end and size < TARGET_MEMBER_BYTES:
@@ -236,7 +236,7 @@ class Archiver:
     def _store_and_index(self, topic: str, packed: Sequence[PackedMember]) -> None:
         key = objects.new_log_key(
             self.namespace,
-            self._directory.event_type_of(topic),
+            self._directory.event_type_name_of(topic),
             topic,
             datetime_from_microseconds(min(each.first_stored_at for each in packed)),
         )

@@ -106,7 +106,7 @@ class ArchiveRewriter:
         self, topic: str, partition: int, group: Sequence[IndexSegment], keeps: EventFilter, tombstones: list[int]
     ) -> IndexSegment:
         """These segments as one, in an object of its own; a single one of which everything stays is left as it is."""
-        packer = MemberPacker(topic, partition, self._directory.event_type_of(topic))
+        packer = MemberPacker(topic, partition, self._directory.event_type_name_of(topic))
         events_read = kept = 0
         for each in group:
             events = reading.read_segment(self._store, topic, partition, each)

@@ -150,7 +150,7 @@ class SegmentMerger(Struct, frozen=True, kw_only=True):
 
     index: LogIndex
     store: ArchiveStore
-    event_type_of: Callable[[str], str | None]
+    event_type_name_of: Callable[[str], str | None]
     small: int = GROUP_BYTES
     span: int = NO_SPAN_LIMIT
     read_concurrently: bool = False
@@ -233,7 +233,7 @@ class SegmentMerger(Struct, frozen=True, kw_only=True):
             yield group
 
     def _store_merged(self, topic: str, partition: int, group: Sequence[IndexSegment]) -> IndexSegment:
-        packer = MemberPacker(topic, partition, self.event_type_of(topic))
+        packer = MemberPacker(topic, partition, self.event_type_name_of(topic))
         kept = 0
         with closing(self._read_events(topic, partition, group)) as found:
             for events in found:

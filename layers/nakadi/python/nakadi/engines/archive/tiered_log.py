@@ -278,7 +278,7 @@ class ArchiveWorker:
         self._tiers = tiers
         self._metrics = metrics or Metrics()
         self._archiver = Archiver(hot, index, store, directory, self._metrics)
-        self._merger = SegmentMerger(index=index, store=store, event_type_of=directory.event_type_of)
+        self._merger = SegmentMerger(index=index, store=store, event_type_name_of=directory.event_type_name_of)
         self._store = store
         # Partition -> since when it has something to archive. Taking one out is followed by a look at all its events.
         self._waiting: dict[TopicPartition, float] = {}

@@ -18,7 +18,7 @@ from nakadi.event_types.cursors import (
     shifted_position,
 )
 from nakadi.event_types.repository import EventTypes
-from nakadi.event_types.snapshot import DUPLICATE_PARTITIONS_MESSAGE, Cursors, PartitionSnapshot
+from nakadi.event_types.snapshot import DUPLICATE_PARTITIONS_MESSAGE, CursorResolver, PartitionSnapshot
 from nakadi.http.application import Route
 from nakadi.http.bodies import Members, json_document, list_body
 from nakadi.http.message import Request, Response, json_response
@@ -35,8 +35,8 @@ TWO_PARTITIONS_MESSAGE = "Cursors with different partition. Pairs of cursors sho
 PartitionEnds = Mapping[str, tuple[Position, Position]]
 
 
-def routes(event_types: EventTypes, permissions: Permissions, cursor_service: Cursors) -> list[Route]:
-    handlers = _CursorHandlers(event_types, permissions, cursor_service)
+def routes(event_types: EventTypes, permissions: Permissions, cursor_resolver: CursorResolver) -> list[Route]:
+    handlers = _CursorHandlers(event_types, permissions, cursor_resolver)
     under = "/event-types/{name}"
     return [
         Route(method="GET", template=f"{under}/partitions", handler=handlers.list_all, operation="list_partitions"),
@@ -57,20 +57,20 @@ def routes(event_types: EventTypes, permissions: Permissions, cursor_service: Cu
 class _CursorHandlers(Struct, frozen=True):
     event_types: EventTypes
     permissions: Permissions
-    cursor_service: Cursors
+    cursor_resolver: CursorResolver
 
     def list_all(self, request: Request) -> Response:
         event_type = self._permitted_event_type(request, Operation.VIEW)
-        view = self.cursor_service.take_snapshot(event_type)
-        ends = view.ends()
+        view = self.cursor_resolver.take_snapshot(event_type)
+        ends = view.oldest_and_newest_events()
         lags = self._lags(event_type, view, ends, _consumed_cursors(request.parameter("cursors")))
         return json_response([_partition_view(partition, ends, lags.get(partition)) for partition in ends])
 
     def get(self, request: Request) -> Response:
         event_type = self._permitted_event_type(request, Operation.VIEW, Operation.READ)
         partition = request.path_parameters["partition"]
-        view = self.cursor_service.take_snapshot(event_type)
-        ends = view.ends()
+        view = self.cursor_resolver.take_snapshot(event_type)
+        ends = view.oldest_and_newest_events()
         consumed = request.parameter("consumed_offset")
         asked = () if consumed is None else (Cursor(partition, consumed),)
         lags = self._lags(event_type, view, ends, asked)
@@ -81,7 +81,7 @@ class _CursorHandlers(Struct, frozen=True):
     def distances(self, request: Request) -> Response:
         pairs = _read_pairs(list_body(request))
         event_type = self._permitted_event_type(request, Operation.VIEW)
-        view = self.cursor_service.take_snapshot(event_type)
+        view = self.cursor_resolver.take_snapshot(event_type)
         return json_response([self._distance_view(event_type, view, *pair) for pair in pairs])
 
     def lags(self, request: Request) -> Response:
@@ -89,9 +89,9 @@ class _CursorHandlers(Struct, frozen=True):
             [_read_cursor(each, f"list[{at}]") for at, each in enumerate(_require_objects(list_body(request)))]
         )
         event_type = self._permitted_event_type(request, Operation.VIEW, Operation.READ)
-        view = self.cursor_service.take_snapshot(event_type)
+        view = self.cursor_resolver.take_snapshot(event_type)
         positions = [_convert_cursor(view, cursor) for cursor in asked]
-        ends = view.ends() if asked else {}
+        ends = view.oldest_and_newest_events() if asked else {}
         return json_response(
             [
                 _lag_view(cursor.partition, ends, self._lag(event_type, cursor.partition, position, ends))
@@ -104,7 +104,7 @@ class _CursorHandlers(Struct, frozen=True):
         numbers = [each.integer("shift") or 0 for each in items]
         asked = _require_complete([_read_cursor(each, f"list[{at}]") for at, each in enumerate(items)])
         event_type = self._permitted_event_type(request, Operation.VIEW, Operation.READ)
-        view = self.cursor_service.take_snapshot(event_type)
+        view = self.cursor_resolver.take_snapshot(event_type)
         positions = [_convert_cursor(view, cursor) for cursor in asked]
         moved = [
             shifted_position(event_type, cursor.partition, position, number)

@@ -8,7 +8,7 @@ from itertools import islice
 from msgspec import Struct
 
 from nakadi.auth.permissions import Features, Permissions
-from nakadi.event_types.adoption import AdoptedTimeline, TopicAdoption
+from nakadi.event_types.adoption import TimelineToAdopt, TopicAdoption
 from nakadi.event_types.deletion import EventTypeDeletion
 from nakadi.event_types.registration import EventTypeCreation, EventTypeUpdate, Repartitioning
 from nakadi.event_types.repository import EVENT_TYPES_PAGE_SIZE, EventTypes
@@ -177,7 +177,7 @@ def _evaluation_view(evaluation: SchemaEvaluation) -> View:
         "compatible": evaluation.error is None,
         "compatibility_mode": evaluation.event_type.compatibility_mode,
         **({} if evaluation.error is None else {"error": evaluation.error}),
-        "validated_against_version": str(evaluation.against.version),
+        "validated_against_version": str(evaluation.compared_schema.version),
     }
 
 
@@ -199,22 +199,22 @@ class _TimelineHandlers(Struct, frozen=True):
 
     def list(self, request: Request) -> Response:
         name = request.path_parameters["name"]
-        return json_response([timeline_view(each, name) for each in self.timelines.of(name, request.subject)])
+        return json_response([timeline_view(each, name) for each in self.timelines.timelines_of(name, request.subject)])
 
     def create(self, request: Request) -> Response:
         name, body = request.path_parameters["name"], object_body(request)
         storage_id, adopted = body.text("storage_id"), body.objects("adopt")
         if adopted is None:
-            self.timelines.switch(name, storage_id, request.subject)
+            self.timelines.move_to_new_timeline(name, storage_id, request.subject)
         else:
             drafts = [_adopted_timeline(each) for each in adopted]
             self.adoption.adopt(name, storage_id, drafts, request.subject)
         return empty_response(201)
 
 
-def _adopted_timeline(body: Members) -> AdoptedTimeline:
+def _adopted_timeline(body: Members) -> TimelineToAdopt:
     position = body.object("latest_position")
-    return AdoptedTimeline(
+    return TimelineToAdopt(
         order=body.integer("order", bits=32),
         topic=body.text("topic"),
         latest_offsets=None if position is None else position.integers("offsets") or (),

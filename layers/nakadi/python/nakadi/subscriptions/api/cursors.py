@@ -10,9 +10,15 @@ from msgspec import Struct, field
 from nakadi.auth.permissions import Permissions
 from nakadi.common.metrics import Metrics
 from nakadi.common.work import refuse_if_quick
-from nakadi.event_types.cursors import CursorError, CursorErrorKind, newest_position, offset_digits, timeline_with_order
+from nakadi.event_types.cursors import (
+    CursorError,
+    CursorErrorKind,
+    offset_digits,
+    position_in_newest_timeline,
+    timeline_with_order,
+)
 from nakadi.event_types.repository import EventTypes
-from nakadi.event_types.snapshot import Cursors
+from nakadi.event_types.snapshot import CursorResolver
 from nakadi.model.authorization import Operation, Subject
 from nakadi.model.event_type import Cursor, EventType, Position
 from nakadi.model.outcomes import Invalid, NotFound
@@ -45,7 +51,7 @@ class _ResolvedCursor(Struct, frozen=True):
 class SubscriptionCursors(Struct, frozen=True, kw_only=True):
     subscription_repository: Subscriptions
     event_types: EventTypes
-    cursor_service: Cursors
+    cursor_resolver: CursorResolver
     permissions: Permissions
     coordination: Coordination
     initialisation: OffsetInitialisation
@@ -164,7 +170,7 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
     def _check_readable(self, meant: Sequence[_ResolvedCursor]) -> None:
         try:
             for each in meant:
-                self.cursor_service.check_readable(
+                self.cursor_resolver.check_readable(
                     each.event_type, each.cursor.partition, each.position, each.cursor.offset
                 )
         except CursorError as error:
@@ -186,9 +192,9 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
             raise Invalid(str(error)) from error
 
     def _resolved_in_event_type(self, event_type: EventType, cursor: SubscriptionCursor) -> _ResolvedCursor:
-        position = newest_position(event_type, cursor.offset)
+        position = position_in_newest_timeline(event_type, cursor.offset)
         if position is None:
-            position = self.cursor_service.resolve(event_type, Cursor(cursor.partition, cursor.offset))
+            position = self.cursor_resolver.resolve(event_type, Cursor(cursor.partition, cursor.offset))
         return _ResolvedCursor(cursor, EventTypePartition(cursor.event_type, cursor.partition), event_type, position)
 
     def _require_consumer(self, subscription_id: str, subject: Subject, *operations: Operation) -> None:

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from nakadi.event_types.cursors import CursorError
 from nakadi.event_types.repository import EventTypes
-from nakadi.event_types.snapshot import Cursors
+from nakadi.event_types.snapshot import CursorResolver
 from nakadi.model.event_type import Cursor, EventType, Position
 from nakadi.model.outcomes import Conflict, Fault, StillRunning, TryLater
 from nakadi.model.subscription import (
@@ -57,7 +57,7 @@ SUBSCRIPTION_BUSY_MESSAGE = "Subscription is being changed by others, please rep
 
 class OffsetInitialisation(Struct, frozen=True, kw_only=True):
     event_types: EventTypes
-    cursor_service: Cursors
+    cursor_resolver: CursorResolver
     coordination: Coordination
     clock: Clock
 
@@ -103,17 +103,17 @@ class OffsetInitialisation(Struct, frozen=True, kw_only=True):
     def _first_positions_of(self, subscription: Subscription, event_type: EventType) -> Mapping[str, Position]:
         match subscription.read_from:
             case ReadFrom.END:
-                return self.cursor_service.newest(event_type)
+                return self.cursor_resolver.end_positions(event_type)
             case ReadFrom.BEGIN:
-                return self.cursor_service.beginning(event_type)
+                return self.cursor_resolver.positions_before_oldest(event_type)
             case ReadFrom.CURSORS:
                 return self._from_cursors(subscription, event_type)
 
     def _from_cursors(self, subscription: Subscription, event_type: EventType) -> Mapping[str, Position]:
         """What the cursors mean. One whose timeline is gone means the oldest event, as one whose events are gone does;
         partitions that were added since then are read from their beginning."""
-        view = self.cursor_service.take_snapshot(event_type)
-        beginning = view.beginning()
+        view = self.cursor_resolver.take_snapshot(event_type)
+        beginning = view.positions_before_oldest()
         positions = dict.fromkeys(event_type.partitions, Position(event_type.timeline.order, -1))
         for each in subscription.initial_cursors:
             if each.event_type == event_type.name and each.partition in positions:

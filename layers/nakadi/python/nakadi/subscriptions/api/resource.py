@@ -14,10 +14,10 @@ from nakadi.auth import permissions
 from nakadi.auth.permissions import Features, Permissions
 from nakadi.common.work import run_and_log_failure
 from nakadi.event_types import documents
-from nakadi.event_types.cursors import CursorError, closed_timeline_end
+from nakadi.event_types.cursors import CursorError, last_offset_if_closed
 from nakadi.event_types.documents import AUTHORIZATION_MANDATORY_MESSAGE, now_in_milliseconds
 from nakadi.event_types.repository import EventTypes
-from nakadi.event_types.snapshot import Cursors
+from nakadi.event_types.snapshot import CursorResolver
 from nakadi.model.authorization import WILDCARD, Feature, Operation, Subject
 from nakadi.model.event_type import Cursor, EventType, Position
 from nakadi.model.outcomes import Conflict, Fault, Invalid, TryLater
@@ -49,7 +49,7 @@ CREATION_ATTEMPTS = 8
 class SubscriptionCreation(Struct, frozen=True, kw_only=True):
     subscription_repository: Subscriptions
     event_types: EventTypes
-    cursor_service: Cursors
+    cursor_resolver: CursorResolver
     permissions: Permissions
     features: Features
     clock: Clock
@@ -113,7 +113,7 @@ class SubscriptionCreation(Struct, frozen=True, kw_only=True):
 
     def _check_cursors(self, cursors: Sequence[SubscriptionCursor], event_types: Sequence[EventType]) -> None:
         check_coverage(cursors, event_types)
-        by_name = {each.name: self.cursor_service.take_snapshot(each) for each in event_types}
+        by_name = {each.name: self.cursor_resolver.take_snapshot(each) for each in event_types}
         try:
             for each in cursors:
                 view = by_name[each.event_type]
@@ -355,7 +355,7 @@ class RedriveAttachment(Struct, frozen=True, kw_only=True):
     subscription_repository: Subscriptions
     event_types: EventTypes
     features: Features
-    cursor_service: Cursors
+    cursor_resolver: CursorResolver
     logs: EventLogs
     coordination: Coordination
     initialisation: OffsetInitialisation
@@ -378,7 +378,7 @@ class RedriveAttachment(Struct, frozen=True, kw_only=True):
             return
         if event_type.id not in self._looked:
             self._looked.clear()
-            self._looked[event_type.id] = dict(self.cursor_service.beginning(event_type))
+            self._looked[event_type.id] = dict(self.cursor_resolver.positions_before_oldest(event_type))
         for partition in event_type.partitions:
             run_and_log_failure(
                 "search for redriven events",
@@ -409,7 +409,7 @@ class RedriveAttachment(Struct, frozen=True, kw_only=True):
         subscription = self.subscription_repository.find(subscription_id)
         if subscription is None:
             return
-        beginnings = self.cursor_service.beginning(event_type)
+        beginnings = self.cursor_resolver.positions_before_oldest(event_type)
         partitions = {EventTypePartition(event_type.name, name): at for name, at in beginnings.items()}
         self.initialisation.ensure_partitions(subscription, partitions)
 
@@ -419,7 +419,7 @@ class RedriveAttachment(Struct, frozen=True, kw_only=True):
         """What follows a position, stretch by stretch: who is named in it, and where it ends."""
         number = int(partition)
         while True:
-            timeline, offset = self.cursor_service.next_event(event_type, position, partition)
+            timeline, offset = self.cursor_resolver.next_event_location(event_type, position, partition)
             event_log = self.logs.for_storage(timeline.storage_id)
             bounds = event_log.bounds(timeline.topic, [number])[number]
             offset = max(offset, bounds.oldest)
@@ -428,7 +428,7 @@ class RedriveAttachment(Struct, frozen=True, kw_only=True):
                 offset = found.next_offset
                 named = {each.record.directed_to for each in found.events if each.record.directed_to is not None}
                 yield named, Position(timeline.order, offset - 1)
-            end = closed_timeline_end(timeline, number)
+            end = last_offset_if_closed(timeline, number)
             if end is None:
                 return
             position = Position(timeline.order, end)

@@ -17,7 +17,7 @@ from nakadi.common.work import run_and_log_failure
 from nakadi.event_types import cursors
 from nakadi.event_types.cursors import CursorError
 from nakadi.event_types.repository import EventTypes
-from nakadi.event_types.snapshot import Cursors
+from nakadi.event_types.snapshot import CursorResolver
 from nakadi.model.authorization import Operation, Subject
 from nakadi.model.event_type import EventType, Position
 from nakadi.model.outcomes import Invalid, Unavailable
@@ -75,7 +75,7 @@ class _AssignmentSnapshot(Struct, frozen=True):
 class SubscriptionStats(Struct, frozen=True, kw_only=True):
     subscription_repository: Subscriptions
     event_types: EventTypes
-    cursor_service: Cursors
+    cursor_resolver: CursorResolver
     permissions: Permissions
     coordination: Coordination
     leases: LeaseWatch
@@ -90,7 +90,7 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
             self.permissions.require(Operation.VIEW, each.resource, subject)
         shared = self._read_with_offsets(subscription)
         return {
-            each.name: self._of_event_type(each, self.cursor_service.newest(each), shared, with_lag=with_lag)
+            each.name: self._of_event_type(each, self.cursor_resolver.end_positions(each), shared, with_lag=with_lag)
             for each in event_types
         }
 
@@ -107,7 +107,7 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
 
         def stats(event_type: EventType, shared: _AssignmentSnapshot) -> Sequence[PartitionStats]:
             if event_type.name not in newest:
-                newest[event_type.name] = self.cursor_service.newest(event_type)
+                newest[event_type.name] = self.cursor_resolver.end_positions(event_type)
             look = with_lag and self.clock.now() < ages_until
             return self._of_event_type(event_type, newest[event_type.name], shared, with_lag=look)
 
@@ -142,7 +142,7 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
         suspects = {partition.event_type for partition in shared.offsets if self._is_commit_overdue(partition, shared)}
         found = [self.event_types.find(name) for name in subscription.event_types if name in suspects]
         stats = [
-            self._of_event_type(each, self.cursor_service.newest(each), shared, with_lag=False)
+            self._of_event_type(each, self.cursor_resolver.end_positions(each), shared, with_lag=False)
             for each in found
             if each is not None
         ]
@@ -212,11 +212,11 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
     def _first_stored_behind(self, event_type: EventType, partition: str, position: Position) -> datetime | None:
         number = int(partition)
         while True:
-            timeline, offset = self.cursor_service.next_event(event_type, position, partition)
+            timeline, offset = self.cursor_resolver.next_event_location(event_type, position, partition)
             event_log = self.logs.for_storage(timeline.storage_id)
             oldest = event_log.bounds(timeline.topic, [number])[number].oldest
             found = event_log.read(timeline.topic, number, max(offset, oldest), limit=1, max_bytes=1)
-            end = cursors.closed_timeline_end(timeline, number)
+            end = cursors.last_offset_if_closed(timeline, number)
             if found.events or end is None:
                 return found.events[0].stored_at if found.events else None
             # What was left of this timeline is gone.

@@ -13,7 +13,7 @@ from nakadi.common.caching import Cache
 from nakadi.event_types import cursors
 from nakadi.event_types.cursors import CursorError
 from nakadi.event_types.repository import EventTypes
-from nakadi.event_types.snapshot import Cursors, PartitionSnapshot
+from nakadi.event_types.snapshot import CursorResolver, PartitionSnapshot
 from nakadi.model.authorization import Operation, Subject
 from nakadi.model.event_type import EventType, Position
 from nakadi.model.events import Record
@@ -180,9 +180,9 @@ class KnownEventTypes(dict[str, EventType]):
 class PartitionStarts:
     """Finds where reading begins. Asks the registry and the log, so it must not be called on an event loop."""
 
-    def __init__(self, event_types: EventTypes, cursor_service: Cursors, clock: Clock) -> None:
+    def __init__(self, event_types: EventTypes, cursor_resolver: CursorResolver, clock: Clock) -> None:
         self._event_types = event_types
-        self._cursor_service = cursor_service
+        self._cursor_resolver = cursor_resolver
         # By the id of the event type and the least revision that is known: another event type may get its name, and a
         # caller that knows of a change must not get what was read before.
         self._views: Cache[tuple[str, int], tuple[EventType, PartitionSnapshot]] = Cache(
@@ -210,13 +210,13 @@ class PartitionStarts:
         current = self._event_types.get(known.name)
         if current.id != known.id:
             raise UnusableCursor(f"The event type {known.name} was deleted, and another one has its name")
-        return current, self._cursor_service.take_snapshot(current)
+        return current, self._cursor_resolver.take_snapshot(current)
 
     @staticmethod
     def _start_in_snapshot(
         event_type: EventType, view: PartitionSnapshot, partition: EventTypePartition, stored: Position
     ) -> PartitionStart:
-        oldest = view.beginning().get(partition.partition, stored)
+        oldest = view.positions_before_oldest().get(partition.partition, stored)
         start = max(stored, oldest)
         try:
             view.check_readable(partition.partition, start)

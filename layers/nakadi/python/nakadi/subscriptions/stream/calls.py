@@ -178,7 +178,7 @@ class DeadLetterPublisher(Struct, frozen=True, kw_only=True):
 
     def publish(self, subscription_id: str, drop: GiveUpOnEvent) -> None:
         """Publish an event to the dead letter queue. Raises `TryLater` if that failed."""
-        self.own.ensure(self.name)
+        self.own.ensure_exists(self.name)
         letter = {**dead_letter_event(subscription_id, drop), "metadata": self._new_metadata()}
         try:
             outcome = self.publisher.publish(self.name, orjson.dumps([letter]), BROKER_SUBJECT, flow_id="")

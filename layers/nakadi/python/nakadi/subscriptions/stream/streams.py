@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from nakadi.common.counting import Labels, MetricRows
 from nakadi.common.metrics import Metrics
-from nakadi.event_types.snapshot import Cursors
+from nakadi.event_types.snapshot import CursorResolver
 from nakadi.model import subscription as shared
 from nakadi.model.authorization import Subject
 from nakadi.model.event_type import EventType, Position
@@ -86,7 +86,7 @@ class SubscriptionStreams:
         *,
         admission: StreamAdmission,
         coordination: Coordination,
-        cursor_service: Cursors,
+        cursor_resolver: CursorResolver,
         logs: EventLogs,
         access: ReadAccess,
         dead_letters: DeadLetterPublisher,
@@ -97,13 +97,13 @@ class SubscriptionStreams:
         self._metrics = metrics or Metrics()
         self._admission = admission
         self._coordination = coordination
-        self._cursor_service = cursor_service
+        self._cursor_resolver = cursor_resolver
         self._access = access
         self._monitor = StreamAccessMonitor(access)
         self._dead_letters = dead_letters
         self._clock = clock
         self._bounds = bounds
-        self._starts = PartitionStarts(admission.event_types, cursor_service, clock)
+        self._starts = PartitionStarts(admission.event_types, cursor_resolver, clock)
         self._keeper = LeaseKeeper(coordination, clock, metrics=self._metrics)
         self._feeds = Feeds(logs)
         self._threads = ThreadPoolExecutor(CALL_THREADS, thread_name_prefix="nakadi-consuming")
@@ -283,7 +283,7 @@ class SubscriptionStreams:
         """Where the events come from: the log, or parked events first."""
         replay = start.again
         onward = start.start if replay is None else replay.onward
-        reader = PartitionReader(self._feeds, self._cursor_service, start.event_type, partition.partition, onward)
+        reader = PartitionReader(self._feeds, self._cursor_resolver, start.event_type, partition.partition, onward)
         if replay is None:
             return reader
         return ReplaySource(replay.events, start.start, replay.last_position, parking.value, self._threads, reader)
