@@ -37,9 +37,11 @@ from nakadi_jobs.event_type_tables import (
     take_plain_name,
 )
 from nakadi_jobs.exact_values import MISFIT
+from nakadi_jobs.plain_batches import FAILURES, plain_batch
+from nakadi_jobs.plain_lines import NotPlain
 from nakadi_jobs.reading import Gathered, Reading
 from nakadi_jobs.reports import in_a_line
-from nakadi_jobs.tables import PROGRESS, ChangedMeanwhile, Table
+from nakadi_jobs.tables import PROGRESS, Change, ChangedMeanwhile, Table
 
 DESCRIPTION = """\
 Keep the tables of the event types up to date with the archive.
@@ -292,7 +294,14 @@ def _add_batch(
     batch: Sequence[ArchiveRange],
     progress: Progress,
 ) -> tuple[Outcome, Progress]:
-    """Add a batch to a table: read in place if that succeeds, otherwise member by member."""
+    """Add a batch to a table: without Spark as far as that can be, else read in place, else member by member."""
+    try:
+        with plain_batch(work, table, columns, batch) as reading:
+            return _written(work, event_type, table, columns, reading, progress)
+    except NotPlain:
+        pass
+    except (*FAILURES, Incomplete) as error:
+        work.report.info(event_type.name, f"Spark reads the archive: {in_a_line(error)}")
     if work.archive.worth_reading_in_place(batch):
         try:
             return _written(work, event_type, table, columns, work.archive.in_place(batch), progress)
@@ -306,17 +315,24 @@ def _written(
     work: Workplace, event_type: EventType, table: Table, columns: Struct, reading: Reading, progress: Progress
 ) -> tuple[Outcome, Progress]:
     following = progress.with_read(reading.parts, (part for part, _ in reading.damaged))
-    seen = Observation()
     with table.change() as change:
-        rows = rows_of(reading, columns).observe(seen, F.sum(F.col(MISFIT).cast("int")).alias("misfits"))
-        count = change.append(transform.in_order(rows.drop(MISFIT)), following.written())
+        count, misfits = _append_lines(change, reading, columns, following) if reading.has_lines else (0, 0)
+        if reading.files or not reading.has_lines:
+            count += change.append_files(reading.files, following.written())
         if reading.expected() is not None and count != reading.expected():
             raise Incomplete(f"{reading.expected()} events should be there, {count} are")
         _check_unchanged(work, event_type, [*reading.parts, *(each for each, _ in reading.damaged)])
         if count or following != progress:
             change.publish()
-    misfits = (seen.get["misfits"] or 0) if count else 0
     return Outcome(count, misfits, _offsets_in(reading.parts) - count, reading.damaged), following
+
+
+def _append_lines(change: Change, reading: Reading, columns: Struct, following: Progress) -> tuple[int, int]:
+    """How many rows there were, and how many of them do not fit the columns."""
+    seen = Observation()
+    rows = rows_of(reading, columns).observe(seen, F.sum(F.col(MISFIT).cast("int")).alias("misfits"))
+    count = change.append(transform.in_order(rows.drop(MISFIT)), following.written())
+    return count, (seen.get["misfits"] or 0) if count else 0
 
 
 def rows_of(reading: Reading, columns: Struct) -> DataFrame:

@@ -51,6 +51,25 @@ class Planned(Struct, frozen=True):
     files: Sequence[DataFile]
 
 
+class WrittenForm(Struct, frozen=True):
+    """How files of a table are to be: its schema as JSON, its folder, and the name of its only partition, a day."""
+
+    schema: str
+    location: str
+    partition: str
+
+
+class NewFile(Struct, frozen=True):
+    """A file that was written for a table, and the path of its partition: `nakadi_time_day=2026-11-20`."""
+
+    path: str
+    partition: str
+
+
+class OtherForm(Exception):
+    """Raised for a table whose files have to be another way."""
+
+
 class HasDeletedRows(Exception):
     """Raised for files that have rows which are only marked as deleted."""
 
@@ -114,6 +133,35 @@ def rewriting(java: Any, jvm: Any, times: Times, changed: Changed) -> Rewriting:
     return Rewriting(java, change, written)
 
 
+def written_form(java: Any, jvm: Any, time: str) -> WrittenForm:
+    """Raises `OtherForm` for a table that is not by day of this time, or that is to be compressed in another way."""
+    fields = [(java.schema().findColumnName(each.sourceId()), each) for each in java.spec().fields()]
+    if [(name, str(each.transform().toString())) for name, each in fields] != [(time, "day")]:
+        raise OtherForm("it is not by day")
+    properties = dict(java.properties())
+    if any(properties.get(name, value) != value for name, value in _USUAL.items()):
+        raise OtherForm("its properties say so")
+    schema = jvm.org.apache.iceberg.SchemaParser.toJson(java.schema())
+    return WrittenForm(str(schema), str(java.location()), str(fields[0][1].name()))
+
+
+_USUAL = {
+    "write.format.default": "parquet",
+    "write.parquet.compression-codec": "zstd",
+    "write.parquet.compression-level": "3",
+}
+
+
+def append(java: Any, jvm: Any, branch: str, files: Sequence[NewFile], said: Mapping[str, str]) -> None:
+    """Add files to a branch in one commit, of which something is said."""
+    change = java.newAppend().toBranch(branch)
+    for file in files:
+        change.appendFile(_described(java, jvm, file.partition, java.io().newInputFile(file.path)))
+    for name, value in said.items():
+        change.set(name, value)
+    change.commit()
+
+
 def _tasks(java: Any, jvm: Any, times: Times) -> Iterator[Any]:
     found = java.newScan().filter(_condition(jvm, times)).planFiles()
     try:
@@ -150,7 +198,11 @@ def _written(java: Any, jvm: Any, partition: str, content: bytes) -> Any:
         stream.write(content)
     finally:
         stream.close()
-    iceberg, file = jvm.org.apache.iceberg, java.io().newInputFile(path)
+    return _described(java, jvm, partition, java.io().newInputFile(path))
+
+
+def _described(java: Any, jvm: Any, partition: str, file: Any) -> Any:
+    iceberg = jvm.org.apache.iceberg
     metrics = iceberg.parquet.ParquetUtil.fileMetrics(file, iceberg.MetricsConfig.forTable(java))
     return (
         iceberg.DataFiles.builder(java.spec())

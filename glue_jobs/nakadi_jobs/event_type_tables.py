@@ -17,8 +17,8 @@ from nakadi_jobs.columns import Struct, columns_of, ddl, new_columns
 from nakadi_jobs.layout import BY_KEY, layout_for
 from nakadi_jobs.reports import in_a_line
 from nakadi_jobs.session import CATALOG
-from nakadi_jobs.tables import PROGRESS, Table, columns_in
-from nakadi_jobs.transform import ORDER, PLACES
+from nakadi_jobs.tables import PROGRESS, Table
+from nakadi_jobs.transform import ORDER, PLACES, columns_in
 
 EVENT_TYPE = "nakadi.event-type"
 EVENT_TYPE_ID = "nakadi.event-type-id"

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from functools import partial
 from itertools import chain, islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -26,6 +26,9 @@ from nakadi.engines.archive.stores import open_archive
 from nakadi.model.log_index import ArchiveLocation
 from nakadi.ports.archive_store import ArchiveGone, ArchiveStore
 from nakadi_jobs.archive_ranges import ArchiveRange, sizes
+from nakadi_jobs.data_files import NewFile
+
+Known = TypeVar("Known")
 
 GATHERED_BYTES = 32 * 1024 * 1024
 AT_ONCE = 4
@@ -42,12 +45,17 @@ NEAR = 256 * 1024
 
 
 class Reading(Struct, frozen=True):
-    """Lines of the archive, what was asked of them, and what could not be read."""
+    """Lines of the archive, what was asked of them, and what could not be read.
+
+    `files` have the rows of other lines, and are part of what was asked for.
+    """
 
     lines: DataFrame
     parts: Sequence[ArchiveRange]
     damaged: Sequence[tuple[ArchiveRange, str]]
     by_file: bool
+    files: Sequence[NewFile] = ()
+    has_lines: bool = True
 
     def expected(self) -> int | None:
         """How many events there have to be; None where that is uncertain for a part."""
@@ -204,21 +212,21 @@ def _copies_of_task(url: str, to_url: str, run: str, task: int, wanted: Iterable
 
 def _contents(store: ArchiveStore, wanted: Iterable[Members]) -> Iterator[tuple[ArchiveLocation, str, bytes, str]]:
     """Each member with its topic, its bytes, and what is wrong with it."""
-    spans = chain.from_iterable(map(_spans, wanted))
+    spans = chain.from_iterable(map(spans_of, wanted))
     with ThreadPoolExecutor(AT_ONCE) as pool:
         while some := list(islice(spans, AT_ONCE)):
             for span in pool.map(partial(_read, store), some):
                 yield from span
 
 
-def _spans(members: Members) -> Iterator[Members]:
-    """What is read by one request."""
-    span: list[tuple[ArchiveLocation, str]] = []
-    for location, topic in members:
+def spans_of(members: Sequence[tuple[ArchiveLocation, Known]]) -> Iterator[Sequence[tuple[ArchiveLocation, Known]]]:
+    """What is read by one request, of members of one object and what is known of each."""
+    span: list[tuple[ArchiveLocation, Known]] = []
+    for location, known in members:
         if span and location.start > span[-1][0].start + span[-1][0].length + NEAR:
             yield span
             span = []
-        span.append((location, topic))
+        span.append((location, known))
     yield span
 
 

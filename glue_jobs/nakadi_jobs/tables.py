@@ -17,22 +17,27 @@ import msgspec
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from nakadi_jobs.columns import Array, Field, Kind, Scalar, Struct, Texts
+from nakadi_jobs.columns import Struct
 from nakadi_jobs.data_files import (
     Changed,
     Contents,
     HasDeletedRows,
+    NewFile,
+    OtherForm,
     Planned,
     Times,
+    WrittenForm,
+    append,
     contents,
     field_ids,
     planned,
     rewriting,
+    written_form,
 )
 from nakadi_jobs.layout import TableLayout, order_by, partition_by, written_with
 from nakadi_jobs.session import CATALOG
+from nakadi_jobs.transform import columns_in
 
 Result = TypeVar("Result")
 
@@ -135,6 +140,13 @@ class Table(msgspec.Struct, frozen=True):
             parent = snapshot.parentId()
             snapshot = None if parent is None else java.snapshot(parent)
         return str(dict(java.properties()).get(PROGRESS, ""))
+
+    def written_form(self) -> WrittenForm:
+        """How files are to be that are written without Spark. Raises `OtherForm`."""
+        if self.properties().get(LAYOUT):
+            raise OtherForm("it has a layout of its own")
+        jvm: Any = self.spark._jvm  # noqa: SLF001  # the only way to Iceberg's own interface
+        return written_form(self._java(), jvm, "nakadi_time")
 
     # Making and growing
 
@@ -434,6 +446,15 @@ class Change(msgspec.Struct):
         if progress is not None:
             writer = writer.option(f"snapshot-property.{PROGRESS}", progress)
         writer.append()
+        return self._added()
+
+    def append_files(self, files: Sequence[NewFile], progress: str) -> int:
+        """Add files that are written; how many rows they have."""
+        jvm: Any = self.table.spark._jvm  # noqa: SLF001  # the only way to Iceberg's own interface
+        append(self.table._java(), jvm, self.branch, files, {PROGRESS: progress})  # noqa: SLF001  # the two are one
+        return self._added()
+
+    def _added(self) -> int:
         snapshot = self.table._java().snapshot(self.branch)  # noqa: SLF001  # the two are one
         return int(dict(snapshot.summary()).get("added-records", "0"))
 
@@ -471,23 +492,6 @@ _CONFLICTS = (
     "Found conflicting files",
     "Missing required files",
 )
-
-
-def columns_in(rows: DataFrame) -> Struct:
-    found = _kind(rows.schema)
-    assert isinstance(found, Struct)
-    return found
-
-
-def _kind(found: DataType) -> Kind:
-    match found:
-        case StructType():
-            return Struct(tuple(Field(field.name, _kind(field.dataType)) for field in found.fields))
-        case ArrayType():
-            return Array(_kind(found.elementType))
-        case MapType():
-            return Texts()
-    return Scalar(found.simpleString())
 
 
 _DEFAULTS = {

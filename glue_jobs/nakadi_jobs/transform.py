@@ -8,6 +8,7 @@ from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from nakadi_jobs.archive_ranges import ArchiveRange
 from nakadi_jobs.columns import STRING, Array, Field, Json, Kind, Scalar, Struct, Texts, has_contested
@@ -68,11 +69,11 @@ def wanted(
     spark: SparkSession, parts: Iterable[ArchiveRange], types: Mapping[str, tuple[str, bool]], *, by_file: bool
 ) -> DataFrame:
     """Which offsets to take, and if several objects may have them, from which; and what is known of their topics."""
-    stretches = _stretches(
+    found = stretches(
         (each.location.key.rpartition("/")[2] if by_file else "", each.topic, each.partition, each.first, each.end)
         for each in parts
     )
-    return rows_of_values(spark, ((*each, *types[each[1]]) for each in stretches), WANTED)
+    return rows_of_values(spark, ((*each, *types[each[1]]) for each in found), WANTED)
 
 
 def of_topics(lines: DataFrame, topics: Iterable[str]) -> DataFrame:
@@ -167,13 +168,13 @@ def _timelines(parts: Sequence[ArchiveRange]) -> Iterator[str]:
 
 def _conditions(parts: Sequence[ArchiveRange]) -> Iterator[str]:
     """One for each stretch of offsets without a hole."""
-    for timeline, partition, first, end in _stretches(
+    for timeline, partition, first, end in stretches(
         (each.timeline, each.partition, each.first, each.end) for each in parts
     ):
         yield f"(timeline = {timeline} and partition = {partition} and offset >= {first} and offset < {end})"
 
 
-def _stretches(ranges: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+def stretches(ranges: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
     """Ranges, the ends of which are their last two members, without those that go on where another one ends."""
     last: tuple[Any, ...] = ()
     for each in sorted(set(ranges)):
@@ -244,6 +245,24 @@ def _publisher_in(columns: Struct) -> str:
 
 def _of_head(expression: str) -> str:
     return re.sub(r"\bhead\b", _HEAD, expression)
+
+
+def columns_in(rows: DataFrame) -> Struct:
+    """The columns that rows have. Of one of texts it is not known what the texts are."""
+    found = _kind_of(rows.schema)
+    assert isinstance(found, Struct)
+    return found
+
+
+def _kind_of(found: DataType) -> Kind:
+    match found:
+        case StructType():
+            return Struct(tuple(Field(field.name, _kind_of(field.dataType)) for field in found.fields))
+        case ArrayType():
+            return Array(_kind_of(found.elementType))
+        case MapType():
+            return Texts()
+    return Scalar(found.simpleString())
 
 
 def in_order(events: DataFrame) -> DataFrame:

@@ -39,8 +39,8 @@ def test_events_become_rows(jobs, data):
     assert "nothing new" in jobs.compacted().told
 
 
-def test_a_commit_is_one_job_of_spark_which_copies_lines_twice(jobs, data):
-    """Lines become structures, these are judged, and become rows; nothing is said of files."""
+def test_a_commit_is_at_most_one_job_of_spark_which_copies_lines_twice(jobs, data):
+    """Lines become structures, these are judged, and become rows; nothing is said of files. Plain lines need no job."""
     orders = data.event_type("order.placed")
     data.archived(orders, [order(number) for number in range(5)])
     parts = list(unread_parts(data.index, orders, NOTHING_READ))
@@ -52,6 +52,8 @@ def test_a_commit_is_one_job_of_spark_which_copies_lines_twice(jobs, data):
 
     assert rows.count() == 5
     assert (plan.count("Project ["), "file_name" in plan) == (3, False)
+    assert jobs.spark_jobs(jobs.compacted) == 0
+    data.archived(orders, [order(1), order(2, total=1e30)])
     assert jobs.spark_jobs(jobs.compacted) == 1
 
 

@@ -49,7 +49,14 @@ KEYS = ("k1", "k2", "k3", "k,4", '"5')
 WRITERS = ("w1", "w2", "w3", "w4")
 """Who wrote an event: by this some are erased."""
 
-MOMENTS = ((Change, "append"), (Change, "publish"), (Table, "create"), (Table, "add"), (Table, "set"))
+MOMENTS = (
+    (Change, "append"),
+    (Change, "append_files"),
+    (Change, "publish"),
+    (Table, "create"),
+    (Table, "add"),
+    (Table, "set"),
+)
 """Steps of jobs, before and behind which they are killed."""
 
 LONG_AGO_MILLISECONDS = datetime(2000, 1, 1, tzinfo=UTC)

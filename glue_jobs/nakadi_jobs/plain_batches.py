@@ -1,0 +1,72 @@
+"""A batch of the archive for a table: as data files where lines are plain, and as text for Spark where they are not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+from py4j.protocol import Py4JError
+from pyarrow import ArrowException
+from pyspark.errors import PySparkException
+
+from nakadi.engines.archive.objects import BadArchive
+from nakadi.model.outcomes import Unavailable
+from nakadi.ports.archive_store import ArchiveGone
+from nakadi_jobs.archive_ranges import ArchiveRange
+from nakadi_jobs.columns import Struct
+from nakadi_jobs.command import Workplace
+from nakadi_jobs.data_files import NewFile, OtherForm
+from nakadi_jobs.leftovers import GATHERED, Unreadable, folder_in
+from nakadi_jobs.plain_files import Places, Target, make_files
+from nakadi_jobs.plain_lines import Form, NotPlain, Reader
+from nakadi_jobs.reading import Reading
+from nakadi_jobs.tables import Table
+
+FAILURES = (
+    ArchiveGone,
+    BadArchive,
+    Unavailable,
+    OSError,
+    ArrowException,
+    Py4JError,
+    PySparkException,
+)
+"""What may go wrong where Spark can still do it."""
+
+
+@contextmanager
+def plain_batch(work: Workplace, table: Table, columns: Struct, parts: Sequence[ArchiveRange]) -> Iterator[Reading]:
+    """What is left for Spark, beside data files for the table. Gathered text is removed in the end.
+
+    Raises `NotPlain` if there can be none, and `FAILURES`.
+    """
+    try:
+        form = table.written_form()
+        folder = folder_in(work.tables, form.location)
+    except (OtherForm, Unreadable) as reason:
+        # Of another layout, or in a catalog that keeps tables elsewhere.
+        raise NotPlain(str(reason)) from reason
+    url = work.tables.rstrip("/")
+    gathered = f"{GATHERED}/{parts[0].topic}/"
+    target = Target(
+        form=Form(columns, form.schema),
+        folder=f"{folder}/data",
+        partition=form.partition,
+        gathered=f"{gathered}{uuid4().hex}",
+    )
+    Reader(target.form)
+    query = urlsplit(work.archive.url).query
+    places = Places(work.archive.url, f"{work.tables}?{query}".rstrip("?"))
+    try:
+        made = make_files(work.spark, work.store, work.table_files, places, target, parts)
+        files = [
+            NewFile(f"{form.location}{each.key.removeprefix(folder)}", f"{form.partition}={each.day}")
+            for each in made.files
+        ]
+        lines = work.archive.text([f"{url}/{key}" for key in made.gathered])
+        yield Reading(lines, parts, (), by_file=False, files=files, has_lines=bool(made.gathered))
+    finally:
+        kept = [each.key for each in work.table_files.list_objects(gathered)]
+        work.table_files.remove([key for key in kept if key.startswith(target.gathered)])

@@ -1,0 +1,296 @@
+"""Data files of tables, made of members of the archive without a job of Spark, as far as lines are plain.
+
+What is not plain is gathered: it becomes text that Spark reads with care. Where most is like that, nothing is gained,
+and all that follows is gathered as it is.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from datetime import date, timedelta
+from functools import partial
+from itertools import chain, groupby, islice, pairwise
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+from msgspec import Struct
+from pyarrow import parquet
+from pyspark.sql import SparkSession
+
+from nakadi.engines.archive import objects
+from nakadi.engines.archive.stores import open_archive
+from nakadi.model.log_index import ArchiveLocation
+from nakadi.ports.archive_store import ArchiveStore
+from nakadi_jobs.archive_ranges import ArchiveRange
+from nakadi_jobs.plain_lines import Form, Reader
+from nakadi_jobs.reading import AT_ONCE, spans_of
+from nakadi_jobs.transform import stretches
+
+CHUNK_BYTES = 4 << 20
+"""So much text is read at once."""
+
+FILE_BYTES = 512 << 20
+"""A file is made of so many bytes of rows. In Parquet they are a tenth of it."""
+
+GROUP_BYTES = 128 << 20
+"""So many bytes of rows are in a row group."""
+
+WORTH_TASKS = 16 << 20
+"""So many bytes of the archive are read by Spark's tasks, if these run elsewhere."""
+
+SHARE_BYTES = 8 << 20
+"""So many bytes of the archive are worth files of their own."""
+
+MOST_DOUBTFUL = 0.2
+"""If more of the lines are left to Spark, it is given all of what follows."""
+
+GATHERED_TEXT = 128 << 20
+"""So much text is gathered in an object."""
+
+CODEC, LEVEL = "zstd", 3
+"""As Iceberg would write them."""
+
+EPOCH = date(1970, 1, 1)
+MICROSECONDS_OF_A_DAY = 24 * 60 * 60 * 1_000_000
+
+
+class Target(Struct, frozen=True):
+    """What files are made for: the form of lines, the folder of data files below that of all tables, the name of the
+    table's partitions, and what keys of gathered lines begin with.
+    """
+
+    form: Form
+    folder: str
+    partition: str
+    gathered: str
+
+
+class Places(Struct, frozen=True):
+    """The URLs of the archive and of the tables."""
+
+    archive: str
+    tables: str
+
+
+class DataFile(NamedTuple):
+    """A file of a day below the folder of all tables."""
+
+    key: str
+    day: str
+    rows: int
+
+
+class Made(NamedTuple):
+    """Files with rows, and objects with lines that are left."""
+
+    files: Sequence[DataFile]
+    gathered: Sequence[str]
+
+
+def make_files(
+    spark: SparkSession,
+    archive: ArchiveStore,
+    tables: ArchiveStore,
+    places: Places,
+    target: Target,
+    parts: Sequence[ArchiveRange],
+) -> Made:
+    """Make files of what these parts have: here, or in Spark's tasks if it is much and they run elsewhere.
+
+    Raises what stores do and what is said of damaged members: then nothing of it counts.
+    """
+    context = spark.sparkContext
+    if runs_here(str(context.master), parts):
+        shares = list(_shares(parts, os.cpu_count() or 1))
+        with ThreadPoolExecutor(len(shares)) as pool:
+            made = list(pool.map(partial(_make, archive, tables, target), shares))
+    else:
+        shares = list(_shares(parts, context.defaultParallelism))
+        tasks = context.parallelize(shares, len(shares))
+        made = tasks.map(partial(_make_in_task, places, target)).collect()
+    return Made([file for each in made for file in each.files], [key for each in made for key in each.gathered])
+
+
+def runs_here(master: str, parts: Sequence[ArchiveRange]) -> bool:
+    """Whether tasks would run on this machine, or would not be worth their start."""
+    return master.startswith("local") or sum(part.location.length for part in parts) < WORTH_TASKS
+
+
+def _make_in_task(places: Places, target: Target, parts: Sequence[ArchiveRange]) -> Made:
+    with closing(open_archive(places.archive)) as archive, closing(open_archive(places.tables)) as tables:
+        return _make(archive, tables, target, parts)
+
+
+def _shares(parts: Sequence[ArchiveRange], count: int) -> Iterator[Sequence[ArchiveRange]]:
+    """About equal shares, in the order of tables. What lies in one object stays together: it is read once."""
+    by_object: defaultdict[str, list[ArchiveRange]] = defaultdict(list)
+    for part in sorted(parts, key=lambda each: (each.timeline, each.partition, each.first)):
+        by_object[part.location.key].append(part)
+    most = max(SHARE_BYTES, sum(part.location.length for part in parts) / count)
+    share: list[ArchiveRange] = []
+    size = 0
+    for found in by_object.values():
+        share += found
+        size += sum(part.location.length for part in found)
+        if size >= most:
+            yield share
+            share, size = [], 0
+    if share:
+        yield share
+
+
+# One share -----------------------------------------------------------------------------------------------------------
+
+
+class _Chunk(NamedTuple):
+    """Text of members of a topic, and what is wanted of it."""
+
+    topic: str
+    text: bytes
+    parts: Sequence[ArchiveRange]
+
+
+def _make(archive: ArchiveStore, tables: ArchiveStore, target: Target, parts: Sequence[ArchiveRange]) -> Made:
+    reader, files, left = Reader(target.form), _Files(tables, target), _Left(tables, target)
+    read = doubtful = 0
+    for chunk in _chunks(archive, parts):
+        if doubtful > MOST_DOUBTFUL * read:
+            left.add(chunk.text)
+            continue
+        found = reader.read(chunk.text, chunk.topic, chunk.parts[0].timeline)
+        read += len(found.rows) + len(found.doubtful)
+        doubtful += len(found.doubtful)
+        left.add(b"".join(found.doubtful))
+        for place, rows in _ascending(_wanted(found.rows, chunk.parts)):
+            files.add(place, rows, len(chunk.text) * len(rows) // len(found.rows))
+    files.finish()
+    left.finish()
+    return Made(files.made, left.made)
+
+
+def _chunks(archive: ArchiveStore, parts: Sequence[ArchiveRange]) -> Iterator[_Chunk]:
+    """The text of members, each of which is read once. Raises `ArchiveGone` and `BadArchive`."""
+    for topic, found in groupby(_contents(archive, parts), key=lambda each: each[0][0].topic):
+        texts: list[bytes] = []
+        together: list[ArchiveRange] = []
+        for here, content in found:
+            found_texts = objects.decompress_members(content)
+            texts += (text if text.endswith(b"\n") or not text else text + b"\n" for text in found_texts)
+            together += here
+            if sum(map(len, texts)) >= CHUNK_BYTES:
+                yield _Chunk(topic, b"".join(texts), together)
+                texts, together = [], []
+        if together:
+            yield _Chunk(topic, b"".join(texts), together)
+
+
+def _contents(archive: ArchiveStore, parts: Sequence[ArchiveRange]) -> Iterator[tuple[Sequence[ArchiveRange], bytes]]:
+    """The bytes of each member, and the parts that lie in it."""
+    by_object: defaultdict[str, defaultdict[ArchiveLocation, list[ArchiveRange]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for part in parts:
+        by_object[part.location.key][part.location].append(part)
+    spans = chain.from_iterable(spans_of(sorted(found.items())) for found in by_object.values())
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        while some := list(islice(spans, AT_ONCE)):
+            for span, content in zip(some, pool.map(partial(_content_of, archive), some), strict=True):
+                first = span[0][0].start
+                for location, here in span:
+                    yield here, content[location.start - first : location.start - first + location.length]
+
+
+def _content_of(archive: ArchiveStore, span: Sequence[tuple[ArchiveLocation, Any]]) -> bytes:
+    first, last = span[0][0], span[-1][0]
+    return archive.get(ArchiveLocation(first.key, first.start, last.start + last.length - first.start))
+
+
+def _wanted(rows: pa.Table, parts: Sequence[ArchiveRange]) -> pa.Table:
+    """The rows whose place was asked for."""
+    partition, offset = _numbers(rows, "nakadi_partition"), _numbers(rows, "nakadi_offset")
+    kept = np.zeros(len(rows), np.bool_)
+    for number, first, end in stretches((part.partition, part.first, part.end) for part in parts):
+        kept |= (partition == number) & (offset >= first) & (offset < end)
+    return rows if kept.all() else rows.filter(pa.array(kept))
+
+
+def _ascending(rows: pa.Table) -> Iterator[tuple[tuple[int, int, int, int], pa.Table]]:
+    """Rows of the same day and partition whose offsets ascend, and what they are sorted by: day and first place."""
+    if not len(rows):
+        return
+    day = _numbers(rows, "nakadi_time") // MICROSECONDS_OF_A_DAY
+    timeline, partition = _numbers(rows, "nakadi_timeline"), _numbers(rows, "nakadi_partition")
+    offset = _numbers(rows, "nakadi_offset")
+    others = (np.diff(day) != 0) | (np.diff(partition) != 0) | (np.diff(offset) <= 0)
+    begins = [0, *(np.flatnonzero(others) + 1).tolist()]
+    for first, end in pairwise([*begins, len(rows)]):
+        yield (int(day[first]), int(timeline[first]), int(partition[first]), int(offset[first])), rows[first:end]
+
+
+def _numbers(rows: pa.Table, name: str) -> Any:
+    column = rows[name]
+    return (column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_numpy()
+
+
+class _Files:
+    """Rows that wait for a file of their day, and files that were made."""
+
+    def __init__(self, tables: ArchiveStore, target: Target) -> None:
+        self._tables, self._target = tables, target
+        self._waiting: defaultdict[int, list[tuple[tuple[int, int, int, int], pa.Table]]] = defaultdict(list)
+        self._bytes: defaultdict[int, int] = defaultdict(int)
+        self.made: list[DataFile] = []
+
+    def add(self, place: tuple[int, int, int, int], rows: pa.Table, size: int) -> None:
+        day = place[0]
+        self._waiting[day].append((place, rows))
+        self._bytes[day] += size
+        if sum(self._bytes.values()) >= FILE_BYTES:
+            self._write(max(self._bytes, key=lambda each: self._bytes[each]))
+
+    def finish(self) -> None:
+        for day in sorted(self._waiting):
+            self._write(day)
+
+    def _write(self, day: int) -> None:
+        size, waiting = self._bytes.pop(day), self._waiting.pop(day)
+        waiting.sort(key=lambda each: each[0])
+        rows = pa.concat_tables([each for _, each in waiting])
+        rows_at_once = max(1, len(rows) * GROUP_BYTES // max(size, GROUP_BYTES))
+        out = pa.BufferOutputStream()
+        with parquet.ParquetWriter(out, rows.schema, compression=CODEC, compression_level=LEVEL) as writer:
+            writer.write_table(rows, row_group_size=rows_at_once)
+        of_day = EPOCH + timedelta(days=day)
+        key = f"{self._target.folder}/{self._target.partition}={of_day}/{uuid4()}.parquet"
+        self._tables.put(key, out.getvalue().to_pybytes())
+        self.made.append(DataFile(key, of_day.isoformat(), len(rows)))
+
+
+class _Left:
+    """Lines that wait for being gathered, and objects that have such lines."""
+
+    def __init__(self, tables: ArchiveStore, target: Target) -> None:
+        self._tables, self._target = tables, target
+        self._waiting: list[bytes] = []
+        self.made: list[str] = []
+
+    def add(self, text: bytes) -> None:
+        if text:
+            self._waiting.append(text)
+        if sum(map(len, self._waiting)) >= GATHERED_TEXT:
+            self.finish()
+
+    def finish(self) -> None:
+        if not self._waiting:
+            return
+        key = f"{self._target.gathered}-{uuid4().hex}.json.gz"
+        self._tables.put(key, gzip.compress(b"".join(self._waiting), compresslevel=1))
+        self._waiting = []
+        self.made.append(key)

@@ -1,0 +1,414 @@
+"""Lines of the archive as rows in Arrow, as far as their values are plain: nothing there could become another value.
+
+Which lines are left to Spark is decided by their text, before a value is looked at, and by what Arrow refuses to read:
+long numbers, exponents, halves of surrogate pairs, moments in other ways of writing, values of another type. What has a
+member without a column has a row, and its text in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+import pyarrow as pa
+from msgspec import Struct as Frozen
+from pyarrow import compute
+from pyarrow import json as arrow_json
+
+from nakadi_jobs.columns import DOUBLE, STRING, Array, Field, Kind, Scalar, Struct, has_contested
+from nakadi_jobs.exact_values import CERTAIN_DIGITS
+from nakadi_jobs.transform import EVENT, HEADER
+
+UTC_TIME = pa.timestamp("us", "UTC")
+
+FIELD_ID = b"PARQUET:field_id"
+
+FEW = 64
+"""So many lines are left to Spark together, if one of them cannot be read."""
+
+_NULL = r":\s*null"
+_NUMBER = r"[:,\[]\s*-?[0-9](?:[0-9.]{15}|[0-9.]*[eE])"
+"""A number with more digits than a double certainly has, or with an exponent."""
+_CODE = r"\\u(?:[dD][89a-fA-F]|000[0-3])"
+"""Half of a surrogate pair, perhaps with the other half, and what has a meaning in texts that are read with care."""
+
+_MOMENT = (
+    r"^[12][0-9]{3}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]{1,6})?(Z|[-+](0[0-9]|1[0-7]):[0-5][0-9])$"
+)
+
+_ICEBERG = {"string": "string", "bigint": "long", "int": "int", "double": "double", "boolean": "boolean"}
+_ICEBERG_TIME = "timestamptz"
+
+_ARROW: Mapping[str, pa.DataType] = {
+    "string": pa.string(),
+    "long": pa.int64(),
+    "int": pa.int32(),
+    "double": pa.float64(),
+    "boolean": pa.bool_(),
+    _ICEBERG_TIME: UTC_TIME,
+}
+
+
+class NotPlain(Exception):
+    """Raised for columns or a table of which Arrow cannot make rows."""
+
+
+class Form(Frozen, frozen=True):
+    """The columns to be read, and the fields of the table, as Iceberg writes them in JSON."""
+
+    columns: Struct
+    table: str
+
+
+class Rows(NamedTuple):
+    """The rows of plain lines, in their order, and the lines that are left."""
+
+    rows: pa.Table
+    doubtful: Sequence[bytes]
+
+
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+"""True for some of the rows."""
+
+
+class _Made(NamedTuple):
+    """A column, and where it is doubtful or where something has no column; None for nowhere."""
+
+    values: pa.Array
+    doubtful: Mask | None
+    lacking: Mask | None
+
+
+class Reader:
+    """Reads lines of a form. Raises `NotPlain` if there can be no plain lines."""
+
+    def __init__(self, form: Form) -> None:
+        if not form.columns.fields or has_contested(form.columns):
+            raise NotPlain("columns with values of several types")
+        self.columns = form.columns
+        fields = orjson.loads(form.table)["fields"]
+        self.schema = pa.schema([_arrow_field(each, each) for each in fields])
+        _check_same(form.columns, {each["name"].lower(): each["type"] for each in fields})
+        line = Struct((*HEADER, Field("event", form.columns)))
+        read_as = _read_as(line)
+        assert read_as is not None
+        self._line = line
+        self._options = arrow_json.ParseOptions(explicit_schema=pa.schema(list(read_as)))
+        patterns = [_CODE, *([_NUMBER] if _is_inexact(form.columns) else [])]
+        self._doubtful = "|".join(patterns)
+        self._suspicious = "|".join([_NULL, *patterns])
+
+    def read(self, text: bytes, topic: str, timeline: int) -> Rows:
+        """Read lines of a topic, each with a newline behind it. Those of other topics have no row."""
+        ends = np.flatnonzero(np.frombuffer(text, np.uint8) == ord("\n")) + 1
+        starts = np.concatenate(([0], ends)).astype(np.int64)
+        doubtful: list[bytes] = []
+        read = list(self._read(text, starts, _Topic(topic, timeline), doubtful))
+        return Rows(pa.concat_tables(read) if read else self.schema.empty_table(), doubtful)
+
+    def _read(self, text: bytes, starts: Any, topic: _Topic, doubtful: list[bytes]) -> Iterator[pa.Table]:
+        """Read all at once; where Arrow refuses one of the lines, first one half and then the other."""
+        if len(starts) < 2:
+            return
+        first, end = int(starts[0]), int(starts[-1])
+        here = text if (first, end) == (0, len(text)) else text[first:end]
+        try:
+            found = self._rows(here, starts - first, topic)
+        except (pa.ArrowException, ValueError):
+            if len(starts) <= FEW:
+                doubtful += [text[begin:stop] for begin, stop in pairwise(starts.tolist())]
+                return
+            half = len(starts) // 2
+            yield from self._read(text, starts[: half + 1], topic, doubtful)
+            yield from self._read(text, starts[half:], topic, doubtful)
+            return
+        doubtful += found.doubtful
+        yield found.rows
+
+    def _rows(self, text: bytes, starts: Any, topic: _Topic) -> Rows:
+        """Raises ValueError or an exception of Arrow for lines of which one is not plain."""
+        if not text.isascii():
+            text.decode()
+        count = len(starts) - 1
+        lines = pa.LargeStringArray.from_buffers(count, pa.py_buffer(starts), pa.py_buffer(text))
+        suspicious = compute.match_substring_regex(lines, self._suspicious)
+        lacking: Mask = np.zeros(count, np.bool_)
+        doubtful: Mask = np.zeros(count, np.bool_)
+        if compute.any(suspicious).as_py():
+            at, found = np.flatnonzero(_numpy(suspicious)), lines.filter(suspicious)
+            lacking[at] = _numpy(compute.match_substring_regex(found, _NULL))
+            doubtful[at] = _numpy(compute.match_substring_regex(found, self._doubtful))
+        options = arrow_json.ReadOptions(use_threads=False, block_size=len(text) + 1)
+        table = arrow_json.read_json(pa.BufferReader(text), read_options=options, parse_options=self._options)
+        if len(table) != count:
+            raise ValueError("empty lines")
+        line = pa.StructArray.from_arrays(
+            [column.combine_chunks() for column in table.columns], names=table.column_names
+        )
+        event = line.field("event")
+        made = _made(event, self.columns, _within(self.schema, self.columns))
+        for more in (made.lacking, _others(line, self._line)):
+            lacking = lacking if more is None else lacking | more
+        doubtful = doubtful if made.doubtful is None else doubtful | made.doubtful
+        heads = _numpy(compute.find_substring(lines, EVENT)).astype(np.int64)
+        for name in ("partition", "offset", "time"):
+            doubtful |= ~_validity(line.field(name))
+        # Behind the event are a brace and the newline.
+        sizes = np.where(heads < 0, 0, np.maximum(np.diff(starts) - heads - len(EVENT) - 2, 0)).astype(np.int32)
+        tombstones = ~_validity(event) & (heads < 0)
+        texts = _texts(text, starts, heads, lacking & ~doubtful & ~tombstones)
+        places = {
+            "nakadi_timeline": pa.array(np.full(count, topic.timeline, np.int32)),
+            "nakadi_partition": line.field("partition"),
+            "nakadi_offset": line.field("offset"),
+            "nakadi_time": compute.cast(line.field("time"), UTC_TIME),
+            "nakadi_key": line.field("key"),
+            "nakadi_owner": _owner(line.field("owner"), self.schema.field("nakadi_owner").type),
+            "nakadi_directed_to": line.field("directed_to"),
+            "nakadi_tombstone": pa.array(tombstones),
+            "nakadi_size": pa.array(sizes),
+            "nakadi_publisher": _publisher(event, self.columns),
+            "nakadi_event": texts,
+        }
+        payload = {name.lower(): made.values.field(name) for name in (each.name for each in made.values.type)}
+        columns = {**payload, **places}
+        rows = pa.Table.from_arrays(
+            [
+                columns[field.name.lower()] if field.name.lower() in columns else pa.nulls(count, field.type)
+                for field in self.schema
+            ],
+            schema=self.schema,
+        )
+        kept = ~doubtful
+        if not compute.all(compute.equal(line.field("topic"), topic.name)).as_py():
+            kept &= _numpy(compute.fill_null(compute.equal(line.field("topic"), topic.name), fill_value=False))
+        left = [text[starts[at] : starts[at + 1]] for at in np.flatnonzero(doubtful)]
+        return Rows(rows if kept.all() else rows.filter(pa.array(kept)), left)
+
+
+class _Topic(NamedTuple):
+    name: str
+    timeline: int
+
+
+# What is read, and as what -------------------------------------------------------------------------------------------
+
+
+def _read_as(kind: Kind) -> pa.DataType | None:
+    """As what Arrow reads values; None for what only Spark reads. Moments are texts until it is known how they look."""
+    match kind:
+        case Struct(fields):
+            known = ((field.name, _read_as(field.kind)) for field in fields)
+            return pa.struct([(name, read_as) for name, read_as in known if read_as is not None])
+        case Array(element):
+            inner = _read_as(element)
+            return None if inner is None else pa.list_(inner)
+        case Scalar("timestamp"):
+            return pa.string()
+        case Scalar(name) if name.startswith("decimal"):
+            return pa.float64()
+        case Scalar(name) if name in _ICEBERG:
+            return _ARROW[_ICEBERG[name]]
+    return None
+
+
+def _is_inexact(kind: Kind) -> bool:
+    match kind:
+        case Struct(fields):
+            return any(_is_inexact(field.kind) for field in fields)
+        case Array(element):
+            return _is_inexact(element)
+        case Scalar(name):
+            return kind == DOUBLE or name.startswith("decimal")
+    return False
+
+
+def _arrow_field(named: Mapping[str, Any], described: Mapping[str, Any], key: str = "id") -> pa.Field:
+    kind = _arrow_type(described["type"])
+    required = bool(described.get("required"))
+    return pa.field(named["name"], kind, nullable=not required, metadata={FIELD_ID: str(described[key])})
+
+
+def _arrow_type(kind: Any) -> pa.DataType:
+    """The type in Arrow of a type in Iceberg's JSON."""
+    match kind:
+        case str() if kind in _ARROW:
+            return _ARROW[kind]
+        case str() if kind.startswith("decimal("):
+            precision, scale = kind.removeprefix("decimal(").rstrip(")").split(",")
+            return pa.decimal128(int(precision), int(scale))
+        case {"type": "struct", "fields": fields}:
+            return pa.struct([_arrow_field(each, each) for each in fields])
+        case {"type": "list", "element-id": number, "element": element}:
+            return pa.list_(_inner("element", element, number, nullable=True))
+        case {"type": "map", "key-id": key_id, "key": key, "value-id": value_id, "value": value}:
+            return pa.map_(_inner("key", key, key_id, nullable=False), _inner("value", value, value_id, nullable=True))
+    raise NotPlain(f"columns of the type {kind}")
+
+
+def _inner(name: str, kind: Any, number: int, *, nullable: bool) -> pa.Field:
+    return pa.field(name, _arrow_type(kind), nullable=nullable, metadata={FIELD_ID: str(number)})
+
+
+def _check_same(kind: Kind, there: Any) -> None:
+    """Raise `NotPlain` where the table has another type than the values that are read for it."""
+    match kind, there:
+        case Struct(fields), {"type": "struct", "fields": listed}:
+            _check_same(Struct(fields), {each["name"].lower(): each["type"] for each in listed})
+            return
+        case Struct(fields), Mapping() if all(field.name.lower() in there for field in fields):
+            for field in fields:
+                _check_same(field.kind, there[field.name.lower()])
+            return
+        case Array(element), {"type": "list", "element": inner}:
+            _check_same(element, inner)
+            return
+        case Scalar("timestamp"), str() if there == _ICEBERG_TIME:
+            return
+        case Scalar(name), str() if _ICEBERG.get(name) == there or name == there.replace(" ", ""):
+            return
+    if _read_as(kind) is not None:
+        raise NotPlain(f"a column that is {there}")
+
+
+def _within(schema: pa.Schema, columns: Struct) -> pa.StructType:
+    """The type of the columns, which are among those of the table."""
+    names = {field.name.lower() for field in columns.fields}
+    return pa.struct([field for field in schema if field.name.lower() in names])
+
+
+# Columns -------------------------------------------------------------------------------------------------------------
+
+
+def _made(found: pa.Array, kind: Kind, wanted: pa.DataType) -> _Made:
+    """A column of the table from what was read for it."""
+    match kind:
+        case Struct():
+            return _structure(found, kind, wanted)
+        case Array(element):
+            inner = _made(found.values, element, wanted.value_type)
+            values = pa.ListArray.from_arrays(found.offsets, inner.values, type=wanted, mask=_mask(found))
+            return _Made(values, _of_lists(inner.doubtful, found), _of_lists(inner.lacking, found))
+        case Scalar("timestamp"):
+            return _moments(found)
+        case Scalar(name) if name.startswith("decimal"):
+            return _decimals(found, wanted)
+    return _Made(found, None, None)
+
+
+def _structure(found: pa.StructArray, kind: Struct, wanted: pa.StructType) -> _Made:
+    doubtful, lacking = _unread(found, kind), _others(found, kind)
+    kinds = {field.name.lower(): field for field in kind.fields if found.type.get_field_index(field.name) >= 0}
+    values = []
+    for field in wanted:
+        known = kinds.get(field.name.lower())
+        if known is None or _read_as(known.kind) is None:
+            values.append(pa.nulls(len(found), field.type))
+            continue
+        made = _made(found.field(known.name), known.kind, field.type)
+        values.append(made.values)
+        doubtful, lacking = _either(doubtful, made.doubtful), _either(lacking, made.lacking)
+    return _Made(pa.StructArray.from_arrays(values, fields=list(wanted), mask=_mask(found)), doubtful, lacking)
+
+
+def _unread(found: pa.StructArray, kind: Struct) -> Mask | None:
+    """Where there is something that only Spark reads."""
+    return _present(found, [field.name for field in kind.fields if _read_as(field.kind) is None])
+
+
+def _others(found: pa.StructArray, kind: Struct) -> Mask | None:
+    """Where there is something that no column has."""
+    names = {field.name for field in kind.fields}
+    return _present(found, [field.name for field in found.type if field.name not in names])
+
+
+def _present(found: pa.StructArray, names: Iterable[str]) -> Mask | None:
+    mask: Mask | None = None
+    for name in names:
+        if found.type.get_field_index(name) >= 0:
+            mask = _either(mask, _validity(found.field(name)))
+    return mask
+
+
+def _of_lists(mask: Mask | None, lists: pa.ListArray) -> Mask | None:
+    """Which lists have an element with a mark."""
+    if mask is None or not mask.any():
+        return None
+    before = np.concatenate(([0], np.cumsum(mask)))[_numpy(lists.offsets)]
+    found: Mask = np.diff(before) > 0
+    return found
+
+
+def _moments(found: pa.Array) -> _Made:
+    usual = compute.match_substring_regex(found, _MOMENT)
+    strange = ~_numpy(compute.fill_null(usual, fill_value=True))
+    if strange.any():
+        found = compute.if_else(usual, found, pa.scalar(None, pa.string()))
+    return _Made(compute.cast(found, UTC_TIME), strange, None)
+
+
+def _decimals(found: pa.Array, wanted: pa.Decimal128Type) -> _Made:
+    """From doubles: what has few digits, also in the column, is the decimal that it was written as."""
+    few = compute.less(compute.abs(found), 10.0 ** (CERTAIN_DIGITS - wanted.scale))
+    values = compute.cast(compute.if_else(few, found, pa.scalar(None, pa.float64())), wanted)
+    same = compute.and_(few, compute.equal(compute.cast(values, pa.float64()), found))
+    # What is null here and was a number is not the same.
+    return _Made(values, _validity(found) & ~_numpy(compute.fill_null(same, fill_value=False)), None)
+
+
+def _owner(found: pa.ListArray, wanted: pa.StructType) -> pa.Array:
+    """From a type and a value in a list. Raises ValueError for other lists."""
+    if found.null_count == len(found):
+        return pa.nulls(len(found), wanted)
+    lengths = compute.drop_null(compute.list_value_length(found))
+    if not compute.all(compute.equal(lengths, 2)).as_py():
+        raise ValueError("an owner that is no type and value")
+    first = pa.array(_numpy(found.offsets)[:-1], mask=_numpy(_mask(found)))
+    values = [found.values.take(compute.add(first, number)) for number in (0, 1)]
+    return pa.StructArray.from_arrays(values, fields=list(wanted), mask=_mask(found))
+
+
+def _publisher(event: pa.StructArray, columns: Struct) -> pa.Array:
+    """As `transform` has it."""
+    metadata = next((field.kind for field in columns.fields if field.name == "metadata"), None)
+    known = {field.name: field.kind for field in metadata.fields} if isinstance(metadata, Struct) else {}
+    if known.get("published_by") != STRING:
+        return pa.nulls(len(event), pa.string())
+    return event.field("metadata").field("published_by")
+
+
+def _texts(text: bytes, starts: Any, heads: Any, wanted: Mask) -> pa.Array:
+    """The text of the event, for lines that need it. A line ends with a brace behind the event, and with a newline."""
+    count = len(heads)
+    at = np.flatnonzero(wanted)
+    if not len(at):
+        return pa.nulls(count, pa.string())
+    found: list[bytes | None] = [None] * count
+    for line in at:
+        whole = text[starts[line] : starts[line + 1] - 1]
+        found[line] = whole if heads[line] < 0 else whole[heads[line] + len(EVENT) : -1]
+    return pa.array(found, pa.string())
+
+
+def _either(one: Mask | None, other: Mask | None) -> Mask | None:
+    if one is None or other is None:
+        return other if one is None else one
+    both: Mask = one | other
+    return both
+
+
+def _mask(found: pa.Array) -> pa.Array | None:
+    """Where there is nothing, as Arrow wants it of a new structure."""
+    return found.is_null() if found.null_count else None
+
+
+def _validity(found: pa.Array) -> Mask:
+    valid: Mask = _numpy(found.is_valid())
+    return valid
+
+
+def _numpy(found: pa.Array) -> Any:
+    return found.to_numpy(zero_copy_only=False)

@@ -1,0 +1,294 @@
+"""Plain lines become data files without Spark, and are what Spark would have made of them; others are left to it."""
+
+import json
+import random
+from contextlib import contextmanager
+from datetime import timedelta
+from decimal import Decimal
+
+import pytest
+
+from nakadi.event_types.tables import SORT_BY_ANNOTATION
+from nakadi.model.authorization import Attribute
+from nakadi.model.event_type import Category
+from nakadi_jobs import compaction, plain_files
+from nakadi_jobs.columns import BIGINT, DOUBLE, STRING, TIMESTAMP, Array, Field, Scalar, Struct, Texts, ddl
+from nakadi_jobs.plain_lines import Form, NotPlain, Reader
+from nakadi_jobs.transform import PLACES
+from tests.support.jobs import STORED_AT, order
+
+NUMBER, TEXT = {"type": "number"}, {"type": "string"}
+SCHEMA = {
+    "properties": {
+        "n": NUMBER,
+        "i": {"type": "integer"},
+        "t": TEXT,
+        "b": {"type": "boolean"},
+        "at": {"type": "string", "format": "date-time"},
+        "d": {"type": "number", "multipleOf": 0.01},
+        "e": {"type": "number", "format": "decimal"},
+        "o": {"properties": {"n": NUMBER, "t": TEXT}},
+        "l": {"type": "array", "items": {"properties": {"n": NUMBER, "l": {"type": "array", "items": TEXT}}}},
+        "m": {"type": "object", "additionalProperties": TEXT},
+        "j": {"type": "object"},
+    }
+}
+VALUES = {
+    "n": ["1", "-0.5", "2.50", "0.1", "123456789012345", "1234567890123456", "0.1000000000000000001", "1e3", '"1"'],
+    "i": ["1", "-5", "9223372036854775807", "9223372036854775808", "1.0", "1e2"],
+    "t": ['"x"', '"a\\"b"', '"gr\\u00fcn"', '"gr\xfcn"', '"\\ud83d\\ude00"', '"\\ud83d"', '"a\\nb"', "5", '":null"'],
+    "b": ["true", "false", '"true"'],
+    "at": [
+        '"2026-11-20T10:00:00Z"',
+        '"2026-11-20T10:00:00.123456+01:30"',
+        '"2026-11-20T10:00:00.1234567Z"',
+        '"2026-02-30T10:00:00Z"',
+        '"2026-11-20"',
+        '"2026-11-20t10:00:00z"',
+        '"0001-01-01T00:00:00Z"',
+    ],
+    "d": ["1", "1.25", "1.255", "99999999999.99", "0.1", "-3.10"],
+    "e": ["0.0005", "12345.67", "0.1", "1"],
+    "o": ['{"n":1.5,"t":"x"}', "{}", '{"n":1,"more":2}', "[]"],
+    "l": ['[{"n":1},{"n":2,"l":["a","b"]}]', "[]", '[{"n":1,"z":3},{}]', '[{"l":[]},null]'],
+    "m": ['{"a":"b"}', "{}"],
+    "j": ['{"a":1.50}'],
+    "z": ["1", '"x"'],
+}
+
+
+def events(seed, plain):
+    """Events of random members; a plain value comes first, and others seldom."""
+    drawn = random.Random(seed)
+    for _ in range(60):
+        names = drawn.sample(list(VALUES), drawn.randrange(1, 6))
+        members = []
+        for name in names:
+            value = VALUES[name][0] if drawn.random() < plain else drawn.choice([*VALUES[name], "null"])
+            members.append(f'"{name}":{value}')
+        yield ("{" + ",".join(members) + "}").encode()
+
+
+@pytest.mark.parametrize(("seed", "plain"), [(1, 0.0), (2, 0.9)])
+def test_tables_are_as_spark_would_make_them(jobs, data, monkeypatch, seed, plain):
+    """Whatever is published: each column of each row, but for texts of events that the columns hold anyway."""
+    monkeypatch.setattr(plain_files, "MOST_DOUBTFUL", 1)
+    monkeypatch.setattr("nakadi_jobs.plain_lines.FEW", 2)
+    one, other = (data.event_type(name, schema=SCHEMA, partitions=2) for name in ("by.files", "by.spark"))
+    for event_type in (one, other):
+        for partition in (0, 1):
+            found = [*events(seed + partition, plain), None]
+            keys = [f"k{number}" for number in range(len(found))]
+            data.archived(event_type, found, partition=partition, keys=keys, apart=timedelta(hours=1))
+
+    assert jobs.compacted("--event-types", "by.files").code == 0
+    with only_spark(monkeypatch):
+        assert jobs.compacted("--event-types", "by.spark").code == 0
+
+    columns = [name for name in jobs.table("by_spark").columns if name != "nakadi_event"]
+    assert jobs.table("by_files").columns == jobs.table("by_spark").columns
+    whole = f"to_json(struct({', '.join(columns)}), map('ignoreNullFields', 'false'))"
+    assert jobs.rows("by_files", whole) == jobs.rows("by_spark", whole)
+    for ours, theirs in zip(jobs.rows("by_files", "nakadi_event"), jobs.rows("by_spark", "nakadi_event"), strict=True):
+        assert theirs in (ours, (None,))
+    texts = [text for (text,) in jobs.rows("by_files", "nakadi_event") if text]
+    assert all(json.loads(text) is not None for text in texts)
+
+
+@contextmanager
+def only_spark(monkeypatch):
+    def refuse(*_):
+        raise NotPlain("a test")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(compaction, "plain_batch", refuse)
+        yield
+
+
+def files_of(jobs, name):
+    """Day, number of rows, and path of each file."""
+    found = jobs.spark().table(f"nakadi.{jobs.database}.{name}.files")
+    return sorted(
+        map(tuple, found.selectExpr("string(partition.nakadi_time_day)", "record_count", "file_path").collect())
+    )
+
+
+def stored_in(jobs, path, *columns):
+    return [tuple(row) for row in jobs.spark().read.parquet(path).select(*columns).collect()]
+
+
+def test_files_are_of_a_day_and_sorted(jobs, data):
+    """Members of several partitions and days come into a file for each day, in the order of the table."""
+    orders = data.event_type("order.placed", partitions=2)
+    for partition in (1, 0, 1):
+        data.archived(
+            orders, [order(number) for number in range(4)], partition=partition, at=STORED_AT, apart=timedelta(hours=5)
+        )
+
+    assert jobs.spark_jobs(lambda: jobs.compacted("--master", "local[1]")) == 0
+
+    found = files_of(jobs, "order_placed")
+    assert [(day, count) for day, count, _ in found] == [("2026-11-20", 9), ("2026-11-21", 3)]
+    for _, _, path in found:
+        stored = stored_in(jobs, path, "nakadi_partition", "nakadi_offset")
+        assert stored == sorted(stored)
+
+
+def test_what_has_no_column_is_in_the_text_without_a_job_of_spark(jobs, data):
+    orders = data.event_type("order.placed")
+    data.archived(orders, [order(1), order(2, more=1), order(3, total=None), order(4)])
+
+    assert jobs.spark_jobs(jobs.compacted) == 0
+
+    texts = [text and json.loads(text) for (text,) in jobs.rows("order_placed", "nakadi_event")]
+    assert texts == [None, order(2, more=1), order(3, total=None), None]
+
+
+def test_where_most_is_doubtful_all_that_follows_is_left_to_spark(jobs, data, tables, monkeypatch):
+    monkeypatch.setattr(plain_files, "CHUNK_BYTES", 1)
+    orders = data.event_type("order.placed")
+    for number in range(3):
+        data.archived(orders, [order(number, total=1e30), order(number)])
+
+    assert jobs.compacted().code == 0
+
+    assert [count for _, count, _ in files_of(jobs, "order_placed")] == [1, 5]
+    assert len(jobs.rows("order_placed")) == 6
+    assert not list((tables / "_gathered").rglob("*.gz"))
+
+
+def test_a_table_with_a_layout_of_its_own_is_left_to_spark(jobs, data):
+    """Its files are sorted in another way, though they may be by day too."""
+    orders = data.annotated(data.event_type("order.placed"), {SORT_BY_ANNOTATION: "order_number desc"})
+    data.archived(orders, [order(number) for number in range(3)])
+
+    assert jobs.spark_jobs(jobs.compacted) == 1
+
+    [(_, _, path)] = files_of(jobs, "order_placed")
+    assert stored_in(jobs, path, "order_number") == [("o-2",), ("o-1",), ("o-0",)]
+
+
+def test_tasks_of_spark_make_files_where_they_run_elsewhere(jobs, data, monkeypatch):
+    monkeypatch.setattr(plain_files, "runs_here", lambda *_: False)
+    monkeypatch.setattr(plain_files, "SHARE_BYTES", 1)
+    orders = data.event_type("order.placed", partitions=3)
+    for partition in range(3):
+        data.archived(
+            orders, [order(number, total=[1.5, 1e30][number % 2]) for number in range(4)], partition=partition
+        )
+
+    assert jobs.compacted().code == 0
+
+    rows = jobs.rows("order_placed", "nakadi_partition", "nakadi_offset", "total")
+    assert rows == [(each // 4, each % 4, [1.5, 1e30][each % 2]) for each in range(12)]
+
+
+def test_owners_and_publishers(jobs, data):
+    """They have columns of their own, as Spark would fill them."""
+    orders = data.event_type("order.placed", category=Category.BUSINESS)
+    metadata = {"eid": "e", "occurred_at": "2026-11-20T10:00:00Z", "published_by": "shop"}
+    data.archived(orders, [order(1, metadata=metadata), order(2), None])
+
+    assert jobs.spark_jobs(jobs.compacted) == 0
+
+    rows = jobs.rows("order_placed", "nakadi_publisher", "nakadi_owner", "nakadi_tombstone", "nakadi_size > 0")
+    assert rows == [("shop", None, False, True), (None, None, False, True), (None, None, True, False)]
+
+
+# Lines alone ----------------------------------------------------------------------------------------------------------
+
+
+def iceberg(kind, number=0):
+    """The type in Iceberg's JSON."""
+    match kind:
+        case Struct(fields):
+            listed = [
+                {"id": number * 100 + at, "name": each.name, "required": False, "type": iceberg(each.kind, at)}
+                for at, each in enumerate(fields, 1)
+            ]
+            return {"type": "struct", "fields": listed}
+        case Array(element):
+            return {"type": "list", "element-id": number * 100, "element": iceberg(element, number)}
+        case Texts():
+            return {"type": "map", "key-id": 1, "key": "string", "value-id": 2, "value": "string"}
+    return {"bigint": "long", "timestamp": "timestamptz"}.get(ddl(kind), ddl(kind))
+
+
+def a_reader(columns, table=None):
+    owner = Struct((Field("data_type", STRING), Field("value", STRING)))
+    places = (Field(name, owner if "<" in kind else Scalar(kind)) for name, kind, _ in PLACES)
+    whole = Struct((*places, *(table or columns).fields))
+    return Reader(Form(columns, json.dumps(iceberg(whole))))
+
+
+def line(offset, event, **more):
+    header = {"topic": "t", "partition": 0, "offset": offset, "time": "2026-11-20T10:00:00.000000Z", **more}
+    return json.dumps(header, separators=(",", ":"))[:-1].encode() + b',"event":' + event + b"}\n"
+
+
+def test_lines_of_other_topics_have_no_row():
+    reader = a_reader(Struct((Field("n", DOUBLE),)))
+    found = reader.read(line(0, b'{"n":1}') + line(1, b"{}", topic="u"), "t", 3)
+    assert found.rows.select(["nakadi_timeline", "nakadi_offset", "n"]).to_pylist() == [
+        {"nakadi_timeline": 3, "nakadi_offset": 0, "n": 1.0}
+    ]
+    assert found.doubtful == []
+
+
+def test_one_bad_line_leaves_the_others(monkeypatch):
+    """What Arrow refuses is looked for by halves; names that come twice, no JSON at all, and what is no Unicode."""
+    monkeypatch.setattr("nakadi_jobs.plain_lines.FEW", 2)
+    reader = a_reader(Struct((Field("n", DOUBLE),)))
+    bad = [line(1, b'{"n":1,"n":2}'), b"nothing\n", line(7, b'{"n":[]}'), line(9, b'{"t":"\xff"}')]
+    lines = [bad.pop(0) if number in (1, 4, 7, 9) else line(number, b'{"n":1}') for number in range(12)]
+
+    found = reader.read(b"".join(lines), "t", 1)
+
+    assert found.rows["nakadi_offset"].to_pylist() == [0, 2, 3, 5, 6, 8, 10, 11]
+    assert found.doubtful == [lines[number] for number in (1, 4, 7, 9)]
+
+
+@pytest.mark.parametrize(
+    ("scale", "plain", "doubtful"),
+    [
+        (2, ["1", "1.25", "-0.1", "9999999999.99", "null"], ["1.255", "0.001", "10000000000000", "1e2"]),
+        (18, ["0.0001", "-0.0005", "0"], ["0.1", "12345.67"]),
+    ],
+)
+def test_decimals_are_as_they_were_written(scale, plain, doubtful):
+    reader = a_reader(Struct((Field("d", Scalar(f"decimal(38,{scale})")),)))
+    text = b"".join(line(at, f'{{"d":{number}}}'.encode()) for at, number in enumerate([*plain, *doubtful]))
+    found = reader.read(text, "t", 1)
+    assert found.rows["d"].to_pylist() == [None if number == "null" else Decimal(number) for number in plain]
+    assert len(found.doubtful) == len(doubtful)
+
+
+def test_a_line_ends_with_a_newline_only():
+    reader = a_reader(Struct((Field("n", DOUBLE),)))
+    lines = [line(0, b'{\r"n":1}'), line(1, b'{"n":\r[]}')]
+    found = reader.read(b"".join(lines), "t", 1)
+    assert sum(map(len, (found.rows, found.doubtful))) == 2
+    assert set(found.doubtful) <= set(lines)
+
+
+def test_owners_are_of_a_type():
+    reader = a_reader(Struct((Field("n", DOUBLE),)))
+    found = reader.read(line(0, b"{}", owner=["user", "me"]) + line(1, b"{}"), "t", 1)
+    owner = Attribute("user", "me")
+    assert found.rows["nakadi_owner"].to_pylist() == [{"data_type": owner.data_type, "value": owner.value}, None]
+    assert reader.read(line(0, b"{}", owner=["me"]), "t", 1).doubtful
+
+
+@pytest.mark.parametrize(
+    ("columns", "table"),
+    [
+        (Struct(()), None),
+        (Struct((Field("a", STRING, contested=True),)), None),
+        (Struct((Field("a", STRING),)), Struct((Field("a", BIGINT),))),
+        (Struct((Field("a", TIMESTAMP),)), Struct((Field("a", STRING),))),
+        (Struct((Field("a", STRING),)), Struct((Field("a", STRING), Field("b", Scalar("date"))))),
+    ],
+)
+def test_tables_that_only_spark_fills(columns, table):
+    with pytest.raises(NotPlain):
+        a_reader(columns, table)
