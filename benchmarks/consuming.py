@@ -49,8 +49,8 @@ def serve(url: str, parent: Any) -> None:
     broker = open_broker(Settings(registry=url, event_log=url))
 
     def fill(request: Request) -> Response:
-        timeline = broker.event_types.get(request.parameter("event_type") or "").timeline
-        events = request.integer("events") or 0
+        timeline = broker.event_types.get(request.query_parameter("event_type") or "").timeline
+        events = request.query_integer("events") or 0
         for first in range(0, events, 1000):
             records = [Record(an_event(number).encode()) for number in range(first, min(first + 1000, events))]
             broker.logs.for_storage(timeline.storage_id).append(

@@ -38,7 +38,7 @@ class Streams:
 
     async def idle(self, outlet: Outlet) -> None:
         self.open += 1
-        await outlet.gone()
+        await outlet.when_client_gone()
         self.open -= 1
 
 

@@ -55,7 +55,7 @@ def serve(engine: str, ready: Any, stop: Any) -> None:
     made: dict[int, list[bytes]] = {}
 
     def floor(request: Request) -> StreamingResponse:
-        events = request.integer("events", 0) or 0
+        events = request.query_integer("events", 0) or 0
         if events not in made:
             made[events] = [batch_line(last) for last in range(BATCH - 1, events, BATCH)]
 
@@ -72,7 +72,7 @@ def serve(engine: str, ready: Any, stop: Any) -> None:
         def append(request: Request) -> Response:
             """Store events at a steady rate right in the log, which leaves only streaming to be measured."""
             timeline = broker.event_types.get(NAME).timeline
-            for event in steadily(request.integer("rate") or 0, request.integer("seconds") or 0):
+            for event in steadily(request.query_integer("rate") or 0, request.query_integer("seconds") or 0):
                 broker.logs.for_storage(timeline.storage_id).append(timeline.topic, {0: [Record(event)]})
             return Response()
 

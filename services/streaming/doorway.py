@@ -41,11 +41,11 @@ class Doorway:
     def begin_admitted(self, admitted: AdmittedRequest, body: bytes) -> Answer | AnswerAwaitingWrite:
         return self._application.begin_admitted(admitted, body)
 
-    def lane(self, request: Request) -> Lane:
-        return self._application.lane(self._as_sent(request))
+    def lane_of(self, request: Request) -> Lane:
+        return self._application.lane_of(self._as_sent(request))
 
-    def refusal(self, request: Request, outcome: Outcome) -> Answer:
-        return self._application.refusal(self._as_sent(request), outcome)
+    def refuse(self, request: Request, outcome: Outcome) -> Answer:
+        return self._application.refuse(self._as_sent(request), outcome)
 
     def _as_sent(self, request: Request) -> Request:
         if self._prefix and request.target.startswith(f"{self._prefix}/"):

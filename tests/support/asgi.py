@@ -80,7 +80,7 @@ def answered(handler, scope=None, client=None, limits=NO_HEAD_START):
         edge = AsgiApplication(an_application(handler, asked["method"]), threads=2, limits=limits)
         async with asyncio.timeout(PATIENCE):
             await edge(asked, seen.receive, seen.send)
-        edge.close()
+        edge.shut_down_threads()
         return seen
 
     return asyncio.run(run())
@@ -95,7 +95,7 @@ def asked_of(application, scope, client):
         )
         async with asyncio.timeout(PATIENCE):
             await edge(scope, client.receive, client.send)
-        edge.close()
+        edge.shut_down_threads()
         return client
 
     return asyncio.run(run())

@@ -25,7 +25,7 @@ class Streams:
     async def idle(self, outlet):
         self.open += 1
         try:
-            await outlet.gone()
+            await outlet.when_client_gone()
             self.ends.append("gone")
         finally:
             self.open -= 1
@@ -40,7 +40,7 @@ class Streams:
 
     async def until_drained(self, outlet):
         self.open += 1
-        await outlet.draining()
+        await outlet.when_draining()
         await outlet.write(b"bye\n")
         self.open -= 1
 

@@ -84,10 +84,10 @@ class KeptOutlet:
         self.written.append(chunk)
         self.came.set()
 
-    def gone(self) -> asyncio.Future[Any]:
+    def when_client_gone(self) -> asyncio.Future[Any]:
         return asyncio.ensure_future(self.leaving.wait())
 
-    def draining(self) -> asyncio.Future[Any]:
+    def when_draining(self) -> asyncio.Future[Any]:
         return asyncio.ensure_future(self.ending.wait())
 
     @property

@@ -369,7 +369,7 @@ def test_requests_in_work_are_reported_with_their_memory(metrics):
         taken = seen(metrics, "nakadi_http_request_memory_bytes")
         free.set()
         await asyncio.gather(*requests)
-        edge.close()
+        edge.shut_down_threads()
         return taken
 
     assert asyncio.run(run()) >= 1000

@@ -363,7 +363,7 @@ def test_an_edge_can_refuse():
     """A request that an edge could not read is answered like all others, flow id included. (R38)"""
     request = Request(method="POST", path="/things", target="/things", headers={"x-flow-id": "f"})
 
-    answer = APPLICATION.refusal(request, TooLarge("The body is longer than 10 bytes"))
+    answer = APPLICATION.refuse(request, TooLarge("The body is longer than 10 bytes"))
 
     assert problem(answer)["status"] == 413
     assert answer.headers["x-flow-id"] == "f"

@@ -242,7 +242,7 @@ def test_memory_that_others_have_is_503():
         await slow
         afterwards = Client(b"x" * 1_000)
         await edge(a_scope("POST"), afterwards.receive, afterwards.send)
-        edge.close()
+        edge.shut_down_threads()
         return refused, waiting, afterwards
 
     refused, waiting, afterwards = asyncio.run(run())
@@ -284,7 +284,7 @@ def test_memory_is_given_back_whatever_happens(way):
         metrics = Metrics()
         edge = AsgiApplication(an_application(handler, "POST"), threads=2, limits=limits, metrics=metrics)
         await edge(a_scope("POST", headers=options.get("headers", [])), client.receive, client.send)
-        edge.close()
+        edge.shut_down_threads()
         return metrics.request_memory.rows()
 
     assert asyncio.run(run()) == {(): 0}
@@ -306,7 +306,7 @@ def test_an_open_stream_keeps_no_memory():
         edge = AsgiApplication(an_application(handler, "POST"), threads=2, limits=NO_HEAD_START, metrics=metrics)
         client = Client(b"x" * 500)
         await edge(a_scope("POST"), client.receive, client.send)
-        edge.close()
+        edge.shut_down_threads()
 
     asyncio.run(run())
 

@@ -59,7 +59,7 @@ def with_a_stuck_registry(steps, limits=NO_HEAD_START, requests=3):
         finally:
             stuck.freed.set()
             assert [(await each).status for each in waiting] == [200] * requests
-            edge.close()
+            edge.shut_down_threads()
 
     return asyncio.run(run())
 
@@ -121,7 +121,7 @@ def test_a_request_whose_client_has_gone_meanwhile_is_not_worked_on():
         connection.is_lost = True
         stuck.freed.set()
         await asyncio.gather(first, second)
-        edge.close()
+        edge.shut_down_threads()
         return late
 
     assert asyncio.run(run()).sent == []
@@ -219,7 +219,7 @@ def test_a_stream_learns_that_its_client_is_gone_while_it_is_idle():
 
     async def serve(outlet):
         client.leave()
-        await outlet.gone()
+        await outlet.when_client_gone()
         with pytest.raises(ClientGone):
             await outlet.write(b"x")
         done.append(True)
@@ -313,7 +313,7 @@ def test_streams_are_asked_to_end():
 
     async def serve(outlet):
         opened.set()
-        await outlet.draining()
+        await outlet.when_draining()
         await outlet.write(b"bye\n")
 
     async def run():
@@ -321,10 +321,10 @@ def test_streams_are_asked_to_end():
         early, late = Client(), Client()
         first = asyncio.create_task(edge(a_scope(), early.receive, early.send))
         await opened.wait()
-        edge.drain()
+        edge.announce_shutdown()
         await first
         await edge(a_scope(), late.receive, late.send)
-        edge.close()
+        edge.shut_down_threads()
         return early, late
 
     for client in asyncio.run(run()):

@@ -2,14 +2,14 @@
 
 import pytest
 
-from nakadi.http.bodies import Members, event_type_draft, json_document, object_body, subscription_draft
+from nakadi.http.bodies import ObjectReader, event_type_draft, json_document, object_body, subscription_draft
 from nakadi.http.message import Request
 from nakadi.model.outcomes import Malformed
 
 
 def refusal(draft, body) -> str:
     with pytest.raises(Malformed) as refused:
-        draft(Members.from_value(body))
+        draft(ObjectReader.from_value(body))
     return refused.value.detail
 
 
@@ -63,7 +63,7 @@ def test_the_event_types_of_a_subscription_are_a_list_of_texts(listed):
 
 def test_a_null_key_field_stays_null():
     """A null among the key fields is neither dropped nor turned into a text. (R111)"""
-    draft = event_type_draft(Members.from_value({"partition_key_fields": [None, "a", 5]}))
+    draft = event_type_draft(ObjectReader.from_value({"partition_key_fields": [None, "a", 5]}))
 
     assert draft.partition_key_fields == (None, "a", "5")
 
@@ -100,7 +100,7 @@ def test_only_one_byte_order_mark_is_passed_over():
 )
 def test_numbers_are_read(value, number):
     """A number loses its fraction, and a text of digits is one. (R8)"""
-    assert Members({"n": value}).integer("n", bits=32) == number
+    assert ObjectReader({"n": value}).integer("n", bits=32) == number
 
 
 @pytest.mark.parametrize(
@@ -109,13 +109,13 @@ def test_numbers_are_read(value, number):
 def test_other_values_are_no_numbers(value):
     """What is no number, or has more bits than there is room for, is malformed. (R1, R6)"""
     with pytest.raises(Malformed):
-        Members({"n": value}).integer("n", bits=32)
+        ObjectReader({"n": value}).integer("n", bits=32)
 
 
 def test_an_endless_number_is_malformed():
     """A number that is read as infinite is none."""
     with pytest.raises(Malformed):
-        Members(json_document(b'{"n": 1e999} and more')).integer("n")
+        ObjectReader(json_document(b'{"n": 1e999} and more')).integer("n")
 
 
 @pytest.mark.parametrize("name", ["messages_per_minute", "message_size", "read_parallelism", "write_parallelism"])
@@ -131,4 +131,4 @@ def test_numbers_of_the_statistic_have_32_bits(name):
 )
 def test_truth_values_are_read(value, truth):
     """A truth value may be a word or a number, 0 being false. (R1)"""
-    assert Members({"flag": value}).boolean("flag") is truth
+    assert ObjectReader({"flag": value}).boolean("flag") is truth

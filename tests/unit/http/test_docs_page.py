@@ -15,12 +15,20 @@ import pytest
 from nakadi import openapi
 from nakadi.http import docs_page
 from nakadi.http.application import Router
-from nakadi.http.docs_page import VOID_ELEMENTS, element, indented_json, inline_html, joined, prose, type_html
+from nakadi.http.docs_page import (
+    VOID_ELEMENTS,
+    element,
+    indented_json,
+    inline_markup_html,
+    joined_html,
+    prose_html,
+    type_html,
+)
 from nakadi.http.message import Request, Response
 from nakadi.http.routes import monitoring
 from nakadi.openapi import example_of_parameter, example_of_schema
 
-PAGE = docs_page.page("https://nakadi.example.org")
+PAGE = docs_page.page_html("https://nakadi.example.org")
 
 
 class Reader(HTMLParser):
@@ -48,7 +56,7 @@ class Reader(HTMLParser):
 
 
 def answer(path: str, **headers: str) -> Response:
-    route, _ = Router(monitoring.documentation_routes()).find("GET", path)
+    route, _ = Router(monitoring.documentation_routes()).find_route("GET", path)
     request = Request(
         method="GET", path=path, headers={name.replace("_", "-"): value for name, value in headers.items()}
     )
@@ -171,15 +179,15 @@ def test_text_is_escaped(dangerous: str) -> None:
     escaped = html.escape(dangerous)
     assert element("p", dangerous) == f"<p>{escaped}</p>"
     assert element("p", title=dangerous) == f'<p title="{escaped}"></p>'
-    assert prose(f"one\n\n- {dangerous}") == f"<p>one</p><ul><li>{escaped}</li></ul>"
-    assert inline_html(f"`{dangerous}`") == f"<code>{escaped}</code>"
-    assert joined([dangerous, element("b", dangerous)], between=dangerous) == f"{escaped}{escaped}<b>{escaped}</b>"
+    assert prose_html(f"one\n\n- {dangerous}") == f"<p>one</p><ul><li>{escaped}</li></ul>"
+    assert inline_markup_html(f"`{dangerous}`") == f"<code>{escaped}</code>"
+    assert joined_html([dangerous, element("b", dangerous)], between=dangerous) == f"{escaped}{escaped}<b>{escaped}</b>"
 
 
 def test_prose_has_paragraphs_and_lists() -> None:
     """Descriptions are read as the little Markdown that they are."""
     text = "A *first*\nline with `code`.\n\n- one\n  and a half\n- **two**\n"
-    assert prose(text) == (
+    assert prose_html(text) == (
         "<p>A <em>first</em> line with <code>code</code>.</p>"
         "<ul><li>one and a half</li><li><strong>two</strong></li></ul>"
     )

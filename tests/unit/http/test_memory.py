@@ -21,7 +21,7 @@ def test_shares_have_a_limit_together():
     one.close()
     other.take(60)
 
-    assert (all_together.taken, other.taken) == (100, 100)
+    assert (all_together.taken_bytes, other.taken) == (100, 100)
 
 
 def test_a_share_beyond_the_limit_is_too_large():
@@ -43,7 +43,7 @@ def test_a_closed_share_takes_nothing():
     share.close()
     share.take(60)
 
-    assert all_together.taken == 0
+    assert all_together.taken_bytes == 0
 
 
 def test_nothing_is_lost_between_threads():
@@ -63,7 +63,7 @@ def test_nothing_is_lost_between_threads():
     for thread in threads:
         thread.join()
 
-    assert all_together.taken == 0
+    assert all_together.taken_bytes == 0
 
 
 def test_requests_that_no_one_counts_have_no_limit():
@@ -77,9 +77,9 @@ def test_requests_that_no_one_counts_have_no_limit():
 def test_memory_is_returned_where_the_system_can(monkeypatch):
     """The C library gives back what it keeps; one that has no function for it is left alone."""
     called = []
-    monkeypatch.setattr(message, "_malloc_trim", lambda: called.append)
+    monkeypatch.setattr(message, "_find_malloc_trim", lambda: called.append)
     message.trim_memory()
-    monkeypatch.setattr(message, "_malloc_trim", lambda: None)
+    monkeypatch.setattr(message, "_find_malloc_trim", lambda: None)
     message.trim_memory()
 
     assert called == [0]

@@ -28,24 +28,24 @@ ROUTER = Router(
 @pytest.mark.parametrize("name", ["foo.ps", "a.b.json", "1.0.0", "x-y_z"])
 def test_dots_belong_to_the_last_segment(name):
     """Dots in the last path segment are part of the name, never the name of a format. (R28)"""
-    assert ROUTER.find("GET", f"/event-types/{name}")[1] == {"name": name}
-    assert ROUTER.find("GET", f"/event-types/a/schemas/{name}")[1] == {"name": "a", "version": name}
+    assert ROUTER.find_route("GET", f"/event-types/{name}")[1] == {"name": name}
+    assert ROUTER.find_route("GET", f"/event-types/a/schemas/{name}")[1] == {"name": "a", "version": name}
 
 
 @pytest.mark.parametrize("path", ["/event-types", "/event-types/"])
 def test_a_trailing_slash_says_nothing(path):
     """A trailing slash is tolerated. (R29)"""
-    assert ROUTER.find("GET", path)[0].operation == "GET /event-types"
+    assert ROUTER.find_route("GET", path)[0].operation == "GET /event-types"
 
 
 def test_an_escaped_name_is_unescaped():
     """A name in a path may be percent-encoded; handlers see it decoded."""
-    assert ROUTER.find("GET", "/event-types/gr%C3%BC%20n")[1] == {"name": "grü n"}
+    assert ROUTER.find_route("GET", "/event-types/gr%C3%BC%20n")[1] == {"name": "grü n"}
 
 
 def test_each_route_names_its_own_parameters():
     """Routes with one path and different methods may call its parameters differently."""
-    assert ROUTER.find("DELETE", "/event-types/a")[1] == {"event_type": "a"}
+    assert ROUTER.find_route("DELETE", "/event-types/a")[1] == {"event_type": "a"}
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_each_route_names_its_own_parameters():
 def test_an_unknown_path_is_not_found(path):
     """Unknown paths are not found, and so are those that are only the beginning of a path. (R30)"""
     with pytest.raises(NotFound):
-        ROUTER.find("GET", path)
+        ROUTER.find_route("GET", path)
 
 
 @pytest.mark.parametrize(
@@ -71,14 +71,14 @@ def test_another_method_is_not_allowed(method, path, allowed):
     (R26, R32: a deviation that the contract suggests)
     """
     with pytest.raises(MethodNotAllowed, match=f"Request method '{method}' not supported") as refusal:
-        ROUTER.find(method, path)
+        ROUTER.find_route(method, path)
 
     assert refusal.value.allowed == allowed
 
 
 def test_head_goes_where_get_goes():
     """`HEAD` works wherever `GET` does. (R27)"""
-    assert ROUTER.find("HEAD", "/event-types")[0].operation == "GET /event-types"
+    assert ROUTER.find_route("HEAD", "/event-types")[0].operation == "GET /event-types"
 
 
 def test_two_routes_for_one_operation_are_a_mistake():
@@ -96,7 +96,7 @@ def test_paths_of_clients_do_not_fill_the_memory(monkeypatch):
 
     def find(name):
         taken_apart.clear()
-        assert routed.find("GET", f"/{name}")[1] == {"name": name}
+        assert routed.find_route("GET", f"/{name}")[1] == {"name": name}
         return len(taken_apart)
 
     assert [find("a"), find("a")] == [1, 0]

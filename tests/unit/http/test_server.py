@@ -401,7 +401,7 @@ def test_who_does_not_read_is_not_answered_without_end(quick):
             while transport.answers < 3:  # noqa: ASYNC110  # what is waited for tells nothing
                 await asyncio.sleep(0.001)
         connection.connection_lost(None)
-        edge.close()
+        edge.shut_down_threads()
         return seen, transport.reads
 
     assert asyncio.run(run()) == ((0, False), True)

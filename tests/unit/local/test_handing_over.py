@@ -35,7 +35,7 @@ def test_a_worker_that_leaves_serves_what_it_gets_until_the_supervisor_knows():
                         transport.close()
 
                     def connection_lost(self, _):
-                        handed_over.connection_ended()
+                        handed_over.report_connection_end()
 
                 handed_over.start_serving(Protocol)
                 assert await said(supervisor) == WORKER_READY

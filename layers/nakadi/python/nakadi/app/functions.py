@@ -186,11 +186,11 @@ def handle_gateway_event(application: Application, event: Mapping[str, Any], _co
     request = request_from_event(event)
     answer = application.answer(request)
     if isinstance(answer, StreamingResponse):
-        answer = application.refusal(request, FeatureSwitchedOff("Streams of events are not served by this function"))
+        answer = application.refuse(request, FeatureSwitchedOff("Streams of events are not served by this function"))
     assert isinstance(answer, Response)
     proxied = _proxy_response(_compressed_response(request, answer))
     if len(answer.body) > MIN_BYTES_TO_MEASURE and (size := len(json.dumps(proxied))) > MAX_ANSWER_BYTES:
-        refusal = application.refusal(
+        refusal = application.refuse(
             request, NotAcceptable(ANSWER_TOO_LARGE_MESSAGE.format(size=size, most=MAX_ANSWER_BYTES))
         )
         assert isinstance(refusal, Response)

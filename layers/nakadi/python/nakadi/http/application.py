@@ -29,9 +29,9 @@ from nakadi.http.message import (
     Request,
     Response,
     StreamingResponse,
-    check_path,
+    checked_path,
     complete_answer,
-    is_about_kpis,
+    is_request_about_kpis,
 )
 from nakadi.http.problem import MethodNotAllowed, make_and_log_problem, problem_of_error, token_problem
 from nakadi.model.authorization import UNAUTHENTICATED, Subject
@@ -96,10 +96,10 @@ class Route(Struct, frozen=True, kw_only=True):
 
 
 class _RouteNode(Struct):
-    literals: dict[str, _RouteNode] = field(default_factory=dict)
-    parameter: _RouteNode | None = None
+    literal_children: dict[str, _RouteNode] = field(default_factory=dict)
+    parameter_child: _RouteNode | None = None
     # By method, with the names of the parameters on the way.
-    routes: dict[str, tuple[Route, tuple[str, ...]]] = field(default_factory=dict)
+    route_by_method: dict[str, tuple[Route, tuple[str, ...]]] = field(default_factory=dict)
 
 
 class Router:
@@ -107,52 +107,52 @@ class Router:
         self.routes = tuple(routes)
         self._root = _RouteNode()
         self._cached_search = lru_cache(MAX_CACHED_PATHS)(self._search_node)
-        self._cached_route = lru_cache(MAX_CACHED_PATHS)(self._search_route)
+        self._cached_route = lru_cache(MAX_CACHED_PATHS)(self._search_route_uncached)
         for route in self.routes:
-            self._add(route)
+            self._add_route(route)
 
-    def _add(self, route: Route) -> None:
+    def _add_route(self, route: Route) -> None:
         node, names = self._root, []
         for segment in route.template.removeprefix("/").split("/"):
             if segment.startswith("{"):
                 names.append(segment[1:-1])
-                node.parameter = node.parameter or _RouteNode()
-                node = node.parameter
+                node.parameter_child = node.parameter_child or _RouteNode()
+                node = node.parameter_child
             else:
-                node = node.literals.setdefault(segment, _RouteNode())
-        assert route.method not in node.routes, f"two routes for {route.method} {route.template}"
-        node.routes[route.method] = route, tuple(names)
+                node = node.literal_children.setdefault(segment, _RouteNode())
+        assert route.method not in node.route_by_method, f"two routes for {route.method} {route.template}"
+        node.route_by_method[route.method] = route, tuple(names)
 
-    def find(self, method: str, raw_path: str) -> tuple[Route, Mapping[str, str]]:
+    def find_route(self, method: str, raw_path: str) -> tuple[Route, Mapping[str, str]]:
         """The route and its path parameters. `HEAD` goes where `GET` goes."""
-        find = self._cached_route if len(raw_path) <= MAX_CACHED_PATH_LENGTH else self._search_route
+        find = self._cached_route if len(raw_path) <= MAX_CACHED_PATH_LENGTH else self._search_route_uncached
         return find(method, raw_path)
 
-    def _search_route(self, method: str, raw_path: str) -> tuple[Route, Mapping[str, str]]:
+    def _search_route_uncached(self, method: str, raw_path: str) -> tuple[Route, Mapping[str, str]]:
         found = self._find_node(raw_path)
         if found is None:
             raise NotFound(f"There is nothing at {unquote(raw_path)}")
         node, values = found
-        entry = node.routes.get("GET" if method == "HEAD" else method)
+        entry = node.route_by_method.get("GET" if method == "HEAD" else method)
         if entry is None:
             raise MethodNotAllowed(method, _allowed_methods(node))
         route, names = entry
         return route, dict(zip(names, values, strict=True))
 
-    def lane(self, method: str, raw_path: str) -> Lane:
+    def lane_of(self, method: str, raw_path: str) -> Lane:
         """The lane of a request, also of one that no route is for."""
         found = self._find_node(raw_path)
         if found is None:
             return Lane.REGISTRY
-        node, _ = found
+        routes = found[0].route_by_method
         # A path that lacks the method is refused where the methods that it has are answered.
-        route, _ = node.routes.get("GET" if method == "HEAD" else method) or next(iter(node.routes.values()))
+        route, _ = routes.get("GET" if method == "HEAD" else method) or next(iter(routes.values()))
         return route.lane
 
     def is_quick(self, method: str, target: str) -> bool:
         """Whether the handler of a request may be begun on an event loop."""
         found = self._find_node(target.partition("?")[0])
-        entry = found and found[0].routes.get(method)
+        entry = found and found[0].route_by_method.get(method)
         return bool(entry and entry[0].quick)
 
     def allowed_methods(self, raw_path: str) -> str:
@@ -177,20 +177,20 @@ class Router:
         while waiting:
             node, depth, values = waiting.pop()
             if depth == len(segments):
-                if node.routes:
+                if node.route_by_method:
                     return node, values
                 continue
             segment = segments[depth]
-            if node.parameter is not None:
-                waiting.append((node.parameter, depth + 1, (*values, segment)))
-            if segment in node.literals:
-                waiting.append((node.literals[segment], depth + 1, values))
+            if node.parameter_child is not None:
+                waiting.append((node.parameter_child, depth + 1, (*values, segment)))
+            if segment in node.literal_children:
+                waiting.append((node.literal_children[segment], depth + 1, values))
         return None
 
 
 def _allowed_methods(node: _RouteNode) -> str:
-    implied = ("HEAD", "OPTIONS") if "GET" in node.routes else ("OPTIONS",)
-    return ", ".join((*node.routes, *implied))
+    implied = ("HEAD", "OPTIONS") if "GET" in node.route_by_method else ("OPTIONS",)
+    return ", ".join((*node.route_by_method, *implied))
 
 
 # The application ------------------------------------------------------------------------------------------------------
@@ -261,7 +261,7 @@ class Application:
         admitted = self.admit(request)
         if not isinstance(admitted, AdmittedRequest):
             return admitted
-        return self._run_handler(admitted.request, admitted.route, time.perf_counter())
+        return self._run_or_resume(admitted.request, admitted.route, time.perf_counter())
 
     def admit(self, request: Request) -> AdmittedRequest | Answer:
         """Look at the head of a request, whether its body has been read or not: it goes on, or this is its answer."""
@@ -271,7 +271,7 @@ class Application:
         try:
             answer: Answer
             try:
-                path = check_path(request)
+                path = checked_path(request)
                 try:
                     subject = UNAUTHENTICATED if self._authenticate is None else self._authenticate(request)
                 except (NotAuthenticated, NotPermitted) as refusal:
@@ -280,7 +280,7 @@ class Application:
                     if "content-encoding" in request.headers:
                         compression.check_content_encoding(request)
                     if request.method != "OPTIONS":
-                        route, parameters = self.router.find(request.method, path)
+                        route, parameters = self.router.find_route(request.method, path)
                         known = replace(request, flow_id=flow_id, subject=subject, path_parameters=parameters)
                         return AdmittedRequest(known, route)
                     answer = Response(200, {"allow": self.router.allowed_methods(path)})
@@ -297,13 +297,13 @@ class Application:
         if body is not request.body:
             request = replace(request, body=body)
 
-        return self._run_handler(request, route, began)
+        return self._run_or_resume(request, route, began)
 
-    def _run_handler(
+    def _run_or_resume(
         self, request: Request, route: Route, began: float, steps: AnswerSteps | None = None, outcome: Any = None
     ) -> Answer | AnswerAwaitingWrite:
         """Begin with the handler; or go on with its steps, now that a write has had this outcome."""
-        token, about = current_flow_id.set(request.flow_id), is_about_kpis.set(False)
+        token, about = current_flow_id.set(request.flow_id), is_request_about_kpis.set(False)
         try:
             answer: Answer
             try:
@@ -316,7 +316,7 @@ class Application:
                             write = made.throw(outcome)
                         else:
                             write = next(made) if outcome is None else made.send(outcome)
-                        return AnswerAwaitingWrite(write, partial(self._run_handler, request, route, began, made))
+                        return AnswerAwaitingWrite(write, partial(self._run_or_resume, request, route, began, made))
                     except StopIteration as end:
                         answer = end.value
                 if (
@@ -332,13 +332,13 @@ class Application:
             return self._finish_answer(request, answer, began)
         finally:
             current_flow_id.reset(token)
-            is_about_kpis.reset(about)
+            is_request_about_kpis.reset(about)
 
-    def lane(self, request: Request) -> Lane:
+    def lane_of(self, request: Request) -> Lane:
         """Which threads should answer a request."""
-        return self.router.lane(request.method, request.target.partition("?")[0])
+        return self.router.lane_of(request.method, request.target.partition("?")[0])
 
-    def refusal(self, request: Request, outcome: Outcome) -> Answer:
+    def refuse(self, request: Request, outcome: Outcome) -> Answer:
         """Answer a request that an edge could not read to its end."""
         began, request = time.perf_counter(), replace(request, flow_id=flow_id_or_new(request))
         token = current_flow_id.set(request.flow_id)
@@ -423,7 +423,7 @@ class RequestKpiRecorder:
 
     def __call__(self, request: Request, answer: Answer, began: float) -> Answer:
         # A reader of figures makes requests, and would never come to their end if each of these were a figure again.
-        is_about_them = is_about_kpis.get() or request.path_parameters.get("name") in self._figures.event_types
+        is_about_them = is_request_about_kpis.get() or request.path_parameters.get("name") in self._figures.event_types
         if is_about_them or request.path.startswith(UNCOUNTED_PATHS):
             return answer
         if not isinstance(answer, StreamingResponse):

@@ -96,8 +96,8 @@ class AsgiApplication:
         }
         self._limits = limits
         self._memory = RequestMemory(limits.max_memory_bytes)
-        metrics.request_memory.follow(lambda: {(): self._memory.taken})
-        metrics.requests_waiting.follow(lambda: {(lane,): each.waiting for lane, each in self._threads.items()})
+        metrics.request_memory.follow(lambda: {(): self._memory.taken_bytes})
+        metrics.requests_waiting.follow(lambda: {(lane,): each.waiting_count for lane, each in self._threads.items()})
         self._is_draining = False
         self._outlets: set[_StreamOutlet] = set()
 
@@ -110,13 +110,13 @@ class AsgiApplication:
     def _mailbox(self) -> LoopMailbox:
         return LoopMailbox()
 
-    def drain(self) -> None:
+    def announce_shutdown(self) -> None:
         """Signal open streams, and later ones, that the process is about to end. Must be called on the loop."""
         self._is_draining = True
         for outlet in tuple(self._outlets):
-            outlet.drain()
+            outlet.mark_draining()
 
-    def close(self) -> None:
+    def shut_down_threads(self) -> None:
         """Let the threads end once they have nothing more to do."""
         for threads in self._threads.values():
             threads.shutdown(wait=False, cancel_futures=True)
@@ -124,7 +124,7 @@ class AsgiApplication:
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer with a Problem also if an answer cannot be sent as it is; servers would answer in their own way."""
         if scope["type"] == "lifespan":
-            await self._lifespan(receive, send)
+            await self._serve_lifespan(receive, send)
         if scope["type"] != "http":
             return
         begun = False
@@ -137,7 +137,7 @@ class AsgiApplication:
         # Only the last step of a server that ends cancels, when it has closed the connection.
         with suppress(asyncio.CancelledError):
             try:
-                stream = await self._answer(scope, receive, tracked_send)
+                stream = await self._answer_or_begin_stream(scope, receive, tracked_send)
                 # Waited for here: what an open stream waits in takes memory, and each of its lines goes through it.
                 if stream is not None:
                     await self._serve_stream(stream, scope, receive, send)
@@ -147,21 +147,21 @@ class AsgiApplication:
                     raise
                 await _send_response(problem, send)
 
-    async def _lifespan(self, receive: Receive, send: Send) -> None:
+    async def _serve_lifespan(self, receive: Receive, send: Send) -> None:
         while True:
             message = await receive()
             if message["type"] == "lifespan.shutdown":
-                self.drain()
-                self.close()
+                self.announce_shutdown()
+                self.shut_down_threads()
             await send({"type": f"{message['type']}.complete"})
             if message["type"] == "lifespan.shutdown":
                 return
 
-    async def _answer(self, scope: Message, receive: Receive, send: Send) -> _BegunStream | None:
+    async def _answer_or_begin_stream(self, scope: Message, receive: Receive, send: Send) -> _BegunStream | None:
         """Answer a request. A stream is only begun, and has to be served."""
         request = self._new_request(scope)
         share, stream = request.memory, None
-        lane = self._application.lane(request)
+        lane = self._application.lane_of(request)
         try:
             answer = await self._compute_answer(request, lane, scope, receive, send)
         finally:
@@ -203,18 +203,18 @@ class AsgiApplication:
                 body = await self._read_body(request, max_bytes, receive)
                 work = partial(self._application.begin_admitted, admitted, body)
                 quick = len(body) <= MAX_QUICK_BODY_BYTES and "content-encoding" not in request.headers
-            return await self._complete_answer(lane, request, connection, work, quick=quick)
+            return await self._run_to_answer(lane, request, connection, work, quick=quick)
         except ClientDisconnected:
             return None
         except (TooLarge, RequestTooSlow, TryLater) as refusal:
-            await self._send_refusal(self._application.refusal(request, refusal), receive, send)
+            await self._send_refusal(self._application.refuse(request, refusal), receive, send)
             return None
 
     def _new_request(self, scope: AsgiScope, body: bytes = b"") -> Request:
         """A request with a share of the memory, which has to be closed."""
         return request_from_scope(scope, body, self._memory.open_share(), lambda: self._is_draining)
 
-    async def _complete_answer(
+    async def _run_to_answer(
         self, lane: Lane, request: Request, connection: ClosableConnection | None, work: RequestWork, *, quick: bool
     ) -> Answer:
         """The answer of work that is begun on the loop if that is `quick`, else in a thread. None waits for writes."""
@@ -229,10 +229,10 @@ class AsgiApplication:
             return made.finish(found)
         return await self._run_in_thread(lane, made.finish, found)
 
-    def _begin_work(self, work: RequestWork, end: asyncio.Future[Any]) -> Answer | AnswerAwaitingWrite:
+    def _begin_work(self, work: RequestWork, write_outcome: asyncio.Future[Any]) -> Answer | AnswerAwaitingWrite:
         made = work()
         if isinstance(made, AnswerAwaitingWrite):
-            made.write.begin(partial(self._mailbox.put, partial(_set_result_once, end)))
+            made.write.begin(partial(self._mailbox.put, partial(_set_result_once, write_outcome)))
         return made
 
     async def _run_quickly_or_in_lane(
@@ -250,8 +250,8 @@ class AsgiApplication:
         self, lane: Lane, request: Request, connection: ClosableConnection | None, work: Callable[[], T]
     ) -> T | Answer:
         """Work in a thread, unless too many wait for one, or the client has gone while its request did."""
-        if self._threads_of_lane(lane).waiting >= self._limits.max_waiting_requests:
-            return self._application.refusal(request, TryLater("Too many requests are waiting, please repeat request"))
+        if self._threads_of_lane(lane).waiting_count >= self._limits.max_waiting_requests:
+            return self._application.refuse(request, TryLater("Too many requests are waiting, please repeat request"))
 
         def work_unless_disconnected() -> T:
             if connection is not None and connection.is_lost:
@@ -290,7 +290,7 @@ class AsgiApplication:
     async def _send_refusal(self, answer: Answer, receive: Receive, send: Send) -> None:
         """Send the whole answer at once; then take in what still comes for a moment, and close."""
         assert isinstance(answer, Response)
-        await send(_start_message(answer.status, {**answer.headers, "connection": "close"}, len(answer.body)))
+        await send(_start_of_response(answer.status, {**answer.headers, "connection": "close"}, len(answer.body)))
         await send({"type": "http.response.body", "body": answer.body, "more_body": True})
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._limits.linger_timeout_seconds
@@ -313,7 +313,7 @@ class AsgiApplication:
         is_compressed = compression.wants_gzip(request.headers.get("accept-encoding", ""))
         compressor = StreamCompressor() if is_compressed else None
         encoding = {"content-encoding": "gzip"} if compressor else {}
-        await send(_start_message(answer.status, {**answer.headers, **encoding, "vary": "Accept-Encoding"}, None))
+        await send(_start_of_response(answer.status, {**answer.headers, **encoding, "vary": "Accept-Encoding"}, None))
         # An empty chunk makes servers write the headers that they would otherwise keep for the first batch.
         await send({"type": "http.response.body", "body": b"", "more_body": True})
         return _BegunStream(request, answer, compressor)
@@ -321,12 +321,12 @@ class AsgiApplication:
     async def _serve_stream(self, stream: _BegunStream, scope: Message, receive: Receive, send: Send) -> None:
         request, answer, compressor = stream
         connection = connection_in_scope(scope)
-        is_read_directly = compression.may_read_socket_directly(request.headers)
+        is_read_directly = compression.client_may_read_socket(request.headers)
         head_start = self._limits.first_chunk_delay_seconds if is_read_directly else 0.0
         outlet = _StreamOutlet(send, compressor, self._limits.stalled_client_timeout_seconds, head_start)
         self._outlets.add(outlet)
         if self._is_draining:
-            outlet.drain()
+            outlet.mark_draining()
         watching = asyncio.create_task(_watch_for_disconnect(receive, outlet))
         current_flow_id.set(answer.headers.get("x-flow-id", ""))
         # Without the last chunk the client knows that something is missing.
@@ -336,7 +336,7 @@ class AsgiApplication:
                 await answer.serve(outlet)
             finally:
                 answer.on_end(outlet.size)
-            await outlet.end()
+            await outlet.end_stream()
             # Some clients wait for the connection to close, since they do not know the last chunk for what it is.
             # Others send their next request on it at once, which must not run into its end.
             hang_up = connection and connection.close_unless_reused
@@ -372,7 +372,7 @@ class _LaneThreads(ThreadPoolExecutor):
         super().__init__(number, thread_name_prefix=f"nakadi-{lane}")
 
     @property
-    def waiting(self) -> int:
+    def waiting_count(self) -> int:
         """How many requests no thread has taken yet."""
         return self._work_queue.qsize()
 
@@ -401,13 +401,13 @@ class _StreamOutlet:
         send: Send,
         compressor: StreamCompressor | None,
         stalled_client_timeout_seconds: float,
-        head_start: float,
+        first_chunk_delay: float,
     ) -> None:
         loop = asyncio.get_running_loop()
         self._send = send
         self._compressor = compressor
         self._stalled_client_timeout_seconds = stalled_client_timeout_seconds
-        self._not_before = loop.time() + head_start if head_start else 0.0
+        self._not_before = loop.time() + first_chunk_delay if first_chunk_delay else 0.0
         self._gone: asyncio.Future[None] = loop.create_future()
         self._draining: asyncio.Future[None] = loop.create_future()
         self._cut_off = False
@@ -416,7 +416,7 @@ class _StreamOutlet:
 
     async def write(self, chunk: bytes) -> None:
         if self._not_before:
-            await self._await_head_start()
+            await self._await_first_chunk_delay()
         if self._gone.done():
             raise ClientGone
         body = chunk
@@ -430,34 +430,34 @@ class _StreamOutlet:
                 await self._send({"type": "http.response.body", "body": body, "more_body": True})
             self.size += len(chunk)
         except (TimeoutError, OSError) as error:
-            self.mark_gone()
+            self.mark_client_gone()
             raise ClientGone from error
         except asyncio.CancelledError:
             # What was cut off cannot be gone on with, and waiting for room for a last chunk could take for ever.
             self._cut_off = True
             raise
 
-    def gone(self) -> asyncio.Future[None]:
+    def when_client_gone(self) -> asyncio.Future[None]:
         return self._gone
 
-    def draining(self) -> asyncio.Future[None]:
+    def when_draining(self) -> asyncio.Future[None]:
         return self._draining
 
-    def mark_gone(self) -> None:
+    def mark_client_gone(self) -> None:
         _set_result_once(self._gone, None)
 
-    def drain(self) -> None:
+    def mark_draining(self) -> None:
         _set_result_once(self._draining, None)
 
-    async def end(self) -> None:
+    async def end_stream(self) -> None:
         if self._cut_off:
             raise ClientGone
-        await self._await_head_start()
+        await self._await_first_chunk_delay()
         if not self._gone.done():
             last = self._compressor.flush_end() if self._compressor else b""
             await self._send({"type": "http.response.body", "body": last})
 
-    async def _await_head_start(self) -> None:
+    async def _await_first_chunk_delay(self) -> None:
         remaining = self._not_before - asyncio.get_running_loop().time()
         if remaining > 0:
             await asyncio.sleep(remaining)
@@ -468,7 +468,7 @@ async def _watch_for_disconnect(receive: Receive, outlet: _StreamOutlet) -> None
     """Only `receive` shows that a client has left while nothing is being sent to it."""
     while (await receive())["type"] != "http.disconnect":
         pass
-    outlet.mark_gone()
+    outlet.mark_client_gone()
 
 
 async def _receive_in_time(receive: Receive, seconds: float) -> Message:
@@ -484,11 +484,11 @@ async def _receive_in_time(receive: Receive, seconds: float) -> Message:
 
 async def _send_response(response: Response, send: Send) -> None:
     bodiless = response.status in (204, 304)
-    await send(_start_message(response.status, response.headers, None if bodiless else len(response.body)))
+    await send(_start_of_response(response.status, response.headers, None if bodiless else len(response.body)))
     await send({"type": "http.response.body", "body": b"" if bodiless else response.body})
 
 
-def _start_message(status: int, headers: Mapping[str, str], length: int | None) -> Message:
+def _start_of_response(status: int, headers: Mapping[str, str], length: int | None) -> Message:
     measured = {} if length is None else {"content-length": str(length)}
     pairs = ({**measured, **headers}).items()
     raw = [(name.encode("latin-1"), value.encode("latin-1", "replace")) for name, value in pairs]

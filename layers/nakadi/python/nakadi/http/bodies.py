@@ -37,7 +37,7 @@ from nakadi.model.outcomes import Malformed, Violations
 from nakadi.model.subscription import ReadFrom, SubscriptionCursorDraft, SubscriptionDraft
 from nakadi.openapi.checks import openapi_violations
 
-Word = TypeVar("Word", bound=StrEnum)
+EnumType = TypeVar("EnumType", bound=StrEnum)
 Item = TypeVar("Item")
 
 
@@ -61,8 +61,8 @@ def json_document(text: bytes) -> Any:
         return _decode_first_document(text, error)
 
 
-def object_body(request: Request) -> Members:
-    return Members.from_value(json_body(request))
+def object_body(request: Request) -> ObjectReader:
+    return ObjectReader.from_value(json_body(request))
 
 
 def list_body(request: Request) -> list[Any]:
@@ -76,65 +76,65 @@ def _decode_first_document(body: bytes, first_error: Exception) -> Any:
     """The first document of the body: what follows it is passed over."""
     try:
         text = body.decode().lstrip(" \t\r\n")
-        value, _ = json.JSONDecoder(parse_constant=_refuse_constant).raw_decode(text)
+        value, _ = json.JSONDecoder(parse_constant=_refuse_nan_or_infinity).raw_decode(text)
         orjson.dumps(value)  # half a surrogate pair could not be written down again
     except (ValueError, TypeError, RecursionError):
         raise Malformed(f"JSON parse error: {first_error}") from first_error
     return value
 
 
-def _refuse_constant(name: str) -> None:
+def _refuse_nan_or_infinity(name: str) -> None:
     raise ValueError(name)
 
 
-def unreadable_value_error(value: Any, wanted: str, at: str = "") -> Malformed:
-    return Malformed(f"JSON parse error: Cannot read {wanted} from {_json_type_with_article(value)}{_at_field(at)}")
+def unreadable_value_error(value: Any, expected: str, path: str = "") -> Malformed:
+    return Malformed(f"JSON parse error: Cannot read {expected} from {_json_type_with_article(value)}{_at_path(path)}")
 
 
-def unknown_enum_value_error(value: str, words: type[Word], at: str = "") -> Malformed:
-    return Malformed(f"Illegal enum value: '{value}'. Possible values: [{', '.join(words)}]{_at_field(at)}")
+def unknown_enum_value_error(value: str, enum_type: type[EnumType], path: str = "") -> Malformed:
+    return Malformed(f"Illegal enum value: '{value}'. Possible values: [{', '.join(enum_type)}]{_at_path(path)}")
 
 
-def _at_field(at: str) -> str:
-    return f" (at {at})" if at else ""
+def _at_path(path: str) -> str:
+    return f" (at {path})" if path else ""
 
 
 def _json_type_with_article(value: Any) -> str:
     return {dict: "an object", list: "a list", type(None): "null"}.get(type(value), "a value")
 
 
-class Members:
+class ObjectReader:
     """The members of a JSON object, each read as what it should be. A missing one reads as None, like null.
 
-    `at` is where in the body the object stands.
+    `path` is where in the body the object stands.
     """
 
-    def __init__(self, raw: Mapping[str, Any], at: str = "") -> None:
+    def __init__(self, raw: Mapping[str, Any], path: str = "") -> None:
         self._raw = raw
-        self._at = at
+        self._path = path
 
     @classmethod
-    def from_value(cls, value: Any, at: str = "") -> Members:
+    def from_value(cls, value: Any, path: str = "") -> ObjectReader:
         if not isinstance(value, dict):
-            raise unreadable_value_error(value, "an object", at)
-        return cls(value, at)
+            raise unreadable_value_error(value, "an object", path)
+        return cls(value, path)
 
     def __contains__(self, name: str) -> bool:
         return name in self._raw
 
-    def raw(self, name: str) -> Any:
+    def raw_value(self, name: str) -> Any:
         return self._raw.get(name)
 
-    def at(self, name: str) -> str:
+    def path_of(self, name: str) -> str:
         """Where in the body a member of this object stands."""
-        return f"{self._at}.{name}" if self._at else name
+        return f"{self._path}.{name}" if self._path else name
 
     def text(self, name: str) -> str | None:
-        return _as_text(self._raw.get(name), self.at(name))
+        return _as_text(self._raw.get(name), self.path_of(name))
 
     def integer(self, name: str, *, bits: int = 64) -> int | None:
         """A number without its fraction, of so many bits at most; a text of digits is one too."""
-        return _as_integer(self._raw.get(name), bits, self.at(name))
+        return _as_integer(self._raw.get(name), bits, self.path_of(name))
 
     def boolean(self, name: str) -> bool | None:
         """A truth value; as a number, 0 is false and every other one true."""
@@ -143,21 +143,21 @@ class Members:
             return value.lower() == "true"
         if value is None or isinstance(value, int):
             return None if value is None else bool(value)
-        raise unreadable_value_error(value, "true or false", self.at(name))
+        raise unreadable_value_error(value, "true or false", self.path_of(name))
 
-    def enum_value(self, name: str, words: type[Word]) -> Word | None:
+    def enum_value(self, name: str, enum_type: type[EnumType]) -> EnumType | None:
         """A value of an enumeration, in any letter case."""
-        return _as_enum_value(self._raw.get(name), words, self.at(name))
+        return _as_enum_value(self._raw.get(name), enum_type, self.path_of(name))
 
-    def exact_enum_value(self, name: str, words: type[Word]) -> Word | None:
+    def exact_enum_value(self, name: str, enum_type: type[EnumType]) -> EnumType | None:
         """A value of an enumeration, to the letter."""
         value = self.text(name)
-        if value is None or value in set(words):
-            return None if value is None else words(value)
-        raise unknown_enum_value_error(value, words, self.at(name))
+        if value is None or value in set(enum_type):
+            return None if value is None else enum_type(value)
+        raise unknown_enum_value_error(value, enum_type, self.path_of(name))
 
-    def enum_values(self, name: str, words: type[Word]) -> tuple[Word | None, ...] | None:
-        return self._read_items(name, lambda value, at: _as_enum_value(value, words, at))
+    def enum_values(self, name: str, enum_type: type[EnumType]) -> tuple[EnumType | None, ...] | None:
+        return self._read_items(name, lambda value, at: _as_enum_value(value, enum_type, at))
 
     def texts(self, name: str) -> tuple[str | None, ...] | None:
         return self._read_items(name, _as_text)
@@ -165,21 +165,21 @@ class Members:
     def integers(self, name: str) -> tuple[int | None, ...] | None:
         return self._read_items(name, lambda value, at: _as_integer(value, 64, at))
 
-    def object(self, name: str) -> Members | None:
+    def object(self, name: str) -> ObjectReader | None:
         value = self._raw.get(name)
-        return None if value is None else Members.from_value(value, self.at(name))
+        return None if value is None else ObjectReader.from_value(value, self.path_of(name))
 
-    def objects(self, name: str) -> tuple[Members, ...] | None:
-        return self._read_items(name, Members.from_value)
+    def objects(self, name: str) -> tuple[ObjectReader, ...] | None:
+        return self._read_items(name, ObjectReader.from_value)
 
-    def mapping(self, name: str) -> dict[str, str | None] | None:
+    def text_mapping(self, name: str) -> dict[str, str | None] | None:
         """An object all of whose values are texts or null."""
         value = self._raw.get(name)
         if value is None:
             return None
         if not isinstance(value, dict):
-            raise unreadable_value_error(value, "an object", self.at(name))
-        return {key: _as_text(each, f"{self.at(name)}.{key}") for key, each in value.items()}
+            raise unreadable_value_error(value, "an object", self.path_of(name))
+        return {key: _as_text(each, f"{self.path_of(name)}.{key}") for key, each in value.items()}
 
     def _read_items(self, name: str, read: Callable[[Any, str], Item]) -> tuple[Item, ...] | None:
         """The items of a list, read one by one."""
@@ -187,43 +187,43 @@ class Members:
         if value is None:
             return None
         if not isinstance(value, list):
-            raise unreadable_value_error(value, "a list", self.at(name))
-        return tuple(read(each, f"{self.at(name)}[{index}]") for index, each in enumerate(value))
+            raise unreadable_value_error(value, "a list", self.path_of(name))
+        return tuple(read(each, f"{self.path_of(name)}[{index}]") for index, each in enumerate(value))
 
 
-def _as_text(value: Any, at: str) -> str | None:
+def _as_text(value: Any, path: str) -> str | None:
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
         return str(value)
-    raise unreadable_value_error(value, "a text", at)
+    raise unreadable_value_error(value, "a text", path)
 
 
-def _as_integer(value: Any, bits: int, at: str) -> int | None:
+def _as_integer(value: Any, bits: int, path: str) -> int | None:
     if value is None or value == "":
         return None
     if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise unreadable_value_error(value, "a number", at)
+        raise unreadable_value_error(value, "a number", path)
     if isinstance(value, float) and not isfinite(value):  # 1e999, read by the parser that passes over what follows
-        raise unreadable_value_error(value, "a number", at)
+        raise unreadable_value_error(value, "a number", path)
     number = parse_integer(value.strip()) if isinstance(value, str) else int(value)
     if number is None:
-        raise unreadable_value_error(value, "a number", at)
+        raise unreadable_value_error(value, "a number", path)
     if not fits_bits(number, bits):
-        raise Malformed(f"JSON parse error: {number} does not fit {bits} bits{_at_field(at)}")
+        raise Malformed(f"JSON parse error: {number} does not fit {bits} bits{_at_path(path)}")
     return number
 
 
-def _as_enum_value(value: Any, words: type[Word], at: str) -> Word | None:
-    text = _as_text(value, at)
+def _as_enum_value(value: Any, enum_type: type[EnumType], path: str) -> EnumType | None:
+    text = _as_text(value, path)
     if text is None:
         return None
     try:
-        return words(text.lower())
+        return enum_type(text.lower())
     except ValueError:
-        raise unknown_enum_value_error(text, words, at) from None
+        raise unknown_enum_value_error(text, enum_type, path) from None
 
 
 # Drafts ---------------------------------------------------------------------------------------------------------------
@@ -234,7 +234,7 @@ AUTHORIZATION_LISTS = ("admins", "readers", "writers")
 
 def attribute_parameter(request: Request, name: str) -> Attribute | None:
     """The attribute that a query parameter names, None when it is missing."""
-    text = request.parameter(name)
+    text = request.query_parameter(name)
     if text is None:
         return None
     if not text:
@@ -245,11 +245,11 @@ def attribute_parameter(request: Request, name: str) -> Attribute | None:
     return Attribute(*parts)
 
 
-def authorization_draft(body: Members) -> AuthorizationDraft:
-    return AuthorizationDraft(**{name: _attributes(body, name) for name in AUTHORIZATION_LISTS})
+def authorization_draft(body: ObjectReader) -> AuthorizationDraft:
+    return AuthorizationDraft(**{name: _attribute_drafts(body, name) for name in AUTHORIZATION_LISTS})
 
 
-def admin_lists(draft: AuthorizationDraft) -> Authorization:
+def require_admins(draft: AuthorizationDraft) -> Authorization:
     """The lists of the broker's administrators, none of which may be missing or empty."""
     found = openapi_violations("AdminLists", authorization_body(draft) or {})
     if found:
@@ -261,7 +261,7 @@ def admin_lists(draft: AuthorizationDraft) -> Authorization:
     )
 
 
-def _attributes(body: Members, name: str) -> tuple[AttributeDraft, ...] | None:
+def _attribute_drafts(body: ObjectReader, name: str) -> tuple[AttributeDraft, ...] | None:
     members = body.objects(name)
     if members is None:
         return None
@@ -271,7 +271,7 @@ def _attributes(body: Members, name: str) -> tuple[AttributeDraft, ...] | None:
 STATISTICS_FIELDS = ("messages_per_minute", "message_size", "read_parallelism", "write_parallelism")
 
 
-def event_type_draft(body: Members) -> EventTypeDraft:
+def event_type_draft(body: ObjectReader) -> EventTypeDraft:
     schema, authorization = body.object("schema"), body.object("authorization")
     options, selector = body.object("options"), body.object("event_owner_selector")
     statistic = body.object("default_statistic")
@@ -281,25 +281,25 @@ def event_type_draft(body: Members) -> EventTypeDraft:
         category=body.enum_value("category", Category),
         schema=None if schema is None else schema_draft(schema),
         partition_key_fields=body.texts("partition_key_fields") or (),
-        ordering_key_fields=_field_paths(body, "ordering_key_fields"),
-        ordering_instance_ids=_field_paths(body, "ordering_instance_ids"),
+        ordering_key_fields=_schema_field_paths(body, "ordering_key_fields"),
+        ordering_instance_ids=_schema_field_paths(body, "ordering_instance_ids"),
         default_statistic=None if statistic is None else _statistics_draft(statistic),
         retention_time=None if options is None else options.integer("retention_time"),
         authorization=None if authorization is None else authorization_draft(authorization),
         audience=body.exact_enum_value("audience", Audience),
         event_owner_selector=None if selector is None else _owner_selector_draft(selector),
-        annotations=body.mapping("annotations"),
-        labels=body.mapping("labels"),
+        annotations=body.text_mapping("annotations"),
+        labels=body.text_mapping("labels"),
         **_defaultable_fields(body),
     )
 
 
-def _field_paths(body: Members, name: str) -> tuple[str, ...]:
+def _schema_field_paths(body: ObjectReader, name: str) -> tuple[str, ...]:
     """Paths that have to be in the schema, where null is as little as the empty one."""
     return tuple(each or "" for each in body.texts(name) or ())
 
 
-def _defaultable_fields(body: Members) -> dict[str, Any]:
+def _defaultable_fields(body: ObjectReader) -> dict[str, Any]:
     """The fields that have a default of their own when they are left out, and are null when they are null."""
     readers: Mapping[str, Callable[[str], Any]] = {
         "enrichment_strategies": lambda name: body.enum_values(name, EnrichmentStrategy),
@@ -310,32 +310,32 @@ def _defaultable_fields(body: Members) -> dict[str, Any]:
     return {name: read(name) for name, read in readers.items() if name in body}
 
 
-def schema_draft(body: Members) -> SchemaDraft:
+def schema_draft(body: ObjectReader) -> SchemaDraft:
     return SchemaDraft(type=_schema_type(body), text=body.text("schema"))
 
 
-def _schema_type(body: Members) -> SchemaType | None:
+def _schema_type(body: ObjectReader) -> SchemaType | None:
     """In any letter case; the oldest documents wrote it with a hyphen."""
     text = body.text("type")
     if text is None:
         return None
     word = text.lower().replace("-", "_")
     if word not in set(SchemaType):
-        raise unknown_enum_value_error(text, SchemaType, body.at("type"))
+        raise unknown_enum_value_error(text, SchemaType, body.path_of("type"))
     return SchemaType(word)
 
 
-def _statistics_draft(body: Members) -> StatisticsDraft:
+def _statistics_draft(body: ObjectReader) -> StatisticsDraft:
     return StatisticsDraft(**{name: body.integer(name, bits=32) for name in STATISTICS_FIELDS})
 
 
-def _owner_selector_draft(body: Members) -> OwnerSelectorDraft:
+def _owner_selector_draft(body: ObjectReader) -> OwnerSelectorDraft:
     return OwnerSelectorDraft(
         type=body.enum_value("type", OwnerSelectorType), name=body.text("name"), value=body.text("value")
     )
 
 
-def subscription_draft(body: Members) -> SubscriptionDraft:
+def subscription_draft(body: ObjectReader) -> SubscriptionDraft:
     authorization = body.object("authorization")
     given: dict[str, Any] = {}
     if "consumer_group" in body:
@@ -347,24 +347,24 @@ def subscription_draft(body: Members) -> SubscriptionDraft:
         event_types=_event_type_names(body),
         initial_cursors=tuple(cursor_draft(each) for each in body.objects("initial_cursors") or ()),
         authorization=None if authorization is None else authorization_draft(authorization),
-        annotations=body.mapping("annotations"),
-        labels=body.mapping("labels"),
+        annotations=body.text_mapping("annotations"),
+        labels=body.text_mapping("labels"),
         **given,
     )
 
 
-def _event_type_names(body: Members) -> tuple[str, ...] | None:
+def _event_type_names(body: ObjectReader) -> tuple[str, ...] | None:
     """The event types of a subscription: a set, whose order and repetitions mean nothing."""
     if "event_types" not in body:
         return None
     names = body.texts("event_types")
     if names is None:
-        raise unreadable_value_error(None, "a list", body.at("event_types"))
+        raise unreadable_value_error(None, "a list", body.path_of("event_types"))
     known = {name for name in names if name is not None}
     if None in names:
-        raise unreadable_value_error(None, "a text", body.at("event_types"))
+        raise unreadable_value_error(None, "a text", body.path_of("event_types"))
     return tuple(sorted(known))
 
 
-def cursor_draft(body: Members) -> SubscriptionCursorDraft:
+def cursor_draft(body: ObjectReader) -> SubscriptionCursorDraft:
     return SubscriptionCursorDraft(body.text("event_type"), body.text("partition"), body.text("offset"))

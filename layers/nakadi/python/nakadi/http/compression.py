@@ -65,7 +65,7 @@ def wants_gzip(accept_encoding: str) -> bool:
     return gzip_weight > 0 and gzip_weight >= weights.get("identity", 0.0)
 
 
-def may_read_socket_directly(headers: Mapping[str, str]) -> bool:
+def client_may_read_socket(headers: Mapping[str, str]) -> bool:
     """Whether a client may read a stream from the socket, beside its HTTP library, which has read it until then.
 
     pynakadi does so on sockets of requests: it loses what the library read together with the headers. Clients that ask
@@ -119,13 +119,13 @@ def _decompress_members(
                 yield from member.decompress(rest)
             except (zlib.error, zstandard.ZstdError) as error:
                 raise Malformed(f"I/O error while reading input message: {error}") from error
-            rest = member.bytes_behind
+            rest = member.bytes_after_end
     if member is None or not member.is_finished:
         raise Malformed("I/O error while reading input message: the packed body ends too early")
 
 
-class _Member:
-    """One that is decompressed in pieces. `bytes_behind` is what stands behind its end of what was last given."""
+class _CompressedMember:
+    """One that is decompressed in pieces. `bytes_after_end` is what stands behind its end of what was last given."""
 
     _decompressor: Any
 
@@ -134,11 +134,11 @@ class _Member:
         return bool(self._decompressor.eof)
 
     @property
-    def bytes_behind(self) -> bytes:
+    def bytes_after_end(self) -> bytes:
         return bytes(self._decompressor.unused_data)
 
 
-class _GzipMember(_Member):
+class _GzipMember(_CompressedMember):
     def __init__(self) -> None:
         self._decompressor = zlib.decompressobj(wbits=31)
 
@@ -148,7 +148,7 @@ class _GzipMember(_Member):
             part = self._decompressor.unconsumed_tail
 
 
-class _ZstdMember(_Member):
+class _ZstdMember(_CompressedMember):
     def __init__(self) -> None:
         # The window bounds the memory that a frame's header can ask for.
         self._decompressor = zstandard.ZstdDecompressor(max_window_size=8 * 1024 * 1024).decompressobj()

@@ -26,7 +26,7 @@ from nakadi.http.problem import plain_problem_members
 # Room for the cursors of thousands of partitions in a header; with the request line and the empty line at the end.
 MAX_HEAD_BYTES = 256 * 1024
 # Each header costs memory beyond its bytes.
-MAX_HEADERS = 1000
+MAX_HEADER_COUNT = 1000
 # For the head of a request, once its first byte or the connection is there.
 HEAD_TIMEOUT_SECONDS = 20.0
 # Behind a stream, a client that has nothing more to ask may be waiting for the connection to close.
@@ -41,7 +41,7 @@ REQUEST_LINE_PATTERN = re.compile(rb"(?:\r\n)*[!#$%&'*+.^_`|~0-9A-Za-z-]+ [^ \r\
 
 
 class ServerState:
-    """What all connections of a server share. `date` is a header; at its end each calls `on_connection_ended`."""
+    """What all connections of a server share. Each calls `on_connection_ended` at its end."""
 
     def __init__(
         self, application: AsgiCallable, keep_alive_seconds: float, on_connection_ended: Callable[[], None]
@@ -51,7 +51,7 @@ class ServerState:
         self.on_connection_ended = on_connection_ended
         self.connections: set[Connection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
-        self.date = b""
+        self.date_header = b""
         self.is_closing = False
 
 
@@ -66,7 +66,7 @@ HEAD_TOO_LARGE_REFUSAL = RequestRefusal(
     HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"The headers exceed {MAX_HEAD_BYTES} bytes"
 )
 TOO_MANY_HEADERS_REFUSAL = RequestRefusal(
-    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"There are more than {MAX_HEADERS} headers"
+    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"There are more than {MAX_HEADER_COUNT} headers"
 )
 TOO_MUCH_BETWEEN_CHUNKS_REFUSAL = RequestRefusal(
     HTTPStatus.BAD_REQUEST, f"More than {MAX_HEAD_BYTES} bytes stand between two chunks"
@@ -151,7 +151,7 @@ class Connection(asyncio.Protocol):
             self._timer.cancel()
         for exchange in (self._current, *self._waiting):
             if exchange is not None:
-                exchange.disconnect()
+                exchange.mark_disconnected()
         self._is_reading_paused = False
         if self.drained is not None:
             self.drained.set()
@@ -177,7 +177,7 @@ class Connection(asyncio.Protocol):
             self.drained.set()
             self.drained = None
         if self._current is None:
-            self._serve_next()
+            self._serve_next_or_idle()
 
     def data_received(self, data: bytes) -> None:
         rest = memoryview(data)
@@ -185,7 +185,7 @@ class Connection(asyncio.Protocol):
             # No more than the head may still have, so that its limit is exact.
             rest = rest[self._feed_parser(rest[: MAX_HEAD_BYTES - self._unfinished]) :]
         if self._current is None and self.drained is None and self._waiting:
-            self._start_next()
+            self._start_next_exchange()
         newest = self._newest
         if newest is not None and newest.more_body and len(newest.body) > MAX_UNREAD_BYTES:
             self._pause_reading()
@@ -208,7 +208,7 @@ class Connection(asyncio.Protocol):
             self._unfinished = 0
             return int(upgrade.args[0])
         except httptools.HttpParserError as error:
-            self._refuse(self._refusal or _refusal_of_unreadable(error, data))
+            self._refuse(self._refusal or _refusal_of_parse_error(error, data))
             return len(data)
         if self._parser_steps == before:
             self._unfinished += len(data)
@@ -239,7 +239,7 @@ class Connection(asyncio.Protocol):
         # Behind a body it is a trailer. A proxy may have looked at headers only, so it must not count as one.
         if self._resuming or not self._in_head:
             return
-        if len(self._headers) >= MAX_HEADERS:
+        if len(self._headers) >= MAX_HEADER_COUNT:
             self._stop_parsing(TOO_MANY_HEADERS_REFUSAL)
         name = name.lower()
         if name == b"expect" and value.lower() == b"100-continue":
@@ -250,7 +250,7 @@ class Connection(asyncio.Protocol):
         if self._resuming:
             return
         method, version = self._parser.get_method(), self._parser.get_http_version()
-        refusal = _head_refusal(method, version, self._headers)
+        refusal = _refusal_of_head(method, version, self._headers)
         if refusal is not None:
             self._stop_parsing(refusal)
         self._in_head = self._is_head_awaited = False
@@ -335,17 +335,17 @@ class Connection(asyncio.Protocol):
         if not self.transport.is_closing():
             self._current = None
             if self.drained is None:
-                self._serve_next()
+                self._serve_next_or_idle()
 
-    def _serve_next(self) -> None:
+    def _serve_next_or_idle(self) -> None:
         if self._is_reading_paused:
             self.resume_reading()
         if self._waiting:
-            self._start_next()
+            self._start_next_exchange()
         elif not self._in_head and not self._refused:
             self._close_in(self._state.keep_alive_seconds)
 
-    def _start_next(self) -> None:
+    def _start_next_exchange(self) -> None:
         self._current = exchange = self._waiting.pop(0)
         if exchange.disconnected:
             return  # it is refused already
@@ -353,7 +353,7 @@ class Connection(asyncio.Protocol):
             self._start_task(exchange)
         else:
             self._direct.answer_if_quick(
-                exchange.scope, bytes(exchange.body), exchange.respond, partial(self._start_task, exchange)
+                exchange.scope, bytes(exchange.body), exchange.send_whole_response, partial(self._start_task, exchange)
             )
 
     def _start_task(self, exchange: Exchange) -> None:
@@ -397,7 +397,7 @@ class Connection(asyncio.Protocol):
         if self.transport.is_closing():
             return
         if self._newest is not None and self._is_in_body():
-            self._newest.disconnect()
+            self._newest.mark_disconnected()
         body = orjson.dumps(plain_problem_members(refusal.status, refusal.detail))
         head = (
             f"HTTP/1.1 {refusal.status.value} {refusal.status.phrase}\r\nconnection: close\r\n"
@@ -422,9 +422,9 @@ class Connection(asyncio.Protocol):
     def _close_in(self, seconds: float) -> None:
         self._deadline = deadline = self._loop.time() + seconds
         if self._timer is None or self._timer.when() > deadline:
-            self._set_timer(deadline)
+            self._set_close_timer(deadline)
 
-    def _set_timer(self, deadline: float) -> None:
+    def _set_close_timer(self, deadline: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_at(deadline, self._close_if_due)
@@ -434,7 +434,7 @@ class Connection(asyncio.Protocol):
         if self._deadline is None or self.transport.is_closing():
             return
         if self._deadline > self._loop.time():
-            self._set_timer(self._deadline)
+            self._set_close_timer(self._deadline)
         else:
             self.transport.close()
 
@@ -450,7 +450,7 @@ def _split_url(url: bytes) -> tuple[bytes, bytes]:
     return parsed.path, parsed.query or b""
 
 
-def _head_refusal(method: bytes, version: str, headers: Sequence[tuple[bytes, bytes]]) -> RequestRefusal | None:
+def _refusal_of_head(method: bytes, version: str, headers: Sequence[tuple[bytes, bytes]]) -> RequestRefusal | None:
     """What of a head could make two readers see two different requests, or is none of ours."""
     if version not in ("1.0", "1.1"):
         return UNKNOWN_VERSION_REFUSAL
@@ -467,7 +467,7 @@ def _head_refusal(method: bytes, version: str, headers: Sequence[tuple[bytes, by
     return NOT_A_PROXY_REFUSAL if method == b"CONNECT" else None
 
 
-def _refusal_of_unreadable(error: httptools.HttpParserError, data: memoryview) -> RequestRefusal:
+def _refusal_of_parse_error(error: httptools.HttpParserError, data: memoryview) -> RequestRefusal:
     unknown = isinstance(error, httptools.HttpParserInvalidMethodError)
     return UNKNOWN_METHOD_REFUSAL if unknown and REQUEST_LINE_PATTERN.match(data) else UNREADABLE_REQUEST_REFUSAL
 

@@ -37,7 +37,7 @@ start the broker with <code>make run</code>, or with <code>NAKADI_CONSOLE</code>
 
 # Nothing that is not ours is loaded, nothing inline is run, and no other page can put the console into a frame. The
 # issuer of tokens is the only other server that is called.
-SECURITY_POLICY = (
+CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'{issuer}; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
 )
@@ -62,9 +62,9 @@ CACHE_FOREVER_HEADERS = {"cache-control": "public, max-age=31536000, immutable"}
 REVALIDATE_HEADERS = {"cache-control": "no-cache"}
 
 # It goes into a header, so that only what can be a URL is taken.
-CONSOLE_URL_PATTERN = re.compile(r"https?://[A-Za-z0-9.:\[\]-]+(/[A-Za-z0-9._~/%-]*)?")
+SIGN_IN_URL_PATTERN = re.compile(r"https?://[A-Za-z0-9.:\[\]-]+(/[A-Za-z0-9._~/%-]*)?")
 
-ASSET_PATTERN = re.compile(r"/assets/([A-Za-z0-9_-][A-Za-z0-9._-]*)")
+ASSET_PATH_PATTERN = re.compile(r"/assets/([A-Za-z0-9_-][A-Za-z0-9._-]*)")
 
 
 class ApplicationWithConsole:
@@ -74,9 +74,9 @@ class ApplicationWithConsole:
         self._application = application
         self._files = files
 
-    def lane(self, request: Request) -> Lane:
+    def lane_of(self, request: Request) -> Lane:
         # Files are read, which may take a moment.
-        return Lane.REGISTRY if is_for_console(request) else self._application.lane(request)
+        return Lane.REGISTRY if is_for_console(request) else self._application.lane_of(request)
 
     def is_quick(self, method: str, target: str) -> bool:
         return self._application.is_quick(method, target)
@@ -90,8 +90,8 @@ class ApplicationWithConsole:
     def begin_admitted(self, admitted: AdmittedRequest, body: bytes) -> Answer | AnswerAwaitingWrite:
         return self._application.begin_admitted(admitted, body)
 
-    def refusal(self, request: Request, outcome: Outcome) -> Answer:
-        return self._application.refusal(request, outcome)
+    def refuse(self, request: Request, outcome: Outcome) -> Answer:
+        return self._application.refuse(request, outcome)
 
 
 def with_console(application: AnsweringApp, folder: str, sign_in: Mapping[str, str]) -> ApplicationWithConsole:
@@ -112,16 +112,16 @@ class ConsoleFiles:
         self._folder = Path(folder) if folder else None
         self._sign_in = dict(sign_in or {})
         issuer = f" {_sign_in_origin(self._sign_in)}" if self._sign_in else ""
-        self._headers = {**SECURITY_HEADERS, "content-security-policy": SECURITY_POLICY.format(issuer=issuer)}
+        self._headers = {**SECURITY_HEADERS, "content-security-policy": CONTENT_SECURITY_POLICY.format(issuer=issuer)}
 
     def answer(self, request: Request) -> Response:
-        found = self._find_file(request)
+        found = self._find_file_response(request)
         if request.method == "HEAD":
             length = {"content-length": str(len(found.body))}
             return Response(found.status, {**found.headers, **length})
         return found
 
-    def _find_file(self, request: Request) -> Response:
+    def _find_file_response(self, request: Request) -> Response:
         if request.method not in ("GET", "HEAD"):
             return self._text_response(405, ".txt", "The console can only be looked at.\n", {"allow": "GET, HEAD"})
         path = request.target.partition("?")[0].removeprefix(CONSOLE_PREFIX)
@@ -133,11 +133,11 @@ class ConsoleFiles:
             return page or self._text_response(404, ".html", NOT_BUILT_PAGE)
         if path == "/config.json":
             return self._text_response(200, ".json", json.dumps({"sign_in": self._sign_in or None}))
-        asset = ASSET_PATTERN.fullmatch(path)
+        asset = ASSET_PATH_PATTERN.fullmatch(path)
         file = self._file_response(f"assets/{asset[1]}", request, CACHE_FOREVER_HEADERS) if asset else None
         return file or self._text_response(404, ".txt", "There is no such file in the console.\n")
 
-    def _file_response(self, name: str, request: Request, caching: dict[str, str]) -> Response | None:
+    def _file_response(self, name: str, request: Request, cache_headers: dict[str, str]) -> Response | None:
         """A file of the folder; None if there is none, or none of a kind that the console has."""
         if self._folder is None or Path(name).suffix not in SERVED_SUFFIXES:
             return None
@@ -151,13 +151,18 @@ class ConsoleFiles:
             return None
         tag = f'"{known.st_mtime_ns:x}-{known.st_size:x}"'
         modified = {"etag": tag, "last-modified": formatdate(known.st_mtime, usegmt=True)}
-        headers = {**self._headers, **caching, **modified, "content-type": CONTENT_TYPE_BY_SUFFIX[path.suffix]}
+        headers = {**self._headers, **cache_headers, **modified, "content-type": CONTENT_TYPE_BY_SUFFIX[path.suffix]}
         if tag in request.headers.get("if-none-match", ""):
             return Response(304, headers)
         return Response(200, headers, content)
 
-    def _text_response(self, status: int, kind: str, text: str, headers: Mapping[str, str] | None = None) -> Response:
-        own = {**self._headers, **REVALIDATE_HEADERS, "content-type": CONTENT_TYPE_BY_SUFFIX[kind], **(headers or {})}
+    def _text_response(self, status: int, suffix: str, text: str, headers: Mapping[str, str] | None = None) -> Response:
+        own = {
+            **self._headers,
+            **REVALIDATE_HEADERS,
+            "content-type": CONTENT_TYPE_BY_SUFFIX[suffix],
+            **(headers or {}),
+        }
         return Response(status, own, text.encode())
 
 
@@ -172,6 +177,6 @@ def _sign_in_origin(sign_in: Mapping[str, str]) -> str:
     if not wanted <= sign_in.keys() <= wanted | {"scope"}:
         raise ValueError("it has authorize, token and client, and may have scope")
     for name in ("authorize", "token"):
-        if not CONSOLE_URL_PATTERN.fullmatch(sign_in[name]):
+        if not SIGN_IN_URL_PATTERN.fullmatch(sign_in[name]):
             raise ValueError(f"{name} is no URL")
     return "/".join(sign_in["token"].split("/")[:3])

@@ -38,7 +38,7 @@ SendResponse = Callable[[Response], None]
 class AnsweringApp(Protocol):
     """An application, or what stands in front of one."""
 
-    def lane(self, request: Request) -> Lane:
+    def lane_of(self, request: Request) -> Lane:
         """Which threads should answer a request."""
 
     def is_quick(self, method: str, target: str) -> bool:
@@ -53,7 +53,7 @@ class AnsweringApp(Protocol):
     def begin_admitted(self, admitted: AdmittedRequest, body: bytes) -> Answer | AnswerAwaitingWrite:
         """Begin to answer an admitted request, once its body has been read."""
 
-    def refusal(self, request: Request, outcome: Outcome) -> Answer:
+    def refuse(self, request: Request, outcome: Outcome) -> Answer:
         """Answer a request that could not be read to its end."""
 
 
@@ -112,7 +112,7 @@ class LoopWorkQueue:
         self._waiting.append(work)
         if not self._is_due:
             self._is_due = True
-            self._loop.call_soon(self._run_for_a_moment)
+            self._loop.call_soon(self._run_time_slice)
 
     def result_of(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """What quick work returns in its turn, or raises: `NeedsThreadError` if it would wait."""
@@ -131,7 +131,7 @@ class LoopWorkQueue:
         self.put(complete)
         return done
 
-    def _run_for_a_moment(self) -> None:
+    def _run_time_slice(self) -> None:
         end = time.perf_counter() + MAX_LOOP_WORK_SECONDS
         while self._waiting:
             work = self._waiting.popleft()
@@ -143,7 +143,7 @@ class LoopWorkQueue:
                 break
         self._is_due = bool(self._waiting)
         if self._is_due:
-            self._loop.call_soon(self._run_for_a_moment)
+            self._loop.call_soon(self._run_time_slice)
 
 
 class QuickAnswerer:
@@ -206,7 +206,7 @@ class QuickAnswerer:
             self._send_answer(request, answer, respond)
         else:
             # What follows now may wait, for another timeline say, or be a long answer.
-            self._answer_from_thread(request, lambda: _whole_response(work.finish(outcome)), respond)
+            self._answer_from_thread(request, lambda: _require_whole_response(work.finish(outcome)), respond)
 
     def _send_answer(self, request: Request, response: Answer, respond: SendResponse) -> None:
         assert isinstance(response, Response), "handlers that stream are not quick"
@@ -231,7 +231,7 @@ class QuickAnswerer:
         working.add_done_callback(done)
 
 
-def _whole_response(answer: Answer) -> Response:
+def _require_whole_response(answer: Answer) -> Response:
     assert isinstance(answer, Response), "handlers that stream are not quick"
     return answer
 

@@ -23,7 +23,7 @@ CONTROL_CHARACTER_PATTERN = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 class DateHeaderSource(Protocol):
     """What knows the time."""
 
-    date: bytes
+    date_header: bytes
     """The header with the date, as every answer has it."""
 
 
@@ -67,7 +67,7 @@ class Exchange:
         self,
         connection: ExchangeConnection,
         scope: Message,
-        dated: DateHeaderSource,
+        date_source: DateHeaderSource,
         *,
         is_http_1_0: bool,
         keep_alive: bool,
@@ -83,7 +83,7 @@ class Exchange:
         # What of the body has arrived, and was not received yet.
         self.body: bytes | bytearray = b""
         self._connection = connection
-        self._date_source = dated
+        self._date_source = date_source
         self._awaits_go_ahead = awaits_go_ahead
         self._is_received = False
         # Done for the one who waits in `receive`, if there is one: every open stream does. An event would take several
@@ -111,7 +111,7 @@ class Exchange:
         self.more_body = False
         self._wake_receiver()
 
-    def disconnect(self) -> None:
+    def mark_disconnected(self) -> None:
         self.disconnected = not self.response_complete
         self._wake_receiver()
 
@@ -169,7 +169,7 @@ class Exchange:
             self._connection.serve_next_after(self)
 
     def _send_head(self, status: int, headers: Sequence[tuple[bytes, bytes]]) -> None:
-        lines = [http_status_line(status), self._date_source.date]
+        lines = [http_status_line(status), self._date_source.date_header]
         length: int | None = None
         closes = False
         for each, value in headers:
@@ -197,9 +197,11 @@ class Exchange:
         self._awaits_go_ahead = False
         self._connection.write(b"".join(lines))
 
-    def respond(self, response: Response) -> None:
+    def send_whole_response(self, response: Response) -> None:
         """Send a whole answer. The client may have gone since it asked."""
         if not self.disconnected:
             self.response_started = self.response_complete = True
-            self._connection.write(http_response_bytes(response, self._date_source.date, keep_alive=self.keep_alive))
+            self._connection.write(
+                http_response_bytes(response, self._date_source.date_header, keep_alive=self.keep_alive)
+            )
             self._connection.serve_next_after(self)

@@ -38,16 +38,16 @@ class RequestMemory:
         self._taken = 0
 
     @property
-    def taken(self) -> int:
+    def taken_bytes(self) -> int:
         return self._taken
 
     def open_share(self) -> MemoryShare:
         """The part of a new request; it has to be closed."""
         return MemoryShare(self)
 
-    def take(self, size: int, share: int) -> None:
+    def take(self, size: int, share_size: int) -> None:
         """Take more for a request that has a share of so many bytes; raises `TooLarge` or `TryLater`."""
-        if share + size > self._limit:
+        if share_size + size > self._limit:
             raise TooLarge(f"The request needs more than the {self._limit} bytes of memory that all requests have")
         with self._lock:
             if self._taken + size > self._limit:
@@ -99,12 +99,12 @@ UNLIMITED_SHARE = MemoryShare()
 
 def trim_memory() -> None:
     """Give back what the allocator of the C library keeps of memory that was freed, in pieces between others."""
-    trim = _malloc_trim()
+    trim = _find_malloc_trim()
     if trim is not None:
         trim(0)
 
 
-def _malloc_trim() -> Callable[[int], int] | None:
+def _find_malloc_trim() -> Callable[[int], int] | None:
     """The function for it, which only some libraries have."""
     try:
         malloc_trim: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
@@ -116,7 +116,7 @@ def _malloc_trim() -> Callable[[int], int] | None:
 # Requests and responses -----------------------------------------------------------------------------------------------
 
 
-is_about_kpis: ContextVar[bool] = ContextVar("is_about_kpis", default=False)
+is_request_about_kpis: ContextVar[bool] = ContextVar("is_request_about_kpis", default=False)
 """Set by handlers that find that the request being answered reads figures (KPIs) by way of a subscription."""
 
 JSON_MEDIA_TYPE = "application/json"
@@ -149,14 +149,14 @@ class Request(Struct, frozen=True, kw_only=True):
         announced = self.headers.get("content-length", "0") != "0" or "transfer-encoding" in self.headers
         return announced or self.method in ("POST", "PUT", "PATCH")
 
-    def parameter(self, name: str) -> str | None:
+    def query_parameter(self, name: str) -> str | None:
         """The first value of a query parameter, None when it is missing."""
         values = self.query.get(name)
         return values[0] if values else None
 
-    def integer(self, name: str, default: int | None = None, *, bits: int = 32) -> int | None:
+    def query_integer(self, name: str, default: int | None = None, *, bits: int = 32) -> int | None:
         """A query parameter as a number of so many bits. Blanks around it are passed over; a blank one is missing."""
-        text = (self.parameter(name) or "").strip()
+        text = (self.query_parameter(name) or "").strip()
         if not text:
             return default
         number = parse_integer(text)
@@ -164,9 +164,9 @@ class Request(Struct, frozen=True, kw_only=True):
             raise Malformed(f"Failed to convert value '{text}' of parameter '{name}' to a number of {bits} bits")
         return number
 
-    def flag(self, name: str, default: bool = False) -> bool:
+    def query_flag(self, name: str, default: bool = False) -> bool:
         """A query parameter as a truth value."""
-        text = (self.parameter(name) or "").strip().lower()
+        text = (self.query_parameter(name) or "").strip().lower()
         if not text:
             return default
         if text in ("true", "on", "yes", "1"):
@@ -188,12 +188,11 @@ def fits_bits(number: int, bits: int) -> bool:
 
 def joined_headers(pairs: Iterable[tuple[str, str]]) -> Mapping[str, str]:
     """Headers as requests have them: names in lower case, values of one name joined by commas."""
-    return {
-        name: ", ".join(values) for name, values in group_values((name.lower(), value) for name, value in pairs).items()
-    }
+    listed = values_by_name((name.lower(), value) for name, value in pairs)
+    return {name: ", ".join(values) for name, values in listed.items()}
 
 
-def group_values(pairs: Iterable[tuple[str, str]]) -> Mapping[str, list[str]]:
+def values_by_name(pairs: Iterable[tuple[str, str]]) -> Mapping[str, list[str]]:
     """The values of each name, in their order."""
     collected: dict[str, list[str]] = {}
     for name, value in pairs:
@@ -230,10 +229,10 @@ class Outlet(Protocol):
     async def write(self, chunk: bytes) -> None:
         """Send, flushed, and return once the client has room for more. Raises `ClientGone`."""
 
-    def gone(self) -> asyncio.Future[None]:
+    def when_client_gone(self) -> asyncio.Future[None]:
         """Done when the client has gone away, also while nothing is being sent."""
 
-    def draining(self) -> asyncio.Future[None]:
+    def when_draining(self) -> asyncio.Future[None]:
         """Done when the process is about to end: the stream should come to its own end within seconds."""
 
 
@@ -357,7 +356,7 @@ def request_from_scope(
 
 
 def parse_query(query: str) -> Mapping[str, tuple[str, ...]]:
-    return {name: tuple(values) for name, values in group_values(parse_qsl(query, keep_blank_values=True)).items()}
+    return {name: tuple(values) for name, values in values_by_name(parse_qsl(query, keep_blank_values=True)).items()}
 
 
 def connection_in_scope(scope: AsgiScope) -> ClosableConnection | None:
@@ -373,7 +372,7 @@ SUSPICIOUS_PATH_PATTERN = re.compile(r"//|;|\\|%2f|%5c|%3b|%0[0-9a-f]|%1[0-9a-f]
 INCOMPLETE_ESCAPE_PATTERN = re.compile(r"%(?![0-9a-f]{2})", re.IGNORECASE)
 
 
-def check_path(request: Request) -> str:
+def checked_path(request: Request) -> str:
     """The path as it was sent, still escaped. Raises `Malformed` for a flow id or a URL that cannot be accepted."""
     target, path = request.target, request.target.partition("?")[0]
     # It goes into every event of the request, and into every line of the log.

@@ -25,9 +25,7 @@ JSON_MEDIA_RANGES = (JSON_MEDIA_TYPE, "application/*+json", "application/*", "*/
 
 # What stands between commas or semicolons. A quotation that does not end goes on to the end of the header, so that
 # every character is looked at once.
-PATTERN_BETWEEN_SEPARATORS = {
-    mark: re.compile(rf'(?:[^{mark}"]++|"(?:[^"\\]++|\\.)*+"?)++', re.DOTALL) for mark in ",;"
-}
+PART_PATTERN_BY_SEPARATOR = {mark: re.compile(rf'(?:[^{mark}"]++|"(?:[^"\\]++|\\.)*+"?)++', re.DOTALL) for mark in ",;"}
 
 
 class _MediaRange(Struct, frozen=True):
@@ -101,9 +99,9 @@ def metrics_media_type_for(accept: str) -> str | None:
     return None
 
 
-def _quality_of_json(qualities: Mapping[str, float]) -> float:
+def _quality_of_json(quality_by_media_type: Mapping[str, float]) -> float:
     """What names JSON more exactly decides: `application/json;q=0, */*` is for everything but JSON."""
-    return next((qualities[media] for media in JSON_MEDIA_RANGES if media in qualities), 0.0)
+    return next((quality_by_media_type[media] for media in JSON_MEDIA_RANGES if media in quality_by_media_type), 0.0)
 
 
 def _parse_accept(accept: str) -> list[_MediaRange]:
@@ -113,8 +111,8 @@ def _parse_accept(accept: str) -> list[_MediaRange]:
 
 def _parse_readable_ranges(accept: str) -> Iterator[_MediaRange]:
     """The ranges of the header that can be read; the others count as if they were not there."""
-    for text in PATTERN_BETWEEN_SEPARATORS[","].findall(accept):
-        media, *rest = [each.strip() for each in PATTERN_BETWEEN_SEPARATORS[";"].findall(text)] or [""]
+    for text in PART_PATTERN_BY_SEPARATOR[","].findall(accept):
+        media, *rest = [each.strip() for each in PART_PATTERN_BY_SEPARATOR[";"].findall(text)] or [""]
         read = [PARAMETER_PATTERN.fullmatch(each) for each in rest if "=" in each]
         parameters = [(each[1].lower(), each[2]) for each in read if each]
         values = dict(parameters)

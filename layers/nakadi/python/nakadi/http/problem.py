@@ -61,7 +61,7 @@ LOST_RACE_ERRORS = (AssignmentChanged, ChangedMeanwhile, SealedTopic, UnknownTop
 LOST_RACE_MESSAGE = "This was changed by others meanwhile, please repeat request"
 
 # What went wrong inside is for operators: they find it in the log, by the ticket that clients are given.
-NO_ANSWER_MESSAGE = "A part of the broker does not answer at the moment, please repeat request"
+UNAVAILABLE_MESSAGE = "A part of the broker does not answer at the moment, please repeat request"
 
 # How long a client may sensibly wait before it tries again, in seconds.
 RETRY_AFTER_SECONDS = "1"
@@ -85,7 +85,9 @@ def problem_of_error(error: Exception) -> Response:
         )
     if isinstance(error, outcomes.Unavailable):
         return _problem_response(
-            status, error.public or f"{NO_ANSWER_MESSAGE} ({_new_ticket()})", headers=_problem_headers(error, status)
+            status,
+            error.public or f"{UNAVAILABLE_MESSAGE} ({_new_ticket()})",
+            headers=_problem_headers(error, status),
         )
     if isinstance(error, outcomes.Violations):
         return _unprocessable_with_detail_text(error, status)

@@ -58,7 +58,7 @@ class ConnectionSource(Protocol):
     def start_serving(self, new_protocol: Callable[[], asyncio.Protocol]) -> None:
         """Serve every connection that is handed over with a protocol of its own."""
 
-    def connection_ended(self) -> None:
+    def report_connection_end(self) -> None:
         """To be called when one of them has ended."""
 
     def close(self) -> None:
@@ -80,7 +80,7 @@ class Server:
     ) -> None:
         self._edge = AsgiApplication(application, threads=threads, limits=limits, metrics=metrics)
         self._grace_seconds = grace_seconds
-        self._state = ServerState(self._edge, keep_alive_seconds, self._connection_ended)
+        self._state = ServerState(self._edge, keep_alive_seconds, self._count_connection_end)
         self._all_gone = asyncio.Event()
         self._note_connection_end: Callable[[], None] = lambda: None
 
@@ -98,10 +98,10 @@ class Server:
                 self._new_connection, sock=listening, backlog=LISTEN_BACKLOG, ssl=ssl_context
             )
         else:
-            self._note_connection_end = listening.connection_ended
+            self._note_connection_end = listening.report_connection_end
             listening.start_serving(self._new_connection)
             listener = listening
-        dating = asyncio.create_task(self._update_date())
+        dating = asyncio.create_task(self._keep_date_header_current())
         try:
             await stopping.wait()
         finally:
@@ -111,14 +111,14 @@ class Server:
     def _new_connection(self) -> Connection:
         return Connection(self._state, self._edge.quick_answerer)
 
-    def _connection_ended(self) -> None:
+    def _count_connection_end(self) -> None:
         self._note_connection_end()
         if not self._state.connections:
             self._all_gone.set()
 
-    async def _update_date(self) -> None:
+    async def _keep_date_header_current(self) -> None:
         while True:
-            self._state.date = f"date: {formatdate(usegmt=True)}\r\n".encode()
+            self._state.date_header = f"date: {formatdate(usegmt=True)}\r\n".encode()
             await asyncio.sleep(1)
 
     async def _shut_down(self, listener: asyncio.Server | ConnectionSource) -> None:
@@ -126,19 +126,19 @@ class Server:
         self._state.is_closing = True
         listener.close()
         # 2. Streams learn that the end is near, idle connections close, others do after their response.
-        self._edge.drain()
+        self._edge.announce_shutdown()
         for connection in tuple(self._state.connections):
             connection.shut_down()
         # 3. All may finish.
-        await self._wait_for_connections()
+        await self._wait_until_connections_end()
         # 4. The others are cut off, and the work for them ends.
         for connection in tuple(self._state.connections):
             connection.abort()
-        await self._wait_for_tasks()
+        await self._wait_until_tasks_end()
         # 5. The threads end once they have nothing more to do.
-        self._edge.close()
+        self._edge.shut_down_threads()
 
-    async def _wait_for_connections(self) -> None:
+    async def _wait_until_connections_end(self) -> None:
         self._all_gone.clear()
         if not self._state.connections:
             return
@@ -148,7 +148,7 @@ class Server:
         except TimeoutError:
             pass
 
-    async def _wait_for_tasks(self) -> None:
+    async def _wait_until_tasks_end(self) -> None:
         if not self._state.tasks:
             return
         _, late = await asyncio.wait(self._state.tasks, timeout=1)

@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 Links = dict[str, dict[str, str]]
 
 
-def page_links(path: str, *, offset: int, limit: int, size: int, more: bool) -> Links:
+def page_links(path: str, *, offset: int, limit: int, size: int, has_more: bool) -> Links:
     """`prev` unless this is the first page, `next` if more follows; an empty page has no links."""
     links: Links = {}
     if offset > 0 and size:
-        links["prev"] = _link(path, {"offset": max(0, offset - limit), "limit": limit})
-    if more:
-        links["next"] = _link(path, {"offset": offset + limit, "limit": limit})
+        links["prev"] = _page_link(path, {"offset": max(0, offset - limit), "limit": limit})
+    if has_more:
+        links["next"] = _page_link(path, {"offset": offset + limit, "limit": limit})
     return links
 
 
-def _link(path: str, parameters: Mapping[str, int]) -> dict[str, str]:
+def _page_link(path: str, parameters: Mapping[str, int]) -> dict[str, str]:
     return {"href": f"{path}?{urlencode(parameters)}"}
 
 
@@ -72,7 +72,10 @@ def event_type_view(event_type: EventType) -> View:
         view["audience"] = event_type.audience
     if event_type.event_owner_selector is not None:
         view["event_owner_selector"] = asdict(event_type.event_owner_selector)
-    return view | {"updated_at": timestamp(event_type.updated_at), "created_at": timestamp(event_type.created_at)}
+    return view | {
+        "updated_at": timestamp(event_type.updated_at),
+        "created_at": timestamp(event_type.created_at),
+    }
 
 
 def measured_statistics_view(measured: MeasuredStatistics) -> View:
@@ -118,11 +121,11 @@ def attributes_view(attributes: Iterable[Attribute]) -> list[View]:
     return [{"data_type": each.data_type, "value": each.value} for each in attributes]
 
 
-def admins_view(lists: Authorization) -> View:
+def admins_view(authorization: Authorization) -> View:
     return {
-        "admins": attributes_view(lists.admins),
-        "readers": attributes_view(lists.readers),
-        "writers": attributes_view(lists.writers),
+        "admins": attributes_view(authorization.admins),
+        "readers": attributes_view(authorization.readers),
+        "writers": attributes_view(authorization.writers),
     }
 
 
@@ -163,7 +166,7 @@ def timeline_view(timeline: Timeline, event_type: str) -> View:
         "created_at": _timestamp_with_offset(timeline.created_at),
         "switched_at": _optional_timestamp_with_offset(timeline.switched_at),
         "cleaned_up_at": _optional_timestamp_with_offset(timeline.cleaned_up_at),
-        "latest_position": _positions_view(timeline),
+        "latest_position": _end_offsets_view(timeline),
         **more,
     }
 
@@ -172,7 +175,7 @@ def _optional_timestamp_with_offset(moment: datetime | None) -> str | None:
     return None if moment is None else _timestamp_with_offset(moment)
 
 
-def _positions_view(timeline: Timeline) -> View | None:
+def _end_offsets_view(timeline: Timeline) -> View | None:
     """The last offset of each partition of a closed timeline."""
     if timeline.latest_positions is None:
         return None
@@ -225,13 +228,13 @@ def committed_cursors_view(committed: Sequence[tuple[EventTypePartition, Positio
     }
 
 
-def cursor_results_view(items: Sequence[Mapping[str, str]], verdicts: Sequence[CommitResult]) -> View:
+def cursor_results_view(items: Sequence[Mapping[str, str]], results: Sequence[CommitResult]) -> View:
     """What became of each cursor, which is repeated as it was sent."""
     names = ("partition", "offset", "event_type", "cursor_token")
     return {
         "items": [
             {"cursor": {name: item[name] for name in names}, "result": verdict}
-            for item, verdict in zip(items, verdicts, strict=True)
+            for item, verdict in zip(items, results, strict=True)
         ]
     }
 

@@ -83,7 +83,7 @@ class HandedOverConnections:
         self._loop.add_reader(self._supervisor, self._receive)
         self._send_to_supervisor(WORKER_READY)
 
-    def connection_ended(self) -> None:
+    def report_connection_end(self) -> None:
         self._send_to_supervisor(CONNECTION_ENDED)
 
     def leave(self) -> None:
@@ -121,7 +121,7 @@ class HandedOverConnections:
         except OSError as error:
             log.warning("A connection ended as it was handed over: %s", error)
             connection.close()
-            self.connection_ended()
+            self.report_connection_end()
 
     def _send_to_supervisor(self, what: bytes) -> None:
         """Say it to the supervisor, or later if it has not read for long: the numbers matter, and not the moments."""

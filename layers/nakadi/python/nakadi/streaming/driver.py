@@ -59,10 +59,10 @@ class StreamOutlet(Protocol):
     async def write(self, chunk: bytes) -> None:
         """Send, flushed, and return once the client has room for more. Raises `ConnectionError` if it is gone."""
 
-    def gone(self) -> asyncio.Future[None]:
+    def when_client_gone(self) -> asyncio.Future[None]:
         """Done when the client has disconnected."""
 
-    def draining(self) -> asyncio.Future[None]:
+    def when_draining(self) -> asyncio.Future[None]:
         """Done when the process is about to end."""
 
 
@@ -212,7 +212,7 @@ class StreamDriver(ABC):
 
     async def _run_until_end(self, opening: bytes, gone: ApplyFact, drain: ApplyFact) -> None:
         """Serve until the session ends. Everything that is held is given back in any case."""
-        watched = [(self._outlet.gone(), gone), (self._outlet.draining(), drain)]
+        watched = [(self._outlet.when_client_gone(), gone), (self._outlet.when_draining(), drain)]
         callbacks = [(future, partial(self._done, fact)) for future, fact in watched]
         for future, callback in callbacks:
             future.add_done_callback(callback)

@@ -29,23 +29,23 @@ from nakadi.openapi import (
 ADDRESS_PLACEHOLDER = "\u0001address\u0001"
 
 
-def page(address: str) -> str:
+def page_html(address: str) -> str:
     """The page for a reader who reaches the broker at this address, `https://nakadi.example.org`."""
-    return _page().replace(ADDRESS_PLACEHOLDER, str(joined([address])))
+    return _page_template().replace(ADDRESS_PLACEHOLDER, str(joined_html([address])))
 
 
 @cache
 def content_security_policy() -> str:
     """The page's own style and script, to the letter, and nothing else."""
     return (
-        f"default-src 'none'; style-src '{_csp_hash(_read_own_file('page.css'))}'; "
-        f"script-src '{_csp_hash(_read_own_file('page.js'))}'; "
+        f"default-src 'none'; style-src '{_csp_hash(_read_page_file('page.css'))}'; "
+        f"script-src '{_csp_hash(_read_page_file('page.js'))}'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
 
 
 @cache
-def _page() -> str:
+def _page_template() -> str:
     title = document()["info"]["title"]
     head = element(
         "head",
@@ -53,21 +53,21 @@ def _page() -> str:
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
         element("title", f"{title}: the API"),
-        element("style", trusted(_read_own_file("page.css"))),
+        element("style", trusted_html(_read_page_file("page.css"))),
     )
     body = element(
         "body",
         element("a", "Skip to the operations", class_="skip", href="#operations"),
         _navigation(),
-        element("main", _introduction(), *_groups(), _schemas()),
-        element("script", trusted(_read_own_file("page.js"))),
+        element("main", _introduction(), *_operation_groups(), _schemas_section()),
+        element("script", trusted_html(_read_page_file("page.js"))),
     )
     return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
 
 
 def _navigation() -> Html:
     search = element("input", type="search", id="search", placeholder="Search", aria_label="Search", autocomplete="off")
-    groups = [_navigation_group(tag["name"], _of_tag(tag["name"])) for tag in document()["tags"]]
+    groups = [_navigation_group(tag["name"], _operations_of_tag(tag["name"])) for tag in document()["tags"]]
     names = [element("li", element("a", name, href=f"#schema-{name}")) for name in _schema_names()]
     schemas = element("section", element("h2", element("a", "Schemas", href="#schemas")), element("ul", *names))
     menu = element("details", element("summary", "Contents"), *groups, schemas, class_="menu", open="")
@@ -75,7 +75,7 @@ def _navigation() -> Html:
     return element("nav", element("div", title, search, class_="bar"), menu, aria_label="Contents")
 
 
-def _navigation_group(tag: str, members: list[ApiOperation]) -> Html:
+def _navigation_group(tag: str, operations: list[ApiOperation]) -> Html:
     entries = [
         element(
             "li",
@@ -86,9 +86,9 @@ def _navigation_group(tag: str, members: list[ApiOperation]) -> Html:
                 href=f"#{each.id}",
             ),
         )
-        for each in members
+        for each in operations
     ]
-    return element("section", element("h2", element("a", tag, href=f"#{slug(tag)}")), element("ul", *entries))
+    return element("section", element("h2", element("a", tag, href=f"#{group_id(tag)}")), element("ul", *entries))
 
 
 def _introduction() -> Html:
@@ -98,35 +98,35 @@ def _introduction() -> Html:
     return element(
         "header",
         element("h1", info["title"], " ", version),
-        prose(info["description"]),
-        element("p", "For programs there is the same as an ", description, ". This broker is at ", _address(), "."),
+        prose_html(info["description"]),
+        element("p", "For programs there is the same as an ", description, ". This broker is at ", _address_tag(), "."),
         id="top",
     )
 
 
-def _address() -> Html:
-    return element("code", trusted(ADDRESS_PLACEHOLDER))
+def _address_tag() -> Html:
+    return element("code", trusted_html(ADDRESS_PLACEHOLDER))
 
 
-def _groups() -> list[Html]:
+def _operation_groups() -> list[Html]:
     nothing = element("p", "Nothing here has all of these words in it.", class_="nothing", hidden="")
-    return [
-        element("div", nothing, *(_group(tag, _of_tag(tag["name"])) for tag in document()["tags"]), id="operations")
-    ]
+    groups = [_operation_group(tag, _operations_of_tag(tag["name"])) for tag in document()["tags"]]
+    return [element("div", nothing, *groups, id="operations")]
 
 
-def _group(tag: Node, members: list[ApiOperation]) -> Html:
+def _operation_group(tag: Node, operations: list[ApiOperation]) -> Html:
     heading = element("h2", tag["name"])
-    sections = [operation_section(each, ADDRESS_PLACEHOLDER) for each in members]
-    return element("section", heading, prose(tag["description"]), *sections, class_="group", id=slug(tag["name"]))
+    sections = [operation_section(each, ADDRESS_PLACEHOLDER) for each in operations]
+    about = prose_html(tag["description"])
+    return element("section", heading, about, *sections, class_="group", id=group_id(tag["name"]))
 
 
-def _schemas() -> Html:
+def _schemas_section() -> Html:
     sections = [schema_section(name, document()["components"]["schemas"][name]) for name in _schema_names()]
     return element("section", element("h2", "Schemas"), *sections, class_="group", id="schemas")
 
 
-def _of_tag(tag: str) -> list[ApiOperation]:
+def _operations_of_tag(tag: str) -> list[ApiOperation]:
     return [each for each in operations().values() if tag in each.description["tags"]]
 
 
@@ -134,7 +134,7 @@ def _schema_names() -> list[str]:
     return sorted(document()["components"]["schemas"])
 
 
-def _read_own_file(name: str) -> str:
+def _read_page_file(name: str) -> str:
     return files(__name__).joinpath(name).read_text("utf-8")
 
 
@@ -157,21 +157,21 @@ def operation_section(operation: ApiOperation, address: str) -> Html:
     )
     content = element(
         "div",
-        prose(operation.description.get("description", "")),
-        _required_scopes(operation),
-        _parameters(operation),
-        _request_body(operation),
+        prose_html(operation.description.get("description", "")),
+        _required_scopes_html(operation),
+        _parameters_section(operation),
+        _request_body_section(operation),
         element("h4", "With curl"),
         element("pre", element("code", _curl_command(operation, address)), class_="curl", tabindex="0"),
         element("h4", "Answers"),
-        *_responses(operation),
+        *_response_items(operation),
         element("p", "operationId ", element("code", operation.id), class_="id"),
         class_="content",
     )
     return element("details", summary, content, class_="entry operation", id=operation.id)
 
 
-def slug(text: str) -> str:
+def group_id(text: str) -> str:
     return "group-" + re.sub(r"[^a-z]+", "-", text.lower())
 
 
@@ -181,28 +181,28 @@ def required_scopes(operation: ApiOperation) -> list[str]:
     return [scope for each in requirements for scope in each["oauth2"]]
 
 
-def _required_scopes(operation: ApiOperation) -> Html:
+def _required_scopes_html(operation: ApiOperation) -> Html:
     needed = required_scopes(operation)
     if not needed:
         return element("p", "Open to all.", class_="scopes")
-    return element("p", "Scope ", joined([element("code", each) for each in needed], ", "), class_="scopes")
+    return element("p", "Scope ", joined_html([element("code", each) for each in needed], ", "), class_="scopes")
 
 
 def _breakable_path_html(path: str) -> Html:
     """A path that may be broken behind its slashes."""
-    return joined(path.split("/"), between=trusted("/<wbr>"))
+    return joined_html(path.split("/"), between=trusted_html("/<wbr>"))
 
 
-def _parameters(operation: ApiOperation) -> Html | None:
+def _parameters_section(operation: ApiOperation) -> Html | None:
     own = [each for each in operation.parameters if each["name"] != "X-Flow-Id"]
     if not own:
         return None
-    return joined(
-        [element("h4", "Parameters"), table(("Name", "Type", "What it is"), [_parameter(each) for each in own])]
+    return joined_html(
+        [element("h4", "Parameters"), table_html(("Name", "Type", "What it is"), list(map(_parameter_row, own)))]
     )
 
 
-def _parameter(parameter: Node) -> Html:
+def _parameter_row(parameter: Node) -> Html:
     needed = element("span", "required", class_="mark") if parameter.get("required") else None
     place = element("span", parameter["in"], class_="mark quiet")
     example = parameter.get("example")
@@ -211,65 +211,66 @@ def _parameter(parameter: Node) -> Html:
         "tr",
         element("th", element("code", parameter["name"]), place, needed, scope="row"),
         element("td", type_html(parameter["schema"])),
-        element("td", prose(parameter["description"]), facts_html(shown)),
+        element("td", prose_html(parameter["description"]), constraints_html(shown)),
     )
 
 
-def _request_body(operation: ApiOperation) -> Html | None:
+def _request_body_section(operation: ApiOperation) -> Html | None:
     body = operation.description.get("requestBody")
-    return joined([element("h4", "Body"), *_content(body["content"])]) if body else None
+    return joined_html([element("h4", "Body"), *_content_sections(body["content"])]) if body else None
 
 
-def _content(content: Node) -> list[Html]:
-    return [_media_type(media_type, each) for media_type, each in content.items()]
+def _content_sections(content: Node) -> list[Html]:
+    return [_media_type_section(media_type, each) for media_type, each in content.items()]
 
 
-def _media_type(media_type: str, content: Node) -> Html:
+def _media_type_section(media_type: str, content: Node) -> Html:
     items = content.get("x-item-schema")
-    what = joined(["lines of ", type_html(items)]) if items else type_html(content["schema"])
+    what = joined_html(["lines of ", type_html(items)]) if items else type_html(content["schema"])
     about = element("p", element("code", media_type), " ", what, class_="media")
     shown = [
         element("details", element("summary", heading), code_block(value), class_="example", open=None if index else "")
         for index, (heading, value) in enumerate(examples_of_media_type(content))
     ]
-    return joined([about, *shown])
+    return joined_html([about, *shown])
 
 
-def _responses(operation: ApiOperation) -> list[Html]:
+def _response_items(operation: ApiOperation) -> list[Html]:
     """Answers that all operations share take a line each, so that the others stand out."""
     answers = operation.description["responses"]
     special = [status for status in answers if "$ref" not in answers[status]]
     common = [status for status in answers if "$ref" in answers[status]]
-    shown = [_response(status, operation.responses[status]) for status in special]
-    lines = [_common_response(status, operation.responses[status]) for status in common]
+    shown = [_response_item(status, operation.responses[status]) for status in special]
+    lines = [_common_response_item(status, operation.responses[status]) for status in common]
     return [*shown, element("details", element("summary", "Other answers"), element("dl", *lines), class_="example")]
 
 
-def _response(status: str, response: Node) -> Html:
-    headers = [_header(name, each) for name, each in response.get("headers", {}).items()]
+def _response_item(status: str, response: Node) -> Html:
+    headers = [_header_item(name, each) for name, each in response.get("headers", {}).items()]
     return element(
         "section",
-        element("h5", _status(status), " ", phrase(status)),
-        prose(response["description"]),
+        element("h5", _status_html(status), " ", status_phrase(status)),
+        prose_html(response["description"]),
         element("ul", *headers, class_="facts") if headers else None,
-        *_content({**response.get("content", {}), **response.get("x-optional-body", {})}),
+        *_content_sections({**response.get("content", {}), **response.get("x-optional-body", {})}),
         class_="answer",
     )
 
 
-def _header(name: str, header: Node) -> Html:
+def _header_item(name: str, header: Node) -> Html:
     return element("li", "header ", element("code", f"{name}: {header.get('example', '…')}"))
 
 
-def _common_response(status: str, response: Node) -> Html:
-    return joined([element("dt", _status(status), " ", phrase(status)), element("dd", prose(response["description"]))])
+def _common_response_item(status: str, response: Node) -> Html:
+    term = element("dt", _status_html(status), " ", status_phrase(status))
+    return joined_html([term, element("dd", prose_html(response["description"]))])
 
 
-def _status(status: str) -> Html:
+def _status_html(status: str) -> Html:
     return element("span", status, class_=f"status s{status[0]}")
 
 
-def phrase(status: str) -> str:
+def status_phrase(status: str) -> str:
     return HTTPStatus(int(status)).phrase
 
 
@@ -315,10 +316,10 @@ class Html(str):
     __slots__ = ()
 
 
-Child = str | None
+HtmlChild = str | None
 
 
-def element(name: str, /, *children: Child, **attributes: str | None) -> Html:
+def element(name: str, /, *children: HtmlChild, **attributes: str | None) -> Html:
     """An element; `class_` stands for `class`, a dash may be written as an underscore, None leaves an attribute out."""
     opening = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{html.escape(value)}"'
@@ -327,48 +328,48 @@ def element(name: str, /, *children: Child, **attributes: str | None) -> Html:
     )
     if name in VOID_ELEMENTS:
         return Html(f"<{name}{opening}>")
-    return Html(f"<{name}{opening}>{joined(children)}</{name}>")
+    return Html(f"<{name}{opening}>{joined_html(children)}</{name}>")
 
 
-def joined(children: Iterable[Child], between: str = "") -> Html:
-    return Html(escaped(between).join(escaped(each) for each in children if each is not None))
+def joined_html(children: Iterable[HtmlChild], between: str = "") -> Html:
+    return Html(escaped_html(between).join(escaped_html(each) for each in children if each is not None))
 
 
-def escaped(text: str) -> Html:
+def escaped_html(text: str) -> Html:
     return text if isinstance(text, Html) else Html(html.escape(text))
 
 
-def trusted(text: str) -> Html:
+def trusted_html(text: str) -> Html:
     """HTML, CSS or script of our own that must not be escaped."""
     return Html(text)
 
 
-def prose(text: str) -> Html:
+def prose_html(text: str) -> Html:
     """Paragraphs, lists, `code`, **strong** and *stressed* words: as much of CommonMark as our descriptions use."""
     blocks = re.split(r"\n\s*\n", text.strip())
-    return joined(_block(block) for block in blocks if block)
+    return joined_html(_prose_block_html(block) for block in blocks if block)
 
 
-def _block(text: str) -> Html:
+def _prose_block_html(text: str) -> Html:
     if not text.startswith("- "):
-        return element("p", inline_html(_without_line_breaks(text)))
+        return element("p", inline_markup_html(_without_line_breaks(text)))
     items = re.split(r"(?:^|\n)- ", text)[1:]
-    return element("ul", *(element("li", inline_html(_without_line_breaks(item))) for item in items))
+    return element("ul", *(element("li", inline_markup_html(_without_line_breaks(item))) for item in items))
 
 
 def _without_line_breaks(text: str) -> str:
     return " ".join(text.split())
 
 
-def inline_html(text: str) -> Html:
+def inline_markup_html(text: str) -> Html:
     pieces: list[Html] = []
     rest = 0
     for match in INLINE_MARKUP_PATTERN.finditer(text):
         code, strong, stressed = match.groups()
         name, inside = ("code", code) if code else ("strong", strong) if strong else ("em", stressed)
-        pieces += [escaped(text[rest : match.start()]), element(name, inside)]
+        pieces += [escaped_html(text[rest : match.start()]), element(name, inside)]
         rest = match.end()
-    return joined([*pieces, escaped(text[rest:])])
+    return joined_html([*pieces, escaped_html(text[rest:])])
 
 
 # Schemas --------------------------------------------------------------------------------------------------------------
@@ -377,13 +378,13 @@ def inline_html(text: str) -> Html:
 # Of a line of JSON.
 MAX_JSON_LINE_CHARACTERS = 84
 
-PLURALS = {"string": "strings", "integer": "integers", "number": "numbers", "boolean": "booleans", "object": "objects"}
+PLURAL_BY_TYPE = {each: f"{each}s" for each in ("string", "integer", "number", "boolean", "object")}
 
 
 def schema_section(name: str, schema: Node) -> Html:
-    summary = element("summary", element("h3", name), element("span", _first_sentence(schema), class_="about"))
+    summary = element("summary", element("h3", name), element("span", _first_sentence_html(schema), class_="about"))
     example = code_block(schema["example"]) if "example" in schema else None
-    content = element("div", prose(schema.get("description", "")), _details(schema), example, class_="content")
+    content = element("div", prose_html(schema.get("description", "")), _details(schema), example, class_="content")
     return element("details", summary, content, class_="entry schema", id=f"schema-{name}")
 
 
@@ -392,13 +393,13 @@ def _details(schema: Node) -> Html | None:
         return properties_table(schema)
     if schema["type"] == "array":
         return element("p", type_html(schema))
-    return facts_html(schema)
+    return constraints_html(schema)
 
 
 def properties_table(schema: Node) -> Html:
     required = schema.get("required", ())
     rows = [_property_row(name, each, needed=name in required) for name, each in schema["properties"].items()]
-    return table(("Member", "Type", "What it is"), rows)
+    return table_html(("Member", "Type", "What it is"), rows)
 
 
 def _property_row(name: str, schema: Node, *, needed: bool) -> Html:
@@ -406,16 +407,16 @@ def _property_row(name: str, schema: Node, *, needed: bool) -> Html:
     marks += [element("span", "never sent", class_="mark quiet") if schema.get("readOnly") else None]
     about = "" if "$ref" in schema else schema.get("description", "")
     if "$ref" in schema:
-        about = _first_sentence(resolve_reference(schema))
+        about = _first_sentence_html(resolve_reference(schema))
     return element(
         "tr",
         element("th", element("code", name), *marks, scope="row"),
         element("td", type_html(schema)),
-        element("td", prose(about), facts_html(schema)),
+        element("td", prose_html(about), constraints_html(schema)),
     )
 
 
-def table(headings: tuple[str, ...], rows: list[Html]) -> Html:
+def table_html(headings: tuple[str, ...], rows: list[Html]) -> Html:
     head = element("thead", element("tr", *(element("th", each, scope="col") for each in headings)))
     return element("div", element("table", head, element("tbody", *rows)), class_="table")
 
@@ -426,27 +427,28 @@ def type_html(schema: Node) -> Html:
         name = schema["$ref"].rpartition("/")[2]
         return element("a", name, href=f"#schema-{name}")
     if schema["type"] == "array":
-        return joined(["array of ", _plural_type_html(schema["items"])])
+        return joined_html(["array of ", _plural_type_html(schema["items"])])
     if isinstance(schema.get("additionalProperties"), dict):
-        return joined(["object of ", _plural_type_html(schema["additionalProperties"])])
+        return joined_html(["object of ", _plural_type_html(schema["additionalProperties"])])
     kind = schema.get("format", "").replace("date-time", "time") or schema["type"]
-    return joined([kind, " or null" if schema.get("nullable") else None])
+    return joined_html([kind, " or null" if schema.get("nullable") else None])
 
 
 def _plural_type_html(schema: Node) -> Html:
     if "$ref" in schema:
         return type_html(schema)
-    return joined([PLURALS[schema["type"]], " or nulls" if schema.get("nullable") else None])
+    return joined_html([PLURAL_BY_TYPE[schema["type"]], " or nulls" if schema.get("nullable") else None])
 
 
-def facts_html(schema: Node) -> Html | None:
+def constraints_html(schema: Node) -> Html | None:
     """Words that it may be, bounds, and the default."""
     listed = schema if "enum" in schema else schema.get("items", {})
+    allowed = [element("code", each) for each in listed.get("enum", ())]
     found = [
-        _fact("one of", joined([element("code", each) for each in listed["enum"]], " ")) if "enum" in listed else None,
-        _fact("default", _literal(schema["default"])) if "default" in schema else None,
-        *(_fact(label, _literal(schema[key])) for key, label in LABEL_BY_BOUND.items() if key in schema),
-        _fact("for example", _literal(schema["example"])) if _has_small_example(schema) else None,
+        _constraint_item("one of", joined_html(allowed, " ")) if allowed else None,
+        _constraint_item("default", _inline_code(schema["default"])) if "default" in schema else None,
+        *(_constraint_item(label, _inline_code(schema[key])) for key, label in LABEL_BY_BOUND.items() if key in schema),
+        _constraint_item("for example", _inline_code(schema["example"])) if _has_small_example(schema) else None,
     ]
     shown = [each for each in found if each is not None]
     return element("ul", *shown, class_="facts") if shown else None
@@ -466,11 +468,11 @@ def _has_small_example(schema: Node) -> bool:
     return "example" in schema and not isinstance(schema["example"], dict)
 
 
-def _fact(label: str, value: Html) -> Html:
+def _constraint_item(label: str, value: Html) -> Html:
     return element("li", label, " ", value)
 
 
-def _literal(value: Any) -> Html:
+def _inline_code(value: Any) -> Html:
     return element("code", value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
@@ -492,6 +494,6 @@ def indented_json(value: Any, indent: str = "") -> str:
     return f"{opening}\n" + ",\n".join(deeper + each for each in members) + f"\n{indent}{closing}"
 
 
-def _first_sentence(schema: Node) -> Html:
+def _first_sentence_html(schema: Node) -> Html:
     first_line = " ".join(schema.get("description", "").split("\n\n")[0].split())
-    return inline_html(first_line.split(". ")[0].rstrip(".:") + ".") if first_line else joined([])
+    return inline_markup_html(first_line.split(". ")[0].rstrip(".:") + ".") if first_line else joined_html([])

@@ -20,17 +20,17 @@ from nakadi.event_types.cursors import (
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.snapshot import DUPLICATE_PARTITIONS_MESSAGE, CursorResolver, PartitionSnapshot
 from nakadi.http.application import Route
-from nakadi.http.bodies import Members, json_document, list_body
+from nakadi.http.bodies import ObjectReader, json_document, list_body
 from nakadi.http.message import Request, Response, json_response
 from nakadi.model.authorization import Operation
 from nakadi.model.event_type import Cursor, EventType, Position
 from nakadi.model.outcomes import Invalid, Malformed, MalformedFields, NotFound, Violation
 
 MALFORMED_CURSORS_MESSAGE = "malformed cursors"
-NOT_CONVERTIBLE_MESSAGE = "problem converting cursors"
+CURSOR_NOT_CONVERTIBLE_MESSAGE = "problem converting cursors"
 NO_SUCH_PARTITION_MESSAGE = "partition not found"
-NOTHING_CONSUMED_MESSAGE = "invalid consumed_offset or partition"
-TWO_PARTITIONS_MESSAGE = "Cursors with different partition. Pairs of cursors should have matching partitions."
+INVALID_CONSUMED_OFFSET_MESSAGE = "invalid consumed_offset or partition"
+PARTITIONS_DIFFER_MESSAGE = "Cursors with different partition. Pairs of cursors should have matching partitions."
 
 PartitionEnds = Mapping[str, tuple[Position, Position]]
 
@@ -39,18 +39,28 @@ def routes(event_types: EventTypes, permissions: Permissions, cursor_resolver: C
     handlers = _CursorHandlers(event_types, permissions, cursor_resolver)
     under = "/event-types/{name}"
     return [
-        Route(method="GET", template=f"{under}/partitions", handler=handlers.list_all, operation="list_partitions"),
         Route(
-            method="GET", template=f"{under}/partitions/{{partition}}", handler=handlers.get, operation="get_partition"
+            method="GET", template=f"{under}/partitions", handler=handlers.list_partitions, operation="list_partitions"
+        ),
+        Route(
+            method="GET",
+            template=f"{under}/partitions/{{partition}}",
+            handler=handlers.get_partition,
+            operation="get_partition",
         ),
         Route(
             method="POST",
             template=f"{under}/cursor-distances",
-            handler=handlers.distances,
+            handler=handlers.get_distances,
             operation="cursor_distances",
         ),
-        Route(method="POST", template=f"{under}/cursors-lag", handler=handlers.lags, operation="cursors_lag"),
-        Route(method="POST", template=f"{under}/shifted-cursors", handler=handlers.shifts, operation="shift_cursors"),
+        Route(method="POST", template=f"{under}/cursors-lag", handler=handlers.get_lags, operation="cursors_lag"),
+        Route(
+            method="POST",
+            template=f"{under}/shifted-cursors",
+            handler=handlers.shift,
+            operation="shift_cursors",
+        ),
     ]
 
 
@@ -59,34 +69,34 @@ class _CursorHandlers(Struct, frozen=True):
     permissions: Permissions
     cursor_resolver: CursorResolver
 
-    def list_all(self, request: Request) -> Response:
+    def list_partitions(self, request: Request) -> Response:
         event_type = self._permitted_event_type(request, Operation.VIEW)
         view = self.cursor_resolver.take_snapshot(event_type)
         ends = view.oldest_and_newest_events()
-        lags = self._lags(event_type, view, ends, _consumed_cursors(request.parameter("cursors")))
+        lags = self._lag_by_partition(event_type, view, ends, _parse_cursors(request.query_parameter("cursors")))
         return json_response([_partition_view(partition, ends, lags.get(partition)) for partition in ends])
 
-    def get(self, request: Request) -> Response:
+    def get_partition(self, request: Request) -> Response:
         event_type = self._permitted_event_type(request, Operation.VIEW, Operation.READ)
         partition = request.path_parameters["partition"]
         view = self.cursor_resolver.take_snapshot(event_type)
         ends = view.oldest_and_newest_events()
-        consumed = request.parameter("consumed_offset")
+        consumed = request.query_parameter("consumed_offset")
         asked = () if consumed is None else (Cursor(partition, consumed),)
-        lags = self._lags(event_type, view, ends, asked)
+        lags = self._lag_by_partition(event_type, view, ends, asked)
         if partition not in ends:
             raise NotFound(NO_SUCH_PARTITION_MESSAGE)
         return json_response(_partition_view(partition, ends, lags.get(partition)))
 
-    def distances(self, request: Request) -> Response:
-        pairs = _read_pairs(list_body(request))
+    def get_distances(self, request: Request) -> Response:
+        pairs = _read_cursor_pairs(list_body(request))
         event_type = self._permitted_event_type(request, Operation.VIEW)
         view = self.cursor_resolver.take_snapshot(event_type)
         return json_response([self._distance_view(event_type, view, *pair) for pair in pairs])
 
-    def lags(self, request: Request) -> Response:
-        asked = _require_complete(
-            [_read_cursor(each, f"list[{at}]") for at, each in enumerate(_require_objects(list_body(request)))]
+    def get_lags(self, request: Request) -> Response:
+        asked = _require_complete_cursors(
+            [_read_cursor(each, f"list[{at}]") for at, each in enumerate(_object_readers(list_body(request)))]
         )
         event_type = self._permitted_event_type(request, Operation.VIEW, Operation.READ)
         view = self.cursor_resolver.take_snapshot(event_type)
@@ -94,15 +104,15 @@ class _CursorHandlers(Struct, frozen=True):
         ends = view.oldest_and_newest_events() if asked else {}
         return json_response(
             [
-                _lag_view(cursor.partition, ends, self._lag(event_type, cursor.partition, position, ends))
+                _lag_view(cursor.partition, ends, self._lag_of(event_type, cursor.partition, position, ends))
                 for cursor, position in zip(asked, positions, strict=True)
             ]
         )
 
-    def shifts(self, request: Request) -> Response:
-        items = _require_objects(list_body(request))
+    def shift(self, request: Request) -> Response:
+        items = _object_readers(list_body(request))
         numbers = [each.integer("shift") or 0 for each in items]
-        asked = _require_complete([_read_cursor(each, f"list[{at}]") for at, each in enumerate(items)])
+        asked = _require_complete_cursors([_read_cursor(each, f"list[{at}]") for at, each in enumerate(items)])
         event_type = self._permitted_event_type(request, Operation.VIEW, Operation.READ)
         view = self.cursor_resolver.take_snapshot(event_type)
         positions = [_convert_cursor(view, cursor) for cursor in asked]
@@ -126,18 +136,18 @@ class _CursorHandlers(Struct, frozen=True):
             self.permissions.require(operation, event_type.resource, request.subject)
         return event_type
 
-    def _lags(
-        self, event_type: EventType, view: PartitionSnapshot, ends: PartitionEnds, asked: Sequence[Cursor]
+    def _lag_by_partition(
+        self, event_type: EventType, view: PartitionSnapshot, ends: PartitionEnds, cursors: Sequence[Cursor]
     ) -> Mapping[str, int]:
         with _cursor_errors_as_invalid():
-            positions = {cursor.partition: view.resolve(cursor) for cursor in asked}
+            positions = {cursor.partition: view.resolve(cursor) for cursor in cursors}
         if not positions.keys() <= ends.keys():
-            raise Invalid(NOTHING_CONSUMED_MESSAGE)
+            raise Invalid(INVALID_CONSUMED_OFFSET_MESSAGE)
         return {
-            partition: self._lag(event_type, partition, position, ends) for partition, position in positions.items()
+            partition: self._lag_of(event_type, partition, position, ends) for partition, position in positions.items()
         }
 
-    def _lag(self, event_type: EventType, partition: str, position: Position, ends: PartitionEnds) -> int:
+    def _lag_of(self, event_type: EventType, partition: str, position: Position, ends: PartitionEnds) -> int:
         if partition not in ends:
             raise Invalid(PARTITION_NOT_FOUND_MESSAGE)
         _, newest = ends[partition]
@@ -148,7 +158,7 @@ class _CursorHandlers(Struct, frozen=True):
     ) -> Mapping[str, Any]:
         start, end = _convert_cursor(view, first), _convert_cursor(view, last)
         if first.partition != last.partition:
-            raise Invalid(TWO_PARTITIONS_MESSAGE)
+            raise Invalid(PARTITIONS_DIFFER_MESSAGE)
         return {
             "initial_cursor": {"partition": first.partition, "offset": first.offset},
             "final_cursor": {"partition": last.partition, "offset": last.offset},
@@ -183,32 +193,32 @@ def _convert_cursor(view: PartitionSnapshot, cursor: Cursor) -> Position:
     try:
         return view.resolve(cursor)
     except CursorError as error:
-        raise Invalid(NOT_CONVERTIBLE_MESSAGE) from error
+        raise Invalid(CURSOR_NOT_CONVERTIBLE_MESSAGE) from error
 
 
 # Reading a query
 
 
-def _consumed_cursors(text: str | None) -> Sequence[Cursor]:
+def _parse_cursors(text: str | None) -> Sequence[Cursor]:
     """The cursors of a query parameter; an empty one counts as missing."""
     if not text:
         return ()
     try:
         listed = json_document(text.encode())
-        members = [Members.from_value(each) for each in listed] if isinstance(listed, list) else None
+        members = [ObjectReader.from_value(each) for each in listed] if isinstance(listed, list) else None
         written = None if members is None else [(each.text("partition"), each.text("offset")) for each in members]
     except (Malformed, UnicodeEncodeError) as error:
         raise Invalid(MALFORMED_CURSORS_MESSAGE) from error
     if written is None:
         raise Invalid(MALFORMED_CURSORS_MESSAGE)
     with _cursor_errors_as_invalid():
-        cursors = [_required_cursor(partition, offset) for partition, offset in written]
+        cursors = [_require_cursor(partition, offset) for partition, offset in written]
     if len({cursor.partition for cursor in cursors}) < len(cursors):
         raise Invalid(DUPLICATE_PARTITIONS_MESSAGE)
     return cursors
 
 
-def _required_cursor(partition: str | None, offset: str | None) -> Cursor:
+def _require_cursor(partition: str | None, offset: str | None) -> Cursor:
     if not partition:
         raise CursorError(CursorErrorKind.NULL_PARTITION)
     if not offset:
@@ -218,46 +228,46 @@ def _required_cursor(partition: str | None, offset: str | None) -> Cursor:
 
 # Reading a body
 
-ReadCursor = Cursor | tuple[Violation, ...]
+CursorOrViolations = Cursor | tuple[Violation, ...]
 
 
-def _require_objects(listed: list[Any]) -> Sequence[Members]:
-    return [Members.from_value(each, f"list[{at}]") for at, each in enumerate(listed)]
+def _object_readers(items: list[Any]) -> Sequence[ObjectReader]:
+    return [ObjectReader.from_value(each, f"list[{at}]") for at, each in enumerate(items)]
 
 
-def _read_pairs(listed: list[Any]) -> Sequence[tuple[Cursor, Cursor]]:
-    items = _require_objects(listed)
+def _read_cursor_pairs(sent: list[Any]) -> Sequence[tuple[Cursor, Cursor]]:
+    items = _object_readers(sent)
     firsts = [_read_member_cursor(each, "initial_cursor", at) for at, each in enumerate(items)]
     lasts = [_read_member_cursor(each, "final_cursor", at) for at, each in enumerate(items)]
-    whole = _require_complete([*firsts, *lasts])
+    whole = _require_complete_cursors([*firsts, *lasts])
     return list(zip(whole[: len(items)], whole[len(items) :], strict=True))
 
 
-def _read_member_cursor(item: Members, name: str, at: int) -> ReadCursor:
+def _read_member_cursor(item: ObjectReader, name: str, at: int) -> CursorOrViolations:
     path = f"list[{at}].{name}"
     cursor = item.object(name)
     return (Violation(path, "must not be null"),) if cursor is None else _read_cursor(cursor, path)
 
 
-def _read_cursor(item: Members, path: str) -> ReadCursor:
+def _read_cursor(item: ObjectReader, path: str) -> CursorOrViolations:
     partition, offset = item.text("partition"), item.text("offset")
     if partition and offset:
         return Cursor(partition, offset)
-    return tuple(_missing_violations(path, {"partition": partition, "offset": offset}))
+    return tuple(_violations_of_missing_texts(path, {"partition": partition, "offset": offset}))
 
 
-def _missing_violations(path: str, texts: Mapping[str, str | None]) -> Iterator[Violation]:
+def _violations_of_missing_texts(path: str, texts: Mapping[str, str | None]) -> Iterator[Violation]:
     for name, text in texts.items():
         if not text:
             message = "must not be null" if text is None else f"cursor {name} cannot be empty"
             yield Violation(f"{path}.{name}", message)
 
 
-def _require_complete(read: Iterable[ReadCursor]) -> Sequence[Cursor]:
+def _require_complete_cursors(cursors_or_violations: Iterable[CursorOrViolations]) -> Sequence[Cursor]:
     """The cursors, if nothing is missing in any of them."""
     cursors: list[Cursor] = []
     violations: list[Violation] = []
-    for each in read:
+    for each in cursors_or_violations:
         if isinstance(each, Cursor):
             cursors.append(each)
         else:

@@ -15,7 +15,7 @@ from nakadi.event_types.repository import EVENT_TYPES_PAGE_SIZE, EventTypes
 from nakadi.event_types.schema_versions import SchemaEvaluation, SchemaVersions
 from nakadi.event_types.timelines import Timelines
 from nakadi.http.application import Handler, Route
-from nakadi.http.bodies import Members, attribute_parameter, event_type_draft, object_body, schema_draft
+from nakadi.http.bodies import ObjectReader, attribute_parameter, event_type_draft, object_body, schema_draft
 from nakadi.http.message import Request, Response, empty_response, json_response
 from nakadi.http.views import (
     View,
@@ -38,7 +38,7 @@ class WarningTexts(Struct, frozen=True):
     data_access: str
     compaction: str
 
-    def header_for(self, event_type: EventType) -> Mapping[str, str]:
+    def warning_header(self, event_type: EventType) -> Mapping[str, str]:
         compacted = event_type.cleanup_policy is CleanupPolicy.COMPACT
         texts = (self.data_access, self.compaction if compacted else "")
         return {"warning": f'299 nakadi "{". ".join(text for text in texts if text)}"'}
@@ -61,21 +61,21 @@ class EventTypeHandlers(Struct, frozen=True, kw_only=True):
             Route(method="GET", template=all_, handler=self.list, operation="list_event_types"),
             Route(method="POST", template=all_, handler=self.create, operation="create_event_type"),
             Route(method="GET", template=one, handler=self.get, operation="get_event_type"),
-            Route(method="PUT", template=one, handler=self.put, operation="update_event_type"),
+            Route(method="PUT", template=one, handler=self.replace, operation="update_event_type"),
             Route(method="DELETE", template=one, handler=self.delete, operation="delete_event_type"),
             Route(method="PUT", template=count, handler=self.repartition, operation="set_partition_count"),
         ]
 
     def list(self, request: Request) -> Response:
-        application, writer = request.parameter("owning_application"), attribute_parameter(request, "writer")
-        limit = request.integer("limit")
+        application, writer = request.query_parameter("owning_application"), attribute_parameter(request, "writer")
+        limit = request.query_integer("limit")
         if limit is not None and not 1 <= limit <= EVENT_TYPES_PAGE_SIZE:
             raise Malformed(f"'limit' parameter should have value between 1 and {EVENT_TYPES_PAGE_SIZE}")
         page_size = EVENT_TYPES_PAGE_SIZE if limit is None or application or writer else limit
         listed = (
             event_type_view(each)
-            for each in self.event_types.all(after=request.parameter("after") or "", page_size=page_size)
-            if application in (None, each.owning_application) and (writer is None or _names_writer(each, writer))
+            for each in self.event_types.all(after=request.query_parameter("after") or "", page_size=page_size)
+            if application in (None, each.owning_application) and (writer is None or _lists_writer(each, writer))
         )
         return json_response(list(islice(listed, limit)))
 
@@ -90,11 +90,11 @@ class EventTypeHandlers(Struct, frozen=True, kw_only=True):
 
     def create(self, request: Request) -> Response:
         draft = event_type_draft(object_body(request))
-        return self._stored_response(self.creation.create(draft, request.subject), 201)
+        return self._change_response(self.creation.create(draft, request.subject), 201)
 
-    def put(self, request: Request) -> Response:
+    def replace(self, request: Request) -> Response:
         draft = event_type_draft(object_body(request))
-        return self._stored_response(self.update.update(request.path_parameters["name"], draft, request.subject), 200)
+        return self._change_response(self.update.update(request.path_parameters["name"], draft, request.subject), 200)
 
     def delete(self, request: Request) -> Response:
         self.deletion.delete(request.path_parameters["name"], request.subject)
@@ -107,14 +107,14 @@ class EventTypeHandlers(Struct, frozen=True, kw_only=True):
         self.repartitioning.set_partition_count(request.path_parameters["name"], count, request.subject)
         return empty_response(204)
 
-    def _stored_response(self, event_type: EventType, status: int) -> Response:
-        warning = self.warnings.header_for(event_type)
+    def _change_response(self, event_type: EventType, status: int) -> Response:
+        warning = self.warnings.warning_header(event_type)
         if self.features.is_on(Feature.RETURN_BODY_ON_CREATE_UPDATE_EVENT_TYPE):
             return json_response(event_type_view(event_type), status, warning)
         return empty_response(status, warning)
 
 
-def _names_writer(event_type: EventType, writer: Attribute) -> bool:
+def _lists_writer(event_type: EventType, writer: Attribute) -> bool:
     """Literally: a wildcard writer is not everyone's name."""
     return event_type.authorization is not None and writer in event_type.authorization.writers
 
@@ -133,7 +133,7 @@ def schema_routes(schema_versions: SchemaVersions) -> list[Route]:
         Route(method="GET", template=all_, handler=handlers.list, operation="list_schemas"),
         Route(method="POST", template=all_, handler=handlers.add, operation="add_schema"),
         Route(method="GET", template=one, handler=handlers.get, operation="get_schema"),
-        Route(method="POST", template=check, handler=handlers.check, operation="check_compatibility"),
+        Route(method="POST", template=check, handler=handlers.check_compatibility, operation="check_compatibility"),
     ]
 
 
@@ -142,7 +142,7 @@ class _SchemaHandlers(Struct, frozen=True):
 
     def list(self, request: Request) -> Response:
         name = request.path_parameters["name"]
-        offset, limit = request.integer("offset", 0), request.integer("limit", DEFAULT_SCHEMA_LIMIT)
+        offset, limit = request.query_integer("offset", 0), request.query_integer("limit", DEFAULT_SCHEMA_LIMIT)
         schemas, more = self.versions.page(
             name, offset or 0, DEFAULT_SCHEMA_LIMIT if limit is None else limit, request.subject
         )
@@ -151,7 +151,7 @@ class _SchemaHandlers(Struct, frozen=True):
             offset=offset or 0,
             limit=limit or DEFAULT_SCHEMA_LIMIT,
             size=len(schemas),
-            more=more,
+            has_more=more,
         )
         return json_response({"items": [schema_view(each) for each in schemas], "_links": links})
 
@@ -161,12 +161,12 @@ class _SchemaHandlers(Struct, frozen=True):
 
     def add(self, request: Request) -> Response:
         name, draft = request.path_parameters["name"], schema_draft(object_body(request))
-        if request.flag("fetch"):
+        if request.query_flag("fetch"):
             return json_response(schema_view(self.versions.find_equal(name, draft, request.subject)))
         self.versions.add(name, draft, request.subject)
         return empty_response()
 
-    def check(self, request: Request) -> Response:
+    def check_compatibility(self, request: Request) -> Response:
         parameters, text = request.path_parameters, object_body(request).text("schema")
         evaluation = self.versions.evaluate(parameters["name"], parameters["version"], text, request.subject)
         return json_response(_evaluation_view(evaluation))
@@ -207,12 +207,12 @@ class _TimelineHandlers(Struct, frozen=True):
         if adopted is None:
             self.timelines.move_to_new_timeline(name, storage_id, request.subject)
         else:
-            drafts = [_adopted_timeline(each) for each in adopted]
+            drafts = [_read_adopted_timeline(each) for each in adopted]
             self.adoption.adopt(name, storage_id, drafts, request.subject)
         return empty_response(201)
 
 
-def _adopted_timeline(body: Members) -> TimelineToAdopt:
+def _read_adopted_timeline(body: ObjectReader) -> TimelineToAdopt:
     position = body.object("latest_position")
     return TimelineToAdopt(
         order=body.integer("order", bits=32),
@@ -229,22 +229,22 @@ VALIDATION_STRATEGIES = ("schema-validation",)
 
 def strategy_routes() -> list[Route]:
     return [
-        _strategies_route("partition", tuple(PartitionStrategy)),
-        _strategies_route("enrichment", tuple(EnrichmentStrategy)),
-        _strategies_route("validation", VALIDATION_STRATEGIES),
+        _make_strategies_route("partition", tuple(PartitionStrategy)),
+        _make_strategies_route("enrichment", tuple(EnrichmentStrategy)),
+        _make_strategies_route("validation", VALIDATION_STRATEGIES),
     ]
 
 
-def _strategies_route(kind: str, strategies: Sequence[str]) -> Route:
+def _make_strategies_route(kind: str, strategies: Sequence[str]) -> Route:
     return Route(
         method="GET",
         template=f"/registry/{kind}-strategies",
-        handler=_strategies_handler(strategies),
+        handler=_make_strategies_handler(strategies),
         operation=f"list_{kind}_strategies",
     )
 
 
-def _strategies_handler(strategies: Sequence[str]) -> Handler:
+def _make_strategies_handler(strategies: Sequence[str]) -> Handler:
     def answer(_: Request) -> Response:
         return json_response(strategies)
 

@@ -31,15 +31,15 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-NO_CACHE_HEADERS = {"cache-control": "must-revalidate,no-cache,no-store"}
+NEVER_CACHE_HEADERS = {"cache-control": "must-revalidate,no-cache,no-store"}
 
 
 def routes(read_metrics: Callable[[], Metrics], clock: Clock, readiness: ReadinessCheck, version: str) -> list[Route]:
     handlers = _MonitoringHandlers(read_metrics, clock, readiness, version)
     health = Route(
-        method="GET", template="/health", handler=handlers.health, operation="get_health", lane=Lane.IMMEDIATE
+        method="GET", template="/health", handler=handlers.answer_health, operation="get_health", lane=Lane.IMMEDIATE
     )
-    ready = Route(method="GET", template="/ready", handler=handlers.ready, operation="get_readiness")
+    ready = Route(method="GET", template="/ready", handler=handlers.answer_readiness, operation="get_readiness")
     figures = Route(
         method="GET",
         template="/metrics",
@@ -57,11 +57,11 @@ class _MonitoringHandlers(Struct, dict=True, frozen=True):
     readiness: ReadinessCheck
     version: str
 
-    def health(self, _: Request) -> Response:
+    def answer_health(self, _: Request) -> Response:
         """That the process is alive. Whatever it depends on, it is no better for being started again."""
         return Response(200, {"content-type": "text/plain"}, b"OK")
 
-    def ready(self, _: Request) -> Response:
+    def answer_readiness(self, _: Request) -> Response:
         self.readiness.check()
         return Response(200, {"content-type": "text/plain"}, b"OK")
 
@@ -69,10 +69,10 @@ class _MonitoringHandlers(Struct, dict=True, frozen=True):
         media = metrics_media_type_for(request.headers.get("accept", ""))
         if media is not None and self._prometheus_renderer is not None:
             text, media_type = self._prometheus_renderer(media)
-            return Response(200, {"content-type": media_type, **NO_CACHE_HEADERS}, text)
-        layout = orjson.OPT_INDENT_2 if request.flag("pretty") else 0
+            return Response(200, {"content-type": media_type, **NEVER_CACHE_HEADERS}, text)
+        layout = orjson.OPT_INDENT_2 if request.query_flag("pretty") else 0
         body = orjson.dumps(metrics_view(self.read_metrics(), self.clock.monotonic()), option=layout)
-        return Response(200, {"content-type": JSON_MEDIA_TYPE, **NO_CACHE_HEADERS}, body)
+        return Response(200, {"content-type": JSON_MEDIA_TYPE, **NEVER_CACHE_HEADERS}, body)
 
     @cached_property
     def _prometheus_renderer(self) -> RenderMetrics | None:
@@ -113,7 +113,7 @@ def _answer_docs_page(request: Request) -> Response:
         "referrer-policy": "no-referrer",
         "x-content-type-options": "nosniff",
     }
-    return Response(200, headers, docs_page.page(_broker_address(request)).encode())
+    return Response(200, headers, docs_page.page_html(_broker_address(request)).encode())
 
 
 def _broker_address(request: Request) -> str:
@@ -150,7 +150,10 @@ def metrics_view(metrics: Metrics, now: float) -> Mapping[str, Any]:
             case Histogram():
                 for labels, row in metric.rows().items():
                     if metric.definition.name.endswith("_seconds"):
-                        timers[_json_name(metric, labels)] = {**_distribution_view(row), **_rate_view(row, uptime)}
+                        timers[_json_name(metric, labels)] = {
+                            **_distribution_view(row),
+                            **_rate_view(row, uptime),
+                        }
                     else:
                         histograms[_json_name(metric, labels)] = _distribution_view(row)
             case Counter(kind="gauge"):
@@ -208,7 +211,7 @@ def make_prometheus_renderer(read_metrics: Callable[[], Metrics]) -> RenderMetri
             metrics = read_metrics()
             yield from map(_metric_family, metrics.all)
             processes = [ProcessCollector(pid=of, registry=None) for of in metrics.processes]
-            yield from _process_families(processes, metrics.cpu_seconds())
+            yield from _process_metric_families(processes, metrics.cpu_seconds())
 
     registry = CollectorRegistry()
     registry.register(Collected())
@@ -223,7 +226,7 @@ def make_prometheus_renderer(read_metrics: Callable[[], Metrics]) -> RenderMetri
     return render_metrics
 
 
-def _process_families(processes: Sequence[ProcessCollector], cpu_seconds: float) -> Iterable[Family]:
+def _process_metric_families(processes: Sequence[ProcessCollector], cpu_seconds: float) -> Iterable[Family]:
     """What processes take of the machine, together. The limit of open files, and the start, are those of the first.
 
     Processor time is what they counted themselves, for it must not fall when one of them ends.

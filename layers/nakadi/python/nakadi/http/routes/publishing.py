@@ -26,14 +26,14 @@ PublicationSteps = Generator[Append, AppendResultByPartition, Response]
 AVRO_MEDIA_TYPE = "application/avro-binary"
 
 
-def routes(publisher: Publisher, permissions: Permissions, figures: KpiCollector) -> list[Route]:
-    handlers = _PublishingHandlers(publisher, permissions, figures)
+def routes(publisher: Publisher, permissions: Permissions, kpi_collector: KpiCollector) -> list[Route]:
+    handlers = _PublishingHandlers(publisher, permissions, kpi_collector)
     return [
         # What became of each event (207) is sent to every client: refused, it would publish all of them again.
         Route(
             method="POST",
             template="/event-types/{name}/events",
-            handler=handlers.publish,
+            handler=handlers.publish_events,
             operation="publish_events",
             lane=Lane.EVENTS,
             quick=True,
@@ -45,7 +45,7 @@ def routes(publisher: Publisher, permissions: Permissions, figures: KpiCollector
         Route(
             method="POST",
             template="/event-types/{name}/deleted-events",
-            handler=handlers.delete,
+            handler=handlers.publish_deletions,
             operation="delete_events",
             lane=Lane.EVENTS,
             quick=True,
@@ -60,9 +60,9 @@ def routes(publisher: Publisher, permissions: Permissions, figures: KpiCollector
 class _PublishingHandlers(Struct, frozen=True):
     publisher: Publisher
     permissions: Permissions
-    figures: KpiCollector
+    kpi_collector: KpiCollector
 
-    def publish(self, request: Request) -> PublicationSteps:
+    def publish_events(self, request: Request) -> PublicationSteps:
         try:
             tag = self._directed_subscription_id(request, is_directed=True)
             name, began = request.path_parameters["name"], time.perf_counter()
@@ -72,9 +72,9 @@ class _PublishingHandlers(Struct, frozen=True):
         except Exception as error:
             self._count_refused_batch(error)
             raise
-        return self._make_response(request, outcome, began)
+        return self._publication_response(request, outcome, began)
 
-    def delete(self, request: Request) -> PublicationSteps:
+    def publish_deletions(self, request: Request) -> PublicationSteps:
         try:
             self._directed_subscription_id(request, is_directed=False)
             name, began = request.path_parameters["name"], time.perf_counter()
@@ -84,7 +84,7 @@ class _PublishingHandlers(Struct, frozen=True):
         except Exception as error:
             self._count_refused_batch(error)
             raise
-        return self._make_response(request, outcome, began)
+        return self._publication_response(request, outcome, began)
 
     def _directed_subscription_id(self, request: Request, *, is_directed: bool) -> str | None:
         """The id of the subscription that a batch is meant for, if it is one that may be directed, and is.
@@ -108,11 +108,11 @@ class _PublishingHandlers(Struct, frozen=True):
         kind = type(error).__name__ if isinstance(error, Outcome | Fault) else "Fault"
         self.publisher.metrics.batches_refused.add(1, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind).lower())
 
-    def _make_response(self, request: Request, outcome: BatchOutcome, began: float) -> Response:
+    def _publication_response(self, request: Request, outcome: BatchOutcome, began: float) -> Response:
         if outcome.status is not BatchStatus.STORED:
             items = [asdict(each) for each in outcome.items]
             return json_response(items, 422 if outcome.status is BatchStatus.REJECTED else 207)
-        self.figures.record_batch(
+        self.kpi_collector.record_batch(
             request.path_parameters["name"],
             request.subject,
             request.flow_id,
@@ -127,7 +127,7 @@ class _PublishingHandlers(Struct, frozen=True):
 
 
 SUBSCRIPTION_ID_HEADER_KEY = "CONSUMER_SUBSCRIPTION_ID"
-FORBIDDEN_HEADER_KEY = "DEBUG_PUBLISHER_TOPIC_ID"
+FORBIDDEN_DEBUG_HEADER_KEY = "DEBUG_PUBLISHER_TOPIC_ID"
 
 _BLANKS_PATTERN = re.compile(r"\s+")
 _UUID_PATTERN = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
@@ -148,12 +148,12 @@ def subscription_id_in_header(header: str) -> str:
     return tags[SUBSCRIPTION_ID_HEADER_KEY]
 
 
-def _parse_header_pair(entry: str, entries: int) -> tuple[str, str]:
+def _parse_header_pair(entry: str, entry_count: int) -> tuple[str, str]:
     parts = entry.split("=")
     if len(parts) != 2 or not parts[1]:
-        raise Invalid(f"header tag parameter is imbalanced, expected: 2 but provided {entries}")
+        raise Invalid(f"header tag parameter is imbalanced, expected: 2 but provided {entry_count}")
     name, value = parts[0].upper(), parts[1]
-    if name == FORBIDDEN_HEADER_KEY:
+    if name == FORBIDDEN_DEBUG_HEADER_KEY:
         raise Invalid(f"header tag unsupported: {name}")
     if name != SUBSCRIPTION_ID_HEADER_KEY:
         raise Invalid(f"invalid header tag: {parts[0]}")

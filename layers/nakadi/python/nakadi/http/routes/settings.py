@@ -11,7 +11,13 @@ from nakadi.auth.permissions import Admins, Blacklist, Features
 from nakadi.event_types.repository import EventTypes
 from nakadi.event_types.storages import Storages
 from nakadi.http.application import Route
-from nakadi.http.bodies import Members, admin_lists, authorization_draft, object_body, unknown_enum_value_error
+from nakadi.http.bodies import (
+    ObjectReader,
+    authorization_draft,
+    object_body,
+    require_admins,
+    unknown_enum_value_error,
+)
 from nakadi.http.message import Request, Response, empty_response, json_bytes, json_response
 from nakadi.http.views import admins_view, blacklist_view, features_view, storage_view
 from nakadi.model.authorization import BlockedKind, Feature, Operation
@@ -30,10 +36,10 @@ def routes(
         Route(method="GET", template="/settings/admins", handler=handlers.get_admins, operation="get_admins"),
         Route(method="POST", template="/settings/admins", handler=handlers.set_admins, operation="set_admins"),
         Route(method="GET", template="/settings/blacklist", handler=handlers.get_blacklist, operation="get_blacklist"),
-        Route(method="PUT", template=blacklist_entry, handler=handlers.block, operation="block"),
-        Route(method="DELETE", template=blacklist_entry, handler=handlers.unblock, operation="unblock"),
+        Route(method="PUT", template=blacklist_entry, handler=handlers.add_to_blacklist, operation="block"),
+        Route(method="DELETE", template=blacklist_entry, handler=handlers.remove_from_blacklist, operation="unblock"),
         Route(method="GET", template="/settings/features", handler=handlers.list_features, operation="list_features"),
-        Route(method="POST", template="/settings/features", handler=handlers.set_feature, operation="set_feature"),
+        Route(method="POST", template="/settings/features", handler=handlers.switch_feature, operation="set_feature"),
     ]
 
 
@@ -50,15 +56,15 @@ class _SettingsHandlers(Struct, frozen=True):
     def set_admins(self, request: Request) -> Response:
         draft = authorization_draft(object_body(request))
         self.admins.require(request.subject, Operation.ADMIN)
-        self.admins.replace(admin_lists(draft))
+        self.admins.replace(require_admins(draft))
         return empty_response()
 
     def get_blacklist(self, request: Request) -> Response:
         self.admins.require(request.subject, Operation.READ)
         return json_response(blacklist_view(self.blacklist.entries()))
 
-    def block(self, request: Request) -> Response:
-        kind = _blocked_kind(request)
+    def add_to_blacklist(self, request: Request) -> Response:
+        kind = _requested_blocked_kind(request)
         self.admins.require(request.subject, Operation.WRITE)
         name = request.path_parameters["name"]
         if len(name) > MAX_TEXT_CHARACTERS:
@@ -66,8 +72,8 @@ class _SettingsHandlers(Struct, frozen=True):
         self.blacklist.block(kind, name)
         return empty_response(204)
 
-    def unblock(self, request: Request) -> Response:
-        kind = _blocked_kind(request)
+    def remove_from_blacklist(self, request: Request) -> Response:
+        kind = _requested_blocked_kind(request)
         self.admins.require(request.subject, Operation.WRITE)
         self.blacklist.unblock(kind, request.path_parameters["name"])
         return empty_response(204)
@@ -76,7 +82,7 @@ class _SettingsHandlers(Struct, frozen=True):
         self.admins.require(request.subject, Operation.READ)
         return json_response(features_view(self.features.all()))
 
-    def set_feature(self, request: Request) -> Response:
+    def switch_feature(self, request: Request) -> Response:
         body = object_body(request)
         feature, enabled = body.enum_value("feature", Feature), body.boolean("enabled")
         if feature is None:
@@ -88,7 +94,7 @@ class _SettingsHandlers(Struct, frozen=True):
         return empty_response(204)
 
 
-def _blocked_kind(request: Request) -> BlockedKind:
+def _requested_blocked_kind(request: Request) -> BlockedKind:
     """Exactly as it is written, upper case and all."""
     name = request.path_parameters["blacklist_type"]
     if name not in set(BlockedKind):
@@ -150,7 +156,7 @@ class _StorageHandlers(Struct, frozen=True):
         return json_response(storage_view(self.storages.choose(request.path_parameters["id"])))
 
 
-def _read_storage(body: Members) -> Storage:
+def _read_storage(body: ObjectReader) -> Storage:
     storage_id = _require_value(body, "id", body.text("id"))
     type_name = _require_value(body, "storage_type", body.text("storage_type"))
     if type_name.lower() not in set(StorageType):
@@ -164,16 +170,16 @@ def _read_storage(body: Members) -> Storage:
     )
 
 
-def _read_configuration(body: Members, name: str) -> Mapping[str, Any]:
-    _require_value(body, name, body.raw(name))
-    if not isinstance(body.raw(name), dict):
+def _read_configuration(body: ObjectReader, name: str) -> Mapping[str, Any]:
+    _require_value(body, name, body.raw_value(name))
+    if not isinstance(body.raw_value(name), dict):
         raise Invalid(f'JSONObject["{name}"] is not a JSONObject.')
-    if len(json_bytes(body.raw(name))) > MAX_CONFIGURATION_BYTES:
+    if len(json_bytes(body.raw_value(name))) > MAX_CONFIGURATION_BYTES:
         raise Invalid(f'JSONObject["{name}"] has more than {MAX_CONFIGURATION_BYTES} bytes.')
-    return dict(body.raw(name))
+    return dict(body.raw_value(name))
 
 
-def _require_value(body: Members, name: str, value: Any) -> Any:
+def _require_value(body: ObjectReader, name: str, value: Any) -> Any:
     if name not in body or value is None:
         raise Invalid(f'JSONObject["{name}"] not found.')
     return value

@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from nakadi.event_types.system_event_types import KPI_EVENT_TYPES
 from nakadi.http.application import Lane, Route
-from nakadi.http.bodies import Members, object_body
-from nakadi.http.message import Outlet, Request, Response, StreamingResponse, empty_response, is_about_kpis
+from nakadi.http.bodies import ObjectReader, object_body
+from nakadi.http.message import Outlet, Request, Response, StreamingResponse, empty_response, is_request_about_kpis
 from nakadi.http.negotiation import preferred_media_type
 from nakadi.http.problem import make_and_log_problem
 from nakadi.model.outcomes import Violations
@@ -54,21 +54,21 @@ class _EventTypeStreamHandlers(Struct, frozen=True):
     new_stream_kpis: NewStreamKpis
 
     def stream_events(self, request: Request) -> StreamingResponse:
-        asked = StreamParameters(**{each: request.integer(each) for each in StreamParameters.__struct_fields__})
+        asked = StreamParameters(**{each: request.query_integer(each) for each in StreamParameters.__struct_fields__})
         server_sent = wants_server_sent_events(request)
         opening = self.streams.open(
-            request.path_parameters["name"], asked, _requested_cursors(request, server_sent), request.subject
+            request.path_parameters["name"], asked, _requested_start_cursors(request, server_sent), request.subject
         )
         new_format = EventStreamFormat if server_sent else JsonStreamFormat
 
         def serve(outlet: Outlet) -> Awaitable[None]:
             lines, figures = new_format(opening.starts), self.new_stream_kpis(request)
-            return self.streams.serve(opening, lines, outlet, figures, _problem_of_stream)
+            return self.streams.serve(opening, lines, outlet, figures, _problem_body_of_stream)
 
         return StreamingResponse(serve, _stream_headers(new_format.content_type))
 
 
-def _problem_of_stream(error: Exception) -> bytes:
+def _problem_body_of_stream(error: Exception) -> bytes:
     return make_and_log_problem(error, "A stream of events").body
 
 
@@ -80,7 +80,7 @@ def wants_server_sent_events(request: Request) -> bool:
     )
 
 
-def _requested_cursors(request: Request, server_sent: bool) -> str | None:
+def _requested_start_cursors(request: Request, server_sent: bool) -> str | None:
     """Where to begin. A browser that reconnects sends where it was, beside the headers of its first request."""
     resumed = request.headers.get("last-event-id") if server_sent else None
     return resumed or request.headers.get("x-nakadi-cursors")
@@ -113,14 +113,14 @@ def subscription_routes(streams: SubscriptionStreams, new_stream_kpis: NewSubscr
         Route(
             method="GET",
             template=template,
-            handler=handlers.stream,
+            handler=handlers.open_stream,
             operation="stream_subscription_events",
             lane=Lane.STREAMS,
         ),
         Route(
             method="POST",
             template=template,
-            handler=handlers.stream_with_body,
+            handler=handlers.open_stream_by_body,
             operation="stream_subscription_events_with_parameters",
             lane=Lane.STREAMS,
         ),
@@ -131,37 +131,39 @@ class _SubscriptionStreamHandlers(Struct, frozen=True):
     streams: SubscriptionStreams
     new_stream_kpis: NewSubscriptionStreamKpis
 
-    def stream(self, request: Request) -> StreamingResponse | Response:
-        return self._open_stream_response(request, _stream_parameters(request.integer))
+    def open_stream(self, request: Request) -> StreamingResponse | Response:
+        return self._open_stream_response(request, _stream_parameters(request.query_integer))
 
-    def stream_with_body(self, request: Request) -> StreamingResponse | Response:
+    def open_stream_by_body(self, request: Request) -> StreamingResponse | Response:
         body = object_body(request)
         return self._open_stream_response(request, _stream_parameters(body.integer, _read_partitions(body)))
 
     def _open_stream_response(
-        self, request: Request, asked: SubscriptionStreamParameters
+        self, request: Request, parameters: SubscriptionStreamParameters
     ) -> StreamingResponse | Response:
         subscription_id = request.path_parameters["subscription_id"]
         new_format: Callable[[], SubscriptionFormat] = (
             EventSubscriptionFormat if wants_server_sent_events(request) else JsonSubscriptionFormat
         )
         if request.method == "HEAD":
-            self.streams.check(subscription_id, asked, request.subject)
+            self.streams.check(subscription_id, parameters, request.subject)
             return empty_response(headers=_subscription_headers(new_format, str(uuid4())))
-        opening = self.streams.open(subscription_id, asked, request.subject)
+        opening = self.streams.open(subscription_id, parameters, request.subject)
 
         if not KPI_EVENT_TYPES.isdisjoint(opening.subscription.event_types):
-            is_about_kpis.set(True)
+            is_request_about_kpis.set(True)
 
         def serve(outlet: Outlet) -> Awaitable[None]:
             return self.streams.serve(opening, new_format(), outlet, self.new_stream_kpis(request, subscription_id))
 
         return StreamingResponse(
-            serve, _subscription_headers(new_format, opening.id), release_if_never_served=lambda: self._give_up(opening)
+            serve,
+            _subscription_headers(new_format, opening.id),
+            release_if_never_served=lambda: self._abandon(opening),
         )
 
-    def _give_up(self, opening: JoinedStream) -> None:
-        self.streams.abandon(opening)
+    def _abandon(self, joined: JoinedStream) -> None:
+        self.streams.abandon(joined)
 
 
 def _stream_parameters(
@@ -180,7 +182,7 @@ def _stream_parameters(
     )
 
 
-def _read_partitions(body: Members) -> tuple[EventTypePartition, ...]:
+def _read_partitions(body: ObjectReader) -> tuple[EventTypePartition, ...]:
     listed = [(each.text("event_type"), each.text("partition")) for each in body.objects("partitions") or ()]
     named = [{"event_type": event_type, "partition": partition} for event_type, partition in listed]
     missing = openapi_violations("SubscriptionEventStreamParameters", {"partitions": named})

@@ -13,8 +13,8 @@ from msgspec import Struct
 from nakadi.auth.permissions import Features, Permissions
 from nakadi.event_types.system_event_types import KPI_EVENT_TYPES
 from nakadi.http.application import Lane, Route
-from nakadi.http.bodies import Members, attribute_parameter, json_body, object_body, subscription_draft
-from nakadi.http.message import Request, Response, empty_response, is_about_kpis, json_response
+from nakadi.http.bodies import ObjectReader, attribute_parameter, json_body, object_body, subscription_draft
+from nakadi.http.message import Request, Response, empty_response, is_request_about_kpis, json_response
 from nakadi.http.views import (
     View,
     committed_cursors_view,
@@ -54,14 +54,14 @@ _get_event_type = attrgetter("event_type")
 # Characters that mean nothing but themselves in the value of a parameter.
 UNESCAPED_QUERY_CHARACTERS = ":/?@!$'()*,~"
 
-SHOW_STATUS, SHOW_STATS, SHOW_TIME_LAG = SHOWN = ("show_status", "show_stats", "show_time_lag")
+SHOW_STATUS, SHOW_STATS, SHOW_TIME_LAG = SHOW_PARAMETERS = ("show_status", "show_stats", "show_time_lag")
 
 MAX_PAGE_LIMIT, MAX_PAGE_LIMIT_WITH_STATS = 1000, 100
 """Subscriptions in a page; statistics need reads of their own for each."""
 
 COMMIT_BODY_SCHEMA, RESET_BODY_SCHEMA = "SubscriptionCursorList", "CursorResetList"
 
-PREPARED_BODY_SCHEMAS = (COMMIT_BODY_SCHEMA,)
+BODY_SCHEMAS_TO_COMPILE = (COMMIT_BODY_SCHEMA,)
 """Schemas of bodies that come often enough to be compiled while a function starts; others wait for their first body."""
 
 
@@ -83,25 +83,25 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
             Route(method="GET", template=all_, handler=self.list, operation="list_subscriptions"),
             Route(method="POST", template=all_, handler=self.create, operation="create_subscription"),
             Route(method="GET", template=one, handler=self.get, operation="get_subscription"),
-            Route(method="PUT", template=one, handler=self.put, operation="update_subscription"),
+            Route(method="PUT", template=one, handler=self.replace, operation="update_subscription"),
             Route(method="DELETE", template=one, handler=self.delete, operation="delete_subscription"),
             Route(method="GET", template=cursors, handler=self.get_cursors, operation="get_subscription_cursors"),
             Route(
                 method="POST",
                 template=cursors,
-                handler=self.commit,
+                handler=self.commit_cursors,
                 operation="commit_subscription_cursors",
                 lane=Lane.EVENTS,
                 quick=True,
             ),
-            Route(method="PATCH", template=cursors, handler=self.reset, operation="reset_subscription_cursors"),
+            Route(method="PATCH", template=cursors, handler=self.reset_cursors, operation="reset_subscription_cursors"),
             Route(method="GET", template=f"{one}/stats", handler=self.get_stats, operation="get_subscription_stats"),
         ]
 
     # The resource
 
     def list(self, request: Request) -> Response:
-        shown = {name: request.flag(name) for name in SHOWN}
+        shown = {name: request.query_flag(name) for name in SHOW_PARAMETERS}
         limit, offset = (
             _page_limit(request, MAX_PAGE_LIMIT_WITH_STATS if shown[SHOW_STATS] else MAX_PAGE_LIMIT),
             _page_offset(request),
@@ -121,7 +121,7 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
     def _page_token_or_none(self, request: Request, offset: int) -> str | None:
         """The token of the page, None if pages are addressed by offset."""
         by_token = offset == 0 and self.features.is_on(Feature.TOKEN_SUBSCRIPTIONS_ITERATION)
-        return request.parameter("token") or (FIRST_PAGE if by_token else None)
+        return request.query_parameter("token") or (FIRST_PAGE if by_token else None)
 
     def create(self, request: Request) -> Response:
         draft = subscription_draft(object_body(request))
@@ -137,7 +137,7 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
         self.permissions.require(Operation.VIEW, subscription.resource, request.subject)
         return json_response(subscription_view(subscription))
 
-    def put(self, request: Request) -> Response:
+    def replace(self, request: Request) -> Response:
         self.update.update(_subscription_id(request), subscription_draft(object_body(request)), request.subject)
         return empty_response(204)
 
@@ -150,7 +150,7 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
     def get_cursors(self, request: Request) -> Response:
         return json_response(committed_cursors_view(self.cursors.committed(_subscription_id(request), request.subject)))
 
-    def commit(self, request: Request) -> Generator[CommitRequest, CommitResultByPartition, Response]:
+    def commit_cursors(self, request: Request) -> Generator[CommitRequest, CommitResultByPartition, Response]:
         subscription_id, (items, cursors) = (
             request.path_parameters["subscription_id"],
             _read_cursors(request, COMMIT_BODY_SCHEMA),
@@ -160,12 +160,12 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
             raise Malformed(f"Required request header '{STREAM_ID_HEADER}' is not present")
         verdicts = yield from self.cursors.commit(subscription_id, stream_id, cursors, request.subject)
         if not KPI_EVENT_TYPES.isdisjoint(map(_get_event_type, cursors)):
-            is_about_kpis.set(True)
+            is_request_about_kpis.set(True)
         if verdicts.count(CommitResult.COMMITTED) == len(verdicts):
             return Response(204)
         return json_response(cursor_results_view(items, verdicts))
 
-    def reset(self, request: Request) -> Response:
+    def reset_cursors(self, request: Request) -> Response:
         _, cursors = _read_cursors(request, RESET_BODY_SCHEMA)
         self.cursors.reset(_subscription_id(request), cursors, request.subject)
         return empty_response(204)
@@ -173,7 +173,7 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
     # Stats
 
     def get_stats(self, request: Request) -> Response:
-        found = self.stats.of(_subscription_id(request), request.subject, with_lag=request.flag(SHOW_TIME_LAG))
+        found = self.stats.of(_subscription_id(request), request.subject, with_lag=request.query_flag(SHOW_TIME_LAG))
         return json_response({"items": subscription_stats_view(found)})
 
 
@@ -181,7 +181,7 @@ def _read_cursors(request: Request, schema: str) -> tuple[Sequence[Mapping[str, 
     """The cursors of a commit or a reset, as they were sent and as they are meant."""
     body = json_body(request)
     if not conforms_to_schema(schema, body):
-        body = _with_scalars_as_texts(Members.from_value(body))
+        body = _with_scalars_as_texts(ObjectReader.from_value(body))
         found = openapi_violations(schema, body)
         if found:
             raise Violations(found)
@@ -189,7 +189,7 @@ def _read_cursors(request: Request, schema: str) -> tuple[Sequence[Mapping[str, 
     return items, [SubscriptionCursor(each["event_type"], each["partition"], each["offset"]) for each in items]
 
 
-def _with_scalars_as_texts(body: Members) -> dict[str, Any]:
+def _with_scalars_as_texts(body: ObjectReader) -> dict[str, Any]:
     """The body of a commit or a reset with texts in the place of other scalars."""
     items = body.objects("items")
     names = ("event_type", "partition", "offset", "cursor_token")
@@ -202,7 +202,7 @@ def _subscription_id(request: Request) -> str:
 
 def _page_limit(request: Request, max_limit: int) -> int:
     """How many there are in a page; what is allowed is more than some pages have."""
-    limit = request.integer("limit", DEFAULT_LIMIT)
+    limit = request.query_integer("limit", DEFAULT_LIMIT)
     assert limit is not None
     if not 1 <= limit <= MAX_PAGE_LIMIT:
         raise Malformed(f"'limit' parameter should have value between 1 and {MAX_PAGE_LIMIT}")
@@ -210,7 +210,7 @@ def _page_limit(request: Request, max_limit: int) -> int:
 
 
 def _page_offset(request: Request) -> int:
-    offset = request.integer("offset", 0)
+    offset = request.query_integer("offset", 0)
     assert offset is not None
     if offset < 0:
         raise Malformed("'offset' parameter can't be lower than 0")
@@ -221,18 +221,21 @@ def _read_filters(request: Request) -> SubscriptionFilters:
     names = request.query.get("event_type", ())
     listed = names[0].split(",") if len(names) == 1 else names
     return SubscriptionFilters(
-        owning_application=request.parameter("owning_application"),
+        owning_application=request.query_parameter("owning_application"),
         event_types=tuple(dict.fromkeys(name for name in listed if name)),
         reader=attribute_parameter(request, "reader"),
     )
 
 
 def _page_links(
-    page: SubscriptionPage, filters: SubscriptionFilters, limit: int, shown: Mapping[str, bool]
+    page: SubscriptionPage, filters: SubscriptionFilters, limit: int, flags: Mapping[str, bool]
 ) -> Iterator[tuple[str, dict[str, str]]]:
     for name, place in (("prev", page.before), ("next", page.after)):
         if place is not None:
-            yield name, {"href": f"/subscriptions?{_encoded_query(_page_parameters(place, filters, limit, shown))}"}
+            yield (
+                name,
+                {"href": f"/subscriptions?{_encoded_query(_page_parameters(place, filters, limit, flags))}"},
+            )
 
 
 def _encoded_query(parameters: Sequence[tuple[str, str]]) -> str:
@@ -241,7 +244,7 @@ def _encoded_query(parameters: Sequence[tuple[str, str]]) -> str:
 
 
 def _page_parameters(
-    start: str | int, filters: SubscriptionFilters, limit: int, shown: Mapping[str, bool]
+    start: str | int, filters: SubscriptionFilters, limit: int, flags: Mapping[str, bool]
 ) -> list[tuple[str, str]]:
     """The parameters of another page, in the order in which clients know them."""
     query = [("event_type", each) for each in filters.event_types]
@@ -249,7 +252,7 @@ def _page_parameters(
         query.append(("reader", str(filters.reader)))
     if filters.owning_application is not None:
         query.append(("owning_application", filters.owning_application))
-    query += [(name, "true") for name, wanted in shown.items() if wanted]
+    query += [(name, "true") for name, wanted in flags.items() if wanted]
     query.append(("token" if isinstance(start, str) else "offset", str(start)))
     return [*query, ("limit", str(limit))]
 
@@ -258,7 +261,7 @@ def _page_parameters(
 
 
 class ParkedEventHandlers(Struct, frozen=True):
-    parked: ParkedEvents
+    parked_events: ParkedEvents
 
     def routes(self) -> list[Route]:
         all_ = "/subscriptions/{subscription_id}/parked-events"
@@ -274,52 +277,48 @@ class ParkedEventHandlers(Struct, frozen=True):
         ]
 
     def list(self, request: Request) -> Response:
-        limit, after = _parked_event_limit(request), _parked_event_to_list_after(request)
+        limit, after = _parked_event_limit(request), _last_listed_parked_event(request)
         wanted = ParkedEventFilter(
-            event_type=request.parameter("event_type"),
-            partition=request.parameter("partition"),
-            key=request.parameter("key"),
+            event_type=request.query_parameter("event_type"),
+            partition=request.query_parameter("partition"),
+            key=request.query_parameter("key"),
         )
-        found = self.parked.list_events(_subscription_id_parameter(request), wanted, after, limit + 1, request.subject)
+        found = self.parked_events.list_events(_subscription_id(request), wanted, after, limit + 1, request.subject)
         links = dict(_parked_event_links(request, wanted, found, limit))
-        return json_response({"items": [parked_view(each) for each in found[:limit]], "_links": links})
+        return json_response({"items": [parked_event_view(each) for each in found[:limit]], "_links": links})
 
     def get(self, request: Request) -> Response:
-        standing, value = self.parked.get_event(
-            _subscription_id_parameter(request), _parked_event_id(request), request.subject
+        standing, value = self.parked_events.get_event(
+            _subscription_id(request), _parked_event_id(request), request.subject
         )
-        return json_response({**parked_view(standing), "event": orjson.Fragment(value)})
+        return json_response({**parked_event_view(standing), "event": orjson.Fragment(value)})
 
     def skip(self, request: Request) -> Response:
-        self.parked.skip(_subscription_id_parameter(request), _parked_event_id(request), request.subject)
+        self.parked_events.skip(_subscription_id(request), _parked_event_id(request), request.subject)
         return empty_response(204)
 
     def redrive(self, request: Request) -> Response:
-        self.parked.redrive(_subscription_id_parameter(request), _parked_event_id(request), request.subject)
+        self.parked_events.redrive(_subscription_id(request), _parked_event_id(request), request.subject)
         return empty_response(204)
 
     def redrive_all(self, request: Request) -> Response:
-        self.parked.redrive_all(_subscription_id_parameter(request), request.subject)
+        self.parked_events.redrive_all(_subscription_id(request), request.subject)
         return empty_response(204)
 
 
-def parked_view(standing: ParkedEventStatus) -> View:
-    parked, key = standing.parked, event_key(standing.parked)
+def parked_event_view(status: ParkedEventStatus) -> View:
+    parked, key = status.parked, event_key(status.parked)
     return {
-        "id": standing.id,
+        "id": status.id,
         "event_type": parked.partition.event_type,
         "partition": parked.partition.partition,
         "offset": str(parked.position),
         **({} if key is None else {"key": key}),
-        "state": "redriving" if standing.is_being_resent else "parked",
+        "state": "redriving" if status.is_being_resent else "parked",
         "failed_commits": parked.fails,
         "stored_at": timestamp(parked.stored_at),
         "parked_at": timestamp(parked.parked_at),
     }
-
-
-def _subscription_id_parameter(request: Request) -> str:
-    return request.path_parameters["subscription_id"]
 
 
 def _parked_event_id(request: Request) -> str:
@@ -327,24 +326,28 @@ def _parked_event_id(request: Request) -> str:
 
 
 def _parked_event_limit(request: Request) -> int:
-    limit = request.integer("limit", DEFAULT_LIMIT)
+    limit = request.query_integer("limit", DEFAULT_LIMIT)
     if limit is None or not 1 <= limit <= 1000:
         raise Malformed("'limit' parameter should have value between 1 and 1000")
     return limit
 
 
-def _parked_event_to_list_after(request: Request) -> str | None:
-    after = request.parameter("after")
+def _last_listed_parked_event(request: Request) -> str | None:
+    after = request.query_parameter("after")
     if after and parse_parked_event_id(after) is None:
         raise Malformed(f"'{after}' is not the id of a parked event")
     return after or None
 
 
 def _parked_event_links(
-    request: Request, wanted: ParkedEventFilter, found: Sequence[ParkedEventStatus], limit: int
+    request: Request, filters: ParkedEventFilter, found: Sequence[ParkedEventStatus], limit: int
 ) -> Iterator[tuple[str, dict[str, str]]]:
     if len(found) > limit:
-        parameters = (("event_type", wanted.event_type), ("partition", wanted.partition), ("key", wanted.key))
+        parameters = (
+            ("event_type", filters.event_type),
+            ("partition", filters.partition),
+            ("key", filters.key),
+        )
         query = [(name, value) for name, value in parameters if value is not None]
         query += [("after", found[limit - 1].id), ("limit", str(limit))]
-        yield "next", {"href": f"/subscriptions/{_subscription_id_parameter(request)}/parked-events?{urlencode(query)}"}
+        yield "next", {"href": f"/subscriptions/{_subscription_id(request)}/parked-events?{urlencode(query)}"}
