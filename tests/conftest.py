@@ -22,8 +22,9 @@ os.environ.pop("SSL_CERT_FILE", None)
 os.environ["SSL_CERT_DIR"] = str(Path(__file__).parent)
 
 # What takes long to begin is begun in few processes only: a Spark session in two, for its tests are a third of all the
-# time, and in one the AWS shape, templates, several workers, a Kafka. What takes longest goes first.
-TOGETHER = ("glue_jobs", "second-spark", "aws-local", "infra", "two-workers", "kafka")
+# time, and in one the AWS shape, templates, several workers, a Kafka. What takes longest goes first; the second Spark
+# begins when one of four ends, for two of them and the AWS shape at once would keep each other waiting.
+TOGETHER = ("glue_jobs", "aws-local", "infra", "two-workers", "second-spark", "kafka")
 
 # They go with the jobs, for the sake of their Spark.
 WITH_SPARK = ("tests/docs/test_analytics.py", "tests/e2e/test_jobs.py")
