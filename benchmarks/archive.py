@@ -230,9 +230,9 @@ def windows(*, quick: bool) -> Figures:
     from nakadi.model.log_index import ArchiveLocation, IndexHead, IndexingState, IndexSegment  # noqa: PLC0415  # noqa: PLC0415
 
     class Far(MemoryStore):
-        def get(self, location: ArchiveLocation) -> bytes:
+        def read_range(self, location: ArchiveLocation) -> bytes:
             time.sleep(FAR_SECONDS)
-            return super().get(location)
+            return super().read_range(location)
 
     count, events = (50 if quick else 200), 25
     index, store, dice = MemoryLogIndex(), Far(), random.Random(7)
@@ -249,12 +249,12 @@ def windows(*, quick: bool) -> Figures:
             last_stored_at=0,
             archived=archived,
         )
-        index.extend("t", 0, number, IndexHead(IndexingState(next_offset=first + events)), segment)
+        index.advance_head("t", 0, number, IndexHead(IndexingState(next_offset=first + events)), segment)
     figures: Figures = {}
     for name, limit in (("large_slices", 1000), ("slices_of_a_window", events)):
         reader = ArchiveReader(index, SegmentCache(store))
         place, began = 0, time.perf_counter()
-        while (found := reader.slice("t", 0, place, limit, 4_000_000)) is not None:
+        while (found := reader.read_slice("t", 0, place, limit, 4_000_000)) is not None:
             place = found.next_offset
         took = time.perf_counter() - began
         assert place == count * events

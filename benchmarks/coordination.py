@@ -151,7 +151,7 @@ def begun(coordination: DynamoDbCoordination, subscription: str, partitions: int
     new = Assignment(
         initialised=True, entries=tuple(PartitionAssignment(each, STREAM) for each in places), sessions=(session,)
     )
-    coordination.write(subscription, EMPTY_ASSIGNMENT, new, BEGUN, dict.fromkeys(places, at(-1)))
+    coordination.replace_assignment(subscription, EMPTY_ASSIGNMENT, new, BEGUN, dict.fromkeys(places, at(-1)))
     assert coordination.assignment(subscription) == replace(new, revision=1)
     return places
 

@@ -160,7 +160,7 @@ def indexer() -> dict[str, float]:
     working = Indexer(stream, ShardTreeCache(stream), index, archive)
     packed = sum(len(each["Data"]) for each in client.records)
     began, wall = time.process_time(), time.perf_counter()
-    events = sum(working.index(str(SHARD["ShardId"]), batch).events for batch in batches(client.records))
+    events = sum(working.index(str(SHARD["ShardId"]), batch).event_count for batch in batches(client.records))
     cpu, elapsed = time.process_time() - began, time.perf_counter() - wall
     kept = sum(len(archive.content(key)) for key in archive.all_keys())
     figures = {
@@ -187,9 +187,9 @@ class FarIndex(MemoryLogIndex):
         time.sleep(ANSWER_SECONDS)
         return super().topic(topic)
 
-    def extend(self, *change: Any) -> bool:
+    def advance_head(self, *change: Any) -> bool:
         time.sleep(ANSWER_SECONDS)
-        return super().extend(*change)
+        return super().advance_head(*change)
 
 
 def many() -> dict[str, float]:

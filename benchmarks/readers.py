@@ -91,7 +91,7 @@ class Pushing(StreamConsumerApi):
         self._shard = shard
 
     def register(self, name: str) -> StreamConsumer:
-        return StreamConsumer(name, name, active=True, created=datetime.now(UTC))
+        return StreamConsumer(name, name, is_active=True, created_at=datetime.now(UTC))
 
     def deregister(self, arn: str) -> None:
         """Nothing is kept of it."""

@@ -74,7 +74,7 @@ class Data(Construct):
         self.prefix = prefix
         self.key = key
         self._keep = keep
-        self.tables: Mapping[str, dynamodb.Table] = {each.suffix: self._table(each) for each in TABLES}
+        self.tables: Mapping[str, dynamodb.Table] = {each.name_suffix: self._table(each) for each in TABLES}
         for each, count in shards.items():
             self._stream(each, shards=None if on_demand else count, retention=stream_retention)
         self.streams = {each: NamedStream(each) for each in shards}
@@ -139,7 +139,7 @@ class Data(Construct):
     def _table(self, table: Table) -> dynamodb.Table:
         return dynamodb.Table(
             self,
-            table.suffix,
+            table.name_suffix,
             table_name=table.full_name(self.prefix),
             partition_key=_attribute(table.partition_key),
             sort_key=_attribute(table.sort_key) if table.sort_key else None,

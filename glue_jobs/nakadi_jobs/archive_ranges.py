@@ -136,7 +136,7 @@ def since_moment(index: LogIndex, event_type: EventType, progress: Progress, mom
     """
     known = {timeline.topic: index.topic(timeline.topic) for timeline in event_type.timelines}
     places = [(topic, number) for topic, found in known.items() if found for number in range(found.partitions)]
-    heads = index.heads(places)
+    heads = index.index_heads(places)
     following = dict(progress.following)
     for topic, partition in places:
         found = known[topic]
@@ -157,7 +157,7 @@ def _first_since(index: LogIndex, place: TopicPartition, start: int, head: Index
         return max(start, end)
     while start < end:
         middle = (start + end) // 2
-        segment = index.segment(*place, middle)
+        segment = index.segment_at_or_before(*place, middle)
         if segment is None or segment.last_stored_at < moment:
             start = middle + 1 if segment is None else max(middle + 1, segment.end_offset)
         else:
@@ -201,13 +201,13 @@ def _segments(index: LogIndex, place: TopicPartition, start: int, end: int | Non
     """Segments with anything from `start` to before `end`, up to the first that is not archived."""
     if end is not None and start >= end:
         return
-    first = index.segment(*place, start)
+    first = index.segment_at_or_before(*place, start)
     if first is not None and first.end_offset > start:
         if first.archived is None:
             return
         yield first
         start = first.end_offset
-    while found := index.segments(*place, start, AT_ONCE):
+    while found := index.segments_from(*place, start, AT_ONCE):
         for segment in found:
             if segment.archived is None or (end is not None and segment.first_offset >= end):
                 return

@@ -24,7 +24,7 @@ from nakadi.event_types.repository import EventTypes
 from nakadi.model.event_type import EventType
 from nakadi.model.log_index import ArchiveLocation
 from nakadi.model.outcomes import BadSetting, Unavailable
-from nakadi.ports.archive_store import ArchiveGone, ArchiveStore
+from nakadi.ports.archive_store import ArchiveObjectGone, ArchiveStore
 from nakadi.ports.clock import Clock, SystemClock
 from nakadi.ports.log_index import LogIndex
 from nakadi.ports.registry import Registry
@@ -258,8 +258,8 @@ def read(file: str) -> str:
     folder, _, name = with_scheme(file).rpartition("/")
     try:
         with closing(open_archive(folder)) as store:
-            return store.get(ArchiveLocation(name, 0, MOST_BYTES)).decode()
-    except (ArchiveGone, UnicodeDecodeError) as error:
+            return store.read_range(ArchiveLocation(name, 0, MOST_BYTES)).decode()
+    except (ArchiveObjectGone, UnicodeDecodeError) as error:
         raise BadArguments(f"{file} cannot be read.") from error
 
 

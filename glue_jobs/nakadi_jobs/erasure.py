@@ -21,7 +21,7 @@ from nakadi.engines.archive.stores import open_archive
 from nakadi.model.events import Record, StoredEvent
 from nakadi.model.log_index import ArchiveLocation, IndexSegment
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports.archive_store import ArchiveGone, ArchiveStore
+from nakadi.ports.archive_store import ArchiveObjectGone, ArchiveStore
 from nakadi.ports.log_index import LogIndex
 from nakadi_jobs.archive_ranges import ArchiveRange
 
@@ -113,8 +113,8 @@ def search(url: str, wanted: Wanted, parts: Iterable[ArchiveRange]) -> Iterator[
     with closing(open_archive(url)) as store:
         for part in parts:
             try:
-                found = wanted.found_in_member(store.get(part.location))
-            except (BadArchive, ArchiveGone) as error:
+                found = wanted.found_in_member(store.read_range(part.location))
+            except (BadArchive, ArchiveObjectGone) as error:
                 yield part.name, f"{part.location.key} cannot be read: {error}"
                 continue
             if found:
@@ -189,7 +189,7 @@ class Rewriter(Struct, frozen=True):
     def rewrite(self, part: ArchiveRange) -> Rewritten | None:
         """Replace the object of a part, if it holds anything that has to go."""
         with self._alone(part) as make_sure:
-            segment = self.index.segment(part.topic, part.partition, part.first)
+            segment = self.index.segment_at_or_before(part.topic, part.partition, part.first)
             if segment is None or segment.archived is None:
                 return None
             kept, meant = erased(self._read_events(segment.archived), self.wanted, self.how)
@@ -197,7 +197,7 @@ class Rewriter(Struct, frozen=True):
                 return None
             written = self._store_erased(part, segment, kept)
             make_sure()
-            self.index.replace(part.topic, part.partition, [written], segment.end_offset)
+            self.index.replace_segments(part.topic, part.partition, [written], segment.end_offset)
             self.compacted(part.topic, part.partition, segment.end_offset)
             assert written.archived is not None
             return Rewritten(part, meant, segment.archived.key, written.archived.key)
@@ -211,8 +211,8 @@ class Rewriter(Struct, frozen=True):
 
     def _read_events(self, location: ArchiveLocation) -> Sequence[StoredEvent]:
         try:
-            return objects.parse_member(self.store.get(location))
-        except (BadArchive, ArchiveGone) as error:
+            return objects.parse_member(self.store.read_range(location))
+        except (BadArchive, ArchiveObjectGone) as error:
             raise Unreadable(f"{location.key} cannot be read: {error}") from error
 
     @contextmanager

@@ -25,7 +25,7 @@ from pyspark.sql import SparkSession
 
 from nakadi.engines.archive.stores import open_archive
 from nakadi.model.log_index import ArchiveLocation
-from nakadi.ports.archive_store import ArchiveGone, ArchiveStore
+from nakadi.ports.archive_store import ArchiveObjectGone, ArchiveStore
 from nakadi_jobs.measuring import BY_MINUTE, BY_PARTITION, BY_PUBLISHER, BY_STEP, STEPS, Count, begun, digest
 
 COUNTED = "_counted"
@@ -163,7 +163,7 @@ class _Ranges(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         left = max(0, self._file.size - self._at)
         wanted = left if size < 0 else min(size, left)
-        found = self._store.get(ArchiveLocation(self._file.key, self._at, wanted)) if wanted else b""
+        found = self._store.read_range(ArchiveLocation(self._file.key, self._at, wanted)) if wanted else b""
         self._at += len(found)
         return found
 
@@ -240,9 +240,9 @@ def load(store: ArchiveStore, folder: str) -> Known:
     """What was counted of an event type's files; nothing, if that cannot be read: then it is counted again."""
     objects = sorted(store.list_objects(f"{COUNTED}/{folder}/"), key=lambda each: each.written_at)
     try:
-        content = store.get(ArchiveLocation(objects[-1].key, 0, objects[-1].size)) if objects else b""
+        content = store.read_range(ArchiveLocation(objects[-1].key, 0, objects[-1].size)) if objects else b""
         return _decoder.decode(gzip.decompress(content)) if content else {}
-    except (ArchiveGone, OSError, EOFError, zlib.error, msgspec.DecodeError):
+    except (ArchiveObjectGone, OSError, EOFError, zlib.error, msgspec.DecodeError):
         return {}
 
 

@@ -73,7 +73,7 @@ class Follower(Struct):
             each.id: [(one.topic, number) for one in each.timelines for number in range(one.partitions)]
             for each in event_types
         }
-        heads = self.work.index.heads([place for found in places.values() for place in found])
+        heads = self.work.index.index_heads([place for found in places.values() for place in found])
         return {
             identity: tuple((topic, number, heads[topic, number].revision) for topic, number in found)
             for identity, found in places.items()

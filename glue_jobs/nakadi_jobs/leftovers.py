@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.objects import BadArchive
 from nakadi.model.log_index import ArchiveLocation
-from nakadi.ports.archive_store import ArchiveGone, ArchiveStore, StoredObject
+from nakadi.ports.archive_store import ArchiveObjectGone, ArchiveStore, StoredObject
 from nakadi_jobs.avro_files import BadAvro, bounds_in
 from nakadi_jobs.erasure import Wanted
 from nakadi_jobs.tables import Table
@@ -63,8 +63,8 @@ def in_metadata(table: Table, files: ArchiveStore, url: str, wanted: Wanted) -> 
         if not name.endswith(".avro") or name in known:
             continue
         try:
-            found = holds_bound(bounds_in(files.get(ArchiveLocation(kept.key, 0, kept.size))), wanted)
-        except ArchiveGone:
+            found = holds_bound(bounds_in(files.read_range(ArchiveLocation(kept.key, 0, kept.size))), wanted)
+        except ArchiveObjectGone:
             continue
         except BadAvro as error:
             raise Unreadable(kept.key) from error
@@ -113,9 +113,9 @@ def folder_in(url: str, location: str) -> str:
 
 def _in_copy(files: ArchiveStore, kept: StoredObject, wanted: Wanted) -> bool:
     try:
-        content = files.get(ArchiveLocation(kept.key, 0, kept.size))
+        content = files.read_range(ArchiveLocation(kept.key, 0, kept.size))
         return any(wanted.found_in_record(event.record) for event in objects.parse_member(content))
-    except ArchiveGone:
+    except ArchiveObjectGone:
         return False
     except BadArchive as error:
         raise Unreadable(kept.key) from error

@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 
 from nakadi.engines.archive.objects import BadArchive
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports.archive_store import ArchiveGone
+from nakadi.ports.archive_store import ArchiveObjectGone
 from nakadi_jobs.archive_ranges import ArchiveRange
 from nakadi_jobs.columns import Struct
 from nakadi_jobs.command import Workplace
@@ -25,7 +25,7 @@ from nakadi_jobs.reading import Reading
 from nakadi_jobs.tables import Table
 
 FAILURES = (
-    ArchiveGone,
+    ArchiveObjectGone,
     BadArchive,
     Unavailable,
     OSError,

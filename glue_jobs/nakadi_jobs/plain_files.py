@@ -176,7 +176,7 @@ def _make(archive: ArchiveStore, tables: ArchiveStore, target: Target, parts: Se
 
 
 def _chunks(archive: ArchiveStore, parts: Sequence[ArchiveRange]) -> Iterator[_Chunk]:
-    """The text of members, each of which is read once. Raises `ArchiveGone` and `BadArchive`."""
+    """The text of members, each of which is read once. Raises `ArchiveObjectGone` and `BadArchive`."""
     for topic, found in groupby(_contents(archive, parts), key=lambda each: each[0][0].topic):
         texts: list[bytes] = []
         together: list[ArchiveRange] = []
@@ -209,7 +209,7 @@ def _contents(archive: ArchiveStore, parts: Sequence[ArchiveRange]) -> Iterator[
 
 def _content_of(archive: ArchiveStore, span: Sequence[tuple[ArchiveLocation, Any]]) -> bytes:
     first, last = span[0][0], span[-1][0]
-    return archive.get(ArchiveLocation(first.key, first.start, last.start + last.length - first.start))
+    return archive.read_range(ArchiveLocation(first.key, first.start, last.start + last.length - first.start))
 
 
 def _wanted(rows: pa.Table, parts: Sequence[ArchiveRange]) -> pa.Table:

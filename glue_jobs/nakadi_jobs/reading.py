@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from nakadi.engines.archive.stores import open_archive
 from nakadi.model.log_index import ArchiveLocation
-from nakadi.ports.archive_store import ArchiveGone, ArchiveStore
+from nakadi.ports.archive_store import ArchiveObjectGone, ArchiveStore
 from nakadi_jobs.archive_ranges import ArchiveRange, sizes
 from nakadi_jobs.data_files import NewFile
 
@@ -233,8 +233,8 @@ def spans_of(members: Sequence[tuple[ArchiveLocation, Known]]) -> Iterator[Seque
 def _read(store: ArchiveStore, span: Members) -> Sequence[tuple[ArchiveLocation, str, bytes, str]]:
     first, last = span[0][0], span[-1][0]
     try:
-        content = store.get(ArchiveLocation(first.key, first.start, last.start + last.length - first.start))
-    except ArchiveGone:
+        content = store.read_range(ArchiveLocation(first.key, first.start, last.start + last.length - first.start))
+    except ArchiveObjectGone:
         return [(location, topic, b"", "is not there") for location, topic in span]
     found = []
     for location, topic in span:

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F  # noqa: N812  # its usual name
 
 from nakadi.app.engines import open_event_log
 from nakadi.engines.archive.archiver import trim_hot_log
-from nakadi.engines.archive.maintenance import ArchiveSweep, BlockCache, PartitionBusy, SegmentMerger
+from nakadi.engines.archive.maintenance import ArchiveSweep, BlockCachingStore, PartitionBusy, SegmentMerger
 from nakadi.engines.archive.reading import UnreadableSegment
 from nakadi.event_types.repository import TopicDirectory
 from nakadi.event_types.storages import STORAGES_KIND
@@ -152,23 +152,25 @@ def _drop_table_of_deleted(work: Workplace, table: Table, now: datetime) -> None
 
 def _sweep(work: Workplace, now: datetime) -> None:
     swept = ArchiveSweep(work.index, work.store).run(now - timedelta(hours=work.options.grace_hours))
-    work.report.info("archive", f"{swept.removed} objects ({swept.bytes_freed} bytes) that nothing refers to are gone")
+    work.report.info(
+        "archive", f"{swept.removed_count} objects ({swept.bytes_freed} bytes) that nothing refers to are gone"
+    )
 
 
 def _merge(work: Workplace) -> None:
     """Merge small objects. In the order of time, because what was stored at one time lies in one object."""
     merger = SegmentMerger(
         index=work.index,
-        store=BlockCache(work.store),
+        store=BlockCachingStore(work.store),
         event_type_name_of=TopicDirectory(work.event_types, work.clock.monotonic).event_type_name_of,
-        small=work.options.merge_below,
-        span=MERGED_SPAN,
+        max_small_segment_bytes=work.options.merge_below,
+        max_span_microseconds=MERGED_SPAN,
         read_concurrently=True,
     )
     merged = pieces = 0
-    for piece in sorted(piece for place in _places(work.index) for piece in merger.plan(*place)):
+    for piece in sorted(piece for place in _places(work.index) for piece in merger.plan_merges(*place)):
         try:
-            found = merger.merge(piece)
+            found = merger.merge_group(piece)
         except PartitionBusy:
             continue  # another process writes this partition anew; the next run tries again
         except (UnreadableSegment, Unavailable) as problem:
@@ -180,7 +182,7 @@ def _merge(work: Workplace) -> None:
 
 
 def _places(index: LogIndex) -> Iterator[tuple[str, int]]:
-    for topic in index.topics():
+    for topic in index.topic_names():
         known = index.topic(topic)
         yield from ((topic, partition) for partition in range(known.partitions if known else 0))
 

@@ -24,7 +24,7 @@ from nakadi.event_types.documents import MEASURED_STATISTICS_KIND, MeasuredStati
 from nakadi.model.event_type import Category, EventType
 from nakadi.model.events import microseconds_since_epoch
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports.archive_store import ArchiveGone
+from nakadi.ports.archive_store import ArchiveObjectGone
 from nakadi.ports.registry import PutDocument, RemoveDocument
 from nakadi.subscriptions.api.repository import SUBSCRIPTIONS_KIND as SUBSCRIPTIONS
 from nakadi.subscriptions.api.repository import subscription_from_document
@@ -199,7 +199,7 @@ def _with_events_since(work: Workplace, since: datetime) -> Sequence[EventType]:
         each.id: [(one.topic, number) for one in each.timelines for number in range(one.partitions)]
         for each in event_types
     }
-    heads = work.index.heads([place for found in places.values() for place in found])
+    heads = work.index.index_heads([place for found in places.values() for place in found])
     timely = []
     for each in event_types:
         if any(heads[place].state.latest >= microseconds_since_epoch(since) for place in places[each.id]):
@@ -280,7 +280,7 @@ def _counted_in_files(work: Workplace, source: Source, asked: Asked, until: date
     except Unreadable:
         # In a catalog that keeps tables elsewhere.
         return None
-    except (ArchiveGone, Unavailable, OSError, ArrowException, Py4JError, PySparkException) as error:
+    except (ArchiveObjectGone, Unavailable, OSError, ArrowException, Py4JError, PySparkException) as error:
         work.report.info(name, f"the table is read by Spark: {in_a_line(error)}")
         return None
     work.report.count("files_read", name, found.read)

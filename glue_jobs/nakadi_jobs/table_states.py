@@ -50,7 +50,7 @@ def with_news(work: Workplace, event_types: Sequence[EventType]) -> Sequence[Eve
         each.id: [(line.topic, number) for line in each.timelines for number in range(line.partitions)]
         for each in event_types
     }
-    heads = work.index.heads([place for found in places.values() for place in found])
+    heads = work.index.index_heads([place for found in places.values() for place in found])
     return [
         each
         for each in event_types

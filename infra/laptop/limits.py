@@ -10,7 +10,7 @@ from typing import Any
 WRITTEN_BYTES = 1024 * 1024
 WRITTEN_RECORDS = 1000
 READ_BYTES = 2 * 1024 * 1024
-READ_CALLS = 5
+READ_OPERATIONS = 5
 ITERATORS = 5
 
 
@@ -40,7 +40,7 @@ class Shard:
         self._bytes = Bucket(WRITTEN_BYTES)
         self._records = Bucket(WRITTEN_RECORDS)
         self._read = Bucket(READ_BYTES)
-        self._calls = Bucket(READ_CALLS)
+        self._calls = Bucket(READ_OPERATIONS)
         self._iterators = Bucket(ITERATORS)
 
     def takes(self, size: int, now: float) -> bool:

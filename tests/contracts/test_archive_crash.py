@@ -9,7 +9,7 @@ from pathlib import Path
 from nakadi.app.engines import open_event_log, open_log_index
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.archiver import ArchivePolicy
-from nakadi.engines.archive.objects import archived_segments
+from nakadi.engines.archive.objects import archived_segments_from
 from nakadi.engines.archive.reading import read_segment
 from nakadi.engines.archive.stores import open_archive
 from nakadi.engines.archive.tiered_log import TieredLog
@@ -60,7 +60,7 @@ def in_the_archive_alone(folder) -> int:
 def see_that_the_archive_is_in_order(log: TieredLog, folder: Path) -> None:
     with closing(open_log_index(url_of(folder))) as index, closing(open_archive(f"{folder}/archive")) as store:
         for partition in range(PARTITIONS):
-            segments = list(archived_segments(index, TOPIC, partition))
+            segments = list(archived_segments_from(index, TOPIC, partition))
             assert all(one.end_offset == following.first_offset for one, following in pairwise(segments))
             for segment in segments:
                 read_segment(store, TOPIC, partition, segment)

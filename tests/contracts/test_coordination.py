@@ -49,7 +49,7 @@ class TestAssignment:
     def test_is_empty_at_first(self, coordination: Coordination):
         """A subscription without streams has no state. (S12)"""
         assert coordination.assignment(SUBSCRIPTION) == EMPTY_ASSIGNMENT
-        assert coordination.offsets(SUBSCRIPTION) == {}
+        assert coordination.committed_offsets(SUBSCRIPTION) == {}
 
     def test_comes_back_as_it_was_written(self, coordination: Coordination):
         """Everything in an assignment is kept, and its revision is one more with every write."""
@@ -68,10 +68,10 @@ class TestAssignment:
             ended=EndedReset("before", A_MOMENT, "no time"),
         )
         positions = {each.partition: at(number) for number, each in enumerate(full.entries)}
-        stored = coordination.write(SUBSCRIPTION, EMPTY_ASSIGNMENT, full, A_MOMENT, positions)
+        stored = coordination.replace_assignment(SUBSCRIPTION, EMPTY_ASSIGNMENT, full, A_MOMENT, positions)
         assert stored == replace(full, revision=1)
         assert coordination.assignment(SUBSCRIPTION) == stored
-        again = coordination.write(SUBSCRIPTION, stored, replace(stored, reset=None), A_MOMENT)
+        again = coordination.replace_assignment(SUBSCRIPTION, stored, replace(stored, reset=None), A_MOMENT)
         assert coordination.assignment(SUBSCRIPTION) == again == replace(full, revision=2, reset=None)
 
     @pytest.mark.parametrize(
@@ -96,7 +96,9 @@ class TestAssignment:
             (None, EndedReset("r", LATER, "failed", task)),
         ):
             old = coordination.assignment(SUBSCRIPTION)
-            stored = coordination.write(SUBSCRIPTION, old, replace(old, reset=reset, ended=ended), A_MOMENT)
+            stored = coordination.replace_assignment(
+                SUBSCRIPTION, old, replace(old, reset=reset, ended=ended), A_MOMENT
+            )
             assert coordination.assignment(SUBSCRIPTION) == stored
             assert (stored.reset, stored.ended) == (reset, ended)
 
@@ -104,15 +106,17 @@ class TestAssignment:
         """What is written of one subscription says nothing of another."""
         begun(coordination, "")
         assert coordination.assignment("another") == EMPTY_ASSIGNMENT
-        assert coordination.offsets("another") == {}
+        assert coordination.committed_offsets("another") == {}
 
     def test_is_written_only_as_it_was_read(self, coordination: Coordination):
         """A write over what another changed meanwhile leaves nothing behind. (S249, S319)"""
         first = begun(coordination, "", "")
-        second = coordination.write(SUBSCRIPTION, first, replace(first, entries=entries("a", "")), A_MOMENT)
+        second = coordination.replace_assignment(
+            SUBSCRIPTION, first, replace(first, entries=entries("a", "")), A_MOMENT
+        )
         for stale in (EMPTY_ASSIGNMENT, first, replace(second, revision=7)):
             with pytest.raises(AssignmentChanged):
-                coordination.write(
+                coordination.replace_assignment(
                     SUBSCRIPTION,
                     stale,
                     replace(stale, entries=entries("b", "b")),
@@ -132,7 +136,7 @@ class TestAssignment:
                     old = coordination.assignment(SUBSCRIPTION)
                     new = replace(old, sessions=(*old.sessions, a_session(f"{number}-{step}")))
                     try:
-                        coordination.write(SUBSCRIPTION, old, new, A_MOMENT)
+                        coordination.replace_assignment(SUBSCRIPTION, old, new, A_MOMENT)
                         break
                     except AssignmentChanged:
                         continue
@@ -146,10 +150,10 @@ class TestAssignment:
         """After forgetting, the subscription is as if it had never been; forgetting again changes nothing. (S72)"""
         begun(coordination, "a", sessions=[a_session("a")])
         begun(coordination, "a", subscription="another")
-        coordination.forget(SUBSCRIPTION)
-        coordination.forget(SUBSCRIPTION)
+        coordination.remove_subscription_state(SUBSCRIPTION)
+        coordination.remove_subscription_state(SUBSCRIPTION)
         assert coordination.assignment(SUBSCRIPTION) == EMPTY_ASSIGNMENT
-        assert coordination.offsets(SUBSCRIPTION) == {}
+        assert coordination.committed_offsets(SUBSCRIPTION) == {}
         assert commit(coordination, "a", 1) is CommitResult.NOT_OWNED
         assert in_words(coordination.assignment("another").entries) == ["a"]
         begun(coordination, "")
@@ -173,14 +177,16 @@ class TestAssignment:
         """Entries without offsets, offsets without entries and too many moves are mistakes of the caller."""
         old = begun(coordination, "")
         with pytest.raises(ValueError, match=r"partition|position"):
-            coordination.write(SUBSCRIPTION, old, new, A_MOMENT, positions)
+            coordination.replace_assignment(SUBSCRIPTION, old, new, A_MOMENT, positions)
         assert coordination.assignment(SUBSCRIPTION) == old
 
     def test_moves_as_many_as_fit(self, coordination: Coordination):
         """Ninety-nine partitions come into being, and change their owner, in one write."""
         old = begun(coordination, *[""] * MAX_PARTITIONS_PER_WRITE)
-        coordination.write(SUBSCRIPTION, old, replace(old, entries=entries(*["a"] * MAX_PARTITIONS_PER_WRITE)), LATER)
-        assert {each.owner for each in coordination.offsets(SUBSCRIPTION).values()} == {"a"}
+        coordination.replace_assignment(
+            SUBSCRIPTION, old, replace(old, entries=entries(*["a"] * MAX_PARTITIONS_PER_WRITE)), LATER
+        )
+        assert {each.owner for each in coordination.committed_offsets(SUBSCRIPTION).values()} == {"a"}
 
 
 class TestOffsets:
@@ -188,8 +194,8 @@ class TestOffsets:
         """An entry's offset is what it was written with, with its owner, and since when. (S95)"""
         new = an_assignment("a", "", "b>a")
         positions = {a_place(0): at(-1), a_place(1): at(7, 3), a_place(2): at(2**62)}
-        coordination.write(SUBSCRIPTION, EMPTY_ASSIGNMENT, new, A_MOMENT, positions)
-        assert coordination.offsets(SUBSCRIPTION) == {
+        coordination.replace_assignment(SUBSCRIPTION, EMPTY_ASSIGNMENT, new, A_MOMENT, positions)
+        assert coordination.committed_offsets(SUBSCRIPTION) == {
             a_place(0): CommittedOffset(at(-1), "a", A_MOMENT),
             a_place(1): CommittedOffset(at(7, 3), None, A_MOMENT),
             a_place(2): CommittedOffset(at(2**62), "b", A_MOMENT),
@@ -200,8 +206,8 @@ class TestOffsets:
         old = begun(coordination, "a", "a")
         commit(coordination, "a", 5)
         new = replace(old, entries=entries("b", "a>b"))
-        coordination.write(SUBSCRIPTION, old, new, LATER + timedelta(seconds=1))
-        assert coordination.offsets(SUBSCRIPTION) == {
+        coordination.replace_assignment(SUBSCRIPTION, old, new, LATER + timedelta(seconds=1))
+        assert coordination.committed_offsets(SUBSCRIPTION) == {
             a_place(0): CommittedOffset(at(5), "b", LATER + timedelta(seconds=1)),
             a_place(1): CommittedOffset(at(-1), "a", A_MOMENT),
         }
@@ -209,10 +215,10 @@ class TestOffsets:
     def test_are_set_by_a_write_in_any_direction(self, coordination: Coordination):
         """A write puts offsets where it says, back and forth, and may add partitions. (S134, S137, S293)"""
         old = begun(coordination, "", "")
-        old = coordination.write(SUBSCRIPTION, old, old, LATER, {a_place(0): at(9)})
+        old = coordination.replace_assignment(SUBSCRIPTION, old, old, LATER, {a_place(0): at(9)})
         new = replace(old, entries=(*old.entries, PartitionAssignment(a_place(2))))
-        coordination.write(SUBSCRIPTION, old, new, LATER, {a_place(0): at(3), a_place(2): at(-1, 2)})
-        found = coordination.offsets(SUBSCRIPTION)
+        coordination.replace_assignment(SUBSCRIPTION, old, new, LATER, {a_place(0): at(3), a_place(2): at(-1, 2)})
+        found = coordination.committed_offsets(SUBSCRIPTION)
         assert [found[each].position for each in places(0, 1, 2)] == [at(3), at(-1), at(-1, 2)]
 
 
@@ -224,7 +230,7 @@ class TestCommit:
         verdicts = [commit(coordination, "a", offset, timeline=timeline) for offset, timeline in steps]
         C, O = CommitResult.COMMITTED, CommitResult.OUTDATED  # noqa: N806, E741  # two columns to read at a glance
         assert verdicts == [C, O, O, C, C, O, C, O]
-        assert coordination.offsets(SUBSCRIPTION)[a_place(0)] == CommittedOffset(at(0, 2), "a", LATER)
+        assert coordination.committed_offsets(SUBSCRIPTION)[a_place(0)] == CommittedOffset(at(0, 2), "a", LATER)
 
     @pytest.mark.parametrize(
         ("owned", "session"), [("", "a"), ("b", "a"), ("b>a", "a"), ("a", "")], ids=["nobody", "other", "next", "no id"]
@@ -246,7 +252,7 @@ class TestCommit:
         """A partition without an entry has no owner, and does not come into being. (S116)"""
         begun(coordination, "a")
         assert commit(coordination, "a", 5, partition=3) is CommitResult.NOT_OWNED
-        assert set(coordination.offsets(SUBSCRIPTION)) == {a_place(0)}
+        assert set(coordination.committed_offsets(SUBSCRIPTION)) == {a_place(0)}
 
     def test_is_judged_partition_by_partition(self, coordination: Coordination):
         """One commit of several partitions moves each for itself. (S119, S120)"""
@@ -265,7 +271,7 @@ class TestCommit:
         """From the write that gives a partition away, its former owner commits no more, and the new one does. (S312)"""
         old = begun(coordination, "a")
         assert commit(coordination, "a", 1) is CommitResult.COMMITTED
-        coordination.write(SUBSCRIPTION, old, replace(old, entries=entries("b")), LATER)
+        coordination.replace_assignment(SUBSCRIPTION, old, replace(old, entries=entries("b")), LATER)
         assert commit(coordination, "a", 2) is CommitResult.NOT_OWNED
         assert commit(coordination, "b", 2) is CommitResult.COMMITTED
         assert position(coordination) == at(2)
@@ -301,7 +307,7 @@ class TestCommit:
         def swap(_: int) -> None:
             for turn in range(40):
                 old = coordination.assignment(SUBSCRIPTION)
-                coordination.write(SUBSCRIPTION, old, replace(old, entries=entries("ba"[turn % 2])), LATER)
+                coordination.replace_assignment(SUBSCRIPTION, old, replace(old, entries=entries("ba"[turn % 2])), LATER)
             done.set()
 
         in_threads(lambda number: swap(0) if number == 2 else commit_on(number), 3)
@@ -366,17 +372,17 @@ def park_events(coordination, session: str, *events, upto: int | None = None) ->
 class TestLeases:
     def test_are_what_they_were_renewed_to(self, coordination: Coordination):
         """A process has one lease, the last one it asked for, also if it is shorter. (S318)"""
-        coordination.renew("one", LATER)
-        coordination.renew("two", LATER)
-        coordination.renew("two", A_MOMENT + timedelta(microseconds=3))
-        assert coordination.leases() == {"one": LATER, "two": A_MOMENT + timedelta(microseconds=3)}
+        coordination.renew_lease("one", LATER)
+        coordination.renew_lease("two", LATER)
+        coordination.renew_lease("two", A_MOMENT + timedelta(microseconds=3))
+        assert coordination.lease_expiries() == {"one": LATER, "two": A_MOMENT + timedelta(microseconds=3)}
 
     def test_end_when_they_are_released(self, coordination: Coordination):
         """A released lease is gone; releasing it again changes nothing. (S224)"""
-        coordination.renew("one", LATER)
-        coordination.release("one")
-        coordination.release("one")
-        assert coordination.leases() == {}
+        coordination.renew_lease("one", LATER)
+        coordination.release_lease("one")
+        coordination.release_lease("one")
+        assert coordination.lease_expiries() == {}
 
 
 class TestWatch:
@@ -391,7 +397,7 @@ class TestWatch:
         for change, told_of in (
             (lambda: begun(coordination, "a"), {SubscriptionChange.ASSIGNMENT}),
             (lambda: commit(coordination, "a", 3), {SubscriptionChange.OFFSETS, committed}),
-            (lambda: coordination.forget(SUBSCRIPTION), {SubscriptionChange.ASSIGNMENT}),
+            (lambda: coordination.remove_subscription_state(SUBSCRIPTION), {SubscriptionChange.ASSIGNMENT}),
         ):
             heard.clear()
             change()
@@ -421,18 +427,18 @@ class TestClose:
         coordination.close()
         attempts = {
             "assignment": lambda: coordination.assignment(SUBSCRIPTION),
-            "write": lambda: begun(coordination, ""),
-            "offsets": lambda: coordination.offsets(SUBSCRIPTION),
+            "replace_assignment": lambda: begun(coordination, ""),
+            "committed_offsets": lambda: coordination.committed_offsets(SUBSCRIPTION),
             "commit": lambda: commit(coordination, "a", 1),
             "begin_commit": lambda: committed_soon(coordination, "a", {a_place(): at(1)}).result(PATIENCE),
             "park_events": lambda: park_events(coordination, "a", a_parked_event(1)),
-            "parked": lambda: coordination.parked(SUBSCRIPTION),
-            "read_parked_value": lambda: coordination.read_parked_value(SUBSCRIPTION, a_place(), at(1)),
-            "unpark_events": lambda: coordination.unpark_events(SUBSCRIPTION, a_place(), [at(1)]),
-            "forget": lambda: coordination.forget(SUBSCRIPTION),
-            "renew": lambda: coordination.renew("a", LATER),
-            "release": lambda: coordination.release("a"),
-            "leases": coordination.leases,
+            "list_parked_events": lambda: coordination.list_parked_events(SUBSCRIPTION),
+            "parked_event_value": lambda: coordination.parked_event_value(SUBSCRIPTION, a_place(), at(1)),
+            "remove_parked_events": lambda: coordination.remove_parked_events(SUBSCRIPTION, a_place(), [at(1)]),
+            "remove_subscription_state": lambda: coordination.remove_subscription_state(SUBSCRIPTION),
+            "renew_lease": lambda: coordination.renew_lease("a", LATER),
+            "release_lease": lambda: coordination.release_lease("a"),
+            "lease_expiries": coordination.lease_expiries,
             "add_change_listener": lambda: coordination.add_change_listener(SUBSCRIPTION, heard.append),
         }
         see_that_everything_is_refused(Coordination, attempts)

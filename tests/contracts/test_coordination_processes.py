@@ -41,7 +41,7 @@ for line in sys.stdin:
                 old = coordination.assignment("1b6c")
                 new = replace(old, entries=tuple(replace(each, fails=each.fails + 1) for each in old.entries))
                 try:
-                    coordination.write("1b6c", old, new, now)
+                    coordination.replace_assignment("1b6c", old, new, now)
                     break
                 except AssignmentChanged:
                     continue

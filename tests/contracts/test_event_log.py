@@ -492,5 +492,5 @@ def what_needs_a_topic(log: LogUnderTest, topic: str):
         "bounds": lambda: log.log.bounds(topic, [0]),
         "offset_at": lambda: log.log.offset_at(topic, 0, now),
         "trim": lambda: log.log.trim(topic, 0, now),
-        "compact": lambda: log.log.compact(topic, 0, upto=now, tombstones_before=now),
+        "compact": lambda: log.log.compact(topic, 0, stored_before=now, tombstones_before=now),
     }

@@ -92,7 +92,7 @@ class TestCompact:
         upto = log.now()
         log.store(topic, a_record("3", "k"))
         log.store(topic, a_record("4", "k"))
-        log.log.compact(topic, 0, upto=upto, tombstones_before=upto)
+        log.log.compact(topic, 0, stored_before=upto, tombstones_before=upto)
         assert log.values(topic) == ["2", "3", "4"]
 
     def test_leaves_holes_that_reads_step_over(self, log: LogUnderTest):
@@ -129,7 +129,7 @@ class TestCompact:
         log.store(topic, Record(None, "k"), "end")
         deleted = log.now()
         log.an_hour_passes()
-        log.log.compact(topic, 0, upto=log.now(), tombstones_before=deleted)
+        log.log.compact(topic, 0, stored_before=log.now(), tombstones_before=deleted)
         assert log.events(topic) == [(2, None), (3, "end")]
         compact_all(log, topic)
         assert log.events(topic) == [(3, "end")]
@@ -192,4 +192,4 @@ class TestCompact:
 
 
 def compact_all(log: LogUnderTest, topic: str, partition: int = 0) -> None:
-    log.log.compact(topic, partition, upto=log.now(), tombstones_before=log.now())
+    log.log.compact(topic, partition, stored_before=log.now(), tombstones_before=log.now())

@@ -74,8 +74,10 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(topic=topics, partition=partitions, back=hours, tombstones=hours)
     def compact(self, topic, partition, back, tombstones):
-        upto, tombstones_before = self.moment(back), self.moment(tombstones)
-        self.both(lambda log: log.compact(topic, partition, upto=upto, tombstones_before=tombstones_before))
+        stored_before, tombstones_before = self.moment(back), self.moment(tombstones)
+        self.both(
+            lambda log: log.compact(topic, partition, stored_before=stored_before, tombstones_before=tombstones_before)
+        )
 
     @rule(topic=topics, partition=partitions, start=st.integers(-1, 60), limit=st.integers(1, 5))
     def read(self, topic, partition, start, limit):

@@ -13,7 +13,7 @@ import pytest
 from nakadi.app.engines import open_event_log
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.archiver import ArchivePolicy, EmptyTopicCatalog
-from nakadi.engines.archive.objects import archived_segments
+from nakadi.engines.archive.objects import archived_segments_from
 from nakadi.engines.archive.reading import read_segment
 from nakadi.engines.archive.tiered_log import ArchiveWorker
 from nakadi.model.authorization import Attribute
@@ -27,7 +27,7 @@ TOPICS = ("first", "second")
 PARTITIONS = 2
 STEPS = 70
 
-RELUCTANT = ArchivePolicy(archive_after=inf, hot_retention=2 * 3600, unreferenced_grace=0, compaction_share=0.5)
+RELUCTANT = ArchivePolicy(archive_after=inf, hot_retention=2 * 3600, unreferenced_grace=0, new_share_to_compact=0.5)
 """The hot half keeps two hours, and the cold half is compacted only now and then."""
 
 WEIGHTS = {
@@ -129,13 +129,13 @@ class Walk:
 
     def archive_only(self) -> None:
         with suppress(UnknownTopic):
-            self.worker.archive(*self.place())
+            self.worker.archive_partition(*self.place())
 
     def cool(self) -> None:
         self.worker.trim_hot_partitions()
 
     def merge(self) -> None:
-        self.worker.merge(lambda: None)
+        self.worker.merge_segments(lambda: None)
 
     def read(self) -> None:
         """A slice may be shorter than it could be, though not empty."""
@@ -168,8 +168,10 @@ class Walk:
 
     def compact(self) -> None:
         topic, partition = self.place()
-        upto, tombstones_before = self.moment(), self.moment()
-        self.both(lambda log: log.compact(topic, partition, upto=upto, tombstones_before=tombstones_before))
+        stored_before, tombstones_before = self.moment(), self.moment()
+        self.both(
+            lambda log: log.compact(topic, partition, stored_before=stored_before, tombstones_before=tombstones_before)
+        )
 
     def sweep(self) -> None:
         self.halves.sweep()
@@ -200,9 +202,9 @@ class Walk:
     def see_that_the_index_tells_the_truth(self) -> None:
         """Segments follow each other without a gap, and each is in the archive as it was written."""
         index, store = self.parts.index, self.parts.store
-        for topic in index.topics():
+        for topic in index.topic_names():
             for partition in range(PARTITIONS):
-                segments = list(archived_segments(index, topic, partition))
+                segments = list(archived_segments_from(index, topic, partition))
                 assert all(one.end_offset == following.first_offset for one, following in pairwise(segments))
                 for segment in segments:
                     read_segment(store, topic, partition, segment)

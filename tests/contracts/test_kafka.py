@@ -11,10 +11,10 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from nakadi.app.engines import LogDependencies, open_event_log, open_log_index
 from nakadi.engines.archive.archiver import ArchivePolicy
-from nakadi.engines.archive.objects import archived_segments
+from nakadi.engines.archive.objects import archived_segments_from
 from nakadi.engines.archive.stores import open_archive
 from nakadi.engines.kafka import reading
-from nakadi.engines.kafka.client import Address
+from nakadi.engines.kafka.client import ClusterAddress
 from nakadi.engines.kafka.cluster import Cluster
 from nakadi.model.authorization import Attribute
 from nakadi.model.events import EventSlice, OffsetBounds, Record, Refused
@@ -94,7 +94,7 @@ class TestArchive:
 
             names = [f"{number}/{n}" for number in range(60) for n in range(10)]
             assert values(first, "t") == values(second, "t") == names
-            segments = list(archived_segments(first._index, "t", 0))
+            segments = list(archived_segments_from(first._index, "t", 0))
             assert segments[0].first_offset == 0
             assert [each.first_offset for each in segments[1:]] == [each.end_offset for each in segments[:-1]]
             assert first._hot.bounds("t", [0])[0].oldest > 0
@@ -103,7 +103,7 @@ class TestArchive:
         dependencies = LogDependencies(
             open_index=lambda: open_log_index(f"sqlite:///{folder}/index.db"),
             open_archive=lambda: open_archive(f"{folder}/archive"),
-            make_archive_policy=lambda: ArchivePolicy(archived_elsewhere=True, **policy),
+            make_archive_policy=lambda: ArchivePolicy(another_process_archives=True, **policy),
         )
         return open_event_log(url, SystemClock(), dependencies)
 
@@ -294,7 +294,7 @@ class TestTopics:
         """Events that newer ones replaced go in Kafka's own time; the newest ones and all offsets stay."""
         now = SystemClock().now()
         log.append("t", {0: [a_record("0", "k0")]})
-        log.compact("t", 0, upto=now + timedelta(minutes=1), tombstones_before=now - timedelta(days=1))
+        log.compact("t", 0, stored_before=now + timedelta(minutes=1), tombstones_before=now - timedelta(days=1))
         with the_cluster(url) as cluster:
             cluster.configure_topic("t", {"segment.ms": "100", "min.cleanable.dirty.ratio": "0.01"})
         stored = 1
@@ -324,7 +324,7 @@ class TestTopics:
 
         log._cluster.configure_topic = refuse
         for _ in range(2):
-            log.compact("t", 0, upto=now, tombstones_before=now)
+            log.compact("t", 0, stored_before=now, tombstones_before=now)
         assert asked == ["t"]
         assert "does not let the topic t be compacted" in caplog.text
         assert values(log, "t") == ["a", "b"]
@@ -342,11 +342,11 @@ class TestTopics:
         """Kafka would remove events without a key, so it does not begin as long as the oldest events have none."""
         now = SystemClock().now()
         log.append("t", {0: [a_record("a"), a_record("b", "k")]})
-        log.compact("t", 0, upto=now, tombstones_before=now)
+        log.compact("t", 0, stored_before=now, tombstones_before=now)
         assert setting(url, "cleanup.policy") == "delete"
         log.trim("t", 0, now + timedelta(hours=1))
         log.append("t", {0: [a_record("c", "k")]})
-        log.compact("t", 0, upto=now, tombstones_before=now)
+        log.compact("t", 0, stored_before=now, tombstones_before=now)
         assert setting(url, "cleanup.policy") == "compact"
 
 
@@ -389,7 +389,7 @@ def setting(url: str, name: str) -> str:
 
 @contextmanager
 def the_cluster(url: str):
-    cluster = Cluster(Address.parse(url))
+    cluster = Cluster(ClusterAddress.parse(url))
     try:
         yield cluster
     finally:

@@ -10,7 +10,7 @@ import pytest
 
 from nakadi.app.engines import open_event_log
 from nakadi.engines.kafka import client, reading, writing
-from nakadi.engines.kafka.client import Address, new_admin_client, new_consumer
+from nakadi.engines.kafka.client import ClusterAddress, new_admin_client, new_consumer
 from nakadi.model.events import OffsetBounds, Refused, Stored
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import SystemClock
@@ -46,7 +46,7 @@ def lost(make, module, name, monkeypatch):
     made = []
 
     def make_one(address, **settings):
-        made.append(make(address if made else Address("127.0.0.1:9", timeout=2), **settings))
+        made.append(make(address if made else ClusterAddress("127.0.0.1:9", timeout_seconds=2), **settings))
         return made[-1]
 
     monkeypatch.setattr(module, name, make_one)
@@ -90,7 +90,7 @@ def test_a_tail_that_stays_behind_is_followed_by_another_consumer(log, another, 
 
 def test_a_question_that_a_client_cannot_ask_is_its_last_one(log):
     """Others ask from then on."""
-    nowhere = Address("127.0.0.1:9", timeout=2)
+    nowhere = ClusterAddress("127.0.0.1:9", timeout_seconds=2)
     for ask in (
         lambda: log.bounds("t", [0])[0],
         lambda: OffsetBounds(*log._cluster.read_partition_bounds("t", 0)),

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from nakadi.engines.kafka.client import Address
+from nakadi.engines.kafka.client import ClusterAddress
 from nakadi.engines.kafka.cluster import Cluster
 from nakadi.model.events import Record, Refused, Stored
 from nakadi.model.outcomes import Unavailable
@@ -126,7 +126,7 @@ class TestOneServer:
             log.create_topic(topic, 1)
             log.append(topic, {0: [a_record("a")]})
             log.read(topic, 0, 1)
-            cluster = Cluster(Address.parse(f"kafka://{server.address}"))
+            cluster = Cluster(ClusterAddress.parse(f"kafka://{server.address}"))
             cluster.delete_topic(topic)
             cluster.close()
             begun, answers = time.monotonic(), []

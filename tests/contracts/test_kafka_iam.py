@@ -11,7 +11,7 @@ from datetime import timedelta
 import pytest
 
 from nakadi.engines.kafka import iam
-from nakadi.engines.kafka.client import Address, new_consumer, new_producer
+from nakadi.engines.kafka.client import ClusterAddress, new_consumer, new_producer
 from nakadi.engines.kafka.cluster import Cluster
 from nakadi.model.outcomes import Unavailable
 from tests.support.patience import PATIENCE, until
@@ -83,21 +83,21 @@ def server():
 
 def address_of(server):
     # MSK is asked over TLS, this server is not.
-    return Address(
-        server.address, timeout=2, iam_region="eu-central-1", properties={"security.protocol": "sasl_plaintext"}
+    return ClusterAddress(
+        server.address, timeout_seconds=2, iam_region="eu-central-1", properties={"security.protocol": "sasl_plaintext"}
     )
 
 
 def test_msk_is_asked_over_tls():
     """Without further settings, connections are encrypted."""
-    settings = Address.parse("kafka://b-1.example:9098?iam=eu-central-1").client_settings()
+    settings = ClusterAddress.parse("kafka://b-1.example:9098?iam=eu-central-1").client_settings()
 
     assert settings["security.protocol"] == "SASL_SSL"
 
 
 def test_clusters_without_iam_are_asked_as_ever():
     """No token is made unless the URL asks for it."""
-    assert "oauth_cb" not in Address.parse("kafka://b-1.example:9092").client_settings()
+    assert "oauth_cb" not in ClusterAddress.parse("kafka://b-1.example:9092").client_settings()
 
 
 @pytest.mark.parametrize("kind", ["cluster", "producer", "consumer"])

@@ -152,7 +152,7 @@ def grows(log, topic):
 
 def compacts(log, topic):
     now = SystemClock().now()
-    log.compact(topic, 0, upto=now - AN_AGE, tombstones_before=now - AN_AGE)
+    log.compact(topic, 0, stored_before=now - AN_AGE, tombstones_before=now - AN_AGE)
 
 
 def seals(log, topic):

@@ -50,7 +50,7 @@ def extended(index: LogIndex, topic: str, counts: list[int], partition: int = 0)
     for revision, count in enumerate(counts):
         segment = a_segment(sum(counts[:revision]), count)
         head = IndexHead(IndexingState(next_offset=segment.end_offset))
-        assert index.extend(topic, partition, revision, head, segment)
+        assert index.advance_head(topic, partition, revision, head, segment)
         added.append(segment)
     return added
 
@@ -69,12 +69,12 @@ class TestIdentity:
 class TestTopics:
     def test_are_listed(self, index: LogIndex):
         """Every topic that was made and not deleted is listed."""
-        assert index.topics() == []
+        assert index.topic_names() == []
         for topic in ("b", "a", "c"):
             index.create_topic(topic, 2)
-        index.drop_before("a", 1, 7)
+        index.drop_segments_before("a", 1, 7)
         index.delete_topic("c")
-        assert sorted(index.topics()) == ["a", "b"]
+        assert sorted(index.topic_names()) == ["a", "b"]
 
     def test_are_what_they_were_made(self, index: LogIndex):
         """A topic has the partitions it was made with; making it again changes nothing."""
@@ -102,7 +102,7 @@ class TestTopics:
         [
             lambda index: index.grow_topic("t", 2),
             lambda index: index.seal_topic("t"),
-            lambda index: index.drop_before("t", 0, 1),
+            lambda index: index.drop_segments_before("t", 0, 1),
             lambda index: index.set_compacted_until("t", 0, 1),
         ],
     )
@@ -120,15 +120,15 @@ class TestTopics:
         index.delete_topic("t")
         index.delete_topic("t")
         assert index.topic("t") is None
-        assert index.heads([("t", 0)]) == {("t", 0): IndexHead()}
-        assert index.segment("t", 0, 100) is None
-        assert index.segment("other", 0, 15) == a_segment(10)
+        assert index.index_heads([("t", 0)]) == {("t", 0): IndexHead()}
+        assert index.segment_at_or_before("t", 0, 100) is None
+        assert index.segment_at_or_before("other", 0, 15) == a_segment(10)
 
     def test_changed_by_many_at_once_keep_every_change(self, index: LogIndex):
         """Of many who note different things about a topic at once, all succeed."""
         index.create_topic("t", 8)
         with ThreadPoolExecutor(4) as threads:
-            list(threads.map(lambda partition: index.drop_before("t", partition, 1 + partition), range(8)))
+            list(threads.map(lambda partition: index.drop_segments_before("t", partition, 1 + partition), range(8)))
         found = index.topic("t")
         assert found is not None
         assert found.oldest == {partition: 1 + partition for partition in range(8)}
@@ -146,19 +146,19 @@ class TestChanges:
     def test_that_end_a_lease_are_counted(self, index: LogIndex, change):
         """The number of a topic grows when it is sealed, when it is continued, and when it is deleted."""
         index.create_topic("t", 1)
-        before = index.changes().number(change_bucket(TOPICS_KIND, "t"))
+        before = index.change_counters().count_of_bucket(change_bucket(TOPICS_KIND, "t"))
         change(index)
-        assert index.changes().number(change_bucket(TOPICS_KIND, "t")) > before
+        assert index.change_counters().count_of_bucket(change_bucket(TOPICS_KIND, "t")) > before
 
     def test_that_are_made_often_are_not_counted(self, index: LogIndex):
         """What the indexer and the housekeeping note of a topic ends no lease."""
-        before = index.changes()
+        before = index.change_counters()
         index.create_topic("t", 1)
         extended(index, "t", [10])
-        index.drop_before("t", 0, 5)
+        index.drop_segments_before("t", 0, 5)
         index.set_compacted_until("t", 0, 5)
         index.advance_shard_progress("stream", "shard", ShardProgress(7))
-        assert index.changes() == before
+        assert index.change_counters() == before
 
 
 class TestContinuedTopics:
@@ -170,7 +170,7 @@ class TestContinuedTopics:
             index.create_next_topic("t", "t~2", ["a gap"])
         assert index.topic("t") == Topic(partitions=3, sealed=True, continued_in="t~2")
         assert index.topic("t~2") == Topic(partitions=3, sealed=True, continues="t", begun_after_gaps=("a gap",))
-        assert index.topics() == ["t", "t~2"]
+        assert index.topic_names() == ["t", "t~2"]
         with pytest.raises(UnknownTopic):
             index.create_next_topic("missing", "missing~2", [])
 
@@ -178,16 +178,16 @@ class TestContinuedTopics:
         """The way to where records are counted is there for as long as the last topic that counts them."""
         for name, following in [("t", "t~2"), ("t~2", "t~3")]:
             index.create_topic(name, 2)
-            index.extend(name, 0, 0, IndexHead(IndexingState(next_offset=4)), a_segment(0, 4))
+            index.advance_head(name, 0, 0, IndexHead(IndexingState(next_offset=4)), a_segment(0, 4))
             index.create_next_topic(name, following, [])
         for _ in range(2):
             index.delete_topic("t")
             index.delete_topic("t~2")
         assert index.topic("t") == Topic(partitions=0, continued_in="t~2")
         assert index.topic("t~2") == Topic(partitions=0, continues="t", continued_in="t~3")
-        assert index.topics() == ["t~3"]
-        assert index.heads([("t", 0)]) == {("t", 0): IndexHead()}
-        assert index.segments("t", 0, 0, 10) == []
+        assert index.topic_names() == ["t~3"]
+        assert index.index_heads([("t", 0)]) == {("t", 0): IndexHead()}
+        assert index.segments_from("t", 0, 0, 10) == []
         assert index.referenced_archive_keys() == set()
         index.delete_topic("t~3")
         assert [index.topic(name) for name in ("t", "t~2", "t~3")] == [None, None, None]
@@ -204,8 +204,8 @@ class TestContinuedTopics:
 class TestHeads:
     def test_of_what_was_never_counted_are_empty(self, index: LogIndex):
         """A partition without any count begins at zero."""
-        assert index.heads([]) == {}
-        assert index.heads([("t", 0)]) == {("t", 0): IndexHead(NOTHING_INDEXED, 0)}
+        assert index.index_heads([]) == {}
+        assert index.index_heads([("t", 0)]) == {("t", 0): IndexHead(NOTHING_INDEXED, 0)}
 
     def test_are_kept_to_the_digit(self, index: LogIndex):
         """Everything that counting depends on comes back as it was, long sequence numbers and open parts too."""
@@ -216,42 +216,42 @@ class TestHeads:
             sealed_at=RecordPosition("shard-0", FAR - 1),
             parts=(UnfinishedAppendPart(b"\x00\xff345678", 2, RecordPosition("shard-1", FAR - 2), 1_795_262_400_000),),
         )
-        assert index.extend("t", 3, 0, IndexHead(counted), replace(a_segment(0), before=counted))
-        assert index.heads([("t", 3), ("t", 0)]) == {("t", 3): IndexHead(counted, 1), ("t", 0): IndexHead()}
-        segment = index.segment("t", 3, 12)
+        assert index.advance_head("t", 3, 0, IndexHead(counted), replace(a_segment(0), before=counted))
+        assert index.index_heads([("t", 3), ("t", 0)]) == {("t", 3): IndexHead(counted, 1), ("t", 0): IndexHead()}
+        segment = index.segment_at_or_before("t", 3, 12)
         assert segment is not None
         assert segment.before == counted
 
     def test_of_more_than_a_hundred_partitions_are_found(self, index: LogIndex):
         """Heads are asked for in any number."""
         for partition in range(0, 130, 10):
-            index.extend("t", partition, 0, IndexHead(IndexingState(next_offset=partition)), None)
-        found = index.heads([("t", partition) for partition in range(130)])
+            index.advance_head("t", partition, 0, IndexHead(IndexingState(next_offset=partition)), None)
+        found = index.index_heads([("t", partition) for partition in range(130)])
         assert [found["t", partition].state.next_offset for partition in range(130)] == [
             partition if partition % 10 == 0 else 0 for partition in range(130)
         ]
 
     def test_move_on_only_from_where_they_were(self, index: LogIndex):
         """Who counted on from a head that moved meanwhile changes nothing, and adds no segment."""
-        assert index.extend("t", 0, 0, IndexHead(IndexingState(next_offset=10)), a_segment(0))
-        assert not index.extend("t", 0, 0, IndexHead(IndexingState(next_offset=99)), a_segment(50))
-        assert not index.extend("t", 0, 7, IndexHead(IndexingState(next_offset=99)), None)
-        assert index.heads([("t", 0)])["t", 0] == IndexHead(IndexingState(next_offset=10), 1)
-        assert index.segments("t", 0, 0, 10) == [a_segment(0)]
+        assert index.advance_head("t", 0, 0, IndexHead(IndexingState(next_offset=10)), a_segment(0))
+        assert not index.advance_head("t", 0, 0, IndexHead(IndexingState(next_offset=99)), a_segment(50))
+        assert not index.advance_head("t", 0, 7, IndexHead(IndexingState(next_offset=99)), None)
+        assert index.index_heads([("t", 0)])["t", 0] == IndexHead(IndexingState(next_offset=10), 1)
+        assert index.segments_from("t", 0, 0, 10) == [a_segment(0)]
 
     def test_moved_by_many_at_once_move_once(self, index: LogIndex):
         """Of several who count on from the same head exactly one succeeds."""
         with ThreadPoolExecutor(6) as threads:
             won = list(
                 threads.map(
-                    lambda n: index.extend("t", 0, 0, IndexHead(IndexingState(next_offset=n)), a_segment(0, n)),
+                    lambda n: index.advance_head("t", 0, 0, IndexHead(IndexingState(next_offset=n)), a_segment(0, n)),
                     range(1, 7),
                 )
             )
         assert won.count(True) == 1
         winner = 1 + won.index(True)
-        assert index.heads([("t", 0)])["t", 0].state.next_offset == winner
-        assert index.segments("t", 0, 0, 10) == [a_segment(0, winner)]
+        assert index.index_heads([("t", 0)])["t", 0].state.next_offset == winner
+        assert index.segments_from("t", 0, 0, 10) == [a_segment(0, winner)]
 
 
 class TestSegments:
@@ -260,34 +260,40 @@ class TestSegments:
         first, second, third = extended(index, "t", [10, 1, 89])
         extended(index, "t", [1000], partition=1)
         extended(index, "t1", [1000])
-        assert [index.segment("t", 0, offset) for offset in (0, 9, 10, 11, 99)] == [first, first, second, third, third]
+        assert [index.segment_at_or_before("t", 0, offset) for offset in (0, 9, 10, 11, 99)] == [
+            first,
+            first,
+            second,
+            third,
+            third,
+        ]
 
     def test_are_listed_in_their_order(self, index: LogIndex):
         """The segments that begin at or after an offset, the first so many of them."""
         added = extended(index, "t", [10, 1, 89, 5])
-        assert index.segments("t", 0, 0, 10) == added
-        assert index.segments("t", 0, 1, 2) == added[1:3]
-        assert index.segments("t", 0, 101, 2) == []
+        assert index.segments_from("t", 0, 0, 10) == added
+        assert index.segments_from("t", 0, 1, 2) == added[1:3]
+        assert index.segments_from("t", 0, 101, 2) == []
 
     def test_are_replaced_by_fewer(self, index: LogIndex):
         """Segments can be replaced by ones that cover the same; what is behind them stays."""
         extended(index, "t", [10, 10, 10, 10])
         merged = [a_segment(10, 20, "new")]
-        index.replace("t", 0, merged, 30)
-        assert index.segments("t", 0, 0, 10) == [a_segment(0), *merged, a_segment(30)]
-        index.replace("t", 0, [a_segment(0, 40, "newer")], 40)
-        assert index.segments("t", 0, 0, 10) == [a_segment(0, 40, "newer")]
+        index.replace_segments("t", 0, merged, 30)
+        assert index.segments_from("t", 0, 0, 10) == [a_segment(0), *merged, a_segment(30)]
+        index.replace_segments("t", 0, [a_segment(0, 40, "newer")], 40)
+        assert index.segments_from("t", 0, 0, 10) == [a_segment(0, 40, "newer")]
 
     def test_before_the_low_water_mark_are_dropped(self, index: LogIndex):
         """`drop_before` drops segments that lie wholly before, returns where their events were, and never goes back."""
         index.create_topic("t", 1)
         extended(index, "t", [10, 10, 10])
-        assert index.drop_before("t", 0, 15) == [ArchiveLocation("object", 0, 10)]
-        assert index.drop_before("t", 0, 3) == []
+        assert index.drop_segments_before("t", 0, 15) == [ArchiveLocation("object", 0, 10)]
+        assert index.drop_segments_before("t", 0, 3) == []
         found = index.topic("t")
         assert found is not None
         assert found.oldest == {0: 15}
-        assert index.segments("t", 0, 0, 10) == [a_segment(10), a_segment(20)]
+        assert index.segments_from("t", 0, 0, 10) == [a_segment(10), a_segment(20)]
 
     def test_that_are_compacted_are_noted(self, index: LogIndex):
         """How far a partition is compacted only ever grows."""
@@ -306,16 +312,16 @@ class TestReferences:
         for topic in ("t", "other"):
             index.create_topic(topic, 2)
         for revision in range(3):
-            index.extend(
+            index.advance_head(
                 "t",
                 0,
                 revision,
                 IndexHead(IndexingState(next_offset=10)),
                 a_segment(revision * 10, archived=f"t{revision}"),
             )
-        index.extend("t", 0, 3, IndexHead(IndexingState(next_offset=40)), a_segment(30, archived=None))
-        index.extend("other", 1, 0, IndexHead(IndexingState(next_offset=10)), a_segment(0, archived="t2"))
-        index.extend("other", 0, 0, IndexHead(IndexingState(next_offset=10)), a_segment(0, archived="other"))
+        index.advance_head("t", 0, 3, IndexHead(IndexingState(next_offset=40)), a_segment(30, archived=None))
+        index.advance_head("other", 1, 0, IndexHead(IndexingState(next_offset=10)), a_segment(0, archived="t2"))
+        index.advance_head("other", 0, 0, IndexHead(IndexingState(next_offset=10)), a_segment(0, archived="other"))
         assert set(index.referenced_archive_keys()) == {"t0", "t1", "t2", "other"}
 
     def test_end_with_the_segment(self, index: LogIndex):
@@ -323,23 +329,23 @@ class TestReferences:
         for topic in ("t", "other"):
             index.create_topic(topic, 1)
         for revision in range(3):
-            index.extend(
+            index.advance_head(
                 "t",
                 0,
                 revision,
                 IndexHead(IndexingState(next_offset=10)),
                 a_segment(revision * 10, archived=f"t{revision}"),
             )
-        index.extend("other", 0, 0, IndexHead(IndexingState(next_offset=10)), a_segment(0, archived="other"))
-        index.drop_before("t", 0, 10)
-        index.replace("t", 0, [a_segment(10, 20, "new")], 30)
+        index.advance_head("other", 0, 0, IndexHead(IndexingState(next_offset=10)), a_segment(0, archived="other"))
+        index.drop_segments_before("t", 0, 10)
+        index.replace_segments("t", 0, [a_segment(10, 20, "new")], 30)
         assert set(index.referenced_archive_keys()) == {"new", "other"}
         index.delete_topic("t")
         assert set(index.referenced_archive_keys()) == {"other"}
 
     def test_of_a_topic_that_is_not_there_do_not_count(self, index: LogIndex):
         """Whatever is added to a topic that is deleted at the same time keeps no object."""
-        index.extend("gone", 0, 0, IndexHead(IndexingState(next_offset=10)), a_segment(0, archived="orphan"))
+        index.advance_head("gone", 0, 0, IndexHead(IndexingState(next_offset=10)), a_segment(0, archived="orphan"))
         assert list(index.referenced_archive_keys()) == []
 
 
@@ -349,10 +355,10 @@ class TestClaims:
         assert index.claim("n", "ann", 60)
         assert not index.claim("n", "bob", 60)
         assert index.claim("n", "ann", 60)
-        index.release("n", "bob")
+        index.release_claim("n", "bob")
         assert not index.claim("n", "bob", 60)
-        index.release("n", "ann")
-        index.release("n", "ann")
+        index.release_claim("n", "ann")
+        index.release_claim("n", "ann")
         assert index.claim("n", "bob", 60)
         assert index.claim("another", "ann", 60)
 
@@ -372,7 +378,7 @@ class TestClaims:
 class TestProgress:
     def test_is_kept_per_shard_and_only_grows(self, index: LogIndex):
         """Each shard's progress is the furthest that was ever noted, however many digits it has."""
-        assert index.progress("s") == {}
+        assert index.shard_progresses("s") == {}
         index.advance_shard_progress("s", "shard-0", ShardProgress(9, complete_at=99))
         index.advance_shard_progress("s", "shard-0", ShardProgress(FAR, complete_at=1))
         index.advance_shard_progress("s", "shard-0", ShardProgress(10, ended=True, complete_at=100))
@@ -382,7 +388,7 @@ class TestProgress:
         index.advance_shard_progress("s", "shard-2", ShardProgress(0, ended=True, complete_at=1))
         index.advance_shard_progress("s", "shard-2", ShardProgress(0, complete_at=2))
         index.advance_shard_progress("other", "shard-0", ShardProgress(1, complete_at=1))
-        assert index.progress("s") == {
+        assert index.shard_progresses("s") == {
             "shard-0": ShardProgress(FAR, complete_at=1),
             "shard-1": ShardProgress(7, complete_at=3),
             "shard-2": ShardProgress(0, ended=True, complete_at=1),
@@ -400,23 +406,23 @@ class TestClose:
             "identity": index.identity,
             "create_topic": lambda: index.create_topic("u", 1),
             "topic": lambda: index.topic("t"),
-            "topics": index.topics,
+            "topic_names": index.topic_names,
             "grow_topic": lambda: index.grow_topic("t", 2),
             "seal_topic": lambda: index.seal_topic("t"),
             "delete_topic": lambda: index.delete_topic("t"),
-            "changes": index.changes,
+            "change_counters": index.change_counters,
             "create_next_topic": lambda: index.create_next_topic("t", "t~2", []),
-            "heads": lambda: index.heads([("t", 0)]),
-            "extend": lambda: index.extend("t", 0, 1, IndexHead(), None),
-            "segment": lambda: index.segment("t", 0, 1),
-            "segments": lambda: index.segments("t", 0, 0, 10),
-            "replace": lambda: index.replace("t", 0, [segment], 10),
-            "drop_before": lambda: index.drop_before("t", 0, 1),
+            "index_heads": lambda: index.index_heads([("t", 0)]),
+            "advance_head": lambda: index.advance_head("t", 0, 1, IndexHead(), None),
+            "segment_at_or_before": lambda: index.segment_at_or_before("t", 0, 1),
+            "segments_from": lambda: index.segments_from("t", 0, 0, 10),
+            "replace_segments": lambda: index.replace_segments("t", 0, [segment], 10),
+            "drop_segments_before": lambda: index.drop_segments_before("t", 0, 1),
             "set_compacted_until": lambda: index.set_compacted_until("t", 0, 1),
             "referenced_archive_keys": index.referenced_archive_keys,
             "claim": lambda: index.claim("name", "me", 1.0),
-            "release": lambda: index.release("name", "me"),
-            "progress": lambda: index.progress("stream"),
+            "release_claim": lambda: index.release_claim("name", "me"),
+            "shard_progresses": lambda: index.shard_progresses("stream"),
             "advance_shard_progress": lambda: index.advance_shard_progress("stream", "shard", ShardProgress(1)),
         }
         see_that_everything_is_refused(LogIndex, attempts)

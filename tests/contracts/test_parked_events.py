@@ -32,11 +32,11 @@ class TestParkedEvents:
         begun(coordination, "a")
         event = a_parked_event(3, b'{"n":3}', fails=4, replay="r", owner=Attribute("team", "checkout"))
         assert park_events(coordination, "a", event, upto=3) is CommitResult.COMMITTED
-        assert coordination.offsets(SUBSCRIPTION)[a_place()] == CommittedOffset(at(3), "a", LATER)
-        assert coordination.parked(SUBSCRIPTION) == [event.parked]
-        assert coordination.read_parked_value(SUBSCRIPTION, a_place(), at(3)) == b'{"n":3}'
+        assert coordination.committed_offsets(SUBSCRIPTION)[a_place()] == CommittedOffset(at(3), "a", LATER)
+        assert coordination.list_parked_events(SUBSCRIPTION) == [event.parked]
+        assert coordination.parked_event_value(SUBSCRIPTION, a_place(), at(3)) == b'{"n":3}'
         assert park_events(coordination, "a", a_parked_event(2), upto=3) is CommitResult.OUTDATED
-        assert coordination.parked(SUBSCRIPTION) == [event.parked]
+        assert coordination.list_parked_events(SUBSCRIPTION) == [event.parked]
 
     @pytest.mark.parametrize("upto", [5, None])
     @pytest.mark.parametrize("owned", ["", "b", "b>a"])
@@ -44,7 +44,7 @@ class TestParkedEvents:
         """A session that does not own the partition parks nothing, and leaves the cursor where it is. (S312)"""
         begun(coordination, owned)
         assert park_events(coordination, "a", a_parked_event(5), upto=upto) is CommitResult.NOT_OWNED
-        assert (coordination.parked(SUBSCRIPTION), position(coordination)) == ([], at(-1))
+        assert (coordination.list_parked_events(SUBSCRIPTION), position(coordination)) == ([], at(-1))
 
     def test_takes_events_without_moving_the_cursor(self, coordination: Coordination):
         """Events can be put away before the cursor passes them, also when they are behind it; each is there once."""
@@ -61,8 +61,8 @@ class TestParkedEvents:
         park_events(coordination, "a", a_parked_event(5, b"{}" * 400_000))
         again = a_parked_event(5, b"[]", key="another", fails=3)
         park_events(coordination, "a", again)
-        assert coordination.parked(SUBSCRIPTION) == [again.parked]
-        assert coordination.read_parked_value(SUBSCRIPTION, a_place(), at(5)) == b"[]"
+        assert coordination.list_parked_events(SUBSCRIPTION) == [again.parked]
+        assert coordination.parked_event_value(SUBSCRIPTION, a_place(), at(5)) == b"[]"
 
     def test_is_listed_in_order_page_by_page(self, coordination: Coordination):
         """Pages go by event type, partition and position, and begin behind what is named, be it there or not."""
@@ -76,29 +76,33 @@ class TestParkedEvents:
         ]
         owned = [PartitionAssignment(each, "a") for each in dict.fromkeys(each.parked.partition for each in order)]
         new = replace(an_assignment(), entries=tuple(owned))
-        coordination.write(SUBSCRIPTION, EMPTY_ASSIGNMENT, new, A_MOMENT, {each.partition: at(-1) for each in owned})
+        coordination.replace_assignment(
+            SUBSCRIPTION, EMPTY_ASSIGNMENT, new, A_MOMENT, {each.partition: at(-1) for each in owned}
+        )
         for each in reversed(order):
             assert park_events(coordination, "a", each) is CommitResult.COMMITTED
         heads = [each.parked for each in order]
-        assert coordination.parked(SUBSCRIPTION, limit=2) == heads[:2]
-        assert coordination.parked(SUBSCRIPTION, after=(a_place(2, "order"), at(100))) == heads[3:]
-        assert coordination.parked(SUBSCRIPTION, partition=a_place(2, "order")) == heads[1:4]
+        assert coordination.list_parked_events(SUBSCRIPTION, limit=2) == heads[:2]
+        assert coordination.list_parked_events(SUBSCRIPTION, after=(a_place(2, "order"), at(100))) == heads[3:]
+        assert coordination.list_parked_events(SUBSCRIPTION, partition=a_place(2, "order")) == heads[1:4]
         assert (
-            coordination.parked(SUBSCRIPTION, partition=a_place(2, "order"), after=(heads[1].partition, at(99)))
+            coordination.list_parked_events(
+                SUBSCRIPTION, partition=a_place(2, "order"), after=(heads[1].partition, at(99))
+            )
             == heads[2:4]
         )
-        assert coordination.parked(SUBSCRIPTION, partition=a_place(7, "order")) == []
-        assert coordination.parked("another") == []
+        assert coordination.list_parked_events(SUBSCRIPTION, partition=a_place(7, "order")) == []
+        assert coordination.list_parked_events("another") == []
 
     def test_releases_events(self, coordination: Coordination):
         """Taken out, events are gone with their values, others stay, and doing it again changes nothing."""
         begun(coordination, "a")
         park_events(coordination, "a", *map(a_parked_event, range(MAX_PARKED_EVENTS_PER_CALL)))
         for _ in range(2):
-            coordination.unpark_events(SUBSCRIPTION, a_place(), [at(each) for each in range(1, 1000)])
-            coordination.unpark_events("another", a_place(), [at(0)])
+            coordination.remove_parked_events(SUBSCRIPTION, a_place(), [at(each) for each in range(1, 1000)])
+            coordination.remove_parked_events("another", a_place(), [at(0)])
         assert offsets_parked(coordination) == [0]
-        assert coordination.read_parked_value(SUBSCRIPTION, a_place(), at(1)) is None
+        assert coordination.parked_event_value(SUBSCRIPTION, a_place(), at(1)) is None
         assert position(coordination) == at(-1)
 
     def test_takes_as_much_as_it_says(self, coordination: Coordination):
@@ -110,7 +114,7 @@ class TestParkedEvents:
         largest = a_parked_event(60, bytes(range(256)) * 3900)
         assert park_events(coordination, "a", largest, upto=60) is CommitResult.COMMITTED
         for each in (many[0], many[-1], largest):
-            assert coordination.read_parked_value(SUBSCRIPTION, a_place(), each.parked.position) == each.value
+            assert coordination.parked_event_value(SUBSCRIPTION, a_place(), each.parked.position) == each.value
 
     @pytest.mark.parametrize(
         "events",
@@ -134,10 +138,10 @@ class TestParkedEvents:
         """A subscription that is forgotten has no parked events any more. (S72)"""
         begun(coordination, "a")
         park_events(coordination, "a", a_parked_event(1))
-        coordination.forget(SUBSCRIPTION)
+        coordination.remove_subscription_state(SUBSCRIPTION)
         begun(coordination, "a")
-        assert coordination.parked(SUBSCRIPTION) == []
-        assert coordination.read_parked_value(SUBSCRIPTION, a_place(), at(1)) is None
+        assert coordination.list_parked_events(SUBSCRIPTION) == []
+        assert coordination.parked_event_value(SUBSCRIPTION, a_place(), at(1)) is None
 
     def test_never_comes_from_two_sessions(self, coordination: Coordination):
         """While a partition changes hands, each event is parked by its owner of the moment, and none is left out."""
@@ -158,7 +162,7 @@ class TestParkedEvents:
         def swap() -> list[int]:
             for turn in range(20):
                 old = coordination.assignment(SUBSCRIPTION)
-                coordination.write(SUBSCRIPTION, old, replace(old, entries=entries("ba"[turn % 2])), LATER)
+                coordination.replace_assignment(SUBSCRIPTION, old, replace(old, entries=entries("ba"[turn % 2])), LATER)
             done.set()
             return []
 
@@ -172,4 +176,4 @@ def park_events(coordination, session: str, *events, upto: int | None = None) ->
 
 
 def offsets_parked(coordination) -> list[int]:
-    return [each.position.offset for each in coordination.parked(SUBSCRIPTION, limit=100_000)]
+    return [each.position.offset for each in coordination.list_parked_events(SUBSCRIPTION, limit=100_000)]

@@ -55,7 +55,7 @@ class TestDocuments:
         registry.write(RemoveDocument(KIND, "a"))
         assert registry.get(KIND, "a") is None
         assert registry.list(KIND) == []
-        registry.write(PutDocument(KIND, "a", {}, expected=ABSENT_REVISION))
+        registry.write(PutDocument(KIND, "a", {}, expected_revision=ABSENT_REVISION))
         assert registry.get(KIND, "a") == Document("a", {}, 1)
 
     def test_cannot_be_changed_by_any_client_that_holds_them(self, registry: Registry):
@@ -128,16 +128,16 @@ class TestWrite:
     @pytest.mark.parametrize(
         "change",
         [
-            PutDocument(KIND, "there", {}, expected=ABSENT_REVISION),
-            PutDocument(KIND, "there", {}, expected=1),
-            PutDocument(KIND, "there", {}, expected=3),
-            PutDocument(KIND, "absent", {}, expected=1),
-            RemoveDocument(KIND, "there", expected=1),
-            RemoveDocument(KIND, "there", expected=ABSENT_REVISION),
-            RemoveDocument(KIND, "absent", expected=1),
-            CheckRevision(KIND, "there", expected=1),
-            CheckRevision(KIND, "there", expected=ABSENT_REVISION),
-            CheckRevision(KIND, "absent", expected=1),
+            PutDocument(KIND, "there", {}, expected_revision=ABSENT_REVISION),
+            PutDocument(KIND, "there", {}, expected_revision=1),
+            PutDocument(KIND, "there", {}, expected_revision=3),
+            PutDocument(KIND, "absent", {}, expected_revision=1),
+            RemoveDocument(KIND, "there", expected_revision=1),
+            RemoveDocument(KIND, "there", expected_revision=ABSENT_REVISION),
+            RemoveDocument(KIND, "absent", expected_revision=1),
+            CheckRevision(KIND, "there", expected_revision=1),
+            CheckRevision(KIND, "there", expected_revision=ABSENT_REVISION),
+            CheckRevision(KIND, "absent", expected_revision=1),
         ],
         ids=repr,
     )
@@ -160,12 +160,12 @@ class TestWrite:
         """Puts, removals and checks of one write take effect together."""
         registry.write(PutDocument(KIND, "a", {}), PutDocument(KIND, "b", {}), PutDocument("other", "c", {}))
         registry.write(
-            PutDocument(KIND, "a", {"new": True}, expected=1),
-            RemoveDocument(KIND, "b", expected=1),
-            CheckRevision("other", "c", expected=1),
-            CheckRevision("other", "d", expected=ABSENT_REVISION),
-            PutDocument(KIND, "e", {}, expected=ABSENT_REVISION),
-            RemoveDocument(KIND, "f", expected=ABSENT_REVISION),
+            PutDocument(KIND, "a", {"new": True}, expected_revision=1),
+            RemoveDocument(KIND, "b", expected_revision=1),
+            CheckRevision("other", "c", expected_revision=1),
+            CheckRevision("other", "d", expected_revision=ABSENT_REVISION),
+            PutDocument(KIND, "e", {}, expected_revision=ABSENT_REVISION),
+            RemoveDocument(KIND, "f", expected_revision=ABSENT_REVISION),
         )
         assert registry.list(KIND) == [Document("a", {"new": True}, 2), Document("e", {}, 1)]
         assert registry.get("other", "c") == Document("c", {}, 1)
@@ -214,7 +214,7 @@ class TestWrite:
             mine = []
             for number in range(20):
                 try:
-                    registry.write(PutDocument(KIND, f"{number}", {"by": writer}, expected=ABSENT_REVISION))
+                    registry.write(PutDocument(KIND, f"{number}", {"by": writer}, expected_revision=ABSENT_REVISION))
                     mine.append(f"{number}")
                 except ChangedMeanwhile:
                     continue
@@ -265,53 +265,53 @@ class TestChanges:
     @pytest.mark.parametrize(
         "change",
         [
-            lambda kind: PutDocument(kind, "a", {"n": 2}, expected=1),
+            lambda kind: PutDocument(kind, "a", {"n": 2}, expected_revision=1),
             lambda kind: PutDocument(kind, "a", {"n": 2}),
-            lambda kind: RemoveDocument(kind, "a", expected=1),
+            lambda kind: RemoveDocument(kind, "a", expected_revision=1),
             lambda kind: RemoveDocument(kind, "a"),
         ],
         ids=["put", "put of whatever is there", "removal", "removal of whatever is there"],
     )
     def test_of_what_is_remembered_are_counted(self, registry: Registry, kind, change):
         """The number of a document grows with each of its changes, alone or among others."""
-        registry.write(PutDocument(kind, "a", {}, expected=ABSENT_REVISION))
+        registry.write(PutDocument(kind, "a", {}, expected_revision=ABSENT_REVISION))
         for others in ([], [CheckRevision(KIND, "b", ABSENT_REVISION), PutDocument(KIND, "c", {})]):
             before = number(registry, kind, "a")
             registry.write(*others, change(kind))
             assert number(registry, kind, "a") > before
             registry.write(RemoveDocument(kind, "a"))
-            registry.write(PutDocument(kind, "a", {}, expected=ABSENT_REVISION))
+            registry.write(PutDocument(kind, "a", {}, expected_revision=ABSENT_REVISION))
 
     def test_that_are_not_made_are_not_counted(self, registry: Registry):
         """What fails for its condition changes no number, and neither does a check."""
         registry.write(PutDocument(REMEMBERED_KIND, "a", {}))
-        before = registry.changes()
+        before = registry.change_counters()
         with pytest.raises(ChangedMeanwhile):
-            registry.write(PutDocument(REMEMBERED_KIND, "a", {}, expected=7))
+            registry.write(PutDocument(REMEMBERED_KIND, "a", {}, expected_revision=7))
         with pytest.raises(ChangedMeanwhile):
-            registry.write(PutDocument(REMEMBERED_KIND, "a", {}), CheckRevision(KIND, "b", expected=1))
-        registry.write(CheckRevision(REMEMBERED_KIND, "a", expected=1), PutDocument(KIND, "b", {}))
-        assert registry.changes() == before
+            registry.write(PutDocument(REMEMBERED_KIND, "a", {}), CheckRevision(KIND, "b", expected_revision=1))
+        registry.write(CheckRevision(REMEMBERED_KIND, "a", expected_revision=1), PutDocument(KIND, "b", {}))
+        assert registry.change_counters() == before
 
     def test_of_what_no_one_remembers_are_not_counted(self, registry: Registry):
         """Documents that change often leave caches of others valid, and so do new ones unless absence is remembered."""
-        before = registry.changes()
+        before = registry.change_counters()
         for _ in range(3):
             registry.write(PutDocument(KIND, "a", {}))
         registry.write(
-            PutDocument("event-types", "a", {}, expected=ABSENT_REVISION),
-            PutDocument("subscriptions", "a", {}, expected=ABSENT_REVISION),
+            PutDocument("event-types", "a", {}, expected_revision=ABSENT_REVISION),
+            PutDocument("subscriptions", "a", {}, expected_revision=ABSENT_REVISION),
         )
-        assert registry.changes() == before
-        registry.write(PutDocument("settings", "a", {}, expected=ABSENT_REVISION))
-        assert registry.changes() != before
+        assert registry.change_counters() == before
+        registry.write(PutDocument("settings", "a", {}, expected_revision=ABSENT_REVISION))
+        assert registry.change_counters() != before
 
     def test_of_one_document_leave_most_numbers_alone(self, registry: Registry):
         """One change is no reason to read everything again."""
         keys = [f"key-{each}" for each in range(50)]
-        before = registry.changes()
+        before = registry.change_counters()
         registry.write(PutDocument(REMEMBERED_KIND, keys[0], {}))
-        after = registry.changes()
+        after = registry.change_counters()
         changed = [key for key in keys if number_in(before, key) != number_in(after, key)]
         assert keys[0] in changed
         assert len(changed) < 5
@@ -324,11 +324,11 @@ class TestChanges:
     def test_of_many_at_once_are_all_counted(self, registry: Registry):
         """Writers that change different documents at the same time do not refuse each other, and each is counted."""
         writers = [str(each) for each in range(8)]
-        before = registry.changes()
+        before = registry.change_counters()
         in_threads(
             lambda at: [registry.write(PutDocument(REMEMBERED_KIND, writers[at], {})) for _ in range(5)], len(writers)
         )
-        after = registry.changes()
+        after = registry.change_counters()
         assert all(number_in(after, each) - number_in(before, each) >= 5 for each in writers)
 
     def test_are_seen_whenever_a_change_is(self, registry: Registry):
@@ -351,11 +351,11 @@ class TestChanges:
 
 
 def number(registry: Registry, kind: str, key: str) -> int:
-    return registry.changes().number(change_bucket(kind, key))
+    return registry.change_counters().count_of_bucket(change_bucket(kind, key))
 
 
 def number_in(changes: ChangeCounters, key: str) -> int:
-    return changes.number(change_bucket(REMEMBERED_KIND, key))
+    return changes.count_of_bucket(change_bucket(REMEMBERED_KIND, key))
 
 
 class TestClose:
@@ -367,6 +367,6 @@ class TestClose:
             "get": lambda: registry.get(KIND, "a"),
             "list": lambda: registry.list(KIND),
             "write": lambda: registry.write(PutDocument(KIND, "a", {})),
-            "changes": registry.changes,
+            "change_counters": registry.change_counters,
         }
         see_that_everything_is_refused(Registry, attempts)

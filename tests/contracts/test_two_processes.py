@@ -119,7 +119,7 @@ class TestRegistry:
         mine = []
         for number in range(60):
             try:
-                registry.write(PutDocument("thing", f"{number}", {"by": "mine"}, expected=0))
+                registry.write(PutDocument("thing", f"{number}", {"by": "mine"}, expected_revision=0))
                 mine.append(f"{number}")
             except ChangedMeanwhile:
                 continue
@@ -137,7 +137,9 @@ class TestRegistry:
             while done < 25:
                 found = registry.get("thing", "counter")
                 try:
-                    registry.write(PutDocument("thing", "counter", {"n": found.body["n"] + 1}, expected=found.revision))
+                    registry.write(
+                        PutDocument("thing", "counter", {"n": found.body["n"] + 1}, expected_revision=found.revision)
+                    )
                     done += 1
                 except ChangedMeanwhile:
                     continue

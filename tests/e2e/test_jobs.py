@@ -74,7 +74,7 @@ def archived(deployed, topic, partitions, count):
     """Wait until so many events are in the archive."""
     places = [(topic, number) for number in range(partitions)]
     with closing(open_log_index(deployed.index)) as index:
-        until(lambda: sum(head.state.next_offset for head in index.heads(places).values()) >= count)
+        until(lambda: sum(head.state.next_offset for head in index.index_heads(places).values()) >= count)
 
 
 def an_event(number):

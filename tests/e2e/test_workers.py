@@ -113,11 +113,11 @@ def the_partitions_of_killed_workers_are_free(program, data):
             Consumer(api, subscription) as consumer,
         ):
             assert consumer.batch() is not None
-            assert len(coordination.leases()) == 1
+            assert len(coordination.lease_expiries()) == 1
             killed = set(program.workers)
             for each in killed:
                 os.kill(each, signal.SIGKILL)
-            until(lambda: not coordination.leases() and not killed & set(program.workers))
+            until(lambda: not coordination.lease_expiries() and not killed & set(program.workers))
     with httpx.Client(base_url=program.url, timeout=PATIENCE) as api, Consumer(api, subscription) as consumer:
         assert consumer.batch() is not None
 
@@ -162,8 +162,8 @@ def outlive_a_worker(program, publishers):
     killed = program.workers[0]
     os.kill(killed, signal.SIGKILL)
     until(lambda: killed not in (there := program.workers) and len(there) == 2)
-    seen = len(publishers.acknowledged)
-    until(lambda: len(publishers.acknowledged) > seen + 10)
+    seen = len(publishers.remember_acknowledged)
+    until(lambda: len(publishers.remember_acknowledged) > seen + 10)
     assert published(program) >= counted
     assert processor_seconds(program) >= used
 
@@ -194,7 +194,7 @@ def test_nothing_is_lost_whichever_process_is_killed(tmp_path):
             publishers.stop()
     with started(tmp_path) as program:
         names = Counter(names_in(program.url))
-        assert publishers.acknowledged.keys() - names.keys() == set()
+        assert publishers.remember_acknowledged.keys() - names.keys() == set()
         assert set(names.values()) == {1}
         assert names.keys() - publishers.sent.keys() == {"first", "second"}
         assert program.end() == (0, "")

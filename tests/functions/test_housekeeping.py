@@ -153,7 +153,7 @@ def test_starts_the_job_when_archived_events_wait_for_their_table(functions, env
             last_stored_at=an_hour_ago,
             archived=ArchiveLocation("log/one", 0, 1),
         )
-        assert index.extend(timeline.topic, 0, 0, IndexHead(IndexingState(next_offset=1)), segment)
+        assert index.advance_head(timeline.topic, 0, 0, IndexHead(IndexingState(next_offset=1)), segment)
     capsys.readouterr()
     for _ in range(2):
         functions.invoke("housekeeping", "schedule/housekeeping")

@@ -68,12 +68,12 @@ class Shards:
 
     def indexed(self) -> dict:
         """Of each partition how far it is counted, and the events that its segments name in the archive."""
-        heads = self.index.heads([(TOPIC, partition) for partition in range(PARTITIONS)])
+        heads = self.index.index_heads([(TOPIC, partition) for partition in range(PARTITIONS)])
         store = open_archive(ARCHIVE)
         found = {}
         for partition in range(PARTITIONS):
-            segments = self.index.segments(TOPIC, partition, 0, 1000)
-            events = [event for each in segments for event in objects.parse_member(store.get(each.archived))]
+            segments = self.index.segments_from(TOPIC, partition, 0, 1000)
+            events = [event for each in segments for event in objects.parse_member(store.read_range(each.archived))]
             found[partition] = (
                 heads[TOPIC, partition].state.next_offset,
                 [(event.offset, event.record.value) for event in events],
@@ -248,7 +248,7 @@ def test_a_shard_that_fails_does_not_keep_the_others(caplog):
             self.indexed.append((shard, len(records)))
             return IndexingResult()
 
-        def progress(self, _shard):
+        def last_indexed_sequence(self, _shard):
             raise ValueError("another one")
 
     found = [as_lambda_has_it("s", shard, a_record(number)) for number, shard in enumerate(("shard-0", "shard-1"))]
@@ -291,7 +291,7 @@ def test_events_of_deleted_topics_are_passed_over(functions, shards):
     shards.index.delete_topic(TOPIC)
     assert functions.invoke("log_indexer", shards.event()) == NOTHING_FAILED
     assert shards.objects("log/") == []
-    assert shards.index.heads([(TOPIC, 0)])[TOPIC, 0].revision == 0
+    assert shards.index.index_heads([(TOPIC, 0)])[TOPIC, 0].revision == 0
 
 
 def test_event_types_live_in_streams_of_their_own(functions, shards, environment):
@@ -311,7 +311,9 @@ def test_event_types_live_in_streams_of_their_own(functions, shards, environment
     assert published["Records"]
     assert functions.invoke("log_indexer", published) == NOTHING_FAILED
     [topic] = {record["kinesis"]["partitionKey"].partition("/")[0] for record in published["Records"]}
-    counted = [head.state.next_offset for head in shards.index.heads([(topic, number) for number in range(8)]).values()]
+    counted = [
+        head.state.next_offset for head in shards.index.index_heads([(topic, number) for number in range(8)]).values()
+    ]
     assert sum(counted) == len(json.loads(recorded("apigateway/publish_batch")["body"]))
 
 

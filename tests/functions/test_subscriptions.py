@@ -66,7 +66,7 @@ def streamed(coordination, subscription, session):
     old = coordination.assignment(subscription)
     positions = {PLACE: Position(1, -1)} if old == EMPTY_ASSIGNMENT else {}
     new = Assignment(initialised=True, entries=(PartitionAssignment(PLACE, session),), sessions=(a_session(session),))
-    return coordination.write(subscription, old, new, SystemClock().now(), positions)
+    return coordination.replace_assignment(subscription, old, new, SystemClock().now(), positions)
 
 
 def test_offsets_are_set_and_read(ask, subscription):
@@ -93,7 +93,7 @@ def test_a_stream_commits_by_a_function(ask, subscription, coordination):
     assert commit(stream)[0] == 204
     status, body = commit(stream)
     assert (status, body["items"][0]["result"]) == (200, "outdated")
-    assert coordination.offsets(subscription)[PLACE].position == Position(1, 1)
+    assert coordination.committed_offsets(subscription)[PLACE].position == Position(1, 1)
 
 
 def test_a_commit_that_cannot_be_made_is_a_503(ask, world, subscription, coordination):
@@ -103,7 +103,7 @@ def test_a_commit_that_cannot_be_made_is_a_503(ask, world, subscription, coordin
     world.goes_wrong("UpdateItem", *[refused("ProvisionedThroughputExceededException")] * 4)
     path = f"/subscriptions/{subscription}/cursors"
     assert ask("POST", path, {"items": [cursor()]}, headers={"X-Nakadi-StreamId": stream})[0] == 503
-    assert coordination.offsets(subscription)[PLACE].position == Position(1, -1)
+    assert coordination.committed_offsets(subscription)[PLACE].position == Position(1, -1)
 
 
 def test_a_deleted_subscription_leaves_nothing(ask, subscription, coordination):
@@ -111,7 +111,7 @@ def test_a_deleted_subscription_leaves_nothing(ask, subscription, coordination):
     streamed(coordination, subscription, "a")
     assert ask("DELETE", f"/subscriptions/{subscription}")[0] == 204
     assert coordination.assignment(subscription) == EMPTY_ASSIGNMENT
-    assert coordination.offsets(subscription) == {}
+    assert coordination.committed_offsets(subscription) == {}
 
 
 def test_what_could_not_be_cleared_is_cleared_on_schedule(ask, functions, world, subscription, coordination):

@@ -103,7 +103,9 @@ def test_topics_that_another_broker_uses_keep_their_events(functions, broker):
 
     assert hot(broker, "a") == OffsetBounds(0, 5)
     assert (
-        broker.logs.for_storage(DEFAULT_STORAGE_ID)._index.heads([("topic-of-a", 0)])["topic-of-a", 0].state.next_offset
+        broker.logs.for_storage(DEFAULT_STORAGE_ID)
+        ._index.index_heads([("topic-of-a", 0)])["topic-of-a", 0]
+        .state.next_offset
         == 5
     )
 

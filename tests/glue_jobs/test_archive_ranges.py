@@ -28,13 +28,13 @@ def index():
 
 def add(index, count, *, partition=0, key=None, archived=True):
     """The next events of a partition, in an object of their own."""
-    head = index.heads([(TOPIC, partition)])[TOPIC, partition]
+    head = index.index_heads([(TOPIC, partition)])[TOPIC, partition]
     first = head.state.next_offset
     location = ArchiveLocation(key or f"log/x/{partition}-{first}", 0, 100) if archived else None
     segment = IndexSegment(
         before=head.state, count=count, first_stored_at=first, last_stored_at=first + count, archived=location
     )
-    assert index.extend(
+    assert index.advance_head(
         TOPIC,
         partition,
         head.revision,
@@ -66,7 +66,7 @@ def test_what_was_read_is_not_read_again(index):
     assert offsets(index, progress) == [(0, 15, 20)]
 
     joined = replace(first, count=10, archived=ArchiveLocation("log/x/joined", 0, 50))
-    index.replace(TOPIC, 0, [joined], 20)
+    index.replace_segments(TOPIC, 0, [joined], 20)
 
     assert offsets(index, progress) == [(0, 15, 20)]
 
@@ -75,7 +75,7 @@ def test_what_was_released_is_not_looked_for(index):
     """Offsets before the oldest are gone, and no part of what is to be read."""
     add(index, 10)
     add(index, 10)
-    index.drop_before(TOPIC, 0, 12)
+    index.drop_segments_before(TOPIC, 0, 12)
     assert offsets(index) == [(0, 12, 20)]
 
 
@@ -105,9 +105,11 @@ def test_what_was_stored_since_a_moment_is_found_without_reading_the_whole_index
     segments = [add(index, 10) for _ in range(2000)]
     add(index, 7, partition=1)
     looked_at = []
-    segment, several = index.segment, index.segments
-    monkeypatch.setattr(index, "segment", lambda *place: looked_at.append(place) or segment(*place))
-    monkeypatch.setattr(index, "segments", lambda *place: [looked_at.append(place) or each for each in several(*place)])
+    segment, several = index.segment_at_or_before, index.segments_from
+    monkeypatch.setattr(index, "segment_at_or_before", lambda *place: looked_at.append(place) or segment(*place))
+    monkeypatch.setattr(
+        index, "segments_from", lambda *place: [looked_at.append(place) or each for each in several(*place)]
+    )
 
     found = list(since_moment(index, EVENT_TYPE, NOTHING_READ, 19_965))
 
@@ -139,8 +141,8 @@ def test_the_number_of_events_is_unknown_where_some_were_compacted_away(index):
 def test_segments_that_were_written_anew_say_how_many_events_they_have(index):
     """Their number is that of the segment, whether the partition counts as compacted or not; of a cut it is unknown."""
     first, second = add(index, 10), add(index, 10)
-    index.replace(TOPIC, 0, [replace(first, events=7)], 10)
-    index.replace(TOPIC, 0, [replace(second, events=9)], 20)
+    index.replace_segments(TOPIC, 0, [replace(first, events=7)], 10)
+    index.replace_segments(TOPIC, 0, [replace(second, events=9)], 20)
     index.set_compacted_until(TOPIC, 0, 10)
     assert [each.events for each in unread_parts(index, EVENT_TYPE, NOTHING_READ)] == [7, 9]
 
@@ -187,6 +189,6 @@ def test_what_was_read_can_be_looked_up_again(index):
     read = [each for each in unread_parts(index, EVENT_TYPE, NOTHING_READ) if each.first == 10]
     assert list(again(index, EVENT_TYPE, read)) == read
 
-    index.replace(TOPIC, 0, [replace(middle, archived=ArchiveLocation("log/x/new", 0, 1))], 15)
+    index.replace_segments(TOPIC, 0, [replace(middle, archived=ArchiveLocation("log/x/new", 0, 1))], 15)
 
     assert [each.location.key for each in again(index, EVENT_TYPE, read)] == ["log/x/new"]

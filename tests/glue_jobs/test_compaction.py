@@ -197,8 +197,8 @@ def test_objects_with_many_event_types_are_read_once(jobs, data, monkeypatch):
     whole = data.path(together[2]).read_bytes()
     data.path(together[2]).write_bytes(whole[:-3])
     reads = []
-    get = FolderStore.get
-    monkeypatch.setattr(FolderStore, "get", lambda store, place: reads.append(place.key) or get(store, place))
+    get = FolderStore.read_range
+    monkeypatch.setattr(FolderStore, "read_range", lambda store, place: reads.append(place.key) or get(store, place))
 
     told = jobs.compacted()
 
@@ -228,7 +228,7 @@ def test_many_objects_are_copied_by_tasks_of_spark(jobs, data, tables, monkeypat
     def get(_, place):
         raise AssertionError(f"the driver reads {place.key}")
 
-    monkeypatch.setattr(FolderStore, "get", get)
+    monkeypatch.setattr(FolderStore, "read_range", get)
 
     told = jobs.compacted()
 

@@ -55,10 +55,10 @@ class CountingStore(MemoryStore):
         self.reads = Counter()
         self.bytes = Counter()
 
-    def get(self, location):
+    def read_range(self, location):
         self.reads[location.key] += 1
         self.bytes[location.key] += location.length
-        return super().get(location)
+        return super().read_range(location)
 
 
 def a_member(topic, offset, size=10):

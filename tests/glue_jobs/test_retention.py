@@ -29,7 +29,7 @@ def archive_of(data, event_type):
     return {
         event.offset: event.record.value
         for part in unread_parts(data.index, event_type, NOTHING_READ)
-        for event in objects.parse_member(data.store.get(part.location))
+        for event in objects.parse_member(data.store.read_range(part.location))
     }
 
 
@@ -292,7 +292,10 @@ def test_an_erasure_tells_what_logs_still_deliver(built_in, storages, told):
     for kind in ("embedded", "kinesis", "kafka"):
         registry.write(
             PutDocument(
-                STORAGES_KIND, kind, {"type": kind, "configuration": {}, "closed": False}, expected=ABSENT_REVISION
+                STORAGES_KIND,
+                kind,
+                {"type": kind, "configuration": {}, "closed": False},
+                expected_revision=ABSENT_REVISION,
             )
         )
     timelines = tuple(a_timeline(order=number, storage_id=each) for number, each in enumerate(storages))

@@ -116,7 +116,7 @@ def test_the_table_is_counted(jobs, data, orders):
     assert second[1][:2] == (first[1][0] + 3, first[1][1] + 1)
 
     # What the log forgets later stays counted.
-    for segment in list(data.index.segments(orders.timeline.topic, 1, 0, 10)):
+    for segment in list(data.index.segments_from(orders.timeline.topic, 1, 0, 10)):
         data.path(segment).unlink()
     jobs.measured(*UNTIL)
     assert windows_of(jobs) == second

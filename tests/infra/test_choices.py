@@ -300,7 +300,7 @@ def test_roles_may_do_what_fan_out_asks_for(large, monkeypatch):
     monkeypatch.setattr(fan_out, "STATUS_CHECK_INTERVAL_SECONDS", 0.0)
     with pushing(None) as kinesis:
         kinesis.pushes = False
-        task = FanOut(StreamConsumerApi(opening.new_client({}, 10.0), "nakadi-test"), "nakadi-test")
+        task = FanOut(StreamConsumerApi(opening.new_kinesis_client({}, 10.0), "nakadi-test"), "nakadi-test")
         for _ in range(2):
             assert not list(task.receive_pages("s", None))
         task.close()
@@ -308,7 +308,7 @@ def test_roles_may_do_what_fan_out_asks_for(large, monkeypatch):
         killed = kinesis.answer("RegisterStreamConsumer", {"StreamARN": "arn", "ConsumerName": "nakadi-test-killed"})
         kinesis.registered_at(datetime(2026, 1, 1, tzinfo=UTC))
         kinesis.calls.clear()
-        house = FanOut(StreamConsumerApi(opening.new_client({}, 10.0), "nakadi-test"), "nakadi-test")
+        house = FanOut(StreamConsumerApi(opening.new_kinesis_client({}, 10.0), "nakadi-test"), "nakadi-test")
         house.remove_orphaned_consumers(datetime(2026, 1, 2, tzinfo=UTC))
         house.close()
         assert killed["Consumer"]["ConsumerARN"] not in kinesis.consumers

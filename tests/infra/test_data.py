@@ -33,7 +33,7 @@ ARCHIVE = "nakadi-test-archive-123456789012-eu-central-1"
 ANALYSED = "nakadi-test-tables-123456789012-eu-central-1"
 
 
-@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.suffix)
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name_suffix)
 def test_a_table_is_as_its_engine_uses_it(data, table):
     """Name, keys and billing are those that the engines' own definition says."""
     made = tables(data)[table.full_name("nakadi-test")]
@@ -48,7 +48,7 @@ def test_there_are_no_other_tables(data):
     assert set(tables(data)) == {table.full_name("nakadi-test") for table in TABLES}
 
 
-@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.suffix)
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name_suffix)
 def test_a_table_can_be_brought_back(data, table):
     """Tables are encrypted, can be put back to any second of the last weeks, and are not deleted by mistake."""
     made = tables(data)[table.full_name("nakadi-test")]

@@ -17,7 +17,7 @@ from nakadi.app.settings import Settings
 from nakadi.engines.archive.stores import open_archive
 from nakadi.local.serving import ServerThread
 from nakadi.model.log_index import ArchiveLocation
-from nakadi.ports.archive_store import ArchiveGone
+from nakadi.ports.archive_store import ArchiveObjectGone
 from nakadi_cdk.needs import NEEDS
 from nakadi_jobs import compaction, retention, statistics
 from tests.support.aws import REGION
@@ -292,8 +292,8 @@ def test_a_reader_of_the_archive_learns_that_an_object_is_missing(guarded, servi
     """A role that may get objects may list the bucket too, or else S3 would refuse instead of saying what is not
     there."""
     store = open_archive(serving.environment("cursors")["NAKADI_ARCHIVE"])
-    with closing(store), guarded.as_role("FunctionsRolecursors"), pytest.raises(ArchiveGone):
-        store.get(ArchiveLocation("log/none.json.gz", 0, 1))
+    with closing(store), guarded.as_role("FunctionsRolecursors"), pytest.raises(ArchiveObjectGone):
+        store.read_range(ArchiveLocation("log/none.json.gz", 0, 1))
 
     assert guarded.denied == set()
 

@@ -90,7 +90,7 @@ MUTANTS = (
         "offsets are read before the assignment",
         "subscriptions/stream/members.py",
         "    assignment = known.assignment if known is not None else members.assignment()\n",
-        "    offsets = members.coordination.offsets(members.subscription)\n"
+        "    offsets = members.coordination.committed_offsets(members.subscription)\n"
         "    assignment = known.assignment if known is not None else members.assignment()\n"
         "    if True:\n        return SharedState(assignment, offsets, False)\n",
     ),

@@ -67,7 +67,7 @@ class Wire:
     def assignment(self, subscription: str) -> Assignment:
         return self._called(lambda: self._store.assignment(subscription))
 
-    def write(
+    def replace_assignment(
         self,
         subscription: str,
         old: Assignment,
@@ -78,21 +78,23 @@ class Wire:
         actor, letting_go = self.actor, self.letting_go
 
         def written() -> Assignment:
-            stored = self._store.write(subscription, old, new, now, positions)
-            self._history.was_written(actor, stored, self._store.offsets(subscription), handing_over=letting_go)
+            stored = self._store.replace_assignment(subscription, old, new, now, positions)
+            self._history.was_written(
+                actor, stored, self._store.committed_offsets(subscription), handing_over=letting_go
+            )
             return stored
 
         return self._called(written)
 
-    def offsets(self, subscription: str) -> Mapping[EventTypePartition, CommittedOffset]:
-        return self._called(lambda: self._store.offsets(subscription))
+    def committed_offsets(self, subscription: str) -> Mapping[EventTypePartition, CommittedOffset]:
+        return self._called(lambda: self._store.committed_offsets(subscription))
 
     def commit(
         self, subscription: str, session: str, positions: Mapping[EventTypePartition, Position], now: datetime
     ) -> Mapping[EventTypePartition, CommitResult]:
         def committed() -> Mapping[EventTypePartition, CommitResult]:
             verdicts = self._store.commit(subscription, session, positions, now)
-            offsets = self._store.offsets(subscription)
+            offsets = self._store.committed_offsets(subscription)
             for place, verdict in verdicts.items():
                 if verdict is CommitResult.COMMITTED:
                     self._history.was_committed(place, offsets[place])
@@ -114,22 +116,22 @@ class Wire:
             if verdict is CommitResult.COMMITTED:
                 self._history.was_parked(place, [each.parked.position.offset for each in events])
                 if upto is not None:
-                    self._history.was_committed(place, self._store.offsets(subscription)[place])
+                    self._history.was_committed(place, self._store.committed_offsets(subscription)[place])
             return verdict
 
         return self._called(parked)
 
-    def parked(self, subscription: str, **wanted: Any) -> Sequence[ParkedEventInfo]:
-        return self._called(lambda: self._store.parked(subscription, **wanted))
+    def list_parked_events(self, subscription: str, **wanted: Any) -> Sequence[ParkedEventInfo]:
+        return self._called(lambda: self._store.list_parked_events(subscription, **wanted))
 
-    def renew(self, holder: str, until: datetime) -> None:
-        self._called(lambda: self._store.renew(holder, until))
+    def renew_lease(self, holder: str, until: datetime) -> None:
+        self._called(lambda: self._store.renew_lease(holder, until))
 
-    def release(self, holder: str) -> None:
-        self._called(lambda: self._store.release(holder))
+    def release_lease(self, holder: str) -> None:
+        self._called(lambda: self._store.release_lease(holder))
 
-    def leases(self) -> Mapping[str, datetime]:
-        return self._called(self._store.leases)
+    def lease_expiries(self) -> Mapping[str, datetime]:
+        return self._called(self._store.lease_expiries)
 
     def add_change_listener(
         self, subscription: str, changed: Callable[[SubscriptionReport], None]

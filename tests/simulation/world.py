@@ -213,7 +213,7 @@ class World:
     def _delete(self) -> None:
         """The subscription is deleted: its streams end, and nothing is left of it."""
         self._note("the subscription is deleted")
-        self.store.forget(SUBSCRIPTION)
+        self.store.remove_subscription_state(SUBSCRIPTION)
         self.history.deleted = True
         self.reset = self.repartitioning = None
 

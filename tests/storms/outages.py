@@ -366,7 +366,7 @@ class Outages:
         return self.world.broker.event_types.get(name)
 
     def _note_forgotten(self, shard: str, record: Kept) -> None:
-        indexed = self._plain_index.progress("live").get(shard)
+        indexed = self._plain_index.shard_progresses("live").get(shard)
         envelope = parse_envelope(record.data)
         is_whole = envelope is not None and envelope.kind == WHOLE_FRAME
         if is_whole and (not indexed or indexed.sequence < record.sequence):

@@ -227,9 +227,9 @@ class Voyage:
     def _archived(self, place: int) -> list[bytes]:
         """What the segments of the index name in the archive, which is all there is now."""
         values: list[bytes] = []
-        for segment in self._index.segments(TOPIC, place, 0, 10_000):
+        for segment in self._index.segments_from(TOPIC, place, 0, 10_000):
             assert segment.archived
-            for event in objects.parse_member(self._archive.get(segment.archived)):
+            for event in objects.parse_member(self._archive.read_range(segment.archived)):
                 self.figures.changed += event.offset != len(values)
                 values.append(event.record.value or b"")
         return values
@@ -251,7 +251,7 @@ class Voyage:
         badness, self.weather.badness = self.weather.badness, 0.0
         try:
             stream = self._a_stream()
-            [shard] = stream.shards()
+            [shard] = stream.list_shards()
             self._shard = shard.id
             return stream.read_page(shard.id, stream.request_iterator_from_start(shard.id)).records
         finally:
@@ -294,7 +294,7 @@ def at_sea(seed: int) -> Iterator[Voyage]:
             world.made_tables("sea")
             s3 = session().create_client("s3", REGION)
             s3.create_bucket(Bucket="archive", CreateBucketConfiguration={"LocationConstraint": REGION})
-            client = Refusing(opening.new_client({"region": REGION}), weather)
+            client = Refusing(opening.new_kinesis_client({"region": REGION}), weather)
             yield Voyage(seed, weather, client, made_stream(client, shards=1))
 
 

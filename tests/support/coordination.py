@@ -86,7 +86,7 @@ def begun(coordination: Coordination, *told: str, sessions=(), subscription: str
     """An assignment whose partitions are all before their first event."""
     new = an_assignment(*told, sessions=sessions)
     positions = {each.partition: at(-1) for each in new.entries}
-    return coordination.write(subscription, EMPTY_ASSIGNMENT, new, A_MOMENT, positions)
+    return coordination.replace_assignment(subscription, EMPTY_ASSIGNMENT, new, A_MOMENT, positions)
 
 
 def commit(
@@ -113,4 +113,4 @@ def committed_soon(
 
 
 def position(coordination: Coordination, partition: int = 0) -> Position:
-    return coordination.offsets(SUBSCRIPTION)[a_place(partition)].position
+    return coordination.committed_offsets(SUBSCRIPTION)[a_place(partition)].position

@@ -152,7 +152,7 @@ class DataFolder:
 
     def _head(self, event_type: EventType, partition: int) -> IndexHead:
         place = (event_type.timeline.topic, partition)
-        return self.index.heads([place])[place]
+        return self.index.index_heads([place])[place]
 
     def _indexed(
         self, event_type: EventType, partition: int, stored: Sequence[StoredEvent], location: ArchiveLocation
@@ -166,7 +166,7 @@ class DataFolder:
             archived=location,
         )
         counted = IndexingState(next_offset=segment.end_offset, latest=max(head.state.latest, segment.last_stored_at))
-        assert self.index.extend(event_type.timeline.topic, partition, head.revision, IndexHead(counted), segment)
+        assert self.index.advance_head(event_type.timeline.topic, partition, head.revision, IndexHead(counted), segment)
         return segment
 
     def path(self, segment: IndexSegment) -> Path:

@@ -186,7 +186,7 @@ def retention(killed: Killed, kills: int) -> None:
     archived = {
         event.offset
         for part in unread_parts(killed.data.index, killed.customers, NOTHING_READ)
-        for event in objects.parse_member(killed.data.store.get(part.location))
+        for event in objects.parse_member(killed.data.store.read_range(part.location))
     }
     assert archived == {offset for offset, _, _ in left}
     killed.run("retention", "--grace-hours", "0", kill=False)

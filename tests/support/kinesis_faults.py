@@ -85,7 +85,7 @@ class World:
 
     def __init__(self, faults: Aws) -> None:
         self.faults = faults
-        self.client = Client(opening.new_client({"region": REGION}))
+        self.client = Client(opening.new_kinesis_client({"region": REGION}))
         self.name = made_stream(self.client, shards=1)
         self.index = kept_open(MemoryLogIndex())
         self.archive = kept_open(MemoryStore())
@@ -116,12 +116,12 @@ class World:
     def index_all(self, *, archived: bool = True) -> None:
         """Index what the stream has, as a new process would."""
         indexer = self.an_indexer(archived=archived)
-        for shard in self.a_stream().shards():
+        for shard in self.a_stream().list_shards():
             indexer.catch_up(shard.id)
 
     def put(self, key: str, data: bytes) -> None:
         """Put a record with this partition key into the stream, past every log."""
-        self.a_stream().put([OutgoingRecord(key, hash_key(key), data)])
+        self.a_stream().put_records([OutgoingRecord(key, hash_key(key), data)])
 
     def counting(self, operation: str) -> Callable[[], int]:
         """How often the operation was called since now."""

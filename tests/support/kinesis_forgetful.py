@@ -25,10 +25,10 @@ class Kept:
 @dataclass
 class Shard:
     id: str
-    first_hash: int
-    last_hash: int
+    first_hash_key: int
+    last_hash_key: int
     began_with: int
-    parents: tuple[str, ...] = ()
+    parent_ids: tuple[str, ...] = ()
     closed_at: float | None = None
     records: list[Kept] = field(default_factory=list)
 
@@ -118,17 +118,17 @@ class ForgetfulKinesis:
         return {each.data for shard in self.listed() for each in shard.records}
 
     def open(self) -> list[Shard]:
-        return sorted((each for each in self.listed() if each.closed_at is None), key=lambda each: each.first_hash)
+        return sorted((each for each in self.listed() if each.closed_at is None), key=lambda each: each.first_hash_key)
 
     def split(self, shard: Shard) -> None:
-        middle = (shard.first_hash + shard.last_hash) // 2
+        middle = (shard.first_hash_key + shard.last_hash_key) // 2
         shard.closed_at = self._now()
-        self._add(shard.first_hash, middle, shard.id)
-        self._add(middle + 1, shard.last_hash, shard.id)
+        self._add(shard.first_hash_key, middle, shard.id)
+        self._add(middle + 1, shard.last_hash_key, shard.id)
 
     def merge(self, first: Shard, second: Shard) -> None:
         first.closed_at = second.closed_at = self._now()
-        self._add(first.first_hash, second.last_hash, first.id, second.id)
+        self._add(first.first_hash_key, second.last_hash_key, first.id, second.id)
 
     def _add(self, first: int, last: int, *parents: str) -> None:
         name = f"shardId-{next(self._numbers):012d}"
@@ -141,15 +141,15 @@ class ForgetfulKinesis:
         return self._shards[name]
 
     def _open_for(self, hash_key: int) -> Shard:
-        return next(each for each in self.open() if each.first_hash <= hash_key <= each.last_hash)
+        return next(each for each in self.open() if each.first_hash_key <= hash_key <= each.last_hash_key)
 
 
 def _described(shard: Shard) -> dict[str, Any]:
-    parents = dict(zip(("ParentShardId", "AdjacentParentShardId"), shard.parents, strict=False))
+    parents = dict(zip(("ParentShardId", "AdjacentParentShardId"), shard.parent_ids, strict=False))
     ended = {} if shard.closed_at is None else {"EndingSequenceNumber": "9" * 56}
     return {
         "ShardId": shard.id,
-        "HashKeyRange": {"StartingHashKey": str(shard.first_hash), "EndingHashKey": str(shard.last_hash)},
+        "HashKeyRange": {"StartingHashKey": str(shard.first_hash_key), "EndingHashKey": str(shard.last_hash_key)},
         "SequenceNumberRange": {"StartingSequenceNumber": str(shard.began_with), **ended},
         **parents,
     }

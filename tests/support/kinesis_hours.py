@@ -53,7 +53,7 @@ class Hours:
     def a_broker(self, index: LogIndex | None = None) -> BrokerServices:
         settings = Settings()
         log = self.a_log(index=index)
-        watch = ChangeWatch(self._registry.changes, Now())
+        watch = ChangeWatch(self._registry.change_counters, Now())
         return BrokerServices(
             settings=settings,
             clock=Now(),

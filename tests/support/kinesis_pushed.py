@@ -244,7 +244,7 @@ def pushing(stream: Any) -> Iterator[PushingKinesis]:
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
-    real = opening.new_client
+    real = opening.new_kinesis_client
 
     def client(asked: dict[str, str], read_timeout: float | None = None) -> Any:
         if read_timeout is None:
@@ -252,7 +252,7 @@ def pushing(stream: Any) -> Iterator[PushingKinesis]:
         return real({**asked, "endpoint": f"http://127.0.0.1:{server.server_address[1]}"}, read_timeout)
 
     try:
-        with patch.object(opening, "new_client", client):
+        with patch.object(opening, "new_kinesis_client", client):
             yield kinesis
     finally:
         kinesis.closed.set()

@@ -22,10 +22,10 @@ def main(path: Path) -> None:
 
     threading.Thread(target=publish, daemon=True).start()
     os.write(1, b"ready\n")
-    marker.mark()
+    marker.write_mark_if_changed()
     os.write(1, b"marked\n")
     while True:
-        marker.mark()
+        marker.write_mark_if_changed()
 
 
 if __name__ == "__main__":

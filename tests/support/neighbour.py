@@ -86,7 +86,7 @@ class Commands:
         mine = []
         for number in range(count):
             with suppress(ChangedMeanwhile):
-                self._registry.write(PutDocument("thing", f"{number}", {"by": name}, expected=0))
+                self._registry.write(PutDocument("thing", f"{number}", {"by": name}, expected_revision=0))
                 mine.append(f"{number}")
         return mine
 
@@ -96,7 +96,7 @@ class Commands:
             found = self._registry.get("thing", "counter")
             with suppress(ChangedMeanwhile):
                 self._registry.write(
-                    PutDocument("thing", "counter", {"n": found.body["n"] + 1}, expected=found.revision)
+                    PutDocument("thing", "counter", {"n": found.body["n"] + 1}, expected_revision=found.revision)
                 )
                 done += 1
 

@@ -57,6 +57,6 @@ def give_up_on_the_next(services: BrokerServices, api: httpx.Client, subscriptio
     assert api.patch(f"/subscriptions/{subscription['id']}/cursors", json={"items": []}).status_code == 204
     coordination = services.coordination
     old = coordination.assignment(subscription["id"])
-    [entry], [offset] = old.entries, coordination.offsets(subscription["id"]).values()
+    [entry], [offset] = old.entries, coordination.committed_offsets(subscription["id"]).values()
     failed = replace(entry, fails=2, search_end=Position(offset.position.timeline, offset.position.offset + 1))
-    coordination.write(subscription["id"], old, replace(old, entries=(failed,)), services.clock.now())
+    coordination.replace_assignment(subscription["id"], old, replace(old, entries=(failed,)), services.clock.now())

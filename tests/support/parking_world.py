@@ -87,7 +87,9 @@ class World:
         self.consumer: Consumer | None = None
         self.sessions = 0
         new = Assignment(initialised=True, entries=(PartitionAssignment(PLACE),))
-        self.coordination.write(SUBSCRIPTION, Assignment(), new, self.clock.now(), {PLACE: Position(1, -1)})
+        self.coordination.replace_assignment(
+            SUBSCRIPTION, Assignment(), new, self.clock.now(), {PLACE: Position(1, -1)}
+        )
 
     # What happens
 
@@ -174,7 +176,7 @@ class World:
     # A consumer's moves
 
     def look(self, consumer: Consumer) -> None:
-        shared = SharedState(self.members.assignment(), self.coordination.offsets(SUBSCRIPTION))
+        shared = SharedState(self.members.assignment(), self.coordination.committed_offsets(SUBSCRIPTION))
         self.take(consumer, consumer.session.state_read(shared, self.clock.monotonic()))
 
     def call(self, consumer: Consumer, *, faults: bool) -> None:
@@ -255,7 +257,7 @@ class World:
         offset, again = beginning.start.offset, beginning.again
         if again is not None:
             for each in again.events:
-                value = self.coordination.read_parked_value(SUBSCRIPTION, each.partition, each.position)
+                value = self.coordination.parked_event_value(SUBSCRIPTION, each.partition, each.position)
                 yield from runs_of([(each, value)] if value is not None else [])
             if (again.events[-1].position if again.events else beginning.start) < again.last_position:
                 yield empty_run_up_to(again.last_position)
@@ -290,10 +292,10 @@ class World:
             self.redrive(None if dice > 0.8 else (chosen.partition, chosen.key))
 
     def skip(self, parked: ParkedEventInfo) -> None:
-        self.coordination.unpark_events(SUBSCRIPTION, parked.partition, [parked.position])
+        self.coordination.remove_parked_events(SUBSCRIPTION, parked.partition, [parked.position])
         self.skipped.add(parked.position.offset)
         old = self.members.assignment()
-        self.coordination.write(SUBSCRIPTION, old, replace(old), self.clock.now())
+        self.coordination.replace_assignment(SUBSCRIPTION, old, replace(old), self.clock.now())
 
     def redrive(self, of=None) -> None:
         if any(of in (None, (each.partition, each.key)) for each in self.store.events()):

@@ -59,7 +59,7 @@ MOMENTS = (
 )
 """Steps of jobs, before and behind which they are killed."""
 
-LONG_AGO_MILLISECONDS = datetime(2000, 1, 1, tzinfo=UTC)
+LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 class Published(NamedTuple):
@@ -197,7 +197,7 @@ class World:
         newest = {event.key: number for number, event in enumerate(self._published)}
         with closing(Parts("sqlite", self._folder, SystemClock()).log(BY_HAND)) as log:
             now = SystemClock().now()
-            log.compact(self._event_type().timeline.topic, 0, upto=now, tombstones_before=LONG_AGO_MILLISECONDS)
+            log.compact(self._event_type().timeline.topic, 0, stored_before=now, tombstones_before=LONG_AGO)
         self._forgotten |= {*range(len(self._published))} - {*newest.values()}
         self.happened["archives compacted"] += 1
 
@@ -283,7 +283,8 @@ class World:
             until(
                 lambda: (
                     index.topic(topic)
-                    and sum(head.state.next_offset for head in index.heads(places).values()) >= len(self._published)
+                    and sum(head.state.next_offset for head in index.index_heads(places).values())
+                    >= len(self._published)
                 )
             )
 

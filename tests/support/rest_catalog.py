@@ -35,12 +35,12 @@ class Catalog:
         self.token = token
         self.asked: list[tuple[str, str]] = []
         gateway, self._jvm = spark.sparkContext._gateway, spark._jvm
-        self._loader = self._jvm.java.lang.Thread.currentThread().getContextClassLoader()
+        self._botocore_loader = self._jvm.java.lang.Thread.currentThread().getContextClassLoader()
         configuration = spark._jsc.hadoopConfiguration()
         self._catalog = self._jvm.org.apache.iceberg.hadoop.HadoopCatalog(configuration, warehouse.as_uri())
         self._handlers = self._jvm.org.apache.iceberg.rest.CatalogHandlers
         nothing = gateway.new_array(self._jvm.java.lang.Class, 0)
-        made = self._loader.loadClass(f"{REST}.RESTObjectMapper").getDeclaredMethod("mapper", nothing)
+        made = self._botocore_loader.loadClass(f"{REST}.RESTObjectMapper").getDeclaredMethod("mapper", nothing)
         made.setAccessible(True)
         self._mapper = made.invoke(None, gateway.new_array(self._jvm.java.lang.Object, 0))
 
@@ -93,7 +93,7 @@ class Catalog:
         raise AssertionError(method)
 
     def _read(self, kind: str, body: str) -> Any:
-        return self._mapper.readValue(body, self._loader.loadClass(f"{REST}.{kind}"))
+        return self._mapper.readValue(body, self._botocore_loader.loadClass(f"{REST}.{kind}"))
 
     def _namespace(self, name: str) -> Any:
         return self._jvm.org.apache.iceberg.catalog.TableIdentifier.parse(f"{name}.t").namespace()

@@ -4,7 +4,7 @@ from math import inf
 
 from nakadi.engines.archive import objects
 from nakadi.engines.archive.archiver import ArchivePolicy
-from nakadi.engines.archive.objects import archived_segments
+from nakadi.engines.archive.objects import archived_segments_from
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.archive.tiered_log import TieredLog
 from nakadi.engines.memory.event_log import MemoryLog
@@ -13,7 +13,7 @@ from nakadi.model.events import Record
 from nakadi.model.outcomes import Unavailable
 from tests.support.clock import HandMovedClock
 
-QUIET = ArchivePolicy(archive_after=inf, hot_retention=0, unreferenced_grace=0, compaction_share=0)
+QUIET = ArchivePolicy(archive_after=inf, hot_retention=0, unreferenced_grace=0, new_share_to_compact=0)
 """Nothing happens by itself."""
 
 
@@ -28,9 +28,9 @@ class Failing(MemoryStore):
         self.see()
         super().put(key, content)
 
-    def get(self, location):
+    def read_range(self, location):
         self.see()
-        return super().get(location)
+        return super().read_range(location)
 
     def see(self) -> None:
         if self.out_of_reach:
@@ -64,7 +64,7 @@ class World:
             self.clock.move(3600)
 
     def segments(self, partition: int = 0):
-        return list(archived_segments(self.index, "t", partition))
+        return list(archived_segments_from(self.index, "t", partition))
 
     def objects(self) -> list[str]:
         return [

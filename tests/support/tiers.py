@@ -14,10 +14,10 @@ from nakadi.ports.clock import Clock
 from nakadi.ports.log_index import LogIndex
 from tests.support import kafka
 
-AT_ONCE = ArchivePolicy(archive_after=0, hot_retention=0, unreferenced_grace=3600, compaction_share=0)
+AT_ONCE = ArchivePolicy(archive_after=0, hot_retention=0, unreferenced_grace=3600, new_share_to_compact=0)
 """Events are archived and leave the hot half as soon as may be, and compaction spares no effort."""
 
-BY_HAND = ArchivePolicy(archive_after=inf, hot_retention=0, unreferenced_grace=0, compaction_share=0)
+BY_HAND = ArchivePolicy(archive_after=inf, hot_retention=0, unreferenced_grace=0, new_share_to_compact=0)
 """Nothing happens by itself."""
 
 

@@ -48,7 +48,7 @@ def sessions(inside, subscription):
 def test_the_lease_is_renewed_again_whatever_happened(inside, api, subscription, consumer, monkeypatch, caplog, error):
     """Whatever renewing the lease raises, the log says so, it is tried again, and streams go on. (S318)"""
     stream = consumer(subscription, batch_flush_timeout=1)
-    errors, renewed, renew = [error] * 3, threading.Event(), inside.coordination.renew
+    errors, renewed, renew = [error] * 3, threading.Event(), inside.coordination.renew_lease
 
     def unreliable(*lease):
         if errors:
@@ -56,7 +56,7 @@ def test_the_lease_is_renewed_again_whatever_happened(inside, api, subscription,
         renew(*lease)
         renewed.set()
 
-    monkeypatch.setattr(inside.coordination, "renew", unreliable)
+    monkeypatch.setattr(inside.coordination, "renew_lease", unreliable)
     assert renewed.wait(PATIENCE)
     publish(api, *subscription["event_types"])
     stream.consumed(1)
@@ -71,15 +71,15 @@ def test_the_lease_is_renewed_while_all_threads_wait(inside, subscription, consu
     answered = threading.Event()
     for _ in range(streams.CALL_THREADS):
         inside.subscription_streams._threads.submit(answered.wait, PATIENCE)
-    renewed, renew = threading.Event(), inside.coordination.renew
-    monkeypatch.setattr(inside.coordination, "renew", lambda *lease: (renew(*lease), renewed.set()))
+    renewed, renew = threading.Event(), inside.coordination.renew_lease
+    monkeypatch.setattr(inside.coordination, "renew_lease", lambda *lease: (renew(*lease), renewed.set()))
     assert renewed.wait(PATIENCE)
     answered.set()
 
 
 def test_a_stream_that_could_not_be_opened_leaves_no_session(inside, api, subscription, monkeypatch):
     """Whatever goes wrong once a session has joined, it does not stay without a stream. (S223)"""
-    offsets, joined = inside.coordination.offsets, threading.Event()
+    offsets, joined = inside.coordination.committed_offsets, threading.Event()
 
     def failing_once(subscription_id):
         if sessions(inside, subscription) and not joined.is_set():
@@ -87,7 +87,7 @@ def test_a_stream_that_could_not_be_opened_leaves_no_session(inside, api, subscr
             raise ZeroDivisionError
         return offsets(subscription_id)
 
-    monkeypatch.setattr(inside.coordination, "offsets", failing_once)
+    monkeypatch.setattr(inside.coordination, "committed_offsets", failing_once)
     problem(api.get(f"/subscriptions/{subscription['id']}/events"), 500)
     assert joined.is_set()
     assert sessions(inside, subscription) == ()
@@ -106,7 +106,7 @@ def test_the_log_says_why_a_stream_ended(api, subscription, consumer, caplog):
 def test_a_session_that_cannot_be_removed_is_removed_later(inside, api, subscription, consumer, monkeypatch):
     """A session whose removal fails, for whatever reason, goes with one of the next turns. (S227)"""
     other = consumer(subscribed(api, created(api)["name"], read_from="begin"), batch_flush_timeout=1)
-    write, failing, failed = inside.coordination.write, threading.Event(), threading.Event()
+    write, failing, failed = inside.coordination.replace_assignment, threading.Event(), threading.Event()
 
     def unless_failing(*args, **more):
         if failing.is_set():
@@ -115,7 +115,7 @@ def test_a_session_that_cannot_be_removed_is_removed_later(inside, api, subscrip
         return write(*args, **more)
 
     stream = consumer(subscription, batch_flush_timeout=1)
-    monkeypatch.setattr(inside.coordination, "write", unless_failing)
+    monkeypatch.setattr(inside.coordination, "replace_assignment", unless_failing)
     failing.set()
     stream.close()
     assert failed.wait(PATIENCE)

@@ -12,7 +12,7 @@ from infra.laptop.templates import ACCOUNT, Template
 from nakadi.engines.archive.stores import open_archive
 from nakadi.model.log_index import ArchiveLocation
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports.archive_store import ArchiveGone
+from nakadi.ports.archive_store import ArchiveObjectGone
 from tests.support.kinesis import made_stream
 
 TABLE = "arn:aws:dynamodb:eu-central-1:123456789012:table/t"
@@ -216,11 +216,11 @@ def test_who_may_not_list_a_bucket_does_not_learn_that_an_object_is_missing(clou
             monkeypatch.setenv(name, value)
         return open_archive("s3://bucket/?region=eu-central-1")
 
-    with closing(archive("ReadsAndLists")) as store, pytest.raises(ArchiveGone):
-        store.get(ArchiveLocation("none", 0, 1))
+    with closing(archive("ReadsAndLists")) as store, pytest.raises(ArchiveObjectGone):
+        store.read_range(ArchiveLocation("none", 0, 1))
     with closing(archive("Reads")) as store:
         with pytest.raises(Unavailable):
-            store.get(ArchiveLocation("none", 0, 1))
+            store.read_range(ArchiveLocation("none", 0, 1))
         with pytest.raises(Unavailable, match="2 of 2 objects were not removed"):
             store.remove(["a", "b"])
 

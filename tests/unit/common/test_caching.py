@@ -87,7 +87,7 @@ class Case:
 
     def _changes(self) -> ChangeCounters:
         self.asked["changes"] += 1
-        return self.registry.changes()
+        return self.registry.change_counters()
 
     def get(self, key: str = "a"):
         return self.cache.get(key, self.read)
@@ -286,7 +286,7 @@ class TestSeveralProcesses:
         """A value is read again after a write of another process, though the last look is still fresh."""
         store, clock = MemoryRegistry(), HandMovedClock()
         own, others = (ChangeCountingRegistry(store, counter) for counter in counters)
-        watch = ChangeWatchOfSeveralProcesses(own.changes, clock, counters[0].numbers)
+        watch = ChangeWatchOfSeveralProcesses(own.change_counters, clock, counters[0].numbers)
         cache = Cache(clock, 1.0, watch, "event-types")
 
         for number in range(3):

@@ -263,7 +263,7 @@ def test_renewals_that_fail_are_counted(metrics):
     """A lease that cannot be renewed counts as failed."""
 
     class Silent(MemoryCoordination):
-        def renew(self, _holder, _until):
+        def renew_lease(self, _holder, _until):
             raise Unavailable("no")
 
     host = LeaseKeeper(Silent(), HandMovedClock(), metrics=metrics)
@@ -305,7 +305,7 @@ def test_sessions_of_dead_processes_are_counted(metrics):
     new = an_assignment("mine", "theirs", sessions=sessions)
     offsets = {each.partition: Position(1, -1) for each in new.entries}
     members = SubscriptionSessions(coordination, "s", clock, lambda _subscription: None)
-    assignment = coordination.write("s", EMPTY_ASSIGNMENT, new, clock.now(), offsets)
+    assignment = coordination.replace_assignment("s", EMPTY_ASSIGNMENT, new, clock.now(), offsets)
     for _ in range(2):  # what was read before is looked at once more
         host.remove_expired_sessions([(members, assignment)])
 

@@ -230,14 +230,16 @@ def test_a_failed_removal_does_not_stop_the_others(broker, monkeypatch):
         for each in event_types:
             broker.deletion.delete(each.name, UNAUTHENTICATED)
     broker.registry.write(*(PutDocument("subscription-leftovers", name, {}) for name in "abc"))
-    delete_topic, forget = event_log.delete_topic, broker.coordination.forget
+    delete_topic, forget = event_log.delete_topic, broker.coordination.remove_subscription_state
     monkeypatch.setattr(
         event_log,
         "delete_topic",
         lambda topic: raised(OSError("disk")) if topic == event_types[0].timeline.topic else delete_topic(topic),
     )
     monkeypatch.setattr(
-        broker.coordination, "forget", lambda name: raised(KeyError(name)) if name == "a" else forget(name)
+        broker.coordination,
+        "remove_subscription_state",
+        lambda name: raised(KeyError(name)) if name == "a" else forget(name),
     )
 
     broker.housekeeping.run()

@@ -50,7 +50,7 @@ class World:
 
     def archived(self, event_type, count, seconds_ago, partition=0):
         topic = event_type.timeline.topic
-        head = self.index.heads([(topic, partition)])[topic, partition]
+        head = self.index.index_heads([(topic, partition)])[topic, partition]
         at = round((self.clock.now().timestamp() - seconds_ago) * 1e6)
         segment = IndexSegment(
             before=head.state,
@@ -60,7 +60,7 @@ class World:
             archived=ArchiveLocation("log/o", 0, 1),
         )
         following = IndexHead(IndexingState(next_offset=head.state.next_offset + count, latest=at))
-        assert self.index.extend(topic, partition, head.revision, following, segment)
+        assert self.index.advance_head(topic, partition, head.revision, following, segment)
 
     def has(self, event_type, **following):
         state = TableState(
@@ -123,7 +123,7 @@ def test_events_that_are_gone_from_the_archive_are_not_waited_for(world):
     event_type = world.event_type("forgotten")
     world.has(event_type, p0=0)
     world.archived(event_type, 3, 900)
-    world.index.drop_before("forgotten", 0, 3)
+    world.index.drop_segments_before("forgotten", 0, 3)
     world.lags.measure()
 
     assert world.lags.lag_seconds_by_event_type == {"forgotten": 0}
@@ -134,8 +134,8 @@ def test_offsets_without_a_segment_are_passed_over(world):
     event_type = world.event_type("holed")
     world.archived(event_type, 3, 900)
     world.has(event_type, p0=3)
-    head = world.index.heads([("holed", 0)])["holed", 0]
-    assert world.index.extend("holed", 0, head.revision, IndexHead(IndexingState(next_offset=5)), None)
+    head = world.index.index_heads([("holed", 0)])["holed", 0]
+    assert world.index.advance_head("holed", 0, head.revision, IndexHead(IndexingState(next_offset=5)), None)
     world.archived(event_type, 1, 60)
     world.lags.measure()
 
@@ -243,7 +243,7 @@ def test_tables_are_counted_as_housekeeping_saw_them(tmp_path):
             last_stored_at=at,
             archived=ArchiveLocation("log/one", 0, 1),
         )
-        index.extend("a.b", 0, 0, IndexHead(IndexingState(next_offset=1)), segment)
+        index.advance_head("a.b", 0, 0, IndexHead(IndexingState(next_offset=1)), segment)
         clock.move(40)
         broker.run_housekeeping()
 

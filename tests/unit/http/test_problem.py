@@ -166,7 +166,7 @@ def test_what_a_client_sent_can_always_be_repeated_back():
 @pytest.mark.parametrize(
     "lost",
     [
-        ChangedMeanwhile(PutDocument("event-types", "secret", {}, expected=3)),
+        ChangedMeanwhile(PutDocument("event-types", "secret", {}, expected_revision=3)),
         AssignmentChanged("secret"),
         UnknownTopic("secret"),
         SealedTopic("secret"),

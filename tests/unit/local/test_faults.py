@@ -43,7 +43,7 @@ def test_without_orders_it_is_the_log_behind_it(log):
     assert (values(log, 0), values(log, 1)) == (["a"], ["b"])
     assert log.offset_at("orders", 0, HandMovedClock().now()) == 0
     log.trim("orders", 0, HandMovedClock().now())
-    log.compact("orders", 0, upto=HandMovedClock().now(), tombstones_before=HandMovedClock().now())
+    log.compact("orders", 0, stored_before=HandMovedClock().now(), tombstones_before=HandMovedClock().now())
     log.add_partitions("orders", 3)
     assert log.bounds("orders", [2])[2].next_offset == 0
     log.seal_topic("orders")

@@ -359,7 +359,7 @@ def test_a_timeline_that_was_cleaned_up_under_a_stream_ends_it_with_a_reason():
         driver = stage.stream(outlet)
         await outlet.lines(1)
         stage.log.delete_topic(topic)
-        stage.log._log._announcements.announce(topic, 0)
+        stage.log._log._announcements.announce_events(topic, 0)
         await stage.asked()
         changed = stage.switched(events=5)
         old, new = changed.timelines

@@ -31,12 +31,12 @@ class House:
         self.api = client_of(self.broker.application)
         self.coordination = self.broker.coordination
         self.subscription_services = self.broker.subscription_services
-        self.coordination.renew(HOLDER, self.clock.now() + timedelta(days=1))
+        self.coordination.renew_lease(HOLDER, self.clock.now() + timedelta(days=1))
 
     def wait(self, seconds: float) -> None:
         """Time passes, in which the process of the sessions renews its lease."""
         self.clock.move(seconds)
-        self.coordination.renew(HOLDER, self.clock.now() + timedelta(days=1))
+        self.coordination.renew_lease(HOLDER, self.clock.now() + timedelta(days=1))
 
     def event_type(self, partitions: int = 1, events: int = 0) -> str:
         statistic = {
@@ -71,19 +71,19 @@ class House:
         session = Session(**defaults | changes)
         old = self.assignment(subscription)
         new = assignments.with_session(old, session, subscription["id"], self.clock.now())
-        self.coordination.write(subscription["id"], old, new, self.clock.now())
+        self.coordination.replace_assignment(subscription["id"], old, new, self.clock.now())
         return session.id
 
     def leave(self, subscription: dict[str, Any], session_id: str) -> None:
         old = self.assignment(subscription)
-        self.coordination.write(
+        self.coordination.replace_assignment(
             subscription["id"], old, assignments.without_sessions(old, {session_id}), self.clock.now()
         )
 
     def hand_over(self, subscription: dict[str, Any], session_id: str) -> None:
         old = self.assignment(subscription)
         new = assignments.with_partitions_handed_over(old, session_id, {each.partition for each in old.entries})
-        self.coordination.write(subscription["id"], old, new, self.clock.now())
+        self.coordination.replace_assignment(subscription["id"], old, new, self.clock.now())
 
     def commit(self, subscription: dict[str, Any], session_id: str, *items: dict[str, Any]) -> httpx.Response:
         headers = {"X-Nakadi-StreamId": session_id}

@@ -9,7 +9,7 @@ import pytest
 
 from nakadi.engines.archive import objects
 from nakadi.engines.archive import reading as libraries
-from nakadi.engines.archive.objects import archived_segments
+from nakadi.engines.archive.objects import archived_segments_from
 from nakadi.engines.archive.reading import CONCURRENT_READS, ArchiveReader, SegmentCache, UnreadableSegment
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.memory.stores import MemoryLogIndex
@@ -34,13 +34,13 @@ class Rounds(MemoryStore):
         self._waiting = 0
         self._round = 0
 
-    def get(self, location: ArchiveLocation) -> bytes:
+    def read_range(self, location: ArchiveLocation) -> bytes:
         with self._changed:
             self.asked.append(location.key)
             self._waiting += 1
             mine = self._round
             assert self._changed.wait_for(lambda: self._round > mine, PATIENCE)
-        return super().get(location)
+        return super().read_range(location)
 
     @property
     def waiting(self) -> int:
@@ -61,10 +61,10 @@ class Counting(MemoryStore):
         self.may_go_on = threading.Event()
         self.may_go_on.set()
 
-    def get(self, location: ArchiveLocation) -> bytes:
+    def read_range(self, location: ArchiveLocation) -> bytes:
         self.asked.append(location.key)
         assert self.may_go_on.wait(PATIENCE)
-        return super().get(location)
+        return super().read_range(location)
 
 
 class World:
@@ -87,11 +87,11 @@ class World:
                 events=count,
             )
             first += count
-            assert self.index.extend("t", 0, revision, IndexHead(IndexingState(next_offset=first)), segment)
+            assert self.index.advance_head("t", 0, revision, IndexHead(IndexingState(next_offset=first)), segment)
 
     @property
     def segments(self) -> list[IndexSegment]:
-        return list(archived_segments(self.index, "t", 0))
+        return list(archived_segments_from(self.index, "t", 0))
 
 
 @pytest.fixture
@@ -104,43 +104,43 @@ def world():
 def test_what_was_read_last_is_not_asked_for_again(world: World):
     """A reader that reads a segment in several slices fetches it once."""
     for start in range(3):
-        assert world.reader.slice("t", 0, start, 1, 1000).events[0].offset == start
+        assert world.reader.read_slice("t", 0, start, 1, 1000).events[0].offset == start
     assert world.store.asked.count("object 0") == 1
 
 
 def test_small_segments_are_read_together(world: World):
     """A slice takes in as many segments as it needs, and ends with what is asked for."""
-    assert [event.offset for event in world.reader.slice("t", 0, 1, 7, 1000).events] == list(range(1, 8))
-    found = world.reader.slice("t", 0, 0, 100, 5)
+    assert [event.offset for event in world.reader.read_slice("t", 0, 1, 7, 1000).events] == list(range(1, 8))
+    found = world.reader.read_slice("t", 0, 0, 100, 5)
     assert [event.offset for event in found.events] == [0, 1, 2, 3, 4]
     assert found.next_offset == 5
 
 
 def test_nothing_is_made_up_beyond_the_end(world: World):
     """What was never archived is not there, and is not an empty slice."""
-    assert world.reader.slice("t", 0, 9, 1, 1000) is None
-    assert world.reader.slice("t", 1, 0, 1, 1000) is None
-    assert [event.offset for event in world.reader.slice("t", 0, 8, 10, 1000).events] == [8]
+    assert world.reader.read_slice("t", 0, 9, 1, 1000) is None
+    assert world.reader.read_slice("t", 1, 0, 1, 1000) is None
+    assert [event.offset for event in world.reader.read_slice("t", 0, 8, 10, 1000).events] == [8]
 
 
 def test_what_is_good_in_front_of_damage_is_delivered(world: World):
     """A slice ends in front of a segment that cannot be read; the next one says so."""
     world.store.remove(["object 1"])
-    assert [event.offset for event in world.reader.slice("t", 0, 0, 10, 1000).events] == [0, 1, 2]
+    assert [event.offset for event in world.reader.read_slice("t", 0, 0, 10, 1000).events] == [0, 1, 2]
     with pytest.raises(UnreadableSegment, match="Offsets 3 to 5 of t/0 cannot be read: the archive object object 1"):
-        world.reader.slice("t", 0, 3, 10, 1000)
+        world.reader.read_slice("t", 0, 3, 10, 1000)
 
 
 def test_any_client_that_reads_on_finds_the_next_segment_read_ahead():
     """While a reader is in the middle of a large segment, the next one is fetched, once."""
     world = World(LARGE, LARGE, LARGE)
-    world.reader.slice("t", 0, 0, 10, 1000)
+    world.reader.read_slice("t", 0, 0, 10, 1000)
     assert world.store.asked == ["object 0"]
     world.store.may_go_on.clear()
-    world.reader.slice("t", 0, 10, 10, 1000)
-    world.reader.slice("t", 0, 20, 10, 1000)
+    world.reader.read_slice("t", 0, 10, 10, 1000)
+    world.reader.read_slice("t", 0, 20, 10, 1000)
     world.store.may_go_on.set()
-    assert world.reader.slice("t", 0, LARGE, 10, 1000).events[0].offset == LARGE
+    assert world.reader.read_slice("t", 0, LARGE, 10, 1000).events[0].offset == LARGE
     assert world.store.asked == ["object 0", "object 1"]
     world.reader.close()
 
@@ -149,11 +149,11 @@ def test_damage_that_is_read_ahead_is_reported_when_it_is_asked_for():
     """Reading ahead neither hides damage nor brings it forward."""
     world = World(LARGE, LARGE)
     world.store.remove(["object 1"])
-    world.reader.slice("t", 0, 0, 10, 1000)
-    world.reader.slice("t", 0, 10, 10, 1000)
+    world.reader.read_slice("t", 0, 0, 10, 1000)
+    world.reader.read_slice("t", 0, 10, 10, 1000)
     for _ in range(2):
         with pytest.raises(UnreadableSegment, match=f"Offsets {LARGE} to {2 * LARGE - 1}"):
-            world.reader.slice("t", 0, LARGE, 10, 1000)
+            world.reader.read_slice("t", 0, LARGE, 10, 1000)
     world.reader.close()
 
 
@@ -182,7 +182,7 @@ def test_a_slice_takes_many_small_segments_at_once():
     world = World(*[10] * 200)
     place, slices = 0, 0
     with closing(world.reader):
-        while (found := world.reader.slice("t", 0, place, 1000, MANY)) is not None:
+        while (found := world.reader.read_slice("t", 0, place, 1000, MANY)) is not None:
             assert [event.offset for event in found.events] == list(range(place, found.next_offset))
             place, slices = found.next_offset, slices + 1
     assert (place, slices) == (2000, 2)
@@ -194,7 +194,7 @@ def test_no_more_is_asked_for_than_a_limit_needs(limit, objects):
     """Of small segments those are read that have as many events as are asked for, and none behind them."""
     world = World(*[10] * 50)
     with closing(world.reader):
-        assert len(world.reader.slice("t", 0, 0, limit, MANY).events) == limit
+        assert len(world.reader.read_slice("t", 0, 0, limit, MANY).events) == limit
     assert sorted(world.store.asked) == sorted(f"object {number}" for number in range(objects))
 
 
@@ -202,7 +202,7 @@ def test_no_more_is_asked_for_than_many_bytes_need():
     """A reader that wants few bytes does not have many objects read for it."""
     world = World(*[10] * 50)
     with closing(world.reader):
-        assert len(world.reader.slice("t", 0, 0, 500, 25).events) == 25
+        assert len(world.reader.read_slice("t", 0, 0, 500, 25).events) == 25
     assert world.store.asked == ["object 0", "object 1", "object 2"]
 
 
@@ -258,7 +258,7 @@ def test_readers_that_come_back_have_more_and_more_read_for_them():
     world = World(*[LARGE] * 60)
     with closing(world.reader):
         for number in range(40):
-            found = world.reader.slice("t", 0, number * LARGE, LARGE, MANY)
+            found = world.reader.read_slice("t", 0, number * LARGE, LARGE, MANY)
             assert found.next_offset == (number + 1) * LARGE
             until(lambda: not world.segment_cache._ahead)
             assert len(world.store.asked) <= 2 * (number + 1) + 1
@@ -270,8 +270,8 @@ def test_a_single_look_reads_nothing_ahead():
     """A reader that was never seen before has nothing read for it, wherever it begins."""
     world = World(*[LARGE] * 5)
     with closing(world.reader):
-        world.reader.slice("t", 0, 100, 10, MANY)
-        world.reader.slice("t", 0, LARGE + 100, 10, MANY)
+        world.reader.read_slice("t", 0, 100, 10, MANY)
+        world.reader.read_slice("t", 0, LARGE + 100, 10, MANY)
     assert world.store.asked == ["object 0", "object 1"]
 
 
@@ -288,16 +288,16 @@ def test_what_was_written_anew_meanwhile_is_read_from_there(world: World):
         events=old.count,
     )
     looks = iter([old, new])
-    world.index.segment = lambda *_: next(looks)
+    world.index.segment_at_or_before = lambda *_: next(looks)
     world.store.remove(["object 0"])
-    assert [event.offset for event in world.reader.slice("t", 0, 0, 3, MANY).events] == [0, 1, 2]
+    assert [event.offset for event in world.reader.read_slice("t", 0, 0, 3, MANY).events] == [0, 1, 2]
 
 
 def test_the_manifest_begins_with_the_segment_of_an_offset(world: World):
     """The segments that hold anything from an offset on are returned in their order."""
-    assert [each.first_offset for each in archived_segments(world.index, "t", 0, 4)] == [3, 6]
-    assert [each.first_offset for each in archived_segments(world.index, "t", 0)] == [0, 3, 6]
-    assert list(archived_segments(world.index, "t", 0, 9)) == []
+    assert [each.first_offset for each in archived_segments_from(world.index, "t", 0, 4)] == [3, 6]
+    assert [each.first_offset for each in archived_segments_from(world.index, "t", 0)] == [0, 3, 6]
+    assert list(archived_segments_from(world.index, "t", 0, 9)) == []
 
 
 def test_members_of_many_events_are_split(monkeypatch):
@@ -307,7 +307,7 @@ def test_members_of_many_events_are_split(monkeypatch):
     events += [StoredEvent(50, Record(None, "key"), NOW), StoredEvent(51, Record(b"1", "key"), NOW)]
     packer = objects.MemberPacker("t", 0, "order.placed")
     for event in events:
-        packer.add([event])
+        packer.add_events([event])
     content = packer.finish()
     assert content.count(b"\x1f\x8b\x08") > 5
     assert list(objects.parse_partition_member(content, "t", 0)) == list(objects.parse_member(content)) == events

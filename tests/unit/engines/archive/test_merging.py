@@ -8,9 +8,9 @@ import pytest
 
 from nakadi.engines.archive import maintenance, objects
 from nakadi.engines.archive.maintenance import (
-    SEGMENTS_WORTH_MERGING,
+    MIN_SEGMENTS_TO_MERGE,
     ArchiveSweep,
-    BlockCache,
+    BlockCachingStore,
     PartitionBusy,
     SegmentMerger,
     claim_partition,
@@ -44,9 +44,9 @@ class CountingStore(MemoryStore):
         super().__init__()
         self.asked: list[ArchiveLocation] = []
 
-    def get(self, location: ArchiveLocation) -> bytes:
+    def read_range(self, location: ArchiveLocation) -> bytes:
         self.asked.append(location)
-        return super().get(location)
+        return super().read_range(location)
 
 
 class World:
@@ -68,7 +68,7 @@ class World:
         for number in range(self.windows, self.windows + windows):
             key, content = f"log/stream/shard/{number:03}", b""
             for partition in range(2):
-                head = self.index.heads([("t", partition)])["t", partition]
+                head = self.index.index_heads([("t", partition)])["t", partition]
                 first = head.state.next_offset
                 member = objects.pack_member("t", partition, [event(first + each) for each in range(events)])
                 segment = IndexSegment(
@@ -79,28 +79,28 @@ class World:
                     archived=ArchiveLocation(key, len(content), len(member)),
                 )
                 content += member
-                self.index.extend(
+                self.index.advance_head(
                     "t", partition, head.revision, IndexHead(IndexingState(next_offset=first + events)), segment
                 )
             self.store.put(key, content)
         self.windows += windows
 
     def segments(self, partition: int = 0) -> list[tuple[int, int]]:
-        return [(each.first_offset, each.end_offset) for each in self.index.segments("t", partition, 0, 1000)]
+        return [(each.first_offset, each.end_offset) for each in self.index.segments_from("t", partition, 0, 1000)]
 
     def objects(self) -> set[str]:
         return {each.key for each in self.store.list_objects("")}
 
     def merge(self, merger: SegmentMerger | None = None) -> int:
         merger = merger or self.merger
-        return sum(merger.merge(piece) for partition in range(2) for piece in merger.plan("t", partition))
+        return sum(merger.merge_group(piece) for partition in range(2) for piece in merger.plan_merges("t", partition))
 
     def sweep(self) -> None:
         ArchiveSweep(self.index, self.store).run(datetime.now(UTC) + timedelta(hours=1))
 
     def _as_it_is(self) -> MemoryLogIndex:
         """A copy of the index, which is asked often."""
-        return index_of([self.index.segments("t", partition, 0, 1000) for partition in range(2)])
+        return index_of([self.index.segments_from("t", partition, 0, 1000) for partition in range(2)])
 
     def see_that_all_is_there(self) -> None:
         """From each offset on, by a reader that knows nothing."""
@@ -109,7 +109,7 @@ class World:
             for partition in range(2):
                 for start in range(end):
                     place, found = start, []
-                    while (slice_ := reader.slice("t", partition, place, 7, 1_000_000)) is not None:
+                    while (slice_ := reader.read_slice("t", partition, place, 7, 1_000_000)) is not None:
                         found += [each.offset for each in slice_.events]
                         place = slice_.next_offset
                     assert found == list(range(start, end))
@@ -120,7 +120,9 @@ def index_of(partitions: Sequence[Sequence[IndexSegment]]) -> MemoryLogIndex:
     index.create_topic("t", len(partitions))
     for partition, segments in enumerate(partitions):
         for revision, segment in enumerate(segments):
-            index.extend("t", partition, revision, IndexHead(IndexingState(next_offset=segment.end_offset)), segment)
+            index.advance_head(
+                "t", partition, revision, IndexHead(IndexingState(next_offset=segment.end_offset)), segment
+            )
     return index
 
 
@@ -156,38 +158,38 @@ def test_many_small_neighbours_become_one(world: World):
 
 def test_the_indexer_goes_on_behind_what_is_merged(world: World):
     """What is indexed after a plan was made is there behind the piece, and is merged when it is much."""
-    [piece] = world.merger.plan("t", 0)
+    [piece] = world.merger.plan_merges("t", 0)
     world.add(3)
-    world.merger.merge(piece)
+    world.merger.merge_group(piece)
     assert world.segments()[:2] == [(0, 2 * WINDOWS), (2 * WINDOWS, 2 * WINDOWS + 2)]
     world.see_that_all_is_there()
 
 
 def test_few_or_large_neighbours_stay(world: World):
     """What is large enough to be read by itself stays, and so do few small ones between."""
-    sizes = [each.archived.length for each in world.index.segments("t", 0, 0, 1000)]
-    assert world.merge(world.a_merger(small=min(sizes) - 1)) == 0
+    sizes = [each.archived.length for each in world.index.segments_from("t", 0, 0, 1000)]
+    assert world.merge(world.a_merger(max_small_segment_bytes=min(sizes) - 1)) == 0
     world.add(1, events=200)
-    world.add(SEGMENTS_WORTH_MERGING - 1)
-    merger = world.a_merger(small=max(sizes) + 10)
+    world.add(MIN_SEGMENTS_TO_MERGE - 1)
+    merger = world.a_merger(max_small_segment_bytes=max(sizes) + 10)
     assert world.merge(merger) == 2 * (WINDOWS - 1)
-    assert len(world.segments()) == 1 + 1 + SEGMENTS_WORTH_MERGING - 1
+    assert len(world.segments()) == 1 + 1 + MIN_SEGMENTS_TO_MERGE - 1
 
 
 def test_a_piece_does_not_last_too_long(world: World):
     """Events that are far apart in time do not lie together, for they go together."""
-    world.merge(world.a_merger(span=SEGMENTS_WORTH_MERGING * MINUTE))
+    world.merge(world.a_merger(max_span_microseconds=MIN_SEGMENTS_TO_MERGE * MINUTE))
     assert world.segments()[:3] == [
-        (0, 2 * SEGMENTS_WORTH_MERGING),
-        (2 * SEGMENTS_WORTH_MERGING, 4 * SEGMENTS_WORTH_MERGING),
-        (4 * SEGMENTS_WORTH_MERGING, 4 * SEGMENTS_WORTH_MERGING + 2),
+        (0, 2 * MIN_SEGMENTS_TO_MERGE),
+        (2 * MIN_SEGMENTS_TO_MERGE, 4 * MIN_SEGMENTS_TO_MERGE),
+        (4 * MIN_SEGMENTS_TO_MERGE, 4 * MIN_SEGMENTS_TO_MERGE + 2),
     ]
 
 
 @pytest.mark.parametrize("gap", ["not archived", "not connected"])
 def test_gaps_are_left_alone(world: World, gap):
     """What is not archived, or does not follow what is in front of it, is no part of a piece."""
-    segments = list(world.index.segments("t", 0, 0, 1000))
+    segments = list(world.index.segments_from("t", 0, 0, 1000))
     if gap == "not archived":
         segments[20] = IndexSegment(before=segments[20].before, count=2, first_stored_at=0, last_stored_at=0)
     else:
@@ -201,14 +203,14 @@ def test_gaps_are_left_alone(world: World, gap):
 def test_readers_with_the_old_list_find_the_old_objects(world: World):
     """Objects stay until a sweep; a reader that comes later still looks into the index again."""
     with closing(ArchiveReader(world.index, SegmentCache(world.store))) as reader:
-        old = world.index.segment("t", 0, 10)
+        old = world.index.segment_at_or_before("t", 0, 10)
         world.merge()
         assert reader.read_from_segment(old, "t", 0, 10, 2, 1000).events == (event(10), event(11))
         world.sweep()
-        segment, looks = world.index.segment, [old]
-        world.index.segment = lambda *place: looks.pop() if looks else segment(*place)
+        segment, looks = world.index.segment_at_or_before, [old]
+        world.index.segment_at_or_before = lambda *place: looks.pop() if looks else segment(*place)
     with closing(ArchiveReader(world.index, SegmentCache(world.store))) as late:
-        assert late.slice("t", 0, 10, 2, 1000).events == (event(10), event(11))
+        assert late.read_slice("t", 0, 10, 2, 1000).events == (event(10), event(11))
     world.see_that_all_is_there()
     assert len(world.objects()) == 2
 
@@ -216,10 +218,10 @@ def test_readers_with_the_old_list_find_the_old_objects(world: World):
 def test_of_two_workers_one_does_it(world: World):
     """While another process rewrites a partition, nothing is merged in it; in others it is."""
     with claim_partition(world.index, "t", 0):
-        for piece in world.merger.plan("t", 0):
+        for piece in world.merger.plan_merges("t", 0):
             with pytest.raises(PartitionBusy):
-                world.merger.merge(piece)
-        assert [world.merger.merge(piece) for piece in world.merger.plan("t", 1)] == [WINDOWS - 1]
+                world.merger.merge_group(piece)
+        assert [world.merger.merge_group(piece) for piece in world.merger.plan_merges("t", 1)] == [WINDOWS - 1]
     assert len(world.segments()) == WINDOWS
 
 
@@ -233,9 +235,9 @@ def test_a_worker_whose_claim_is_over_changes_nothing(world: World, monkeypatch)
 
     monkeypatch.setattr(maintenance, "CLAIM_DURATION_SECONDS", 0.0)
     world.store.put = put_and_sleep
-    [piece] = world.merger.plan("t", 0)
+    [piece] = world.merger.plan_merges("t", 0)
     with pytest.raises(PartitionBusy):
-        world.merger.merge(piece)
+        world.merger.merge_group(piece)
     assert len(world.segments()) == WINDOWS
 
 
@@ -245,7 +247,7 @@ def test_what_was_erased_meanwhile_does_not_come_back(world: World):
 
     def put_and_erase(key, content):
         put(key, content)
-        old = world.index.segment("t", 0, 10)
+        old = world.index.segment_at_or_before("t", 0, 10)
         put("compacted/stream/erased", objects.pack_member("t", 0, [event(10)]))
         size = len(world.store.content("compacted/stream/erased"))
         new = IndexSegment(
@@ -256,37 +258,37 @@ def test_what_was_erased_meanwhile_does_not_come_back(world: World):
             archived=ArchiveLocation("compacted/stream/erased", 0, size),
             events=1,
         )
-        world.index.replace("t", 0, [new], old.end_offset)
+        world.index.replace_segments("t", 0, [new], old.end_offset)
 
     world.store.put = put_and_erase
-    [piece] = world.merger.plan("t", 0)
-    assert world.merger.merge(piece) == 0
+    [piece] = world.merger.plan_merges("t", 0)
+    assert world.merger.merge_group(piece) == 0
     world.store.put = put
     assert len(world.segments()) == WINDOWS
     world.merge()
     with closing(ArchiveReader(world.index, SegmentCache(world.store))) as reader:
-        found = reader.slice("t", 0, 0, 1000, 1_000_000)
+        found = reader.read_slice("t", 0, 0, 1000, 1_000_000)
     assert [each.offset for each in found.events] == [offset for offset in range(2 * WINDOWS) if offset != 11]
 
 
 def test_what_was_released_meanwhile_is_not_merged(world: World):
     """A piece whose beginning is gone, or whose topic is deleted, is left for another plan."""
-    [piece] = world.merger.plan("t", 0)
-    world.index.drop_before("t", 0, 10)
-    assert world.merger.merge(piece) == 0
-    [piece] = world.merger.plan("t", 1)
+    [piece] = world.merger.plan_merges("t", 0)
+    world.index.drop_segments_before("t", 0, 10)
+    assert world.merger.merge_group(piece) == 0
+    [piece] = world.merger.plan_merges("t", 1)
     world.index.delete_topic("t")
-    assert world.merger.merge(piece) == 0
-    assert world.index.segments("t", 1, 0, 10) == []
+    assert world.merger.merge_group(piece) == 0
+    assert world.index.segments_from("t", 1, 0, 10) == []
 
 
 def test_what_cannot_be_read_is_reported_and_stays(world: World):
     """A piece with a damaged object is left as it is, with the reason."""
     world.store.remove(["log/stream/shard/007"])
-    [piece] = world.merger.plan("t", 0)
+    [piece] = world.merger.plan_merges("t", 0)
     for merger in (world.merger, world.a_merger(read_concurrently=True)):
         with pytest.raises(UnreadableSegment, match="Offsets 14 to 15"):
-            merger.merge(piece)
+            merger.merge_group(piece)
     assert len(world.segments()) == WINDOWS
     with claim_partition(world.index, "t", 0):
         pass  # and nobody is kept from the partition
@@ -304,7 +306,7 @@ CRASHES = {
 def test_a_crash_leaves_everything_to_be_read(far: World, service, crash):
     """Wherever a worker dies, all events are there, once each; the next worker finishes, and nothing is left over."""
     operation, after = crash
-    [piece] = far.merger.plan("t", 0)
+    [piece] = far.merger.plan_merges("t", 0)
     lost = refused("AccessDeniedException")
     if operation == "put":
         far.store.out_of_reach = True
@@ -312,7 +314,7 @@ def test_a_crash_leaves_everything_to_be_read(far: World, service, crash):
         # The first item that is put is the claim.
         service.goes_wrong(operation, *[lambda _, effect: effect()] * after, *[lost] * 60)
     with pytest.raises(Unavailable):
-        far.merger.merge(piece)
+        far.merger.merge_group(piece)
     service.goes_right()
     far.store.out_of_reach = False
     far.see_that_all_is_there()
@@ -326,22 +328,25 @@ def test_a_crash_leaves_everything_to_be_read(far: World, service, crash):
 
 def test_objects_that_many_partitions_share_are_read_once(world: World):
     """An indexer's object is fetched once for all the partitions that have their part in it."""
-    get = world.store.get
+    get = world.store.read_range
 
     def noted(location: ArchiveLocation) -> bytes:
         world.asked.append(location)
         return get(location)
 
-    world.store.get = noted
+    world.store.read_range = noted
     assert world.merge(world.a_merger(read_concurrently=True)) == 2 * (WINDOWS - 1)
     assert len(world.asked) == 2 * WINDOWS
 
     other = World(MemoryLogIndex())
-    get = other.store.get
-    other.store.get = lambda location: (world.asked.append(location), get(location))[1]
+    get = other.store.read_range
+    other.store.read_range = lambda location: (world.asked.append(location), get(location))[1]
     world.asked.clear()
     merger = SegmentMerger(
-        index=other.index, store=BlockCache(other.store), event_type_name_of=lambda _: None, read_concurrently=True
+        index=other.index,
+        store=BlockCachingStore(other.store),
+        event_type_name_of=lambda _: None,
+        read_concurrently=True,
     )
     assert other.merge(merger) == 2 * (WINDOWS - 1)
     assert len(world.asked) == WINDOWS
@@ -354,14 +359,14 @@ def test_blocks_are_what_the_store_has():
     content = bytes(range(256)) * (5 << 12)
     store.put("large", content)
     store.put("small", b"abc")
-    blocks = BlockCache(store, most_bytes=1000)
+    blocks = BlockCachingStore(store, most_bytes=1000)
     for location in (
         ArchiveLocation("large", 0, 10),
         ArchiveLocation("large", (1 << 22) - 5, 10),
         ArchiveLocation("large", (1 << 22) + 5, 10),
         ArchiveLocation("small", 1, 2),
     ):
-        assert blocks.get(location) == store.get(location)
+        assert blocks.read_range(location) == store.read_range(location)
     store.asked.clear()
     for location in (
         ArchiveLocation("small", 0, 1),
@@ -369,7 +374,7 @@ def test_blocks_are_what_the_store_has():
         ArchiveLocation("large", 0, 1),
         ArchiveLocation("large", 0, 2),
     ):
-        blocks.get(location)
+        blocks.read_range(location)
     assert [each.key for each in store.asked] == [
         "large",
         "large",

@@ -10,7 +10,7 @@ from nakadi.engines.archive import stores
 from nakadi.engines.archive.stores import FolderStore, MemoryStore, S3Store, open_archive, open_archive_if_set
 from nakadi.model.log_index import ArchiveLocation
 from nakadi.model.outcomes import BadSetting, Unavailable
-from nakadi.ports.archive_store import ArchiveGone, ArchiveStore
+from nakadi.ports.archive_store import ArchiveObjectGone, ArchiveStore
 from tests.support.aws import REGION, aws
 from tests.support.closed import see_that_everything_is_refused
 
@@ -34,8 +34,8 @@ def store(request, tmp_path):
 def test_a_range_of_an_object_can_be_had(store):
     """What was kept comes back, in any part."""
     store.put("a/b/c.gz", b"0123456789")
-    assert store.get(ArchiveLocation("a/b/c.gz", 0, 10)) == b"0123456789"
-    assert store.get(ArchiveLocation("a/b/c.gz", 3, 4)) == b"3456"
+    assert store.read_range(ArchiveLocation("a/b/c.gz", 0, 10)) == b"0123456789"
+    assert store.read_range(ArchiveLocation("a/b/c.gz", 3, 4)) == b"3456"
 
 
 def test_what_is_kept_is_listed(store):
@@ -64,15 +64,15 @@ def test_a_shorter_object_is_not_out_of_reach(store):
     """A range that begins behind the end of an object is empty, so that its reader notices that something is
     missing."""
     store.put("a", b"content")
-    assert store.get(ArchiveLocation("a", 100, 7)) == b""
-    assert store.get(ArchiveLocation("a", 5, 7)) == b"nt"
+    assert store.read_range(ArchiveLocation("a", 100, 7)) == b""
+    assert store.read_range(ArchiveLocation("a", 5, 7)) == b"nt"
 
 
 def test_keeping_again_changes_nothing(store):
     """The same object can be kept twice."""
     for _ in range(2):
         store.put("a", b"content")
-    assert store.get(ArchiveLocation("a", 0, 7)) == b"content"
+    assert store.read_range(ArchiveLocation("a", 0, 7)) == b"content"
 
 
 def test_what_is_not_there_is_reported(store):
@@ -80,8 +80,8 @@ def test_what_is_not_there_is_reported(store):
     store.put("a", b"content")
     store.remove(["a", "b"])
     store.remove([])
-    with pytest.raises(ArchiveGone):
-        store.get(ArchiveLocation("a", 0, 7))
+    with pytest.raises(ArchiveObjectGone):
+        store.read_range(ArchiveLocation("a", 0, 7))
 
 
 def test_a_store_that_does_not_answer_is_unavailable(monkeypatch):
@@ -90,7 +90,7 @@ def test_a_store_that_does_not_answer_is_unavailable(monkeypatch):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
     store = open_archive(f"s3://archive?region={REGION}&endpoint={FAULTY}")
     with pytest.raises(Unavailable):
-        store.get(ArchiveLocation("a", 0, 7))
+        store.read_range(ArchiveLocation("a", 0, 7))
     with pytest.raises(Unavailable):
         store.put("a", b"")
     store.close()
@@ -133,7 +133,7 @@ def test_a_closed_store_refuses_everything(store):
     store.close()
     attempts = {
         "put": lambda: store.put("a/c", b"content"),
-        "get": lambda: store.get(ArchiveLocation("a/b", 0, 7)),
+        "read_range": lambda: store.read_range(ArchiveLocation("a/b", 0, 7)),
         "remove": lambda: store.remove(["a/b"]),
         "list_objects": lambda: list(store.list_objects("a/")),
     }

@@ -31,7 +31,7 @@ def refer(index: MemoryLogIndex, key: str, first: int = 0) -> None:
         last_stored_at=0,
         archived=ArchiveLocation(key, 0, 1),
     )
-    assert index.extend("t", 0, first, IndexHead(IndexingState(next_offset=first + 1)), segment)
+    assert index.advance_head("t", 0, first, IndexHead(IndexingState(next_offset=first + 1)), segment)
 
 
 def soon() -> datetime:
@@ -43,7 +43,7 @@ def test_what_is_referred_to_stays(index, store):
     for name in ("log/mine/a", "log/mine/b", "compacted/mine/c"):
         store.put(name, b"content")
     refer(index, "log/mine/a")
-    assert ArchiveSweep(index, store).run(soon()) == SweepResult(old_objects=3, removed=2, bytes_freed=14)
+    assert ArchiveSweep(index, store).run(soon()) == SweepResult(old_object_count=3, removed_count=2, bytes_freed=14)
     assert store.all_keys() == ["log/mine/a"]
 
 
@@ -100,5 +100,5 @@ def test_what_cannot_be_removed_does_not_keep_the_rest(index, store, monkeypatch
         remove(names)
 
     store.remove = fails_for_one
-    assert ArchiveSweep(index, store).run(soon()) == SweepResult(old_objects=3, removed=2, bytes_freed=14)
+    assert ArchiveSweep(index, store).run(soon()) == SweepResult(old_object_count=3, removed_count=2, bytes_freed=14)
     assert store.all_keys() == ["log/mine/b"]

@@ -29,12 +29,12 @@ class TestCompaction:
         world.store_hours(3, Record(b"1", "k"), Record(b"2", "other"))
         world.log.archive()
         world.store_hours(1, Record(b"3", "k"), Record(b"4"))
-        world.log.compact("t", 0, upto=world.clock.now(), tombstones_before=world.clock.now())
+        world.log.compact("t", 0, stored_before=world.clock.now(), tombstones_before=world.clock.now())
         assert world.offsets() == [5, 6, 7]
 
     def test_of_the_cold_half_waits_for_a_good_part(self):
         """The cold half is written anew when what came since is a good part of it, and at least once a day."""
-        world = World(ArchivePolicy(archive_after=inf, hot_retention=0, unreferenced_grace=0, compaction_share=0.5))
+        world = World(ArchivePolicy(archive_after=inf, hot_retention=0, unreferenced_grace=0, new_share_to_compact=0.5))
         for number in range(10):
             world.store_hours(1, Record(b"1", f"k{number}"))
         world.log.archive()
@@ -53,7 +53,7 @@ class TestCompaction:
     def test_that_waits_keeps_tombstones(self):
         """A deleted key does not come back: its tombstone stays as long as the cold half has what it covers."""
         world = World(
-            ArchivePolicy(archive_after=inf, hot_retention=24 * 3600, unreferenced_grace=0, compaction_share=5.0)
+            ArchivePolicy(archive_after=inf, hot_retention=24 * 3600, unreferenced_grace=0, new_share_to_compact=5.0)
         )
         for number in range(10):
             world.store_hours(1, Record(b"1", f"k{number}"))
@@ -120,4 +120,4 @@ class TestCompaction:
 
 
 def compact(world: World) -> None:
-    world.log.compact("t", 0, upto=world.clock.now(), tombstones_before=world.clock.now() + timedelta(hours=1))
+    world.log.compact("t", 0, stored_before=world.clock.now(), tombstones_before=world.clock.now() + timedelta(hours=1))

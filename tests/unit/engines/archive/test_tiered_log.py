@@ -9,7 +9,7 @@ from math import inf
 import pytest
 
 from nakadi.engines.archive.archiver import ArchivePolicy, Archiver
-from nakadi.engines.archive.objects import archived_segments
+from nakadi.engines.archive.objects import archived_segments_from
 from nakadi.engines.archive.stores import MemoryStore
 from nakadi.engines.archive.tiered_log import TieredLog
 from nakadi.engines.memory.event_log import MemoryLog
@@ -63,7 +63,7 @@ class TestSeam:
         """The hot half keeps what is archived for its own time, whatever else is kept in the archive."""
         world.log.close()
         world = World(
-            ArchivePolicy(archive_after=inf, hot_retention=3 * 3600, unreferenced_grace=0, compaction_share=0)
+            ArchivePolicy(archive_after=inf, hot_retention=3 * 3600, unreferenced_grace=0, new_share_to_compact=0)
         )
         world.store_hours(10)
         world.log.archive()
@@ -94,9 +94,9 @@ class TestSeam:
         def refuse(*_: object):
             raise Unavailable("It may not be written to.")
 
-        for name in ("identity", "create_topic", "extend", "replace", "claim"):
+        for name in ("identity", "create_topic", "advance_head", "replace_segments", "claim"):
             monkeypatch.setattr(world.index, name, refuse)
-        tiers = ArchivePolicy(archive_after=0, archived_elsewhere=True)
+        tiers = ArchivePolicy(archive_after=0, another_process_archives=True)
         log = TieredLog(world.hot, world.index, world.store, world.clock, Names(), tiers)
         log.append("t", {0: [Record(b"3")]})
         archived = log.read("t", 0, 0)
@@ -169,7 +169,9 @@ class TestRetention:
     def test_leaves_objects_to_those_who_read_them(self, world: World):
         """Within the grace time an object without references stays."""
         world.log.close()
-        world = World(ArchivePolicy(archive_after=inf, hot_retention=0, unreferenced_grace=3600, compaction_share=0))
+        world = World(
+            ArchivePolicy(archive_after=inf, hot_retention=0, unreferenced_grace=3600, new_share_to_compact=0)
+        )
         world.store_hours(2)
         world.log.archive()
         world.log.delete_topic("t")
@@ -200,7 +202,7 @@ class TestRetention:
         monkeypatch.setattr(world.store, "put", delete_and_put)
         world.log.archive()
         assert world.segments() == []
-        assert world.index.topics() == []
+        assert world.index.topic_names() == []
         world.log.sweep()
         assert world.objects() == []
 
@@ -245,7 +247,7 @@ class TestDamage:
             name = "log/of-somebody/else"
             world.store.put(name, changed[what])
             location = segment.archived._replace(key=name, start=0, length=max(len(changed[what]), 1))
-            world.index.replace(
+            world.index.replace_segments(
                 "t", 0, [segment.__class__(**as_dict(segment) | {"archived": location})], segment.end_offset
             )
         with pytest.raises(Unavailable, match="Offsets 0 to 3 of t/0"):
@@ -302,10 +304,10 @@ class TestArchiving:
     def test_counts_with_the_index(self, world: World):
         """An object that the index does not know of is none: it is written again under another name, and goes."""
         world.store_hours(4)
-        extend = world.index.extend
-        world.index.extend = lambda *_: False
+        extend = world.index.advance_head
+        world.index.advance_head = lambda *_: False
         Archiver(world.hot, world.index, world.store, Names()).archive_next_object("t", [0])
-        world.index.extend = extend
+        world.index.advance_head = extend
         assert world.segments() == []
         [orphan] = world.objects()
         world.log.archive()
@@ -352,7 +354,7 @@ class TestArchiving:
         for _ in range(40):
             world.store_hours(1)
             world.log.archive()
-        world.log._worker.merge(lambda: None)
+        world.log._worker.merge_segments(lambda: None)
         assert [(each.first_offset, each.end_offset, each.events) for each in world.segments()] == [(0, 40, 40)]
         assert world.offsets() == list(range(40))
         world.log.sweep()
@@ -360,7 +362,7 @@ class TestArchiving:
 
     def test_happens_by_itself(self):
         """Events are archived, and leave the hot half, by themselves."""
-        world = World(ArchivePolicy(archive_after=0, hot_retention=0, unreferenced_grace=0, compaction_share=0))
+        world = World(ArchivePolicy(archive_after=0, hot_retention=0, unreferenced_grace=0, new_share_to_compact=0))
         world.store_hours(3)
         until(lambda: world.hot.bounds("t", [0])[0].oldest == 2)
         assert world.offsets() == [0, 1, 2]
@@ -375,8 +377,8 @@ class TestArchiving:
         log = TieredLog(
             hot, index, store, clock, Names(), ArchivePolicy(archive_after=0, hot_retention=3600, unreferenced_grace=0)
         )
-        until(lambda: list(archived_segments(index, "t", 1)))
-        assert [(each.first_offset, each.end_offset) for each in archived_segments(index, "t", 1)] == [(0, 2)]
+        until(lambda: list(archived_segments_from(index, "t", 1)))
+        assert [(each.first_offset, each.end_offset) for each in archived_segments_from(index, "t", 1)] == [(0, 2)]
         log.close()
 
 

@@ -5,7 +5,7 @@ from unittest.mock import patch
 from botocore.loaders import create_loader
 
 from nakadi.engines.archive.stores import open_archive
-from nakadi.engines.common.aws_sessions import _Descriptions, new_session
+from nakadi.engines.common.aws_sessions import _OrjsonLoader, new_session
 from nakadi.model.log_index import ArchiveLocation
 from tests.support.aws import REGION, aws
 
@@ -15,7 +15,7 @@ def test_sessions_share_what_is_long_to_read():
     first, second = new_session(), new_session()
     assert first is not second
     first.create_client("dynamodb", REGION)
-    with patch.object(_Descriptions, "load_file", side_effect=AssertionError):
+    with patch.object(_OrjsonLoader, "load_file", side_effect=AssertionError):
         second.create_client("dynamodb", REGION)
 
 
@@ -60,6 +60,6 @@ def test_the_archives_client_is_made_when_it_is_asked_for(monkeypatch):
         s3 = new_session().create_client("s3", REGION)
         s3.create_bucket(Bucket="archive", CreateBucketConfiguration={"LocationConstraint": REGION})
         archive.put("a", b"content")
-        assert archive.get(ArchiveLocation("a", 0, 7)) == b"content"
+        assert archive.read_range(ArchiveLocation("a", 0, 7)) == b"content"
         assert made == [1]
         archive.close()

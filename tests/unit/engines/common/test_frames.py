@@ -38,7 +38,7 @@ def test_an_outline_reports_keys_and_tombstones(given_records):
     expected = [None if record is None else (record.key, record.value is None) for record in given_records]
     frame = frames.encode(given_records)
     assert frames.keys_and_tombstones(frame) == expected
-    assert frames.has_notes(frame) or None not in given_records
+    assert frames.has_metadata(frame) or None not in given_records
 
 
 def test_many_events_are_compressed():
@@ -83,5 +83,5 @@ def test_the_text_of_plain_events_comes_with_the_end_of_each_line(count):
     frame = frames.encode(records)
     text, ends = frames.lines_and_ends(frame)
     begins = [0, *(end + 1 for end in ends)]
-    assert not frames.has_notes(frame)
+    assert not frames.has_metadata(frame)
     assert [Record(text[begin:end]) for begin, end in zip(begins, ends, strict=False)] == records

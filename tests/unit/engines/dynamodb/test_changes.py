@@ -13,8 +13,8 @@ from nakadi.engines.dynamodb.coordination import DynamoDbCoordination
 from nakadi.engines.dynamodb.coordination_table import (
     CHANGE_POLL_INTERVAL_SECONDS,
     CHANGES_KEY,
-    ECHO_DELAY_SECONDS,
-    MAX_LATENESS_SECONDS,
+    MAX_REPORT_LATENESS_SECONDS,
+    RECHECK_DELAY_SECONDS,
     REPORT_INTERVAL_SECONDS,
     CoordinationTable,
     TableChangeReader,
@@ -34,7 +34,7 @@ SUBSCRIPTION = "1b6c"
 def here(world):  # noqa: ARG001  # it is inside
     with_table = DynamoDbCoordination(TableAddress("test", REGION))
     new = an_assignment("a")
-    with_table.write(SUBSCRIPTION, EMPTY_ASSIGNMENT, new, A_MOMENT, {a_place(): Position(1, -1)})
+    with_table.replace_assignment(SUBSCRIPTION, EMPTY_ASSIGNMENT, new, A_MOMENT, {a_place(): Position(1, -1)})
     yield with_table
     with_table.close()
 
@@ -77,7 +77,7 @@ class TestTogether:
         ear = Ear(here)
         commit(there, 5)
         assert ear.wait_for(SubscriptionChange.OFFSETS)
-        assert here.offsets(SUBSCRIPTION)[a_place()].position == Position(1, 5)
+        assert here.committed_offsets(SUBSCRIPTION)[a_place()].position == Position(1, 5)
 
     def test_changes_are_heard_after_a_look_that_failed(self, world, here, there, caplog):
         """A look that fails, for whatever reason, is logged and not the last one. (S198)"""
@@ -98,10 +98,10 @@ class TestTogether:
         """A change of who reads what is heard in another process; and so is the end of a subscription. (S237, S72)"""
         ear = Ear(here)
         old = there.assignment(SUBSCRIPTION)
-        there.write(SUBSCRIPTION, old, replace(old, entries=entries("b")), A_MOMENT)
+        there.replace_assignment(SUBSCRIPTION, old, replace(old, entries=entries("b")), A_MOMENT)
         assert ear.wait_for(SubscriptionChange.ASSIGNMENT)
         ear.heard.clear()
-        there.forget(SUBSCRIPTION)
+        there.remove_subscription_state(SUBSCRIPTION)
         assert ear.wait_for(SubscriptionChange.ASSIGNMENT)
 
     def test_nothing_is_missed_that_no_one_could_ask_for(self, world, here, there, caplog):
@@ -142,8 +142,8 @@ class TestTogether:
 def test_changes_of_others_are_heard_within_a_second():
     """A look, and the echo of it, come in time; an echo comes when the moment is over. (S198)"""
     assert CHANGE_POLL_INTERVAL_SECONDS < 1.0
-    assert CHANGE_POLL_INTERVAL_SECONDS + ECHO_DELAY_SECONDS < 1.0
-    assert ECHO_DELAY_SECONDS > REPORT_INTERVAL_SECONDS
+    assert CHANGE_POLL_INTERVAL_SECONDS + RECHECK_DELAY_SECONDS < 1.0
+    assert RECHECK_DELAY_SECONDS > REPORT_INTERVAL_SECONDS
 
 
 class Clock:
@@ -194,9 +194,12 @@ class TestFeed:
         commit(there, 2)
         assert world.calls["PutItem"] == 0
         assert feed.read_changes(0.4) == []
-        assert (feed.next_echo_time, list(feed.pop_due_echoes(ECHO_DELAY_SECONDS - 0.01))) == (ECHO_DELAY_SECONDS, [])
-        assert feed.pop_due_echoes(ECHO_DELAY_SECONDS) == [SUBSCRIPTION]
-        assert feed.pop_due_echoes(9.0) == []
+        assert (feed.next_recheck_time, list(feed.pop_due_rechecks(RECHECK_DELAY_SECONDS - 0.01))) == (
+            RECHECK_DELAY_SECONDS,
+            [],
+        )
+        assert feed.pop_due_rechecks(RECHECK_DELAY_SECONDS) == [SUBSCRIPTION]
+        assert feed.pop_due_rechecks(9.0) == []
 
     def test_reports_of_every_moment(self, feed, there, world):
         """Commits in different moments are news, each of them."""
@@ -204,7 +207,7 @@ class TestFeed:
             commit(there, each, seconds=REPORT_INTERVAL_SECONDS * each)
         assert world.calls["PutItem"] >= 5
         assert feed.read_changes(0.0) == [(SUBSCRIPTION, SubscriptionChange.OFFSETS)] * 5
-        assert feed.pop_due_echoes(9.0) == [SUBSCRIPTION]
+        assert feed.pop_due_rechecks(9.0) == [SUBSCRIPTION]
 
     def test_does_not_report_to_a_process_its_own(self, feed, items, clock):
         """A process reports its own changes at once; but others may have followed it in the same moment."""
@@ -213,15 +216,15 @@ class TestFeed:
             CHANGES_KEY, now, subscription=SUBSCRIPTION, change=SubscriptionChange.OFFSETS.value, reporter="me"
         ).save()
         assert feed.read_changes(0.0) == []
-        assert feed.pop_due_echoes(9.0) == [SUBSCRIPTION]
+        assert feed.pop_due_rechecks(9.0) == [SUBSCRIPTION]
 
     def test_hears_those_whose_clock_is_late(self, feed, there, clock):
         """News that bear a time a little before what was heard last are heard, and once."""
         commit(there, 1, seconds=1)
         assert feed.read_changes(0.0)
-        clock.seconds -= MAX_LATENESS_SECONDS / 2
+        clock.seconds -= MAX_REPORT_LATENESS_SECONDS / 2
         commit(there, 2, seconds=2)
-        clock.seconds += MAX_LATENESS_SECONDS / 2
+        clock.seconds += MAX_REPORT_LATENESS_SECONDS / 2
         assert feed.read_changes(0.4) == [(SUBSCRIPTION, SubscriptionChange.OFFSETS)]
         assert feed.read_changes(0.8) == []
 

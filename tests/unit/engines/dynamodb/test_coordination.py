@@ -38,7 +38,9 @@ LATER = A_MOMENT + timedelta(seconds=1)
 def coordination(world):
     with_owners = opened(world)
     new = an_assignment("a", "b", sessions=[a_session("a"), a_session("b")])
-    with_owners.write(SUBSCRIPTION, EMPTY_ASSIGNMENT, new, A_MOMENT, {each.partition: at(0) for each in new.entries})
+    with_owners.replace_assignment(
+        SUBSCRIPTION, EMPTY_ASSIGNMENT, new, A_MOMENT, {each.partition: at(0) for each in new.entries}
+    )
     world.calls.clear()
     yield with_owners
     with_owners.close()
@@ -65,13 +67,13 @@ def commit(coordination, session, offset, partition=0) -> CommitResult:
 
 
 def position(coordination, partition=0) -> int:
-    return coordination.offsets(SUBSCRIPTION)[a_place(partition)].position.offset
+    return coordination.committed_offsets(SUBSCRIPTION)[a_place(partition)].position.offset
 
 
 def handed(coordination, *owners: str, positions=None) -> Assignment:
     """Give the partitions to these sessions, whichever had them."""
     old = coordination.assignment(SUBSCRIPTION)
-    return coordination.write(SUBSCRIPTION, old, replace(old, entries=entries(*owners)), LATER, positions)
+    return coordination.replace_assignment(SUBSCRIPTION, old, replace(old, entries=entries(*owners)), LATER, positions)
 
 
 class TestFaultsThatPass:
@@ -90,7 +92,7 @@ class TestFaultsThatPass:
         another's. (S249, S319)"""
         old = coordination.assignment(SUBSCRIPTION)
         world.goes_wrong("TransactWriteItems", *[fault] * (ATTEMPTS - 1))
-        stored = coordination.write(SUBSCRIPTION, old, replace(old, entries=entries("b", "a")), LATER)
+        stored = coordination.replace_assignment(SUBSCRIPTION, old, replace(old, entries=entries("b", "a")), LATER)
         assert coordination.assignment(SUBSCRIPTION) == stored
         assert stored.revision == old.revision + 1
         assert [commit(coordination, each, 3) for each in "ab"] == [CommitResult.NOT_OWNED, CommitResult.COMMITTED]
@@ -101,20 +103,23 @@ class TestFaultsThatPass:
         world.goes_wrong("TransactWriteItems", *[fault] * (ATTEMPTS - 1))
         event = a_parked_event(3)
         assert coordination.park_events(SUBSCRIPTION, "a", [event], LATER, at(3)) is CommitResult.COMMITTED
-        assert (coordination.parked(SUBSCRIPTION), position(coordination)) == ([event.parked], 3)
+        assert (coordination.list_parked_events(SUBSCRIPTION), position(coordination)) == ([event.parked], 3)
 
     @pytest.mark.parametrize("fault", PASSING_FAULTS.values(), ids=PASSING_FAULTS)
     def test_change_nothing_about_the_rest(self, world, coordination, fault):
         """Reads, leases and forgetting get through. (S72, S318)"""
         for operation in ("GetItem", "Query", "PutItem", "BatchWriteItem"):
             world.goes_wrong(operation, fault)
-        coordination.renew("one", LATER)
-        assert coordination.leases() == {"one": LATER}
+        coordination.renew_lease("one", LATER)
+        assert coordination.lease_expiries() == {"one": LATER}
         assert coordination.assignment(SUBSCRIPTION).revision == 1
-        coordination.release("one")
-        assert coordination.leases() == {}
-        coordination.forget(SUBSCRIPTION)
-        assert (coordination.assignment(SUBSCRIPTION), coordination.offsets(SUBSCRIPTION)) == (EMPTY_ASSIGNMENT, {})
+        coordination.release_lease("one")
+        assert coordination.lease_expiries() == {}
+        coordination.remove_subscription_state(SUBSCRIPTION)
+        assert (coordination.assignment(SUBSCRIPTION), coordination.committed_offsets(SUBSCRIPTION)) == (
+            EMPTY_ASSIGNMENT,
+            {},
+        )
 
 
 class TestFaultsThatLast:
@@ -123,8 +128,8 @@ class TestFaultsThatLast:
         [
             ("UpdateItem", lambda each: commit(each, "a", 5)),
             ("TransactWriteItems", lambda each: handed(each, "b", "a")),
-            ("PutItem", lambda each: each.renew("one", LATER)),
-            ("Query", lambda each: each.offsets(SUBSCRIPTION)),
+            ("PutItem", lambda each: each.renew_lease("one", LATER)),
+            ("Query", lambda each: each.committed_offsets(SUBSCRIPTION)),
             ("GetItem", lambda each: each.assignment(SUBSCRIPTION)),
         ],
         ids=["commit", "write", "renew", "offsets", "assignment"],
@@ -136,7 +141,7 @@ class TestFaultsThatLast:
         with pytest.raises(Unavailable):
             call(coordination)
         assert (coordination.assignment(SUBSCRIPTION).revision, position(coordination)) == (1, 0)
-        assert coordination.leases() == {}
+        assert coordination.lease_expiries() == {}
 
     def test_of_one_partition_leave_the_others(self, world, coordination):
         """A commit of which one partition fails is not acknowledged; made again, it acknowledges each partition as it
@@ -186,7 +191,7 @@ class TestAnswersThatAreLost:
         """Who wrote and got no answer has written, also if another process has written since. (S249)"""
         old = coordination.assignment(SUBSCRIPTION)
         world.goes_wrong("TransactWriteItems", no_answer_after_and(lambda: handed(other, "b", "b")))
-        stored = coordination.write(SUBSCRIPTION, old, replace(old, entries=entries("a", "a")), LATER)
+        stored = coordination.replace_assignment(SUBSCRIPTION, old, replace(old, entries=entries("a", "a")), LATER)
         assert stored.revision == 2
         assert coordination.assignment(SUBSCRIPTION).revision == 3
         assert [commit(coordination, each, 5) for each in "ab"] == [CommitResult.NOT_OWNED, CommitResult.COMMITTED]
@@ -201,7 +206,7 @@ class TestAnswersThatAreLost:
 
         world.goes_wrong("TransactWriteItems", lost)
         with pytest.raises(AssignmentChanged):
-            coordination.write(SUBSCRIPTION, old, replace(old, entries=entries("a", "a")), LATER)
+            coordination.replace_assignment(SUBSCRIPTION, old, replace(old, entries=entries("a", "a")), LATER)
         assert [commit(coordination, each, 5) for each in "ab"] == [CommitResult.NOT_OWNED, CommitResult.COMMITTED]
 
     def test_of_a_commit_before_the_partition_changed_hands(self, world, coordination, other):
@@ -258,16 +263,16 @@ class TestLeases:
 
         world.goes_wrong("PutItem", held_up, *[no_answer_before] * (ATTEMPTS - 1))
         with pytest.raises(Unavailable):
-            coordination.renew("one", A_MOMENT)
-        coordination.renew("one", LATER)
+            coordination.renew_lease("one", A_MOMENT)
+        coordination.renew_lease("one", LATER)
         late[0]()
-        assert coordination.leases() == {"one": LATER}
+        assert coordination.lease_expiries() == {"one": LATER}
 
     def test_go_by_themselves(self, coordination):
         """DynamoDB removes what ran out a day ago, and nothing that still says something, though a clock be an hour
         behind."""
-        coordination.renew("one", LATER)
-        item = CoordinationTable(TableAddress("test", REGION), CallRetryPolicy()).find(LEASES_KEY, "one")
+        coordination.renew_lease("one", LATER)
+        item = CoordinationTable(TableAddress("test", REGION), CallRetryPolicy()).find_item(LEASES_KEY, "one")
         assert item.expires == int(LATER.timestamp()) + 24 * 3600
 
 
@@ -339,7 +344,7 @@ class TestSizes:
             events = [a_parked_event(each, chance.randbytes(size)) for each in range(1, MAX_PARKED_EVENTS_PER_CALL + 1)]
             assert coordination.park_events(SUBSCRIPTION, "a", events, LATER) is CommitResult.COMMITTED
             for each in (events[0], events[-1]):
-                assert coordination.read_parked_value(SUBSCRIPTION, a_place(), each.parked.position) == each.value
+                assert coordination.parked_event_value(SUBSCRIPTION, a_place(), each.parked.position) == each.value
 
 
 class TestCosts:
@@ -354,13 +359,13 @@ class TestCosts:
         old = coordination.assignment(SUBSCRIPTION)
         new = an_assignment(*["a"] * MAX_PARTITIONS_PER_WRITE)
         added = {each.partition: at(0) for each in new.entries}
-        coordination.write(SUBSCRIPTION, old, replace(new, revision=old.revision), LATER, added)
+        coordination.replace_assignment(SUBSCRIPTION, old, replace(new, revision=old.revision), LATER, added)
         assert world.calls == {"GetItem": 1, "TransactWriteItems": 1, "PutItem": 1}
 
     def test_of_reading(self, world, coordination):
         """A subscription is read by two calls, however many partitions it has."""
         coordination.assignment(SUBSCRIPTION)
-        coordination.offsets(SUBSCRIPTION)
+        coordination.committed_offsets(SUBSCRIPTION)
         assert world.calls == {"GetItem": 1, "Query": 1}
 
 
@@ -380,8 +385,8 @@ def test_after_closing_nothing_is_asked_and_no_listener_is_called(world, coordin
     for attempt in (
         lambda: coordination.park_events(SUBSCRIPTION, "a", [a_parked_event(1)], LATER),
         lambda: coordination.commit(SUBSCRIPTION, "a", {a_place(): Position(1, 5)}, LATER),
-        lambda: coordination.write(SUBSCRIPTION, old, replace(old, entries=entries("b", "b")), LATER),
-        lambda: coordination.forget(SUBSCRIPTION),
+        lambda: coordination.replace_assignment(SUBSCRIPTION, old, replace(old, entries=entries("b", "b")), LATER),
+        lambda: coordination.remove_subscription_state(SUBSCRIPTION),
     ):
         with pytest.raises(Unavailable, match="closed"):
             attempt()

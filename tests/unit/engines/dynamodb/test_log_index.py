@@ -33,7 +33,7 @@ ATTEMPTS = len(RETRY_PAUSES_SECONDS) + 1
 def index(world):
     index = DynamoDbLogIndex(TableAddress("test", REGION), CallRetryPolicy(lambda _: None))
     index.create_topic("t", 2)
-    assert index.extend("t", 0, 0, IndexHead(counted(10)), a_segment(0, 10))
+    assert index.advance_head("t", 0, 0, IndexHead(counted(10)), a_segment(0, 10))
     index.advance_shard_progress("stream", "shard", ShardProgress(7))
     world.calls.clear()
     return index
@@ -49,12 +49,12 @@ def test_it_connects_with_its_first_call(monkeypatch):
 
     assert made == []
     asked.create_topic("t", 1)
-    asked.heads([("t", 0)])
+    asked.index_heads([("t", 0)])
     assert len(made) == 1
     for each in (unasked, asked):
         each.close()
     with pytest.raises(Unavailable):
-        unasked.heads([("t", 0)])
+        unasked.index_heads([("t", 0)])
     assert len(made) == 1
 
 
@@ -73,9 +73,9 @@ def a_segment(first: int, count: int) -> IndexSegment:
 
 
 def extended(index):
-    assert index.extend("t", 0, 1, IndexHead(counted(15)), a_segment(10, 5))
-    return index.heads([("t", 0)])["t", 0].state.next_offset, [
-        each.first_offset for each in index.segments("t", 0, 0, 9)
+    assert index.advance_head("t", 0, 1, IndexHead(counted(15)), a_segment(10, 5))
+    return index.index_heads([("t", 0)])["t", 0].state.next_offset, [
+        each.first_offset for each in index.segments_from("t", 0, 0, 9)
     ]
 
 
@@ -91,11 +91,11 @@ def sealed(index):
 
 def progressed(index):
     index.advance_shard_progress("stream", "shard", ShardProgress(9))
-    return index.progress("stream")
+    return index.shard_progresses("stream")
 
 
 def drop_before(index):
-    return index.drop_before("t", 0, 10), index.topic("t").oldest, index.segments("t", 0, 0, 9)
+    return index.drop_segments_before("t", 0, 10), index.topic("t").oldest, index.segments_from("t", 0, 0, 9)
 
 
 def claimed(index):
@@ -103,8 +103,8 @@ def claimed(index):
 
 
 def replaced(index):
-    index.replace("t", 0, [a_segment(0, 10)], 10)
-    return [each.first_offset for each in index.segments("t", 0, 0, 9)]
+    index.replace_segments("t", 0, [a_segment(0, 10)], 10)
+    return [each.first_offset for each in index.segments_from("t", 0, 0, 9)]
 
 
 DOING = {
@@ -115,9 +115,9 @@ DOING = {
     "letting go": (drop_before, "BatchWriteItem", ([ArchiveLocation("object", 0, 10)], {0: 10}, [])),
     "claiming": (claimed, "PutItem", (True, False)),
     "replacing": (replaced, "PutItem", [0]),
-    "looking at heads": (lambda index: index.heads([("t", 0)])["t", 0].state.next_offset, "BatchGetItem", 10),
+    "looking at heads": (lambda index: index.index_heads([("t", 0)])["t", 0].state.next_offset, "BatchGetItem", 10),
     "looking at a topic": (lambda index: index.topic("t"), "GetItem", Topic(partitions=2)),
-    "looking at segments": (lambda index: index.segment("t", 0, 3).first_offset, "Query", 0),
+    "looking at segments": (lambda index: index.segment_at_or_before("t", 0, 3).first_offset, "Query", 0),
 }
 
 
@@ -146,16 +146,16 @@ def test_an_extension_is_made_once_or_not_at_all(world, index, fault):
     """When no attempt is answered, head and segment are both there or both not; another look finds out which."""
     world.goes_wrong("TransactWriteItems", *[fault] * ATTEMPTS)
     with pytest.raises(Unavailable):
-        index.extend("t", 0, 1, IndexHead(counted(15)), a_segment(10, 5))
-    head = index.heads([("t", 0)])["t", 0]
-    firsts = [each.first_offset for each in index.segments("t", 0, 0, 9)]
+        index.advance_head("t", 0, 1, IndexHead(counted(15)), a_segment(10, 5))
+    head = index.index_heads([("t", 0)])["t", 0]
+    firsts = [each.first_offset for each in index.segments_from("t", 0, 0, 9)]
     assert (head.state.next_offset, head.revision, firsts) in [(10, 1, [0]), (15, 2, [0, 10])]
 
 
 def test_anothers_extension_is_no_fault(world, index):
     """Of two that count on from the same head the second learns that, also when its first attempt got no answer."""
     other = DynamoDbLogIndex(TableAddress("test", REGION), CallRetryPolicy(lambda _: None))
-    assert other.extend("t", 0, 1, IndexHead(counted(12)), a_segment(10, 2))
+    assert other.advance_head("t", 0, 1, IndexHead(counted(12)), a_segment(10, 2))
     world.goes_wrong("TransactWriteItems", no_answer_before)
-    assert not index.extend("t", 0, 1, IndexHead(counted(15)), a_segment(10, 5))
-    assert index.heads([("t", 0)])["t", 0].state.next_offset == 12
+    assert not index.advance_head("t", 0, 1, IndexHead(counted(15)), a_segment(10, 5))
+    assert index.index_heads([("t", 0)])["t", 0].state.next_offset == 12

@@ -11,7 +11,7 @@ from nakadi.app.engines import open_registry
 from nakadi.engines.common.documents import CHANGE_COUNTS_KIND
 from nakadi.engines.dynamodb.client import (
     CONFLICT_RETRY_PAUSES_SECONDS,
-    DOCUMENTS,
+    DOCUMENTS_TABLE,
     RETRY_PAUSES_SECONDS,
     CallRetryPolicy,
     TableAddress,
@@ -56,10 +56,10 @@ LASTING = {
 
 # Which call makes which kind of change, and what is there afterwards at revision 2 of "a".
 WRITES = {
-    "a put": ("PutItem", [PutDocument(KIND, "a", {"n": 2}, expected=1)], 2),
-    "a creation": ("PutItem", [PutDocument(KIND, "b", {}, expected=ABSENT_REVISION)], 1),
+    "a put": ("PutItem", [PutDocument(KIND, "a", {"n": 2}, expected_revision=1)], 2),
+    "a creation": ("PutItem", [PutDocument(KIND, "b", {}, expected_revision=ABSENT_REVISION)], 1),
     "a put of whatever is there": ("TransactWriteItems", [PutDocument(KIND, "a", {"n": 2})], 2),
-    "a removal": ("TransactWriteItems", [RemoveDocument(KIND, "a", expected=1)], None),
+    "a removal": ("TransactWriteItems", [RemoveDocument(KIND, "a", expected_revision=1)], None),
     "a removal of whatever is there": ("TransactWriteItems", [RemoveDocument(KIND, "a")], None),
     "several": (
         "TransactWriteItems",
@@ -77,7 +77,7 @@ def pauses():
 @pytest.fixture
 def registry(world, pauses):
     registry = DynamoDbRegistry(TableAddress("test", REGION), CallRetryPolicy(pauses.append))
-    registry.write(PutDocument(KIND, "a", {"n": 1}, expected=ABSENT_REVISION))
+    registry.write(PutDocument(KIND, "a", {"n": 1}, expected_revision=ABSENT_REVISION))
     world.calls.clear()
     return registry
 
@@ -103,7 +103,7 @@ class TestWritersThatMeet:
         registry.write(PutDocument("settings", "a", {}, ABSENT_REVISION))
 
         assert registry.get("settings", "a").revision == 1
-        assert sum(registry.changes().numbers.values()) == 1
+        assert sum(registry.change_counters().count_by_bucket.values()) == 1
         assert sum(pauses) < 3
 
     def test_give_up_some_day(self, world, registry):
@@ -115,7 +115,7 @@ class TestWritersThatMeet:
             registry.write(PutDocument("settings", "a", {}, ABSENT_REVISION))
 
         assert registry.get("settings", "a") is None
-        assert registry.changes() == ChangeCounters()
+        assert registry.change_counters() == ChangeCounters()
 
     @pytest.mark.parametrize("fault", PASSING.values(), ids=PASSING)
     def test_are_counted_once(self, world, registry, fault):
@@ -124,7 +124,7 @@ class TestWritersThatMeet:
         registry.write(PutDocument("settings", "a", {}, ABSENT_REVISION))
 
         assert registry.get("settings", "a").revision == 1
-        assert sum(registry.changes().numbers.values()) == 1
+        assert sum(registry.change_counters().count_by_bucket.values()) == 1
 
 
 class TestFaultsThatPass:
@@ -194,7 +194,7 @@ class TestFaultsThatLast:
     @pytest.mark.usefixtures("world")
     def test_are_bounded_in_time(self):
         """A call to a service that does not answer ends well before API Gateway's half minute."""
-        config = connect(TableAddress("test", REGION).bind_model(DocumentItem, DOCUMENTS)).client.meta.config
+        config = connect(TableAddress("test", REGION).bind_model(DocumentItem, DOCUMENTS_TABLE)).client.meta.config
         longest = config.connect_timeout + config.read_timeout
 
         assert config.retries["total_max_attempts"] == 1
@@ -254,19 +254,19 @@ class TestCalls:
         """A change is counted in the call that makes it, and one call shows what changed."""
         registry.write(PutDocument("settings", "a", {}, ABSENT_REVISION))
         registry.write(PutDocument("event-types", "a", {}, ABSENT_REVISION))
-        registry.changes()
+        registry.change_counters()
 
         assert world.calls == {"GetItem": 1, "PutItem": 1, "TransactWriteItems": 1}
 
     def test_for_what_changed_cost_one_unit_for_ever(self, registry):
         """The numbers of all buckets, each as large as a century of changes makes it, are within the 4 KB of a unit."""
-        items = TableAddress("test", REGION).bind_model(DocumentItem, DOCUMENTS)
+        items = TableAddress("test", REGION).bind_model(DocumentItem, DOCUMENTS_TABLE)
         items(CHANGE_COUNTS_KIND, CHANGE_COUNTS_KIND).update(
             [Path(f"n{bucket}").set(3 * 10**9) for bucket in range(CHANGE_BUCKETS)]
         )
         found = connect(items).get_item(items.Meta.table_name, CHANGE_COUNTS_KIND, CHANGE_COUNTS_KIND)["Item"]
 
-        assert len(registry.changes().numbers) == CHANGE_BUCKETS
+        assert len(registry.change_counters().count_by_bucket) == CHANGE_BUCKETS
         # DynamoDB takes at most 21 bytes for a number, and as many as its name has letters for that.
         assert sum(len(name) + (21 if "N" in value else len(value["S"])) for name, value in found.items()) < 4096
 
@@ -319,7 +319,7 @@ class TestUrl:
         [(url, signature, table)] = asked
         assert url == "http://localhost:8000/"
         assert "/eu-west-1/dynamodb/" in signature
-        assert table == DOCUMENTS.full_name("near")
+        assert table == DOCUMENTS_TABLE.full_name("near")
 
         here = open_registry(f"dynamodb://test?region={REGION}")
         here.write(PutDocument(KIND, "a", {}))

@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 from pynamodb.attributes import NumberAttribute
 
-from nakadi.engines.dynamodb.client import COORDINATION, DOCUMENTS, LOG_INDEX, TABLES
+from nakadi.engines.dynamodb.client import COORDINATION_TABLE, DOCUMENTS_TABLE, LOG_INDEX_TABLE, TABLES
 from nakadi.engines.dynamodb.coordination_table import CoordinationItem
 from nakadi.engines.dynamodb.log_index import LogIndexItem
 from nakadi.engines.dynamodb.registry import DocumentItem
@@ -13,8 +13,8 @@ from nakadi.engines.dynamodb.registry import DocumentItem
 
 @pytest.mark.parametrize(
     ("table", "model"),
-    [(DOCUMENTS, DocumentItem), (LOG_INDEX, LogIndexItem), (COORDINATION, CoordinationItem)],
-    ids=lambda each: getattr(each, "suffix", ""),
+    [(DOCUMENTS_TABLE, DocumentItem), (LOG_INDEX_TABLE, LogIndexItem), (COORDINATION_TABLE, CoordinationItem)],
+    ids=lambda each: getattr(each, "name_suffix", ""),
 )
 def test_a_model_and_its_table_have_the_same_keys(table, model):
     """What an engine takes for keys are the keys that the deployment gives the table; what expires is a number."""
@@ -27,7 +27,7 @@ def test_a_model_and_its_table_have_the_same_keys(table, model):
 
 def test_every_table_has_its_model():
     """The models above are those of all tables."""
-    assert set(TABLES) == {DOCUMENTS, LOG_INDEX, COORDINATION}
+    assert set(TABLES) == {DOCUMENTS_TABLE, LOG_INDEX_TABLE, COORDINATION_TABLE}
 
 
 def test_tables_of_one_deployment_have_different_names():

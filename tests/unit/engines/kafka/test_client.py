@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from nakadi.engines.kafka.client import Address, new_admin_client, new_consumer, new_producer
+from nakadi.engines.kafka.client import ClusterAddress, new_admin_client, new_consumer, new_producer
 from tests.support.patience import until
 
 SECRET = "never/to+be+seen"  # of nobody
@@ -18,7 +18,7 @@ def address(tmp_path):
         "# how to log in\n\nsecurity.protocol = sasl_plaintext\nsasl.mechanism=PLAIN\nsasl.username=ann\n"
         f"sasl.password={SECRET}\nssl.key.password={SECRET}==\ndebug=conf\n"
     )
-    return Address.parse(f"kafka://127.0.0.1:9?prefix=n-&properties={file}")
+    return ClusterAddress.parse(f"kafka://127.0.0.1:9?prefix=n-&properties={file}")
 
 
 def test_settings_of_the_library_stand_in_a_file(address):

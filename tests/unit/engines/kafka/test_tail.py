@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from nakadi.engines.kafka import reading
-from nakadi.engines.kafka.client import Address
+from nakadi.engines.kafka.client import ClusterAddress
 from nakadi.engines.kafka.reading import TailReader
 from tests.support.patience import PATIENCE
 
@@ -79,7 +79,7 @@ class FollowingConsumer:
 def running(consumer, monkeypatch):
     """A tail with this consumer, which ends whatever happens."""
     monkeypatch.setattr(reading, "new_consumer", lambda *_, **__: consumer)
-    tail = TailReader(Address("any"), lambda *_: None)
+    tail = TailReader(ClusterAddress("any"), lambda *_: None)
     try:
         yield tail
     finally:
@@ -92,11 +92,11 @@ def test_what_was_fetched_for_an_earlier_window_is_no_part_of_a_later_one(monkey
     """A partition that is given up, and followed again from an earlier offset, has every event from there on."""
     consumer = FollowingConsumer()
     with running(consumer, monkeypatch) as tail:
-        tail.follow(("t", 0), 100)
+        tail.follow_partition(("t", 0), 100)
         # While the consumer waits for an event behind 100, the window is dropped, and another one begins at 90.
         assert consumer.polling.acquire(timeout=PATIENCE)
-        tail.forget_topic("t")
-        tail.follow(("t", 0), 90)
+        tail.stop_following_topic("t")
+        tail.follow_partition(("t", 0), 90)
         for _ in range(3):
             consumer.let.release()
             assert consumer.polling.acquire(timeout=PATIENCE)
@@ -119,7 +119,7 @@ def test_an_event_is_fetched_once_for_all_readers(monkeypatch):
     with running(consumer, monkeypatch) as tail:
         monkeypatch.setattr(reading, "new_consumer", lambda *_, **__: made.append(consumer) or consumer)
         for _ in range(50):
-            tail.follow(("t", 0), 100)
+            tail.follow_partition(("t", 0), 100)
         for _ in range(10):
             assert consumer.polling.acquire(timeout=PATIENCE)
             consumer.let.release()
@@ -160,11 +160,11 @@ def test_a_topic_is_looked_up_before_it_is_followed(monkeypatch, is_away, calls)
     """The library would look for it within a second, in which its first events wait. One that is away is asked once."""
     consumer = UninformedConsumer(is_away=is_away)
     with running(consumer, monkeypatch) as tail:
-        tail.follow(("z", 0), 0)
+        tail.follow_partition(("z", 0), 0)
         assert consumer.polling.acquire(timeout=PATIENCE)
         del consumer.calls[:]
         for partition in (("a", 0), ("a", 1), ("b", 0)):
-            tail.follow(partition, 0)
+            tail.follow_partition(partition, 0)
         consumer.let.release()
         assert consumer.polling.acquire(timeout=PATIENCE)
         assert [" ".join(each) for each in consumer.calls] == calls

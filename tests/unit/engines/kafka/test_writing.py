@@ -6,7 +6,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from nakadi.engines.kafka import client, writing
-from nakadi.engines.kafka.client import Address
+from nakadi.engines.kafka.client import ClusterAddress
 from nakadi.engines.kafka.writing import PRODUCER_THREADS, RecordWriter
 from nakadi.model.events import Record
 
@@ -17,7 +17,7 @@ PARTITIONS = range(4)
 
 def a_writer(**properties):
     """The library gives each producer a cluster of its own."""
-    address = Address("", timeout=2, properties={"test.mock.num.brokers": "3", **properties})
+    address = ClusterAddress("", timeout_seconds=2, properties={"test.mock.num.brokers": "3", **properties})
     return RecordWriter(address, lambda: datetime(2026, 11, 23, tzinfo=UTC), lambda topic: topic, lambda *_: 0)
 
 

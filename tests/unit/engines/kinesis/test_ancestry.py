@@ -14,7 +14,7 @@ class Listing:
         self.listed = [Shard("old", 0, 99)]
         self.times = 0
 
-    def shards(self):
+    def list_shards(self):
         self.times += 1
         return self.listed
 
@@ -32,16 +32,16 @@ def shard_trees(stream):
 def test_a_new_shard_is_looked_for_once(stream, shard_trees):
     """A record of a shard that is not known yet has the shards listed again, and those after it have not."""
     assert "old" in shard_trees.current
-    stream.listed = [Shard("new", 0, 99, ("old",)), Shard("old", 0, 99, closed=True)]
+    stream.listed = [Shard("new", 0, 99, ("old",)), Shard("old", 0, 99, is_closed=True)]
     for sequence in range(5):
-        assert "new" in shard_trees.tree_ranking(RecordPosition("new", sequence))
+        assert "new" in shard_trees.tree_for_ranking(RecordPosition("new", sequence))
     assert stream.times == 2
 
 
 def test_a_forgotten_shard_is_looked_for_once(stream, shard_trees):
     """A record of a shard that the stream has forgotten has the shards listed once, however many there are of it."""
     for sequence in range(5):
-        shard_tree = shard_trees.tree_ranking(RecordPosition("forgotten", sequence))
+        shard_tree = shard_trees.tree_for_ranking(RecordPosition("forgotten", sequence))
         assert "forgotten" not in shard_tree
         assert shard_tree is shard_trees.current
     assert stream.times == 2
@@ -50,5 +50,5 @@ def test_a_forgotten_shard_is_looked_for_once(stream, shard_trees):
 def test_each_forgotten_shard_is_looked_for(stream, shard_trees):
     """That one shard was forgotten says nothing of another."""
     for shard in ("one", "two", "one", "two"):
-        shard_trees.tree_ranking(RecordPosition(shard, 1))
+        shard_trees.tree_for_ranking(RecordPosition(shard, 1))
     assert stream.times == 3

@@ -5,8 +5,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from nakadi.engines.archive import maintenance
-from nakadi.engines.archive.maintenance import SEGMENTS_WORTH_MERGING, ArchiveSweep, SegmentMerger
-from nakadi.engines.archive.objects import archived_segments
+from nakadi.engines.archive.maintenance import MIN_SEGMENTS_TO_MERGE, ArchiveSweep, SegmentMerger
+from nakadi.engines.archive.objects import archived_segments_from
 from nakadi.model.events import OffsetBounds, Record
 from nakadi.model.outcomes import Unavailable
 from tests.support.kinesis_faults import World
@@ -21,8 +21,8 @@ def log(world: World):
 
 def newest(world: World) -> int:
     stream = world.a_stream()
-    [shard] = stream.shards()
-    return stream.read_page(shard.id, stream.request_iterator_from_start(shard.id)).records[-1].mark.sequence
+    [shard] = stream.list_shards()
+    return stream.read_page(shard.id, stream.request_iterator_from_start(shard.id)).records[-1].position.sequence
 
 
 def publish(world: World, log, *numbers: int) -> None:
@@ -36,7 +36,7 @@ def test_damage_is_reported_with_its_offsets(world: World, log, caplog):
     skipped."""
     publish(world, log, 0, 1, 2)
     publish(world, log, 3, 4)
-    [first, _] = archived_segments(world.index, "t", 0)
+    [first, _] = archived_segments_from(world.index, "t", 0)
     world.archive.put(first.archived.key, b"what is this?" * 20)
     world.client.forgets(newest(world))
     reader = world.a_log()
@@ -55,8 +55,8 @@ def test_objects_go_with_what_was_in_them(world: World, log):
     assert len(world.archive.all_keys()) == 2
     log.trim("t", 0, world.clock.now() - timedelta(minutes=1))
     sweep = ArchiveSweep(world.index, world.archive)
-    assert sweep.run(datetime.now(UTC) + timedelta(seconds=1)).removed == 1
-    assert world.archive.all_keys() == [each.archived.key for each in archived_segments(world.index, "t", 0)]
+    assert sweep.run(datetime.now(UTC) + timedelta(seconds=1)).removed_count == 1
+    assert world.archive.all_keys() == [each.archived.key for each in archived_segments_from(world.index, "t", 0)]
     log.delete_topic("t")
     ArchiveSweep(world.index, world.archive, (world.name,)).run(datetime.now(UTC) + timedelta(seconds=1))
     assert world.archive.all_keys() == []
@@ -66,28 +66,28 @@ def test_small_windows_can_be_merged(world: World, log):
     """What an indexer has archived in many windows and a worker has merged is read, found by time and removed as
     before, also when the stream has forgotten it."""
     moments = []
-    for number in range(2 * SEGMENTS_WORTH_MERGING):
+    for number in range(2 * MIN_SEGMENTS_TO_MERGE):
         world.clock.move(60)
         moments.append(world.clock.now())
         log.append("t", {0: [Record(b"%d" % number, f"key-{number % 5}")]})
         world.index_all()
     merger = SegmentMerger(index=world.index, store=world.archive, event_type_name_of=lambda _: None)
-    [piece] = merger.plan("t", 0)
-    assert merger.merge(piece) == 2 * SEGMENTS_WORTH_MERGING - 1
+    [piece] = merger.plan_merges("t", 0)
+    assert merger.merge_group(piece) == 2 * MIN_SEGMENTS_TO_MERGE - 1
     world.client.forgets(newest(world))
     reader = world.a_log()
     found = [event for start in (0, 10, 20) for event in reader.read("t", 0, start, limit=10).events]
     assert [int(event.record.value) for event in found] == list(range(30))
-    assert [reader.offset_at("t", 0, moment) for moment in moments] == list(range(2 * SEGMENTS_WORTH_MERGING))
+    assert [reader.offset_at("t", 0, moment) for moment in moments] == list(range(2 * MIN_SEGMENTS_TO_MERGE))
 
     world.index_all()
     log.append("t", {0: [Record(b"behind", "key-0")]})
     world.index_all()
-    assert reader.read("t", 0, 2 * SEGMENTS_WORTH_MERGING).events[0].record.value == b"behind"
+    assert reader.read("t", 0, 2 * MIN_SEGMENTS_TO_MERGE).events[0].record.value == b"behind"
 
     log.trim("t", 0, moments[20])
     assert log.bounds("t", [0])[0].oldest == 20
-    [merged, _] = archived_segments(world.index, "t", 0)
+    [merged, _] = archived_segments_from(world.index, "t", 0)
     assert merged.archived.key in world.archive.all_keys()
     log.trim("t", 0, moments[-1] + timedelta(microseconds=1))
     assert merged.archived.key not in world.archive.all_keys()
@@ -106,12 +106,12 @@ def test_compaction_that_was_asleep_changes_nothing(world: World, log, monkeypat
 
     monkeypatch.setattr(maintenance, "CLAIM_DURATION_SECONDS", 0.0)
     world.archive.put = put_and_sleep
-    before = list(archived_segments(world.index, "t", 0))
+    before = list(archived_segments_from(world.index, "t", 0))
     upto = world.clock.now() + timedelta(seconds=1)
-    log.compact("t", 0, upto=upto, tombstones_before=upto)
-    assert list(archived_segments(world.index, "t", 0)) == before
+    log.compact("t", 0, stored_before=upto, tombstones_before=upto)
+    assert list(archived_segments_from(world.index, "t", 0)) == before
     assert world.index.topic("t").compacted == {}
     world.archive.put = put
-    world.index.release("compaction/t/0", "another process")
-    log.compact("t", 0, upto=upto, tombstones_before=upto)
+    world.index.release_claim("compaction/t/0", "another process")
+    log.compact("t", 0, stored_before=upto, tombstones_before=upto)
     assert [event.offset for event in log.read("t", 0, 0).events] == [3]

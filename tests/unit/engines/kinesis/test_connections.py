@@ -69,7 +69,9 @@ def service(monkeypatch):
 
 @pytest.fixture
 def opened(service):
-    with closing(Stream(opening.new_client({"region": "eu-central-1", "endpoint": service.url}), "orders")) as made:
+    with closing(
+        Stream(opening.new_kinesis_client({"region": "eu-central-1", "endpoint": service.url}), "orders")
+    ) as made:
         yield made
 
 
@@ -81,9 +83,9 @@ def test_a_write_after_a_pause_has_a_connection_of_its_own(service, opened, monk
     would get an unknown outcome for a sound event."""
     clock = [1000.0]
     monkeypatch.setattr(stream.time, "time", lambda: clock[0])
-    assert opened.put([RECORD]) == [RecordPosition("shardId-0", 1)]
+    assert opened.put_records([RECORD]) == [RecordPosition("shardId-0", 1)]
 
     clock[0] += stream.IDLE_CONNECTION_MAX_AGE_SECONDS
 
-    assert opened.put([RECORD]) == [RecordPosition("shardId-0", 2)]
+    assert opened.put_records([RECORD]) == [RecordPosition("shardId-0", 2)]
     assert service.connections == 2

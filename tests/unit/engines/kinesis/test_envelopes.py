@@ -28,7 +28,7 @@ def test_a_frame_in_parts_comes_back_whole(frame, most):
     found = [envelopes.parse_envelope(piece) for piece in pieces]
     assert all(len(piece) <= most for piece in pieces)
     assert b"".join(each.frame for each in found) == (frame or b"x")
-    assert [(each.part, each.parts, each.events) for each in found] == [
+    assert [(each.part_number, each.part_count, each.event_count) for each in found] == [
         (number, len(pieces), 2) for number in range(len(pieces))
     ]
 
@@ -51,7 +51,7 @@ def test_no_bytes_do_harm(data):
     """Whatever others put into the stream can be looked at."""
     for each in (data, b"nk" + data, b"nk\x02\x00" + data):
         found = envelopes.parse_envelope(each)
-        assert found is None or found.kind in envelopes.KINDS
+        assert found is None or found.kind in envelopes.ENVELOPE_KINDS
 
 
 def test_a_frame_that_is_too_long_is_refused():

@@ -272,9 +272,9 @@ def test_what_is_pushed_and_read_is_met_once():
     """A record that was read is not taken again when it is pushed, nor the other way round; a shard ends but once."""
     stream = Iterators()
     cursor = ShardCursor(stream, "s", 5)
-    assert [each.mark.sequence for each in cursor.read(GrowingPauses(1)).records] == [7, 8]
+    assert [each.position.sequence for each in cursor.read(GrowingPauses(1)).records] == [7, 8]
     assert [
-        each.mark.sequence for each in cursor.accept_pushed(RecordPage([record(8), record(9)], "more", at_tip=True))
+        each.position.sequence for each in cursor.accept_pushed(RecordPage([record(8), record(9)], "more", at_tip=True))
     ] == [9]
     assert cursor.read(GrowingPauses(1)).records == []
     assert stream.asked == [5, 9]

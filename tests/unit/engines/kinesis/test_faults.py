@@ -10,7 +10,7 @@ from nakadi.engines.kinesis import reading, tails
 from nakadi.model.events import Record, Refused, Stored
 from nakadi.model.log_index import ArchiveLocation
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports.archive_store import ArchiveGone
+from nakadi.ports.archive_store import ArchiveObjectGone
 from tests.support.aws import (
     broken_after,
     broken_before,
@@ -227,7 +227,7 @@ class TestReading:
         """What compaction took away does not come back when an archive object is missing."""
         log.append("t", {0: [Record(b"1", "k"), Record(b"2", "k"), Record(b"3")]})
         world.clock.move(3600)
-        log.compact("t", 0, upto=world.clock.now(), tombstones_before=world.clock.now() - timedelta(days=1))
+        log.compact("t", 0, stored_before=world.clock.now(), tombstones_before=world.clock.now() - timedelta(days=1))
         assert values(log) == [b"2", b"3"]
         world.archive.remove(world.archive.all_keys())
         with pytest.raises(Unavailable):
@@ -254,9 +254,9 @@ class TestCompaction:
         world.clock.move(3600)
         now = world.clock.now()
         with pytest.raises(Unavailable):
-            world.a_log(index=Cut(world.index)).compact("t", 0, upto=now, tombstones_before=now)
+            world.a_log(index=Cut(world.index)).compact("t", 0, stored_before=now, tombstones_before=now)
         assert world.index.topic("t").compacted == {}
-        log.compact("t", 0, upto=now, tombstones_before=now)
+        log.compact("t", 0, stored_before=now, tombstones_before=now)
         assert world.index.topic("t").compacted == {0: 3}
         assert values(world.a_log()) == [b"2", b"3"]
 
@@ -281,7 +281,7 @@ class TestWatching:
 
 
 class Broken:
-    def get(self, location: ArchiveLocation) -> bytes:
+    def read_range(self, location: ArchiveLocation) -> bytes:
         raise Unavailable(f"no answer for {location.key}")
 
     def close(self) -> None:
@@ -301,5 +301,5 @@ class TestSealing:
 
 def test_an_archive_object_that_is_gone_says_so(world: World):
     """A missing object is distinguished from a store that does not answer."""
-    with pytest.raises(ArchiveGone):
-        world.archive.get(ArchiveLocation("nothing", 0, 1))
+    with pytest.raises(ArchiveObjectGone):
+        world.archive.read_range(ArchiveLocation("nothing", 0, 1))

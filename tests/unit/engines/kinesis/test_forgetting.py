@@ -33,8 +33,8 @@ def publish(log, *numbers: int, partition: int = 0) -> None:
 def newest(world: World) -> int:
     """The last record's sequence number."""
     stream = world.a_stream()
-    [shard] = stream.shards()
-    return stream.read_page(shard.id, stream.request_iterator_from_start(shard.id)).records[-1].mark.sequence
+    [shard] = stream.list_shards()
+    return stream.read_page(shard.id, stream.request_iterator_from_start(shard.id)).records[-1].position.sequence
 
 
 def events(log, start: int = 0) -> list[tuple[int, bytes | None]]:
@@ -118,7 +118,7 @@ def test_an_append_that_was_given_up_stops_no_one(world: World, log, strict):
     world.client.forgets(newest(world), strict=strict)
     publish(log, 1)
     world.index_all()
-    assert world.index.heads([("t", 0)])["t", 0].state.next_offset == 2
+    assert world.index.index_heads([("t", 0)])["t", 0].state.next_offset == 2
     assert events(world.a_log()) == numbered(0, 1)
 
 
@@ -130,7 +130,7 @@ def test_a_long_append_whose_beginning_is_forgotten_is_not_shown_in_part(world: 
     world.index_all()
     world.put("t/0", second)
     world.index_all()
-    assert world.index.heads([("t", 0)])["t", 0].state.next_offset == 2
+    assert world.index.index_heads([("t", 0)])["t", 0].state.next_offset == 2
     world.client.forgets(newest(world) - 1)
     assert events(world.a_log()) == [(0, b"1" * 400), (1, b"2" * 400)]
     world.archive.remove(world.archive.all_keys())

@@ -18,8 +18,8 @@ def log(world: World):
 def arrival_of(world: World, number: int) -> int:
     """When a record arrived, in milliseconds."""
     stream = world.a_stream()
-    [shard] = stream.shards()
-    return stream.read_page(shard.id, stream.request_iterator_from_start(shard.id)).records[number].at
+    [shard] = stream.list_shards()
+    return stream.read_page(shard.id, stream.request_iterator_from_start(shard.id)).records[number].arrived_at_ms
 
 
 def test_nothing_waits_where_nothing_was_stored(log):

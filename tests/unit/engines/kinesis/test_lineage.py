@@ -9,11 +9,11 @@ from nakadi.model.log_index import RecordPosition
 SHARDS = [
     Shard("g", 75, 99, ("e",)),
     Shard("f", 25, 74, ("e",)),
-    Shard("e", 25, 99, ("d", "b"), closed=True),
-    Shard("d", 25, 49, ("a",), closed=True),
+    Shard("e", 25, 99, ("d", "b"), is_closed=True),
+    Shard("d", 25, 49, ("a",), is_closed=True),
     Shard("c", 0, 24, ("a",)),
-    Shard("b", 50, 99, closed=True),
-    Shard("a", 0, 49, closed=True),
+    Shard("b", 50, 99, is_closed=True),
+    Shard("a", 0, 49, is_closed=True),
 ]
 LINEAGE = ShardTree(SHARDS)
 
@@ -24,16 +24,16 @@ LINEAGE = ShardTree(SHARDS)
 )
 def test_a_chain_begins_with_the_oldest(hash_key, chain):
     """The shards of a hash key follow each other in time, both ends of a range included."""
-    assert LINEAGE.chain(hash_key) == list(chain)
+    assert LINEAGE.shards_covering(hash_key) == list(chain)
 
 
 def test_parents_and_children_are_those_that_are_listed():
     """A merged shard has two parents, and shards that the stream forgot have no children."""
-    assert LINEAGE.parents("e") == ["d", "b"]
+    assert LINEAGE.listed_parents("e") == ["d", "b"]
     assert sorted(LINEAGE.children("e")) == ["f", "g"]
     younger = ShardTree([shard for shard in SHARDS if shard.id not in "ab"])
-    assert younger.parents("e") == ["d"]
-    assert younger.parents("d") == []
+    assert younger.listed_parents("e") == ["d"]
+    assert younger.listed_parents("d") == []
     assert "a" not in younger
 
 
@@ -61,10 +61,10 @@ def test_a_part_of_a_lineage_keeps_the_order():
     """When old shards are forgotten, those that are left are still in their order."""
     for gone in ("a", "ab", "abd", "abde"):
         left = ShardTree([shard for shard in SHARDS if shard.id not in gone])
-        assert left.chain(30) == [each for each in "adef" if each not in gone]
+        assert left.shards_covering(30) == [each for each in "adef" if each not in gone]
 
 
 def test_shards_that_descend_from_each_other_are_refused():
     """A circle is no lineage."""
     with pytest.raises(ValueError, match="descend"):
-        ShardTree([Shard("a", 0, 9, ("b",)), Shard("b", 0, 9, ("a",))]).chain(1)
+        ShardTree([Shard("a", 0, 9, ("b",)), Shard("b", 0, 9, ("a",))]).shards_covering(1)

@@ -32,9 +32,9 @@ class Log:
         self._sequence += 1
         record = ArrivedRecord(RecordPosition("shard", self._sequence), "t/0", at, data)
         self.state, found = recent_records.state_after_record(self.state, record, envelopes.parse_envelope(data))
-        assert self.state.mark == record.mark
+        assert self.state.mark == record.position
         if found is not None:
-            self.numbered.append((found.first, found.events, len(found.marks)))
+            self.numbered.append((found.first_offset, found.event_count, len(found.record_positions)))
 
 
 @pytest.fixture

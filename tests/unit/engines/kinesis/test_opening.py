@@ -4,17 +4,17 @@ import pytest
 
 from nakadi.app.engines import open_event_log
 from nakadi.engines.kinesis.event_log import KinesisOptions
-from nakadi.engines.kinesis.opening import new_client, parse_options, parse_url
+from nakadi.engines.kinesis.opening import new_kinesis_client, parse_options, parse_stream_url
 from nakadi.model.outcomes import BadSetting
 from tests.support.clock import HandMovedClock
 
 
 def test_a_url_names_the_stream_and_what_else_is_wanted():
     """The host is the stream's name; the query has region, endpoint and options."""
-    name, asked = parse_url("kinesis://events?region=eu-central-1&lease=0.5&window_bytes=1000")
+    name, asked = parse_stream_url("kinesis://events?region=eu-central-1&lease=0.5&window_bytes=1000")
     assert (name, asked["region"]) == ("events", "eu-central-1")
     assert parse_options(name, asked) == KinesisOptions(lease=0.5, window_bytes=1000)
-    assert parse_options(*parse_url("kinesis://events")) == KinesisOptions()
+    assert parse_options(*parse_stream_url("kinesis://events")) == KinesisOptions()
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_a_url_names_the_stream_and_what_else_is_wanted():
 def test_a_url_that_cannot_be_understood_is_refused(url, said):
     """A slip in a URL stops the start and names what is not understood."""
     with pytest.raises(ValueError, match=said):
-        parse_options(*parse_url(url))
+        parse_options(*parse_stream_url(url))
 
 
 def test_a_log_needs_an_index():
@@ -40,7 +40,7 @@ def test_a_log_needs_an_index():
 
 def test_the_client_tries_nothing_again_and_waits_for_nothing_long():
     """What may be tried again is decided by the engine, which knows what is known."""
-    made = new_client({"region": "eu-central-1"})
+    made = new_kinesis_client({"region": "eu-central-1"})
     config = made.meta.config
     made.close()
     assert config.retries["total_max_attempts"] == 1

@@ -39,18 +39,18 @@ def test_calls_for_a_name_are_apart(clock):
     """A call that comes too early waits; calls for other names do not."""
     pace = CallRate(0.2)
     for _ in range(6):
-        pace.wait("a")
+        pace.wait_for_turn("a")
     assert clock.now == pytest.approx(1001.0)
-    pace.wait("b")
+    pace.wait_for_turn("b")
     assert clock.now == pytest.approx(1001.0)
 
 
 def mean_interval(pace: CallRate, clock: Clock, name: str) -> float:
     """How long a call waits for the one before it, on average: single intervals vary by half."""
-    pace.wait(name)
+    pace.wait_for_turn(name)
     began = clock.now
     for _ in range(1000):
-        pace.wait(name)
+        pace.wait_for_turn(name)
     return (clock.now - began) / 1000
 
 
@@ -82,7 +82,7 @@ def test_many_processes_share_a_shard(clock, processes):
     while min(due.values()) < 1120:
         number = min(due, key=due.__getitem__)
         clock.now = due[number]
-        paces[number].wait("shard")
+        paces[number].wait_for_turn("shard")
         second = int(clock.now)
         taken[second] += 1
         if taken[second] > ALLOWED:

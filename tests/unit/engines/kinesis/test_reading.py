@@ -147,7 +147,7 @@ def test_those_who_asked_before_a_read_began_share_it(world: World, log):
     """However many want to know the tip, a read that began after they had asked answers all of them."""
     publish(log, range(3))
     shard_trees = ShardTreeCache(world.a_stream())
-    topics = TopicCache(world.index, 60.0, ChangeWatch(world.index.changes, world.clock))
+    topics = TopicCache(world.index, 60.0, ChangeWatch(world.index.change_counters, world.clock))
     reader = StreamReader(
         shard_trees,
         world.index,
@@ -265,7 +265,7 @@ def test_compaction_is_seen_by_others_and_by_those_who_come_later(world: World, 
     kept = []
     for _ in range(3):
         world.clock.move(3600)
-        log.compact("t", 0, upto=world.clock.now(), tombstones_before=world.clock.now())
+        log.compact("t", 0, stored_before=world.clock.now(), tombstones_before=world.clock.now())
         kept.append([key for key in world.archive.all_keys() if key.startswith("compacted/")])
         log.append("t", {0: [Record(b'"again"', "k0")]})
     time.sleep(HURRIED.lease)
@@ -279,9 +279,9 @@ def test_nothing_new_is_not_compacted_again(world: World, log):
     """Compacting what is compact writes nothing."""
     publish(log, range(5))
     world.clock.move(3600)
-    log.compact("t", 0, upto=world.clock.now(), tombstones_before=world.clock.now())
+    log.compact("t", 0, stored_before=world.clock.now(), tombstones_before=world.clock.now())
     before = world.archive.all_keys()
-    log.compact("t", 0, upto=world.clock.now(), tombstones_before=world.clock.now())
+    log.compact("t", 0, stored_before=world.clock.now(), tombstones_before=world.clock.now())
     assert world.archive.all_keys() == before
 
 
@@ -291,10 +291,10 @@ def test_two_do_not_compact_at_once(world: World, log):
     world.clock.move(3600)
     now = world.clock.now()
     assert world.index.claim("compaction/t/0", "somebody", 60)
-    log.compact("t", 0, upto=now, tombstones_before=now)
+    log.compact("t", 0, stored_before=now, tombstones_before=now)
     assert len(log.read("t", 0, 0).events) == 3
-    world.index.release("compaction/t/0", "somebody")
-    log.compact("t", 0, upto=now, tombstones_before=now)
+    world.index.release_claim("compaction/t/0", "somebody")
+    log.compact("t", 0, stored_before=now, tombstones_before=now)
     assert len(log.read("t", 0, 0).events) == 2
 
 
@@ -320,7 +320,7 @@ def test_a_batch_may_touch_many_partitions(world: World, log):
     for _ in range(2):
         log.append("wide", {partition: [Record(b"%d" % partition)] for partition in range(40)})
     world.index_all()
-    heads = world.index.heads([("wide", partition) for partition in range(40)])
+    heads = world.index.index_heads([("wide", partition) for partition in range(40)])
     assert {head.state.next_offset for head in heads.values()} == {2}
     assert [event.record.value for event in world.a_log().read("wide", 17, 0).events] == [b"17", b"17"]
 
@@ -329,9 +329,9 @@ def test_a_reader_that_begins_anew_goes_on_reporting_a_continued_topic(world: Wo
     """Those who watch a topic that continues another ask for nothing until they hear of it, also after a long sleep."""
     publish(log, range(2))
     world.index.create_next_topic("t", "t~2", [])
-    world.index.extend("t~2", 0, 0, IndexHead(), None)
+    world.index.advance_head("t~2", 0, 0, IndexHead(), None)
     shard_trees = ShardTreeCache(world.a_stream())
-    topics = TopicCache(world.index, 60.0, ChangeWatch(world.index.changes, world.clock))
+    topics = TopicCache(world.index, 60.0, ChangeWatch(world.index.change_counters, world.clock))
     reported = []
 
     def begin(last_written: LastWrittenRecords) -> StreamReader:
@@ -347,12 +347,12 @@ def test_a_reader_that_begins_anew_goes_on_reporting_a_continued_topic(world: Wo
         )
 
     reader = RestartingReader(begin, shard_trees)
-    reader.state("t~2", 0, time.monotonic())
+    reader.partition_state("t~2", 0, time.monotonic())
     reported.clear()
     publish(log, [2])
     later = time.time() + 2 * MAX_READ_PAUSE_SECONDS
     monkeypatch.setattr(time, "time", lambda: later)
     for shard in shard_trees.current.leaves():
-        reader.advance(shard, time.monotonic(), GrowingPauses(PATIENCE))
+        reader.read_to_tip(shard, time.monotonic(), GrowingPauses(PATIENCE))
 
     assert ("t~2", 0) in reported

@@ -29,22 +29,24 @@ def recent_records():
 
 def few() -> RecentRecords:
     """Room for about five records."""
-    return RecentRecords(5 * (SIZE + RECORD_OVERHEAD_BYTES + envelopes.HEADER.size))
+    return RecentRecords(5 * (SIZE + RECORD_OVERHEAD_BYTES + envelopes.HEADER_FORMAT.size))
 
 
 def test_a_row_is_counted_when_someone_asks(recent_records):
     """Records that came before and after the question are numbered one after the other."""
     recent_records.add_records([a_record(1, count=2), a_record(2)], rank)
-    assert recent_records.state("t/0", "t") is None
-    assert recent_records.frames("t/0", "t", 0, 10, 1000) is None
+    assert recent_records.numbering_state("t/0", "t") is None
+    assert recent_records.frames_from("t/0", "t", 0, 10, 1000) is None
     assert recent_records.start_numbering("t/0", "t", NOTHING_INDEXED, {}, rank)
     recent_records.add_records([a_record(3)], rank)
-    assert [(frame.first, frame.events) for frame in recent_records.frames("t/0", "t", 0, 10, 1000)] == [
+    assert [
+        (frame.first_offset, frame.event_count) for frame in recent_records.frames_from("t/0", "t", 0, 10, 1000)
+    ] == [
         (0, 2),
         (2, 1),
         (3, 1),
     ]
-    assert recent_records.state("t/0", "t").next_offset == 4
+    assert recent_records.numbering_state("t/0", "t").next_offset == 4
 
 
 def test_counting_begins_at_any_known_place(recent_records):
@@ -54,8 +56,8 @@ def test_counting_begins_at_any_known_place(recent_records):
         "t/0", "t", IndexingState(mark=RecordPosition("s", 3), next_offset=7), {}, rank
     )
     recent_records.add_records([a_record(3), a_record(4)], rank)
-    assert contents(recent_records.frames("t/0", "t", 7, 10, 1000)) == [4]
-    assert recent_records.frames("t/0", "t", 6, 10, 1000) is None
+    assert contents(recent_records.frames_from("t/0", "t", 7, 10, 1000)) == [4]
+    assert recent_records.frames_from("t/0", "t", 6, 10, 1000) is None
     assert recent_records.first_offset("t/0", "t") == 7
 
 
@@ -64,19 +66,19 @@ def test_partitions_do_not_mix(recent_records):
     recent_records.add_records([a_record(1, "t/0"), a_record(2, "t/1"), a_record(3, "t/0")], rank)
     for key in ("t/0", "t/1"):
         recent_records.start_numbering(key, "t", NOTHING_INDEXED, {}, rank)
-    assert contents(recent_records.frames("t/0", "t", 0, 10, 1000)) == [1, 3]
-    assert contents(recent_records.frames("t/1", "t", 0, 10, 1000)) == [2]
+    assert contents(recent_records.frames_from("t/0", "t", 0, 10, 1000)) == [1, 3]
+    assert contents(recent_records.frames_from("t/1", "t", 0, 10, 1000)) == [2]
 
 
 def test_frames_begin_with_the_one_that_is_asked_for(recent_records):
     """The first frame is the one that holds the offset, and there are as many as there is room for, at least one."""
     recent_records.add_records([a_record(sequence, count=3) for sequence in range(1, 9)], rank)
     recent_records.start_numbering("t/0", "t", NOTHING_INDEXED, {}, rank)
-    assert contents(recent_records.frames("t/0", "t", 4, 1, 1_000_000)) == [2]
-    assert contents(recent_records.frames("t/0", "t", 4, 6, 1_000_000)) == [2, 3, 4]
-    assert contents(recent_records.frames("t/0", "t", 4, 100, 2 * SIZE)) == [2, 3]
-    assert contents(recent_records.frames("t/0", "t", 4, 100, 1)) == [2]
-    assert recent_records.frames("t/0", "t", 24, 100, 1000) == []
+    assert contents(recent_records.frames_from("t/0", "t", 4, 1, 1_000_000)) == [2]
+    assert contents(recent_records.frames_from("t/0", "t", 4, 6, 1_000_000)) == [2, 3, 4]
+    assert contents(recent_records.frames_from("t/0", "t", 4, 100, 2 * SIZE)) == [2, 3]
+    assert contents(recent_records.frames_from("t/0", "t", 4, 100, 1)) == [2]
+    assert recent_records.frames_from("t/0", "t", 24, 100, 1000) == []
 
 
 def test_the_oldest_is_forgotten_first():
@@ -85,25 +87,25 @@ def test_the_oldest_is_forgotten_first():
     recent_records.start_numbering("t/0", "t", NOTHING_INDEXED, {}, rank)
     for sequence in range(1, 200):
         recent_records.add_records([a_record(sequence)], rank)
-    assert recent_records.state("t/0", "t").next_offset == 199
+    assert recent_records.numbering_state("t/0", "t").next_offset == 199
     assert 3 <= 199 - recent_records.first_offset("t/0", "t") <= 6
-    assert recent_records.frames("t/0", "t", recent_records.first_offset("t/0", "t") - 1, 10, 10_000) is None
-    assert contents(recent_records.frames("t/0", "t", 198, 10, 10_000)) == [199]
+    assert recent_records.frames_from("t/0", "t", recent_records.first_offset("t/0", "t") - 1, 10, 10_000) is None
+    assert contents(recent_records.frames_from("t/0", "t", 198, 10, 10_000)) == [199]
 
 
 def test_what_was_forgotten_is_not_counted_wrongly():
     """A row whose beginning is lost cannot be counted from a place in front of that, only from one behind it."""
     recent_records = few()
     recent_records.add_records([a_record(sequence) for sequence in range(1, 21)], rank)
-    lost = recent_records.last_forgotten("t/0")
+    lost = recent_records.last_evicted_position("t/0")
     assert lost is not None
     assert not recent_records.start_numbering("t/0", "t", NOTHING_INDEXED, {}, rank)
     assert not recent_records.start_numbering(
         "t/0", "t", IndexingState(mark=RecordPosition("s", lost.sequence - 1), next_offset=4), {}, rank
     )
-    assert recent_records.state("t/0", "t") is None
+    assert recent_records.numbering_state("t/0", "t") is None
     assert recent_records.start_numbering("t/0", "t", IndexingState(mark=lost, next_offset=lost.sequence), {}, rank)
-    assert recent_records.state("t/0", "t").next_offset == 20
+    assert recent_records.numbering_state("t/0", "t").next_offset == 20
 
 
 def test_a_frame_in_parts_is_put_together(recent_records):
@@ -112,5 +114,5 @@ def test_a_frame_in_parts_is_put_together(recent_records):
     records = [ArrivedRecord(RecordPosition("s", 1 + at), "t/0", 0, piece) for at, piece in enumerate(pieces)]
     recent_records.start_numbering("t/0", "t", NOTHING_INDEXED, {}, rank)
     recent_records.add_records(records, rank)
-    [frame] = [each for each in recent_records.frames("t/0", "t", 0, 10, 1000) if each.events]
+    [frame] = [each for each in recent_records.frames_from("t/0", "t", 0, 10, 1000) if each.event_count]
     assert frame.content == b"abcdef"

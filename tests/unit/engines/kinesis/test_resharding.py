@@ -61,14 +61,14 @@ class Surroundings:
         return Indexer(stream, ShardTreeCache(stream), index or self.index, self.archive)
 
     def shard_tree(self) -> ShardTree:
-        return ShardTree(self.a_stream().shards())
+        return ShardTree(self.a_stream().list_shards())
 
     def reshard(self, how: str) -> None:
         """Split some shard in the middle, or merge two that lie next to each other."""
         shards = self._open_shards()
         if how == "split":
-            widest = max(shards, key=lambda shard: shard.last_hash - shard.first_hash)
-            middle = str((widest.first_hash + widest.last_hash) // 2)
+            widest = max(shards, key=lambda shard: shard.last_hash_key - shard.first_hash_key)
+            middle = str((widest.first_hash_key + widest.last_hash_key) // 2)
             self.client.split_shard(StreamName=self.stream, ShardToSplit=widest.id, NewStartingHashKey=middle)
         else:
             first, second = random.choice(list(pairwise(shards)))
@@ -76,7 +76,9 @@ class Surroundings:
         until_active(self.client, self.stream)
 
     def _open_shards(self):
-        return sorted((each for each in self.a_stream().shards() if not each.closed), key=lambda each: each.first_hash)
+        return sorted(
+            (each for each in self.a_stream().list_shards() if not each.is_closed), key=lambda each: each.first_hash_key
+        )
 
     def a_stream(self) -> Stream:
         return Stream(self.client, self.stream, reads_per_second=200)
@@ -193,7 +195,7 @@ class TestWhileShardsSplitAndMerge:
                 surroundings.reshard(how)
             for leaf in surroundings.shard_tree().leaves():
                 surroundings.an_indexer().catch_up(leaf)
-            heads = surroundings.index.heads([(TOPIC, partition) for partition in range(PARTITIONS)])
+            heads = surroundings.index.index_heads([(TOPIC, partition) for partition in range(PARTITIONS)])
             assert {partition: heads[TOPIC, partition].state.next_offset for partition in range(PARTITIONS)} == expected
         with surroundings.a_log() as later:
             bounds = later.bounds(TOPIC, range(PARTITIONS))
@@ -219,9 +221,9 @@ class Before:
 
     def __init__(self, index: MemoryLogIndex, stream: str) -> None:
         self._index = index
-        self._progress = dict(index.progress(stream))
+        self._progress = dict(index.shard_progresses(stream))
 
-    def progress(self, _stream: str) -> Mapping[str, ShardProgress]:
+    def shard_progresses(self, _stream: str) -> Mapping[str, ShardProgress]:
         return self._progress
 
     def __getattr__(self, name: str):
@@ -247,16 +249,16 @@ class TestProcessesThatAreBehind:
             for leaf in surroundings.shard_tree().leaves():
                 surroundings.an_indexer().catch_up(leaf)
             places = [(TOPIC, partition) for partition in range(PARTITIONS)]
-            indexed = surroundings.index.heads(places)
+            indexed = surroundings.index.index_heads(places)
             assert {head.state.next_offset for head in indexed.values()} == {2}
             for shard in old:
                 behind.catch_up(shard)
-            assert surroundings.index.heads(places) == indexed
+            assert surroundings.index.index_heads(places) == indexed
 
     def test_begins_with_what_others_have_counted(self, surroundings: Surroundings):
         """A reader that finds a partition counted in a shard that it has not heard of takes the count as it is."""
         shard_trees = ShardTreeCache(surroundings.a_stream())
-        topics = TopicCache(surroundings.index, 60.0, ChangeWatch(surroundings.index.changes, SystemClock()))
+        topics = TopicCache(surroundings.index, 60.0, ChangeWatch(surroundings.index.change_counters, SystemClock()))
         segment_cache = SegmentCache(surroundings.archive)
         with surroundings.a_log() as log, closing(segment_cache):
             log.create_topic(TOPIC, PARTITIONS)
@@ -274,7 +276,7 @@ class TestProcessesThatAreBehind:
             )
             before = time.monotonic()
             for shard in shard_trees.current.leaves():
-                reader.tails.advance(shard, before, GrowingPauses(PATIENCE))
+                reader.tails.read_to_tip(shard, before, GrowingPauses(PATIENCE))
             surroundings.reshard("split")
             surroundings.reshard("merge")
             for partition in range(PARTITIONS):
@@ -282,6 +284,6 @@ class TestProcessesThatAreBehind:
             for leaf in surroundings.shard_tree().leaves():
                 surroundings.an_indexer().catch_up(leaf)
             for partition in range(PARTITIONS):
-                assert reader.state(TOPIC, partition, before).next_offset == 2
+                assert reader.partition_state(TOPIC, partition, before).next_offset == 2
                 events = [reader.read_now(TOPIC, partition, start, 1, 1000).events for start in range(2)]
                 assert [[each.record.value for each in found] for found in events] == [[b"1"], [b"2"]]

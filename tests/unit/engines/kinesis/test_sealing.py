@@ -32,9 +32,9 @@ class Asked:
         self.times = 0
         self.changes_asked = 0
 
-    def changes(self):
+    def change_counters(self):
         self.changes_asked += 1
-        return self._index.changes()
+        return self._index.change_counters()
 
     def topic(self, topic):
         self.times += 1
@@ -128,8 +128,8 @@ class SlowChanges(Asked):
         super().__init__(index)
         self.meanwhile = []
 
-    def changes(self):
-        found = super().changes()
+    def change_counters(self):
+        found = super().change_counters()
         for each in self.meanwhile:
             each()
         return found

@@ -48,9 +48,9 @@ def test_changes_are_heard_after_a_look_that_failed(tmp_path, caplog, heard):
     """A look for changes of other processes that fails, for whatever reason, is logged and not the last one. (S198)"""
     path = tmp_path / "nakadi.db"
     changes = FileChangePoller(TracedFile(path, FailingOnce(SELECT_CHANGES_SINCE)), lambda *_: heard.set())
-    changes.attend()
+    changes.add_watcher()
     with closing(SqliteCoordination(path)) as there:
-        there.write("s", EMPTY_ASSIGNMENT, an_assignment("a"), A_MOMENT, {a_place(): Position(1, -1)})
+        there.replace_assignment("s", EMPTY_ASSIGNMENT, an_assignment("a"), A_MOMENT, {a_place(): Position(1, -1)})
         assert heard.wait(PATIENCE)
     changes.close()
     assert "Looking for changes of other processes failed" in caplog.text
@@ -59,7 +59,7 @@ def test_changes_are_heard_after_a_look_that_failed(tmp_path, caplog, heard):
 @contextmanager
 def reporting(path):
     """Two processes of one broker, each with its pipe."""
-    (first, to_first), (second, to_second) = ChangePipes.pair(), ChangePipes.pair()
+    (first, to_first), (second, to_second) = ChangePipes.new_nonblocking_pipe(), ChangePipes.new_nonblocking_pipe()
     with (
         closing(SqliteCoordination(path, ChangePipes(first, [to_second]))) as one,
         closing(SqliteCoordination(path, ChangePipes(second, [to_first]))) as other,
@@ -71,14 +71,14 @@ def reporting(path):
 
 def test_processes_of_one_broker_report_changes_to_each_other(tmp_path, monkeypatch, heard):
     """A change is heard without a look at the file, however much was reported before while nothing watched."""
-    monkeypatch.setattr(FileChangePoller, "_look_once", lambda *_: -1)
+    monkeypatch.setattr(FileChangePoller, "_report_if_file_changed", lambda *_: -1)
     with reporting(tmp_path / "nakadi.db") as (one, other):
         for number in range(2000):
-            one._changes.note_own([number], "s", SubscriptionChange.OFFSETS)
+            one._changes.report_own_changes([number], "s", SubscriptionChange.OFFSETS)
         other.add_change_listener("s", lambda changed: changed is SubscriptionChange.ASSIGNMENT and heard.set())
-        one.write("other", EMPTY_ASSIGNMENT, an_assignment("a"), A_MOMENT, {a_place(): Position(1, -1)})
+        one.replace_assignment("other", EMPTY_ASSIGNMENT, an_assignment("a"), A_MOMENT, {a_place(): Position(1, -1)})
         assert not heard.is_set()
-        one.write("s", EMPTY_ASSIGNMENT, an_assignment("a"), A_MOMENT, {a_place(): Position(1, -1)})
+        one.replace_assignment("s", EMPTY_ASSIGNMENT, an_assignment("a"), A_MOMENT, {a_place(): Position(1, -1)})
         assert heard.wait(PATIENCE)
 
 
@@ -86,7 +86,7 @@ def test_a_name_too_long_for_a_report_is_found_by_a_look(tmp_path, heard):
     name = "s" * 55
     with reporting(tmp_path / "nakadi.db") as (one, other):
         other.add_change_listener(name, lambda _: heard.set())
-        one.write(name, EMPTY_ASSIGNMENT, an_assignment("a"), A_MOMENT, {a_place(): Position(1, -1)})
+        one.replace_assignment(name, EMPTY_ASSIGNMENT, an_assignment("a"), A_MOMENT, {a_place(): Position(1, -1)})
         assert heard.wait(PATIENCE)
 
 
@@ -94,7 +94,7 @@ def test_events_are_heard_after_a_look_that_failed(tmp_path, caplog, heard):
     """A look for events of other processes that fails, for whatever reason, is logged and not the last one. (L34)"""
     path = tmp_path / "nakadi.db"
     appends = AppendPoller(TracedFile(path, FailingOnce(SELECT_APPENDED_PARTITIONS)), lambda *_: heard.set())
-    appends.attend()
+    appends.add_watcher()
     with closing(SqliteLog(path, SystemClock())) as there:
         there.create_topic("t", 1)
         there.append("t", {0: [Record(b"1")]})

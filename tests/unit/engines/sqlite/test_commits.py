@@ -165,14 +165,14 @@ def coordination(path):
 @pytest.fixture
 def commit_statements(monkeypatch, statements):
     """The statements of all connections that write, those that commits have to themselves included."""
-    opened = SqliteFile.open_writer
+    opened = SqliteFile.open_write_connection
 
     def traced(file):
         connection = opened(file)
         connection.set_trace_callback(lambda text: statements.append(text.strip()))
         return connection
 
-    monkeypatch.setattr(SqliteFile, "open_writer", traced)
+    monkeypatch.setattr(SqliteFile, "open_write_connection", traced)
     return statements
 
 
@@ -228,18 +228,18 @@ def test_commits_of_this_process_are_no_news_to_it(coordination):
     for each in outcomes:
         each.result(PATIENCE)
     with coordination._file.read_connection() as connection:
-        coordination._changes._look_once(connection, -1)
+        coordination._changes._report_if_file_changed(connection, -1)
     end()
     assert heard == [OffsetsCommitted("a", ((a_place(number), at(1)),)) for number in range(5)]
 
 
 def test_news_of_deleted_subscriptions_are_forgotten_in_time(coordination, path):
     """Once a hundred thousand changes have come since; those of others stay."""
-    coordination.write("gone", EMPTY_ASSIGNMENT, an_assignment("a"), A_MOMENT, {a_place(): at(-1)})
-    coordination.forget("gone")
+    coordination.replace_assignment("gone", EMPTY_ASSIGNMENT, an_assignment("a"), A_MOMENT, {a_place(): at(-1)})
+    coordination.remove_subscription_state("gone")
     commit(coordination, "a", 1)
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("INSERT INTO coordination_news VALUES ('busy', 'offsets', 200000)")
-        coordination.renew("holder", LATER)
+        coordination.renew_lease("holder", LATER)
         names = {name for (name,) in other.execute("SELECT subscription FROM coordination_news")}
     assert names == {SUBSCRIPTION, "busy"}

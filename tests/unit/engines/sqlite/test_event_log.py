@@ -15,7 +15,7 @@ import pytest
 from nakadi.common.metrics import Metrics
 from nakadi.engines.sqlite import event_log, writing
 from nakadi.engines.sqlite.changes import AppendPoller
-from nakadi.engines.sqlite.event_log import Cleaner, PartitionCompaction, SqliteLog
+from nakadi.engines.sqlite.event_log import LogCleaner, PartitionCompaction, SqliteLog
 from nakadi.engines.sqlite.file import SqliteFile
 from nakadi.engines.sqlite.writing import LogWriter
 from nakadi.model.events import OffsetBounds, Record
@@ -214,16 +214,16 @@ class TestCompaction:
         for number in range(200):
             log.append("t", {0: [a_record(f"{number}", f"key {number * 7 % 60}")]})
         clock.move(60)
-        log.compact("t", 0, upto=clock.now(), tombstones_before=clock.now())
+        log.compact("t", 0, stored_before=clock.now(), tombstones_before=clock.now())
         assert [event.offset for event in log.read("t", 0, 0).events] == list(range(140, 200))
 
     def test_with_nothing_new_reads_nothing(self, log, clock, monkeypatch):
         """Compacting again when nothing came costs a look at one row."""
         fill(log, 300, keys=10)
         clock.move(60)
-        log.compact("t", 0, upto=clock.now(), tombstones_before=clock.now())
-        monkeypatch.setattr(event_log.PartitionCompaction, "_rows", None)
-        log.compact("t", 0, upto=clock.now(), tombstones_before=clock.now())
+        log.compact("t", 0, stored_before=clock.now(), tombstones_before=clock.now())
+        monkeypatch.setattr(event_log.PartitionCompaction, "_read_rows_between", None)
+        log.compact("t", 0, stored_before=clock.now(), tombstones_before=clock.now())
 
     def test_that_is_interrupted_is_finished_by_the_next(self, log, clock, parts):
         """A run that ends in the middle leaves every key there, and the next run removes the rest."""
@@ -239,7 +239,7 @@ class TestCompaction:
         left = everything(log)
         assert 40 < len(left) < 2000
         assert {event.record.key for event in left} == {f"{key}" for key in range(40)}
-        log.compact("t", 0, upto=clock.now(), tombstones_before=clock.now())
+        log.compact("t", 0, stored_before=clock.now(), tombstones_before=clock.now())
         assert [event.offset for event in everything(log)] == list(range(1960, 2000))
 
     def test_leaves_alone_what_another_changed(self, path, log, clock):
@@ -249,7 +249,7 @@ class TestCompaction:
         other = SqliteLog(path, clock)
         with ThreadPoolExecutor(2) as threads:
             runs = [
-                threads.submit(each.compact, "t", 0, upto=clock.now(), tombstones_before=clock.now())
+                threads.submit(each.compact, "t", 0, stored_before=clock.now(), tombstones_before=clock.now())
                 for each in (log, other)
             ]
             for run in runs:
@@ -303,9 +303,9 @@ class TestWaiting:
         """The file is read again and again while there is a watcher, and not at all afterwards."""
         statements: list[str] = []
         appends = AppendPoller(TracedFile(path, statements.append), lambda *_: None)
-        appends.attend()
+        appends.add_watcher()
         until(lambda: len(statements) > 3)
-        appends.leave()
+        appends.remove_watcher()
         statements.clear()
         time.sleep(0.3)
         assert len(statements) <= 2  # a look may have been about to begin
@@ -423,7 +423,7 @@ class Parts:
     def __init__(self, path: Path, clock: HandMovedClock) -> None:
         self.file = SqliteFile(path)
         self.writer = SteppedWriter(self.file, clock)
-        self.cleaner = Cleaner(self.file, self.writer)
+        self.cleaner = LogCleaner(self.file, self.writer)
 
     def close(self) -> None:
         self.cleaner.stop()

@@ -34,7 +34,7 @@ class DataFile:
     def register(self, *names):
         for name in names:
             body = {"name": name, "timelines": [{"topic": f"topic-of-{name}"}]}
-            self.registry.write(PutDocument("event-types", name, body, expected=ABSENT_REVISION))
+            self.registry.write(PutDocument("event-types", name, body, expected_revision=ABSENT_REVISION))
             self.log.create_topic(f"topic-of-{name}", 2)
 
     def publish(self, name, count):
@@ -57,7 +57,7 @@ def at_work(path):
     file = DataFile(path)
     file.register("order.created")
     file.publish("order.created", 3)
-    file.marker.mark()
+    file.marker.write_mark_if_changed()
     yield file
     file.close()
 
@@ -102,7 +102,7 @@ def flip(path, at):
 
 def started_and_ended(path, above=0):
     with closing(Marker(path, lambda: NOON, above=above)) as marker:
-        marker.mark()
+        marker.write_mark_if_changed()
 
 
 # Nothing is missing.
@@ -149,7 +149,7 @@ def test_two_processes_mark_one_file(at_work):
     with closing(Marker(at_work.path, lambda: NOON)) as other:
         for marker in (other, at_work.marker, other, at_work.marker):
             at_work.publish("order.created", 1)
-            marker.mark()
+            marker.write_mark_if_changed()
             assert check_against_mark(at_work.path, accept_loss=False) == 0
 
 
@@ -157,11 +157,11 @@ def test_what_did_not_change_is_not_marked_again(at_work):
     """While nothing is committed, neither the file nor the mark is written."""
     before = contents(at_work.path.parent)
     for _ in range(3):
-        at_work.marker.mark()
+        at_work.marker.write_mark_if_changed()
 
     assert contents(at_work.path.parent) == before
     at_work.publish("order.created", 1)
-    at_work.marker.mark()
+    at_work.marker.write_mark_if_changed()
     assert number_in(at_work.path) == 2
 
 
@@ -169,7 +169,7 @@ def test_a_mark_that_cannot_be_written_stops_nothing(at_work, monkeypatch, caplo
     """A broker works on when its mark cannot be written, with the old one, which still holds."""
     monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError("disk full")))
     at_work.publish("order.created", 1)
-    at_work.marker.mark()
+    at_work.marker.write_mark_if_changed()
 
     assert "could not be marked" in caplog.text
     assert check_against_mark(at_work.path, accept_loss=False) == 0
@@ -247,7 +247,7 @@ def test_a_log_that_was_cut_is_noticed(at_work, tmp_path, share):
     """What was marked and is no longer in SQLite's log is missed."""
     at_work.register("order.paid")
     at_work.publish("order.paid", 4)
-    at_work.marker.mark()
+    at_work.marker.write_mark_if_changed()
     path = crashed(at_work, tmp_path)
     os.truncate(wal_of(path), int(wal_of(path).stat().st_size * share))
 
@@ -323,7 +323,7 @@ def test_what_was_lost_cannot_come_back_unnoticed(at_work, tmp_path):
     """After an accepted loss, a file of before it is an older one, however far it had come."""
     for _ in range(3):
         at_work.publish("order.created", 1)
-        at_work.marker.mark()
+        at_work.marker.write_mark_if_changed()
     whole = crashed(at_work, tmp_path / "whole")
     path = crashed(at_work, tmp_path / "cut")
     os.truncate(wal_of(path), wal_of(path).stat().st_size // 2)
@@ -343,7 +343,7 @@ def test_an_accepted_damage_of_the_log_is_put_away(at_work, tmp_path):
     path = crashed(at_work, tmp_path)
     flip(wal_of(path), wal_of(path).stat().st_size // 2)
     with closing(Marker(path, lambda: NOON, above=check_against_mark(path, accept_loss=True))) as marker:
-        marker.mark()
+        marker.write_mark_if_changed()
         assert check_against_mark(path, accept_loss=False) == 0
 
 

@@ -11,7 +11,7 @@ import pytest
 from nakadi.common.metrics import Metrics
 from nakadi.engines.sqlite import sharing
 from nakadi.engines.sqlite.event_log import SqliteLog
-from nakadi.engines.sqlite.reading import PreparedRecords, split_into_chunks
+from nakadi.engines.sqlite.reading import ChunkedRecords, split_into_chunks
 from nakadi.engines.sqlite.sharing import AppendService
 from nakadi.model.events import Record, Stored
 from nakadi.model.outcomes import Unavailable
@@ -147,13 +147,13 @@ def test_a_process_that_does_not_read_has_each_partition_kept_once(committing):
     assert (sent, list(sender._grown), len(sender.news)) == ([], [("t", 0), ("t", 1), ("t", 2)], 0)
     sender.resume_writing()
     (message,) = sharing.take_whole_messages(bytearray(sent[0]))
-    assert sharing._ANSWERS.decode(message).grown == [("t", 0), ("t", 1), ("t", 2)]
+    assert sharing._ANSWER_DECODER.decode(message).grown_partitions == [("t", 0), ("t", 1), ("t", 2)]
 
 
 def test_prepared_records_are_the_records():
     """They can be looked at, whether they are in frames or not."""
     records = [Record(b'"%s"' % (b"y" * size), "key") for size in (10, 70_000, 10)] + [Record(None, "gone")]
-    prepared = PreparedRecords([sharing._without_copies(chunk) for chunk in split_into_chunks(records)])
+    prepared = ChunkedRecords([sharing._without_redundant_records(chunk) for chunk in split_into_chunks(records)])
     assert (len(prepared), list(prepared), prepared[1:3], prepared[3]) == (4, records, records[1:3], records[3])
 
 

@@ -166,7 +166,7 @@ class TestOwnership:
         The definition is not remembered for another commit."""
         house.api.delete(f"/subscriptions/{subscription['id']}")
         assert house.commit(subscription, session, a_cursor(name, "0", 1)).status_code == 404
-        assert house.coordination.offsets(subscription["id"]) == {}
+        assert house.coordination.committed_offsets(subscription["id"]) == {}
 
     def test_is_lost_between_looking_and_writing(self, house, name, subscription, session):
         """A partition that changes hands while a commit is under way is refused. (S119, S312)"""

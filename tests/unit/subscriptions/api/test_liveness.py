@@ -23,7 +23,7 @@ class Case:
 
     def renew(self, behind: float = 0.0) -> None:
         """The process takes its lease by a clock that may be behind ours."""
-        self.coordination.renew("one", self.clock.now() - timedelta(seconds=behind) + LEASE_DURATION)
+        self.coordination.renew_lease("one", self.clock.now() - timedelta(seconds=behind) + LEASE_DURATION)
 
     def is_alive(self) -> bool:
         return "one" in self.watch.live_holders()
@@ -109,7 +109,7 @@ def test_a_slow_answer_takes_no_one_for_dead(case):
     case.renew()
     assert case.is_alive()
     case.clock.move(TURN)
-    leases = case.coordination.leases
+    leases = case.coordination.lease_expiries
 
     def slowly():
         case.renew()
@@ -117,21 +117,21 @@ def test_a_slow_answer_takes_no_one_for_dead(case):
         case.clock.move(WHOLE)
         return found
 
-    case.coordination.leases = slowly
+    case.coordination.lease_expiries = slowly
     assert case.is_alive()
-    case.coordination.leases = leases
+    case.coordination.lease_expiries = leases
     case.clock.move(WHOLE - 0.001)
     assert case.is_alive()
 
 
 def test_a_clock_that_is_set_back_while_leases_are_read_takes_no_one_for_dead(case):
     """A lease that is written by the new time, and judged by the old one, would have run out long ago. (S318)"""
-    leases = case.coordination.leases
+    leases = case.coordination.lease_expiries
 
     def meanwhile():
         case.clock.set_back(3600)
         case.renew()
         return leases()
 
-    case.coordination.leases = meanwhile
+    case.coordination.lease_expiries = meanwhile
     assert case.is_alive()

@@ -37,7 +37,7 @@ class Parking:
 
     @property
     def waiting(self):
-        return [each.position.offset for each in self.house.coordination.parked(self.id)]
+        return [each.position.offset for each in self.house.coordination.list_parked_events(self.id)]
 
     def path(self, offset=None, timeline=1):
         name = "" if offset is None else f"/{self.name}:0:001-{timeline:04x}-{offset:018d}"
@@ -50,14 +50,14 @@ class Parking:
     def write_entry(self, **changes):
         old = self.house.assignment(self.subscription)
         entries = (replace(old.entries[0], **changes),)
-        self.house.coordination.write(self.id, old, replace(old, entries=entries), A_MOMENT)
+        self.house.coordination.replace_assignment(self.id, old, replace(old, entries=entries), A_MOMENT)
 
     def at(self, offset):
         return Position(1, offset)
 
     def put_cursor(self, position):
         old = self.house.assignment(self.subscription)
-        self.house.coordination.write(self.id, old, old, A_MOMENT, {self.entry.partition: position})
+        self.house.coordination.replace_assignment(self.id, old, old, A_MOMENT, {self.entry.partition: position})
 
 
 def replace_place(event, place):
@@ -160,7 +160,7 @@ def test_events_of_others_are_not_shown(house):
 def test_an_event_that_goes_meanwhile_is_not_found(house, monkeypatch):
     """Events that are skipped during a look are not shown."""
     parking = Parking(house, a_parked_event(3))
-    monkeypatch.setattr(house.coordination, "read_parked_value", lambda *_: None)
+    monkeypatch.setattr(house.coordination, "parked_event_value", lambda *_: None)
     assert problem(house.api.get(parking.path(3)), 404)
 
 
@@ -174,7 +174,7 @@ def test_skipping_notifies_streams_even_if_another_is_faster(house, monkeypatch)
     def taken(*_):
         raise AssignmentChanged(parking.id)
 
-    monkeypatch.setattr(house.coordination, "write", taken)
+    monkeypatch.setattr(house.coordination, "replace_assignment", taken)
     assert house.api.delete(parking.path(4)).status_code == 204
 
 
@@ -202,7 +202,9 @@ def test_a_redrive_goes_on_without_its_caller(house):
     fulfilment = house.subscription_services.reset_execution
     house.subscription_services.resets.request_reset(parking.id, Redrive())
     old = house.assignment(parking.subscription)
-    house.coordination.write(parking.id, old, replace(old, reset=replace(old.reset, claimed=True)), A_MOMENT)
+    house.coordination.replace_assignment(
+        parking.id, old, replace(old, reset=replace(old.reset, claimed=True)), A_MOMENT
+    )
     assert fulfilment.attempt(parking.id).reset.claimed
     house.wait(63)
     given_up = fulfilment.attempt(parking.id)

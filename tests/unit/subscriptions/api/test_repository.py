@@ -87,7 +87,7 @@ def test_any_number_of_event_types_can_be_subscribed_to(registered, count):
 )
 def test_changes_stay_together_as_far_as_one_write_can_hold_them(count, parts):
     """What a registry takes at once is one atomic write; of more, the last are written first, and the first last."""
-    changes = [CheckRevision("kind", str(number), expected=1) for number in range(count)]
+    changes = [CheckRevision("kind", str(number), expected_revision=1) for number in range(count)]
     written = list(_batches_of_changes(changes))
     assert [len(part) for part in written] == parts
     assert [change for part in reversed(written) for change in part] == changes
@@ -177,12 +177,12 @@ def test_what_is_left_is_cleared_away_later(house):
     """If the coordination does not answer when a subscription is deleted, what it holds is cleared by the next who
     does so. (S72, S292)"""
     subscription = house.subscription()
-    forget, house.coordination.forget = house.coordination.forget, _unavailable
+    forget, house.coordination.remove_subscription_state = house.coordination.remove_subscription_state, _unavailable
     assert house.api.delete(f"/subscriptions/{subscription['id']}").status_code == 204
-    house.coordination.forget = forget
-    assert house.coordination.offsets(subscription["id"])
+    house.coordination.remove_subscription_state = forget
+    assert house.coordination.committed_offsets(subscription["id"])
     house.subscription_services.deleted_subscriptions.clear_all()
-    assert not house.coordination.offsets(subscription["id"])
+    assert not house.coordination.committed_offsets(subscription["id"])
     assert not house.broker.registry.list(DELETED_KIND)
 
 

@@ -124,7 +124,7 @@ class TestReset:
         """Sessions whose process has died are taken out, and not waited for. (S225, S318)"""
         name = house.event_type(events=5)
         subscription = house.subscription(name)
-        house.coordination.renew("another process", house.clock.now() + assignments.LEASE_DURATION)
+        house.coordination.renew_lease("another process", house.clock.now() + assignments.LEASE_DURATION)
         house.session(subscription, holder="another process")
         house.clock.move((assignments.LEASE_DURATION + assignments.CLOCK_MARGIN).total_seconds())
         assert reset(house.api, subscription, a_cursor(name, "0", 1)).status_code == 204
@@ -135,11 +135,11 @@ class TestReset:
         as long as the clock is behind. (S225, S318)"""
         name = house.event_type(events=5)
         subscription = house.subscription(name)
-        house.coordination.renew("another process", house.clock.now() + assignments.LEASE_DURATION)
+        house.coordination.renew_lease("another process", house.clock.now() + assignments.LEASE_DURATION)
         house.session(subscription, holder="another process")
         house.clock.set_back(3600)
-        looks, read_leases = [], house.coordination.leases
-        house.coordination.leases = lambda: looks.append(1) or read_leases()
+        looks, read_leases = [], house.coordination.lease_expiries
+        house.coordination.lease_expiries = lambda: looks.append(1) or read_leases()
         resetting = threads.submit(reset, house.api, subscription, a_cursor(name, "0", 1))
         until(lambda: len(looks) > 1)
         house.clock.move((assignments.LEASE_DURATION + assignments.CLOCK_MARGIN).total_seconds())
@@ -149,11 +149,11 @@ class TestReset:
         """A session that dies meanwhile is noticed before long. (S225)"""
         name = house.event_type(events=5)
         subscription = house.subscription(name)
-        house.coordination.renew("another process", house.clock.now() + assignments.LEASE_DURATION)
+        house.coordination.renew_lease("another process", house.clock.now() + assignments.LEASE_DURATION)
         house.session(subscription, holder="another process")
         resetting = threads.submit(reset, house.api, subscription, a_cursor(name, "0", 1))
         until(lambda: house.assignment(subscription).reset)
-        house.coordination.release("another process")
+        house.coordination.release_lease("another process")
         assert resetting.result(PATIENCE).status_code == 204
 
     def test_of_what_is_not_there_begins_anew(self, house):
@@ -162,7 +162,7 @@ class TestReset:
         It is not refused: what is missing can be made."""
         name = house.event_type(events=3)
         subscription = house.subscription(name)
-        house.coordination.forget(subscription["id"])
+        house.coordination.remove_subscription_state(subscription["id"])
         assert reset(house.api, subscription, a_cursor(name, "0", 1)).status_code == 204
         assert cursors(house.api, subscription) == {(name, "0"): published(1)}
 
@@ -172,7 +172,7 @@ class TestReset:
         subscription = house.subscription(name)
         old = house.assignment(subscription)
         troubled = tuple(replace(each, fails=3, search_end=Position(1, 7)) for each in old.entries)
-        house.coordination.write(subscription["id"], old, replace(old, entries=troubled), A_MOMENT)
+        house.coordination.replace_assignment(subscription["id"], old, replace(old, entries=troubled), A_MOMENT)
         reset(house.api, subscription, a_cursor(name, "0", -1))
         first, second = house.assignment(subscription).entries
         assert (first.fails, first.search_end) == (0, None)
@@ -299,7 +299,7 @@ class TestGoesOn:
         S143, S225)"""
         name = brief.event_type(events=5)
         subscription = brief.subscription(name)
-        brief.coordination.renew("another process", brief.clock.now() + assignments.LEASE_DURATION)
+        brief.coordination.renew_lease("another process", brief.clock.now() + assignments.LEASE_DURATION)
         brief.session(subscription, holder="another process")
         assert problem(reset(brief.api, subscription, a_cursor(name, "0", 1)), 503) == STREAMS_NOT_ENDED_MESSAGE
         brief.clock.move((assignments.LEASE_DURATION + assignments.CLOCK_MARGIN).total_seconds())
@@ -418,9 +418,12 @@ class TestRepartitioning:
         """If the subscriptions could not be reached, asking again gives them their partitions. (S293)"""
         name = house.event_type()
         subscription = house.subscription(name)
-        house.subscription_services.coordination.write, real = _unavailable, house.coordination.write
+        house.subscription_services.coordination.replace_assignment, real = (
+            _unavailable,
+            house.coordination.replace_assignment,
+        )
         refused = house.api.put(f"/event-types/{name}/partition-count", json={"partition_count": 2})
-        house.coordination.write = real
+        house.coordination.replace_assignment = real
         assert refused.status_code == 503
         assert len(cursors(house.api, subscription)) == 1
         assert house.api.put(f"/event-types/{name}/partition-count", json={"partition_count": 2}).status_code == 204

@@ -34,7 +34,7 @@ class TestReaders:
     def test_are_not_reported_when_they_are_dead(self, house):
         """A session without a living process reads nothing. (S227, S282)"""
         subscription = house.subscription(house.event_type())
-        house.coordination.renew("another process", house.clock.now() + LEASE_DURATION)
+        house.coordination.renew_lease("another process", house.clock.now() + LEASE_DURATION)
         session = house.session(subscription, holder="another process")
         assert house.stats(subscription)["0"]["stream_id"] == session
         house.clock.move((LEASE_DURATION + CLOCK_MARGIN).total_seconds())
@@ -161,7 +161,7 @@ class TestStalled:
         house.session(subscription, commit_timeout=30.0)
         house.wait(30)
         assert not self.stalled(house, subscription)
-        house.coordination.release("this process")
+        house.coordination.release_lease("this process")
         house.clock.move(10)
         assert not self.stalled(house, subscription)
 

@@ -22,9 +22,9 @@ class Counting(MemoryCoordination):
         super().__init__()
         self.looks = 0
 
-    def leases(self):
+    def lease_expiries(self):
         self.looks += 1
-        return super().leases()
+        return super().lease_expiries()
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def shared(coordination, clock, subscription, *holders):
     new = an_assignment(*[each.id for each in sessions], sessions=sessions)
     offsets = {each.partition: Position(1, -1) for each in new.entries}
     members = SubscriptionSessions(coordination, subscription, clock, execute_reset=print)
-    return members, coordination.write(subscription, EMPTY_ASSIGNMENT, new, clock.now(), offsets)
+    return members, coordination.replace_assignment(subscription, EMPTY_ASSIGNMENT, new, clock.now(), offsets)
 
 
 def test_one_look_at_leases_serves_all_subscriptions(host, coordination, clock):
@@ -75,13 +75,13 @@ def test_a_turn_that_takes_long_takes_no_one_for_dead(host, coordination, clock)
     """Leases are judged as of the time at which they were read: since then they may have been renewed. (S224, S318)"""
     gone = shared(coordination, clock, "gone", "this process", "dead process")
     alive = shared(coordination, clock, "alive", "this process", OTHER)
-    coordination.renew(OTHER, clock.now() + LEASE_DURATION)
+    coordination.renew_lease(OTHER, clock.now() + LEASE_DURATION)
     host.renew()
 
     def slowly():
         yield gone
         clock.move((LEASE_DURATION + CLOCK_MARGIN + timedelta(seconds=1)).total_seconds())
-        coordination.renew(OTHER, clock.now() + LEASE_DURATION)
+        coordination.renew_lease(OTHER, clock.now() + LEASE_DURATION)
         yield alive
 
     host.remove_expired_sessions(slowly())
@@ -98,11 +98,11 @@ def test_a_renewal_that_comes_too_late_is_worth_nothing(host, coordination, cloc
     def renewed_slowly(_holder, _until):
         clock.move(3)
 
-    coordination.renew = renewed_slowly
+    coordination.renew_lease = renewed_slowly
     with pytest.raises(Unavailable):
         host.renew()
     assert not lease.is_good(clock.monotonic())
-    coordination.renew = lambda _holder, _until: None
+    coordination.renew_lease = lambda _holder, _until: None
     assert host.lease() is not lease
     assert host.lease().is_good(clock.monotonic())
     assert not lease.is_good(clock.monotonic())
@@ -115,19 +115,19 @@ def test_a_subscription_that_fails_does_not_keep_the_others(host, coordination, 
     (broken, _), (fine, _) = subscriptions
     host.retry_removal("broken", "broken-this process")
     host.retry_removal("fine", "fine-this process")
-    write = coordination.write
+    write = coordination.replace_assignment
 
     def unless_broken(subscription, *rest):
         if subscription == "broken":
             raise RuntimeError("a mistake")
         return write(subscription, *rest)
 
-    coordination.write = unless_broken
+    coordination.replace_assignment = unless_broken
     renew_and_clean_up(host, subscriptions, {"broken": broken, "fine": fine}.get)
     assert fine.assignment().sessions == ()
     assert len(broken.assignment().sessions) == 2
     for what in ("removal of an ended session", "removal of expired sessions"):
         assert f"The {what} of broken failed, it is tried again later: RuntimeError('a mistake')" in caplog.text
-    coordination.write = write
+    coordination.replace_assignment = write
     renew_and_clean_up(host, subscriptions, {"broken": broken, "fine": fine}.get)
     assert broken.assignment().sessions == ()

@@ -48,7 +48,7 @@ def clock():
 def coordination(clock):
     coordination = Silent()
     new = an_assignment("first", "first", sessions=[a_session("first")])
-    coordination.write(
+    coordination.replace_assignment(
         "s", EMPTY_ASSIGNMENT, new, clock.now(), {each.partition: Position(1, -1) for each in new.entries}
     )
     coordination.assignments_read = 0
@@ -112,7 +112,7 @@ def test_a_commit_is_heard_without_a_thread(clock):
     """Listeners get to know what was committed although the only thread that reads is busy."""
     coordination = MemoryCoordination()
     new = an_assignment("first", sessions=[a_session("first")])
-    coordination.write(
+    coordination.replace_assignment(
         "s", EMPTY_ASSIGNMENT, new, clock.now(), {each.partition: Position(1, -1) for each in new.entries}
     )
 

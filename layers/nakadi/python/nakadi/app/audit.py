@@ -109,7 +109,9 @@ class AuditedResources(Struct, frozen=True):
         coordination = self.broker.coordination
         # In this order: what is not awaited any more is in the offsets.
         reset = coordination.assignment(subscription_id).reset
-        cursors = {partition: each.position for partition, each in coordination.offsets(subscription_id).items()}
+        cursors = {
+            partition: each.position for partition, each in coordination.committed_offsets(subscription_id).items()
+        }
         if reset is not None and isinstance(reset.task, SetOffsets):
             cursors |= dict(reset.task.positions)
         shown: list[views.View] = [

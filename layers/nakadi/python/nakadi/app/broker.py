@@ -22,7 +22,7 @@ from nakadi.http.application import Application, ReportAnswer, RequestKpiRecorde
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import Clock, SystemClock
 from nakadi.ports.coordination import Coordination
-from nakadi.ports.event_log import DelayedIndexLog, PushedLog
+from nakadi.ports.event_log import DelayedIndexLog, PushConsumerLog
 
 if TYPE_CHECKING:
     from nakadi.app.subscriptions import SubscriptionMaintenance, SubscriptionServices
@@ -66,10 +66,10 @@ def open_broker(
     metrics = Metrics(clock.monotonic(), settings.max_metric_names)
     registry = open_registry(settings.registry)
     if counter is None:
-        watch = ChangeWatch(registry.changes, clock)
+        watch = ChangeWatch(registry.change_counters, clock)
     else:
         registry = ChangeCountingRegistry(registry, counter)
-        watch = ChangeWatchOfSeveralProcesses(registry.changes, clock, counter.numbers)
+        watch = ChangeWatchOfSeveralProcesses(registry.change_counters, clock, counter.numbers)
     try:
         event_log = open_event_log(
             settings.event_log, clock, log_dependencies(settings, registry, clock, watch, metrics, committer)
@@ -194,7 +194,7 @@ class BrokerServices(EventTypeServices):
         for storage in self.storages.all():
             try:
                 event_log = self.logs.for_storage(storage.id)
-                if isinstance(event_log, PushedLog):
+                if isinstance(event_log, PushConsumerLog):
                     event_log.remove_orphaned_consumers()
             except Unavailable:
                 log.warning("Consumers of storage %s could not be looked at", storage.id, exc_info=True)

@@ -203,7 +203,7 @@ def _make_archive_policy(settings: Settings, *, elsewhere: bool) -> ArchivePolic
         archive_after=settings.archive_after_seconds,
         hot_retention=settings.hot_retention_ms / 1000,
         unreferenced_grace=max(settings.archive_grace_seconds, MIN_ARCHIVE_GRACE_SECONDS),
-        archived_elsewhere=elsewhere or settings.archiver == "function",
+        another_process_archives=elsewhere or settings.archiver == "function",
     )
 
 

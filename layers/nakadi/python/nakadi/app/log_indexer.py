@@ -80,26 +80,26 @@ def index_batch(indexer: Indexer, event: Mapping[str, Any]) -> dict[str, Any]:
         try:
             _write_metrics(indexer.index(shard, records))
         except Exception:  # whatever it was: the other shards have been, or will be, indexed, and this one comes again
-            first = _first_unindexed(indexer, shard, records)
+            first = _first_unindexed_record(indexer, shard, records)
             log.warning("Indexing of %s failed, it is tried again from record %s on", shard, first, exc_info=True)
             failures.append(str(first))
     return {"batchItemFailures": [{"itemIdentifier": sequence} for sequence in failures]}
 
 
-def _first_unindexed(indexer: Indexer, shard: str, records: Sequence[ArrivedRecord]) -> int:
+def _first_unindexed_record(indexer: Indexer, shard: str, records: Sequence[ArrivedRecord]) -> int:
     try:
-        done = indexer.progress(shard)
+        done = indexer.last_indexed_sequence(shard)
     except Exception:  # noqa: BLE001  # it was logged that something is wrong; all of it comes again
         done = None
-    left = [record.mark.sequence for record in records if done is None or record.mark.sequence > done]
-    return left[0] if left else records[-1].mark.sequence
+    left = [record.position.sequence for record in records if done is None or record.position.sequence > done]
+    return left[0] if left else records[-1].position.sequence
 
 
 def _records_by_shard(event: Mapping[str, Any]) -> Mapping[str, list[ArrivedRecord]]:
     found: dict[str, list[ArrivedRecord]] = {}
     for record in event["Records"]:
         arrived = _arrived_record(record)
-        found.setdefault(arrived.mark.shard, []).append(arrived)
+        found.setdefault(arrived.position.shard, []).append(arrived)
     return found
 
 
@@ -113,9 +113,9 @@ def _arrived_record(record: Mapping[str, Any]) -> ArrivedRecord:
 
 def _write_metrics(outcome: IndexingResult) -> None:
     metrics = EphemeralMetrics(namespace=METRIC_NAMESPACE, service="log_indexer")
-    metrics.add_metric("EventsIndexed", MetricUnit.Count, outcome.events)
-    metrics.add_metric("BytesIndexed", MetricUnit.Bytes, outcome.bytes)
-    metrics.add_metric("SetAside", MetricUnit.Count, len(outcome.set_aside))
+    metrics.add_metric("EventsIndexed", MetricUnit.Count, outcome.event_count)
+    metrics.add_metric("BytesIndexed", MetricUnit.Bytes, outcome.byte_count)
+    metrics.add_metric("SetAside", MetricUnit.Count, len(outcome.set_aside_keys))
     metrics.flush_metrics()
 
 
@@ -183,7 +183,7 @@ class TopicArchiver:
         """When the first event of each partition was stored that is not archived yet."""
         topic, partitions = timeline.topic, range(timeline.partitions)
         bounds = event_log.bounds(topic, partitions)
-        heads = self._index.heads([(topic, number) for number in partitions])
+        heads = self._index.index_heads([(topic, number) for number in partitions])
         for number in partitions:
             start = max(heads[topic, number].state.next_offset, bounds[number].oldest)
             if start < bounds[number].next_offset:

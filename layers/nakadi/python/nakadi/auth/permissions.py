@@ -144,7 +144,7 @@ class SettingsDocument:
             if changed == body:
                 return
             try:
-                self._registry.write(PutDocument(SETTINGS_KIND, self._key, changed, expected=revision))
+                self._registry.write(PutDocument(SETTINGS_KIND, self._key, changed, expected_revision=revision))
             except ChangedMeanwhile:
                 continue
             finally:

@@ -161,7 +161,7 @@ class ChangeCountingRegistry:
 
     def __init__(self, registry: Registry, counter: ChangeCounter) -> None:
         self.get, self.list = registry.get, registry.list
-        self.changes, self.close = registry.changes, registry.close
+        self.change_counters, self.close = registry.change_counters, registry.close
         self._write = registry.write
         self._counter = counter
 
@@ -224,7 +224,7 @@ class Cache(Generic[Key, Value]):
         if (
             entry is not None
             and now < entry.expires_at
-            and (look is None or look.changes.numbers.get(entry.bucket, 0) == entry.number)
+            and (look is None or look.changes.count_by_bucket.get(entry.bucket, 0) == entry.number)
         ):
             self.hits += 1
             return entry.value
@@ -246,7 +246,7 @@ class Cache(Generic[Key, Value]):
         else:
             bucket = change_bucket(self._kind, str(key))
             self._entries[key] = _CachedValue(
-                value, bucket, look.changes.number(bucket), now + MAX_CACHE_ENTRY_AGE_SECONDS
+                value, bucket, look.changes.count_of_bucket(bucket), now + MAX_CACHE_ENTRY_AGE_SECONDS
             )
 
     def forget(self, key: Key) -> None:

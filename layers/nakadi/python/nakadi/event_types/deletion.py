@@ -263,7 +263,9 @@ class Housekeeping(Struct, frozen=True, kw_only=True):
             if self.compaction_guard is not None:
                 place = (timeline.topic, partition)
                 upto = min(upto, self.compaction_guard.compactable_until(event_type, place, event_log, now))
-            event_log.compact(timeline.topic, partition, upto=upto, tombstones_before=now - TOMBSTONE_RETENTION)
+            event_log.compact(
+                timeline.topic, partition, stored_before=upto, tombstones_before=now - TOMBSTONE_RETENTION
+            )
 
     def _remove_expired_timelines(self, event_type: EventType, expired: tuple[Timeline, ...]) -> None:
         """Mark the timelines as deleted before their events are removed, so that no reader finds one without events."""

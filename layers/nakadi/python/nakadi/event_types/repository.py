@@ -112,7 +112,9 @@ class EventTypes:
         self._listeners.append(listener)
 
     def add(self, event_type: EventType, *conditions: DocumentChange) -> None:
-        put = PutDocument(EVENT_TYPES_KIND, event_type.name, event_type_body(event_type), expected=ABSENT_REVISION)
+        put = PutDocument(
+            EVENT_TYPES_KIND, event_type.name, event_type_body(event_type), expected_revision=ABSENT_REVISION
+        )
         try:
             self._write_and_notify(event_type.name, put, _schema_put(event_type), *conditions)
         except ChangedMeanwhile as error:
@@ -122,7 +124,7 @@ class EventTypes:
 
     def replace(self, old: EventType, new: EventType, *conditions: DocumentChange) -> EventType:
         """Store `new` in place of `old`, and return it with its revision. Raises `ChangedMeanwhile`."""
-        put = PutDocument(EVENT_TYPES_KIND, old.name, event_type_body(new), expected=old.revision)
+        put = PutDocument(EVENT_TYPES_KIND, old.name, event_type_body(new), expected_revision=old.revision)
         added = () if new.schema.version == old.schema.version else (_schema_put(new),)
         self._write_and_notify(old.name, put, *added, *conditions)
         return replace(new, revision=old.revision + 1)
@@ -130,7 +132,7 @@ class EventTypes:
     def remove(self, event_type: EventType, *conditions: DocumentChange) -> None:
         """Remove an event type, and note which topics have to be deleted. Raises `ChangedMeanwhile`."""
         timelines = (*event_type.timelines, *([event_type.switching_to] if event_type.switching_to else []))
-        remove = RemoveDocument(EVENT_TYPES_KIND, event_type.name, expected=event_type.revision)
+        remove = RemoveDocument(EVENT_TYPES_KIND, event_type.name, expected_revision=event_type.revision)
         self._write_and_notify(event_type.name, remove, cleanup_note(event_type.id, timelines), *conditions)
 
     def retry_if_changed(self, attempt: Callable[[], Result]) -> Result:
@@ -172,7 +174,7 @@ def _schema_put(event_type: EventType) -> PutDocument:
     """The write of the current schema. Versions only increase, so the keys are in the order of creation."""
     version = event_type.schema.version
     key = f"{event_type.id}/{version.major:09d}.{version.minor:09d}.{version.patch:09d}"
-    return PutDocument(SCHEMAS_KIND, key, schema_body(event_type.schema), expected=ABSENT_REVISION)
+    return PutDocument(SCHEMAS_KIND, key, schema_body(event_type.schema), expected_revision=ABSENT_REVISION)
 
 
 # Topics ---------------------------------------------------------------------------------------------------------------

@@ -81,7 +81,7 @@ class Storages:
                     STORAGES_KIND,
                     storage.id,
                     _storage_body(storage),
-                    expected=before.revision if before else ABSENT_REVISION,
+                    expected_revision=before.revision if before else ABSENT_REVISION,
                 )
             )
         except ChangedMeanwhile as error:
@@ -123,15 +123,19 @@ class Storages:
             raise NotFound(f"Tried to remove storage that doesn't exist, id: {storage_id}")
         closed = document.revision + 1
         self._registry.write(
-            PutDocument(STORAGES_KIND, storage_id, {**document.body, "closed": True}, expected=document.revision)
+            PutDocument(
+                STORAGES_KIND, storage_id, {**document.body, "closed": True}, expected_revision=document.revision
+            )
         )
         if is_used(storage_id):
             self._registry.write(
-                PutDocument(STORAGES_KIND, storage_id, {**document.body, "closed": False}, expected=closed)
+                PutDocument(STORAGES_KIND, storage_id, {**document.body, "closed": False}, expected_revision=closed)
             )
             raise _still_used_error(storage_id)
         self._registry.write(
-            PutDocument(STORAGES_KIND, storage_id, {**document.body, "closed": True, "removed": True}, expected=closed)
+            PutDocument(
+                STORAGES_KIND, storage_id, {**document.body, "closed": True, "removed": True}, expected_revision=closed
+            )
         )
 
     def write_conditions_on(self, storage_id: str) -> tuple[CheckRevision, ...]:

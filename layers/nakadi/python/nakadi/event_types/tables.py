@@ -316,7 +316,7 @@ class TableLagMonitor(Struct, frozen=True, kw_only=True):
             each.id: [(one.topic, number) for one in each.timelines for number in range(one.partitions)]
             for each in event_types
         }
-        heads = self.log_index.heads([place for found in places.values() for place in found])
+        heads = self.log_index.index_heads([place for found in places.values() for place in found])
         for event_type in event_types:
             state = states.get(event_type.id)
             following = state.next_offsets if state else {}
@@ -362,7 +362,7 @@ class CompactionGuard(Struct, frozen=True, kw_only=True):
         topic, partition = topic_partition
         if following >= event_log.bounds(topic, [partition])[partition].next_offset:
             return now
-        head = self.log_index.heads([topic_partition])[topic_partition].state
+        head = self.log_index.index_heads([topic_partition])[topic_partition].state
         unread = (
             next(_segments_from(self.log_index, topic_partition, following), None)
             if following < head.next_offset
@@ -375,7 +375,7 @@ class CompactionGuard(Struct, frozen=True, kw_only=True):
 
 def _segments_from(log_index: LogIndex, topic_partition: TopicPartition, offset: int) -> Iterator[IndexSegment]:
     """The segment that an offset is in, if there is one, and the first one behind it."""
-    segment = log_index.segment(*topic_partition, offset)
+    segment = log_index.segment_at_or_before(*topic_partition, offset)
     if segment is not None and segment.end_offset > offset:
         yield segment
-    yield from log_index.segments(*topic_partition, offset, 1)
+    yield from log_index.segments_from(*topic_partition, offset, 1)

@@ -236,7 +236,7 @@ class LostEventsRecovery(Struct, kw_only=True):
             if event_type.timeline.storage_id != storage_id:
                 return event_type.timelines
             try:
-                continuations = event_log.continuations(event_type.timeline.topic, gaps)
+                continuations = event_log.ensure_continuations(event_type.timeline.topic, gaps)
             except UnknownTopic:
                 # The event type was deleted meanwhile, or the log never had events of it.
                 return event_type.timelines

@@ -238,11 +238,13 @@ class FaultyLog:
     def offset_at(self, topic: str, partition: int, moment: datetime) -> int:
         return self._log_unless_stopped().offset_at(topic, partition, moment)
 
-    def trim(self, topic: str, partition: int, before: datetime) -> None:
-        self._log_unless_stopped().trim(topic, partition, before)
+    def trim(self, topic: str, partition: int, stored_before: datetime) -> None:
+        self._log_unless_stopped().trim(topic, partition, stored_before)
 
-    def compact(self, topic: str, partition: int, *, upto: datetime, tombstones_before: datetime) -> None:
-        self._log_unless_stopped().compact(topic, partition, upto=upto, tombstones_before=tombstones_before)
+    def compact(self, topic: str, partition: int, *, stored_before: datetime, tombstones_before: datetime) -> None:
+        self._log_unless_stopped().compact(
+            topic, partition, stored_before=stored_before, tombstones_before=tombstones_before
+        )
 
     def add_change_listener(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
         return self._log.add_change_listener(changed)

@@ -122,8 +122,10 @@ def _mark_data_files(paths: Sequence[Path], *, accept_loss: bool) -> Iterator[No
     with contextlib.ExitStack() as stack:
         for path, number in above.items():
             marker = stack.enter_context(contextlib.closing(Marker(path, SystemClock().now, above=number)))
-            marker.mark()
-            stack.enter_context(contextlib.closing(Housekeeper(marker.mark, every_seconds=MARK_INTERVAL_SECONDS)))
+            marker.write_mark_if_changed()
+            stack.enter_context(
+                contextlib.closing(Housekeeper(marker.write_mark_if_changed, every_seconds=MARK_INTERVAL_SECONDS))
+            )
         yield
 
 

@@ -76,7 +76,7 @@ class SharedDescriptors:
     def __init__(self, workers: int) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115  # closed by `close`
         self._file.truncate((workers + 1) * CHANGE_COUNT_FORMAT.size)
-        self._pipes = [ChangePipes.pair() for _ in range(workers)]
+        self._pipes = [ChangePipes.new_nonblocking_pipe() for _ in range(workers)]
         self.counter = ChangeCounter(self._file.fileno(), 0)
         self.pipes = ChangePipes(None, [entrance for _, entrance in self._pipes])
 
@@ -285,7 +285,7 @@ class Supervisor:
         for holder in leases:
             try:
                 # The worker told of a lease before it took it. Releasing one that was never taken changes nothing.
-                self._coordination.release(holder)
+                self._coordination.release_lease(holder)
             except Unavailable:
                 log.warning("Releasing the lease of a worker that ended failed, it will expire", exc_info=True)
 

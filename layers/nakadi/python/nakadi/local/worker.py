@@ -167,13 +167,13 @@ class WorkerCoordination(SqliteCoordination):
         self._take_lease = take_lease
         self._announced_holders: set[str] = set()
 
-    def renew(self, holder: str, until: datetime) -> None:
+    def renew_lease(self, holder: str, until: datetime) -> None:
         # Told first: if this process dies between the two, the supervisor releases a lease that nothing holds. Threads
         # that come here at once may tell twice, which the supervisor counts once.
         if holder not in self._announced_holders:
             self._announced_holders.add(holder)
             self._take_lease(holder)
-        super().renew(holder, until)
+        super().renew_lease(holder, until)
 
 
 def _run(options: argparse.Namespace, signals: SignalHandler) -> None:

@@ -21,8 +21,8 @@ class ArchiveStore(Protocol):
     def put(self, key: str, content: bytes) -> None:
         """Keep an object. Keeping it again changes nothing."""
 
-    def get(self, location: ArchiveLocation) -> bytes:
-        """A range of an object. Raises `ArchiveGone` when there is no such object."""
+    def read_range(self, location: ArchiveLocation) -> bytes:
+        """A range of an object. Raises `ArchiveObjectGone` when there is no such object."""
 
     def remove(self, keys: Sequence[str]) -> None:
         """Let objects go, also those that are not there."""
@@ -37,5 +37,5 @@ class ArchiveStore(Protocol):
         """Give everything back. Further calls raise `Unavailable`."""
 
 
-class ArchiveGone(Exception):
+class ArchiveObjectGone(Exception):
     """Raised when an archive object is not there (any more)."""

@@ -31,20 +31,20 @@ CommitCallback = Callable[[CommitResultByPartition | Exception], None]
 
 
 MAX_PARTITIONS_PER_WRITE = 99
-"""How many partitions one `Coordination.write` may give another owner or position: what fits one atomic step
-everywhere, beside the assignment itself."""
+"""How many partitions one `Coordination.replace_assignment` may give another owner or position: what fits one atomic
+step everywhere, beside the assignment itself."""
 
 
 MAX_PARKED_EVENTS_PER_CALL = 50
 
 
 MAX_PARKED_BYTES_PER_CALL = 3_000_000
-"""How many events one `Coordination.park` may put away, and how many bytes they may have together; a single event may
-have any size that could be published."""
+"""How many events one `Coordination.park_events` may put away, and how many bytes they may have together; a single
+event may have any size that could be published."""
 
 
 class AssignmentChanged(Exception):
-    """Raised by `Coordination.write` when the assignment is no longer what the writer has read."""
+    """Raised by `Coordination.replace_assignment` when the assignment is no longer what the writer has read."""
 
 
 class Coordination(Protocol):
@@ -65,9 +65,9 @@ class Coordination(Protocol):
     """
 
     def assignment(self, subscription: str) -> Assignment:
-        """The assignment; `NOTHING_YET` before the first write, and again after `forget`."""
+        """The assignment; `EMPTY_ASSIGNMENT` before the first write, and again after `remove_subscription_state`."""
 
-    def write(
+    def replace_assignment(
         self,
         subscription: str,
         old: Assignment,
@@ -83,7 +83,7 @@ class Coordination(Protocol):
         position.
         """
 
-    def offsets(self, subscription: str) -> Mapping[EventTypePartition, CommittedOffset]:
+    def committed_offsets(self, subscription: str) -> Mapping[EventTypePartition, CommittedOffset]:
         """The offsets of all entries, each as it is now."""
 
     def commit(
@@ -113,17 +113,17 @@ class Coordination(Protocol):
         session: str,
         events: Sequence[ParkedEvent],
         now: datetime,
-        upto: Position | None = None,
+        commit_to: Position | None = None,
     ) -> CommitResult:
-        """Park events of one partition and move its offset to `upto`, all in one atomic step.
+        """Park events of one partition and move its offset to `commit_to`, all in one atomic step.
 
-        `NOT_OWNED` if the session does not own the partition, `OUTDATED` if `upto` is not greater than what is stored:
-        either leaves everything as it was. Without `upto` the offset stays, and nothing is outdated. Events that are
-        there already are replaced. At most `MAX_PARKED_EVENTS_PER_CALL` events with `MAX_PARKED_BYTES_PER_CALL`, or a
-        single one.
+        `NOT_OWNED` if the session does not own the partition, `OUTDATED` if `commit_to` is not greater than what is
+        stored: either leaves everything as it was. Without `commit_to` the offset stays, and nothing is outdated.
+        Events that are there already are replaced. At most `MAX_PARKED_EVENTS_PER_CALL` events with
+        `MAX_PARKED_BYTES_PER_CALL`, or a single one.
         """
 
-    def parked(
+    def list_parked_events(
         self,
         subscription: str,
         *,
@@ -136,22 +136,24 @@ class Coordination(Protocol):
         They are in the order of event types, partitions (both as texts) and positions.
         """
 
-    def read_parked_value(self, subscription: str, partition: EventTypePartition, position: Position) -> bytes | None:
+    def parked_event_value(self, subscription: str, partition: EventTypePartition, position: Position) -> bytes | None:
         """A parked event as it was published; None if it is not parked any more."""
 
-    def unpark_events(self, subscription: str, partition: EventTypePartition, positions: Collection[Position]) -> None:
+    def remove_parked_events(
+        self, subscription: str, partition: EventTypePartition, positions: Collection[Position]
+    ) -> None:
         """Remove parked events, however many. Doing it again changes nothing."""
 
-    def forget(self, subscription: str) -> None:
+    def remove_subscription_state(self, subscription: str) -> None:
         """Remove everything there is of a subscription. Doing it again changes nothing."""
 
-    def renew(self, holder: str, until: datetime) -> None:
+    def renew_lease(self, holder: str, until: datetime) -> None:
         """Give a process a lease until then, whatever it had before."""
 
-    def release(self, holder: str) -> None:
+    def release_lease(self, holder: str) -> None:
         """End a process's lease. Doing it again changes nothing."""
 
-    def leases(self) -> Mapping[str, datetime]:
+    def lease_expiries(self) -> Mapping[str, datetime]:
         """Process -> until when its lease goes. Those that ran out long ago may be missing."""
 
     def add_change_listener(
@@ -174,13 +176,13 @@ class CommitRequest(Struct, frozen=True):
     subscription: str
     session: str
     positions: Mapping[EventTypePartition, Position]
-    moment: datetime
+    requested_at: datetime
 
     def run(self) -> CommitResultByPartition:
-        return self.coordination.commit(self.subscription, self.session, self.positions, self.moment)
+        return self.coordination.commit(self.subscription, self.session, self.positions, self.requested_at)
 
     def begin(self, done: CommitCallback) -> None:
-        self.coordination.begin_commit(self.subscription, self.session, self.positions, self.moment, done)
+        self.coordination.begin_commit(self.subscription, self.session, self.positions, self.requested_at, done)
 
     def is_success(self, outcome: CommitResultByPartition) -> bool:
         """Whether nothing more has to be found out about what became of it."""

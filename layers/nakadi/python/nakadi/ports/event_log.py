@@ -84,11 +84,11 @@ class EventLog(Protocol):
     def offset_at(self, topic: str, partition: int, moment: datetime) -> int:
         """The offset of the first event stored at or after `moment`; the next offset when there is none."""
 
-    def trim(self, topic: str, partition: int, before: datetime) -> None:
+    def trim(self, topic: str, partition: int, stored_before: datetime) -> None:
         """Remove events stored before this moment. May remove a little less than it could."""
 
-    def compact(self, topic: str, partition: int, *, upto: datetime, tombstones_before: datetime) -> None:
-        """Of the events stored before `upto`, keep the newest of each key, and those without one.
+    def compact(self, topic: str, partition: int, *, stored_before: datetime, tombstones_before: datetime) -> None:
+        """Of the events stored before `stored_before`, keep the newest of each key, and those without one.
 
         The newest event of the partition stays whatever its key says. A tombstone goes with what it covers once it was
         stored before `tombstones_before`. Offsets of what stays do not change. An engine whose store compacts by itself
@@ -124,7 +124,7 @@ class LossReportingLog(Protocol):
     def gaps(self) -> Sequence[ShardGap]:
         """Where events were lost before they were counted. Counting goes on behind a gap once it is closed."""
 
-    def continuations(self, topic: str, gaps: Sequence[ShardGap]) -> Sequence[TopicContinuation]:
+    def ensure_continuations(self, topic: str, gaps: Sequence[ShardGap]) -> Sequence[TopicContinuation]:
         """The topics that continue this one, in their order; if it may have lost events in these gaps, the last one
         begins behind them. They take what is appended to any of them. Raises `UnknownTopic`.
         """
@@ -138,7 +138,7 @@ class LossReportingLog(Protocol):
 
 
 @runtime_checkable
-class PushedLog(Protocol):
+class PushConsumerLog(Protocol):
     """An event log whose processes register themselves at its service, to have events pushed to them."""
 
     def remove_orphaned_consumers(self) -> None:

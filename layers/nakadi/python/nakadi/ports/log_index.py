@@ -10,7 +10,7 @@ from nakadi.model.log_index import ArchiveLocation, IndexHead, IndexSegment, Sha
 from nakadi.ports.registry import ChangeCounters
 
 TOPICS_KIND = "topics"
-"""The kind of topics in `LogIndex.changes`."""
+"""The kind of topics in `LogIndex.change_counters`."""
 
 
 class LogIndex(Protocol):
@@ -19,8 +19,8 @@ class LogIndex(Protocol):
     It is for a log that does not number events itself, and for the cold half of one that does.
 
     * Every write is durable when it returns, and seen by every read that begins later, whichever process wrote it.
-    * `extend` is one atomic step: of several who count on from the same head exactly one succeeds. So the segments of
-      a partition follow each other without a gap, and none is there twice.
+    * `advance_head` is one atomic step: of several who count on from the same head exactly one succeeds. So the
+      segments of a partition follow each other without a gap, and none is there twice.
     * Low-water marks and a shard's progress only ever grow.
     """
 
@@ -33,7 +33,7 @@ class LogIndex(Protocol):
     def topic(self, topic: str) -> Topic | None:
         """The topic; None when it was never made, or is deleted."""
 
-    def topics(self) -> Sequence[str]:
+    def topic_names(self) -> Sequence[str]:
         """All topics. Of those that are made or deleted meanwhile, some may be there."""
 
     def grow_topic(self, topic: str, partitions: int) -> None:
@@ -42,48 +42,50 @@ class LogIndex(Protocol):
     def seal_topic(self, topic: str) -> None:
         """Note that it takes no more events. Raises `UnknownTopic`."""
 
-    def create_next_topic(self, topic: str, following: str, behind: Sequence[str]) -> None:
-        """Have `following` continue the topic: as many partitions, and sealed if that is. Doing it again changes
+    def create_next_topic(self, topic: str, next_topic: str, begun_after_gaps: Sequence[str]) -> None:
+        """Have `next_topic` continue the topic: as many partitions, and sealed if that is. Doing it again changes
         nothing. Raises `UnknownTopic`.
         """
 
     def delete_topic(self, topic: str) -> None:
         """Forget the topic at once, then all about its partitions. Doing it again finishes what was begun.
 
-        Of one that is continued by a topic that is there, `topic` shows a signpost without partitions until that is
+        Of one that is continued by a topic that is there, `topic` shows a placeholder without partitions until that is
         deleted.
         """
 
-    def changes(self) -> ChangeCounters:
-        """Numbers that grow in the same atomic step as a topic is sealed, continued or deleted, as `Registry.changes`
-        has them.
+    def change_counters(self) -> ChangeCounters:
+        """Numbers that grow in the same atomic step as a topic is sealed, continued or deleted, as
+        `Registry.change_counters` has them.
 
         The kind is `TOPICS_KIND`, the key the topic's name. Where registry and index share a store, they share the
         numbers, and either tells those of both.
         """
 
-    def heads(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, IndexHead]:
+    def index_heads(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, IndexHead]:
         """How far these partitions are indexed; one that never was has an empty head."""
 
-    def extend(self, topic: str, partition: int, expected: int, head: IndexHead, segment: IndexSegment | None) -> bool:
-        """Move a head on if its revision is still `expected`, and add the segment in between. False: it was not."""
+    def advance_head(
+        self, topic: str, partition: int, expected_revision: int, head: IndexHead, segment: IndexSegment | None
+    ) -> bool:
+        """Move a head on, if its revision is still the expected one, and add the segment in between; else False."""
 
-    def segment(self, topic: str, partition: int, offset: int) -> IndexSegment | None:
+    def segment_at_or_before(self, topic: str, partition: int, offset: int) -> IndexSegment | None:
         """The last segment that begins at or before this offset. It may end before it, too."""
 
-    def segments(self, topic: str, partition: int, start: int, limit: int) -> Sequence[IndexSegment]:
+    def segments_from(self, topic: str, partition: int, start: int, limit: int) -> Sequence[IndexSegment]:
         """The first segments that begin at or after an offset."""
 
-    def replace(self, topic: str, partition: int, segments: Sequence[IndexSegment], end: int) -> None:
+    def replace_segments(self, topic: str, partition: int, segments: Sequence[IndexSegment], end: int) -> None:
         """Have these segments be all that begin between the first of them and `end`.
 
         They must cover what those there are cover. At every moment each offset is covered by the old ones or the new.
         """
 
-    def drop_before(self, topic: str, partition: int, oldest: int) -> Sequence[ArchiveLocation]:
-        """What is before `oldest` is gone; segments wholly before it are dropped. Where their events lay."""
+    def drop_segments_before(self, topic: str, partition: int, oldest_offset: int) -> Sequence[ArchiveLocation]:
+        """What is before `oldest_offset` is gone; segments wholly before it are dropped. Where their events lay."""
 
-    def set_compacted_until(self, topic: str, partition: int, before: int) -> None:
+    def set_compacted_until(self, topic: str, partition: int, offset: int) -> None:
         """What is before this offset is to be read from the archive alone."""
 
     def referenced_archive_keys(self) -> Collection[str]:
@@ -97,10 +99,10 @@ class LogIndex(Protocol):
         All who claim a name do so for about as long: a claim that goes on for much longer does not count.
         """
 
-    def release(self, name: str, owner: str) -> None:
+    def release_claim(self, name: str, owner: str) -> None:
         """Give the name back, so that others can claim it."""
 
-    def progress(self, stream: str) -> Mapping[str, ShardProgress]:
+    def shard_progresses(self, stream: str) -> Mapping[str, ShardProgress]:
         """How far each shard is counted, for all its partitions."""
 
     def advance_shard_progress(self, stream: str, shard: str, progress: ShardProgress) -> None:

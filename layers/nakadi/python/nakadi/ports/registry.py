@@ -16,10 +16,10 @@ that DynamoDB reads for one unit."""
 class ChangeCounters(Struct, frozen=True):
     """For each bucket of keys how often something in it changed; buckets that are not mentioned stand at 0."""
 
-    numbers: Mapping[int, int] = field(default_factory=dict)
+    count_by_bucket: Mapping[int, int] = field(default_factory=dict)
 
-    def number(self, bucket: int) -> int:
-        return self.numbers.get(bucket, 0)
+    def count_of_bucket(self, bucket: int) -> int:
+        return self.count_by_bucket.get(bucket, 0)
 
 
 def change_bucket(kind: str, key: str) -> int:
@@ -39,36 +39,36 @@ ABSENT_REVISION = 0
 
 
 class PutDocument(Struct, frozen=True):
-    """Write a document if its revision is `expected`; None writes whatever is there."""
+    """Write a document if its revision is `expected_revision`; None writes whatever is there."""
 
     kind: str
     key: str
     body: Mapping[str, Any]
-    expected: int | None = None
+    expected_revision: int | None = None
 
 
 class RemoveDocument(Struct, frozen=True):
-    """Remove a document if its revision is `expected`; None removes whatever is there, also nothing."""
+    """Remove a document if its revision is `expected_revision`; None removes whatever is there, also nothing."""
 
     kind: str
     key: str
-    expected: int | None = None
+    expected_revision: int | None = None
 
 
 class CheckRevision(Struct, frozen=True):
-    """Write nothing here, and insist that the revision is `expected` while the other changes are made."""
+    """Write nothing here, and insist that the revision is `expected_revision` while the other changes are made."""
 
     kind: str
     key: str
-    expected: int
+    expected_revision: int
 
 
 DocumentChange = PutDocument | RemoveDocument | CheckRevision
 
 
 CACHED_KINDS = frozenset({"event-types", "settings", "subscriptions"})
-"""Kinds of documents that processes remember for as long as `Registry.changes` tells no change. Documents that change
-often do not belong here: each change of one is counted in a place that all changes share."""
+"""Kinds of documents that processes remember for as long as `Registry.change_counters` tells no change. Documents that
+change often do not belong here: each change of one is counted in a place that all changes share."""
 
 
 ABSENCE_CACHED_KINDS = frozenset({"settings"})
@@ -79,7 +79,7 @@ class ChangedMeanwhile(Exception):
     """Raised by `Registry.write` when a condition does not hold; `change` is the first such change."""
 
     def __init__(self, change: DocumentChange) -> None:
-        super().__init__(f"{change.kind} {change.key!r} is not at revision {change.expected}")
+        super().__init__(f"{change.kind} {change.key!r} is not at revision {change.expected_revision}")
         self.change = change
 
 
@@ -105,7 +105,7 @@ class Registry(Protocol):
     def write(self, *changes: DocumentChange) -> None:
         """Make all changes, or none and raise `ChangedMeanwhile`."""
 
-    def changes(self) -> ChangeCounters:
+    def change_counters(self) -> ChangeCounters:
         """Numbers that grow in the same atomic step as documents of the kinds in `CACHED_KINDS` change.
 
         If a document was read after one answer, and a later answer has the same number for it, then the document was

@@ -134,10 +134,10 @@ class SentBody(Struct, kw_only=True):
         return self.batch
 
 
-PreparedRecords = tuple[Sequence[int], Mapping[int, Sequence[Record]]]
+ChunkedRecords = tuple[Sequence[int], Mapping[int, Sequence[Record]]]
 """The partition of each event, and the records of each partition."""
 
-PrepareRecords = Callable[[EventType, SentBody, BatchSender], PreparedRecords]
+PrepareRecords = Callable[[EventType, SentBody, BatchSender], ChunkedRecords]
 """Makes the records of a batch, and chooses the partition of each. Raises `BatchRejected`."""
 
 CountEvents = Callable[[str, int, int], None]
@@ -270,7 +270,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
 
     # What is made of a batch
 
-    def _make_records(self, event_type: EventType, sent: SentBody, sender: BatchSender) -> PreparedRecords:
+    def _make_records(self, event_type: EventType, sent: SentBody, sender: BatchSender) -> ChunkedRecords:
         prepared = self._make_records_at_once(event_type, sent.body, sender)
         if prepared is not None:
             self._check_permission(event_type, sender)
@@ -304,7 +304,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
         records = map(_RECORD_FROM_TUPLE, zip(values, keys, owners, repeat(sender.directed_to)))
         return partitions, _group_by_partition(partitions, records)
 
-    def _make_records_at_once(self, event_type: EventType, body: bytes, sender: BatchSender) -> PreparedRecords | None:
+    def _make_records_at_once(self, event_type: EventType, body: bytes, sender: BatchSender) -> ChunkedRecords | None:
         """The same for a body of valid events that need nothing unusual; None where that cannot be said for certain."""
         if (
             not is_parsed_at_once(body)
@@ -327,7 +327,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
         )
         return partitions_and_records_or_none(event_type, batch, origin, self.draw_random_number)
 
-    def _make_tombstones(self, event_type: EventType, sent: SentBody, sender: BatchSender) -> PreparedRecords:
+    def _make_tombstones(self, event_type: EventType, sent: SentBody, sender: BatchSender) -> ChunkedRecords:
         batch = sent.read()
         self._check_permission(event_type, sender)
         budget = WorkBudget(self.limits.max_steps, self.long_work, sender.is_client_gone)

@@ -34,15 +34,15 @@ class ArchivePolicy(Struct, frozen=True, kw_only=True):
     `unreferenced_grace`: how long archive objects without references stay: longer than it takes from writing one to the
     index entry.
 
-    `compaction_share`: the cold part of a compacted partition is written anew when what came since is such a part of
-    it. `archived_elsewhere`: another process archives what is appended here.
+    `new_share_to_compact`: the cold part of a compacted partition is written anew when what came since is such a part
+    of it. `another_process_archives`: another process archives what is appended here.
     """
 
     archive_after: float = 60.0
     hot_retention: float = 86_400.0
     unreferenced_grace: float = 86_400.0
-    compaction_share: float = 0.25
-    archived_elsewhere: bool = False
+    new_share_to_compact: float = 0.25
+    another_process_archives: bool = False
 
 
 class TopicCatalog(Protocol):
@@ -89,29 +89,29 @@ def _no_pause() -> None:
 
 
 class PackedMember(Struct, frozen=True):
-    """A member, and its entry in the index; `revision` is that of the head in front of it."""
+    """A member, and its entry in the index; `head_revision` is that of the head in front of it."""
 
     partition: int
-    revision: int
+    head_revision: int
     content: bytes
-    before: IndexingState
-    end: int
-    events: int
+    state_before: IndexingState
+    end_offset: int
+    event_count: int
     first_stored_at: int
     last_stored_at: int
 
     @property
-    def head(self) -> IndexHead:
-        return IndexHead(IndexingState(next_offset=self.end, latest=self.last_stored_at))
+    def new_head(self) -> IndexHead:
+        return IndexHead(IndexingState(next_offset=self.end_offset, latest=self.last_stored_at))
 
-    def segment(self, key: str, start: int) -> IndexSegment:
+    def index_segment(self, key: str, start: int) -> IndexSegment:
         return IndexSegment(
-            before=self.before,
-            count=self.end - self.before.next_offset,
+            before=self.state_before,
+            count=self.end_offset - self.state_before.next_offset,
             first_stored_at=self.first_stored_at,
             last_stored_at=self.last_stored_at,
             archived=ArchiveLocation(key, start, len(self.content)),
-            events=self.events,
+            events=self.event_count,
         )
 
 
@@ -146,7 +146,7 @@ class Archiver:
         """
         # The hot half first: it removes nothing that the index, read later, does not have.
         bounds = self._hot.bounds(topic, sorted(partitions))
-        heads = self._index.heads([(topic, partition) for partition in bounds])
+        heads = self._index.index_heads([(topic, partition) for partition in bounds])
         behind = {
             each: heads[topic, each]
             for each in bounds
@@ -161,7 +161,7 @@ class Archiver:
         if packed:
             self._store_and_index(topic, packed)
         self._check_not_deleted(topic)
-        done = {each.partition: each.end for each in packed}
+        done = {each.partition: each.end_offset for each in packed}
         return any(
             done.get(partition, bounds[partition].next_offset) < bounds[partition].next_offset for partition in behind
         )
@@ -182,18 +182,18 @@ class Archiver:
             raise
 
     def _read_and_pack(
-        self, topic: str, behind: dict[int, tuple[IndexHead, OffsetBounds]], pause: Callable[[], None]
+        self, topic: str, heads_and_bounds: dict[int, tuple[IndexHead, OffsetBounds]], pause: Callable[[], None]
     ) -> Sequence[PackedMember]:
         found: list[PackedMember] = []
         size = 0
-        for partition, (head, bounds) in behind.items():
+        for partition, (head, bounds) in heads_and_bounds.items():
             counted, revision = self._skip_removed_events(topic, partition, head, bounds), head.revision
             while counted.next_offset < bounds.next_offset and size < TARGET_OBJECT_BYTES:
                 packed, bytes_packed = self._pack_member(topic, partition, revision, counted, bounds.next_offset, pause)
                 if packed is None:
                     break
                 found.append(packed)
-                counted, revision, size = packed.head.state, revision + 1, size + bytes_packed
+                counted, revision, size = packed.new_head.state, revision + 1, size + bytes_packed
         return found
 
     def _skip_removed_events(self, topic: str, partition: int, head: IndexHead, bounds: OffsetBounds) -> IndexingState:
@@ -202,16 +202,22 @@ class Archiver:
         """
         if bounds.oldest <= head.state.next_offset:
             return head.state
-        self._index.drop_before(topic, partition, bounds.oldest)
+        self._index.drop_segments_before(topic, partition, bounds.oldest)
         return IndexingState(next_offset=bounds.oldest, latest=head.state.latest)
 
     def _pack_member(
-        self, topic: str, partition: int, revision: int, before: IndexingState, end: int, pause: Callable[[], None]
+        self,
+        topic: str,
+        partition: int,
+        revision: int,
+        start_state: IndexingState,
+        end_offset: int,
+        pause: Callable[[], None],
     ) -> tuple[PackedMember | None, int]:
         packer = MemberPacker(topic, partition, self._directory.event_type_name_of(topic))
-        offset, events, size = before.next_offset, 0, 0
-        first_stored_at = last_stored_at = before.latest
-        while offset < end and size < TARGET_MEMBER_BYTES:
+        offset, events, size = start_state.next_offset, 0, 0
+        first_stored_at = last_stored_at = start_state.latest
+        while offset < end_offset and size < TARGET_MEMBER_BYTES:
             try:
                 piece = self._hot.read(
                     topic, partition, offset, limit=EVENTS_PER_HOT_READ, max_bytes=BYTES_PER_HOT_READ
@@ -220,7 +226,7 @@ class Archiver:
                 return None, 0  # removed by retention: the next one begins behind it
             if not piece.events:
                 break
-            packer.add(piece.events)
+            packer.add_events(piece.events)
             last_stored_at = microseconds_since_epoch(piece.events[-1].stored_at)
             first_stored_at = first_stored_at if events else microseconds_since_epoch(piece.events[0].stored_at)
             events += len(piece.events)
@@ -230,7 +236,7 @@ class Archiver:
         if not events:
             return None, 0
         return PackedMember(
-            partition, revision, packer.finish(), before, offset, events, first_stored_at, last_stored_at
+            partition, revision, packer.finish(), start_state, offset, events, first_stored_at, last_stored_at
         ), size
 
     def _store_and_index(self, topic: str, packed: Sequence[PackedMember]) -> None:
@@ -244,28 +250,30 @@ class Archiver:
         start = 0
         lost: set[int] = set()
         for each in packed:
-            segment = each.segment(key, start)
+            segment = each.index_segment(key, start)
             start += len(each.content)
             if each.partition in lost:
                 continue
-            if not self._index.extend(topic, each.partition, each.revision, each.head, segment):
+            if not self._index.advance_head(topic, each.partition, each.head_revision, each.new_head, segment):
                 lost.add(each.partition)  # another process was faster; the next archiver continues from there
                 continue
             self._metrics.archive_segments.add()
-            self._metrics.archive_events.add(each.events)
+            self._metrics.archive_events.add(each.event_count)
             self._metrics.archive_bytes.add(len(each.content))
 
 
 # Removal from the hot half --------------------------------------------------------------------------------------------
 
 
-def trim_hot_log(hot: EventLog, index: LogIndex, topic: str, partition: int, before: datetime | None = None) -> bool:
+def trim_hot_log(
+    hot: EventLog, index: LogIndex, topic: str, partition: int, stored_before: datetime | None = None
+) -> bool:
     """Let the hot half go of what is archived and was stored before a moment; say whether anything archived is left.
 
     The last archived events stay: nothing that is not archived is older than they are, which is what makes this safe.
     """
-    latest = datetime_from_microseconds(index.heads([(topic, partition)])[topic, partition].state.latest)
-    limit = latest if before is None else min(before, latest)
+    latest = datetime_from_microseconds(index.index_heads([(topic, partition)])[topic, partition].state.latest)
+    limit = latest if stored_before is None else min(stored_before, latest)
     if hot.offset_at(topic, partition, limit) > hot.bounds(topic, [partition])[partition].oldest:
         hot.trim(topic, partition, limit)
     return limit < latest

@@ -10,13 +10,13 @@ from msgspec import Struct
 from nakadi.engines.archive import reading
 from nakadi.engines.archive.archiver import ArchivePolicy, TopicCatalog
 from nakadi.engines.archive.maintenance import (
-    GROUP_BYTES,
-    GROUP_EVENTS,
+    MAX_GROUP_BYTES,
+    MAX_GROUP_EVENTS,
     PartitionBusy,
     claim_partition,
     store_replacement,
 )
-from nakadi.engines.archive.objects import MemberPacker, archived_segments
+from nakadi.engines.archive.objects import MemberPacker, archived_segments_from
 from nakadi.model.events import (
     OffsetBounds,
     StoredEvent,
@@ -34,21 +34,21 @@ from nakadi.ports.log_index import LogIndex
 
 
 class CompactionRule(Struct, frozen=True, kw_only=True):
-    """What stays: see `EventLog.compact`. `end` is the first offset that is too new to be looked at."""
+    """What stays: see `EventLog.compact`. `end_offset` is the first offset that is too new to be looked at."""
 
-    oldest: int
-    end: int
-    last: int
-    newest: Mapping[str | None, int]
+    oldest_offset: int
+    end_offset: int
+    last_offset: int
+    newest_offset_by_key: Mapping[str | None, int]
     tombstones_before: int
 
     def keeps(self, event: StoredEvent) -> bool:
-        if event.offset < self.oldest:
+        if event.offset < self.oldest_offset:
             return False
         key = event.record.key
-        if event.offset >= self.end or key is None or event.offset == self.last:
+        if event.offset >= self.end_offset or key is None or event.offset == self.last_offset:
             return True
-        return self.newest[key] == event.offset and not self._is_expired_tombstone(event)
+        return self.newest_offset_by_key[key] == event.offset and not self._is_expired_tombstone(event)
 
     def _is_expired_tombstone(self, event: StoredEvent) -> bool:
         return event.record.value is None and microseconds_since_epoch(event.stored_at) < self.tombstones_before
@@ -72,19 +72,27 @@ class ArchiveRewriter:
         """Compact what is archived before `end`. Answers when the oldest tombstone that stayed was stored."""
         with claim_partition(self._index, topic, partition) as renew_claim:
             segments = [
-                each for each in archived_segments(self._index, topic, partition, oldest) if each.first_offset < end
+                each
+                for each in archived_segments_from(self._index, topic, partition, oldest)
+                if each.first_offset < end
             ]
             newest = {
                 event.record.key: event.offset
                 for event in self._read_events(topic, partition, segments)
                 if event.offset < end
             }
-            rule = CompactionRule(oldest=oldest, end=end, last=last, newest=newest, tombstones_before=tombstones_before)
-            tombstone_at = self._rewrite(topic, partition, segments, rule, renew_claim)
+            rule = CompactionRule(
+                oldest_offset=oldest,
+                end_offset=end,
+                last_offset=last,
+                newest_offset_by_key=newest,
+                tombstones_before=tombstones_before,
+            )
+            tombstone_at = self._rewrite_segments(topic, partition, segments, rule, renew_claim)
             self._index.set_compacted_until(topic, partition, end)
         return tombstone_at
 
-    def _rewrite(
+    def _rewrite_segments(
         self,
         topic: str,
         partition: int,
@@ -99,7 +107,7 @@ class ArchiveRewriter:
         ]
         renew_claim()
         if written != segments:
-            self._index.replace(topic, partition, written, segments[-1].end_offset)
+            self._index.replace_segments(topic, partition, written, segments[-1].end_offset)
         return min(tombstones, default=None)
 
     def _rewrite_group(
@@ -116,7 +124,7 @@ class ArchiveRewriter:
                 for event in staying
                 if event.record.value is None and event.record.key is not None
             ]
-            packer.add(staying)
+            packer.add_events(staying)
             events_read += len(events)
             kept += len(staying)
         if len(group) == 1 and kept == events_read:
@@ -134,7 +142,7 @@ def _group_small_segments(segments: Iterable[IndexSegment]) -> Iterator[Sequence
         together = [*group, segment]
         events = sum(each.count if each.events is None else each.events for each in together)
         size = sum(each.archived.length for each in together if each.archived)
-        if group and (events > GROUP_EVENTS or size > GROUP_BYTES):
+        if group and (events > MAX_GROUP_EVENTS or size > MAX_GROUP_BYTES):
             yield group
             group = []
         group.append(segment)
@@ -169,7 +177,14 @@ class ArchiveCompaction:
         self._tombstones: dict[TopicPartition, int | None] = {}
 
     def run(
-        self, topic: str, partition: int, bounds: OffsetBounds, end: int, *, upto: datetime, tombstones_before: datetime
+        self,
+        topic: str,
+        partition: int,
+        bounds: OffsetBounds,
+        end: int,
+        *,
+        stored_before: datetime,
+        tombstones_before: datetime,
     ) -> None:
         if end > bounds.oldest:
             # Also when nothing is archived yet: an archiver that has begun may have read what is removed from the hot
@@ -183,7 +198,7 @@ class ArchiveCompaction:
                     tombstones_before,
                     datetime_from_microseconds(self._compacted_until_microseconds(topic, partition, compacted)),
                 )
-        self._hot.compact(topic, partition, upto=upto, tombstones_before=tombstones_before)
+        self._hot.compact(topic, partition, stored_before=stored_before, tombstones_before=tombstones_before)
 
     def _rewrite_archive(self, topic: str, partition: int, oldest: int, end: int, tombstones_before: int) -> bool:
         self._archive(topic, partition)
@@ -196,35 +211,35 @@ class ArchiveCompaction:
             return False
         return True
 
-    def _is_due(self, topic: str, partition: int, compacted: int, end: int, tombstones_before: int) -> bool:
-        fresh = end - compacted
-        if self._tiers.compaction_share <= 0 and self._has_old_tombstones(topic, partition, tombstones_before):
+    def _is_due(self, topic: str, partition: int, compacted_until: int, end: int, tombstones_before: int) -> bool:
+        fresh = end - compacted_until
+        if self._tiers.new_share_to_compact <= 0 and self._has_old_tombstones(topic, partition, tombstones_before):
             return True
         if fresh <= 0:
             return False
-        return fresh >= self._tiers.compaction_share * self._count_events_before(
-            topic, partition, compacted
-        ) or self._has_waited_long(topic, partition, compacted)
+        return fresh >= self._tiers.new_share_to_compact * self._count_events_before(
+            topic, partition, compacted_until
+        ) or self._oldest_uncompacted_waited_long(topic, partition, compacted_until)
 
     def _has_old_tombstones(self, topic: str, partition: int, tombstones_before: int) -> bool:
         oldest = self._tombstones.get((topic, partition), 0)
         return oldest is not None and oldest < tombstones_before
 
     def _count_events_before(self, topic: str, partition: int, offset: int) -> int:
-        segments = archived_segments(self._index, topic, partition)
+        segments = archived_segments_from(self._index, topic, partition)
         return sum(
             each.count if each.events is None else each.events for each in segments if each.first_offset < offset
         )
 
-    def _has_waited_long(self, topic: str, partition: int, compacted: int) -> bool:
-        segment = self._index.segment(topic, partition, compacted)
-        if segment is None or segment.end_offset <= compacted:
+    def _oldest_uncompacted_waited_long(self, topic: str, partition: int, compacted_until: int) -> bool:
+        segment = self._index.segment_at_or_before(topic, partition, compacted_until)
+        if segment is None or segment.end_offset <= compacted_until:
             return False
         return datetime_from_microseconds(segment.first_stored_at) < self._clock.now() - MAX_COMPACTION_INTERVAL
 
-    def _compacted_until_microseconds(self, topic: str, partition: int, compacted: int) -> int:
+    def _compacted_until_microseconds(self, topic: str, partition: int, compacted_until: int) -> int:
         """Everything that was stored before is compacted in the cold half, too; in microseconds."""
-        segment = self._index.segment(topic, partition, compacted)
-        if segment is not None and segment.end_offset > compacted:
+        segment = self._index.segment_at_or_before(topic, partition, compacted_until)
+        if segment is not None and segment.end_offset > compacted_until:
             return segment.first_stored_at
-        return self._index.heads([(topic, partition)])[topic, partition].state.latest
+        return self._index.index_heads([(topic, partition)])[topic, partition].state.latest

@@ -35,8 +35,8 @@ log = logging.getLogger(__name__)
 class SweepResult(Struct, frozen=True):
     """What a sweep found that was older than the grace time, and what it removed."""
 
-    old_objects: int = 0
-    removed: int = 0
+    old_object_count: int = 0
+    removed_count: int = 0
     bytes_freed: int = 0
 
 
@@ -94,11 +94,11 @@ class ArchiveSweep(Struct, frozen=True):
 CLAIM_DURATION_SECONDS = 600.0
 """Seconds. Of two who write a partition anew at once, the second one has nothing to do."""
 
-SEGMENTS_WORTH_MERGING = 16
+MIN_SEGMENTS_TO_MERGE = 16
 """So many small neighbours are worth writing anew."""
 
-GROUP_EVENTS = 20_000
-GROUP_BYTES = 1_000_000
+MAX_GROUP_EVENTS = 20_000
+MAX_GROUP_BYTES = 1_000_000
 """Compressed: about as much as a reader unpacks at once."""
 
 SEGMENTS_PER_MERGE_QUERY = 1000
@@ -119,8 +119,8 @@ class SegmentGroup(NamedTuple):
     first_stored_at: int
     topic: str
     partition: int
-    first: int
-    end: int
+    first_offset: int
+    end_offset: int
 
 
 @contextmanager
@@ -139,36 +139,37 @@ def claim_partition(index: LogIndex, topic: str, partition: int) -> Iterator[Cal
     try:
         yield renew_claim
     finally:
-        index.release(claim, owner)
+        index.release_claim(claim, owner)
 
 
 class SegmentMerger(Struct, frozen=True, kw_only=True):
-    """`small`: compressed bytes; larger segments stay as they are. `span`: how many microseconds may lie between the
-    first and the last event of a piece; since a segment goes when all its events are too old, the first stay so much
-    longer. `read_concurrently`: several objects are read at a time, though others may want the processor.
+    """`max_small_segment_bytes`: compressed bytes; larger segments stay as they are. `max_span_microseconds`: how many
+    microseconds may lie between the first and the last event of a piece; since a segment goes when all its events are
+    too old, the first stay so much longer. `read_concurrently`: several objects are read at a time, though others may
+    want the processor.
     """
 
     index: LogIndex
     store: ArchiveStore
     event_type_name_of: Callable[[str], str | None]
-    small: int = GROUP_BYTES
-    span: int = NO_SPAN_LIMIT
+    max_small_segment_bytes: int = MAX_GROUP_BYTES
+    max_span_microseconds: int = NO_SPAN_LIMIT
     read_concurrently: bool = False
 
-    def plan(self, topic: str, partition: int) -> list[SegmentGroup]:
+    def plan_merges(self, topic: str, partition: int) -> list[SegmentGroup]:
         """The pieces of a partition that are worth merging."""
         segments = list(self._list_segments(topic, partition, 0, NO_SPAN_LIMIT))
         covered = [
             first for first, following in itertools.pairwise(segments) if following.first_offset < first.end_offset
         ]
-        groups = [group for group in self._mergeable_groups(segments) if len(group) >= SEGMENTS_WORTH_MERGING]
+        groups = [group for group in self._mergeable_groups(segments) if len(group) >= MIN_SEGMENTS_TO_MERGE]
         pieces = [
             SegmentGroup(group[0].first_stored_at, topic, partition, group[0].first_offset, group[-1].end_offset)
             for group in (*groups, *([segment] for segment in covered))
         ]
         return sorted(set(pieces))
 
-    def merge(self, group: SegmentGroup) -> int:
+    def merge_group(self, group: SegmentGroup) -> int:
         """Have one segment where these were; how many were replaced. Raises `PartitionBusy`, and `Unreadable`."""
         _, topic, partition, first, end = group
         with claim_partition(self.index, topic, partition) as renew_claim:
@@ -184,7 +185,7 @@ class SegmentMerger(Struct, frozen=True, kw_only=True):
             renew_claim()
             if len(segments) == 1 or list(self._list_segments(topic, partition, first, end)) != segments:
                 return 0
-            self.index.replace(topic, partition, [whole], whole.end_offset)
+            self.index.replace_segments(topic, partition, [whole], whole.end_offset)
             return len(segments) - 1
 
     def _read_events(
@@ -202,7 +203,7 @@ class SegmentMerger(Struct, frozen=True, kw_only=True):
 
     def _list_segments(self, topic: str, partition: int, first: int, end: int) -> Iterator[IndexSegment]:
         """All segments that begin there, also those that another one covers."""
-        while found := self.index.segments(topic, partition, first, SEGMENTS_PER_MERGE_QUERY):
+        while found := self.index.segments_from(topic, partition, first, SEGMENTS_PER_MERGE_QUERY):
             for segment in found:
                 if segment.first_offset >= end:
                     return
@@ -214,15 +215,15 @@ class SegmentMerger(Struct, frozen=True, kw_only=True):
         group: list[IndexSegment] = []
         events = size = 0
         for segment in segments:
-            small = segment.archived is not None and segment.archived.length <= self.small
+            small = segment.archived is not None and segment.archived.length <= self.max_small_segment_bytes
             length = segment.archived.length if segment.archived else 0
             count = segment.count if segment.events is None else segment.events
             if group and not (
                 small
                 and segment.first_offset == group[-1].end_offset
-                and events + count <= GROUP_EVENTS
-                and size + length <= GROUP_BYTES
-                and segment.last_stored_at - group[0].first_stored_at <= self.span
+                and events + count <= MAX_GROUP_EVENTS
+                and size + length <= MAX_GROUP_BYTES
+                and segment.last_stored_at - group[0].first_stored_at <= self.max_span_microseconds
             ):
                 yield group
                 group, events, size = [], 0, 0
@@ -237,13 +238,13 @@ class SegmentMerger(Struct, frozen=True, kw_only=True):
         kept = 0
         with closing(self._read_events(topic, partition, group)) as found:
             for events in found:
-                packer.add(events)
+                packer.add_events(events)
                 kept += len(events)
         return store_replacement(group, packer.finish(), kept, self.store, topic, partition)
 
 
 def store_replacement(
-    group: Sequence[IndexSegment], content: bytes, events: int, store: ArchiveStore, topic: str, partition: int
+    group: Sequence[IndexSegment], content: bytes, event_count: int, store: ArchiveStore, topic: str, partition: int
 ) -> IndexSegment:
     """Store what is left of neighbours as an object of its own, and give the one segment that may replace them."""
     assert group[0].archived is not None
@@ -255,7 +256,7 @@ def store_replacement(
         first_stored_at=group[0].first_stored_at,
         last_stored_at=group[-1].last_stored_at,
         archived=ArchiveLocation(key, 0, len(content)),
-        events=events,
+        events=event_count,
     )
 
 
@@ -264,7 +265,7 @@ def _are_adjacent(segments: Sequence[IndexSegment]) -> bool:
     return archived and all(one.end_offset == other.first_offset for one, other in itertools.pairwise(segments))
 
 
-class BlockCache:
+class BlockCachingStore:
     """A store of which whole blocks are read and kept for a while: an indexer's object has a little of many partitions,
     each of which is merged by itself."""
 
@@ -279,11 +280,11 @@ class BlockCache:
         self.list_objects = store.list_objects
         self.close = store.close
 
-    def get(self, location: ArchiveLocation) -> bytes:
+    def read_range(self, location: ArchiveLocation) -> bytes:
         number, start = divmod(location.start, BLOCK_BYTES)
         end = start + location.length
         if end > BLOCK_BYTES:
-            return self._store.get(location)
+            return self._store.read_range(location)
         return self._read_block(location.key, number)[start:end]
 
     def _read_block(self, key: str, number: int) -> bytes:
@@ -292,7 +293,7 @@ class BlockCache:
             if block is not None:
                 self._blocks.move_to_end((key, number))
                 return block
-        block = self._store.get(ArchiveLocation(key, number * BLOCK_BYTES, BLOCK_BYTES))
+        block = self._store.read_range(ArchiveLocation(key, number * BLOCK_BYTES, BLOCK_BYTES))
         with self._lock:
             if (key, number) not in self._blocks:
                 self._blocks[key, number] = block

@@ -96,13 +96,13 @@ class MemberPacker:
     """Writes the events of a partition, some at a time: as one member, or a few when they are many."""
 
     def __init__(self, topic: str, partition: int, event_type: str | None = None) -> None:
-        self._head = _line_start(topic, partition)
+        self._head = _line_prefix(topic, partition)
         self._event_type = b"" if event_type is None else b',"event_type":' + orjson.dumps(event_type)
         self._packer = new_compressor()
         self._packed: list[bytes] = []
         self._bytes = 0
 
-    def add(self, events: Iterable[StoredEvent]) -> None:
+    def add_events(self, events: Iterable[StoredEvent]) -> None:
         head, event_type = self._head, self._event_type
         lines: list[bytes] = []
         moment: datetime | None = None
@@ -110,7 +110,7 @@ class MemberPacker:
         for offset, record, stored_at in events:
             if stored_at is not moment:
                 moment, time = stored_at, b',"time":"%b"%b' % (_format_time(stored_at), event_type)
-            lines.append(b"%b%d%b%b\n" % (head, offset, time, _line_end(record)))
+            lines.append(b"%b%d%b%b\n" % (head, offset, time, _line_suffix(record)))
         text = b"".join(lines)
         if self._bytes and self._bytes + len(text) > GZIP_MEMBER_BYTES:
             self._packed.append(self._packer.flush())
@@ -124,11 +124,11 @@ class MemberPacker:
 
 def pack_member(topic: str, partition: int, events: Iterable[StoredEvent], event_type: str | None = None) -> bytes:
     packer = MemberPacker(topic, partition, event_type)
-    packer.add(events)
+    packer.add_events(events)
     return packer.finish()
 
 
-def _line_start(topic: str, partition: int) -> bytes:
+def _line_prefix(topic: str, partition: int) -> bytes:
     return b'{"topic":%b,"partition":%d,"offset":' % (orjson.dumps(topic), partition)
 
 
@@ -167,7 +167,7 @@ def _parse_plain_lines(text: bytes, topic: str, partition: int) -> LazyEvents | 
     None when there are others. No event is made here: most of them are sent as the text that they are. Neighbours that
     were stored at one time make one text; their lines begin alike, so that only the first of them has to be understood.
     """
-    head, pattern = _line_start(topic, partition), _plain_line_pattern(topic, partition)
+    head, pattern = _line_prefix(topic, partition), _plain_line_prefix_pattern(topic, partition)
     found: list[EventTextBlock] = []
     place = following = 0
     while place < len(text):
@@ -190,12 +190,12 @@ def _parse_plain_lines(text: bytes, topic: str, partition: int) -> LazyEvents | 
             if not text.startswith(beginning, place):
                 break
             place += len(beginning)
-        found.append(EventTextBlock(first, _parse_time(begin[3]), *_join_lines(values)))
+        found.append(EventTextBlock(first, _parse_time(begin[3]), *_join_lines_with_ends(values)))
         following = offset
     return LazyEvents(found)
 
 
-def _join_lines(values: Sequence[bytes]) -> tuple[bytes, list[int]]:
+def _join_lines_with_ends(values: Sequence[bytes]) -> tuple[bytes, list[int]]:
     """Values as lines, and where each of them ends."""
     return b"\n".join(values), [end + breaks for breaks, end in enumerate(accumulate(map(len, values)))]
 
@@ -208,11 +208,11 @@ def _parse_time(time: bytes) -> datetime:
 
 
 @lru_cache(maxsize=1000)
-def _plain_line_pattern(topic: str, partition: int) -> re.Pattern[bytes]:
+def _plain_line_prefix_pattern(topic: str, partition: int) -> re.Pattern[bytes]:
     """What is in front of an event: its offset, what stands between that and the event, and the time in there."""
     event_type = rb'(?:,"event_type":"[^"\\\n]*")?'
     return re.compile(
-        rb'%b(\d+)(,"time":"([^"\n]*)"%b%b)' % (re.escape(_line_start(topic, partition)), event_type, EVENT_FIELD)
+        rb'%b(\d+)(,"time":"([^"\n]*)"%b%b)' % (re.escape(_line_prefix(topic, partition)), event_type, EVENT_FIELD)
     )
 
 
@@ -228,12 +228,12 @@ def _parse_all_lines(text: bytes, topic: str, partition: int) -> Sequence[Stored
 
 def _decode_lines(text: bytes) -> list[ArchivedLine]:
     try:
-        return _DECODER.decode_lines(text)
+        return _LINE_DECODER.decode_lines(text)
     except msgspec.DecodeError as error:
         raise BadArchive(str(error)) from error
 
 
-def _line_end(record: Record) -> bytes:
+def _line_suffix(record: Record) -> bytes:
     """What follows the time in a line."""
     value, key, owner, directed_to = record
     rest = b"" if value is None else EVENT_FIELD + value
@@ -256,7 +256,7 @@ def _event_of_line(line: ArchivedLine) -> StoredEvent:
     return StoredEvent(line.offset, Record(value, line.key, owner, line.directed_to), line.time)
 
 
-_DECODER = msgspec.json.Decoder(ArchivedLine)
+_LINE_DECODER = msgspec.json.Decoder(ArchivedLine)
 
 
 # Keys, and segments of the log index ----------------------------------------------------------------------------------
@@ -275,17 +275,18 @@ UNKNOWN_EVENT_TYPE = "_"
 """In place of the name of an event type that is not known."""
 
 
-def new_log_key(namespace: str, event_type: str | None, topic: str, first: datetime) -> str:
-    return f"{LOG_FOLDER}{namespace}/{event_type or UNKNOWN_EVENT_TYPE}/{first:%Y-%m-%d}/{topic}-{uuid4().hex}.json.gz"
+def new_log_key(namespace: str, event_type: str | None, topic: str, first_stored_at: datetime) -> str:
+    folder = f"{LOG_FOLDER}{namespace}/{event_type or UNKNOWN_EVENT_TYPE}/{first_stored_at:%Y-%m-%d}"
+    return f"{folder}/{topic}-{uuid4().hex}.json.gz"
 
 
-def new_rewritten_key(old: str, topic: str, partition: int, first: int) -> str:
-    """A new name for events that so far were in the object `old`."""
-    return new_rewritten_key_in(namespace_of_key(old), topic, partition, first)
+def new_rewritten_key(old_key: str, topic: str, partition: int, first_offset: int) -> str:
+    """A new name for events that so far were in the object `old_key`."""
+    return new_rewritten_key_in(namespace_of_key(old_key), topic, partition, first_offset)
 
 
-def new_rewritten_key_in(namespace: str, topic: str, partition: int, first: int) -> str:
-    return f"{REWRITTEN_FOLDER}{namespace}/{topic}/{partition}/{first:018d}-{uuid4().hex}.json.gz"
+def new_rewritten_key_in(namespace: str, topic: str, partition: int, first_offset: int) -> str:
+    return f"{REWRITTEN_FOLDER}{namespace}/{topic}/{partition}/{first_offset:018d}-{uuid4().hex}.json.gz"
 
 
 def namespace_of_key(key: str) -> str:
@@ -301,13 +302,13 @@ MAX_FOLLOWING_SEGMENTS = 100
 """Segments that are asked for with one that may not have enough."""
 
 
-def archived_segments(index: LogIndex, topic: str, partition: int, start: int = 0) -> Iterator[IndexSegment]:
-    segment = index.segment(topic, partition, start)
+def archived_segments_from(index: LogIndex, topic: str, partition: int, start: int = 0) -> Iterator[IndexSegment]:
+    segment = index.segment_at_or_before(topic, partition, start)
     following = start
     if segment is not None and segment.end_offset > start:
         yield segment
         following = segment.end_offset
-    while found := index.segments(topic, partition, following, SEGMENTS_PER_INDEX_QUERY):
+    while found := index.segments_from(topic, partition, following, SEGMENTS_PER_INDEX_QUERY):
         yield from found
         following = found[-1].end_offset
 
@@ -321,7 +322,7 @@ def segments_for_read(
     if missing <= 0:
         return [segment]
     wanted = min(-(-missing // max(count_events_from(segment, 0), 1)), MAX_FOLLOWING_SEGMENTS)
-    return [segment, *index.segments(topic, partition, segment.end_offset, wanted)]
+    return [segment, *index.segments_from(topic, partition, segment.end_offset, wanted)]
 
 
 def count_events_from(segment: IndexSegment, start: int) -> int:
@@ -330,11 +331,13 @@ def count_events_from(segment: IndexSegment, start: int) -> int:
     return behind if segment.events is None else min(behind, segment.events)
 
 
-def first_segment_since(index: LogIndex, topic: str, partition: int, start: int, end: int, stored_at: int) -> int:
+def first_segment_offset_since(
+    index: LogIndex, topic: str, partition: int, start: int, end: int, stored_at: int
+) -> int:
     """Where the first segment begins that holds an event stored then or later; `end` when none does."""
     low, high = start, end
     while low < high:
-        segment = index.segment(topic, partition, (low + high) // 2)
+        segment = index.segment_at_or_before(topic, partition, (low + high) // 2)
         if segment is None:
             return low
         if segment.last_stored_at < stored_at:

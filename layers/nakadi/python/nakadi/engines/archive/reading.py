@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from nakadi.common.metrics import Metrics
 from nakadi.engines.archive import objects
-from nakadi.engines.archive.objects import count_events_from, first_segment_since, segments_for_read
+from nakadi.engines.archive.objects import count_events_from, first_segment_offset_since, segments_for_read
 from nakadi.model.events import EventSlice, EventTextBlock, LazyEvents, StoredEvent
 from nakadi.model.log_index import ArchiveLocation, IndexSegment
-from nakadi.ports.archive_store import ArchiveGone, ArchiveStore
+from nakadi.ports.archive_store import ArchiveObjectGone, ArchiveStore
 from nakadi.ports.log_index import LogIndex
 
 MAX_CACHED_BYTES = 4_000_000
@@ -41,15 +41,15 @@ Events = Sequence[StoredEvent]
 log = logging.getLogger(__name__)
 
 
-class UnreadableSegment(ArchiveGone):
+class UnreadableSegment(ArchiveObjectGone):
     """Raised for events that the archive should have, and has not, or not as they were; the message tells offsets."""
 
 
 class SequentialRead(NamedTuple):
     """A reader that comes back for what follows: how many segments were read for it the last time, and up to where."""
 
-    segments: int = 0
-    end: int = 0
+    segment_count: int = 0
+    end_offset: int = 0
 
 
 class SegmentCache:
@@ -174,10 +174,10 @@ class SegmentCache:
             self._readers = self._readers or ThreadPoolExecutor(CONCURRENT_READS, thread_name_prefix="archive-reader")
             begun = self._readers.submit(self._read_segment, location, topic, partition, segment)
             self._ahead[location] = begun
-        begun.add_done_callback(self._removal_when_done(location))
+        begun.add_done_callback(self._pending_read_remover(location))
         return begun
 
-    def _removal_when_done(self, location: ArchiveLocation) -> Callable[[Future[Events]], None]:
+    def _pending_read_remover(self, location: ArchiveLocation) -> Callable[[Future[Events]], None]:
         def when_done(future: Future[Events]) -> None:
             with self._lock:
                 if self._ahead.get(location) is future:
@@ -221,12 +221,12 @@ def read_segment(store: ArchiveStore, topic: str, partition: int, segment: Index
     location = segment.archived
     assert location is not None
     try:
-        events = objects.parse_partition_member(store.get(location), topic, partition)
+        events = objects.parse_partition_member(store.read_range(location), topic, partition)
         _check_contents(events, segment)
     except objects.BadArchive as error:
-        raise _log_unreadable(topic, partition, segment, f"is damaged: {error}") from error
-    except ArchiveGone as error:
-        raise _log_unreadable(topic, partition, segment, "is not there") from error
+        raise _logged_unreadable_error(topic, partition, segment, f"is damaged: {error}") from error
+    except ArchiveObjectGone as error:
+        raise _logged_unreadable_error(topic, partition, segment, "is not there") from error
     return events
 
 
@@ -237,7 +237,7 @@ def _check_contents(events: Sequence[StoredEvent], segment: IndexSegment) -> Non
         raise objects.BadArchive(f"it has {len(events)} events of {segment.events}")
 
 
-def _log_unreadable(topic: str, partition: int, segment: IndexSegment, why: str) -> UnreadableSegment:
+def _logged_unreadable_error(topic: str, partition: int, segment: IndexSegment, why: str) -> UnreadableSegment:
     assert segment.archived is not None
     message = (
         f"Offsets {segment.first_offset} to {segment.end_offset - 1} of {topic}/{partition} cannot be read:"
@@ -255,18 +255,18 @@ class ArchiveReader:
         self._index = index
         self._segment_cache = segment_cache
 
-    def slice(self, topic: str, partition: int, start: int, limit: int, max_bytes: int) -> EventSlice | None:
+    def read_slice(self, topic: str, partition: int, start: int, limit: int, max_bytes: int) -> EventSlice | None:
         """Events from an offset on, as many as are asked for or as the segments looked at have; perhaps none, where
         compaction left none. None when nothing was ever archived there. Raises `UnreadableSegment`.
         """
-        segment = self._index.segment(topic, partition, start)
+        segment = self._index.segment_at_or_before(topic, partition, start)
         if segment is None or segment.end_offset <= start or segment.archived is None:
             return None
         try:
             return self.read_from_segment(segment, topic, partition, start, limit, max_bytes)
         except UnreadableSegment:
             # It may have been rewritten, and the old object removed.
-            newer = self._index.segment(topic, partition, start)
+            newer = self._index.segment_at_or_before(topic, partition, start)
             if newer is None or newer.archived is None or newer.archived == segment.archived:
                 raise
             return self.read_from_segment(newer, topic, partition, start, limit, max_bytes)
@@ -275,7 +275,7 @@ class ArchiveReader:
         self, segment: IndexSegment, topic: str, partition: int, start: int, limit: int, max_bytes: int
     ) -> EventSlice:
         """The same, from an offset in a segment that is archived and at hand."""
-        segments = list(_connected_segments(segments_for_read(self._index, segment, topic, partition, start, limit)))
+        segments = list(_segments_without_gap(segments_for_read(self._index, segment, topic, partition, start, limit)))
         sequential = self._segment_cache.pop_sequential_read(topic, partition, start)
         parts: list[Events] = []
         following, size, missing = start, 0, limit
@@ -291,7 +291,7 @@ class ArchiveReader:
                         break  # what is in front of it is good
                     raise
                 begin = bisect_left(more, start, key=_event_offset) if each is segment else 0
-                taken, bytes_taken = _fit_events(more, begin, missing, max_bytes - size, some=not parts)
+                taken, bytes_taken = _events_that_fit(more, begin, missing, max_bytes - size, at_least_one=not parts)
                 if taken:
                     parts.append(taken)
                 size += bytes_taken
@@ -317,9 +317,9 @@ class ArchiveReader:
         does not come any more, is about as much as that reader took at most.
         """
         end = next((each.end_offset for each in segments if following < each.end_offset), segments[-1].end_offset)
-        if sequential is not None and sequential.end <= end:
-            wanted = min(max(2 * sequential.segments, 1), MAX_OBJECTS_READ_AHEAD)
-            behind = self._index.segments(topic, partition, end, wanted)
+        if sequential is not None and sequential.end_offset <= end:
+            wanted = min(max(2 * sequential.segment_count, 1), MAX_OBJECTS_READ_AHEAD)
+            behind = self._index.segments_from(topic, partition, end, wanted)
             # Where nothing follows, it is not looked for again before the reader has left this segment.
             sequential = SequentialRead(
                 wanted, max(self._segment_cache.begin_reading_ahead(topic, partition, behind), end + 1)
@@ -333,9 +333,9 @@ class ArchiveReader:
 
         None when the archive has no such event.
         """
-        offset = first_segment_since(self._index, topic, partition, start, end, microseconds)
+        offset = first_segment_offset_since(self._index, topic, partition, start, end, microseconds)
         while offset < end:
-            segment = self._index.segment(topic, partition, offset)
+            segment = self._index.segment_at_or_before(topic, partition, offset)
             if segment is None or segment.end_offset <= offset:
                 return None
             events = self._segment_cache.read_segment(topic, partition, segment)
@@ -349,7 +349,7 @@ class ArchiveReader:
         self._segment_cache.close()
 
 
-def _connected_segments(segments: Sequence[IndexSegment]) -> Iterator[IndexSegment]:
+def _segments_without_gap(segments: Sequence[IndexSegment]) -> Iterator[IndexSegment]:
     """Segments follow each other without a gap; what an index says otherwise must not be stepped over."""
     end = segments[0].first_offset
     for segment in segments:
@@ -359,28 +359,30 @@ def _connected_segments(segments: Sequence[IndexSegment]) -> Iterator[IndexSegme
         end = segment.end_offset
 
 
-def _fit_events(events: Events, begin: int, limit: int, max_bytes: int, *, some: bool) -> tuple[Events, int]:
+def _events_that_fit(
+    events: Events, begin: int, limit: int, max_bytes: int, *, at_least_one: bool
+) -> tuple[Events, int]:
     """The events from an index on that fit, at least one if there must be some, and their bytes."""
-    end = min(len(events), begin + max(limit, 1 if some else 0))
+    end = min(len(events), begin + max(limit, 1 if at_least_one else 0))
     if isinstance(events, LazyEvents):
-        return _fit_lines(events.cut(begin, end), max_bytes, some=some)
+        return _lines_that_fit(events.cut(begin, end), max_bytes, at_least_one=at_least_one)
     total = 0
     for index in range(begin, end):
         size = len(events[index].record.value or b"")
-        if total + size > max_bytes and not (some and index == begin):
+        if total + size > max_bytes and not (at_least_one and index == begin):
             return events[begin:index], total
         total += size
     return events[begin:end], total
 
 
-def _fit_lines(texts: Iterable[EventTextBlock], max_bytes: int, *, some: bool) -> tuple[LazyEvents, int]:
+def _lines_that_fit(texts: Iterable[EventTextBlock], max_bytes: int, *, at_least_one: bool) -> tuple[LazyEvents, int]:
     """The same, of events that are lines of text: their bytes are known without a look at each."""
     taken: list[EventTextBlock] = []
     total = 0
     for lines in texts:
         # So many of them end before the text gets too long; the breaks between them do not count.
         fitting = bisect_right(range(len(lines.ends)), max_bytes - total, key=lambda at: lines.ends[at] - at)
-        if some and not taken:
+        if at_least_one and not taken:
             fitting = max(fitting, 1)
         if fitting:
             taken.append(lines.cut(0, fitting))

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from nakadi.model.log_index import ArchiveLocation
 from nakadi.model.outcomes import BadSetting, Unavailable
-from nakadi.ports.archive_store import ArchiveGone, ArchiveStore, StoredObject
+from nakadi.ports.archive_store import ArchiveObjectGone, ArchiveStore, StoredObject
 
 KEYS_PER_REMOVAL = 1000
 KEYS_PER_PAGE = 1000
@@ -24,7 +24,7 @@ UNFINISHED_SUFFIX = ".unfinished"
 
 CLOSED_MESSAGE = "The archive is closed."
 
-Answer = TypeVar("Answer")
+T = TypeVar("T")
 
 
 def open_archive(url: str) -> ArchiveStore:
@@ -49,24 +49,24 @@ class MemoryStore:
         self._closed = False
 
     def put(self, key: str, content: bytes) -> None:
-        with self._check_open():
+        with self._lock_while_open():
             self._objects[key] = content
             self._times[key] = datetime.now(UTC)
 
-    def get(self, location: ArchiveLocation) -> bytes:
-        with self._check_open():
+    def read_range(self, location: ArchiveLocation) -> bytes:
+        with self._lock_while_open():
             content = self._objects.get(location.key)
         if content is None:
-            raise ArchiveGone(location.key)
+            raise ArchiveObjectGone(location.key)
         return content[location.start : location.start + location.length]
 
     def remove(self, keys: Sequence[str]) -> None:
-        with self._check_open():
+        with self._lock_while_open():
             for key in keys:
                 self._objects.pop(key, None)
 
     def list_objects(self, prefix: str) -> Iterator[StoredObject]:
-        with self._check_open():
+        with self._lock_while_open():
             found = [StoredObject(key, len(content), self._times[key]) for key, content in self._objects.items()]
         yield from (each for each in found if each.key.startswith(prefix))
 
@@ -81,7 +81,7 @@ class MemoryStore:
             self._closed = True
 
     @contextmanager
-    def _check_open(self) -> Iterator[None]:
+    def _lock_while_open(self) -> Iterator[None]:
         with self._lock:
             if self._closed:
                 raise Unavailable(CLOSED_MESSAGE)
@@ -110,14 +110,14 @@ class FolderStore:
                 raise
             _make_durable(path.parent)
 
-    def get(self, location: ArchiveLocation) -> bytes:
+    def read_range(self, location: ArchiveLocation) -> bytes:
         with self._check_open():
             try:
                 with (self._folder / location.key).open("rb") as file:
                     file.seek(location.start)
                     return file.read(location.length)
             except FileNotFoundError as error:
-                raise ArchiveGone(location.key) from error
+                raise ArchiveObjectGone(location.key) from error
 
     def remove(self, keys: Sequence[str]) -> None:
         with self._check_open():
@@ -192,7 +192,7 @@ class S3Store:
             )
         )
 
-    def get(self, location: ArchiveLocation) -> bytes:
+    def read_range(self, location: ArchiveLocation) -> bytes:
         from botocore.exceptions import ClientError  # noqa: PLC0415  # only who uses S3 has it
 
         last = location.start + location.length - 1
@@ -235,7 +235,7 @@ class S3Store:
         self._closed = True
         self._client.close()
 
-    def _call_s3(self, call: Callable[[], Answer], key: str = "") -> Answer:
+    def _call_s3(self, call: Callable[[], T], key: str = "") -> T:
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415  # only who uses S3 has it
         from botocore.parsers import ResponseParserError  # noqa: PLC0415  # as above
 
@@ -245,7 +245,7 @@ class S3Store:
             return call()
         except ClientError as error:
             if _error_code(error) in {"NoSuchKey", "404"}:
-                raise ArchiveGone(key) from error
+                raise ArchiveObjectGone(key) from error
             raise Unavailable(f"S3: {error}") from error
         except (BotoCoreError, ResponseParserError) as error:
             raise Unavailable(f"S3: {error}") from error
@@ -255,7 +255,7 @@ def _error_code(error: Any) -> str:
     return str(error.response.get("Error", {}).get("Code"))
 
 
-class _LazyClient:
+class _LazyS3Client:
     """A client that is made when it is first asked for something: publishing, for one, never looks into the archive."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
@@ -293,7 +293,7 @@ def _open_s3_store(url: str) -> ArchiveStore:
             "s3", config=config, endpoint_url=options.get("endpoint"), region_name=options.get("region")
         )
 
-    return S3Store(_LazyClient(client), parts.netloc, parts.path)
+    return S3Store(_LazyS3Client(client), parts.netloc, parts.path)
 
 
 STORE_OPENERS: Mapping[str, Callable[[str], ArchiveStore]] = {

@@ -35,7 +35,7 @@ from nakadi.ports.log_index import LogIndex
 
 log = logging.getLogger(__name__)
 
-Answer = TypeVar("Answer")
+T = TypeVar("T")
 
 
 class TieredLog:
@@ -55,7 +55,7 @@ class TieredLog:
         self._archive = ArchiveReader(index, SegmentCache(store, metrics=metrics))
         directory, tiers = directory or EmptyTopicCatalog(), tiers or ArchivePolicy()
         self._worker = ArchiveWorker(hot, index, store, clock, directory, tiers, metrics)
-        self._compaction = ArchiveCompaction(hot, index, store, clock, directory, tiers, self._worker.archive)
+        self._compaction = ArchiveCompaction(hot, index, store, clock, directory, tiers, self._worker.archive_partition)
         # From where on the hot half was seen to have something. It only grows: what is before need not be asked there.
         self._hot_from: dict[TopicPartition, int] = {}
         self._closed = False
@@ -151,19 +151,21 @@ class TieredLog:
 
     # Looking after it
 
-    def trim(self, topic: str, partition: int, before: datetime) -> None:
-        offset = self.offset_at(topic, partition, before)
-        self._hot.trim(topic, partition, before)
+    def trim(self, topic: str, partition: int, stored_before: datetime) -> None:
+        offset = self.offset_at(topic, partition, stored_before)
+        self._hot.trim(topic, partition, stored_before)
         # The archive second: an archiver makes the topic known before it reads events, so one that is not known by now
         # can only read what was kept. The other way round, it could archive in between what is trimmed here.
         known = self._index.topic(topic)
         if known is not None and offset > known.oldest.get(partition, 0):
-            self._index.drop_before(topic, partition, offset)
+            self._index.drop_segments_before(topic, partition, offset)
 
-    def compact(self, topic: str, partition: int, *, upto: datetime, tombstones_before: datetime) -> None:
+    def compact(self, topic: str, partition: int, *, stored_before: datetime, tombstones_before: datetime) -> None:
         bounds = self.bounds(topic, [partition])[partition]
-        end = self.offset_at(topic, partition, upto)
-        self._compaction.run(topic, partition, bounds, end, upto=upto, tombstones_before=tombstones_before)
+        end = self.offset_at(topic, partition, stored_before)
+        self._compaction.run(
+            topic, partition, bounds, end, stored_before=stored_before, tombstones_before=tombstones_before
+        )
 
     def archive(self) -> None:
         """Archive at once what waits for it, and let the hot half go of what it need not keep."""
@@ -174,7 +176,7 @@ class TieredLog:
         """Archive at once what these partitions have, and let the hot half go of what it need not keep."""
         with _unavailable_when_closed():
             for partition in partitions:
-                self._worker.archive(topic, partition)
+                self._worker.archive_partition(topic, partition)
             self._worker.trim_hot_partitions()
 
     def sweep(self) -> None:
@@ -213,7 +215,7 @@ class TieredLog:
             return None
         if start < known.oldest.get(partition, 0):
             return None
-        return _unavailable_if_unreadable(lambda: self._archive.slice(topic, partition, start, limit, max_bytes))
+        return _unavailable_if_unreadable(lambda: self._archive.read_slice(topic, partition, start, limit, max_bytes))
 
     def _oldest_offset(self, known: Topic, topic: str, partition: int, hot: OffsetBounds) -> int:
         """The oldest offset that either half has. The archive has nothing to offer if it ends before the hot half
@@ -222,17 +224,17 @@ class TieredLog:
         oldest = known.oldest.get(partition, 0)
         if oldest >= hot.oldest:
             return min(oldest, hot.next_offset)
-        archived_to = self._index.heads([(topic, partition)])[topic, partition].state.next_offset
+        archived_to = self._index.index_heads([(topic, partition)])[topic, partition].state.next_offset
         return oldest if archived_to >= hot.oldest else hot.oldest
 
     def _archived_until(self, topic: str, partition: int) -> int:
-        return self._index.heads([(topic, partition)])[topic, partition].state.latest
+        return self._index.index_heads([(topic, partition)])[topic, partition].state.latest
 
 
-def _unavailable_if_unreadable(look: Callable[[], Answer]) -> Answer:
+def _unavailable_if_unreadable(read: Callable[[], T]) -> T:
     """What is found, or `Unavailable`: damage must not be taken for the end of the events."""
     try:
-        return look()
+        return read()
     except UnreadableSegment as error:
         raise Unavailable(str(error)) from error
 
@@ -288,12 +290,12 @@ class ArchiveWorker:
         self._metrics.archive_waiting.follow(lambda: {(): len(self._waiting)})
         self._metrics.archive_lag.follow(lambda: {(): self._longest_wait()})
         self._thread = threading.Thread(target=self._run, name="event-log-archiver", daemon=True)
-        if tiers.archive_after != inf and not tiers.archived_elsewhere:
+        if tiers.archive_after != inf and not tiers.another_process_archives:
             self._thread.start()
 
     def schedule_archiving(self, topic: str, partitions: Iterable[int]) -> None:
         """Something new is there to be archived."""
-        if self._tiers.archived_elsewhere:
+        if self._tiers.another_process_archives:
             return
         for partition in partitions:
             self._waiting.setdefault((topic, partition), time.monotonic())
@@ -306,7 +308,7 @@ class ArchiveWorker:
         if failed:
             raise Unavailable(f"{failed} topics could not be archived")
 
-    def archive(self, topic: str, partition: int) -> None:
+    def archive_partition(self, topic: str, partition: int) -> None:
         """Archive all there is of a partition."""
         with self._archive_lock:
             while self._archiver.archive_next_object(topic, [partition]):
@@ -316,7 +318,7 @@ class ArchiveWorker:
     def trim_hot_partitions(self) -> None:
         before = self._clock.now() - timedelta(seconds=self._tiers.hot_retention)
         for topic, partition in list(self._trimmable):
-            self._attempt(
+            self._run_and_count_failure(
                 "cooling", f"{topic}/{partition}", partial(self._trim_hot_partition, topic, partition, before)
             )
 
@@ -331,28 +333,32 @@ class ArchiveWorker:
             self._trimmable.discard((topic, partition))
 
     def sweep(self) -> None:
-        known = self._index.topics()
+        known = self._index.topic_names()
         # Other logs may have their topics in the same index.
         live = {topic for topic, _ in self._directory.topics()}
         for topic in known:
             if topic not in live:
-                self._attempt("removal of a topic from the index", topic, partial(self._unindex_deleted_topic, topic))
+                self._run_and_count_failure(
+                    "removal of a topic from the index", topic, partial(self._unindex_deleted_topic, topic)
+                )
         unreferenced = ArchiveSweep(self._index, self._store, namespaces=(self._archiver.namespace,))
         unreferenced.run(datetime.now(UTC) - timedelta(seconds=self._tiers.unreferenced_grace))
 
-    def merge(self, pause: Callable[[], None] | None = None) -> None:
+    def merge_segments(self, pause: Callable[[], None] | None = None) -> None:
         """Make few objects of many small ones, which are read in less time."""
         pause = pause or WorkPacer(self._closing)
-        for topic in self._index.topics():
+        for topic in self._index.topic_names():
             known = self._index.topic(topic)
             for partition in range(known.partitions if known else 0):
-                self._attempt("merging", f"{topic}/{partition}", partial(self._merge, topic, partition, pause))
+                self._run_and_count_failure(
+                    "merging", f"{topic}/{partition}", partial(self._merge_partition, topic, partition, pause)
+                )
                 pause()
 
-    def _merge(self, topic: str, partition: int, pause: Callable[[], None]) -> None:
+    def _merge_partition(self, topic: str, partition: int, pause: Callable[[], None]) -> None:
         with suppress(PartitionBusy):
-            for piece in self._merger.plan(topic, partition):
-                self._merger.merge(piece)
+            for piece in self._merger.plan_merges(topic, partition):
+                self._merger.merge_group(piece)
                 pause()
 
     def stop(self) -> None:
@@ -362,24 +368,24 @@ class ArchiveWorker:
 
     def _run(self) -> None:
         tasks = (
-            _PeriodicTask(self._archive_due, max(0.02, min(1.0, self._tiers.archive_after / 4))),
+            _PeriodicTask(self._archive_due_partitions, max(0.02, min(1.0, self._tiers.archive_after / 4))),
             _PeriodicTask(
                 self.trim_hot_partitions, max(0.02, min(HOT_TRIM_INTERVAL_SECONDS, self._tiers.hot_retention / 4))
             ),
-            _PeriodicTask(self._mark_all_due, SCAN_INTERVAL_SECONDS),
-            _PeriodicTask(self.merge, MERGE_INTERVAL_SECONDS),
+            _PeriodicTask(self._mark_all_partitions_due, SCAN_INTERVAL_SECONDS),
+            _PeriodicTask(self.merge_segments, MERGE_INTERVAL_SECONDS),
             _PeriodicTask(self.sweep, max(1.0, min(SWEEP_INTERVAL_SECONDS, self._tiers.unreferenced_grace / 4))),
         )
         if self._closing.wait(tasks[0].every):
             return
-        self._try_until_stopped(self._mark_all_due)
+        self._try_until_stopped(self._mark_all_partitions_due)
         while not self._closing.wait(min(each.seconds_until_due() for each in tasks)):
             for each in tasks:
                 if each.seconds_until_due() <= 0:
                     self._try_until_stopped(each.work)
                     each.schedule_next()
 
-    def _attempt(self, operation: str, thing: str, work: Callable[[], None]) -> bool:
+    def _run_and_count_failure(self, operation: str, thing: str, work: Callable[[], None]) -> bool:
         if self._closing.is_set():
             raise ChoreStopped
         succeeded = run_and_log_failure(operation, thing, work)
@@ -401,15 +407,17 @@ class ArchiveWorker:
         except Exception:  # the next attempt may succeed, and this is the only place to log it
             log.exception("The work on the archive failed")
 
-    def _mark_all_due(self) -> None:
+    def _mark_all_partitions_due(self) -> None:
         """What this process does not know of is as good as due: what was stored before it began, or by others."""
         due = time.monotonic() - self._tiers.archive_after
-        known = [(topic, known.partitions) for topic in self._index.topics() if (known := self._index.topic(topic))]
+        known = [
+            (topic, known.partitions) for topic in self._index.topic_names() if (known := self._index.topic(topic))
+        ]
         for topic, partitions in (*self._directory.topics(), *known):
             for partition in range(partitions):
                 self._waiting.setdefault((topic, partition), due)
 
-    def _archive_due(self) -> None:
+    def _archive_due_partitions(self) -> None:
         due = time.monotonic() - self._tiers.archive_after
         self._archive_partitions(
             [partition for partition, since in list(self._waiting.items()) if since <= due], WorkPacer(self._closing)
@@ -421,7 +429,7 @@ class ArchiveWorker:
         for topic, partition in due:
             topics.setdefault(topic, []).append(partition)
         return sum(
-            not self._attempt("archiving", topic, partial(self._archive_topic, topic, partitions, pause))
+            not self._run_and_count_failure("archiving", topic, partial(self._archive_topic, topic, partitions, pause))
             for topic, partitions in topics.items()
         )
 

@@ -184,10 +184,10 @@ def commit_result(offset: CommittedOffset | None, session: str, position: Positi
 
 
 def commit_report(
-    session: str, positions: PositionsByPartition, verdicts: Mapping[EventTypePartition, CommitResult]
+    session: str, positions: PositionsByPartition, results: Mapping[EventTypePartition, CommitResult]
 ) -> OffsetsCommitted | None:
     """What listeners get to know of a commit; None if it moved nothing."""
-    moved = [item for item in positions.items() if verdicts[item[0]] is CommitResult.COMMITTED]
+    moved = [item for item in positions.items() if results[item[0]] is CommitResult.COMMITTED]
     return OffsetsCommitted(session, tuple(moved)) if moved else None
 
 
@@ -213,8 +213,8 @@ def partition_to_park_in(events: Sequence[ParkedEvent]) -> EventTypePartition:
     return partitions.pop()
 
 
-def judge_parking(offset: CommittedOffset | None, session: str, upto: Position | None) -> CommitResult:
+def parking_result(offset: CommittedOffset | None, session: str, commit_to: Position | None) -> CommitResult:
     """What becomes of events to be parked where this is stored."""
-    if upto is None and offset is not None and offset.owner == session:
+    if commit_to is None and offset is not None and offset.owner == session:
         return CommitResult.COMMITTED
-    return commit_result(offset, session, upto if upto is not None else FIRST_COMMIT_POSITION)
+    return commit_result(offset, session, commit_to if commit_to is not None else FIRST_COMMIT_POSITION)

@@ -17,7 +17,7 @@ from botocore.session import Session
 def new_session() -> Session:
     """One for each client: making clients of one session at the same time is not safe."""
     session = Session(event_hooks=copy(_builtin_hooks()), include_builtin_handlers=False)
-    session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
+    session.register_component("data_loader", _botocore_loader(session.get_config_variable("data_path")))
     return session
 
 
@@ -30,13 +30,13 @@ def _builtin_hooks() -> HierarchicalEmitter:
 
 
 @cache
-def _loader(data_path: str | None) -> Loader:
+def _botocore_loader(data_path: str | None) -> Loader:
     loader = create_loader(data_path)
-    loader.file_loader = _Descriptions()
+    loader.file_loader = _OrjsonLoader()
     return loader
 
 
-class _Descriptions(JSONFileLoader):  # type: ignore[misc]  # botocore has no types
+class _OrjsonLoader(JSONFileLoader):  # type: ignore[misc]  # botocore has no types
     """Botocore builds ordered dictionaries of them, which takes three times as long."""
 
     def load_file(self, file_path: str) -> Any:

@@ -65,7 +65,7 @@ def document_after_change(change: DocumentChange, revision: int) -> Document | N
 
     Raises `ChangedMeanwhile`.
     """
-    if change.expected not in (None, revision):
+    if change.expected_revision not in (None, revision):
         raise ChangedMeanwhile(change)
     return Document(change.key, change.body, revision + 1) if isinstance(change, PutDocument) else None
 
@@ -78,7 +78,7 @@ def changed_buckets(changes: Sequence[DocumentChange]) -> Collection[int]:
 def _is_counted(change: DocumentChange) -> bool:
     if isinstance(change, CheckRevision) or change.kind not in CACHED_KINDS:
         return False
-    return change.expected != ABSENT_REVISION or change.kind in ABSENCE_CACHED_KINDS
+    return change.expected_revision != ABSENT_REVISION or change.kind in ABSENCE_CACHED_KINDS
 
 
 # Log indexes ----------------------------------------------------------------------------------------------------------
@@ -110,9 +110,11 @@ def shard_progress_from_text(body: str) -> ShardProgress:
     return ShardProgress(int(sequence), bool(ended), complete_at or None)
 
 
-def following_topic(name: str, known: Topic, behind: Sequence[str]) -> Topic:
+def continuing_topic(name: str, known: Topic, begun_after_gaps: Sequence[str]) -> Topic:
     """The topic that continues the one of this name."""
-    return Topic(partitions=known.partitions, sealed=known.sealed, continues=name, begun_after_gaps=tuple(behind))
+    return Topic(
+        partitions=known.partitions, sealed=known.sealed, continues=name, begun_after_gaps=tuple(begun_after_gaps)
+    )
 
 
 def with_changes_of_continued_topic(known: Topic, following: Topic) -> Topic:
@@ -122,12 +124,12 @@ def with_changes_of_continued_topic(known: Topic, following: Topic) -> Topic:
     )
 
 
-def signpost_of_deleted_topic(known: Topic) -> Topic:
+def placeholder_of_deleted_topic(known: Topic) -> Topic:
     """What stays of a deleted topic that is continued: where its records are counted."""
     return Topic(partitions=0, continues=known.continues, continued_in=known.continued_in)
 
 
-def is_signpost(known: Topic) -> bool:
+def is_deleted_topic_placeholder(known: Topic) -> bool:
     return not known.partitions and known.continued_in is not None
 
 
@@ -139,8 +141,8 @@ def topic_from_json(body: str) -> Topic:
     return json.decode(body, type=Topic)
 
 
-def indexing_state_json(counted: IndexingState) -> str:
-    return _json_text(_indexing_state_document(counted))
+def indexing_state_json(state: IndexingState) -> str:
+    return _json_text(_indexing_state_document(state))
 
 
 def indexing_state_from_json(body: str) -> IndexingState:
@@ -175,15 +177,14 @@ def segment_from_document(found: Mapping[str, Any]) -> IndexSegment:
     )
 
 
-def _indexing_state_document(counted: IndexingState) -> Mapping[str, Any]:
+def _indexing_state_document(state: IndexingState) -> Mapping[str, Any]:
     return {
-        "mark": _record_position_document(counted.mark),
-        "next": counted.next_offset,
-        "latest": counted.latest,
-        "sealed_at": _record_position_document(counted.sealed_at),
+        "mark": _record_position_document(state.mark),
+        "next": state.next_offset,
+        "latest": state.latest,
+        "sealed_at": _record_position_document(state.sealed_at),
         "parts": [
-            [part.append.hex(), part.number, _record_position_document(part.mark), part.arrived]
-            for part in counted.parts
+            [part.append.hex(), part.number, _record_position_document(part.mark), part.arrived] for part in state.parts
         ],
     }
 

@@ -25,7 +25,7 @@ from nakadi.model.events import Record, RecordLines
 HEADER_FORMAT = struct.Struct("<2sBBII")
 MAGIC_BYTES = b"nf"
 FORMAT_VERSION = 1
-HAS_NOTES_FLAG = 1
+HAS_METADATA_FLAG = 1
 COMPRESSED_FLAG = 2
 
 MIN_BYTES_TO_COMPRESS = 1500
@@ -37,7 +37,7 @@ COMPRESSION_LEVEL = 1
 MAX_DECOMPRESSED_BYTES = 1 << 30
 
 ALL_RECORDS = slice(None)
-NO_VALUES = repeat(None)
+ENDLESS_NONES = repeat(None)
 PLAIN_RECORD_FIELDS = (None, None, None)
 """No key, no owner, no subscription."""
 
@@ -51,33 +51,36 @@ def encode(records: Sequence[Record | None]) -> bytes:
     if isinstance(records, RecordLines):
         joined, notes = records.text, b""
     else:
-        joined, notes = b"\n".join([record.value or b"" if record else b"" for record in records]), _notes_json(records)
+        joined, notes = (
+            b"\n".join([record.value or b"" if record else b"" for record in records]),
+            _metadata_json(records),
+        )
     if records and joined.count(b"\n") != len(records) - 1:
         raise ValueError("an event contains a line break")
-    flags, payload = _compressed_if_smaller(HAS_NOTES_FLAG if notes else 0, notes + joined)
+    flags, payload = _compressed_if_smaller(HAS_METADATA_FLAG if notes else 0, notes + joined)
     return HEADER_FORMAT.pack(MAGIC_BYTES, FORMAT_VERSION, flags, len(records), len(notes)) + payload
 
 
-def check(records: Sequence[Record]) -> None:
+def check_no_line_breaks(records: Sequence[Record]) -> None:
     """Raise `ValueError` for records that no frame can hold."""
     for record in records:
         if record.value is not None and b"\n" in record.value:
             raise ValueError("an event contains a line break")
 
 
-def decode(frame: bytes, part: slice = ALL_RECORDS) -> list[Record | None]:
+def decode(frame: bytes, selection: slice = ALL_RECORDS) -> list[Record | None]:
     """The records, or a part of them, with None in the places of those that are gone."""
     count, notes, joined = _split_frame(frame)
     lines = joined.split(b"\n") if count else []
     if len(lines) != count:
         raise BadFrame(f"a frame of {count} records has {len(lines)} lines")
     if notes:
-        return _records_from_lines_and_notes(lines, notes)[part]
-    return list(map(Record._make, zip(lines[part], NO_VALUES, NO_VALUES, NO_VALUES, strict=False)))
+        return _records_from_lines_and_metadata(lines, notes)[selection]
+    return list(map(Record._make, zip(lines[selection], ENDLESS_NONES, ENDLESS_NONES, ENDLESS_NONES, strict=False)))
 
 
 def lines_and_ends(frame: bytes) -> tuple[bytes, list[int]]:
-    """The lines of a frame of plain events, and where each ends. To be asked where `has_notes` says no."""
+    """The lines of a frame of plain events, and where each ends. To be asked where `has_metadata` says no."""
     count, _, joined = _split_frame(frame)
     find = joined.find
     ends: list[int] = []
@@ -92,9 +95,9 @@ def lines_and_ends(frame: bytes) -> tuple[bytes, list[int]]:
     return joined, ends
 
 
-def has_notes(frame: bytes) -> bool:
+def has_metadata(frame: bytes) -> bool:
     """Whether the lines do not tell everything: some of the records may be gone, or have keys."""
-    return bool(HEADER_FORMAT.unpack_from(frame)[2] & HAS_NOTES_FLAG)
+    return bool(HEADER_FORMAT.unpack_from(frame)[2] & HAS_METADATA_FLAG)
 
 
 def keys_and_tombstones(frame: bytes) -> list[tuple[str | None, bool] | None]:
@@ -113,7 +116,7 @@ def records_size_bytes(records: Sequence[Record]) -> int:
     return sum([len(record.value) if record.value else 1 for record in records])
 
 
-def _notes_json(records: Sequence[Record | None]) -> bytes:
+def _metadata_json(records: Sequence[Record | None]) -> bytes:
     if all(record is not None and record[0] is not None and record[1:] == PLAIN_RECORD_FIELDS for record in records):
         return b""
     columns = {
@@ -134,7 +137,7 @@ def _event_owner_pair(owner: Attribute | None) -> tuple[str, str] | None:
     return (owner.data_type, owner.value) if owner else None
 
 
-def _records_from_lines_and_notes(lines: list[bytes], notes: bytes) -> list[Record | None]:
+def _records_from_lines_and_metadata(lines: list[bytes], notes: bytes) -> list[Record | None]:
     columns = orjson.loads(notes)
     nothing = [None] * len(lines)
     values: list[bytes | None] = list(lines)
@@ -150,7 +153,7 @@ def _records_from_lines_and_notes(lines: list[bytes], notes: bytes) -> list[Reco
 
 def _compressed_if_smaller(flags: int, payload: bytes) -> tuple[int, bytes]:
     if len(payload) >= MIN_BYTES_TO_COMPRESS:
-        packed = _THREAD_ZSTD.packer.compress(payload)
+        packed = _THREAD_ZSTD.compressor.compress(payload)
         if len(packed) < 0.8 * len(payload):
             return flags | COMPRESSED_FLAG, packed
     return flags, payload
@@ -174,11 +177,11 @@ class _ZstdPerThread(threading.local):
     """Those of a thread, since two must not use one at the same time: making one takes as long as a frame does."""
 
     @cached_property
-    def packer(self) -> zstandard.ZstdCompressor:
+    def compressor(self) -> zstandard.ZstdCompressor:
         return zstandard.ZstdCompressor(level=COMPRESSION_LEVEL, write_checksum=True)
 
     @cached_property
-    def unpacker(self) -> zstandard.ZstdDecompressor:
+    def decompressor(self) -> zstandard.ZstdDecompressor:
         return zstandard.ZstdDecompressor()
 
 
@@ -189,6 +192,6 @@ def _decompressed(payload: bytes) -> bytes:
     try:
         if zstandard.frame_content_size(payload) > MAX_DECOMPRESSED_BYTES:
             raise BadFrame("a frame that claims to be longer than any")
-        return _THREAD_ZSTD.unpacker.decompress(payload)
+        return _THREAD_ZSTD.decompressor.decompress(payload)
     except zstandard.ZstdError as error:
         raise BadFrame(f"a damaged frame: {error}") from error

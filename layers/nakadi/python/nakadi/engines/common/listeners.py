@@ -36,7 +36,7 @@ class PartitionListeners:
             self._listeners = {**self._listeners, number: changed}
         return lambda: self._remove_listener(number)
 
-    def announce(self, topic: str, partition: int) -> None:
+    def announce_events(self, topic: str, partition: int) -> None:
         for listener in self._listeners.values():
             try:
                 listener(topic, partition)
@@ -99,12 +99,12 @@ class SubscriptionListeners:
         # Tuples are replaced as a whole, so that telling needs no lock.
         self._of: dict[str, tuple[tuple[object, SubscriptionListener], ...]] = {}
 
-    def add(self, subscription: str, listener: SubscriptionListener) -> Callable[[], None]:
+    def add_listener(self, subscription: str, listener: SubscriptionListener) -> Callable[[], None]:
         # One function may be used for two watches; each ends its own.
         watch = object()
         with self._lock:
             self._of[subscription] = (*self._of.get(subscription, ()), (watch, listener))
-        return lambda: self._remove(subscription, watch)
+        return lambda: self._remove_listener(subscription, watch)
 
     def notify_listeners(self, subscription: str, changed: SubscriptionReport) -> None:
         for _, listener in self._of.get(subscription, ()):
@@ -114,7 +114,7 @@ class SubscriptionListeners:
                 # An error of one listener must not affect the other listeners or the committer.
                 _log.exception("a listener failed")
 
-    def _remove(self, subscription: str, watch: object) -> None:
+    def _remove_listener(self, subscription: str, watch: object) -> None:
         with self._lock:
             rest = tuple(each for each in self._of.get(subscription, ()) if each[0] is not watch)
             if rest:
@@ -152,7 +152,7 @@ class ChangePoller(ABC):
         self._closed = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def attend(self) -> None:
+    def add_watcher(self) -> None:
         """Begin to report what other processes change."""
         with self._lock:
             if self._closed.is_set():
@@ -165,7 +165,7 @@ class ChangePoller(ABC):
                 self._thread = threading.Thread(target=self._poll, name=self._thread_name, daemon=True)
                 self._thread.start()
 
-    def leave(self) -> None:
+    def remove_watcher(self) -> None:
         with self._lock:
             self._watchers -= 1
             if self._watchers == 0:

@@ -29,13 +29,13 @@ class Table(Struct, frozen=True, kw_only=True):
     `expiry_attribute` is a time to live.
     """
 
-    suffix: str
+    name_suffix: str
     partition_key: tuple[str, str]
     sort_key: tuple[str, str] | None = None
     expiry_attribute: str | None = None
 
     def full_name(self, prefix: str) -> str:
-        return f"{prefix}-{self.suffix}"
+        return f"{prefix}-{self.name_suffix}"
 
     def create_request(self, prefix: str) -> Mapping[str, Any]:
         """The arguments of CreateTable; a time to live is switched on separately."""
@@ -51,15 +51,15 @@ class Table(Struct, frozen=True, kw_only=True):
         }
 
 
-DOCUMENTS = Table(suffix="documents", partition_key=("kind", "S"), sort_key=("key", "S"))
+DOCUMENTS_TABLE = Table(name_suffix="documents", partition_key=("kind", "S"), sort_key=("key", "S"))
 
-LOG_INDEX = Table(suffix="log-index", partition_key=("place", "S"), sort_key=("item", "S"))
+LOG_INDEX_TABLE = Table(name_suffix="log-index", partition_key=("place", "S"), sort_key=("item", "S"))
 
-COORDINATION = Table(
-    suffix="coordination", partition_key=("place", "S"), sort_key=("item", "S"), expiry_attribute="expires"
+COORDINATION_TABLE = Table(
+    name_suffix="coordination", partition_key=("place", "S"), sort_key=("item", "S"), expiry_attribute="expires"
 )
 
-TABLES = (DOCUMENTS, LOG_INDEX, COORDINATION)
+TABLES = (DOCUMENTS_TABLE, LOG_INDEX_TABLE, COORDINATION_TABLE)
 
 
 # Calls ----------------------------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ CONFLICT_ERROR_CODES = frozenset({"TransactionConflict", "TransactionConflictExc
 NOT_SENT_ERRORS = (ConnectTimeoutError, EndpointConnectionError)
 CALL_ERRORS = (PynamoDBException, ResponseParserError)
 
-Answer = TypeVar("Answer")
+T = TypeVar("T")
 
 
 class CallRetryPolicy:
@@ -108,7 +108,7 @@ class CallRetryPolicy:
         self._sleep = sleep
         self._pauses = pauses
 
-    def call(self, call: Callable[[bool], Answer], conflict_pauses: Sequence[float] = ()) -> Answer:
+    def call_with_retries(self, call: Callable[[bool], T], conflict_pauses: Sequence[float] = ()) -> T:
         """Call until there is an answer. The call gets whether an attempt before it may have had its effect.
 
         `conflict_pauses` are further pauses for a transaction that met another one, before those for everything.
@@ -131,18 +131,20 @@ class CallRetryPolicy:
 
 def _can_be_retried(error: Exception) -> bool:
     """Whether another attempt may end better: it was busy, broken, or did not answer."""
-    return _was_busy(error) or _may_have_taken_effect(error) or isinstance(_client_error(error), NOT_SENT_ERRORS)
+    return (
+        _is_busy_error(error) or _may_have_taken_effect(error) or isinstance(_underlying_error(error), NOT_SENT_ERRORS)
+    )
 
 
 def _may_have_taken_effect(error: Exception) -> bool:
     """No answer, or the answer of something that broke in the middle."""
-    cause = _client_error(error)
+    cause = _underlying_error(error)
     if isinstance(cause, ClientError):
         return _http_status(cause) >= 500
     return isinstance(cause, HTTPClientError | ResponseParserError) and not isinstance(cause, NOT_SENT_ERRORS)
 
 
-def _was_busy(error: Exception) -> bool:
+def _is_busy_error(error: Exception) -> bool:
     return _error_codes(error) <= BUSY_ERROR_CODES
 
 
@@ -152,7 +154,7 @@ def _is_transaction_conflict(error: Exception) -> bool:
 
 def _error_codes(error: Exception) -> set[str]:
     """Why a call was refused; of a transaction, the reasons of all its changes."""
-    code = _error_code(_client_error(error))
+    code = _error_code(_underlying_error(error))
     return (
         {str(reason.code) for reason in cancellation_reasons(error) if reason}
         if code == TRANSACTION_CANCELLED_CODE
@@ -165,11 +167,11 @@ def cancellation_reasons(error: Exception) -> list[CancellationReason | None]:
     return error.cancellation_reasons if isinstance(error, TransactWriteError) else []
 
 
-def condition_failed(error: PynamoDBException) -> bool:
+def is_condition_failure(error: PynamoDBException) -> bool:
     return _error_code(error.cause) == f"{CONDITION_FAILED_CODE}Exception"
 
 
-def _client_error(error: Exception) -> BaseException | None:
+def _underlying_error(error: Exception) -> BaseException | None:
     return error.cause if isinstance(error, PynamoDBException) else error
 
 
@@ -212,7 +214,7 @@ BoundModel = TypeVar("BoundModel", bound=Model)
 
 
 def model_meta(table: Table) -> Any:
-    return type("Meta", (), {"table_name": table.suffix})
+    return type("Meta", (), {"table_name": table.name_suffix})
 
 
 class TableAddress(Struct, frozen=True):

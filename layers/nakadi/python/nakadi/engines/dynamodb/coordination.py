@@ -27,15 +27,15 @@ from pynamodb.transactions import TransactWrite
 from nakadi.engines.common.assignments import (
     PositionsByPartition,
     commit_result,
-    judge_parking,
     owner_sessions_of_changed_offsets,
+    parking_result,
     partition_to_park_in,
     with_next_revision,
 )
-from nakadi.engines.common.listeners import SubscriptionListeners, callable_once
+from nakadi.engines.common.listeners import SubscriptionListener, SubscriptionListeners, callable_once
 from nakadi.engines.common.threads import CallThreads
 from nakadi.engines.dynamodb import coordination_table
-from nakadi.engines.dynamodb.client import CallRetryPolicy, TableAddress, condition_failed
+from nakadi.engines.dynamodb.client import CallRetryPolicy, TableAddress, is_condition_failure
 from nakadi.engines.dynamodb.coordination_table import (
     ASSIGNMENT_SORT_KEY,
     LEASES_KEY,
@@ -67,7 +67,6 @@ from nakadi.model.subscription import (
     ParkedEvent,
     ParkedEventInfo,
     SubscriptionChange,
-    SubscriptionReport,
 )
 from nakadi.ports.coordination import AssignmentChanged, CommitCallback, CommitResultByPartition
 
@@ -103,10 +102,10 @@ class DynamoDbCoordination:
     # The assignment
 
     def assignment(self, subscription: str) -> Assignment:
-        found = self._table.find(subscription_key(subscription), ASSIGNMENT_SORT_KEY)
+        found = self._table.find_item(subscription_key(subscription), ASSIGNMENT_SORT_KEY)
         return EMPTY_ASSIGNMENT if found is None else assignment_from_item(found)
 
-    def write(
+    def replace_assignment(
         self,
         subscription: str,
         old: Assignment,
@@ -130,27 +129,27 @@ class DynamoDbCoordination:
                     items(own, offset_sort_key(partition)), assignment_change_actions(owner, at.get(partition), now)
                 )
 
-        with self._report_if_in_doubt(subscription, SubscriptionChange.ASSIGNMENT):
+        with self._report_change_if_in_doubt(subscription, SubscriptionChange.ASSIGNMENT):
             if not self._table.transact(add):
                 raise AssignmentChanged(subscription)
         self._report_change(subscription, SubscriptionChange.ASSIGNMENT)
         return stored
 
-    def forget(self, subscription: str) -> None:
+    def remove_subscription_state(self, subscription: str) -> None:
         """Remove the assignment first: what is left without it is harmless.
 
         A commit that comes in between moves an offset that is about to go. One that comes later finds none, for an
         update that asks for an owner makes no item.
         """
         key = subscription_key(subscription)
-        self._table.remove(key, [ASSIGNMENT_SORT_KEY])
-        self._table.remove(key, [each.sort_key for each in self._table.list_items(key)])
-        self._parked_events.clear(subscription)
+        self._table.remove_items(key, [ASSIGNMENT_SORT_KEY])
+        self._table.remove_items(key, [each.sort_key for each in self._table.list_items(key)])
+        self._parked_events.remove_all(subscription)
         self._report_change(subscription, SubscriptionChange.ASSIGNMENT)
 
     # Offsets
 
-    def offsets(self, subscription: str) -> Mapping[EventTypePartition, CommittedOffset]:
+    def committed_offsets(self, subscription: str) -> Mapping[EventTypePartition, CommittedOffset]:
         # Each as it was at its moment: while pages are read, others may change. Readers have taken the assignment
         # before, and recognise by its owner an offset that is newer.
         found = self._table.list_items(subscription_key(subscription), Item.sort_key.startswith(OFFSET_SORT_KEY_PREFIX))
@@ -164,19 +163,19 @@ class DynamoDbCoordination:
 
         def commit_one(item: tuple[EventTypePartition, Position]) -> tuple[CommitResult, bool] | Unavailable:
             try:
-                return self._commit(subscription, session, *item, now)
+                return self._commit_partition(subscription, session, *item, now)
             except Unavailable as error:
                 return error
 
         # In any order: partitions have nothing to do with each other, and each is one step for itself.
-        one_by_one = map if len(positions) < 2 else self._threads.map
+        one_by_one = map if len(positions) < 2 else self._partition_threads.map
         outcomes = list(one_by_one(commit_one, positions.items()))
         made = [each for each in outcomes if not isinstance(each, Unavailable)]
         failed = [each for each in outcomes if isinstance(each, Unavailable)]
         # A failed write may have been made: then the repeated one finds it outdated, which is not reported.
         if failed or any(found is CommitResult.COMMITTED for found, _ in made):
             self._report_change(
-                subscription, SubscriptionChange.OFFSETS, only_here=not failed and not any(is_new for _, is_new in made)
+                subscription, SubscriptionChange.OFFSETS, only_local=not failed and not any(new for _, new in made)
             )
         if failed:
             raise failed[0]
@@ -187,7 +186,7 @@ class DynamoDbCoordination:
     ) -> None:
         self._commit_threads.call(partial(self.commit, subscription, session, positions, now), done)
 
-    def _commit(
+    def _commit_partition(
         self, subscription: str, session: str, partition: EventTypePartition, position: Position, now: datetime
     ) -> tuple[CommitResult, bool]:
         """What became of it, and whether other processes have to be told that this partition moves."""
@@ -200,23 +199,23 @@ class DynamoDbCoordination:
                     [*commit_actions(position, changed_at), Item.token.set(token)], commit_condition(session, position)
                 )
             except UpdateError as error:
-                if not condition_failed(error):
+                if not is_condition_failure(error):
                     raise
                 item.previously_changed_at = None
-                return self._reason_of_refusal(item, session, position, token if in_doubt else None)
+                return self._why_commit_was_refused(item, session, position, token if in_doubt else None)
             return CommitResult.COMMITTED
 
         # What refused it may be gone when it is looked at, as when the partition is handed over and back: then it is
         # made again, for an answer has to be one that was true at some moment since it was asked for.
         for _ in range(MAX_COMMIT_ATTEMPTS):
-            found = self._table.attempts.call(attempt)
+            found = self._table.attempts.call_with_retries(attempt)
             if found is not None:
                 return found, item.previously_changed_at is None or not in_same_report_interval(
                     int(item.previously_changed_at), changed_at
                 )
         raise Unavailable("The owner of a partition changes all the time")
 
-    def _reason_of_refusal(
+    def _why_commit_was_refused(
         self, item: CoordinationItem, session: str, position: Position, token: str | None
     ) -> CommitResult | None:
         """Why it was refused; None if now it would not be.
@@ -224,7 +223,7 @@ class DynamoDbCoordination:
         With a token, an attempt before may have had its effect: then its token is there. If a position is there that
         another process committed after it, cannot be known.
         """
-        found = self._table.find(item.partition_key, item.sort_key)
+        found = self._table.find_item(item.partition_key, item.sort_key)
         offset = None if found is None else offset_from_item(found)
         if token and found and found.token == token:
             return CommitResult.COMMITTED
@@ -241,16 +240,16 @@ class DynamoDbCoordination:
         session: str,
         events: Sequence[ParkedEvent],
         now: datetime,
-        upto: Position | None = None,
+        commit_to: Position | None = None,
     ) -> CommitResult:
         self._table.check_open()
-        with self._report_if_in_doubt(subscription, SubscriptionChange.OFFSETS):
-            found = self._parked_events.park_events(subscription, session, events, now, upto)
+        with self._report_change_if_in_doubt(subscription, SubscriptionChange.OFFSETS):
+            found = self._parked_events.park_events(subscription, session, events, now, commit_to)
         if found is CommitResult.COMMITTED:
             self._report_change(subscription, SubscriptionChange.OFFSETS)
         return found
 
-    def parked(
+    def list_parked_events(
         self,
         subscription: str,
         *,
@@ -260,15 +259,17 @@ class DynamoDbCoordination:
     ) -> Sequence[ParkedEventInfo]:
         return self._parked_events.list_events(subscription, partition, after, limit)
 
-    def read_parked_value(self, subscription: str, partition: EventTypePartition, position: Position) -> bytes | None:
-        return self._parked_events.value(subscription, partition, position)
+    def parked_event_value(self, subscription: str, partition: EventTypePartition, position: Position) -> bytes | None:
+        return self._parked_events.read_value(subscription, partition, position)
 
-    def unpark_events(self, subscription: str, partition: EventTypePartition, positions: Collection[Position]) -> None:
-        self._parked_events.remove(subscription, partition, positions)
+    def remove_parked_events(
+        self, subscription: str, partition: EventTypePartition, positions: Collection[Position]
+    ) -> None:
+        self._parked_events.remove_events(subscription, partition, positions)
 
     # Leases
 
-    def renew(self, holder: str, until: datetime) -> None:
+    def renew_lease(self, holder: str, until: datetime) -> None:
         """A request that arrives late, after another that was made later, changes nothing."""
         self._table.check_open()
         requested_at = time.monotonic_ns()
@@ -278,15 +279,15 @@ class DynamoDbCoordination:
             try:
                 item.save(Item.partition_key.does_not_exist() | (Item.requested_at <= requested_at))
             except PutError as error:
-                if not condition_failed(error):
+                if not is_condition_failure(error):
                     raise
 
-        self._table.attempts.call(attempt)
+        self._table.attempts.call_with_retries(attempt)
 
-    def release(self, holder: str) -> None:
-        self._table.remove(LEASES_KEY, [holder])
+    def release_lease(self, holder: str) -> None:
+        self._table.remove_items(LEASES_KEY, [holder])
 
-    def leases(self) -> Mapping[str, datetime]:
+    def lease_expiries(self) -> Mapping[str, datetime]:
         return {
             each.sort_key: datetime_from_microseconds(int(each.leased_until))
             for each in self._table.list_items(LEASES_KEY)
@@ -294,26 +295,24 @@ class DynamoDbCoordination:
 
     # Changes
 
-    def add_change_listener(
-        self, subscription: str, changed: Callable[[SubscriptionReport], None]
-    ) -> Callable[[], None]:
+    def add_change_listener(self, subscription: str, changed: SubscriptionListener) -> Callable[[], None]:
         # In this order: when the caller comes to read, what others change behind that read is looked for.
-        self._change_poller.attend()
-        end = self._listeners.add(subscription, changed)
+        self._change_poller.add_watcher()
+        end = self._listeners.add_listener(subscription, changed)
 
         def end_both() -> None:
             end()
-            self._change_poller.leave()
+            self._change_poller.remove_watcher()
 
         return callable_once(end_both)
 
-    def _report_change(self, subscription: str, changed: SubscriptionChange, *, only_here: bool = False) -> None:
+    def _report_change(self, subscription: str, changed: SubscriptionChange, *, only_local: bool = False) -> None:
         self._listeners.notify_listeners(subscription, changed)
-        if not only_here:
+        if not only_local:
             self._change_poller.report_change(subscription, changed)
 
     @contextmanager
-    def _report_if_in_doubt(self, subscription: str, changed: SubscriptionChange) -> Iterator[None]:
+    def _report_change_if_in_doubt(self, subscription: str, changed: SubscriptionChange) -> Iterator[None]:
         """Report a failed change too: it may have been made, and then a repeated call reports nothing."""
         try:
             yield
@@ -329,11 +328,11 @@ class DynamoDbCoordination:
         if "_commit_threads" in vars(self):
             self._commit_threads.close()
         if "_threads" in vars(self):
-            self._threads.shutdown()
+            self._partition_threads.shutdown()
         self._table.close()
 
     @cached_property
-    def _threads(self) -> ThreadPoolExecutor:
+    def _partition_threads(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(COMMIT_THREADS, "coordination-commits")
 
     @cached_property
@@ -358,26 +357,26 @@ class ParkedEventItems:
         self._table = table
 
     def park_events(
-        self, subscription: str, session: str, events: Sequence[ParkedEvent], now: datetime, upto: Position | None
+        self, subscription: str, session: str, events: Sequence[ParkedEvent], now: datetime, commit_to: Position | None
     ) -> CommitResult:
         partition = partition_to_park_in(events)
         added = [self._table.items(**each) for each in _items_to_park(subscription, events)]
         offset = subscription_key(subscription), offset_sort_key(partition)
 
         def add(transaction: TransactWrite) -> None:
-            if upto is None:
+            if commit_to is None:
                 transaction.condition_check(self._table.items, *offset, condition=Item.owner == session)
             else:
-                actions = commit_actions(upto, microseconds_since_epoch(now))
-                transaction.update(self._table.items(*offset), actions, commit_condition(session, upto))
+                actions = commit_actions(commit_to, microseconds_since_epoch(now))
+                transaction.update(self._table.items(*offset), actions, commit_condition(session, commit_to))
             for each in added:
                 transaction.save(each)
 
         for _ in range(MAX_COMMIT_ATTEMPTS):
             if self._table.transact(add):
                 return CommitResult.COMMITTED
-            found = self._table.find(*offset)
-            judged = judge_parking(None if found is None else offset_from_item(found), session, upto)
+            found = self._table.find_item(*offset)
+            judged = parking_result(None if found is None else offset_from_item(found), session, commit_to)
             if judged is not CommitResult.COMMITTED:
                 return judged
         raise Unavailable("The owner of a partition changes all the time")
@@ -400,8 +399,8 @@ class ParkedEventItems:
         )
         return [_parked_event_from_item(each) for each in found]
 
-    def value(self, subscription: str, partition: EventTypePartition, position: Position) -> bytes | None:
-        found = self._table.find(_parked_events_key(subscription), _event_sort_key(partition, position))
+    def read_value(self, subscription: str, partition: EventTypePartition, position: Position) -> bytes | None:
+        found = self._table.find_item(_parked_events_key(subscription), _event_sort_key(partition, position))
         if found is None:
             return None
         if not found.pieces:
@@ -411,22 +410,22 @@ class ParkedEventItems:
         # Those that are missing are being taken out.
         return zlib.decompress(b"".join(pieces)) if len(pieces) == found.pieces else None
 
-    def remove(self, subscription: str, partition: EventTypePartition, positions: Collection[Position]) -> None:
+    def remove_events(self, subscription: str, partition: EventTypePartition, positions: Collection[Position]) -> None:
         """Remove descriptions first: a piece alone is nothing."""
         if not positions:
             return
         keys = {_event_sort_key(partition, each) for each in positions}
-        self._table.remove(_parked_events_key(subscription), sorted(keys))
+        self._table.remove_items(_parked_events_key(subscription), sorted(keys))
         values = self._list_sort_keys(
             _large_values_key(subscription), Item.sort_key.between(min(keys), max(keys) + HIGHEST_CHARACTER)
         )
-        self._table.remove(
+        self._table.remove_items(
             _large_values_key(subscription), [each for each in values if _event_sort_key_of_piece(each) in keys]
         )
 
-    def clear(self, subscription: str) -> None:
+    def remove_all(self, subscription: str) -> None:
         for key in (_parked_events_key(subscription), _large_values_key(subscription)):
-            self._table.remove(key, self._list_sort_keys(key))
+            self._table.remove_items(key, self._list_sort_keys(key))
 
     def _list_sort_keys(self, partition_key: str, condition: Condition | None = None) -> list[str]:
         return [each.sort_key for each in self._table.list_items(partition_key, condition)]

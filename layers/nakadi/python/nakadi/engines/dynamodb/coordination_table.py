@@ -31,7 +31,7 @@ from nakadi.engines.common.assignments import assignment_from_json, assignment_j
 from nakadi.engines.common.listeners import ChangePoller
 from nakadi.engines.dynamodb.client import (
     CALL_ERRORS,
-    COORDINATION,
+    COORDINATION_TABLE,
     CallRetryPolicy,
     TableAddress,
     connect,
@@ -68,7 +68,7 @@ class CoordinationItem(Model):
     parked events and their large values, by position; the leases, by holder; and the news, by time.
     """
 
-    Meta = model_meta(COORDINATION)  # every engine has a model with the full name of its own table
+    Meta = model_meta(COORDINATION_TABLE)  # every engine has a model with the full name of its own table
 
     partition_key = UnicodeAttribute(hash_key=True, attr_name="place")
     sort_key = UnicodeAttribute(range_key=True, attr_name="item")
@@ -179,7 +179,7 @@ class CoordinationTable:
     """Reads see every write that returned before they began."""
 
     def __init__(self, address: TableAddress, attempts: CallRetryPolicy) -> None:
-        self.items = address.bind_model(CoordinationItem, COORDINATION)
+        self.items = address.bind_model(CoordinationItem, COORDINATION_TABLE)
         self.attempts = attempts
         self._closed = False
         self._connection = connect(self.items)
@@ -189,7 +189,7 @@ class CoordinationTable:
         if self._closed:
             raise Unavailable("The coordination is closed.")
 
-    def find(self, partition_key: str, sort_key: str) -> CoordinationItem | None:
+    def find_item(self, partition_key: str, sort_key: str) -> CoordinationItem | None:
         self.check_open()
 
         def attempt(_: bool) -> CoordinationItem | None:
@@ -198,7 +198,7 @@ class CoordinationTable:
             except DoesNotExist:
                 return None
 
-        return self.attempts.call(attempt)
+        return self.attempts.call_with_retries(attempt)
 
     def list_items(
         self, partition_key: str, condition: Condition | None = None, *, limit: int | None = None
@@ -206,10 +206,10 @@ class CoordinationTable:
         """One by one, trying again for a page that did not come."""
         self.check_open()
         results = self.items.query(partition_key, range_key_condition=condition, consistent_read=True, limit=limit)
-        while (item := self.attempts.call(lambda _: next(results, None))) is not None:
+        while (item := self.attempts.call_with_retries(lambda _: next(results, None))) is not None:
             yield item
 
-    def remove(self, partition_key: str, sort_keys: Iterable[str]) -> None:
+    def remove_items(self, partition_key: str, sort_keys: Iterable[str]) -> None:
         """Remove items, also those that are not there."""
         self.check_open()
         rest = iter(sort_keys)
@@ -220,12 +220,12 @@ class CoordinationTable:
                     for sort_key in some:
                         batch.delete(self.items(partition_key, sort_key))
 
-            self.attempts.call(attempt)
+            self.attempts.call_with_retries(attempt)
 
-    def transact(self, add: Callable[[TransactWrite], None]) -> bool:
+    def transact(self, add_changes: Callable[[TransactWrite], None]) -> bool:
         """Make all changes that are added, or none because a condition does not hold."""
         self.check_open()
-        return self.attempts.call(transaction_attempt(add, self._connection))
+        return self.attempts.call_with_retries(transaction_attempt(add_changes, self._connection))
 
     def close(self) -> None:
         self._closed = True
@@ -244,10 +244,10 @@ CHANGE_POLL_INTERVAL_SECONDS = 0.4
 REPORT_INTERVAL_SECONDS = 0.4
 """Changes within the same period of this length are reported once."""
 
-ECHO_DELAY_SECONDS = REPORT_INTERVAL_SECONDS + 0.1
+RECHECK_DELAY_SECONDS = REPORT_INTERVAL_SECONDS + 0.1
 """So long after hearing of a change, whatever else happened in the same moment has been written, too."""
 
-MAX_LATENESS_SECONDS = 2.0
+MAX_REPORT_LATENESS_SECONDS = 2.0
 """News may be seen so much later than others that bear a later time: clocks differ, and writes take theirs."""
 
 TIME_DIGITS = 16
@@ -272,39 +272,39 @@ class TableChangeReader:
         self._now = now
         self._start_key = ""
         self._seen_keys: frozenset[str] = frozenset()
-        self._echoes: deque[tuple[float, str]] = deque()
+        self._rechecks: deque[tuple[float, str]] = deque()
 
     def skip_to_now(self) -> None:
         """Earlier changes are of no interest."""
-        self._start_key, self._seen_keys = _time_key(self._now() - MAX_LATENESS_SECONDS), frozenset()
+        self._start_key, self._seen_keys = _time_key(self._now() - MAX_REPORT_LATENESS_SECONDS), frozenset()
 
     def read_changes(self, now: float) -> Sequence[tuple[str, SubscriptionChange]]:
         """What others changed since the last look. `now` is on a monotonic clock."""
         found = list(self._items.query(CHANGES_KEY, range_key_condition=CoordinationItem.sort_key > self._start_key))
         new = [each for each in found if each.sort_key not in self._seen_keys]
-        self._echoes.extend((now + ECHO_DELAY_SECONDS, each.subscription) for each in new)
+        self._rechecks.extend((now + RECHECK_DELAY_SECONDS, each.subscription) for each in new)
         if found:
-            self._advance(found[-1].sort_key)
+            self._advance_start_key(found[-1].sort_key)
             self._seen_keys = frozenset(each.sort_key for each in found if each.sort_key > self._start_key)
         return [(each.subscription, SubscriptionChange(each.change)) for each in new if each.reporter != self._own_name]
 
-    def _advance(self, newest: str) -> None:
+    def _advance_start_key(self, newest: str) -> None:
         """The next look begins a little before the newest, for some arrive late; no clock of another process that is
         ahead makes us deaf to the rest.
         """
         seconds = min(int(newest[:TIME_DIGITS]) / 1_000_000, self._now())
-        self._start_key = max(self._start_key, _time_key(seconds - MAX_LATENESS_SECONDS))
+        self._start_key = max(self._start_key, _time_key(seconds - MAX_REPORT_LATENESS_SECONDS))
 
-    def pop_due_echoes(self, now: float) -> Sequence[str]:
+    def pop_due_rechecks(self, now: float) -> Sequence[str]:
         """Where something may have changed in the same moment as what was reported."""
         again: dict[str, None] = {}
-        while self._echoes and self._echoes[0][0] <= now:
-            again[self._echoes.popleft()[1]] = None
+        while self._rechecks and self._rechecks[0][0] <= now:
+            again[self._rechecks.popleft()[1]] = None
         return list(again)
 
     @property
-    def next_echo_time(self) -> float:
-        return self._echoes[0][0] if self._echoes else inf
+    def next_recheck_time(self) -> float:
+        return self._rechecks[0][0] if self._rechecks else inf
 
 
 class TableChangePoller(ChangePoller):
@@ -331,7 +331,7 @@ class TableChangePoller(ChangePoller):
             expires=int(now) + CHANGE_RETENTION_SECONDS,
         )
         try:
-            self._attempts.call(lambda _: item.save())
+            self._attempts.call_with_retries(lambda _: item.save())
         except Unavailable:
             _log.warning("Reporting a change of subscription %s to other processes failed", subscription, exc_info=True)
 
@@ -342,14 +342,14 @@ class TableChangePoller(ChangePoller):
 
     def _poll(self) -> None:
         next_look = time.monotonic() + CHANGE_POLL_INTERVAL_SECONDS
-        while not self._closed.wait(max(0.0, min(next_look, self._change_reader.next_echo_time) - time.monotonic())):
+        while not self._closed.wait(max(0.0, min(next_look, self._change_reader.next_recheck_time) - time.monotonic())):
             if not self._wanted.is_set():
                 self._wanted.wait()
                 self._change_reader.skip_to_now()
             if time.monotonic() >= next_look and not self._closed.is_set():
                 self._report_new_changes()
                 next_look = time.monotonic() + CHANGE_POLL_INTERVAL_SECONDS
-            for subscription in self._change_reader.pop_due_echoes(time.monotonic()):
+            for subscription in self._change_reader.pop_due_rechecks(time.monotonic()):
                 self._on_change(subscription, SubscriptionChange.OFFSETS)
 
     def _report_new_changes(self) -> None:

@@ -19,28 +19,28 @@ from pynamodb.models import Model
 from pynamodb.transactions import TransactWrite
 
 from nakadi.engines.common.documents import (
-    following_topic,
+    continuing_topic,
     indexing_state_from_json,
     indexing_state_json,
-    is_signpost,
+    is_deleted_topic_placeholder,
     latest_plausible_expiry,
+    placeholder_of_deleted_topic,
     segment_from_json,
     segment_json,
     shard_progress_from_text,
     shard_progress_text,
-    signpost_of_deleted_topic,
     topic_from_json,
     topic_json,
     with_changes_of_continued_topic,
 )
 from nakadi.engines.dynamodb.client import (
     CONFLICT_RETRY_PAUSES_SECONDS,
-    DOCUMENTS,
-    LOG_INDEX,
+    DOCUMENTS_TABLE,
+    LOG_INDEX_TABLE,
     CallRetryPolicy,
     TableAddress,
-    condition_failed,
     connect,
+    is_condition_failure,
     model_meta,
     transaction_attempt,
 )
@@ -61,7 +61,7 @@ SEGMENTS_KEY_PREFIX = "segments#"
 class LogIndexItem(Model):
     """Topics and heads are JSON with a revision; a claim has its owner in `body`."""
 
-    Meta = model_meta(LOG_INDEX)  # every index has a model with the full name of its own table
+    Meta = model_meta(LOG_INDEX_TABLE)  # every index has a model with the full name of its own table
 
     partition_key = UnicodeAttribute(hash_key=True, attr_name="place")
     sort_key = UnicodeAttribute(range_key=True, attr_name="item")
@@ -108,17 +108,17 @@ IDENTITY_KEY = "identity"
 # One attempt more than there can be others who write to a topic at the same moment and are not housekeeping.
 MAX_CHANGE_ATTEMPTS = 20
 
-Answer = TypeVar("Answer")
+T = TypeVar("T")
 
 
 class DynamoDbLogIndex:
     def __init__(self, address: TableAddress, attempts: CallRetryPolicy | None = None) -> None:
-        self._items = address.bind_model(LogIndexItem, LOG_INDEX)
+        self._items = address.bind_model(LogIndexItem, LOG_INDEX_TABLE)
         self._attempts = attempts or CallRetryPolicy()
         self._closed = False
         self._connection_lock = Lock()
         self._connection: Connection | None = None
-        self._registry_items = address.bind_model(DocumentItem, DOCUMENTS)
+        self._registry_items = address.bind_model(DocumentItem, DOCUMENTS_TABLE)
 
     def identity(self) -> str:
         self._write_item(
@@ -138,11 +138,11 @@ class DynamoDbLogIndex:
         found = self._find_item(topic_key(topic), TOPIC_SORT_KEY)
         return None if found is None else topic_from_json(found.body)
 
-    def topics(self) -> Sequence[str]:
+    def topic_names(self) -> Sequence[str]:
         found = [
             each
             for each in self._scan_items(LogIndexItem.sort_key == TOPIC_SORT_KEY)
-            if not is_signpost(topic_from_json(each.body))
+            if not is_deleted_topic_placeholder(topic_from_json(each.body))
         ]
         return sorted(each.partition_key.removeprefix(topic_key("")) for each in found)
 
@@ -152,25 +152,25 @@ class DynamoDbLogIndex:
     def seal_topic(self, topic: str) -> None:
         self._change_topic(topic, lambda known: replace(known, sealed=True), count_change=True)
 
-    def create_next_topic(self, topic: str, following: str, behind: Sequence[str]) -> None:
+    def create_next_topic(self, topic: str, next_topic: str, begun_after_gaps: Sequence[str]) -> None:
         known = self.topic(topic)
         if known is None:
             raise UnknownTopic(topic)
-        body = topic_json(following_topic(topic, known, behind))
-        item = self._items(topic_key(following), TOPIC_SORT_KEY, body=body, revision=1)
+        body = topic_json(continuing_topic(topic, known, begun_after_gaps))
+        item = self._items(topic_key(next_topic), TOPIC_SORT_KEY, body=body, revision=1)
         self._write_item(item, LogIndexItem.partition_key.does_not_exist())
         # What is changed about the topic from here on is changed about the following one, too, by those who change it.
-        known = self._change_topic(topic, lambda known: replace(known, continued_in=following), count_change=True)
-        self._change_topic(following, lambda there: with_changes_of_continued_topic(known, there))
+        known = self._change_topic(topic, lambda known: replace(known, continued_in=next_topic), count_change=True)
+        self._change_topic(next_topic, lambda there: with_changes_of_continued_topic(known, there))
 
     def delete_topic(self, topic: str) -> None:
         known = self.topic(topic)
         if known is not None and known.continued_in and self.topic(known.continued_in) is not None:
-            self._change_topic(topic, signpost_of_deleted_topic, count_change=True)
+            self._change_topic(topic, placeholder_of_deleted_topic, count_change=True)
         else:
             item = self._items(topic_key(topic), TOPIC_SORT_KEY)
             self._change_and_count(topic, lambda transaction: transaction.delete(item))
-            self._remove_signposts(known.continues if known else None)
+            self._remove_topic_placeholders(known.continues if known else None)
         heads = [each.sort_key for each in self._list_items(topic_key(topic)) if each.sort_key != TOPIC_SORT_KEY]
         for head in heads:
             partition_key = segments_key(topic, int(head.rpartition("#")[2]))
@@ -178,8 +178,8 @@ class DynamoDbLogIndex:
         # They say where segments are, so they are removed last.
         self._remove_items(topic_key(topic), heads)
 
-    def drop_before(self, topic: str, partition: int, oldest: int) -> Sequence[ArchiveLocation]:
-        known = self._change_topic(topic, lambda known: _topic_with_oldest(known, partition, oldest))
+    def drop_segments_before(self, topic: str, partition: int, oldest_offset: int) -> Sequence[ArchiveLocation]:
+        known = self._change_topic(topic, lambda known: _topic_with_oldest_offset(known, partition, oldest_offset))
         partition_key = segments_key(topic, partition)
         before = LogIndexItem.sort_key < segment_sort_key(known.oldest[partition])
         there = [segment_from_json(each.body) for each in self._list_items(partition_key, before)]
@@ -187,19 +187,19 @@ class DynamoDbLogIndex:
         self._remove_items(partition_key, [segment_sort_key(segment.first_offset) for segment in gone])
         return [segment.archived for segment in gone if segment.archived]
 
-    def set_compacted_until(self, topic: str, partition: int, before: int) -> None:
+    def set_compacted_until(self, topic: str, partition: int, offset: int) -> None:
         def with_compacted(known: Topic) -> Topic:
-            grown = max(before, known.compacted.get(partition, 0))
+            grown = max(offset, known.compacted.get(partition, 0))
             return replace(known, compacted={**known.compacted, partition: grown})
 
         self._change_topic(topic, with_compacted)
 
-    def changes(self) -> ChangeCounters:
+    def change_counters(self) -> ChangeCounters:
         return self._call_with_retries(lambda _: read_change_counters(self._registry_connection, self._registry_items))
 
     # Partitions
 
-    def heads(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, IndexHead]:
+    def index_heads(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, IndexHead]:
         keys = [(topic_key(topic), head_sort_key(partition)) for topic, partition in partitions]
         found = self._call_with_retries(lambda _: list(self._items.batch_get(keys, consistent_read=True)))
         known = {
@@ -208,10 +208,16 @@ class DynamoDbLogIndex:
         }
         return {partition: known.get(key, IndexHead()) for partition, key in zip(partitions, keys, strict=True)}
 
-    def extend(self, topic: str, partition: int, expected: int, head: IndexHead, segment: IndexSegment | None) -> bool:
+    def advance_head(
+        self, topic: str, partition: int, expected_revision: int, head: IndexHead, segment: IndexSegment | None
+    ) -> bool:
         body = indexing_state_json(head.state)
-        item = self._items(topic_key(topic), head_sort_key(partition), body=body, revision=expected + 1)
-        unchanged = LogIndexItem.revision == expected if expected else LogIndexItem.partition_key.does_not_exist()
+        item = self._items(topic_key(topic), head_sort_key(partition), body=body, revision=expected_revision + 1)
+        unchanged = (
+            LogIndexItem.revision == expected_revision
+            if expected_revision
+            else LogIndexItem.partition_key.does_not_exist()
+        )
         added = self._segment_item(topic, partition, segment) if segment is not None else None
 
         def add(transaction: TransactWrite) -> None:
@@ -221,18 +227,18 @@ class DynamoDbLogIndex:
 
         return self._transact(add)
 
-    def segment(self, topic: str, partition: int, offset: int) -> IndexSegment | None:
+    def segment_at_or_before(self, topic: str, partition: int, offset: int) -> IndexSegment | None:
         upto = LogIndexItem.sort_key <= segment_sort_key(offset)
         found = self._list_items(segments_key(topic, partition), upto, last_first=True, limit=1)
         return next((segment_from_json(each.body) for each in found), None)
 
-    def segments(self, topic: str, partition: int, start: int, limit: int) -> Sequence[IndexSegment]:
+    def segments_from(self, topic: str, partition: int, start: int, limit: int) -> Sequence[IndexSegment]:
         found = self._list_items(
             segments_key(topic, partition), LogIndexItem.sort_key >= segment_sort_key(start), limit=limit
         )
         return [segment_from_json(each.body) for each in found]
 
-    def replace(self, topic: str, partition: int, segments: Sequence[IndexSegment], end: int) -> None:
+    def replace_segments(self, topic: str, partition: int, segments: Sequence[IndexSegment], end: int) -> None:
         """The new ones first, the greatest last offset first: at no moment does one end before the next begins."""
         partition_key = segments_key(topic, partition)
         within = LogIndexItem.sort_key.between(segment_sort_key(segments[0].first_offset), segment_sort_key(end - 1))
@@ -244,7 +250,7 @@ class DynamoDbLogIndex:
         )
 
     def referenced_archive_keys(self) -> Collection[str]:
-        topics = set(self.topics())
+        topics = set(self.topic_names())
         found: set[str] = set()
         for each in self._scan_items(LogIndexItem.partition_key.startswith(SEGMENTS_KEY_PREFIX)):
             archived = segment_from_json(each.body).archived
@@ -262,17 +268,17 @@ class DynamoDbLogIndex:
             self._items(claim_key(name), CLAIM_SORT_KEY, body=owner, expires_at=now + seconds), free
         )
 
-    def release(self, name: str, owner: str) -> None:
+    def release_claim(self, name: str, owner: str) -> None:
         def attempt(_: bool) -> None:
             try:
                 self._items(claim_key(name), CLAIM_SORT_KEY).delete(LogIndexItem.body == owner)
             except DeleteError as error:
-                if not condition_failed(error):
+                if not is_condition_failure(error):
                     raise
 
         self._call_with_retries(attempt)
 
-    def progress(self, stream: str) -> Mapping[str, ShardProgress]:
+    def shard_progresses(self, stream: str) -> Mapping[str, ShardProgress]:
         return {each.sort_key: shard_progress_from_text(each.body) for each in self._list_items(stream_key(stream))}
 
     def advance_shard_progress(self, stream: str, shard: str, progress: ShardProgress) -> None:
@@ -304,9 +310,9 @@ class DynamoDbLogIndex:
                 self._connection = connect(self._items)
             return self._connection
 
-    def _call_with_retries(self, attempt: Callable[[bool], Answer], conflict_pauses: Sequence[float] = ()) -> Answer:
+    def _call_with_retries(self, attempt: Callable[[bool], T], conflict_pauses: Sequence[float] = ()) -> T:
         self._open_connection()
-        return self._attempts.call(attempt, conflict_pauses)
+        return self._attempts.call_with_retries(attempt, conflict_pauses)
 
     def _change_topic(self, topic: str, change: Callable[[Topic], Topic], *, count_change: bool = False) -> Topic:
         """Change a topic, again from the beginning when another process changed it."""
@@ -328,8 +334,8 @@ class DynamoDbLogIndex:
             return self._change_and_count(topic, lambda transaction: transaction.save(item, condition))
         return self._write_item(item, condition)
 
-    def _remove_signposts(self, topic: str | None) -> None:
-        while topic and (known := self.topic(topic)) and is_signpost(known):
+    def _remove_topic_placeholders(self, topic: str | None) -> None:
+        while topic and (known := self.topic(topic)) and is_deleted_topic_placeholder(known):
             self._remove_items(topic_key(topic), [TOPIC_SORT_KEY])
             topic = known.continues
 
@@ -355,7 +361,7 @@ class DynamoDbLogIndex:
             try:
                 item.save(condition)
             except (PutError, UpdateError) as error:
-                if not condition_failed(error):
+                if not is_condition_failure(error):
                     raise
                 return False
             return True
@@ -411,5 +417,5 @@ class DynamoDbLogIndex:
             self._call_with_retries(attempt)
 
 
-def _topic_with_oldest(known: Topic, partition: int, oldest: int) -> Topic:
+def _topic_with_oldest_offset(known: Topic, partition: int, oldest: int) -> Topic:
     return replace(known, oldest={**known.oldest, partition: max(oldest, known.oldest.get(partition, 0))})

@@ -21,12 +21,12 @@ from nakadi.engines.common.documents import CHANGE_COUNTS_KIND, changed_buckets,
 from nakadi.engines.dynamodb.client import (
     CONDITION_FAILED_CODE,
     CONFLICT_RETRY_PAUSES_SECONDS,
-    DOCUMENTS,
+    DOCUMENTS_TABLE,
     CallRetryPolicy,
     TableAddress,
     cancellation_reasons,
-    condition_failed,
     connect,
+    is_condition_failure,
     model_meta,
 )
 from nakadi.model.outcomes import Invalid, Unavailable
@@ -55,7 +55,7 @@ MAX_KEY_BYTES = 1024
 class DocumentItem(Model):
     """The body is JSON, in `body` or `packed`. `written_by` is new with every write: by it, a writer knows its own."""
 
-    Meta = model_meta(DOCUMENTS)  # every registry has a model with the full name of its own table
+    Meta = model_meta(DOCUMENTS_TABLE)  # every registry has a model with the full name of its own table
 
     kind = UnicodeAttribute(hash_key=True)
     key = UnicodeAttribute(range_key=True)
@@ -117,7 +117,7 @@ def add_change_counts(transaction: TransactWrite, items: type[DocumentItem], buc
 
 class DynamoDbRegistry:
     def __init__(self, address: TableAddress, attempts: CallRetryPolicy | None = None) -> None:
-        self._items = address.bind_model(DocumentItem, DOCUMENTS)
+        self._items = address.bind_model(DocumentItem, DOCUMENTS_TABLE)
         self._attempts = attempts or CallRetryPolicy()
         self._closed = False
         self._connection = connect(self._items)
@@ -148,14 +148,14 @@ class DynamoDbRegistry:
         match changes:
             case []:
                 pass
-            case [PutDocument(expected=int()) as put] if not counted:
-                self._put(put)
+            case [PutDocument(expected_revision=int()) as put] if not counted:
+                self._put_document(put)
             case _:
                 self._transact(changes, counted)
 
-    def changes(self) -> ChangeCounters:
+    def change_counters(self) -> ChangeCounters:
         self._check_open()
-        return self._attempts.call(lambda _: read_change_counters(self._connection, self._items))
+        return self._attempts.call_with_retries(lambda _: read_change_counters(self._connection, self._items))
 
     def close(self) -> None:
         self._closed = True
@@ -169,7 +169,7 @@ class DynamoDbRegistry:
         self._check_open()
         if not is_valid_key(key):
             return None
-        return self._attempts.call(lambda _: self._get_item(kind, key))
+        return self._attempts.call_with_retries(lambda _: self._get_item(kind, key))
 
     def _get_item(self, kind: str, key: str) -> DocumentItem | None:
         try:
@@ -179,10 +179,10 @@ class DynamoDbRegistry:
 
     def _retry_each_page(self, results: Iterator[DocumentItem]) -> Iterator[DocumentItem]:
         """One by one, trying again for a page that did not come."""
-        while (item := self._attempts.call(lambda _: next(results, None))) is not None:
+        while (item := self._attempts.call_with_retries(lambda _: next(results, None))) is not None:
             yield item
 
-    def _put(self, put: PutDocument) -> None:
+    def _put_document(self, put: PutDocument) -> None:
         """A single conditional change costs half as much as a transaction of one."""
         token = uuid4().hex
         item = self._item_to_put(put, token)
@@ -191,13 +191,13 @@ class DynamoDbRegistry:
             try:
                 item.save(_revision_condition(put))
             except PutError as error:
-                if not condition_failed(error):
+                if not is_condition_failure(error):
                     raise
                 if not in_doubt:
                     raise ChangedMeanwhile(put) from error
                 self._check_written_by_token(put, token)
 
-        self._attempts.call(attempt)
+        self._attempts.call_with_retries(attempt)
 
     def _check_written_by_token(self, put: PutDocument, token: str) -> None:
         """An earlier attempt may have written, and another process after it: then the outcome cannot be known."""
@@ -228,7 +228,7 @@ class DynamoDbRegistry:
                     raise ChangedMeanwhile(min(failed, key=changes.index)) from error
                 raise
 
-        self._attempts.call(attempt, CONFLICT_RETRY_PAUSES_SECONDS if buckets else ())
+        self._attempts.call_with_retries(attempt, CONFLICT_RETRY_PAUSES_SECONDS if buckets else ())
 
     def _add_change(self, transaction: TransactWrite, change: DocumentChange, token: str) -> None:
         match change:
@@ -236,16 +236,16 @@ class DynamoDbRegistry:
                 transaction.condition_check(self._items, change.kind, change.key, condition=_revision_condition(change))
             case RemoveDocument():
                 transaction.delete(self._items(change.kind, change.key), _revision_condition(change))
-            case PutDocument(expected=None):
+            case PutDocument(expected_revision=None):
                 actions = _unconditional_put_actions(change, token)
                 transaction.update(self._items(change.kind, change.key), actions=actions)
             case PutDocument():
                 transaction.save(self._item_to_put(change, token), _revision_condition(change))
 
     def _item_to_put(self, put: PutDocument, token: str) -> DocumentItem:
-        assert put.expected is not None
+        assert put.expected_revision is not None
         contents = document_attributes(put)
-        return self._items(put.kind, put.key, revision=put.expected + 1, written_by=token, **contents)
+        return self._items(put.kind, put.key, revision=put.expected_revision + 1, written_by=token, **contents)
 
 
 def _sort_key_condition(prefix: str, after: str) -> Condition | None:
@@ -256,12 +256,12 @@ def _sort_key_condition(prefix: str, after: str) -> Condition | None:
 
 
 def _revision_condition(change: DocumentChange) -> Condition | None:
-    if change.expected is None:
+    if change.expected_revision is None:
         return None
     return (
         DocumentItem.key.does_not_exist()
-        if change.expected == ABSENT_REVISION
-        else DocumentItem.revision == change.expected
+        if change.expected_revision == ABSENT_REVISION
+        else DocumentItem.revision == change.expected_revision
     )
 
 
@@ -271,7 +271,7 @@ def _order_in_transaction(change: DocumentChange) -> int:
             return 0
         case RemoveDocument():
             return 1
-        case PutDocument(expected=None):
+        case PutDocument(expected_revision=None):
             return 3
         case PutDocument():
             return 2

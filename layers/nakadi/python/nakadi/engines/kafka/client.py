@@ -80,29 +80,29 @@ _log = logging.getLogger("nakadi.kafka")
 _log.addFilter(RepeatedLineFilter())
 
 
-class Address(Struct, frozen=True):
+class ClusterAddress(Struct, frozen=True):
     """Where a cluster is: `kafka://host:9092,host:9092?prefix=nakadi-&replication=3&properties=/etc/kafka.properties`.
 
-    `prefix` begins the names of topics. `replication` is the number of copies, by default the cluster's own default.
-    `timeout` is the number of seconds that a request may take, and after which an append counts as failed.
-    `iam` is a region of AWS, where the process signs in to a cluster of MSK by its role.
+    `prefix` begins the names of topics. `replication_factor` is the number of copies, by default the cluster's own
+    default. `timeout_seconds` is the number of seconds that a request may take, and after which an append counts as
+    failed. `iam` is a region of AWS, where the process signs in to a cluster of MSK by its role.
     The file `properties` holds settings of librdkafka, one `name=value` a line: what is secret belongs there, for URLs
     are written to logs.
     """
 
     servers: str
     prefix: str = ""
-    replication: int = -1
-    timeout: float = REQUEST_TIMEOUT_SECONDS
+    replication_factor: int = -1
+    timeout_seconds: float = REQUEST_TIMEOUT_SECONDS
     iam_region: str = ""
     properties: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         # Without the properties: some are secret.
-        return f"Address({self.servers!r}, {self.prefix!r}, {self.replication})"
+        return f"ClusterAddress({self.servers!r}, {self.prefix!r}, {self.replication_factor})"
 
     @classmethod
-    def parse(cls, url: str) -> Address:
+    def parse(cls, url: str) -> ClusterAddress:
         parts = urlsplit(url)
         options = {name: values[-1] for name, values in parse_qs(parts.query).items()}
         file = options.get("properties")
@@ -120,7 +120,7 @@ class Address(Struct, frozen=True):
         common = {
             "bootstrap.servers": self.servers,
             "client.id": "nakadi",
-            "socket.timeout.ms": int(self.timeout * 1000),
+            "socket.timeout.ms": int(self.timeout_seconds * 1000),
             "socket.keepalive.enable": True,
             "reconnect.backoff.max.ms": 2000,
             # A topic that was deleted meanwhile is reported after so long.
@@ -148,15 +148,15 @@ def _parse_properties(text: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _, value in pairs}
 
 
-def new_producer(address: Address, **settings: object) -> Producer:
+def new_producer(address: ClusterAddress, **settings: object) -> Producer:
     return Producer(address.client_settings(**settings), logger=_log)
 
 
-def new_admin_client(address: Address) -> AdminClient:
+def new_admin_client(address: ClusterAddress) -> AdminClient:
     return AdminClient(address.client_settings(), logger=_log)
 
 
-def new_consumer(address: Address, **settings: object) -> Consumer:
+def new_consumer(address: ClusterAddress, **settings: object) -> Consumer:
     """A consumer that is given its partitions. It joins no group and stores no offsets; the library wants an id."""
     return Consumer(
         address.client_settings(
@@ -186,10 +186,10 @@ def discard_client(client: object) -> None:
     """Release a client that may have lost the cluster for good. The library may never come to an end of it, so
     nothing waits for that.
     """
-    threading.Thread(target=_destroy, args=([client],), name="kafka-discard", daemon=True).start()
+    threading.Thread(target=_destroy_after_delay, args=([client],), name="kafka-discard", daemon=True).start()
 
 
-def _destroy(clients: list[object]) -> None:
+def _destroy_after_delay(clients: list[object]) -> None:
     # The library's client ends with the last reference, which shall be the one here.
     time.sleep(DISCARD_DELAY_SECONDS)
     clients.clear()
@@ -221,6 +221,6 @@ def kafka_error_code(error: BaseException) -> int | None:
 
 
 def check_cluster(url: str) -> None:
-    client = new_admin_client(Address.parse(url))
+    client = new_admin_client(ClusterAddress.parse(url))
     with translate_errors("the cluster"):
         client.list_topics("nakadi", timeout=CHECK_TIMEOUT_SECONDS)

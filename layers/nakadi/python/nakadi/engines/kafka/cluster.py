@@ -26,7 +26,7 @@ from confluent_kafka.admin import (
 from nakadi.engines.kafka.client import (
     TRANSIENT_ERRORS,
     UNKNOWN_TOPIC_ERRORS,
-    Address,
+    ClusterAddress,
     as_port_error,
     discard_client,
     kafka_error_code,
@@ -38,7 +38,7 @@ from nakadi.engines.kafka.records import EPOCH, to_milliseconds
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import OffsetUnavailable, UnknownTopic
 
-Answer = TypeVar("Answer")
+T = TypeVar("T")
 NO_ANSWER_ERRORS = {
     KafkaError._TRANSPORT,  # noqa: SLF001  # the library's own names
     KafkaError._TIMED_OUT,  # noqa: SLF001
@@ -49,7 +49,7 @@ MAX_BATCH_BYTES = 8 * 1024 * 1024
 
 HOUR_MILLISECONDS = 3_600_000
 
-LATEST_SEARCHED_TIME = 1 << 42
+LATEST_SEARCHED_TIME_MS = 1 << 42
 """In milliseconds: a moment in the year 2109."""
 
 SEALED_BATCH_BYTES = "1"
@@ -67,17 +67,17 @@ TOPIC_CONFIGURATION = {
 
 def compaction_settings(age: timedelta, tombstones_age: timedelta) -> Mapping[str, str]:
     """Settings of a topic that Kafka compacts once events have this age. Rounded, so that they seldom change."""
-    lag = _round_up(age)
+    lag = _rounded_up_ms(age)
     return {
         "cleanup.policy": "compact",
         "min.compaction.lag.ms": str(lag),
         # Without this bound the newest segment would be left alone for a week.
         "max.compaction.lag.ms": str(lag + HOUR_MILLISECONDS),
-        "delete.retention.ms": str(_round_up(tombstones_age)),
+        "delete.retention.ms": str(_rounded_up_ms(tombstones_age)),
     }
 
 
-def _round_up(time: timedelta) -> int:
+def _rounded_up_ms(time: timedelta) -> int:
     """Milliseconds: whole minutes up to an hour, and whole hours above, since an age that waits for tables grows."""
     hour = timedelta(hours=1)
     unit = timedelta(minutes=1) if time <= hour else hour
@@ -96,9 +96,9 @@ def is_refused_setting(error: Unavailable) -> bool:
 class Cluster:
     """Topics by the names that the broker gives them; how many partitions each has is remembered."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: ClusterAddress) -> None:
         self.address = address
-        self._timeout = address.timeout
+        self._timeout = address.timeout_seconds
         self._admin = new_admin_client(address)
         self._offset_consumer = new_consumer(address)
         self._replacing = threading.Lock()
@@ -160,7 +160,7 @@ class Cluster:
         new = NewTopic(
             self.kafka_name(topic),
             num_partitions=partitions,
-            replication_factor=self.address.replication,
+            replication_factor=self.address.replication_factor,
             config=TOPIC_CONFIGURATION,
         )
         self._await_answers(
@@ -203,13 +203,13 @@ class Cluster:
             )
         return {name: entry.value for name, entry in found.items()}
 
-    def configure_topic(self, topic: str, wanted: Mapping[str, str]) -> None:
+    def configure_topic(self, topic: str, settings: Mapping[str, str]) -> None:
         entries = [
-            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in wanted.items()
+            ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET) for name, value in settings.items()
         ]
         resource = ConfigResource(ResourceType.TOPIC, self.kafka_name(topic), incremental_configs=entries)
         self._await_answers(topic, self._admin.incremental_alter_configs([resource], request_timeout=self._timeout))
-        self._wait_until_visible(topic, lambda: wanted.items() <= self.read_topic_configuration(topic).items())
+        self._wait_until_visible(topic, lambda: settings.items() <= self.read_topic_configuration(topic).items())
 
     # Offsets
 
@@ -230,7 +230,7 @@ class Cluster:
                 raise TimeoutError
             return found
 
-        return self._ask_with_retries(topic, ask)
+        return self._call_with_retries(topic, ask)
 
     def fetch_latest_record_time_ms(self, topic: str, partition: int) -> int:
         """The greatest time that any record of the partition has, in milliseconds; 0 when there is no record."""
@@ -246,7 +246,7 @@ class Cluster:
         there is a record.
         """
         beyond = self.read_partition_bounds(topic, partition)[1]
-        lowest, highest = 0, LATEST_SEARCHED_TIME
+        lowest, highest = 0, LATEST_SEARCHED_TIME_MS
         while lowest < highest:
             middle = (lowest + highest + 1) // 2
             if self.offset_at(topic, partition, EPOCH + timedelta(milliseconds=middle)) < beyond:
@@ -264,15 +264,15 @@ class Cluster:
                 raise KafkaException(found.error)
             return int(found.offset)
 
-        if (offset := self._ask_with_retries(topic, ask)) >= 0:
+        if (offset := self._call_with_retries(topic, ask)) >= 0:
             return offset
         # No event is as late as that, so it leads to the end. What comes meanwhile may be late enough, and would be
         # trimmed with what is before it: so the end is looked for first, and then the event once more.
         end = self.read_partition_bounds(topic, partition)[1]
-        return found if (found := self._ask_with_retries(topic, ask)) >= 0 else end
+        return found if (found := self._call_with_retries(topic, ask)) >= 0 else end
 
-    def delete_records(self, topic: str, partition: int, before: int) -> None:
-        boundary = KafkaPartition(self.kafka_name(topic), partition, before)
+    def delete_records(self, topic: str, partition: int, before_offset: int) -> None:
+        boundary = KafkaPartition(self.kafka_name(topic), partition, before_offset)
         deleting = self._admin.delete_records(
             [boundary], request_timeout=self._timeout, operation_timeout=self._timeout
         )
@@ -280,30 +280,30 @@ class Cluster:
         self._await_answers(topic, deleting, KafkaError.OFFSET_OUT_OF_RANGE)
 
     def _request_offsets(
-        self, topic: str, partitions: Sequence[int], which: OffsetSpec
+        self, topic: str, partitions: Sequence[int], offset_spec: OffsetSpec
     ) -> Mapping[int, tuple[int, int]]:
         if not partitions:
             return {}
-        wanted = {KafkaPartition(self.kafka_name(topic), number): which for number in partitions}
+        wanted = {KafkaPartition(self.kafka_name(topic), number): offset_spec for number in partitions}
 
         def ask() -> Mapping[int, tuple[int, int]]:
             answers = self._admin.list_offsets(wanted, request_timeout=self._timeout)
             found = {each.partition: answer.result(2 * self._timeout) for each, answer in answers.items()}
             return {number: (each.offset, each.timestamp) for number, each in found.items()}
 
-        return self._ask_with_retries(topic, ask)
+        return self._call_with_retries(topic, ask)
 
     # Requests
 
-    def _ask_with_retries(self, topic: str, ask: Callable[[], Answer]) -> Answer:
+    def _call_with_retries(self, topic: str, call: Callable[[], T]) -> T:
         """An answer of the cluster, which may have to find the leader of a partition first."""
         end = time.monotonic() + self._timeout
         while True:
             try:
-                with self._translate_and_replace(topic):
-                    return ask()
+                with self._translate_errors_and_replace_clients(topic):
+                    return call()
             except UnknownTopic as error:
-                failure = self.confirm_unknown_topic(topic, error)
+                failure = self.confirmed_unknown_topic_error(topic, error)
                 if failure is error or time.monotonic() > end:
                     raise failure from error
             except Unavailable as error:
@@ -316,7 +316,7 @@ class Cluster:
                     self._count_partitions(topic)
             time.sleep(0.02)
 
-    def confirm_unknown_topic(self, topic: str, error: UnknownTopic) -> UnknownTopic | Unavailable:
+    def confirmed_unknown_topic_error(self, topic: str, error: UnknownTopic) -> UnknownTopic | Unavailable:
         """The error itself if there is no such topic; `Unavailable` if there is.
 
         A server that has just started knows no topic for a moment, and what reads must not take its topic for a
@@ -329,7 +329,7 @@ class Cluster:
 
     def _count_partitions(self, topic: str) -> int | None:
         name = self.kafka_name(topic)
-        with self._translate_and_replace(topic):
+        with self._translate_errors_and_replace_clients(topic):
             answer = self._admin.list_topics(name, timeout=self._timeout)
         found = answer.topics[name]
         if found.error is None:
@@ -342,7 +342,7 @@ class Cluster:
         return None
 
     @contextmanager
-    def _translate_and_replace(self, topic: str) -> Iterator[None]:
+    def _translate_errors_and_replace_clients(self, topic: str) -> Iterator[None]:
         """Use other clients from now on when there is no answer: after its servers were away the library may not find
         them again, however long they have been back.
         """
@@ -355,7 +355,7 @@ class Cluster:
                 self._replace_clients(used[0])
             raise
         finally:
-            _log_what_they_say(used)
+            _flush_client_log_lines(used)
 
     def _replace_clients(self, used: AdminClient) -> None:
         with self._replacing:
@@ -367,17 +367,17 @@ class Cluster:
             discard_client(client)
 
     @contextmanager
-    def _translate_and_confirm(self, topic: str) -> Iterator[None]:
+    def _translate_errors_and_confirm(self, topic: str) -> Iterator[None]:
         try:
             with translate_errors(topic):
                 yield
         except UnknownTopic as error:
-            raise self.confirm_unknown_topic(topic, error) from error
+            raise self.confirmed_unknown_topic_error(topic, error) from error
 
     def _await_answers(self, topic: str, answers: Mapping[Any, Future[Any]], already_done: int | None = None) -> None:
         """Wait for the answer of the cluster; the error `already_done` says that there is nothing left to do."""
         try:
-            with self._translate_and_confirm(topic):
+            with self._translate_errors_and_confirm(topic):
                 for answer in answers.values():
                     answer.result(2 * self._timeout)
         except (UnknownTopic, OffsetUnavailable, Unavailable) as error:
@@ -394,7 +394,7 @@ class Cluster:
             time.sleep(0.02)
 
 
-def _log_what_they_say(clients: Iterable[AdminClient | Consumer]) -> None:
+def _flush_client_log_lines(clients: Iterable[AdminClient | Consumer]) -> None:
     """The library hands out its lines for the log when a client is polled, which no answer to a question needs. Until
     then it keeps them, and why a cluster refuses its clients is said in these lines alone."""
     for client in clients:

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError
 
 from nakadi.engines.common.listeners import PartitionListeners
 from nakadi.engines.common.threads import AppendThreads, call_and_report
-from nakadi.engines.kafka.client import UNKNOWN_TOPIC_ERRORS, Address, RepeatedLineFilter, as_port_error
+from nakadi.engines.kafka.client import UNKNOWN_TOPIC_ERRORS, ClusterAddress, RepeatedLineFilter, as_port_error
 from nakadi.engines.kafka.cluster import Cluster, compaction_settings, is_refused_setting
 from nakadi.engines.kafka.reading import CatchUpReader, TailReader
 from nakadi.engines.kafka.records import SEAL_MARKER
@@ -42,7 +42,7 @@ class KafkaLog:
     """
 
     def __init__(self, url: str, clock: Clock) -> None:
-        address = Address.parse(url)
+        address = ClusterAddress.parse(url)
         self._clock = clock
         self._cluster = Cluster(address)
         self._writer = RecordWriter(
@@ -50,7 +50,7 @@ class KafkaLog:
         )
         self._announcements = PartitionListeners()
         self._append_threads = AppendThreads(self.append)
-        self._tail = TailReader(address, self._announcements.announce)
+        self._tail = TailReader(address, self._announcements.announce_events)
         self._catch_up = CatchUpReader(address)
         self._compaction_settings: dict[str, Mapping[str, str]] = {}
         self._looking_for = set[str]()
@@ -97,7 +97,7 @@ class KafkaLog:
 
     def delete_topic(self, topic: str) -> None:
         self._cluster_unless_closed().delete_topic(topic)
-        self._tail.forget_topic(topic)
+        self._tail.stop_following_topic(topic)
         self._catch_up.discard_reader_positions(topic)
         self._writer.forget_topic(topic)
         self._compaction_settings.pop(topic, None)
@@ -113,14 +113,14 @@ class KafkaLog:
             return dict.fromkeys(batches, Refused("internal error"))
         if cluster.is_known_to_be_sealed(topic):
             raise SealedTopic(topic)
-        return self._conclude_append(topic, batches, self._writer.write(topic, batches))
+        return self._append_results(topic, batches, self._writer.write(topic, batches))
 
     def begin_append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: AppendCallback) -> None:
         """Without a thread for it, unless the cluster has to be asked for something before or afterwards."""
         if (
             not self._closed
             and self._cluster.is_known_writable(topic, batches)
-            and self._writer.can_write_at_once(topic, batches)
+            and self._writer.can_write_without_asking(topic, batches)
         ):
             self._writer.begin_write(topic, batches, partial(self._complete_append, topic, batches, done))
         else:
@@ -133,40 +133,40 @@ class KafkaLog:
         done: AppendCallback,
         outcomes: Mapping[int, WriteOutcome],
     ) -> None:
-        fates = partial(self._conclude_append, topic, batches, outcomes)
+        fates = partial(self._append_results, topic, batches, outcomes)
         if all(outcome is None for outcome in outcomes.values()):
             call_and_report(fates, done)
         else:
             self._append_threads.call(fates, done)
 
-    def _conclude_append(
+    def _append_results(
         self, topic: str, batches: Mapping[int, Sequence[Record]], outcomes: Mapping[int, WriteOutcome]
     ) -> Mapping[int, AppendResult]:
         failures = [outcome for outcome in outcomes.values() if outcome is not None]
         if failures:
-            self._handle_failures(topic, failures, everything=len(failures) == len(batches))
+            self._handle_failures(topic, failures, all_failed=len(failures) == len(batches))
         for number, records in batches.items():
             if records and outcomes[number] is None:
-                self._announcements.announce(topic, number)
-        return {number: _as_fate(outcome) for number, outcome in outcomes.items()}
+                self._announcements.announce_events(topic, number)
+        return {number: _append_result(outcome) for number, outcome in outcomes.items()}
 
-    def _handle_failures(self, topic: str, failures: Sequence[KafkaError], *, everything: bool) -> None:
+    def _handle_failures(self, topic: str, failures: Sequence[KafkaError], *, all_failed: bool) -> None:
         """Raise what says more than that each partition failed."""
         codes = {error.code() for error in failures}
         try:
             if codes & UNKNOWN_TOPIC_ERRORS:
                 self._cluster.forget_topic(topic)
-                if everything:
+                if all_failed:
                     self._cluster.check_partitions(topic, [])
-            if KafkaError.MSG_SIZE_TOO_LARGE in codes and self._cluster.is_sealed(topic) and everything:
+            if KafkaError.MSG_SIZE_TOO_LARGE in codes and self._cluster.is_sealed(topic) and all_failed:
                 raise SealedTopic(topic)
         except Unavailable as error:
             _log.warning("The Kafka topic %s could not be looked for: %s", topic, error)
         if KafkaError._MSG_TIMED_OUT in codes:  # noqa: SLF001  # the library's own name
-            self._look_for_topic(topic)
+            self._check_topic_in_background(topic)
         _log.warning("Append to the Kafka topic %s failed, outcome unknown: %s", topic, failures[0].str())
 
-    def _look_for_topic(self, topic: str) -> None:
+    def _check_topic_in_background(self, topic: str) -> None:
         """Find out, while appends go on, whether others have deleted the topic: where records time out first, a
         producer never comes to believe it. While the cluster does not answer there is one question, not one of each
         append.
@@ -204,7 +204,7 @@ class KafkaLog:
                 topic, partition, lambda: self._read_once(topic_partition, start, limit, max_bytes), wait
             )
         except UnknownTopic as error:
-            raise cluster.confirm_unknown_topic(topic, error) from error
+            raise cluster.confirmed_unknown_topic_error(topic, error) from error
 
     def _read_once(self, topic_partition: TopicPartition, start: int, limit: int, max_bytes: int) -> EventSlice:
         found = self._tail.slice(topic_partition, start, limit, max_bytes)
@@ -218,7 +218,7 @@ class KafkaLog:
         if not oldest <= start <= end:
             raise OffsetUnavailable(f"{start} is not between {oldest} and {end}")
         if start == end:
-            self._tail.follow(topic_partition, end)
+            self._tail.follow_partition(topic_partition, end)
             return EventSlice((), end)
         self._tail.wait_for_event(topic_partition, start, TAIL_CATCH_UP_SECONDS)
         found = self._tail.slice(topic_partition, start, limit, max_bytes)
@@ -254,32 +254,32 @@ class KafkaLog:
 
     # Cleaning
 
-    def trim(self, topic: str, partition: int, before: datetime) -> None:
+    def trim(self, topic: str, partition: int, stored_before: datetime) -> None:
         cluster = self._cluster_unless_closed()
         cluster.check_partitions(topic, [partition])
-        oldest = cluster.offset_at(topic, partition, before)
+        oldest = cluster.offset_at(topic, partition, stored_before)
         if oldest > cluster.read_partition_bounds(topic, partition)[0]:
             cluster.delete_records(topic, partition, oldest)
             self._tail.drop_window_before((topic, partition), oldest)
             self._catch_up.discard_reader_positions(topic, partition)
 
-    def compact(self, topic: str, partition: int, *, upto: datetime, tombstones_before: datetime) -> None:
+    def compact(self, topic: str, partition: int, *, stored_before: datetime, tombstones_before: datetime) -> None:
         """Have Kafka compact the topic. It does so in its own time, after events have the age that is asked for."""
         cluster = self._cluster_unless_closed()
         cluster.check_partitions(topic, [partition])
         now = self._clock.now()
-        wanted = compaction_settings(now - upto, now - tombstones_before)
+        wanted = compaction_settings(now - stored_before, now - tombstones_before)
         if self._compaction_settings.get(topic) == wanted:
             return
         found = cluster.read_topic_configuration(topic)
         if wanted.items() <= found.items() or self._oldest_events_have_keys(topic):
             if not wanted.items() <= found.items():
-                self._ask_for_compaction(topic, wanted)
+                self._configure_compaction(topic, wanted)
             self._compaction_settings[topic] = wanted
 
-    def _ask_for_compaction(self, topic: str, wanted: Mapping[str, str]) -> None:
+    def _configure_compaction(self, topic: str, settings: Mapping[str, str]) -> None:
         try:
-            self._cluster_unless_closed().configure_topic(topic, wanted)
+            self._cluster_unless_closed().configure_topic(topic, settings)
         except Unavailable as error:
             if not is_refused_setting(error):
                 raise
@@ -307,5 +307,5 @@ class KafkaLog:
         return self._cluster
 
 
-def _as_fate(outcome: WriteOutcome) -> AppendResult:
+def _append_result(outcome: WriteOutcome) -> AppendResult:
     return Stored() if outcome is None else Refused(REFUSAL_REASONS.get(outcome.code(), "internal error"))

@@ -21,7 +21,7 @@ from confluent_kafka import TopicPartition as KafkaPartition
 from msgspec import Struct, field
 
 from nakadi.engines.kafka.client import (
-    Address,
+    ClusterAddress,
     as_port_error,
     discard_client,
     look_up_topic,
@@ -45,7 +45,7 @@ TAIL_POLL_TIMEOUT_SECONDS = 0.05
 MAX_IDLE_READERS = 8
 """Consumers that are kept for readers which are behind."""
 
-SECONDS_BEFORE_REUSE = 1.0
+READER_REUSE_DELAY_SECONDS = 1.0
 """Seconds after which such a consumer may be used for another place."""
 
 QUEUE_BACKOFF_MILLISECONDS = 5
@@ -59,40 +59,40 @@ _log = logging.getLogger(__name__)
 
 
 class _EventWindow(Struct):
-    """The events of a partition from `start_offset` up to `end`, the offset that comes next."""
+    """The events of a partition from `start_offset` up to `end_offset`, the offset that comes next."""
 
     start_offset: int
-    end: int
-    last_read: float
+    end_offset: int
+    last_read_at: float
     late_since: float | None = None
     events: list[StoredEvent] = field(default_factory=list)
-    size: int = 0
+    size_bytes: int = 0
 
-    def add(self, event: StoredEvent) -> None:
-        self.end = event.offset + 1
+    def add_event(self, event: StoredEvent) -> None:
+        self.end_offset = event.offset + 1
         self.late_since = None
         if event.record == SEAL_MARKER:
             return
         self.events.append(event)
-        self.size += _memory_bytes(event)
+        self.size_bytes += _memory_bytes(event)
 
-    def drop_oldest_events(self, size: int) -> None:
+    def drop_oldest_events(self, bytes_to_keep: int) -> None:
         dropped = 0
-        while self.size > size:
-            self.size -= _memory_bytes(self.events[dropped])
+        while self.size_bytes > bytes_to_keep:
+            self.size_bytes -= _memory_bytes(self.events[dropped])
             dropped += 1
-        self.start_offset = self.events[dropped].offset if dropped < len(self.events) else self.end
+        self.start_offset = self.events[dropped].offset if dropped < len(self.events) else self.end_offset
         del self.events[:dropped]
 
     def slice(self, start: int, limit: int, max_bytes: int) -> EventSlice:
         first = bisect_left(self.events, start, key=_event_offset)
-        return _slice_to_fit(self.events[first : first + max(limit, 1)], max_bytes, self.end)
+        return _slice_to_fit(self.events[first : first + max(limit, 1)], max_bytes, self.end_offset)
 
 
 class TailReader:
     """`changed` is called with the topic and the partition when events arrived."""
 
-    def __init__(self, address: Address, changed: Callable[[str, int], None]) -> None:
+    def __init__(self, address: ClusterAddress, changed: Callable[[str, int], None]) -> None:
         self._address = address
         self._changed = changed
         self._arrived = threading.Condition()
@@ -109,20 +109,20 @@ class TailReader:
         """Events in memory; None when the window does not begin in front of them or has none of them yet."""
         with self._arrived:
             window = self._windows.get(partition)
-            if window is None or not window.start_offset <= start < window.end:
+            if window is None or not window.start_offset <= start < window.end_offset:
                 return None
-            window.last_read = time.monotonic()
+            window.last_read_at = time.monotonic()
             return window.slice(start, limit, max_bytes)
 
-    def follow(self, partition: TopicPartition, end: int) -> None:
+    def follow_partition(self, partition: TopicPartition, end_offset: int) -> None:
         """Keep what is stored from this offset on, unless the partition is being followed already."""
         with self._arrived:
             if partition in self._windows or self._closed:
                 return
-            self._windows[partition] = _EventWindow(end, end, time.monotonic())
-            self._assignment_changes.append(self._assignment(partition, end))
+            self._windows[partition] = _EventWindow(end_offset, end_offset, time.monotonic())
+            self._assignment_changes.append(self._kafka_partition(partition, end_offset))
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="kafka-tail", daemon=True)
+                self._thread = threading.Thread(target=self._follow_until_closed, name="kafka-tail", daemon=True)
                 self._thread.start()
 
     def wait_for_event(self, partition: TopicPartition, start: int, seconds: float) -> None:
@@ -132,7 +132,7 @@ class TailReader:
             while (
                 (window := self._windows.get(partition)) is not None
                 and window.start_offset <= start
-                and window.end <= start
+                and window.end_offset <= start
             ):
                 if self._closed:
                     return
@@ -143,9 +143,9 @@ class TailReader:
     def _mark_window_late(self, window: _EventWindow) -> None:
         """After its servers were away the library may not find them again, however long they have been back."""
         window.late_since = window.late_since or time.monotonic()
-        self._is_lost = self._is_lost or time.monotonic() - window.late_since > self._address.timeout
+        self._is_lost = self._is_lost or time.monotonic() - window.late_since > self._address.timeout_seconds
 
-    def forget_topic(self, topic: str) -> None:
+    def stop_following_topic(self, topic: str) -> None:
         with self._arrived:
             for partition in [partition for partition in self._windows if partition[0] == topic]:
                 self._drop_window(partition)
@@ -170,7 +170,7 @@ class TailReader:
         if self._thread is not None:
             self._thread.join()
 
-    def _run(self) -> None:
+    def _follow_until_closed(self) -> None:
         consumer = self._new_consumer()
         while not self._closed:
             try:
@@ -233,10 +233,10 @@ class TailReader:
                 partition = (message.topic().removeprefix(self._address.prefix), message.partition())
                 if message.error() is not None:
                     self._drop_failed_window(partition, message.error())
-                elif (window := self._windows.get(partition)) is not None and message.offset() >= window.end:
-                    before = window.size
-                    window.add(event_from_message(message))
-                    self._size += window.size - before
+                elif (window := self._windows.get(partition)) is not None and message.offset() >= window.end_offset:
+                    before = window.size_bytes
+                    window.add_event(event_from_message(message))
+                    self._size += window.size_bytes - before
                     grown_windows[partition] = window
             self._limit_memory(grown_windows)
             self._arrived.notify_all()
@@ -248,19 +248,19 @@ class TailReader:
         """Keep to the limits: windows without readers go, and then those that were not read for longest shrink."""
         now = time.monotonic()
         for partition, window in grown_windows.items():
-            if now - window.last_read > UNREAD_WINDOW_TIMEOUT_SECONDS:
+            if now - window.last_read_at > UNREAD_WINDOW_TIMEOUT_SECONDS:
                 self._drop_window(partition)
-            elif window.size > TAIL_WINDOW_BYTES:
+            elif window.size_bytes > TAIL_WINDOW_BYTES:
                 self._drop_oldest_events(window, TAIL_WINDOW_BYTES // 2)
         if self._size > ALL_TAIL_WINDOWS_BYTES:
-            for window in sorted(self._windows.values(), key=lambda window: window.last_read):
+            for window in sorted(self._windows.values(), key=lambda window: window.last_read_at):
                 if self._size > ALL_TAIL_WINDOWS_BYTES // 2:
                     self._drop_oldest_events(window, 0)
 
-    def _drop_oldest_events(self, window: _EventWindow, size: int) -> None:
-        self._size -= window.size
-        window.drop_oldest_events(size)
-        self._size += window.size
+    def _drop_oldest_events(self, window: _EventWindow, bytes_to_keep: int) -> None:
+        self._size -= window.size_bytes
+        window.drop_oldest_events(bytes_to_keep)
+        self._size += window.size_bytes
 
     def _drop_failed_window(self, partition: TopicPartition, error: Any) -> None:
         """Give a partition up that cannot be followed any more; its readers find out why, and start again."""
@@ -269,31 +269,32 @@ class TailReader:
             self._drop_window(partition)
 
     def _drop_window(self, partition: TopicPartition) -> None:
-        self._size -= self._windows.pop(partition).size
-        self._assignment_changes.append(self._assignment(partition, OFFSET_INVALID))
+        self._size -= self._windows.pop(partition).size_bytes
+        self._assignment_changes.append(self._kafka_partition(partition, OFFSET_INVALID))
         self._arrived.notify_all()
 
-    def _assignment(self, partition: TopicPartition, offset: int) -> KafkaPartition:
+    def _kafka_partition(self, partition: TopicPartition, offset: int) -> KafkaPartition:
         return KafkaPartition(self._address.prefix + partition[0], partition[1], offset)
 
 
 class _PositionedReader(Struct, eq=False):
-    """A consumer that has read a partition up to `position`; `fetched` is what it has fetched and not given out.
+    """A consumer that has read a partition up to `next_offset`; `unread_events` is what it has fetched and not given
+    out.
 
-    The partition went up to `end` when its end was last asked for.
+    The partition went up to `known_end` when its end was last asked for.
     """
 
     consumer: Consumer
     partition: TopicPartition | None = None
-    position: int = 0
-    end: int = 0
+    next_offset: int = 0
+    known_end: int = 0
     last_used: float = 0.0
     is_lost: bool = False
-    fetched: list[StoredEvent] = field(default_factory=list)
+    unread_events: list[StoredEvent] = field(default_factory=list)
 
 
 class CatchUpReader:
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: ClusterAddress) -> None:
         self._address = address
         self._lock = threading.Lock()
         self._idle: list[_PositionedReader] = []
@@ -305,7 +306,7 @@ class CatchUpReader:
         Such a reader need not ask the cluster: what it will find was there before its read began.
         """
         with self._lock:
-            ends = [each.end for each in self._idle if (each.partition, each.position) == (partition, start)]
+            ends = [each.known_end for each in self._idle if (each.partition, each.next_offset) == (partition, start)]
         return next((end for end in ends if start < end), None)
 
     def discard_reader_positions(self, topic: str, number: int | None = None) -> None:
@@ -318,17 +319,17 @@ class CatchUpReader:
     def read(self, partition: TopicPartition, start: int, limit: int, max_bytes: int, end: int) -> EventSlice:
         """Events from `start` on, of which there is at least one in front of `end`, or else a hole."""
         with self._borrow_reader(partition, start) as reader, translate_errors(partition[0]):
-            if (reader.partition, reader.position) != (partition, start):
-                reader.fetched = []
+            if (reader.partition, reader.next_offset) != (partition, start):
+                reader.unread_events = []
                 topic = self._address.prefix + partition[0]
                 look_up_topic(reader.consumer, topic)
                 reader.consumer.assign([KafkaPartition(topic, partition[1], start)])
-                reader.partition, reader.position = partition, start
-            reader.end = end
+                reader.partition, reader.next_offset = partition, start
+            reader.known_end = end
             found = self._fetch_events(reader, limit, end)
-            slice_ = _slice_to_fit(found[: max(limit, 1)], max_bytes, reader.position)
-            reader.fetched = found[len(slice_.events) :]
-            reader.position = slice_.next_offset
+            slice_ = _slice_to_fit(found[: max(limit, 1)], max_bytes, reader.next_offset)
+            reader.unread_events = found[len(slice_.events) :]
+            reader.next_offset = slice_.next_offset
             return slice_
 
     def close(self) -> None:
@@ -340,9 +341,9 @@ class CatchUpReader:
 
     def _fetch_events(self, reader: _PositionedReader, limit: int, end: int) -> list[StoredEvent]:
         """What is there already; when there is nothing, wait for something."""
-        found = reader.fetched
-        patience = time.monotonic() + self._address.timeout
-        while not found and reader.position < end:
+        found = reader.unread_events
+        patience = time.monotonic() + self._address.timeout_seconds
+        while not found and reader.next_offset < end:
             if self._closed or time.monotonic() > patience:
                 reader.is_lost = not self._closed
                 raise Unavailable("The event log is closed." if self._closed else "Kafka: no events came in time")
@@ -353,12 +354,12 @@ class CatchUpReader:
                 if error is None:
                     event = event_from_message(message)
                     if event.record == SEAL_MARKER:
-                        reader.position = event.offset + 1
+                        reader.next_offset = event.offset + 1
                     else:
                         found.append(event)
                 elif error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001  # the library's own name
                     # Behind the last event there may be places without any: what transactions have left.
-                    reader.position = max(reader.position, message.offset())
+                    reader.next_offset = max(reader.next_offset, message.offset())
                 elif not error.retriable():
                     raise as_port_error(error, str(reader.partition))
         return found
@@ -368,12 +369,12 @@ class CatchUpReader:
         with self._lock:
             if self._closed:
                 raise Unavailable("The event log is closed.")
-            fitting = [each for each in self._idle if (each.partition, each.position) == (partition, start)]
+            fitting = [each for each in self._idle if (each.partition, each.next_offset) == (partition, start)]
             # One that was used a moment ago will be asked for what it fetches ahead, so it is not taken from its place.
             free = [
                 each
                 for each in self._idle
-                if each.partition is None or time.monotonic() - each.last_used > SECONDS_BEFORE_REUSE
+                if each.partition is None or time.monotonic() - each.last_used > READER_REUSE_DELAY_SECONDS
             ]
             enough = len(self._idle) >= MAX_IDLE_READERS
             reader = next(iter(fitting or free or (self._idle if enough else [])), None)

@@ -22,7 +22,13 @@ from typing import Any, TypeAlias
 from confluent_kafka import KafkaError, KafkaException, Producer
 from msgspec import Struct
 
-from nakadi.engines.kafka.client import UNKNOWN_TOPIC_ERRORS, Address, discard_client, look_up_topic, new_producer
+from nakadi.engines.kafka.client import (
+    UNKNOWN_TOPIC_ERRORS,
+    ClusterAddress,
+    discard_client,
+    look_up_topic,
+    new_producer,
+)
 from nakadi.engines.kafka.cluster import MAX_BATCH_BYTES
 from nakadi.engines.kafka.records import RECORD_OVERHEAD_BYTES, max_record_bytes, record_headers, to_milliseconds
 from nakadi.model.events import Record, RecordLines, TopicPartition
@@ -39,7 +45,7 @@ MAX_WAITING_BYTES = 64 * 1024 * 1024
 MAX_SECONDS_PER_FLUSH = 0.02
 """Seconds that a producer thread waits for partitions without an answer before it goes on with others."""
 
-QUESTIONS_PER_PRODUCER = 2
+TOPIC_LOOKUPS_PER_PRODUCER = 2
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +62,7 @@ OnWriteDone = Callable[[Mapping[int, WriteOutcome]], None]
 
 
 class _PendingBatch(Struct, eq=False):
-    """Records that are stored in one batch. `completed` is called once.
+    """Records that are stored in one batch. `on_completed` is called once.
 
     As soon as it waits, only the thread of its producer changes it: the library calls `on_delivery` within a flush.
     """
@@ -64,9 +70,9 @@ class _PendingBatch(Struct, eq=False):
     partition: TopicPartition
     records: Sequence[Record]
     size: int
-    completed: OnPartitionWriteDone
+    on_completed: OnPartitionWriteDone
     added_at: float = 0.0
-    missing_reports: int = 0
+    missing_report_count: int = 0
     failure: KafkaError | None = None
     is_complete: bool = False
     producer: Producer | None = None
@@ -77,8 +83,8 @@ class _PendingBatch(Struct, eq=False):
 
     def on_delivery(self, error: KafkaError | None, _message: object) -> None:
         self.failure = self.failure or error
-        self.missing_reports -= 1
-        if not self.missing_reports:
+        self.missing_report_count -= 1
+        if not self.missing_report_count:
             self.complete(self.failure)
 
     def complete(self, outcome: WriteOutcome) -> None:
@@ -86,7 +92,7 @@ class _PendingBatch(Struct, eq=False):
             return
         self.is_complete = True
         try:
-            self.completed(outcome)
+            self.on_completed(outcome)
         except Exception:  # noqa: BLE001  # what it calls is code of other batches, and the thread serves others too
             _log.exception("What follows an append to Kafka failed: %s/%s", *self.partition)
 
@@ -114,21 +120,22 @@ class RecordWriter:
     """`name` is what the cluster calls a topic, `latest_time` the greatest time of the records in a partition."""
 
     def __init__(
-        self, address: Address, clock: CurrentTime, name: Callable[[str], str], latest_time: LatestRecordTime
+        self, address: ClusterAddress, clock: CurrentTime, name: Callable[[str], str], latest_time: LatestRecordTime
     ) -> None:
         self._threads = [_ProducerThread(address, clock, name, latest_time) for _ in range(PRODUCER_THREADS)]
 
     def write(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, WriteOutcome]:
         """Store records and wait for the outcome of each partition."""
         failures = {
-            number: self._producer_thread((topic, number)).fetch_latest_time((topic, number)) for number in batches
+            number: self._producer_thread((topic, number)).ensure_latest_time_known((topic, number))
+            for number in batches
         }
         writable = {number: records for number, records in batches.items() if failures[number] is None}
         written: Future[Mapping[int, WriteOutcome]] = Future()
         self.begin_write(topic, writable, written.set_result)
         return failures | dict(written.result())
 
-    def can_write_at_once(self, topic: str, partitions: Collection[int]) -> bool:
+    def can_write_without_asking(self, topic: str, partitions: Collection[int]) -> bool:
         """Whether nothing has to be asked before records can be written. A topic that is forgotten behind this look is
         written all the same: its times go on from the clock, and a topic that is gone is refused by the cluster."""
         return all(self._producer_thread((topic, number)).knows_latest_time((topic, number)) for number in partitions)
@@ -197,7 +204,7 @@ class _ProducerThread:
     """A producer and its thread. The batches that come during a flush wait for the next one."""
 
     def __init__(
-        self, address: Address, clock: CurrentTime, name: Callable[[str], str], latest_time: LatestRecordTime
+        self, address: ClusterAddress, clock: CurrentTime, name: Callable[[str], str], latest_time: LatestRecordTime
     ) -> None:
         self._address = address
         self._clock = clock
@@ -216,7 +223,7 @@ class _ProducerThread:
         # Producers that have been replaced, and have not reported every outcome yet.
         self._replaced: list[Producer] = []
 
-    def fetch_latest_time(self, partition: TopicPartition) -> WriteOutcome:
+    def ensure_latest_time_known(self, partition: TopicPartition) -> WriteOutcome:
         """Find out where the times of a partition have got to, before it is written for the first time.
 
         The thread that appends asks, so that a partition without a leader keeps no other one waiting. It does no harm
@@ -265,7 +272,7 @@ class _ProducerThread:
             self._thread.join()
 
     def _run(self) -> None:
-        while (batches := self._take_batches()) is not None:
+        while (batches := self._pop_batches_for_flush()) is not None:
             for batch in batches:
                 try:
                     self._produce(batch)
@@ -279,7 +286,7 @@ class _ProducerThread:
                     batch.complete(batch.failure)
             for producer in (*self._replaced, *([self._producer] if self._producer is not None else ())):
                 self._flush(producer)
-            self._remove_completed()
+            self._remove_completed_batches()
 
     def _flush(self, producer: Producer) -> None:
         try:
@@ -297,7 +304,7 @@ class _ProducerThread:
                 batch.failure = batch.failure or _as_kafka_error(error)
                 batch.complete(batch.failure)
 
-    def _take_batches(self) -> Sequence[_PendingBatch] | None:
+    def _pop_batches_for_flush(self) -> Sequence[_PendingBatch] | None:
         """Take the batches for the next flush; None when the thread is closed and everything is finished.
 
         A partition whose last flush has no answer yet gets no new batches: the library may send that batch again at any
@@ -308,7 +315,7 @@ class _ProducerThread:
                 if self._closed:
                     return None
                 self._changed.wait()
-            expired = self._remove_expired()
+            expired = self._pop_expired_batches()
             taken, left = [], []
             sizes: dict[TopicPartition, int] = {}
             counts: dict[TopicPartition, int] = {}
@@ -333,9 +340,9 @@ class _ProducerThread:
             self._under_way.setdefault(batch.partition, []).append(batch)
         return taken
 
-    def _remove_expired(self) -> Sequence[_PendingBatch]:
+    def _pop_expired_batches(self) -> Sequence[_PendingBatch]:
         """What has waited for as long as an answer may take: it was not sent, and is not sent any more."""
-        oldest = time.monotonic() - self._address.timeout
+        oldest = time.monotonic() - self._address.timeout_seconds
         expired = []
         while self._waiting and self._waiting[0].added_at < oldest:
             expired.append(self._waiting.popleft())
@@ -350,7 +357,7 @@ class _ProducerThread:
         moment = self._next_record_time_ms(batch.partition)
         name, last = self._name(topic), len(batch.records) - 1
         producer = batch.producer = self._ensure_producer(name)
-        batch.missing_reports = 1 if last == 0 else 2
+        batch.missing_report_count = 1 if last == 0 else 2
         produce = producer.produce
         if isinstance(batch.records, RecordLines):
             values = batch.records.text.split(b"\n")
@@ -378,7 +385,7 @@ class _ProducerThread:
         if self._producer is None:
             # When the time is over, the library removes a record from its queue and does not send it later; only a
             # request that was on its way already may still be carried out.
-            timeout = int(self._address.timeout * 1000)
+            timeout = int(self._address.timeout_seconds * 1000)
             self._producer = new_producer(
                 self._address,
                 enable_idempotence=True,
@@ -393,10 +400,10 @@ class _ProducerThread:
                 queue_buffering_max_messages=0,
                 queue_buffering_max_kbytes=2 * MAX_WAITING_BYTES // 1024,
             )
-            _hurry_producer_id(self._producer, name)
+            _request_producer_id_early(self._producer, name)
         return self._producer
 
-    def _remove_completed(self) -> None:
+    def _remove_completed_batches(self) -> None:
         fatal = is_lost = False
         for partition, batches in list(self._under_way.items()):
             is_lost = is_lost or any(batch.has_timed_out_in(self._producer) for batch in batches)
@@ -420,14 +427,14 @@ class _ProducerThread:
             discard_client(producer)
 
 
-def _hurry_producer_id(producer: Producer, name: str) -> None:
+def _request_producer_id_early(producer: Producer, name: str) -> None:
     """Have a new producer get the id that it numbers its records with, before it is given any.
 
     The library asks for the id when an answer about topics arrives, and if no server is connected at that moment, half
     a second later. Its own first question goes over a connection that it gives up with the answer; so may ours be, and
     the second one is answered by a server that stays connected. While no server answers nothing waits for that.
     """
-    for _ in range(QUESTIONS_PER_PRODUCER):
+    for _ in range(TOPIC_LOOKUPS_PER_PRODUCER):
         if not look_up_topic(producer, name):
             return
 

@@ -39,7 +39,7 @@ SURELY_KEPT_MILLISECONDS = 22 * 3_600_000
 CERTAIN_GAP_AGE_MILLISECONDS = 23 * 3_600_000
 """Milliseconds. A stream forgets nothing that is younger than a day."""
 
-LONG_AGO_MILLISECONDS = 1
+LONG_AGO_TIMESTAMP_MS = 1
 
 
 class GapFound(Unavailable):
@@ -71,7 +71,7 @@ class ShardTreeCache:
         shard_tree = self.current
         return shard_tree if shard in shard_tree else self.refresh()
 
-    def tree_ranking(self, mark: RecordPosition | None) -> ShardTree:
+    def tree_for_ranking(self, mark: RecordPosition | None) -> ShardTree:
         """A shard tree that ranks a record among others, even if it came from a new shard."""
         shard_tree = self.current
         if mark is None or mark.shard in shard_tree or mark.shard in self._forgotten:
@@ -83,11 +83,11 @@ class ShardTreeCache:
         return shard_tree
 
     def rank(self, mark: RecordPosition | None) -> tuple[int, int]:
-        return self.tree_ranking(mark).rank(mark)
+        return self.tree_for_ranking(mark).rank(mark)
 
     def refresh(self) -> ShardTree:
         with self._lock:
-            self._shard_tree = ShardTree(GrowingPauses(RETRY_TIMEOUT_SECONDS).retry(self.stream.shards))
+            self._shard_tree = ShardTree(GrowingPauses(RETRY_TIMEOUT_SECONDS).retry(self.stream.list_shards))
             return self._shard_tree
 
 
@@ -113,26 +113,26 @@ class ShardCursor:
                 if patience.is_over:
                     raise Unavailable("Kinesis lets no iterator live") from expired
                 continue
-            return self._move_behind(page)
+            return self._advance_past(page)
 
-    def _move_behind(self, page: RecordPage) -> RecordPage:
-        self._iterator = page.following
-        self.ended = page.following is None
+    def _advance_past(self, page: RecordPage) -> RecordPage:
+        self._iterator = page.continuation
+        self.ended = page.continuation is None
         if self.sequence is not None:
             first = self.sequence + (0 if self._including else 1)
-            page = page._replace(records=[record for record in page.records if record.mark.sequence >= first])
+            page = page._replace(records=[record for record in page.records if record.position.sequence >= first])
         if page.records:
             self._including = False
-            self.sequence = page.records[-1].mark.sequence
+            self.sequence = page.records[-1].position.sequence
         return page
 
     def accept_pushed(self, page: RecordPage) -> list[ArrivedRecord]:
         """The records of a pushed page, as far as they are new. What is read next lies behind them."""
-        fresh = [each for each in page.records if self.sequence is None or each.mark.sequence > self.sequence]
+        fresh = [each for each in page.records if self.sequence is None or each.position.sequence > self.sequence]
         if fresh:
             self._iterator = None
-            self.sequence = fresh[-1].mark.sequence
-        self.ended = self.ended or page.following is None
+            self.sequence = fresh[-1].position.sequence
+        self.ended = self.ended or page.continuation is None
         return fresh
 
     def _new_iterator(self) -> str:
@@ -155,7 +155,7 @@ class ShardCursor:
         self.ended = False
 
 
-class UnbrokenCursor(ShardCursor):
+class GapCheckingCursor(ShardCursor):
     """A cursor that raises `GapFound` instead of reading on behind one, and then stays where it is."""
 
     def __init__(self, shard_trees: ShardTreeCache, shard: str, progress: ShardProgress) -> None:
@@ -181,7 +181,7 @@ class UnbrokenCursor(ShardCursor):
             # While a closed shard can be read, those that came from it have forgotten nothing.
             self.complete_at = began
         elif page.records:
-            self.complete_at = max(page.records[-1].at, self.complete_at or 0)
+            self.complete_at = max(page.records[-1].arrived_at_ms, self.complete_at or 0)
         return page
 
     def accept_pushed(self, page: RecordPage) -> list[ArrivedRecord]:
@@ -190,7 +190,7 @@ class UnbrokenCursor(ShardCursor):
         if self.ended:
             self.complete_at = _milliseconds_now()
         elif fresh:
-            self.complete_at = max(fresh[-1].at, self.complete_at or 0)
+            self.complete_at = max(fresh[-1].arrived_at_ms, self.complete_at or 0)
         return fresh
 
     def confirm_no_gap(self, patience: GrowingPauses) -> None:
@@ -206,7 +206,7 @@ def confirm_no_gap(shard_trees: ShardTreeCache, shard: str, progress: ShardProgr
     if progress.ended or progress.complete_at is None:
         return
     age = _milliseconds_now() - progress.complete_at
-    if age < SURELY_KEPT_MILLISECONDS or _still_has_position(shard_trees, shard, progress, patience):
+    if age < SURELY_KEPT_MILLISECONDS or _stream_still_has_position(shard_trees, shard, progress, patience):
         return
     if age < CERTAIN_GAP_AGE_MILLISECONDS:
         raise GapUncertain(f"It is not known yet whether {shard} has forgotten events that were not indexed")
@@ -217,9 +217,11 @@ def confirm_no_gap_in_chain(shard_trees: ShardTreeCache, hash_key: int, progress
     """The same for all shards of a hash key, by how far each was indexed."""
     shard_tree = shard_trees.current
     patience = GrowingPauses(RETRY_TIMEOUT_SECONDS)
-    for shard in shard_tree.chain(hash_key):
+    for shard in shard_tree.shards_covering(hash_key):
         indexed = shard_progress(progress, shard_tree, shard)
-        lost = [] if indexed.sequence else unfinished_shards(progress, shard_tree, shard_tree.origins(shard))
+        lost = (
+            [] if indexed.sequence else shards_lost_before_indexed(progress, shard_tree, shard_tree.all_parents(shard))
+        )
         if lost:
             raise GapFound(lost[0])
         confirm_no_gap(shard_trees, shard, indexed, patience)
@@ -230,16 +232,18 @@ def shard_progress(progress: Mapping[str, ShardProgress], shard_tree: ShardTree,
     if shard in progress:
         return progress[shard]
     moments = []
-    for parent in shard_tree.origins(shard):
+    for parent in shard_tree.all_parents(shard):
         if parent in progress or parent in shard_tree:
             moments.append(shard_progress(progress, shard_tree, parent).complete_at)
         elif progress:
             # It came and went, and nothing was noted of it.
-            moments.append(LONG_AGO_MILLISECONDS)
+            moments.append(LONG_AGO_TIMESTAMP_MS)
     return ShardProgress(0, complete_at=min((moment for moment in moments if moment is not None), default=None))
 
 
-def unfinished_shards(progress: Mapping[str, ShardProgress], shard_tree: ShardTree, shards: Sequence[str]) -> list[str]:
+def shards_lost_before_indexed(
+    progress: Mapping[str, ShardProgress], shard_tree: ShardTree, shards: Sequence[str]
+) -> list[str]:
     """Of these shards those that are gone from the stream, and were not indexed to their ends."""
     return [
         shard
@@ -251,31 +255,33 @@ def unfinished_shards(progress: Mapping[str, ShardProgress], shard_tree: ShardTr
     ]
 
 
-def _still_has_position(
+def _stream_still_has_position(
     shard_trees: ShardTreeCache, shard: str, progress: ShardProgress, patience: GrowingPauses
 ) -> bool:
     try:
         if progress.sequence:
-            first = _first_record(ShardCursor(shard_trees.stream, shard, progress.sequence, including=True), patience)
+            first = _first_sequence_and_arrival(
+                ShardCursor(shard_trees.stream, shard, progress.sequence, including=True), patience
+            )
             return first is not None and first[0] == progress.sequence
         shard_tree = shard_trees.refresh()
         if shard not in shard_tree:
             return False
-        if any(parent in shard_tree for parent in shard_tree.origins(shard)):
+        if any(parent in shard_tree for parent in shard_tree.all_parents(shard)):
             # They were closed when this one began, and are listed for as long as the stream keeps a record.
             return True
-        first = _first_record(ShardCursor(shard_trees.stream, shard, None), patience)
+        first = _first_sequence_and_arrival(ShardCursor(shard_trees.stream, shard, None), patience)
         return first is not None and progress.complete_at is not None and first[1] <= progress.complete_at
     except NoSuchShard:
         return False
 
 
-def _first_record(cursor: ShardCursor, patience: GrowingPauses) -> tuple[int, int] | None:
+def _first_sequence_and_arrival(cursor: ShardCursor, patience: GrowingPauses) -> tuple[int, int] | None:
     """The sequence number and the arrival of the first record that is there."""
     while True:
         page = cursor.read(patience, 1)
         if page.records:
-            return page.records[0].mark.sequence, page.records[0].at
+            return page.records[0].position.sequence, page.records[0].arrived_at_ms
         if page.at_tip:
             return None
         if patience.is_over:

@@ -16,15 +16,15 @@ HASH_KEY_COUNT = (1 << 128) - 1
 MAX_TOPIC_CHARACTERS = 240
 """A partition key has 256 characters."""
 
-GAP_PARTITION_KEY = "behind a gap"
+GAP_MARKER_PARTITION_KEY = "behind a gap"
 """The key of records that only mark a position in a shard, so that there is something to go on from."""
 
-CONTINUED_TOPIC_PATTERN = re.compile(r"(.+)~[0-9]+")
+CONTINUING_TOPIC_PATTERN = re.compile(r"(.+)~[0-9]+")
 
 
 def original_topic(topic: str) -> str:
     """The topic whose records this one counts: its own, or those of the topic that it continues."""
-    continued = CONTINUED_TOPIC_PATTERN.fullmatch(topic)
+    continued = CONTINUING_TOPIC_PATTERN.fullmatch(topic)
     return continued[1] if continued else topic
 
 
@@ -52,54 +52,56 @@ def hash_key(key: str) -> int:
 # Envelopes ------------------------------------------------------------------------------------------------------------
 
 
-HEADER = struct.Struct("<2sBxIq")
+HEADER_FORMAT = struct.Struct("<2sBxIq")
 PART_HEADER_FORMAT = struct.Struct("<8sHH")
-MAGIC = b"nk"
+MAGIC_BYTES = b"nk"
 
 WHOLE_FRAME, FRAME_PART, SEAL = 1, 2, 3
-KINDS = {WHOLE_FRAME, FRAME_PART, SEAL}
+ENVELOPE_KINDS = {WHOLE_FRAME, FRAME_PART, SEAL}
 
-MAX_HEADER_BYTES = HEADER.size + PART_HEADER_FORMAT.size
+MAX_HEADER_BYTES = HEADER_FORMAT.size + PART_HEADER_FORMAT.size
 MAX_PARTS = (1 << 16) - 1
 
 
 class Envelope(NamedTuple):
     kind: int
-    events: int
+    event_count: int
     stored_at: int
     frame: bytes
-    append: bytes = b""
-    part: int = 0
-    parts: int = 1
+    append_id: bytes = b""
+    part_number: int = 0
+    part_count: int = 1
 
 
-def pack_frame(count: int, stored_at: int, frame: bytes) -> bytes:
-    return HEADER.pack(MAGIC, WHOLE_FRAME, count, stored_at) + frame
+def pack_frame(event_count: int, stored_at: int, frame: bytes) -> bytes:
+    return HEADER_FORMAT.pack(MAGIC_BYTES, WHOLE_FRAME, event_count, stored_at) + frame
 
 
 def pack_seal(stored_at: int) -> bytes:
     """A record behind which nothing in its partition counts."""
-    return HEADER.pack(MAGIC, SEAL, 0, stored_at)
+    return HEADER_FORMAT.pack(MAGIC_BYTES, SEAL, 0, stored_at)
 
 
-def pack_parts(count: int, stored_at: int, frame: bytes, append: bytes, most: int) -> list[bytes]:
-    size = most - MAX_HEADER_BYTES
+def pack_parts(event_count: int, stored_at: int, frame: bytes, append_id: bytes, max_record_bytes: int) -> list[bytes]:
+    size = max_record_bytes - MAX_HEADER_BYTES
     pieces = [frame[start : start + size] for start in range(0, len(frame), size)]
     if len(pieces) > MAX_PARTS:
         raise ValueError("a frame too long to be cut into records")
-    head = HEADER.pack(MAGIC, FRAME_PART, count, stored_at)
-    return [head + PART_HEADER_FORMAT.pack(append, number, len(pieces)) + piece for number, piece in enumerate(pieces)]
+    head = HEADER_FORMAT.pack(MAGIC_BYTES, FRAME_PART, event_count, stored_at)
+    return [
+        head + PART_HEADER_FORMAT.pack(append_id, number, len(pieces)) + piece for number, piece in enumerate(pieces)
+    ]
 
 
 def parse_envelope(data: bytes) -> Envelope | None:
     """What is in a record, or None when it is not one of ours."""
     try:
-        magic, kind, count, stored_at = HEADER.unpack_from(data)
-        if magic != MAGIC or kind not in KINDS:
+        magic, kind, count, stored_at = HEADER_FORMAT.unpack_from(data)
+        if magic != MAGIC_BYTES or kind not in ENVELOPE_KINDS:
             return None
         if kind != FRAME_PART:
-            return Envelope(kind, count, stored_at, data[HEADER.size :])
-        append, part, total = PART_HEADER_FORMAT.unpack_from(data, HEADER.size)
+            return Envelope(kind, count, stored_at, data[HEADER_FORMAT.size :])
+        append, part, total = PART_HEADER_FORMAT.unpack_from(data, HEADER_FORMAT.size)
     except struct.error:
         return None
     return Envelope(kind, count, stored_at, data[MAX_HEADER_BYTES:], append, part, total)

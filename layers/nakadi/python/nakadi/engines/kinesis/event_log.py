@@ -63,8 +63,8 @@ APPEND_TIMEOUT_SECONDS = 3.0
 """Seconds. A publisher that waits for a throttled shard occupies a function meanwhile, and there are only so many of
 them; it can try again better than we can. Well below what a reader waits for the last part of an append."""
 
-TIMED_OUT = Refused("timed out")
-FAILED = Refused("internal error")
+REFUSED_AS_TIMED_OUT = Refused("timed out")
+REFUSED_AS_FAILED = Refused("internal error")
 
 log = logging.getLogger(__name__)
 
@@ -73,17 +73,17 @@ class _SendQueue(Struct):
     """What is left to be sent to one partition, in its order."""
 
     records: list[OutgoingRecord]
-    fate: RecordPosition | Refused | None = None
-    sent: int = 0
+    outcome: RecordPosition | Refused | None = None
+    sent_count: int = 0
 
     @property
     def next_record(self) -> OutgoingRecord:
-        return self.records[self.sent]
+        return self.records[self.sent_count]
 
-    def note_stored(self, mark: RecordPosition) -> None:
-        self.sent += 1
-        if self.sent == len(self.records):
-            self.fate = mark
+    def mark_next_as_stored(self, mark: RecordPosition) -> None:
+        self.sent_count += 1
+        if self.sent_count == len(self.records):
+            self.outcome = mark
 
 
 class StreamWriter:
@@ -118,37 +118,37 @@ class StreamWriter:
 
     def _send(self, queues: Mapping[int, _SendQueue]) -> Mapping[int, RecordPosition | Refused]:
         patience = GrowingPauses(self._give_up_after)
-        while waiting := [queue for queue in queues.values() if queue.fate is None]:
-            held_back = [self._send_next(call) for call in _group_into_calls(waiting)]
+        while waiting := [queue for queue in queues.values() if queue.outcome is None]:
+            held_back = [self._send_next_record_of_each(call) for call in _group_into_calls(waiting)]
             if patience.is_over:
                 for queue in waiting:
-                    queue.fate = queue.fate or TIMED_OUT
+                    queue.outcome = queue.outcome or REFUSED_AS_TIMED_OUT
             elif any(held_back):
                 patience.pause()
-        return {number: queue.fate for number, queue in queues.items() if queue.fate is not None}
+        return {number: queue.outcome for number, queue in queues.items() if queue.outcome is not None}
 
-    def _send_next(self, call: Sequence[_SendQueue]) -> bool:
+    def _send_next_record_of_each(self, queues: Sequence[_SendQueue]) -> bool:
         """Send the next record of each. Whether any has to wait."""
         try:
-            fates = self._stream.put([queue.next_record for queue in call])
+            fates = self._stream.put_records([queue.next_record for queue in queues])
         except StreamCallFailed as trouble:
-            if trouble.passing and trouble.undone:
+            if trouble.is_temporary and trouble.had_no_effect:
                 return True
-            log.warning("Append of %s records failed, outcome unknown: %s", len(call), trouble)
-            for queue in call:
-                queue.fate = FAILED if trouble.undone else TIMED_OUT
+            log.warning("Append of %s records failed, outcome unknown: %s", len(queues), trouble)
+            for queue in queues:
+                queue.outcome = REFUSED_AS_FAILED if trouble.had_no_effect else REFUSED_AS_TIMED_OUT
             return False
-        for queue, fate in zip(call, fates, strict=True):
+        for queue, fate in zip(queues, fates, strict=True):
             _apply_put_result(queue, fate)
-        return any(isinstance(fate, RecordFailure) and fate.undone for fate in fates)
+        return any(isinstance(fate, RecordFailure) and fate.had_no_effect for fate in fates)
 
 
 def _apply_put_result(queue: _SendQueue, fate: RecordPosition | RecordFailure) -> None:
     if isinstance(fate, RecordPosition):
-        queue.note_stored(fate)
-    elif not fate.undone:
+        queue.mark_next_as_stored(fate)
+    elif not fate.had_no_effect:
         log.warning("A record is not known to be stored: %s", fate.reason)
-        queue.fate = FAILED
+        queue.outcome = REFUSED_AS_FAILED
 
 
 def _group_into_calls(queues: Sequence[_SendQueue]) -> Iterator[list[_SendQueue]]:
@@ -156,11 +156,11 @@ def _group_into_calls(queues: Sequence[_SendQueue]) -> Iterator[list[_SendQueue]
     call: list[_SendQueue] = []
     size = 0
     for queue in queues:
-        if call and (len(call) == MAX_PUT_CALL_RECORDS or size + queue.next_record.size > MAX_PUT_CALL_BYTES):
+        if call and (len(call) == MAX_PUT_CALL_RECORDS or size + queue.next_record.size_bytes > MAX_PUT_CALL_BYTES):
             yield call
             call, size = [], 0
         call.append(queue)
-        size += queue.next_record.size
+        size += queue.next_record.size_bytes
     if call:
         yield call
 
@@ -213,7 +213,7 @@ class KinesisLog:
         self._closed = False
         self._announcements = PartitionListeners()
         self._append_threads = AppendThreads(self.append)
-        self._topics = TopicCache(index, options.lease, watch or ChangeWatch(index.changes, clock))
+        self._topics = TopicCache(index, options.lease, watch or ChangeWatch(index.change_counters, clock))
         self._writer = StreamWriter(stream, options.record_bytes, options.give_up_after)
         self._shard_trees = ShardTreeCache(stream)
         self._segment_cache = SegmentCache(archive, metrics=metrics) if archive else None
@@ -233,7 +233,7 @@ class KinesisLog:
             self._index,
             self._topics,
             self._segment_cache,
-            self._announcements.announce,
+            self._announcements.announce_events,
             last_written,
             shared_for=self._options.shared_for,
             window_bytes=self._options.window_bytes,
@@ -254,24 +254,24 @@ class KinesisLog:
             known = self._index.topic(each)
             if known is not None and known.continues is not None:
                 for number in range(known.partitions, partitions):
-                    self._index.extend(each, number, 0, IndexHead(), None)
+                    self._index.advance_head(each, number, 0, IndexHead(), None)
             self._index.grow_topic(each, partitions)
-            self._topics.forget(each)
+            self._topics.forget_topic(each)
 
     def seal_topic(self, topic: str) -> None:
         """Say so, wait until every publisher must have heard, and only then write it into the log."""
         self._refuse_if_closed()
         for each in self._topic_and_continuations(topic):
             self._index.seal_topic(each)
-            self._topics.forget(each)
+            self._topics.forget_topic(each)
             topic = each
-        self._topics.wait_for_leases()
+        self._topics.wait_until_leases_expire()
         partitions = range(self._topics.read_again(topic).topic.partitions)
         fates = self._writer.seal(topic, partitions, self._now())
         for fate in fates.values():
             if isinstance(fate, Refused):
                 raise Unavailable(f"The seal of {topic} is not known to be written")
-            self._reader.acknowledged(fate)
+            self._reader.remember_acknowledged(fate)
 
     def _topic_and_continuations(self, topic: str) -> Iterator[str]:
         """The topic, and those that continue it, each as it is after the one before was dealt with."""
@@ -291,9 +291,9 @@ class KinesisLog:
         self._refuse_if_closed()
         known = self._index.topic(topic)
         self._index.delete_topic(topic)
-        self._topics.forget(topic)
+        self._topics.forget_topic(topic)
         if known is not None and not known.sealed:
-            self._topics.wait_for_leases()
+            self._topics.wait_until_leases_expire()
 
     # Events in
 
@@ -305,12 +305,12 @@ class KinesisLog:
         )
         for fate in fates.values():
             if isinstance(fate, RecordPosition):
-                self._reader.acknowledged(fate)
+                self._reader.remember_acknowledged(fate)
         if not self._topics.is_valid(known):
-            fates = self._confirm_unsealed(topic, fates)
+            fates = self._recheck_fates_against_seal(topic, fates)
         for number, fate in fates.items():
             if isinstance(fate, RecordPosition):
-                self._announcements.announce(topic, number)
+                self._announcements.announce_events(topic, number)
         return {number: _append_result_of(fates.get(number)) for number in batches}
 
     def begin_append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: AppendCallback) -> None:
@@ -318,11 +318,11 @@ class KinesisLog:
 
     def _find_unsealed_topic(self, topic: str, partitions: Mapping[int, object]) -> tuple[str, KnownTopic]:
         asked = topic
-        topic, known = self._topics.counting_topic(topic)
+        topic, known = self._topics.latest_continuation(topic)
         if any(number >= known.topic.partitions for number in partitions):
             self._topics.read_again(asked)
             self._topics.read_again(topic)
-            topic, known = self._topics.counting_topic(asked)
+            topic, known = self._topics.latest_continuation(asked)
         missing = [number for number in partitions if not 0 <= number < known.topic.partitions]
         if missing:
             raise UnknownTopic(f"{topic} has no partition {missing}")
@@ -330,12 +330,12 @@ class KinesisLog:
             raise SealedTopic(topic)
         return topic, known
 
-    def _confirm_unsealed(
+    def _recheck_fates_against_seal(
         self, topic: str, fates: Mapping[int, RecordPosition | Refused]
     ) -> dict[int, RecordPosition | Refused]:
         """The fates, when a seal may have come in front of the records: then the log itself tells which was first."""
         self._topics.read_again(topic)
-        topic, known = self._topics.counting_topic(topic)
+        topic, known = self._topics.latest_continuation(topic)
         if not known.topic.sealed:
             return dict(fates)
         confirmed = {number: self._refused_if_behind_seal(topic, number, fate) for number, fate in fates.items()}
@@ -348,9 +348,9 @@ class KinesisLog:
     ) -> RecordPosition | Refused:
         if isinstance(fate, Refused):
             return fate
-        sealed_at = self._reader.state(topic, partition, time.monotonic()).sealed_at
+        sealed_at = self._reader.partition_state(topic, partition, time.monotonic()).sealed_at
         if sealed_at is not None and self._shard_trees.rank(sealed_at) < self._shard_trees.rank(fate):
-            return TIMED_OUT
+            return REFUSED_AS_TIMED_OUT
         return fate
 
     # Events out
@@ -402,18 +402,18 @@ class KinesisLog:
 
     # Looking after it
 
-    def trim(self, topic: str, partition: int, before: datetime) -> None:
+    def trim(self, topic: str, partition: int, stored_before: datetime) -> None:
         self._refuse_if_closed()
-        oldest = self._reader.offset_at(topic, partition, microseconds_since_epoch(before))
+        oldest = self._reader.offset_at(topic, partition, microseconds_since_epoch(stored_before))
         if oldest > self._topics.get(topic).topic.oldest.get(partition, 0):
-            gone = self._index.drop_before(topic, partition, oldest)
-            self._topics.forget(topic)
-            self._new_compactor().remove_objects(gone)
+            gone = self._index.drop_segments_before(topic, partition, oldest)
+            self._topics.forget_topic(topic)
+            self._new_compactor().remove_compacted_objects(gone)
 
-    def compact(self, topic: str, partition: int, *, upto: datetime, tombstones_before: datetime) -> None:
+    def compact(self, topic: str, partition: int, *, stored_before: datetime, tombstones_before: datetime) -> None:
         self._refuse_if_closed()
         self._new_compactor().compact(
-            topic, partition, microseconds_since_epoch(upto), microseconds_since_epoch(tombstones_before)
+            topic, partition, microseconds_since_epoch(stored_before), microseconds_since_epoch(tombstones_before)
         )
 
     def measure_index_lag(self) -> timedelta:
@@ -435,15 +435,15 @@ class KinesisLog:
             self._lag_of_round = backlog.lag(self._clock.now())
         return backlog.gaps
 
-    def continuations(self, topic: str, gaps: Sequence[ShardGap]) -> Sequence[TopicContinuation]:
+    def ensure_continuations(self, topic: str, gaps: Sequence[ShardGap]) -> Sequence[TopicContinuation]:
         self._refuse_if_closed()
-        found = self._gap_skipper.continuations(topic, gaps)
-        self._topics.forget(topic)
+        found = self._gap_skipper.ensure_continuations(topic, gaps)
+        self._topics.forget_topic(topic)
         return found
 
     def close_gaps(self, gaps: Sequence[ShardGap], topics: Mapping[str, Mapping[int, int] | None]) -> None:
         self._refuse_if_closed()
-        self._gap_skipper.close(gaps, topics)
+        self._gap_skipper.close_gaps(gaps, topics)
 
     def close(self) -> None:
         self._closed = True
@@ -462,10 +462,10 @@ class KinesisLog:
 
     def _new_compactor(self) -> StreamCompactor:
         return StreamCompactor(
-            stream=self._stream.name,
+            stream_name=self._stream.name,
             index=self._index,
             archive=self._archive,
-            topics=self._topics,
+            topic_cache=self._topics,
             reader=self._reader,
             indexer=self._indexer,
             shard_trees=self._shard_trees,

@@ -53,8 +53,8 @@ MAX_CONSUMERS = 20
 class StreamConsumer(NamedTuple):
     arn: str
     name: str
-    active: bool
-    created: datetime
+    is_active: bool
+    created_at: datetime
 
 
 class StreamConsumerApi:
@@ -67,7 +67,7 @@ class StreamConsumerApi:
 
     def register(self, name: str) -> StreamConsumer:
         with translate_errors():
-            answer = self._client.register_stream_consumer(StreamARN=self._arn(), ConsumerName=name)
+            answer = self._client.register_stream_consumer(StreamARN=self._read_stream_arn(), ConsumerName=name)
             return _parse_consumer(answer["Consumer"])
 
     def describe(self, arn: str) -> StreamConsumer:
@@ -81,7 +81,7 @@ class StreamConsumerApi:
 
     def list_all(self) -> list[StreamConsumer]:
         found: list[StreamConsumer] = []
-        asked: dict[str, Any] = {"StreamARN": self._arn()}
+        asked: dict[str, Any] = {"StreamARN": self._read_stream_arn()}
         while True:
             with translate_errors():
                 answer = self._client.list_stream_consumers(**asked)
@@ -107,7 +107,7 @@ class StreamConsumerApi:
     def close_client(self) -> None:
         self._client.close()
 
-    def _arn(self) -> str:
+    def _read_stream_arn(self) -> str:
         if self._stream_arn is None:
             with translate_errors():
                 answer = self._client.describe_stream_summary(StreamName=self._stream)
@@ -156,8 +156,11 @@ class FanOut:
     def remove_orphaned_consumers(self, now: datetime) -> None:
         """Take away what processes registered that were killed."""
         for each in self._consumer_api.list_all():
-            if each.name.startswith(f"{self._prefix}-") and (now - each.created).total_seconds() > ORPHAN_AGE_SECONDS:
-                log.info("Removing consumer %s, which was registered at %s", each.name, each.created)
+            if (
+                each.name.startswith(f"{self._prefix}-")
+                and (now - each.created_at).total_seconds() > ORPHAN_AGE_SECONDS
+            ):
+                log.info("Removing consumer %s, which was registered at %s", each.name, each.created_at)
                 self._deregister(each.arn)
 
     def close(self) -> None:
@@ -199,13 +202,13 @@ class FanOut:
         consumer = self._consumer_api.register(f"{self._prefix}-{uuid.uuid4().hex}")
         self._registered = consumer.arn
         self._next_step_at = now + STATUS_CHECK_INTERVAL_SECONDS
-        if consumer.active:
+        if consumer.is_active:
             self._activate(consumer.arn, now)
 
     def _activate_if_ready(self, now: float) -> None:
         assert self._registered is not None
         try:
-            active = self._consumer_api.describe(self._registered).active
+            active = self._consumer_api.describe(self._registered).is_active
         except NoSuchShard:
             self._registered = None
             return
@@ -241,7 +244,7 @@ def _translate_connection_errors() -> Iterator[None]:
     try:
         yield
     except (HTTPError, OSError, ParserError) as error:
-        raise StreamCallFailed(f"Kinesis: {error!r}", passing=True, undone=True) from error
+        raise StreamCallFailed(f"Kinesis: {error!r}", is_temporary=True, had_no_effect=True) from error
 
 
 def _parse_consumer(described: dict[str, Any]) -> StreamConsumer:

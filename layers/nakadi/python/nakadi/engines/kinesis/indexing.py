@@ -27,14 +27,14 @@ from nakadi.engines.kinesis import envelopes
 from nakadi.engines.kinesis.continuity import (
     RETRY_TIMEOUT_SECONDS,
     SURELY_KEPT_MILLISECONDS,
+    GapCheckingCursor,
     GapFound,
     GapUncertain,
     ShardTreeCache,
-    UnbrokenCursor,
     shard_progress,
-    unfinished_shards,
+    shards_lost_before_indexed,
 )
-from nakadi.engines.kinesis.envelopes import GAP_PARTITION_KEY, original_topic, parse_partition_key
+from nakadi.engines.kinesis.envelopes import GAP_MARKER_PARTITION_KEY, original_topic, parse_partition_key
 from nakadi.engines.kinesis.recent_records import ArrivedRecord, Frame, RecordNumberer, decode_frame
 from nakadi.engines.kinesis.scanning import Scanner
 from nakadi.engines.kinesis.stream import GrowingPauses, Stream
@@ -55,12 +55,12 @@ from nakadi.ports.log_index import LogIndex
 
 MAX_INDEXING_ATTEMPTS = 5
 
-MANY_CALLS = 8
+MAX_SEQUENTIAL_CALLS = 8
 CONCURRENT_CALLS = 16
 """So many calls to the index wait for their answers at the same time, where there are many."""
 
-Question = TypeVar("Question")
-Answer = TypeVar("Answer")
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
 
 log = logging.getLogger(__name__)
 
@@ -68,34 +68,34 @@ log = logging.getLogger(__name__)
 class IndexingResult(Struct):
     """What indexing did: events counted, bytes of theirs as they came, and what had to be set aside."""
 
-    events: int = 0
-    bytes: int = 0
-    set_aside: list[str] = field(default_factory=list)
+    event_count: int = 0
+    byte_count: int = 0
+    set_aside_keys: list[str] = field(default_factory=list)
 
 
 class IndexingBacklog(Struct, frozen=True):
     """What waits to be indexed: when the oldest of it arrived, in milliseconds, and where some of it is gone."""
 
-    oldest_waiting: int | None
+    oldest_arrival_ms: int | None
     gaps: tuple[ShardGap, ...]
 
     def lag(self, now: datetime) -> timedelta:
         """How long ago the oldest record arrived that is not indexed yet; nothing when none waits."""
-        if self.oldest_waiting is None:
+        if self.oldest_arrival_ms is None:
             return timedelta(0)
-        return max(now - datetime.fromtimestamp(self.oldest_waiting / 1000, UTC), timedelta(0))
+        return max(now - datetime.fromtimestamp(self.oldest_arrival_ms / 1000, UTC), timedelta(0))
 
 
 class NumberedBatch(Struct, frozen=True):
     """A partition's part of a batch, counted on from a head."""
 
     head: IndexHead
-    counter: RecordNumberer
+    numberer: RecordNumberer
     frames: list[Frame]
 
     @property
-    def with_events(self) -> list[Frame]:
-        return [frame for frame in self.frames if frame.events]
+    def frames_with_events(self) -> list[Frame]:
+        return [frame for frame in self.frames if frame.event_count]
 
 
 class Indexer:
@@ -112,32 +112,35 @@ class Indexer:
         """Index a batch of a shard, and what is missing in front of it."""
         outcome = IndexingResult()
         progress = self._read_progress(shard)
-        new = [record for record in records if record.mark.sequence > progress.sequence]
+        new = [record for record in records if record.position.sequence > progress.sequence]
         if new:
             self._index_parents(shard, progress)
-            cursor = UnbrokenCursor(self._shard_trees, shard, progress)
-            for page in self._complete_batch(cursor, new):
+            cursor = GapCheckingCursor(self._shard_trees, shard, progress)
+            for page in self._batch_with_missing_records(cursor, new):
                 self._index_page(shard, page, outcome, cursor)
         return outcome
 
-    def progress(self, shard: str) -> int | None:
+    def last_indexed_sequence(self, shard: str) -> int | None:
         """The last record of the shard up to which all are indexed."""
-        found = self._index.progress(self._stream.name).get(shard)
+        found = self._index.shard_progresses(self._stream.name).get(shard)
         return found.sequence or None if found else None
 
     def survey_backlog(self) -> IndexingBacklog:
         """Look at what waits in all shards, and note of those where nothing does that nothing is missing."""
         shard_tree = self._shard_trees.refresh()
-        progress = dict(self._index.progress(self._stream.name))
-        gaps = [ShardGap(shard, progress[shard]) for shard in unfinished_shards(progress, shard_tree, list(progress))]
+        progress = dict(self._index.shard_progresses(self._stream.name))
+        gaps = [
+            ShardGap(shard, progress[shard])
+            for shard in shards_lost_before_indexed(progress, shard_tree, list(progress))
+        ]
         waiting = [gap.progress.complete_at for gap in gaps]
         for shard in shard_tree:
             indexed = shard_progress(progress, shard_tree, shard)
             if indexed.ended:
                 continue
-            cursor = UnbrokenCursor(self._shard_trees, shard, indexed)
+            cursor = GapCheckingCursor(self._shard_trees, shard, indexed)
             try:
-                first = _first_unindexed(cursor)
+                first = _first_unindexed_record(cursor)
             except GapFound:
                 gaps.append(ShardGap(shard, indexed))
                 waiting.append(indexed.complete_at)
@@ -146,16 +149,16 @@ class Indexer:
             else:
                 if first is None:
                     noted = cursor.progress
-                    if noted.ended and not noted.sequence and not _all_ended(progress, shard_tree.origins(shard)):
+                    if noted.ended and not noted.sequence and not _all_ended(progress, shard_tree.all_parents(shard)):
                         # Those that came from this one are indexed as soon as it has ended: so what it came from first.
                         noted = noted._replace(ended=False)
                     self._index.advance_shard_progress(self._stream.name, shard, noted)
                     progress[shard] = noted
                     continue
-                waiting.append(first.at)
+                waiting.append(first.arrived_at_ms)
                 if shard not in progress or indexed.complete_at is None:
                     # What came before the first look of all is taken to be complete.
-                    complete_at = first.at if indexed.complete_at is None else indexed.complete_at
+                    complete_at = first.arrived_at_ms if indexed.complete_at is None else indexed.complete_at
                     noted = indexed._replace(complete_at=complete_at)
                     self._index.advance_shard_progress(self._stream.name, shard, noted)
         return IndexingBacklog(min((moment for moment in waiting if moment is not None), default=None), tuple(gaps))
@@ -170,7 +173,7 @@ class Indexer:
         if progress.ended:
             return outcome
         self._index_parents(shard, progress)
-        cursor = UnbrokenCursor(self._shard_trees, shard, progress)
+        cursor = GapCheckingCursor(self._shard_trees, shard, progress)
         patience = GrowingPauses(RETRY_TIMEOUT_SECONDS)
         while not cursor.ended:
             page = cursor.read(patience)
@@ -183,15 +186,17 @@ class Indexer:
         return outcome
 
     def _read_progress(self, shard: str) -> ShardProgress:
-        return shard_progress(self._index.progress(self._stream.name), self._shard_trees.tree_with(shard), shard)
+        return shard_progress(
+            self._index.shard_progresses(self._stream.name), self._shard_trees.tree_with(shard), shard
+        )
 
-    def _complete_batch(
-        self, cursor: UnbrokenCursor, new: Sequence[ArrivedRecord]
+    def _batch_with_missing_records(
+        self, cursor: GapCheckingCursor, new: Sequence[ArrivedRecord]
     ) -> Iterator[Sequence[ArrivedRecord]]:
         """What lies between the position that is counted and the first record of a batch, and the batch."""
         patience = GrowingPauses(RETRY_TIMEOUT_SECONDS)
-        first, last = new[0].mark.sequence, new[-1].mark.sequence
-        if time.time() * 1000 - new[0].at > SURELY_KEPT_MILLISECONDS:
+        first, last = new[0].position.sequence, new[-1].position.sequence
+        if time.time() * 1000 - new[0].arrived_at_ms > SURELY_KEPT_MILLISECONDS:
             # The batch itself may have been read where the stream was forgetting.
             yield from self._read_up_to(cursor, last, patience)
             return
@@ -199,10 +204,10 @@ class Indexer:
         limit = 1
         while True:
             page = cursor.read(patience, limit)
-            missing = [record for record in page.records if record.mark.sequence < first]
+            missing = [record for record in page.records if record.position.sequence < first]
             if missing:
                 yield missing
-            if len(missing) < len(page.records) or page.following is None:
+            if len(missing) < len(page.records) or page.continuation is None:
                 break
             limit = 10_000 if page.records else 1
             if page.at_tip and not page.records:
@@ -210,7 +215,7 @@ class Indexer:
         yield new
 
     def _read_up_to(
-        self, cursor: UnbrokenCursor, last: int, patience: GrowingPauses
+        self, cursor: GapCheckingCursor, last: int, patience: GrowingPauses
     ) -> Iterator[Sequence[ArrivedRecord]]:
         while not cursor.ended and (cursor.sequence or 0) < last:
             page = cursor.read(patience)
@@ -226,29 +231,29 @@ class Indexer:
         shard_tree = self._shard_trees.tree_with(shard)
         if shard not in shard_tree:
             raise Unavailable(f"{shard} is not in the stream any more")
-        progresses = self._index.progress(self._stream.name)
-        lost = unfinished_shards(progresses, shard_tree, shard_tree.origins(shard))
+        progresses = self._index.shard_progresses(self._stream.name)
+        lost = shards_lost_before_indexed(progresses, shard_tree, shard_tree.all_parents(shard))
         if lost:
             raise GapFound(lost[0])
-        for parent in shard_tree.parents(shard):
+        for parent in shard_tree.listed_parents(shard):
             if not shard_progress(progresses, shard_tree, parent).ended:
                 self.catch_up(parent)
 
     def _index_page(
-        self, shard: str, records: Sequence[ArrivedRecord], outcome: IndexingResult, cursor: UnbrokenCursor | None
+        self, shard: str, records: Sequence[ArrivedRecord], outcome: IndexingResult, cursor: GapCheckingCursor | None
     ) -> None:
         """Index records that follow each other; `cursor` has read them, and confirms that nothing is missing."""
         waiting: dict[TopicPartition, list[ArrivedRecord]] = {}
         for record in records:
-            if record.key == GAP_PARTITION_KEY:
+            if record.partition_key == GAP_MARKER_PARTITION_KEY:
                 continue
-            partition = parse_partition_key(record.key)
+            partition = parse_partition_key(record.partition_key)
             if partition is None or envelopes.parse_envelope(record.data) is None:
-                self._set_aside(record.mark, record.data, outcome)
+                self._store_unreadable_record(record.position, record.data, outcome)
             else:
                 waiting.setdefault(partition, []).append(record)
         names = list(dict.fromkeys(topic for topic, _ in waiting))
-        topics = dict(zip(names, _ask_all(self._counting_topic, names), strict=True))
+        topics = dict(zip(names, _call_for_all(self._latest_continuation, names), strict=True))
         waiting = {
             (found[0], partition[1]): batch
             for partition, batch in waiting.items()
@@ -262,10 +267,10 @@ class Indexer:
             raise Unavailable(f"Others index {len(waiting)} partitions of {shard} at the same time")
         last = records[-1]
         self._index.advance_shard_progress(
-            self._stream.name, shard, ShardProgress(last.mark.sequence, complete_at=last.at)
+            self._stream.name, shard, ShardProgress(last.position.sequence, complete_at=last.arrived_at_ms)
         )
 
-    def _counting_topic(self, name: str) -> tuple[str, Topic] | None:
+    def _latest_continuation(self, name: str) -> tuple[str, Topic] | None:
         """The topic that counts the records of this one: itself, or the last one that continues it."""
         known = self._index.topic(name)
         while known is not None and known.continued_in is not None:
@@ -277,23 +282,25 @@ class Indexer:
         self, shard: str, batches: Mapping[TopicPartition, Sequence[ArrivedRecord]], outcome: IndexingResult
     ) -> dict[TopicPartition, list[ArrivedRecord]]:
         """Move the heads on; those that another process moved are left."""
-        heads = self._index.heads(list(batches))
+        heads = self._index.index_heads(list(batches))
         countings = {
             partition: self._number_batch(partition, heads[partition], batch) for partition, batch in batches.items()
         }
-        countings = {partition: each for partition, each in countings.items() if each.counter.state != each.head.state}
+        countings = {partition: each for partition, each in countings.items() if each.numberer.state != each.head.state}
         locations = self._store_batch(shard, countings, outcome)
 
         def extend(partition: TopicPartition) -> bool:
             counting = countings[partition]
             segment = _segment_of_batch(counting, locations.get(partition))
-            return self._index.extend(*partition, counting.head.revision, IndexHead(counting.counter.state), segment)
+            return self._index.advance_head(
+                *partition, counting.head.revision, IndexHead(counting.numberer.state), segment
+            )
 
         left: dict[TopicPartition, list[ArrivedRecord]] = {}
-        for (partition, counting), done in zip(countings.items(), _ask_all(extend, list(countings)), strict=True):
+        for (partition, counting), done in zip(countings.items(), _call_for_all(extend, list(countings)), strict=True):
             if done:
-                outcome.events += sum(frame.events for frame in counting.frames)
-                outcome.bytes += sum(len(frame.content) for frame in counting.frames)
+                outcome.event_count += sum(frame.event_count for frame in counting.frames)
+                outcome.byte_count += sum(len(frame.content) for frame in counting.frames)
             else:
                 left[partition] = list(batches[partition])
         return left
@@ -305,63 +312,63 @@ class Indexer:
             partition[0] != original_topic(partition[0]) and not head.revision
         ):
             raise Unavailable(f"{partition[0]}/{partition[1]} is ended, and is about to be continued in another topic")
-        self._shard_trees.tree_with(records[0].mark.shard)
+        self._shard_trees.tree_with(records[0].position.shard)
         # Another process may have counted on in a shard that is newer than this process knows of.
-        rank = self._shard_trees.tree_ranking(head.state.mark).rank
-        counter = RecordNumberer(head.state, self._scanner.parts(head.state))
+        rank = self._shard_trees.tree_for_ranking(head.state.mark).rank
+        counter = RecordNumberer(head.state, self._scanner.read_unfinished_parts(head.state))
         done = rank(head.state.mark)
-        found = [counter.count(record) for record in records if rank(record.mark) > done]
+        found = [counter.number_record(record) for record in records if rank(record.position) > done]
         return NumberedBatch(head, counter, found)
 
     def _store_batch(
-        self, shard: str, countings: Mapping[TopicPartition, NumberedBatch], outcome: IndexingResult
+        self, shard: str, numbered_batches: Mapping[TopicPartition, NumberedBatch], outcome: IndexingResult
     ) -> Mapping[TopicPartition, ArchiveLocation]:
         """One object with a member for each partition. Its name tells its content: nothing is ever overwritten."""
         if self._archive is None:
             return {}
         content = bytearray()
         ranges: dict[TopicPartition, tuple[int, int]] = {}
-        for partition, counting in countings.items():
-            if counting.with_events:
+        for partition, counting in numbered_batches.items():
+            if counting.frames_with_events:
                 member = objects.pack_member(*partition, self._decode_batch(counting, outcome))
                 ranges[partition] = (len(content), len(member))
                 content += member
         if not ranges:
             return {}
-        last = max(each.counter.state.mark.sequence for each in countings.values() if each.counter.state.mark)
+        last = max(each.numberer.state.mark.sequence for each in numbered_batches.values() if each.numberer.state.mark)
         digest = hashlib.sha256(content).hexdigest()[:16]
         key = f"log/{self._stream.name}/{shard}/{last:056d}-{digest}.json.gz"
         self._archive.put(key, bytes(content))
         return {partition: ArchiveLocation(key, start, length) for partition, (start, length) in ranges.items()}
 
-    def _decode_batch(self, counting: NumberedBatch, outcome: IndexingResult) -> Iterator[StoredEvent]:
+    def _decode_batch(self, numbered_batch: NumberedBatch, outcome: IndexingResult) -> Iterator[StoredEvent]:
         """The events of a partition. A damaged frame has spent its numbers, and its bytes are kept for people."""
-        for frame in counting.with_events:
+        for frame in numbered_batch.frames_with_events:
             found = decode_frame(frame)
-            if not found and counting.counter.state.mark:
-                self._set_aside(counting.counter.state.mark, frame.content, outcome)
+            if not found and numbered_batch.numberer.state.mark:
+                self._store_unreadable_record(numbered_batch.numberer.state.mark, frame.content, outcome)
             yield from found
 
-    def _set_aside(self, mark: RecordPosition, content: bytes, outcome: IndexingResult) -> None:
+    def _store_unreadable_record(self, mark: RecordPosition, content: bytes, outcome: IndexingResult) -> None:
         key = f"set-aside/{self._stream.name}/{mark.shard}/{mark.sequence}-{hashlib.sha256(content).hexdigest()[:16]}"
-        outcome.set_aside.append(key)
+        outcome.set_aside_keys.append(key)
         log.error("What cannot be read is set aside as %s", key)
         if self._archive is not None:
             self._archive.put(key, content)
 
 
-def _ask_all(ask: Callable[[Question], Answer], questions: Sequence[Question]) -> Iterable[Answer]:
-    if len(questions) <= MANY_CALLS:
-        return [ask(question) for question in questions]
+def _call_for_all(call: Callable[[Argument], Result], arguments: Sequence[Argument]) -> Iterable[Result]:
+    if len(arguments) <= MAX_SEQUENTIAL_CALLS:
+        return [call(question) for question in arguments]
     with ThreadPoolExecutor(CONCURRENT_CALLS) as threads:
-        return list(threads.map(ask, questions))
+        return list(threads.map(call, arguments))
 
 
 def _all_ended(progress: Mapping[str, ShardProgress], shards: Iterable[str]) -> bool:
     return all(shard in progress and progress[shard].ended for shard in shards)
 
 
-def _first_unindexed(cursor: UnbrokenCursor) -> ArrivedRecord | None:
+def _first_unindexed_record(cursor: GapCheckingCursor) -> ArrivedRecord | None:
     patience = GrowingPauses(RETRY_TIMEOUT_SECONDS)
     while not cursor.ended:
         page = cursor.read(patience, 1)
@@ -374,14 +381,14 @@ def _first_unindexed(cursor: UnbrokenCursor) -> ArrivedRecord | None:
     return None
 
 
-def _segment_of_batch(counting: NumberedBatch, location: ArchiveLocation | None) -> IndexSegment | None:
-    found = counting.with_events
+def _segment_of_batch(numbered_batch: NumberedBatch, location: ArchiveLocation | None) -> IndexSegment | None:
+    found = numbered_batch.frames_with_events
     if not found:
         return None
-    before = counting.head.state
+    before = numbered_batch.head.state
     return IndexSegment(
         before=before,
-        count=counting.counter.state.next_offset - before.next_offset,
+        count=numbered_batch.numberer.state.next_offset - before.next_offset,
         first_stored_at=found[0].stored_at,
         last_stored_at=found[-1].stored_at,
         archived=location,

@@ -35,18 +35,20 @@ def open_kinesis_log(
     metrics: Metrics | None = None,
 ) -> KinesisLog:
     """`kinesis://stream?region=…&endpoint=…`, and any of `KinesisOptions` by its name."""
-    name, asked = parse_url(url)
+    name, asked = parse_stream_url(url)
     options = parse_options(name, asked)
     return KinesisLog(
         open_stream(url), index, archive, clock, options, watch, _open_fan_out(name, asked, options), metrics
     )
 
 
-def _open_fan_out(name: str, asked: Mapping[str, str], options: KinesisOptions) -> FanOut | None:
+def _open_fan_out(name: str, url_options: Mapping[str, str], options: KinesisOptions) -> FanOut | None:
     """With a client of its own: connections are kept open, and are to be silent no longer than that."""
     if not options.fan_out:
         return None
-    return FanOut(StreamConsumerApi(new_client(asked, read_timeout=options.push_silence), name), options.fan_out)
+    return FanOut(
+        StreamConsumerApi(new_kinesis_client(url_options, read_timeout=options.push_silence), name), options.fan_out
+    )
 
 
 def open_indexer(url: str, index: LogIndex, archive: ArchiveStore | None) -> Indexer:
@@ -55,20 +57,20 @@ def open_indexer(url: str, index: LogIndex, archive: ArchiveStore | None) -> Ind
 
 
 def open_stream(url: str) -> Stream:
-    name, asked = parse_url(url)
+    name, asked = parse_stream_url(url)
     reads = float(asked.get("reads_per_second", 5))
-    return Stream(new_client(asked), name, reads_per_second=reads)
+    return Stream(new_kinesis_client(asked), name, reads_per_second=reads)
 
 
 def check_stream(url: str) -> None:
     stream = open_stream(url)
     try:
-        GrowingPauses(STREAM_CHECK_TIMEOUT_SECONDS).retry(stream.check)
+        GrowingPauses(STREAM_CHECK_TIMEOUT_SECONDS).retry(stream.check_reachable)
     finally:
         stream.close()
 
 
-def new_client(asked: Mapping[str, str], read_timeout: float = READ_TIMEOUT_SECONDS) -> Any:
+def new_kinesis_client(url_options: Mapping[str, str], read_timeout: float = READ_TIMEOUT_SECONDS) -> Any:
     """A client that tries nothing again by itself: the engine knows what may be repeated, and for how long."""
     config = Config(
         connect_timeout=CONNECT_TIMEOUT_SECONDS,
@@ -77,11 +79,11 @@ def new_client(asked: Mapping[str, str], read_timeout: float = READ_TIMEOUT_SECO
         max_pool_connections=50,
     )
     return new_session().create_client(
-        "kinesis", config=config, region_name=asked.get("region"), endpoint_url=asked.get("endpoint")
+        "kinesis", config=config, region_name=url_options.get("region"), endpoint_url=url_options.get("endpoint")
     )
 
 
-def parse_url(url: str) -> tuple[str, Mapping[str, str]]:
+def parse_stream_url(url: str) -> tuple[str, Mapping[str, str]]:
     """The stream's name, and what else the URL says."""
     parts = urlsplit(url)
     if not parts.netloc:
@@ -91,9 +93,11 @@ def parse_url(url: str) -> tuple[str, Mapping[str, str]]:
     }
 
 
-def parse_options(name: str, asked: Mapping[str, str]) -> KinesisOptions:
+def parse_options(name: str, url_options: Mapping[str, str]) -> KinesisOptions:
     kinds = {each: type(getattr(DEFAULT_OPTIONS, each)) for each in KinesisOptions.__struct_fields__}
-    unknown = set(asked) - set(kinds) - {"region", "endpoint", "reads_per_second"}
+    unknown = set(url_options) - set(kinds) - {"region", "endpoint", "reads_per_second"}
     if unknown:
         raise ValueError(f"The URL of stream {name} says what is not understood: {', '.join(sorted(unknown))}")
-    return KinesisOptions(**{option: kind(asked[option]) for option, kind in kinds.items() if option in asked})
+    return KinesisOptions(
+        **{option: kind(url_options[option]) for option, kind in kinds.items() if option in url_options}
+    )

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
 
-from nakadi.engines.archive.objects import first_segment_since
+from nakadi.engines.archive.objects import first_segment_offset_since
 from nakadi.engines.archive.reading import ArchiveReader, SegmentCache
 from nakadi.engines.kinesis.continuity import RETRY_TIMEOUT_SECONDS, GapFound, ShardTreeCache, confirm_no_gap_in_chain
 from nakadi.engines.kinesis.envelopes import hash_key, original_topic, parse_partition_key, partition_key
@@ -27,17 +27,17 @@ from nakadi.engines.kinesis.topics import TopicCache
 from nakadi.model.events import EventSlice, OffsetBounds, TopicPartition, microseconds_since_epoch
 from nakadi.model.log_index import SEALED_AT_INDEX_END, IndexingState, IndexSegment, RecordPosition, Topic
 from nakadi.model.outcomes import Unavailable
-from nakadi.ports.archive_store import ArchiveGone
+from nakadi.ports.archive_store import ArchiveObjectGone
 from nakadi.ports.event_log import OffsetUnavailable
 from nakadi.ports.log_index import LogIndex
 
 # Reading --------------------------------------------------------------------------------------------------------------
 
 
-EVENTS_PER_SEARCH = 1000
-SEARCH_BYTES = 4_000_000
+EVENTS_PER_SEARCH_READ = 1000
+MAX_BYTES_PER_SEARCH_READ = 4_000_000
 
-Scanned = TypeVar("Scanned")
+T = TypeVar("T")
 
 
 class StreamReader:
@@ -68,37 +68,39 @@ class StreamReader:
         self._shared_for = shared_for
         self._recent_records = RecentRecords(window_bytes)
         self._scanner = Scanner(stream, shard_trees)
-        self.tails = ShardTails(stream, shard_trees, lambda: index.progress(stream.name), self._receive, last_written)
+        self.tails = ShardTails(
+            stream, shard_trees, lambda: index.shard_progresses(stream.name), self._add_and_announce, last_written
+        )
 
     # The tip
 
-    def state(self, topic: str, partition: int, since: float | None = None) -> IndexingState:
-        """A partition, counted to its tip as it was at `since`; without it, as it was a little while ago."""
+    def partition_state(self, topic: str, partition: int, as_of: float | None = None) -> IndexingState:
+        """A partition, counted to its tip as it was at `as_of`; without it, as it was a little while ago."""
         if self._topics.get(topic).topic.continued_in is not None:
-            return self._end_of_continued(topic, partition)
+            return self._end_state_of_continued_topic(topic, partition)
         key = partition_key(topic, partition)
         if topic != original_topic(topic):
             # Before the tip is looked for: what arrives behind that look is reported.
             self._continuing.setdefault(original_topic(topic), set()).add(topic)
-        if since is None:
-            self.tails.read_until(hash_key(key), time.monotonic() - self._shared_for, pushed=True)
+        if as_of is None:
+            self.tails.read_until(hash_key(key), time.monotonic() - self._shared_for, trust_pushes=True)
         else:
-            self.tails.read_until(hash_key(key), since)
+            self.tails.read_until(hash_key(key), as_of)
         # Another thread may have read on since: then more is counted than was asked for, which is as true.
         return self._number_to_newest(key, topic, partition)
 
-    def take_over_from(self, old: StreamReader) -> None:
+    def adopt_continued_topics_of(self, old: StreamReader) -> None:
         """Report the continued topics that another reader was asked for: their watchers ask again only when they hear
         of something."""
         self._continuing = old._continuing  # of the same kind
 
-    def bounds(self, topic: str, partition: int, since: float) -> OffsetBounds:
-        """What there is to be read, with everything that was acknowledged before `since`."""
+    def bounds(self, topic: str, partition: int, as_of: float) -> OffsetBounds:
+        """What there is to be read, with everything that was acknowledged before `as_of`."""
         found = self._topics.get_with_partition(topic, partition)
-        following = self.state(topic, partition, since).next_offset
+        following = self.partition_state(topic, partition, as_of).next_offset
         return OffsetBounds(min(found.oldest.get(partition, 0), following), following)
 
-    def _receive(self, records: list[ArrivedRecord], rank: RankOf) -> None:
+    def _add_and_announce(self, records: list[ArrivedRecord], rank: RankOf) -> None:
         for key in self._recent_records.add_records(records, rank):
             partition = parse_partition_key(key)
             if partition is not None:
@@ -106,14 +108,14 @@ class StreamReader:
                 for topic in tuple(self._continuing.get(partition[0], ())):
                     self._announce(topic, partition[1])
 
-    def _end_of_continued(self, topic: str, partition: int) -> IndexingState:
+    def _end_state_of_continued_topic(self, topic: str, partition: int) -> IndexingState:
         """Where a partition of a topic ends that is continued in another."""
         if (topic, partition) not in self._ends:
-            self._ends[topic, partition] = self._head(topic, partition)
+            self._ends[topic, partition] = self._head_state(topic, partition)
         return self._ends[topic, partition]
 
-    def _head(self, topic: str, partition: int) -> IndexingState:
-        head = self._index.heads([(topic, partition)])[topic, partition]
+    def _head_state(self, topic: str, partition: int) -> IndexingState:
+        head = self._index.index_heads([(topic, partition)])[topic, partition]
         if not head.revision and self._topics.get(topic).topic.continues is not None:
             raise Unavailable(f"It is not noted yet where {topic}/{partition} begins")
         return head.state
@@ -121,33 +123,33 @@ class StreamReader:
     def _number_to_newest(self, key: str, topic: str, partition: int) -> IndexingState:
         # Several threads may count the same partition. What the index counts, and what is forgotten, goes on meanwhile:
         # a count that does not meet what is remembered is not kept, and is begun anew from the head as it is then.
-        while (state := self._recent_records.state(key, topic)) is None:
-            start = self._head(topic, partition)
+        while (state := self._recent_records.numbering_state(key, topic)) is None:
+            start = self._head_state(topic, partition)
             if start.sealed_at == SEALED_AT_INDEX_END:
                 return start
-            if not self._count_from(key, topic, start):
-                behind = self._scan_without_gap(key, lambda: self._scan_to_last_evicted(key, topic, partition))
-                self._count_from(key, topic, behind)
+            if not self._start_numbering(key, topic, start):
+                behind = self._scan_confirming_no_gap(key, lambda: self._scan_to_last_evicted(key, topic, partition))
+                self._start_numbering(key, topic, behind)
         return state
 
     def _scan_to_last_evicted(self, key: str, topic: str, partition: int) -> IndexingState:
         """The partition counted up to the last record that is remembered no more."""
-        lost = self._recent_records.last_forgotten(key)
+        lost = self._recent_records.last_evicted_position(key)
         assert lost is not None
-        return self._scanner.scan_to_record(key, self._head(topic, partition), lost)
+        return self._scanner.scan_to_record(key, self._head_state(topic, partition), lost)
 
-    def _count_from(self, key: str, topic: str, start: IndexingState) -> bool:
-        parts = self._scanner.parts(start)
+    def _start_numbering(self, key: str, topic: str, start: IndexingState) -> bool:
+        parts = self._scanner.read_unfinished_parts(start)
         return self._recent_records.start_numbering(
-            key, topic, start, parts, self._shard_trees.tree_ranking(start.mark).rank
+            key, topic, start, parts, self._shard_trees.tree_for_ranking(start.mark).rank
         )
 
-    def _scan_without_gap(self, key: str, scan: Callable[[], Scanned]) -> Scanned:
+    def _scan_confirming_no_gap(self, key: str, scan: Callable[[], T]) -> T:
         """What a scan of the stream finds that begins where the index ends. Raises `GapFound` when it may lack events.
 
         The progress is read first: what the index counts meanwhile may be forgotten right after.
         """
-        progress = self._index.progress(self._stream.name)
+        progress = self._index.shard_progresses(self._stream.name)
         found = scan()
         confirm_no_gap_in_chain(self._shard_trees, hash_key(key), progress)
         return found
@@ -156,12 +158,12 @@ class StreamReader:
 
     def read_now(self, topic: str, partition: int, start: int, limit: int, max_bytes: int) -> EventSlice:
         found = self._topics.get_with_partition(topic, partition)
-        state = self._recent_records.state(partition_key(topic, partition), topic)
+        state = self._recent_records.numbering_state(partition_key(topic, partition), topic)
         if found.continued_in is not None or state is None or start >= state.next_offset:
-            state = self.state(topic, partition)
+            state = self.partition_state(topic, partition)
         if start > state.next_offset:
             # Another process may have learned of more a moment ago.
-            state = self.state(topic, partition, time.monotonic())
+            state = self.partition_state(topic, partition, time.monotonic())
         if start > state.next_offset and state.sealed_at == SEALED_AT_INDEX_END:
             # Its number was given out before the topic ended in front of it, and is found in the timeline that follows.
             raise Unavailable(f"{topic}/{partition} ends at {state.next_offset}, and is continued in another timeline")
@@ -170,7 +172,9 @@ class StreamReader:
             raise OffsetUnavailable(f"{start} is not between {oldest} and {state.next_offset}")
         offset = start
         while offset < state.next_offset:
-            piece = cut_before(state.next_offset, self._slice_from(found, topic, partition, offset, limit, max_bytes))
+            piece = cut_before(
+                state.next_offset, self._read_slice_from(found, topic, partition, offset, limit, max_bytes)
+            )
             if piece.events:
                 return piece
             offset = piece.next_offset
@@ -178,37 +182,37 @@ class StreamReader:
 
     def offset_at(self, topic: str, partition: int, stored_at: int) -> int:
         found = self._topics.get_with_partition(topic, partition)
-        state = self.state(topic, partition, time.monotonic())
+        state = self.partition_state(topic, partition, time.monotonic())
         offset = found.oldest.get(partition, 0)
         if state.latest < stored_at:
             return state.next_offset
-        offset = self._search_recent_records(
-            topic, partition, max(offset, self._search_index(topic, partition, offset, stored_at)), stored_at
+        offset = self._search_recent_records_by_time(
+            topic, partition, max(offset, self._search_index_by_time(topic, partition, offset, stored_at)), stored_at
         )
         while offset < state.next_offset:
-            piece = self.read_now(topic, partition, offset, EVENTS_PER_SEARCH, SEARCH_BYTES)
+            piece = self.read_now(topic, partition, offset, EVENTS_PER_SEARCH_READ, MAX_BYTES_PER_SEARCH_READ)
             for event in piece.events:
                 if microseconds_since_epoch(event.stored_at) >= stored_at:
                     return event.offset
             offset = piece.next_offset
         return state.next_offset
 
-    def _slice_from(
-        self, found: Topic, topic: str, partition: int, start: int, limit: int, max_bytes: int
+    def _read_slice_from(
+        self, known_topic: Topic, topic: str, partition: int, start: int, limit: int, max_bytes: int
     ) -> EventSlice:
         key = partition_key(topic, partition)
-        compacted = start < found.compacted.get(partition, 0)
+        compacted = start < known_topic.compacted.get(partition, 0)
         if not compacted:
-            remembered = self._recent_records.frames(key, topic, start, limit, max_bytes)
+            remembered = self._recent_records.frames_from(key, topic, start, limit, max_bytes)
             # A topic that has ended may be indexed further than this process has read it.
             if remembered:
                 return slice_frames(remembered, start, limit, max_bytes)
-        segment, known = self._find_start(topic, partition, start)
+        segment, known = self._find_numbering_start(topic, partition, start)
         while segment is not None and segment.archived and self._archive:
             archived = self._read_from_archive(segment, topic, partition, start, limit, max_bytes)
             if archived is not None:
                 return archived
-            newer = self._find_segment_with(topic, partition, start)
+            newer = self._find_segment_containing(topic, partition, start)
             if newer is None or newer.archived == segment.archived:
                 break
             # It was rewritten, and the old object removed.
@@ -216,32 +220,38 @@ class StreamReader:
         if compacted:
             raise Unavailable(f"The archive lacks offset {start} of {key}")
         if segment is None:
-            frames = self._scan_without_gap(key, lambda: self._scan_behind_head(topic, partition, start, max_bytes))
+            frames = self._scan_confirming_no_gap(
+                key, lambda: self._scan_behind_head(topic, partition, start, max_bytes)
+            )
         else:
-            frames = self._scanner.frames(key, known, start, self._recent_records.first_offset(key, topic), max_bytes)
+            frames = self._scanner.read_frames(
+                key, known, start, self._recent_records.first_offset(key, topic), max_bytes
+            )
         return slice_frames(frames, start, limit, max_bytes)
 
     def _scan_behind_head(self, topic: str, partition: int, start: int, max_bytes: int) -> Sequence[Frame]:
         key = partition_key(topic, partition)
-        _, known = self._find_start(topic, partition, start)
-        return self._scanner.frames(key, known, start, self._recent_records.first_offset(key, topic), max_bytes)
+        _, known = self._find_numbering_start(topic, partition, start)
+        return self._scanner.read_frames(key, known, start, self._recent_records.first_offset(key, topic), max_bytes)
 
-    def _find_start(self, topic: str, partition: int, start: int) -> tuple[IndexSegment | None, NumberingStart]:
+    def _find_numbering_start(
+        self, topic: str, partition: int, start: int
+    ) -> tuple[IndexSegment | None, NumberingStart]:
         """The segment that holds an offset, if there is one, and where counting towards the offset begins."""
-        segment = self._find_segment_with(topic, partition, start)
+        segment = self._find_segment_containing(topic, partition, start)
         if segment is not None:
             return segment, NumberingStart(segment.before, segment.first_stored_at)
-        head = self._index.heads([(topic, partition)])[topic, partition].state
+        head = self._index.index_heads([(topic, partition)])[topic, partition].state
         if head.next_offset <= start:
             return None, NumberingStart(head)
         # It was indexed just now.
-        segment = self._find_segment_with(topic, partition, start)
+        segment = self._find_segment_containing(topic, partition, start)
         if segment is None:
             raise Unavailable(f"The index lacks offset {start} of {topic}/{partition}")
         return segment, NumberingStart(segment.before, segment.first_stored_at)
 
-    def _find_segment_with(self, topic: str, partition: int, offset: int) -> IndexSegment | None:
-        found = self._index.segment(topic, partition, offset)
+    def _find_segment_containing(self, topic: str, partition: int, offset: int) -> IndexSegment | None:
+        found = self._index.segment_at_or_before(topic, partition, offset)
         return found if found is not None and offset < found.end_offset else None
 
     def _read_from_archive(
@@ -251,32 +261,31 @@ class StreamReader:
         assert self._archive is not None
         try:
             return self._archive.read_from_segment(segment, topic, partition, start, limit, max_bytes)
-        except ArchiveGone:
+        except ArchiveObjectGone:
             return None
 
     # Times
 
-    def _search_index(self, topic: str, partition: int, oldest: int, stored_at: int) -> int:
+    def _search_index_by_time(self, topic: str, partition: int, oldest: int, stored_at: int) -> int:
         """Where the first segment begins that holds an event stored then or later; the end of all when none does."""
-        head = self._index.heads([(topic, partition)])[topic, partition].state
+        head = self._index.index_heads([(topic, partition)])[topic, partition].state
         if head.latest < stored_at:
             return head.next_offset
-        return first_segment_since(self._index, topic, partition, oldest, head.next_offset, stored_at)
+        return first_segment_offset_since(self._index, topic, partition, oldest, head.next_offset, stored_at)
 
-    def _search_recent_records(self, topic: str, partition: int, start: int, stored_at: int) -> int:
+    def _search_recent_records_by_time(self, topic: str, partition: int, start: int, stored_at: int) -> int:
         """The same, with a look at what is remembered."""
-        times = self._recent_records.all_frames(partition_key(topic, partition), topic)
-        if not times or times[0].first > start:
+        times = self._recent_records.all_frames_of_partition(partition_key(topic, partition), topic)
+        if not times or times[0].first_offset > start:
             return start
         at = bisect_left(times, stored_at, key=lambda frame: frame.stored_at)
-        return max(start, times[at].first) if at < len(times) else start
+        return max(start, times[at].first_offset) if at < len(times) else start
 
 
 # A reader that lasts --------------------------------------------------------------------------------------------------
 
 
-NewReader = Callable[[LastWrittenRecords], StreamReader]
-Answer = TypeVar("Answer")
+ReaderFactory = Callable[[LastWrittenRecords], StreamReader]
 
 log = logging.getLogger(__name__)
 
@@ -288,50 +297,52 @@ class RestartingReader:
     which answers rightly or has lost its place.
     """
 
-    def __init__(self, new_reader: NewReader, shard_trees: ShardTreeCache) -> None:
+    def __init__(self, new_reader: ReaderFactory, shard_trees: ShardTreeCache) -> None:
         self._new_reader = new_reader
         self._shard_trees = shard_trees
         self._lock = threading.Lock()
         self._last_written = LastWrittenRecords()
         self._reader = new_reader(self._last_written)
 
-    def acknowledged(self, mark: RecordPosition) -> None:
+    def remember_acknowledged(self, mark: RecordPosition) -> None:
         """Note a record that this process knows: no later answer may be older."""
         self._last_written.remember_stored(mark)
 
-    def advance(self, shard: str, since: float, patience: GrowingPauses) -> bool:
-        return self._ask_with_restart(lambda reader: reader.tails.advance(shard, since, patience))
+    def read_to_tip(self, shard: str, as_of: float, patience: GrowingPauses) -> bool:
+        return self._call_with_restart(lambda reader: reader.tails.read_to_tip(shard, as_of, patience))
 
-    def follow(self, shard: str, fan_out: FanOut, ended: Callable[[], bool]) -> bool:
+    def receive_pushed_records(self, shard: str, fan_out: FanOut, should_stop: Callable[[], bool]) -> bool:
         """Take what is pushed, as long as this is the reader that is asked."""
-        return self._ask_with_restart(
-            lambda reader: reader.tails.follow(shard, fan_out, lambda: ended() or self._reader is not reader)
+        return self._call_with_restart(
+            lambda reader: reader.tails.receive_pushed_records(
+                shard, fan_out, lambda: should_stop() or self._reader is not reader
+            )
         )
 
-    def state(self, topic: str, partition: int, since: float | None = None) -> IndexingState:
-        return self._ask_with_restart(lambda reader: reader.state(topic, partition, since))
+    def partition_state(self, topic: str, partition: int, as_of: float | None = None) -> IndexingState:
+        return self._call_with_restart(lambda reader: reader.partition_state(topic, partition, as_of))
 
-    def bounds(self, topic: str, partition: int, since: float) -> OffsetBounds:
-        return self._ask_with_restart(lambda reader: reader.bounds(topic, partition, since))
+    def bounds(self, topic: str, partition: int, as_of: float) -> OffsetBounds:
+        return self._call_with_restart(lambda reader: reader.bounds(topic, partition, as_of))
 
     def read_now(self, topic: str, partition: int, start: int, limit: int, max_bytes: int) -> EventSlice:
-        return self._ask_with_restart(lambda reader: reader.read_now(topic, partition, start, limit, max_bytes))
+        return self._call_with_restart(lambda reader: reader.read_now(topic, partition, start, limit, max_bytes))
 
     def offset_at(self, topic: str, partition: int, stored_at: int) -> int:
-        return self._ask_with_restart(lambda reader: reader.offset_at(topic, partition, stored_at))
+        return self._call_with_restart(lambda reader: reader.offset_at(topic, partition, stored_at))
 
-    def _ask_with_restart(self, ask: Callable[[StreamReader], Answer]) -> Answer:
+    def _call_with_restart(self, call: Callable[[StreamReader], T]) -> T:
         reader = self._reader
         try:
-            return ask(reader)
+            return call(reader)
         except ShardPositionLost as asleep:
             log.info("Shard %s was not read for long: beginning anew where the index ends", asleep)
         try:
-            return ask(self._restart(reader))
+            return call(self._replace_reader(reader))
         except ShardPositionLost as asleep:
             raise Unavailable(f"Shard {asleep} cannot be read") from asleep
 
-    def _restart(self, old: StreamReader) -> StreamReader:
+    def _replace_reader(self, old: StreamReader) -> StreamReader:
         # Of several threads that lost their place one begins a reader, and the others ask that one. A thread that still
         # asks the old one gets what is right, or has lost its place as well and comes here.
         with self._lock:
@@ -339,7 +350,7 @@ class RestartingReader:
                 self._shard_trees.refresh()
                 reader = self._new_reader(self._last_written)
                 # Before any thread can ask it, and so before it reports anything.
-                reader.take_over_from(old)
+                reader.adopt_continued_topics_of(old)
                 self._reader = reader
             return self._reader
 
@@ -352,7 +363,7 @@ MAX_GAP_WAIT_INTERVALS = 25
 
 
 class ShardWatch:
-    """One thread for each shard, from now until `end`.
+    """One thread for each shard, from now until `stop`.
 
     A shard that came from a merge is begun by the threads of both that it came from: the lock lets one of them, and the
     name stays in the table when the thread has ended, so that no shard is followed twice. It is read only when both are
@@ -371,10 +382,10 @@ class ShardWatch:
         self._ended = threading.Event()
         self._start_thread("", self._start_threads_of_leaves)
 
-    def end(self) -> None:
+    def stop(self) -> None:
         self._ended.set()
 
-    def join(self) -> None:
+    def join_threads(self) -> None:
         # A copy, for threads may still begin others; none does any more once `_ended` was seen under the lock.
         for thread in tuple(self._threads.values()):
             thread.join()
@@ -402,10 +413,10 @@ class ShardWatch:
         """Read one shard to its end, then begin with those that came from it."""
         while not self._ended.is_set():
             try:
-                ended = self._reader.advance(shard, time.monotonic(), GrowingPauses(RETRY_TIMEOUT_SECONDS))
+                ended = self._reader.read_to_tip(shard, time.monotonic(), GrowingPauses(RETRY_TIMEOUT_SECONDS))
                 if not ended and self._fan_out is not None:
                     # What cannot be pushed, and what a subscription that fell silent did not tell, is asked for above.
-                    ended = self._reader.follow(shard, self._fan_out, self._ended.is_set)
+                    ended = self._reader.receive_pushed_records(shard, self._fan_out, self._ended.is_set)
                 if ended and self._start_threads_of_children(shard):
                     return
             except GapFound as gap:
@@ -465,7 +476,7 @@ class SharedShardWatch:
         with self._lock:
             self._wanted -= 1
             if not self._wanted and self._watch is not None:
-                self._watch.end()
+                self._watch.stop()
                 self._watch = None
 
     @contextmanager
@@ -481,5 +492,5 @@ class SharedShardWatch:
             self._closed = True
             watch, self._watch = self._watch, None
         if watch is not None:
-            watch.end()
-            watch.join()
+            watch.stop()
+            watch.join_threads()

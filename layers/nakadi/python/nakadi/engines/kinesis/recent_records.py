@@ -27,21 +27,21 @@ ABANDONED_APPEND_AGE_MS = 60_000
 
 
 class ArrivedRecord(NamedTuple):
-    """A record as the stream has it; `at` is when it arrived there, in milliseconds."""
+    """A record as the stream has it; `arrived_at_ms` is when it arrived there, in milliseconds."""
 
-    mark: RecordPosition
-    key: str
-    at: int
+    position: RecordPosition
+    partition_key: str
+    arrived_at_ms: int
     data: bytes
 
 
 class NumberedFrame(NamedTuple):
     """A frame with its offsets. Its bytes are those of these records, one after the other."""
 
-    first: int
-    events: int
+    first_offset: int
+    event_count: int
     stored_at: int
-    marks: tuple[RecordPosition, ...]
+    record_positions: tuple[RecordPosition, ...]
 
 
 def state_after_record(
@@ -49,26 +49,30 @@ def state_after_record(
 ) -> tuple[IndexingState, NumberedFrame | None]:
     """The partition with this record, which follows all it has counted, and the frame that it completes, if any."""
     if envelope is None or state.sealed_at is not None:
-        return replace(state, mark=record.mark), None
+        return replace(state, mark=record.position), None
     if envelope.kind == envelopes.SEAL:
-        return replace(state, mark=record.mark, sealed_at=record.mark, parts=()), None
-    parts = _without_abandoned(state.parts, record.at)
+        return replace(state, mark=record.position, sealed_at=record.position, parts=()), None
+    parts = _without_abandoned_parts(state.parts, record.arrived_at_ms)
     if envelope.kind == envelopes.WHOLE_FRAME:
-        return _state_and_numbered_frame(state, record, envelope, parts, (record.mark,))
+        return _state_and_numbered_frame(state, record, envelope, parts, (record.position,))
     return _state_after_frame_part(state, record, envelope, parts)
 
 
 def _state_after_frame_part(
     state: IndexingState, record: ArrivedRecord, envelope: Envelope, parts: tuple[UnfinishedAppendPart, ...]
 ) -> tuple[IndexingState, NumberedFrame | None]:
-    mine = [part for part in parts if part.append == envelope.append]
-    others = tuple(part for part in parts if part.append != envelope.append)
-    if envelope.part != len(mine):
-        return replace(state, mark=record.mark, parts=parts), None
-    if envelope.part == envelope.parts - 1:
-        return _state_and_numbered_frame(state, record, envelope, others, (*(part.mark for part in mine), record.mark))
-    part = UnfinishedAppendPart(envelope.append, envelope.part, record.mark, mine[0].arrived if mine else record.at)
-    return replace(state, mark=record.mark, parts=(*others, *mine, part)), None
+    mine = [part for part in parts if part.append == envelope.append_id]
+    others = tuple(part for part in parts if part.append != envelope.append_id)
+    if envelope.part_number != len(mine):
+        return replace(state, mark=record.position, parts=parts), None
+    if envelope.part_number == envelope.part_count - 1:
+        return _state_and_numbered_frame(
+            state, record, envelope, others, (*(part.mark for part in mine), record.position)
+        )
+    part = UnfinishedAppendPart(
+        envelope.append_id, envelope.part_number, record.position, mine[0].arrived if mine else record.arrived_at_ms
+    )
+    return replace(state, mark=record.position, parts=(*others, *mine, part)), None
 
 
 def _state_and_numbered_frame(
@@ -80,12 +84,12 @@ def _state_and_numbered_frame(
 ) -> tuple[IndexingState, NumberedFrame]:
     latest = max(state.latest, envelope.stored_at)
     counted = IndexingState(
-        mark=record.mark, next_offset=state.next_offset + envelope.events, latest=latest, parts=parts
+        mark=record.position, next_offset=state.next_offset + envelope.event_count, latest=latest, parts=parts
     )
-    return counted, NumberedFrame(state.next_offset, envelope.events, latest, marks)
+    return counted, NumberedFrame(state.next_offset, envelope.event_count, latest, marks)
 
 
-def _without_abandoned(parts: tuple[UnfinishedAppendPart, ...], now: int) -> tuple[UnfinishedAppendPart, ...]:
+def _without_abandoned_parts(parts: tuple[UnfinishedAppendPart, ...], now: int) -> tuple[UnfinishedAppendPart, ...]:
     return tuple(part for part in parts if now - part.arrived <= ABANDONED_APPEND_AGE_MS) if parts else parts
 
 
@@ -104,15 +108,15 @@ class Frame(NamedTuple):
     One that is `is_incomplete` has records that the stream had no more when it was counted.
     """
 
-    first: int
-    events: int
+    first_offset: int
+    event_count: int
     stored_at: int
     content: bytes
     is_incomplete: bool = False
 
     @property
-    def end(self) -> int:
-        return self.first + self.events
+    def end_offset(self) -> int:
+        return self.first_offset + self.event_count
 
 
 class RecordNumberer:
@@ -122,17 +126,17 @@ class RecordNumberer:
         self.state = start
         self._parts = dict(parts)
 
-    def count(self, record: ArrivedRecord) -> Frame:
+    def number_record(self, record: ArrivedRecord) -> Frame:
         envelope = envelopes.parse_envelope(record.data)
         self.state, numbered = state_after_record(self.state, record, envelope)
         if envelope is not None and envelope.kind == envelopes.FRAME_PART:
-            self._parts[record.mark] = envelope.frame
+            self._parts[record.position] = envelope.frame
         frame = Frame(self.state.next_offset, 0, self.state.latest, b"")
         if numbered is not None and envelope is not None:
-            earlier = numbered.marks[:-1]
+            earlier = numbered.record_positions[:-1]
             is_incomplete = any(mark not in self._parts for mark in earlier)
             content = b"" if is_incomplete else b"".join([self._parts[mark] for mark in earlier]) + envelope.frame
-            frame = Frame(numbered.first, numbered.events, numbered.stored_at, content, is_incomplete)
+            frame = Frame(numbered.first_offset, numbered.event_count, numbered.stored_at, content, is_incomplete)
         if self._parts:
             expected = {part.mark for part in self.state.parts}
             self._parts = {mark: part for mark, part in self._parts.items() if mark in expected}
@@ -140,20 +144,20 @@ class RecordNumberer:
 
 
 class PartitionRecords(Struct):
-    """One partition's row: records as they came while `counter` is None, frames afterwards.
+    """One partition's row: records as they came while `numberer` is None, frames afterwards.
 
-    `last_forgotten` is the last record that is no longer in it. `topic` is the one that it is counted for.
+    `last_evicted_position` is the last record that is no longer in it. `topic` is the one that it is counted for.
     """
 
     records: deque[ArrivedRecord] = field(default_factory=deque)
     frames: list[Frame] = field(default_factory=list)
-    dropped: int = 0
-    counter: RecordNumberer | None = None
-    last_forgotten: RecordPosition | None = None
+    dropped_frame_count: int = 0
+    numberer: RecordNumberer | None = None
+    last_evicted_position: RecordPosition | None = None
     topic: str = ""
 
     def numberer_for(self, topic: str) -> RecordNumberer | None:
-        return self.counter if self.topic == topic else None
+        return self.numberer if self.topic == topic else None
 
 
 class RecentRecords:
@@ -171,28 +175,28 @@ class RecentRecords:
         changed: set[str] = set()
         with self._lock:
             for record in records:
-                partition_records = self._recent_records.setdefault(record.key, PartitionRecords())
-                if partition_records.counter is None:
+                partition_records = self._recent_records.setdefault(record.partition_key, PartitionRecords())
+                if partition_records.numberer is None:
                     partition_records.records.append(record)
                     self._add_to_size(partition_records, len(record.data))
-                elif rank(record.mark) > rank(partition_records.counter.state.mark):
-                    frame = partition_records.counter.count(record)
+                elif rank(record.position) > rank(partition_records.numberer.state.mark):
+                    frame = partition_records.numberer.number_record(record)
                     partition_records.frames.append(frame)
                     self._add_to_size(partition_records, len(frame.content))
-                changed.add(record.key)
+                changed.add(record.partition_key)
             self._evict_oldest()
         return changed
 
-    def state(self, key: str, topic: str) -> IndexingState | None:
+    def numbering_state(self, key: str, topic: str) -> IndexingState | None:
         with self._lock:
             partition_records = self._recent_records.get(key)
             counter = partition_records.numberer_for(topic) if partition_records else None
             return counter.state if counter else None
 
-    def last_forgotten(self, key: str) -> RecordPosition | None:
+    def last_evicted_position(self, key: str) -> RecordPosition | None:
         with self._lock:
             partition_records = self._recent_records.get(key)
-            return partition_records.last_forgotten if partition_records else None
+            return partition_records.last_evicted_position if partition_records else None
 
     def start_numbering(
         self, key: str, topic: str, start: IndexingState, parts: Mapping[RecordPosition, bytes], rank: RankOf
@@ -202,20 +206,20 @@ class RecentRecords:
             partition_records = self._recent_records.setdefault(key, PartitionRecords())
             if partition_records.numberer_for(topic) is not None:
                 return True
-            if partition_records.counter is not None:
+            if partition_records.numberer is not None:
                 # It has frames of the topic before. What comes from here on is kept as records again.
                 partition_records = self._recent_records[key] = PartitionRecords(
-                    last_forgotten=partition_records.counter.state.mark
+                    last_evicted_position=partition_records.numberer.state.mark
                 )
-            if rank(partition_records.last_forgotten) > rank(start.mark):
+            if rank(partition_records.last_evicted_position) > rank(start.mark):
                 return False
-            partition_records.counter, partition_records.topic = RecordNumberer(start, parts), topic
+            partition_records.numberer, partition_records.topic = RecordNumberer(start, parts), topic
             for record in partition_records.records:
-                partition_records.frames.append(self._number_record_once(partition_records.counter, record, rank))
+                partition_records.frames.append(self._number_record_once(partition_records.numberer, record, rank))
             partition_records.records.clear()
             return True
 
-    def frames(self, key: str, topic: str, start: int, limit: int, most_bytes: int) -> Sequence[Frame] | None:
+    def frames_from(self, key: str, topic: str, start: int, limit: int, max_bytes: int) -> Sequence[Frame] | None:
         """Frames from the one with offset `start` on; None when that one is not here."""
         with self._lock:
             partition_records = self._recent_records.get(key)
@@ -225,9 +229,9 @@ class RecentRecords:
                 or start < self._first_offset(partition_records)
             ):
                 return None
-            at = bisect_right(partition_records.frames, start, lo=partition_records.dropped, key=_frame_end)
-            frame_limit = _FrameLimit(limit + start, most_bytes)
-            return list(takewhile(frame_limit.fits, partition_records.frames[at : at + limit + 1]))
+            at = bisect_right(partition_records.frames, start, lo=partition_records.dropped_frame_count, key=_frame_end)
+            frame_limit = _FrameLimit(limit + start, max_bytes)
+            return list(takewhile(frame_limit.take_if_fits, partition_records.frames[at : at + limit + 1]))
 
     def first_offset(self, key: str, topic: str) -> int:
         with self._lock:
@@ -238,26 +242,26 @@ class RecentRecords:
                 else 0
             )
 
-    def all_frames(self, key: str, topic: str) -> Sequence[Frame]:
+    def all_frames_of_partition(self, key: str, topic: str) -> Sequence[Frame]:
         with self._lock:
             partition_records = self._recent_records.get(key)
             return (
-                partition_records.frames[partition_records.dropped :]
+                partition_records.frames[partition_records.dropped_frame_count :]
                 if partition_records and partition_records.numberer_for(topic)
                 else []
             )
 
     def _first_offset(self, partition_records: PartitionRecords) -> int:
-        assert partition_records.counter is not None
+        assert partition_records.numberer is not None
         return (
-            partition_records.frames[partition_records.dropped].first
-            if partition_records.dropped < len(partition_records.frames)
-            else partition_records.counter.state.next_offset
+            partition_records.frames[partition_records.dropped_frame_count].first_offset
+            if partition_records.dropped_frame_count < len(partition_records.frames)
+            else partition_records.numberer.state.next_offset
         )
 
     def _number_record_once(self, counter: RecordNumberer, record: ArrivedRecord, rank: RankOf) -> Frame:
-        if rank(record.mark) > rank(counter.state.mark):
-            return counter.count(record)
+        if rank(record.position) > rank(counter.state.mark):
+            return counter.number_record(record)
         return Frame(counter.state.next_offset, 0, counter.state.latest, b"")
 
     def _add_to_size(self, partition_records: PartitionRecords, size: int) -> None:
@@ -268,37 +272,42 @@ class RecentRecords:
         while self._bytes > self._most_bytes and len(self._order) > 1:
             partition_records, size = self._order.popleft()
             self._bytes -= size
-            if partition_records.counter is None:
-                partition_records.last_forgotten = partition_records.records.popleft().mark
+            if partition_records.numberer is None:
+                partition_records.last_evicted_position = partition_records.records.popleft().position
             else:
                 _drop_first_frame(partition_records)
 
 
 def _drop_first_frame(partition_records: PartitionRecords) -> None:
-    partition_records.dropped += 1
-    if partition_records.dropped > 64 and partition_records.dropped > len(partition_records.frames) // 2:
-        del partition_records.frames[: partition_records.dropped]
-        partition_records.dropped = 0
+    partition_records.dropped_frame_count += 1
+    if (
+        partition_records.dropped_frame_count > 64
+        and partition_records.dropped_frame_count > len(partition_records.frames) // 2
+    ):
+        del partition_records.frames[: partition_records.dropped_frame_count]
+        partition_records.dropped_frame_count = 0
 
 
 class _FrameLimit(Struct):
     """Room for frames up to an offset and about so many bytes, though for one with events in any case."""
 
-    end: int
-    most_bytes: int
-    used: int = 0
+    end_offset: int
+    max_bytes: int
+    used_bytes: int = 0
     has_events: bool = False
 
-    def fits(self, frame: Frame) -> bool:
-        if self.has_events and (frame.first >= self.end or self.used + len(frame.content) > self.most_bytes):
+    def take_if_fits(self, frame: Frame) -> bool:
+        if self.has_events and (
+            frame.first_offset >= self.end_offset or self.used_bytes + len(frame.content) > self.max_bytes
+        ):
             return False
-        self.used += len(frame.content)
-        self.has_events = self.has_events or frame.events > 0
+        self.used_bytes += len(frame.content)
+        self.has_events = self.has_events or frame.event_count > 0
         return True
 
 
 def _frame_end(frame: Frame) -> int:
-    return frame.end
+    return frame.end_offset
 
 
 # Frames as events -----------------------------------------------------------------------------------------------------
@@ -309,15 +318,15 @@ log = logging.getLogger(__name__)
 
 def decode_frame(frame: Frame, start: int = 0) -> list[StoredEvent]:
     """The events of a frame from an offset on. A damaged frame keeps its numbers, and shows nothing."""
-    if not frame.events:
+    if not frame.event_count:
         return []
     try:
         records = frames.decode(frame.content)
     except Exception:  # bytes that are not ours can fail anywhere, and must not stop the shard
-        log.warning("The frame at offset %s cannot be read", frame.first, exc_info=True)
+        log.warning("The frame at offset %s cannot be read", frame.first_offset, exc_info=True)
         return []
     moment = datetime_from_microseconds(frame.stored_at)
-    numbered = enumerate(records[: frame.events], frame.first)
+    numbered = enumerate(records[: frame.event_count], frame.first_offset)
     return [
         StoredEvent(offset, record, moment) for offset, record in numbered if record is not None and offset >= start
     ]
@@ -329,17 +338,17 @@ def slice_frames(found: Iterable[Frame], start: int, limit: int, max_bytes: int)
     following = start
     for frame in found:
         events += decode_frame(frame, start)
-        following = max(following, frame.end)
+        following = max(following, frame.end_offset)
         if len(events) >= limit:
             break
     return slice_events(events, following, limit, max_bytes)
 
 
-def cut_before(end: int, found: EventSlice) -> EventSlice:
+def cut_before(end_offset: int, event_slice: EventSlice) -> EventSlice:
     """What of a slice is before an offset. The archive may have more already than a reader has heard of."""
-    if found.next_offset <= end:
-        return found
-    return EventSlice(tuple(event for event in found.events if event.offset < end), end)
+    if event_slice.next_offset <= end_offset:
+        return event_slice
+    return EventSlice(tuple(event for event in event_slice.events if event.offset < end_offset), end_offset)
 
 
 def slice_events(events: Sequence[StoredEvent], following: int, limit: int, max_bytes: int) -> EventSlice:

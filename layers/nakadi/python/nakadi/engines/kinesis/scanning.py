@@ -32,7 +32,7 @@ class NumberingStart(NamedTuple):
     first_stored_at: int | None = None
 
 
-NO_STATE: tuple[float, IndexingState | None] = (float("-inf"), None)
+NO_REMEMBERED_STATE: tuple[float, IndexingState | None] = (float("-inf"), None)
 
 
 class ScanCache(Struct):
@@ -41,9 +41,9 @@ class ScanCache(Struct):
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _states: OrderedDict[TopicPartition, tuple[float, IndexingState]] = field(default_factory=OrderedDict)
 
-    def at(self, key: str, offset: int) -> IndexingState | None:
+    def state_at(self, key: str, offset: int) -> IndexingState | None:
         with self._lock:
-            noted_at, state = self._states.get((key, offset), NO_STATE)
+            noted_at, state = self._states.get((key, offset), NO_REMEMBERED_STATE)
             return state if abs(time.time() - noted_at) < REMEMBERED_STATE_MAX_AGE_SECONDS else None
 
     def remember_state(self, key: str, state: IndexingState) -> None:
@@ -60,75 +60,79 @@ class Scanner:
         self._shard_trees = shard_trees
         self._remembered = ScanCache()
 
-    def parts(self, state: IndexingState) -> Mapping[RecordPosition, bytes]:
+    def read_unfinished_parts(self, state: IndexingState) -> Mapping[RecordPosition, bytes]:
         """The records of appends that were not complete at this state: the bytes of their frames' parts.
 
         Those of an append that was given up long ago may be missing: nothing will complete it.
         """
-        found = {part.mark: self._fetch(part.mark) for part in state.parts}
+        found = {part.mark: self._read_frame_part(part.mark) for part in state.parts}
         return {mark: frame for mark, frame in found.items() if frame is not None}
 
-    def frames(self, key: str, start: NumberingStart, offset: int, end: int, most_bytes: int) -> Sequence[Frame]:
-        """Frames from the one with `offset` on, up to `end` or about so many bytes; at least one with events."""
-        near = self._remembered.at(key, offset)
+    def read_frames(
+        self, key: str, start: NumberingStart, offset: int, end_offset: int, max_bytes: int
+    ) -> Sequence[Frame]:
+        """Frames from the one with `offset` on, up to `end_offset` or about so many bytes; at least one with events."""
+        near = self._remembered.state_at(key, offset)
         start = NumberingStart(near) if near else start
         found: list[Frame] = []
         size = 0
-        for state, last, frame in self._count_from(key, start):
-            if frame.end > offset:
+        for state, last, frame in self._number_records_from(key, start):
+            if frame.end_offset > offset:
                 found.append(frame)
                 size += len(frame.content)
-            if found and (size >= most_bytes or frame.end >= end):
-                self._remember(key, state, last)
+            if found and (size >= max_bytes or frame.end_offset >= end_offset):
+                self._remember_if_young(key, state, last)
                 return found
-        raise Unavailable(f"The stream ends before offset {end} of {key}")
+        raise Unavailable(f"The stream ends before offset {end_offset} of {key}")
 
-    def _count_from(self, key: str, start: NumberingStart) -> Iterator[tuple[IndexingState, ArrivedRecord, Frame]]:
+    def _number_records_from(
+        self, key: str, start: NumberingStart
+    ) -> Iterator[tuple[IndexingState, ArrivedRecord, Frame]]:
         """Counting on would give events the wrong numbers when the stream has forgotten some."""
-        counter = RecordNumberer(start.state, self.parts(start.state))
+        counter = RecordNumberer(start.state, self.read_unfinished_parts(start.state))
         expected = start.first_stored_at
-        for record in self.records(key, start.state):
-            frame = counter.count(record)
-            if frame.is_incomplete or (frame.events and expected not in {None, frame.stored_at}):
-                raise Unavailable(f"The stream has forgotten events behind offset {frame.first} of {key}")
-            expected = None if frame.events else expected
+        for record in self.read_records(key, start.state):
+            frame = counter.number_record(record)
+            if frame.is_incomplete or (frame.event_count and expected not in {None, frame.stored_at}):
+                raise Unavailable(f"The stream has forgotten events behind offset {frame.first_offset} of {key}")
+            expected = None if frame.event_count else expected
             yield counter.state, record, frame
 
     def scan_to_record(self, key: str, start: IndexingState, last: RecordPosition) -> IndexingState:
         """The partition counted on up to a record that is known to be there."""
-        counter = RecordNumberer(start, self.parts(start))
+        counter = RecordNumberer(start, self.read_unfinished_parts(start))
         goal = self._shard_trees.rank(last)
-        for record in self.records(key, start):
-            if self._shard_trees.rank(record.mark) > goal:
+        for record in self.read_records(key, start):
+            if self._shard_trees.rank(record.position) > goal:
                 return counter.state
-            counter.count(record)
-            if record.mark == last:
+            counter.number_record(record)
+            if record.position == last:
                 return counter.state
         return counter.state
 
-    def _remember(self, key: str, state: IndexingState, last: ArrivedRecord) -> None:
+    def _remember_if_young(self, key: str, state: IndexingState, last: ArrivedRecord) -> None:
         """What comes next must not be forgotten by the stream while it is remembered here."""
-        if time.time() - last.at / 1000 < YOUNG_RECORD_MAX_AGE_SECONDS:
+        if time.time() - last.arrived_at_ms / 1000 < YOUNG_RECORD_MAX_AGE_SECONDS:
             self._remembered.remember_state(key, state)
 
-    def records(self, key: str, start: IndexingState) -> Iterator[ArrivedRecord]:
+    def read_records(self, key: str, start: IndexingState) -> Iterator[ArrivedRecord]:
         """The partition's records behind a state, to the end of what is there now."""
         patience = GrowingPauses(RETRY_TIMEOUT_SECONDS)
         began_in = start.mark.shard if start.mark else None
-        chain = self._shard_trees.refresh().chain(hash_key(key))
+        chain = self._shard_trees.refresh().shards_covering(hash_key(key))
         chain = chain[chain.index(began_in) :] if began_in in chain else chain
         for shard in chain:
             behind = start.mark.sequence if start.mark and shard == start.mark.shard else None
             cursor = ShardCursor(self._stream, shard, behind)
             while not cursor.ended:
                 page = cursor.read(patience)
-                yield from (record for record in page.records if record.key == key)
+                yield from (record for record in page.records if record.partition_key == key)
                 if page.at_tip and shard == chain[-1]:
                     break
 
-    def _fetch(self, mark: RecordPosition) -> bytes | None:
+    def _read_frame_part(self, mark: RecordPosition) -> bytes | None:
         """One record's part of a frame; None when the stream has forgotten it."""
-        if mark.shard not in self._shard_trees.tree_ranking(mark):
+        if mark.shard not in self._shard_trees.tree_for_ranking(mark):
             return None
         cursor = ShardCursor(self._stream, mark.shard, mark.sequence, including=True)
         patience = GrowingPauses(RETRY_TIMEOUT_SECONDS)
@@ -136,7 +140,7 @@ class Scanner:
             page = cursor.read(patience, 1)
             for record in page.records:
                 envelope = parse_envelope(record.data)
-                return envelope.frame if record.mark == mark and envelope is not None else None
+                return envelope.frame if record.position == mark and envelope is not None else None
             if page.at_tip:
                 return None
             if patience.is_over:

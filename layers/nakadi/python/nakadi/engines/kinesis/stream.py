@@ -34,10 +34,10 @@ UNLISTED_SHARD_DEPTH = -1
 
 class Shard(Struct, frozen=True):
     id: str
-    first_hash: int
-    last_hash: int
-    parents: tuple[str, ...] = ()
-    closed: bool = False
+    first_hash_key: int
+    last_hash_key: int
+    parent_ids: tuple[str, ...] = ()
+    is_closed: bool = False
 
 
 class ShardTree:
@@ -52,28 +52,28 @@ class ShardTree:
     def __iter__(self) -> Iterator[str]:
         return iter(self._shards)
 
-    def chain(self, hash_key: int) -> list[str]:
+    def shards_covering(self, hash_key: int) -> list[str]:
         """The shards that cover a hash key, one after the other in time."""
-        covering = [each for each in self._shards.values() if each.first_hash <= hash_key <= each.last_hash]
+        covering = [each for each in self._shards.values() if each.first_hash_key <= hash_key <= each.last_hash_key]
         return [each.id for each in sorted(covering, key=lambda each: self._depths[each.id])]
 
-    def parents(self, shard: str) -> list[str]:
+    def listed_parents(self, shard: str) -> list[str]:
         """Those that are still listed."""
-        return [parent for parent in self._shards[shard].parents if parent in self._shards]
+        return [parent for parent in self._shards[shard].parent_ids if parent in self._shards]
 
-    def origins(self, shard: str) -> tuple[str, ...]:
+    def all_parents(self, shard: str) -> tuple[str, ...]:
         """Those it came from, whether or not they are still listed."""
-        return self._shards[shard].parents if shard in self._shards else ()
+        return self._shards[shard].parent_ids if shard in self._shards else ()
 
-    def first_hash(self, shard: str) -> int:
-        return self._shards[shard].first_hash
+    def first_hash_key(self, shard: str) -> int:
+        return self._shards[shard].first_hash_key
 
     def children(self, shard: str) -> list[str]:
-        return [each.id for each in self._shards.values() if shard in each.parents]
+        return [each.id for each in self._shards.values() if shard in each.parent_ids]
 
     def leaves(self) -> list[str]:
         """Those without children: at any moment they share all hash keys among them."""
-        parents = {parent for shard in self._shards.values() for parent in shard.parents}
+        parents = {parent for shard in self._shards.values() for parent in shard.parent_ids}
         return [shard for shard in self._shards if shard not in parents]
 
     def rank(self, mark: RecordPosition | None) -> tuple[int, int]:
@@ -87,14 +87,16 @@ class ShardTree:
     @cached_property
     def _depths(self) -> Mapping[str, int]:
         depths: dict[str, int] = {}
-        for shard in self._parents_first():
-            depths[shard] = 1 + max((depths[parent] for parent in self.parents(shard)), default=UNLISTED_SHARD_DEPTH)
+        for shard in self._shards_parents_first():
+            depths[shard] = 1 + max(
+                (depths[parent] for parent in self.listed_parents(shard)), default=UNLISTED_SHARD_DEPTH
+            )
         return depths
 
-    def _parents_first(self) -> Iterator[str]:
+    def _shards_parents_first(self) -> Iterator[str]:
         waiting = dict.fromkeys(self._shards)
         while waiting:
-            ready = [each for each in waiting if not any(parent in waiting for parent in self.parents(each))]
+            ready = [each for each in waiting if not any(parent in waiting for parent in self.listed_parents(each))]
             if not ready:
                 raise ValueError("shards that descend from each other")
             for each in ready:
@@ -121,18 +123,19 @@ IDLE_CONNECTION_MAX_AGE_SECONDS = 10.0
 """A connection that was not used for so long may be gone at its other end without our knowledge, above all after a
 function was frozen. A write on it would fail, and nothing would tell whether it was stored; a new one costs little."""
 
-CONSUMER_CALLS = {"DescribeStreamConsumer", "DeregisterStreamConsumer", "SubscribeToShard"}
-READ_CALLS = {"GetRecords", "GetShardIterator"} | CONSUMER_CALLS
+CONSUMER_OPERATIONS = {"DescribeStreamConsumer", "DeregisterStreamConsumer", "SubscribeToShard"}
+READ_OPERATIONS = {"GetRecords", "GetShardIterator"} | CONSUMER_OPERATIONS
 NOTHING_SENT_ERRORS = (ConnectTimeoutError, CredentialRetrievalError, EndpointConnectionError, NoCredentialsError)
 
 
 class StreamCallFailed(Unavailable):
-    """Raised when a call did not work. `passing`: it may work soon. `undone`: it certainly had no effect."""
+    """Raised when a call did not work. `is_temporary`: it may work soon. `had_no_effect`: it certainly had no
+    effect."""
 
-    def __init__(self, message: str, *, passing: bool, undone: bool) -> None:
+    def __init__(self, message: str, *, is_temporary: bool, had_no_effect: bool) -> None:
         super().__init__(message)
-        self.passing = passing
-        self.undone = undone
+        self.is_temporary = is_temporary
+        self.had_no_effect = had_no_effect
 
 
 class NoSuchShard(StreamCallFailed):
@@ -148,20 +151,20 @@ class SequenceUnavailable(Exception):
 
 
 class OutgoingRecord(NamedTuple):
-    key: str
+    partition_key: str
     hash_key: int
     data: bytes
 
     @property
-    def size(self) -> int:
-        return len(self.data) + len(self.key.encode())
+    def size_bytes(self) -> int:
+        return len(self.data) + len(self.partition_key.encode())
 
 
 class RecordPage(NamedTuple):
-    """`following` is None at the end of a closed shard; `at_tip` says that nothing more is there at the moment."""
+    """`continuation` is None at the end of a closed shard; `at_tip` says that nothing more is there at the moment."""
 
     records: list[ArrivedRecord]
-    following: str | None
+    continuation: str | None
     at_tip: bool
 
 
@@ -169,7 +172,7 @@ class RecordFailure(Struct, frozen=True):
     """Why one record of a call was not taken."""
 
     reason: str
-    undone: bool
+    had_no_effect: bool
 
 
 class Stream:
@@ -183,7 +186,7 @@ class Stream:
         self._under_way = 0
         self._used_at = float("-inf")
 
-    def shards(self) -> list[Shard]:
+    def list_shards(self) -> list[Shard]:
         found: list[Shard] = []
         asked: dict[str, Any] = {"StreamName": self.name}
         while True:
@@ -194,31 +197,31 @@ class Stream:
                 return found
             asked = {"NextToken": answer["NextToken"]}
 
-    def check(self) -> None:
+    def check_reachable(self) -> None:
         with translate_errors():
             self._client.list_shards(StreamName=self.name, MaxResults=1)
 
     def request_iterator_from_start(self, shard: str) -> str:
-        return self._iterator(shard, ShardIteratorType="TRIM_HORIZON")
+        return self._request_iterator(shard, ShardIteratorType="TRIM_HORIZON")
 
     def request_iterator_behind(self, mark: RecordPosition) -> str:
-        return self._iterator(
+        return self._request_iterator(
             mark.shard, ShardIteratorType="AFTER_SEQUENCE_NUMBER", StartingSequenceNumber=str(mark.sequence)
         )
 
     def request_iterator_at(self, mark: RecordPosition) -> str:
-        return self._iterator(
+        return self._request_iterator(
             mark.shard, ShardIteratorType="AT_SEQUENCE_NUMBER", StartingSequenceNumber=str(mark.sequence)
         )
 
     def read_page(self, shard: str, iterator: str, limit: int = 10_000) -> RecordPage:
         """The next records of a shard; waits until another read is due."""
-        self._pace.wait(shard)
+        self._pace.wait_for_turn(shard)
         try:
             with self._connection_for_call():
                 answer = self._client.get_records(ShardIterator=iterator, Limit=limit)
         except StreamCallFailed as trouble:
-            if trouble.passing and trouble.undone:
+            if trouble.is_temporary and trouble.had_no_effect:
                 self._pace.slow_down(shard)
             raise
         self._pace.speed_up(shard)
@@ -226,9 +229,9 @@ class Stream:
         records = [parse_record(shard, each) for each in _require_field(answer, "Records")]
         return RecordPage(records, following, at_tip=following is None or answer.get("MillisBehindLatest", 0) == 0)
 
-    def put(self, records: Sequence[OutgoingRecord]) -> list[RecordPosition | RecordFailure]:
+    def put_records(self, records: Sequence[OutgoingRecord]) -> list[RecordPosition | RecordFailure]:
         entries = [
-            {"Data": record.data, "PartitionKey": record.key, "ExplicitHashKey": str(record.hash_key)}
+            {"Data": record.data, "PartitionKey": record.partition_key, "ExplicitHashKey": str(record.hash_key)}
             for record in records
         ]
         with self._connection_for_call():
@@ -255,7 +258,7 @@ class Stream:
                 self._under_way -= 1
                 self._used_at = time.time()
 
-    def _iterator(self, shard: str, **position: str) -> str:
+    def _request_iterator(self, shard: str, **position: str) -> str:
         with self._connection_for_call():
             answer = self._client.get_shard_iterator(StreamName=self.name, ShardId=shard, **position)
         return str(_require_field(answer, "ShardIterator"))
@@ -284,7 +287,7 @@ class CallRate:
     def _interval_of(self, name: str) -> float:
         return self._intervals.get(name, self._shortest)
 
-    def wait(self, name: str) -> None:
+    def wait_for_turn(self, name: str) -> None:
         with self._lock:
             now = time.monotonic()
             turn = max(now, self._next.get(name, now))
@@ -317,7 +320,7 @@ class GrowingPauses:
             try:
                 return call()
             except StreamCallFailed as trouble:
-                if not trouble.passing or self.is_over:
+                if not trouble.is_temporary or self.is_over:
                     raise
             self.pause()
 
@@ -330,14 +333,16 @@ def translate_errors() -> Iterator[None]:
         raise _as_stream_error(error) from error
     except (BotoCoreError, ResponseParserError) as error:
         raise StreamCallFailed(
-            f"Kinesis: {error}", passing=True, undone=isinstance(error, NOTHING_SENT_ERRORS)
+            f"Kinesis: {error}", is_temporary=True, had_no_effect=isinstance(error, NOTHING_SENT_ERRORS)
         ) from error
 
 
 def _require_field(answer: Mapping[str, Any], name: str) -> Any:
     """Something in between may have answered in the place of Kinesis; what Kinesis did, if it was asked, is unknown."""
     if name not in answer:
-        raise StreamCallFailed(f"Kinesis: the answer cannot be read, it has no {name}", passing=True, undone=False)
+        raise StreamCallFailed(
+            f"Kinesis: the answer cannot be read, it has no {name}", is_temporary=True, had_no_effect=False
+        )
     return answer[name]
 
 
@@ -348,12 +353,12 @@ def _as_stream_error(error: ClientError) -> Exception:
         return IteratorExpired(str(error))
     if code == "InvalidArgumentException" and error.operation_name in {"GetShardIterator", "SubscribeToShard"}:
         return SequenceUnavailable(str(error))
-    if code == "ResourceNotFoundException" and error.operation_name in READ_CALLS:
-        return NoSuchShard(f"Kinesis: {error}", passing=False, undone=True)
+    if code == "ResourceNotFoundException" and error.operation_name in READ_OPERATIONS:
+        return NoSuchShard(f"Kinesis: {error}", is_temporary=False, had_no_effect=True)
     if code in THROTTLING_ERRORS:
-        return StreamCallFailed(f"Kinesis: {error}", passing=True, undone=True)
+        return StreamCallFailed(f"Kinesis: {error}", is_temporary=True, had_no_effect=True)
     failed_within = status >= 500
-    return StreamCallFailed(f"Kinesis: {error}", passing=failed_within, undone=not failed_within)
+    return StreamCallFailed(f"Kinesis: {error}", is_temporary=failed_within, had_no_effect=not failed_within)
 
 
 def _parse_shard(described: dict[str, Any]) -> Shard:
@@ -364,7 +369,7 @@ def _parse_shard(described: dict[str, Any]) -> Shard:
         int(hashes["StartingHashKey"]),
         int(hashes["EndingHashKey"]),
         tuple(parent for parent in parents if parent),
-        closed="EndingSequenceNumber" in described["SequenceNumberRange"],
+        is_closed="EndingSequenceNumber" in described["SequenceNumberRange"],
     )
 
 
@@ -383,4 +388,4 @@ def _parse_put_result(entry: dict[str, Any]) -> RecordPosition | RecordFailure:
     if "SequenceNumber" in entry and not entry.get("ErrorCode"):
         return RecordPosition(entry["ShardId"], int(entry["SequenceNumber"]))
     code = entry.get("ErrorCode", "")
-    return RecordFailure(f"{code}: {entry.get('ErrorMessage', '')}", undone=code in THROTTLING_ERRORS)
+    return RecordFailure(f"{code}: {entry.get('ErrorMessage', '')}", had_no_effect=code in THROTTLING_ERRORS)

@@ -13,11 +13,11 @@ from contextlib import closing
 
 from nakadi.engines.kinesis.continuity import (
     RETRY_TIMEOUT_SECONDS,
+    GapCheckingCursor,
     GapFound,
     ShardTreeCache,
-    UnbrokenCursor,
     shard_progress,
-    unfinished_shards,
+    shards_lost_before_indexed,
 )
 from nakadi.engines.kinesis.fan_out import FanOut
 from nakadi.engines.kinesis.recent_records import ArrivedRecord, RankOf
@@ -37,7 +37,7 @@ MAX_READ_PAUSE_SECONDS = 3600.0
 
 
 class ShardTail:
-    def __init__(self, cursor: UnbrokenCursor, parents: list[str], read_at: float) -> None:
+    def __init__(self, cursor: GapCheckingCursor, parents: list[str], read_at: float) -> None:
         self.cursor = cursor
         self.parents = parents
         # By the clock on the wall: a machine may stand still, and its other clock with it.
@@ -58,12 +58,12 @@ class ShardTail:
                 self.cursor.complete_at = min((moment for moment in moments if moment is not None), default=None)
                 self.parents = []
 
-    def advance(
-        self, since: float, through: int, receive: Callable[[list[ArrivedRecord]], None], patience: GrowingPauses
+    def read_until(
+        self, as_of: float, last_sequence: int, receive: Callable[[list[ArrivedRecord]], None], patience: GrowingPauses
     ) -> None:
-        """Read on until all is known that was there at `since`, and the record with that sequence number."""
+        """Read on until all is known that was there at `as_of`, and the record with that sequence number."""
         with self._lock:
-            while not self.ended and not (self._known_at >= since and (self.cursor.sequence or 0) >= through):
+            while not self.ended and not (self._known_at >= as_of and (self.cursor.sequence or 0) >= last_sequence):
                 began = time.monotonic()
                 page = self._read_page(patience)
                 receive(page.records)
@@ -71,15 +71,15 @@ class ShardTail:
                     self._known_at = began
                 elif patience.is_over:
                     raise Unavailable("There is more to be read than a reader can wait for")
-                if self._known_at >= since and (self.cursor.sequence or 0) < through and patience.is_over:
+                if self._known_at >= as_of and (self.cursor.sequence or 0) < last_sequence and patience.is_over:
                     raise Unavailable("Kinesis does not show yet what it has taken")
 
     @property
-    def is_pushed(self) -> bool:
+    def receives_pushes(self) -> bool:
         """Whether Kinesis tells by itself what comes: who does not need to know the very tip need not ask."""
         return self._pushes > 0
 
-    def receive_pushed(
+    def receive_pushed_pages(
         self, pages: Iterator[RecordPage], receive: Callable[[list[ArrivedRecord]], None]
     ) -> Generator[None]:
         """Take what is pushed, page by page. It begins behind what was read at that moment and leaves nothing out, and
@@ -120,14 +120,14 @@ class LastWrittenRecords:
         with self._lock:
             self._last[mark.shard] = max(self._last.get(mark.shard, mark.sequence), mark.sequence)
 
-    def last(self, shard: str) -> int:
+    def last_sequence(self, shard: str) -> int:
         return self._last.get(shard, 0)
 
     def shards_missing_in(self, shard_tree: ShardTree) -> list[str]:
         with self._lock:
             return [shard for shard in self._last if shard not in shard_tree]
 
-    def forget(self, shard: str) -> None:
+    def forget_shard(self, shard: str) -> None:
         with self._lock:
             self._last.pop(shard, None)
 
@@ -149,30 +149,31 @@ class ShardTails:
         self._tails: dict[str, ShardTail] = {}
         self._last_written = last_written
 
-    def read_until(self, hash_key: int, since: float, *, pushed: bool = False) -> None:
-        """See to it that everything is known that was in a partition at `since`; `pushed`: or what is pushed of it."""
+    def read_until(self, hash_key: int, as_of: float, *, trust_pushes: bool = False) -> None:
+        """See to it that everything is known that was in a partition at `as_of`; `trust_pushes`: or what is pushed of
+        it."""
         patience = GrowingPauses(RETRY_TIMEOUT_SECONDS)
         shard_tree = self._tree_with_written_shards()
-        while self.advance(shard_tree.chain(hash_key)[-1], since, patience, pushed=pushed):
-            ended = shard_tree.chain(hash_key)[-1]
+        while self.read_to_tip(shard_tree.shards_covering(hash_key)[-1], as_of, patience, trust_pushes=trust_pushes):
+            ended = shard_tree.shards_covering(hash_key)[-1]
             shard_tree = self._shard_trees.refresh()
-            if shard_tree.chain(hash_key)[-1] != ended:
+            if shard_tree.shards_covering(hash_key)[-1] != ended:
                 patience = GrowingPauses(RETRY_TIMEOUT_SECONDS)
             elif patience.is_over:
                 raise Unavailable("Kinesis does not list the children of a shard")
             else:
                 patience.pause()
 
-    def advance(self, shard: str, since: float, patience: GrowingPauses, *, pushed: bool = False) -> bool:
-        """Read a shard on to its tip; `pushed`: unless it is pushed. Whether it has come to its end."""
-        tail = self._tail(shard)
+    def read_to_tip(self, shard: str, as_of: float, patience: GrowingPauses, *, trust_pushes: bool = False) -> bool:
+        """Read a shard on to its tip; `trust_pushes`: unless it is pushed. Whether it has come to its end."""
+        tail = self._find_or_begin_tail(shard)
         if tail.parents:
             for parent in tail.parents:
-                self.advance(parent, float("inf"), patience)
-            tail.begin_after_parents([self._tail(parent) for parent in tail.parents])
-        enough = float("-inf") if pushed and tail.is_pushed else since
+                self.read_to_tip(parent, float("inf"), patience)
+            tail.begin_after_parents([self._find_or_begin_tail(parent) for parent in tail.parents])
+        enough = float("-inf") if trust_pushes and tail.receives_pushes else as_of
         try:
-            tail.advance(enough, self._last_written.last(shard), self._receive_records, patience)
+            tail.read_until(enough, self._last_written.last_sequence(shard), self._receive_records, patience)
         except GapFound:
             # Once the gap is closed, the shard is begun anew behind it.
             with self._lock:
@@ -180,21 +181,21 @@ class ShardTails:
             raise
         return tail.ended
 
-    def follow(self, shard: str, fan_out: FanOut, over: Callable[[], bool]) -> bool:
+    def receive_pushed_records(self, shard: str, fan_out: FanOut, should_stop: Callable[[], bool]) -> bool:
         """Take what is pushed of a shard that was read to its tip, as long as it is. Whether it has come to its end."""
-        tail = self._tail(shard)
+        tail = self._find_or_begin_tail(shard)
         with (
             closing(fan_out.receive_pages(shard, tail.cursor.sequence)) as pages,
-            closing(tail.receive_pushed(pages, self._receive_records)) as taken,
+            closing(tail.receive_pushed_pages(pages, self._receive_records)) as taken,
         ):
             for _ in taken:
-                if tail.ended or over():
+                if tail.ended or should_stop():
                     break
         return tail.ended
 
     def _receive_records(self, records: list[ArrivedRecord]) -> None:
         if records:
-            self._receive(records, self._shard_trees.tree_with(records[0].mark.shard).rank)
+            self._receive(records, self._shard_trees.tree_with(records[0].position.shard).rank)
 
     def _tree_with_written_shards(self) -> ShardTree:
         shard_tree = self._shard_trees.current
@@ -203,10 +204,10 @@ class ShardTails:
             shard_tree = self._shard_trees.refresh()
             for shard in unknown:
                 if shard not in shard_tree:
-                    self._last_written.forget(shard)
+                    self._last_written.forget_shard(shard)
         return shard_tree
 
-    def _tail(self, shard: str) -> ShardTail:
+    def _find_or_begin_tail(self, shard: str) -> ShardTail:
         found = self._tails.get(shard)
         if found is None:
             progress = self._progress()
@@ -217,7 +218,7 @@ class ShardTails:
     def _is_followed(self, shard_tree: ShardTree, shard: str) -> bool:
         """Whether a shard is read, or one that it came from, however many splits and merges ago."""
         return shard in self._tails or any(
-            self._is_followed(shard_tree, parent) for parent in shard_tree.parents(shard)
+            self._is_followed(shard_tree, parent) for parent in shard_tree.listed_parents(shard)
         )
 
     def _begin_tail(self, shard: str, progress: Mapping[str, ShardProgress]) -> ShardTail:
@@ -228,19 +229,19 @@ class ShardTails:
             if shard not in shard_tree:
                 raise ShardPositionLost(shard)
             indexed = shard_progress(progress, shard_tree, shard)
-            parents = shard_tree.parents(shard)
+            parents = shard_tree.listed_parents(shard)
             followed = [parent for parent in parents if self._is_followed(shard_tree, parent)]
             if not followed and any(known not in shard_tree for known in self._tails):
                 # This shard may come from one that was followed, by way of others that are gone: what was in those is
                 # counted by the index, and not by the trails of this process.
                 raise ShardPositionLost(shard)
             if followed or not indexed.sequence:
-                lost = unfinished_shards(progress, shard_tree, shard_tree.origins(shard))
+                lost = shards_lost_before_indexed(progress, shard_tree, shard_tree.all_parents(shard))
                 if lost and not followed:
                     raise GapFound(lost[0])
                 for parent in followed if indexed.sequence else parents:
                     self._begin_tail(parent, progress)
-                cursor = UnbrokenCursor(self._shard_trees, shard, indexed._replace(sequence=0, ended=False))
+                cursor = GapCheckingCursor(self._shard_trees, shard, indexed._replace(sequence=0, ended=False))
                 # What came first in this shard may be as old as the last look at those before it.
                 known_at = min(
                     [self._tails[parent].read_at for parent in parents if parent in self._tails], default=now
@@ -248,6 +249,6 @@ class ShardTails:
                 self._tails[shard] = ShardTail(cursor, followed if indexed.sequence else parents, known_at)
             else:
                 self._tails[shard] = ShardTail(
-                    UnbrokenCursor(self._shard_trees, shard, indexed._replace(ended=False)), [], now
+                    GapCheckingCursor(self._shard_trees, shard, indexed._replace(ended=False)), [], now
                 )
         return self._tails[shard]

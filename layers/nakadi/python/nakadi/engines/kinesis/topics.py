@@ -30,16 +30,16 @@ MAX_KNOWN_TOPICS = 10_000
 class KnownTopic(Struct, frozen=True):
     """A topic as it was at a moment, by two clocks: one may be put back, the other stop with the machine.
 
-    `number` is what its bucket had before it was read, if that is known.
+    `change_count` is what its bucket had before it was read, if that is known.
     """
 
     topic: Topic
-    monotonic: float
-    wall: float
-    number: int | None = None
+    known_at_monotonic: float
+    known_at_wall: float
+    change_count: int | None = None
 
     def is_younger_than(self, seconds: float) -> bool:
-        return time.monotonic() - self.monotonic < seconds and 0 <= time.time() - self.wall < seconds
+        return time.monotonic() - self.known_at_monotonic < seconds and 0 <= time.time() - self.known_at_wall < seconds
 
 
 class TopicCache:
@@ -55,7 +55,7 @@ class TopicCache:
         known = self._known.get(topic)
         return known if known is not None and self.is_valid(known) else self.read_again(topic)
 
-    def valid_for_append(self, topic: str) -> KnownTopic:
+    def get_for_append(self, topic: str) -> KnownTopic:
         """The topic, of which nothing that matters to an append changed until less than a lease ago. Raises
         `UnknownTopic`.
         """
@@ -63,8 +63,8 @@ class TopicCache:
         if known is not None and self.is_valid(known):
             return known
         look = self._watch.read_counters(self._lease)
-        if known is not None and known.number == look.changes.number(change_bucket(TOPICS_KIND, topic)):
-            renewed = replace(known, monotonic=look.monotonic, wall=look.wall)
+        if known is not None and known.change_count == look.changes.count_of_bucket(change_bucket(TOPICS_KIND, topic)):
+            renewed = replace(known, known_at_monotonic=look.monotonic, known_at_wall=look.wall)
             # The machine may have stood still since that look, and the clock that the look goes by with it.
             if self.is_valid(renewed):
                 return renewed
@@ -72,11 +72,11 @@ class TopicCache:
 
     def read_again(self, topic: str) -> KnownTopic:
         look = self._watch.latest
-        number = look.changes.number(change_bucket(TOPICS_KIND, topic)) if look is not None else None
+        number = look.changes.count_of_bucket(change_bucket(TOPICS_KIND, topic)) if look is not None else None
         monotonic, wall = time.monotonic(), time.time()
         found = self._index.topic(topic)
         if found is None:
-            self.forget(topic)
+            self.forget_topic(topic)
             raise UnknownTopic(topic)
         known = KnownTopic(found, monotonic, wall, number)
         with self._lock:
@@ -85,15 +85,15 @@ class TopicCache:
             self._known[topic] = known
         return known
 
-    def counting_topic(self, topic: str) -> tuple[str, KnownTopic]:
+    def latest_continuation(self, topic: str) -> tuple[str, KnownTopic]:
         """The topic in which a topic's records are counted, and what is known of it. Raises `UnknownTopic`.
 
         A publisher may hold on to a topic that is continued, or even deleted: its records are those of the other one.
         """
-        known = self.valid_for_append(topic)
+        known = self.get_for_append(topic)
         while known.topic.continued_in is not None:
             topic = known.topic.continued_in
-            known = self.valid_for_append(topic)
+            known = self.get_for_append(topic)
         return topic, known
 
     def get_with_partition(self, topic: str, partition: int) -> Topic:
@@ -107,11 +107,11 @@ class TopicCache:
     def is_valid(self, known: KnownTopic) -> bool:
         return known.is_younger_than(self._lease)
 
-    def forget(self, topic: str) -> None:
+    def forget_topic(self, topic: str) -> None:
         with self._lock:
             self._known.pop(topic, None)
 
-    def wait_for_leases(self) -> None:
+    def wait_until_leases_expire(self) -> None:
         """Return when no process relies any more on the state before this call."""
         # A clock may run a little faster than another.
         time.sleep(1.05 * self._lease)

@@ -18,31 +18,31 @@ from nakadi.model.outcomes import Unavailable
 from nakadi.ports.clock import Clock
 from nakadi.ports.event_log import AppendCallback, OffsetUnavailable, SealedTopic, UnknownTopic
 
-_OFFSET = attrgetter("offset")
-_STORED_AT = attrgetter("stored_at")
+_GET_OFFSET = attrgetter("offset")
+_GET_STORED_AT = attrgetter("stored_at")
 
 EARLIEST_TIME = datetime.min.replace(tzinfo=UTC)
 
 
 class _PartitionEvents(Struct):
     events: list[StoredEvent] = field(default_factory=list)
-    oldest: int = 0
+    oldest_offset: int = 0
     next_offset: int = 0
-    latest: datetime = EARLIEST_TIME
+    latest_stored_at: datetime = EARLIEST_TIME
 
-    def store(self, records: Sequence[Record], now: datetime) -> None:
-        self.latest = max(now, self.latest)
+    def append(self, records: Sequence[Record], now: datetime) -> None:
+        self.latest_stored_at = max(now, self.latest_stored_at)
         for record in records:
-            self.events.append(StoredEvent(self.next_offset, record, self.latest))
+            self.events.append(StoredEvent(self.next_offset, record, self.latest_stored_at))
             self.next_offset += 1
 
     def events_stored_before(self, moment: datetime) -> list[StoredEvent]:
-        return self.events[: bisect_left(self.events, moment, key=_STORED_AT)]
+        return self.events[: bisect_left(self.events, moment, key=_GET_STORED_AT)]
 
-    def slice(self, start: int, limit: int, max_bytes: int) -> EventSlice:
-        if not self.oldest <= start <= self.next_offset:
-            raise OffsetUnavailable(f"{start} is not between {self.oldest} and {self.next_offset}")
-        index = bisect_left(self.events, start, key=_OFFSET)
+    def read_slice(self, start: int, limit: int, max_bytes: int) -> EventSlice:
+        if not self.oldest_offset <= start <= self.next_offset:
+            raise OffsetUnavailable(f"{start} is not between {self.oldest_offset} and {self.next_offset}")
+        index = bisect_left(self.events, start, key=_GET_OFFSET)
         found = self.events[index : index + max(limit, 1)]
         total = 0
         for count, event in enumerate(found):
@@ -58,12 +58,12 @@ class _PartitionEvents(Struct):
         index = len(self.events_stored_before(moment))
         return self.events[index].offset if index < len(self.events) else self.next_offset
 
-    def trim(self, before: datetime) -> None:
-        self.oldest = max(self.oldest, self.offset_at(before))
-        del self.events[: len(self.events_stored_before(before))]
+    def trim(self, stored_before: datetime) -> None:
+        self.oldest_offset = max(self.oldest_offset, self.offset_at(stored_before))
+        del self.events[: len(self.events_stored_before(stored_before))]
 
-    def compact(self, upto: datetime, tombstones_before: datetime) -> None:
-        before = self.events_stored_before(upto)
+    def compact(self, stored_before: datetime, tombstones_before: datetime) -> None:
+        before = self.events_stored_before(stored_before)
         newest = {event.record.key: event.offset for event in before}
 
         def stays(event: StoredEvent) -> bool:
@@ -99,12 +99,12 @@ class MemoryLog:
 
     def add_partitions(self, topic: str, partitions: int) -> None:
         with self._lock:
-            present = self._topic(topic).partitions
+            present = self._require_topic(topic).partitions
             present.extend(_PartitionEvents() for _ in range(partitions - len(present)))
 
     def seal_topic(self, topic: str) -> None:
         with self._lock:
-            self._topic(topic).sealed = True
+            self._require_topic(topic).sealed = True
 
     def delete_topic(self, topic: str) -> None:
         with self._lock:
@@ -115,17 +115,17 @@ class MemoryLog:
         with self._lock:
             found = self._topics.get(topic)
             if found is None or found.sealed or self._closed:
-                raise self._append_refusal(topic)
+                raise self._append_refusal_error(topic)
             # All partitions are looked for before anything is stored in one of them.
             for number in batches:
                 if not 0 <= number < len(found.partitions):
                     raise _unknown_partition_error(topic, number)
             now = self._clock.now()
             for number, records in batches.items():
-                found.partitions[number].store(records, now)
+                found.partitions[number].append(records, now)
         # Not under the lock, for listeners may read.
         for number in batches:
-            self._announcements.announce(topic, number)
+            self._announcements.announce_events(topic, number)
         return dict.fromkeys(batches, Stored())
 
     def begin_append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: AppendCallback) -> None:
@@ -142,7 +142,7 @@ class MemoryLog:
         wait: float = 0.0,
     ) -> EventSlice:
         with self._lock:
-            found = self._partition(topic, partition).slice(start, limit, max_bytes)
+            found = self._require_partition(topic, partition).read_slice(start, limit, max_bytes)
         if found.events or wait <= 0:
             return found
         read_again = partial(self.read, topic, partition, start, limit=limit, max_bytes=max_bytes)
@@ -150,23 +150,24 @@ class MemoryLog:
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, OffsetBounds]:
         with self._lock:
-            self._topic(topic)
-            found = {number: self._partition(topic, number) for number in partitions}
+            self._require_topic(topic)
+            found = {number: self._require_partition(topic, number) for number in partitions}
             return {
-                number: OffsetBounds(partition.oldest, partition.next_offset) for number, partition in found.items()
+                number: OffsetBounds(partition.oldest_offset, partition.next_offset)
+                for number, partition in found.items()
             }
 
     def offset_at(self, topic: str, partition: int, moment: datetime) -> int:
         with self._lock:
-            return self._partition(topic, partition).offset_at(moment)
+            return self._require_partition(topic, partition).offset_at(moment)
 
-    def trim(self, topic: str, partition: int, before: datetime) -> None:
+    def trim(self, topic: str, partition: int, stored_before: datetime) -> None:
         with self._lock:
-            self._partition(topic, partition).trim(before)
+            self._require_partition(topic, partition).trim(stored_before)
 
-    def compact(self, topic: str, partition: int, *, upto: datetime, tombstones_before: datetime) -> None:
+    def compact(self, topic: str, partition: int, *, stored_before: datetime, tombstones_before: datetime) -> None:
         with self._lock:
-            self._partition(topic, partition).compact(upto, tombstones_before)
+            self._require_partition(topic, partition).compact(stored_before, tombstones_before)
 
     def add_change_listener(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
         with self._lock:
@@ -184,19 +185,19 @@ class MemoryLog:
         if self._closed:
             raise Unavailable("The event log is closed.")
 
-    def _topic(self, topic: str) -> _MemoryTopic:
+    def _require_topic(self, topic: str) -> _MemoryTopic:
         found = self._topics.get(topic)
         if found is None or self._closed:
             self._check_open()
             raise UnknownTopic(topic)
         return found
 
-    def _append_refusal(self, topic: str) -> Exception:
+    def _append_refusal_error(self, topic: str) -> Exception:
         self._check_open()
         return SealedTopic(topic) if topic in self._topics else UnknownTopic(topic)
 
-    def _partition(self, topic: str, partition: int) -> _PartitionEvents:
-        partitions = self._topic(topic).partitions
+    def _require_partition(self, topic: str, partition: int) -> _PartitionEvents:
+        partitions = self._require_topic(topic).partitions
         if not 0 <= partition < len(partitions):
             raise _unknown_partition_error(topic, partition)
         return partitions[partition]

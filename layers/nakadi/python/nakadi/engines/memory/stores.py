@@ -19,26 +19,26 @@ from nakadi.engines.common.assignments import (
     PositionsByPartition,
     commit_report,
     commit_result,
-    judge_parking,
     offset_after_change,
     owner_sessions_of_changed_offsets,
+    parking_result,
     partition_to_park_in,
     with_next_revision,
 )
 from nakadi.engines.common.documents import (
     changed_buckets,
     check_changes_of_one_write,
+    continuing_topic,
     document_after_change,
     document_from_json,
     document_json,
-    following_topic,
-    is_signpost,
+    is_deleted_topic_placeholder,
     latest_plausible_expiry,
+    placeholder_of_deleted_topic,
     shard_progress_text,
-    signpost_of_deleted_topic,
     with_changes_of_continued_topic,
 )
-from nakadi.engines.common.listeners import SubscriptionListeners
+from nakadi.engines.common.listeners import SubscriptionListener, SubscriptionListeners
 from nakadi.engines.common.threads import call_and_report
 from nakadi.model.event_type import Position
 from nakadi.model.events import TopicPartition
@@ -53,7 +53,6 @@ from nakadi.model.subscription import (
     ParkedEvent,
     ParkedEventInfo,
     SubscriptionChange,
-    SubscriptionReport,
 )
 from nakadi.ports.coordination import AssignmentChanged, CommitCallback, CommitResultByPartition
 from nakadi.ports.event_log import UnknownTopic
@@ -73,24 +72,24 @@ from nakadi.ports.registry import (
 class _DocumentsOfKind(Struct):
     """Revision and text of documents: a caller may change the document it got without changing the stored one."""
 
-    entries: dict[str, tuple[int, bytes]] = field(default_factory=dict)
-    keys: list[str] = field(default_factory=list)
+    revision_and_json_by_key: dict[str, tuple[int, bytes]] = field(default_factory=dict)
+    sorted_keys: list[str] = field(default_factory=list)
 
     def revision(self, key: str) -> int:
-        return self.entries[key][0] if key in self.entries else ABSENT_REVISION
+        return self.revision_and_json_by_key[key][0] if key in self.revision_and_json_by_key else ABSENT_REVISION
 
     def put(self, key: str, revision: int, entry: bytes) -> None:
-        if key not in self.entries:
-            insort(self.keys, key)
-        self.entries[key] = (revision, entry)
+        if key not in self.revision_and_json_by_key:
+            insort(self.sorted_keys, key)
+        self.revision_and_json_by_key[key] = (revision, entry)
 
     def remove(self, key: str) -> None:
-        if self.entries.pop(key, None):
-            del self.keys[bisect_left(self.keys, key)]
+        if self.revision_and_json_by_key.pop(key, None):
+            del self.sorted_keys[bisect_left(self.sorted_keys, key)]
 
     def keys_from(self, prefix: str, after: str) -> Iterator[str]:
-        start = max(bisect_left(self.keys, prefix), bisect_right(self.keys, after))
-        return takewhile(lambda key: key.startswith(prefix), islice(self.keys, start, None))
+        start = max(bisect_left(self.sorted_keys, prefix), bisect_right(self.sorted_keys, after))
+        return takewhile(lambda key: key.startswith(prefix), islice(self.sorted_keys, start, None))
 
 
 class MemoryRegistry:
@@ -107,19 +106,19 @@ class MemoryRegistry:
         self._closed = False
 
     def get(self, kind: str, key: str) -> Document | None:
-        with self._while_open() as kinds:
-            found = kinds[kind].entries.get(key)
+        with self._lock_while_open() as kinds:
+            found = kinds[kind].revision_and_json_by_key.get(key)
         return document_from_json(found[1]) if found else None
 
     def list(self, kind: str, *, prefix: str = "", after: str = "", limit: int | None = None) -> Sequence[Document]:
-        with self._while_open() as kinds:
+        with self._lock_while_open() as kinds:
             kept = kinds[kind]
-            found = [kept.entries[key][1] for key in islice(kept.keys_from(prefix, after), limit)]
+            found = [kept.revision_and_json_by_key[key][1] for key in islice(kept.keys_from(prefix, after), limit)]
         return [document_from_json(entry) for entry in found]
 
     def write(self, *changes: DocumentChange) -> None:
         check_changes_of_one_write(changes)
-        with self._while_open() as kinds:
+        with self._lock_while_open() as kinds:
             # All are judged before the first is made: of two writers that expect the same revision the second finds
             # another one, and leaves nothing behind.
             outcomes = [document_after_change(change, kinds[change.kind].revision(change.key)) for change in changes]
@@ -131,8 +130,8 @@ class MemoryRegistry:
                     kinds[change.kind].remove(change.key)
             self._numbers.update(changed_buckets(changes))
 
-    def changes(self) -> ChangeCounters:
-        with self._while_open():
+    def change_counters(self) -> ChangeCounters:
+        with self._lock_while_open():
             return ChangeCounters(dict(self._numbers))
 
     def close(self) -> None:
@@ -140,7 +139,7 @@ class MemoryRegistry:
             self._closed = True
 
     @contextmanager
-    def _while_open(self) -> Iterator[dict[str, _DocumentsOfKind]]:
+    def _lock_while_open(self) -> Iterator[dict[str, _DocumentsOfKind]]:
         with self._lock:
             if self._closed:
                 raise Unavailable("The registry is closed.")
@@ -169,106 +168,108 @@ class MemoryLogIndex:
         self._closed = False
 
     def identity(self) -> str:
-        with self._while_open():
+        with self._lock_while_open():
             return self._identity
 
     def create_topic(self, topic: str, partitions: int) -> None:
-        with self._while_open():
+        with self._lock_while_open():
             self._topics.setdefault(topic, Topic(partitions=partitions))
 
     def topic(self, topic: str) -> Topic | None:
-        with self._while_open():
+        with self._lock_while_open():
             return self._topics.get(topic)
 
-    def topics(self) -> Sequence[str]:
-        with self._while_open():
-            return sorted(name for name, known in self._topics.items() if not is_signpost(known))
+    def topic_names(self) -> Sequence[str]:
+        with self._lock_while_open():
+            return sorted(name for name, known in self._topics.items() if not is_deleted_topic_placeholder(known))
 
     def grow_topic(self, topic: str, partitions: int) -> None:
-        with self._while_open():
+        with self._lock_while_open():
             known = self._require_topic(topic)
             self._topics[topic] = replace(known, partitions=max(known.partitions, partitions))
 
     def seal_topic(self, topic: str) -> None:
-        with self._while_open():
+        with self._lock_while_open():
             self._topics[topic] = replace(self._require_topic(topic), sealed=True)
             self._numbers[change_bucket(TOPICS_KIND, topic)] += 1
 
-    def create_next_topic(self, topic: str, following: str, behind: Sequence[str]) -> None:
-        with self._while_open():
+    def create_next_topic(self, topic: str, next_topic: str, begun_after_gaps: Sequence[str]) -> None:
+        with self._lock_while_open():
             known = self._require_topic(topic)
-            there = self._topics.setdefault(following, following_topic(topic, known, behind))
-            self._topics[topic] = replace(known, continued_in=following)
-            self._topics[following] = with_changes_of_continued_topic(known, there)
+            there = self._topics.setdefault(next_topic, continuing_topic(topic, known, begun_after_gaps))
+            self._topics[topic] = replace(known, continued_in=next_topic)
+            self._topics[next_topic] = with_changes_of_continued_topic(known, there)
             self._numbers[change_bucket(TOPICS_KIND, topic)] += 1
 
     def delete_topic(self, topic: str) -> None:
-        with self._while_open():
+        with self._lock_while_open():
             gone = self._topics.pop(topic, None)
             if gone is not None and gone.continued_in in self._topics:
-                self._topics[topic] = signpost_of_deleted_topic(gone)
+                self._topics[topic] = placeholder_of_deleted_topic(gone)
             elif gone is not None:
-                self._remove_signposts(gone.continues)
+                self._remove_topic_placeholders(gone.continues)
             self._numbers[change_bucket(TOPICS_KIND, topic)] += 1
             for partition in [partition for partition in self._partitions if partition[0] == topic]:
                 del self._partitions[partition]
 
-    def changes(self) -> ChangeCounters:
-        with self._while_open():
+    def change_counters(self) -> ChangeCounters:
+        with self._lock_while_open():
             return ChangeCounters(dict(self._numbers))
 
-    def heads(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, IndexHead]:
-        with self._while_open():
-            return {partition: self._partition_at(partition).head for partition in partitions}
+    def index_heads(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, IndexHead]:
+        with self._lock_while_open():
+            return {partition: self._index_of_partition(partition).head for partition in partitions}
 
-    def extend(self, topic: str, partition: int, expected: int, head: IndexHead, segment: IndexSegment | None) -> bool:
-        with self._while_open():
+    def advance_head(
+        self, topic: str, partition: int, expected_revision: int, head: IndexHead, segment: IndexSegment | None
+    ) -> bool:
+        with self._lock_while_open():
             there = self._partitions.setdefault((topic, partition), _PartitionIndex())
             # Two indexers may read the same records. Both began at the same head, and the second is refused.
-            if there.head.revision != expected:
+            if there.head.revision != expected_revision:
                 return False
-            there.head = replace(head, revision=expected + 1)
+            there.head = replace(head, revision=expected_revision + 1)
             if segment is not None:
                 there.segments.append(segment)
             return True
 
-    def segment(self, topic: str, partition: int, offset: int) -> IndexSegment | None:
-        with self._while_open():
-            segments = self._partition_at((topic, partition)).segments
+    def segment_at_or_before(self, topic: str, partition: int, offset: int) -> IndexSegment | None:
+        with self._lock_while_open():
+            segments = self._index_of_partition((topic, partition)).segments
             at = bisect_right(segments, offset, key=_first_offset)
             return segments[at - 1] if at else None
 
-    def segments(self, topic: str, partition: int, start: int, limit: int) -> Sequence[IndexSegment]:
-        with self._while_open():
-            segments = self._partition_at((topic, partition)).segments
+    def segments_from(self, topic: str, partition: int, start: int, limit: int) -> Sequence[IndexSegment]:
+        with self._lock_while_open():
+            segments = self._index_of_partition((topic, partition)).segments
             at = bisect_left(segments, start, key=_first_offset)
             return segments[at : at + limit]
 
-    def replace(self, topic: str, partition: int, segments: Sequence[IndexSegment], end: int) -> None:
-        with self._while_open():
-            there = self._partition_at((topic, partition)).segments
+    def replace_segments(self, topic: str, partition: int, segments: Sequence[IndexSegment], end: int) -> None:
+        with self._lock_while_open():
+            there = self._index_of_partition((topic, partition)).segments
             first = bisect_left(there, segments[0].first_offset, key=_first_offset)
             there[first : bisect_left(there, end, key=_first_offset)] = segments
 
-    def drop_before(self, topic: str, partition: int, oldest: int) -> Sequence[ArchiveLocation]:
-        with self._while_open():
+    def drop_segments_before(self, topic: str, partition: int, oldest_offset: int) -> Sequence[ArchiveLocation]:
+        with self._lock_while_open():
             known = self._require_topic(topic)
             # Of two threads that trim, the one that is late takes nothing back.
-            grown = max(oldest, known.oldest.get(partition, 0))
+            grown = max(oldest_offset, known.oldest.get(partition, 0))
             self._topics[topic] = replace(known, oldest={**known.oldest, partition: grown})
-            there = self._partition_at((topic, partition)).segments
+            there = self._index_of_partition((topic, partition)).segments
             gone = [segment for segment in there if segment.end_offset <= grown]
             del there[: len(gone)]
             return [segment.archived for segment in gone if segment.archived]
 
-    def set_compacted_until(self, topic: str, partition: int, before: int) -> None:
-        with self._while_open():
+    def set_compacted_until(self, topic: str, partition: int, offset: int) -> None:
+        with self._lock_while_open():
             known = self._require_topic(topic)
-            grown = max(before, known.compacted.get(partition, 0))
+            grown = max(offset, known.compacted.get(partition, 0))
             self._topics[topic] = replace(known, compacted={**known.compacted, partition: grown})
 
     def referenced_archive_keys(self) -> Collection[str]:
-        with self._while_open():
+        with self._lock_while_open():
             there = [
                 segment
                 for (topic, _), each in self._partitions.items()
@@ -279,7 +280,7 @@ class MemoryLogIndex:
 
     def claim(self, name: str, owner: str, seconds: float) -> bool:
         now = time.monotonic()
-        with self._while_open():
+        with self._lock_while_open():
             # One clock for all threads of a process, and a look and a change in one step: two cannot both have it.
             holder, until = self._claims.get(name, (owner, now))
             if holder != owner and now < until <= latest_plausible_expiry(now, seconds):
@@ -287,18 +288,18 @@ class MemoryLogIndex:
             self._claims[name] = (owner, now + seconds)
             return True
 
-    def release(self, name: str, owner: str) -> None:
-        with self._while_open():
+    def release_claim(self, name: str, owner: str) -> None:
+        with self._lock_while_open():
             # An owner that was slow may have lost it to another by now, which keeps it.
             if self._claims.get(name, ("", 0.0))[0] == owner:
                 del self._claims[name]
 
-    def progress(self, stream: str) -> Mapping[str, ShardProgress]:
-        with self._while_open():
+    def shard_progresses(self, stream: str) -> Mapping[str, ShardProgress]:
+        with self._lock_while_open():
             return {shard: progress for (of, shard), progress in self._progress.items() if of == stream}
 
     def advance_shard_progress(self, stream: str, shard: str, progress: ShardProgress) -> None:
-        with self._while_open():
+        with self._lock_while_open():
             known = self._progress.get((stream, shard), progress)
             self._progress[stream, shard] = max(progress, known, key=shard_progress_text)
 
@@ -307,7 +308,7 @@ class MemoryLogIndex:
             self._closed = True
 
     @contextmanager
-    def _while_open(self) -> Iterator[None]:
+    def _lock_while_open(self) -> Iterator[None]:
         with self._lock:
             if self._closed:
                 raise Unavailable("The log index is closed.")
@@ -318,11 +319,11 @@ class MemoryLogIndex:
             raise UnknownTopic(topic)
         return self._topics[topic]
 
-    def _remove_signposts(self, topic: str | None) -> None:
-        while topic in self._topics and is_signpost(self._topics[topic]):
+    def _remove_topic_placeholders(self, topic: str | None) -> None:
+        while topic in self._topics and is_deleted_topic_placeholder(self._topics[topic]):
             topic = self._topics.pop(topic).continues
 
-    def _partition_at(self, partition: TopicPartition) -> _PartitionIndex:
+    def _index_of_partition(self, partition: TopicPartition) -> _PartitionIndex:
         return self._partitions.get(partition) or _PartitionIndex()
 
 
@@ -336,7 +337,7 @@ def _first_offset(segment: IndexSegment) -> int:
 class _SubscriptionState(Struct):
     assignment: Assignment = EMPTY_ASSIGNMENT
     offsets: dict[EventTypePartition, CommittedOffset] = field(default_factory=dict)
-    lot: dict[tuple[EventTypePartition, Position], ParkedEvent] = field(default_factory=dict)
+    parked_events: dict[tuple[EventTypePartition, Position], ParkedEvent] = field(default_factory=dict)
 
 
 class MemoryCoordination:
@@ -356,10 +357,10 @@ class MemoryCoordination:
         self._closed = False
 
     def assignment(self, subscription: str) -> Assignment:
-        with self._while_open():
+        with self._lock_while_open():
             return self._state_of(subscription).assignment
 
-    def write(
+    def replace_assignment(
         self,
         subscription: str,
         old: Assignment,
@@ -369,7 +370,7 @@ class MemoryCoordination:
     ) -> Assignment:
         positions = positions or {}
         touched = owner_sessions_of_changed_offsets(old, new, positions)
-        with self._while_open():
+        with self._lock_while_open():
             kept = self._state_of(subscription)
             # Two sessions that rebalance at the same time have read the same revision: the second one reads again.
             if kept.assignment.revision != old.revision:
@@ -384,14 +385,14 @@ class MemoryCoordination:
         self._listeners.notify_listeners(subscription, SubscriptionChange.ASSIGNMENT)
         return stored
 
-    def offsets(self, subscription: str) -> Mapping[EventTypePartition, CommittedOffset]:
-        with self._while_open():
+    def committed_offsets(self, subscription: str) -> Mapping[EventTypePartition, CommittedOffset]:
+        with self._lock_while_open():
             return dict(self._state_of(subscription).offsets)
 
     def commit(
         self, subscription: str, session: str, positions: PositionsByPartition, now: datetime
     ) -> CommitResultByPartition:
-        with self._while_open():
+        with self._lock_while_open():
             offsets = self._state_of(subscription).offsets
             # The owner and the position are compared in the step that moves the offset: a partition that was handed
             # over meanwhile is not its session's any more, and an offset never goes back.
@@ -416,21 +417,21 @@ class MemoryCoordination:
         session: str,
         events: Sequence[ParkedEvent],
         now: datetime,
-        upto: Position | None = None,
+        commit_to: Position | None = None,
     ) -> CommitResult:
         partition = partition_to_park_in(events)
-        with self._while_open():
+        with self._lock_while_open():
             kept = self._state_of(subscription)
-            found = judge_parking(kept.offsets.get(partition), session, upto)
+            found = parking_result(kept.offsets.get(partition), session, commit_to)
             if found is CommitResult.COMMITTED:
-                kept.lot.update({(partition, each.parked.position): each for each in events})
-                if upto is not None:
-                    kept.offsets[partition] = replace(kept.offsets[partition], position=upto, changed_at=now)
+                kept.parked_events.update({(partition, each.parked.position): each for each in events})
+                if commit_to is not None:
+                    kept.offsets[partition] = replace(kept.offsets[partition], position=commit_to, changed_at=now)
         if found is CommitResult.COMMITTED:
             self._listeners.notify_listeners(subscription, SubscriptionChange.OFFSETS)
         return found
 
-    def parked(
+    def list_parked_events(
         self,
         subscription: str,
         *,
@@ -438,49 +439,49 @@ class MemoryCoordination:
         after: tuple[EventTypePartition, Position] | None = None,
         limit: int = 1000,
     ) -> Sequence[ParkedEventInfo]:
-        with self._while_open():
-            lot = self._state_of(subscription).lot
+        with self._lock_while_open():
+            lot = self._state_of(subscription).parked_events
             wanted = sorted(
                 each for each in lot if (partition is None or each[0] == partition) and (after is None or each > after)
             )
             return [lot[each].parked for each in wanted[:limit]]
 
-    def read_parked_value(self, subscription: str, partition: EventTypePartition, position: Position) -> bytes | None:
-        with self._while_open():
-            found = self._state_of(subscription).lot.get((partition, position))
+    def parked_event_value(self, subscription: str, partition: EventTypePartition, position: Position) -> bytes | None:
+        with self._lock_while_open():
+            found = self._state_of(subscription).parked_events.get((partition, position))
         return None if found is None else found.value
 
-    def unpark_events(self, subscription: str, partition: EventTypePartition, positions: Collection[Position]) -> None:
-        with self._while_open():
-            lot = self._state_of(subscription).lot
+    def remove_parked_events(
+        self, subscription: str, partition: EventTypePartition, positions: Collection[Position]
+    ) -> None:
+        with self._lock_while_open():
+            lot = self._state_of(subscription).parked_events
             for position in positions:
                 # Another thread may have removed it: both wanted that.
                 lot.pop((partition, position), None)
 
-    def forget(self, subscription: str) -> None:
-        with self._while_open():
+    def remove_subscription_state(self, subscription: str) -> None:
+        with self._lock_while_open():
             # A commit that comes behind this finds no offset, and a session that joins behind it begins a new state,
             # which it removes when it finds its subscription gone.
             self._kept.pop(subscription, None)
         self._listeners.notify_listeners(subscription, SubscriptionChange.ASSIGNMENT)
 
-    def renew(self, holder: str, until: datetime) -> None:
-        with self._while_open():
+    def renew_lease(self, holder: str, until: datetime) -> None:
+        with self._lock_while_open():
             self._leases[holder] = until
 
-    def release(self, holder: str) -> None:
-        with self._while_open():
+    def release_lease(self, holder: str) -> None:
+        with self._lock_while_open():
             self._leases.pop(holder, None)
 
-    def leases(self) -> Mapping[str, datetime]:
-        with self._while_open():
+    def lease_expiries(self) -> Mapping[str, datetime]:
+        with self._lock_while_open():
             return dict(self._leases)
 
-    def add_change_listener(
-        self, subscription: str, changed: Callable[[SubscriptionReport], None]
-    ) -> Callable[[], None]:
-        with self._while_open():
-            return self._listeners.add(subscription, changed)
+    def add_change_listener(self, subscription: str, changed: SubscriptionListener) -> Callable[[], None]:
+        with self._lock_while_open():
+            return self._listeners.add_listener(subscription, changed)
 
     def close(self) -> None:
         with self._lock:
@@ -490,7 +491,7 @@ class MemoryCoordination:
         return self._kept.get(subscription) or _SubscriptionState()
 
     @contextmanager
-    def _while_open(self) -> Iterator[None]:
+    def _lock_while_open(self) -> Iterator[None]:
         with self._lock:
             if self._closed:
                 raise Unavailable("The coordination is closed.")

@@ -40,11 +40,11 @@ SELECT_APPENDED_PARTITIONS = """
 class AppendReporter(Protocol):
     """What reports the appends of other processes while somewhere in this one is interest in them."""
 
-    def attend(self) -> None:
+    def add_watcher(self) -> None:
         """Begin to report what other processes append, if that has not begun."""
 
-    def leave(self) -> None:
-        """The opposite of `attend`, to be called as often."""
+    def remove_watcher(self) -> None:
+        """The opposite of `add_watcher`, to be called as often."""
 
     def close(self) -> None: ...
 
@@ -59,12 +59,12 @@ class AppendPoller(ChangePoller):
         self._last = 0
         self._known: dict[int, int] = {}
 
-    def note_own(self, arrivals: Iterable[CommittedAppend]) -> None:
+    def remember_own_appends(self, arrivals: Iterable[CommittedAppend]) -> None:
         """This process announced these itself."""
         # By the thread that writes, while another polls. If that one finds them before they are noted here, they are
         # announced twice, which costs readers a look.
         for arrival in arrivals:
-            self._known[arrival.log] = arrival.next_offset
+            self._known[arrival.log_id] = arrival.next_offset
 
     def _skip_past_changes(self) -> None:
         with self._file.read_connection() as connection:
@@ -75,9 +75,9 @@ class AppendPoller(ChangePoller):
         with self._file.read_connection() as connection:
             while not self._closed.wait(APPEND_CHECK_INTERVAL_SECONDS):
                 self._wanted.wait()
-                version = self._look_once(connection, version)
+                version = self._announce_if_file_changed(connection, version)
 
-    def _look_once(self, connection: sqlite3.Connection, version: int) -> int:
+    def _announce_if_file_changed(self, connection: sqlite3.Connection, version: int) -> int:
         try:
             (now,) = connection.execute("PRAGMA data_version").fetchone()
             if now != version:
@@ -134,11 +134,11 @@ DELETE_OLD_CHANGES = f"""
 
 
 REPORT_FORMAT = struct.Struct("<QB55p")
-"""A number, the index of a change in `KINDS`, and a subscription. 64 bytes: a pipe has room for whole ones only, and
-writes of several processes are not mixed up."""
+"""A number, the index of a change in `CHANGE_KINDS`, and a subscription. 64 bytes: a pipe has room for whole ones only,
+and writes of several processes are not mixed up."""
 
 MAX_REPORTS_AT_ONCE = 1024
-MAX_NAME_BYTES = 54
+MAX_SUBSCRIPTION_NAME_BYTES = 54
 CHANGE_KINDS = tuple(SubscriptionChange)
 
 
@@ -149,29 +149,29 @@ class ChangePipes:
     is found in the file a moment later.
     """
 
-    def __init__(self, own: int | None, others: Sequence[int]) -> None:
-        self.own = own
+    def __init__(self, own_read_end: int | None, others: Sequence[int]) -> None:
+        self.own_read_end = own_read_end
         self._others = others
 
-    def report(self, number: int, subscription: str, changed: SubscriptionChange) -> None:
+    def report_change(self, number: int, subscription: str, change: SubscriptionChange) -> None:
         name = subscription.encode()
-        if len(name) <= MAX_NAME_BYTES:
-            message = REPORT_FORMAT.pack(number, CHANGE_KINDS.index(changed), name)
+        if len(name) <= MAX_SUBSCRIPTION_NAME_BYTES:
+            message = REPORT_FORMAT.pack(number, CHANGE_KINDS.index(change), name)
             for each in self._others:
                 with suppress(OSError):
                     os.write(each, message)
 
-    def received(self) -> Sequence[tuple[int, str, SubscriptionChange]]:
-        if self.own is None:
+    def read_reports(self) -> Sequence[tuple[int, str, SubscriptionChange]]:
+        if self.own_read_end is None:
             return ()
         try:
-            data = os.read(self.own, REPORT_FORMAT.size * MAX_REPORTS_AT_ONCE)
+            data = os.read(self.own_read_end, REPORT_FORMAT.size * MAX_REPORTS_AT_ONCE)
         except BlockingIOError:
             return ()
         return [(number, name.decode(), CHANGE_KINDS[kind]) for number, kind, name in REPORT_FORMAT.iter_unpack(data)]
 
     @staticmethod
-    def pair() -> tuple[int, int]:
+    def new_nonblocking_pipe() -> tuple[int, int]:
         """A pipe, the end to read from first. Neither end waits."""
         ends = os.pipe()
         for each in ends:
@@ -199,16 +199,16 @@ class FileChangePoller(ChangePoller):
         # Numbers of changes that listeners know of, and that the next look will find.
         self._known: set[int] = set()
 
-    def insert_change(self, connection: sqlite3.Connection, subscription: str, changed: SubscriptionChange) -> int:
+    def insert_change(self, connection: sqlite3.Connection, subscription: str, change: SubscriptionChange) -> int:
         """Leave the news in the file; its number."""
-        (number,) = connection.execute(INSERT_CHANGE, (subscription, changed.value)).fetchone()
+        (number,) = connection.execute(INSERT_CHANGE, (subscription, change.value)).fetchone()
         return int(number)
 
     def delete_old_changes(self, connection: sqlite3.Connection) -> None:
         """Remove the news of subscriptions that are deleted, once all processes have had the time to read them."""
         connection.execute(DELETE_OLD_CHANGES)
 
-    def note_own(self, numbers: Sequence[int], subscription: str, changed: SubscriptionChange) -> None:
+    def report_own_changes(self, numbers: Sequence[int], subscription: str, change: SubscriptionChange) -> None:
         """Changes by this process are stored. Others are informed here, and listeners of this process by the caller.
 
         A look that comes between the change and this finds it, and reports it: listeners hear of it twice, and read
@@ -219,11 +219,11 @@ class FileChangePoller(ChangePoller):
             if self._watchers:
                 self._known.update(numbers)
         # Of all changes of one kind only the last has its number left in the file.
-        self._pipes.report(max(numbers), subscription, changed)
+        self._pipes.report_change(max(numbers), subscription, change)
 
     def _skip_past_changes(self) -> None:
         # What was reported before the look is no news, and what is reported from now on is kept.
-        while self._pipes.received():
+        while self._pipes.read_reports():
             pass
         with self._file.read_connection() as connection:
             self._last = connection.execute(SELECT_NEWEST_CHANGE_NUMBER).fetchone()[0]
@@ -236,28 +236,28 @@ class FileChangePoller(ChangePoller):
                 while not self._closed.is_set():
                     self._wanted.wait()
                     self._forward_reports_for(COORDINATION_CHECK_INTERVAL_SECONDS)
-                    version = self._look_once(connection, version)
+                    version = self._report_if_file_changed(connection, version)
         except Unavailable:
             return  # it was closed before the thread began
 
     def _forward_reports_for(self, seconds: float) -> None:
         """Pass on what other processes report, for so long."""
-        if self._pipes.own is None:
+        if self._pipes.own_read_end is None:
             self._closed.wait(seconds)
             return
         arriving = select.poll()
-        arriving.register(self._pipes.own, select.POLLIN)
+        arriving.register(self._pipes.own_read_end, select.POLLIN)
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0 and not self._closed.is_set():
             if not arriving.poll(left * 1000):
                 return
-            reports = self._pipes.received()
+            reports = self._pipes.read_reports()
             with self._lock:
                 self._known.update(number for number, _, _ in reports)
             for subscription, changed in dict.fromkeys((name, changed) for _, name, changed in reports):
                 self._report(subscription, changed)
 
-    def _look_once(self, connection: sqlite3.Connection, version: int) -> int:
+    def _report_if_file_changed(self, connection: sqlite3.Connection, version: int) -> int:
         try:
             (now,) = connection.execute("PRAGMA data_version").fetchone()
             if now != version:

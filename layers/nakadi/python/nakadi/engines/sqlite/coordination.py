@@ -13,13 +13,13 @@ from nakadi.engines.common.assignments import (
     assignment_from_json,
     assignment_json,
     commit_report,
-    judge_parking,
     offset_after_change,
     owner_sessions_of_changed_offsets,
+    parking_result,
     partition_to_park_in,
     with_next_revision,
 )
-from nakadi.engines.common.listeners import SubscriptionListeners, callable_once
+from nakadi.engines.common.listeners import SubscriptionListener, SubscriptionListeners, callable_once
 from nakadi.engines.common.threads import call_and_report
 from nakadi.engines.sqlite.changes import NO_PIPES, ChangePipes, FileChangePoller
 from nakadi.engines.sqlite.file import SqliteFile
@@ -42,7 +42,6 @@ from nakadi.model.subscription import (
     ParkedEvent,
     ParkedEventInfo,
     SubscriptionChange,
-    SubscriptionReport,
 )
 from nakadi.ports.coordination import AssignmentChanged, CommitCallback, CommitResultByPartition
 
@@ -88,11 +87,11 @@ class SqliteCoordination:
         self._changing = SharedTransactions(self._file, self._changes)
 
     def assignment(self, subscription: str) -> Assignment:
-        # Perhaps old when it is used: who decides on it hands it to `write`, which compares its revision.
+        # Perhaps old when it is used: who decides on it hands it to `replace_assignment`, which compares its revision.
         with self._file.read_connection() as connection:
             return _read_assignment(connection, subscription)
 
-    def write(
+    def replace_assignment(
         self,
         subscription: str,
         old: Assignment,
@@ -119,10 +118,10 @@ class SqliteCoordination:
             return self._changes.insert_change(connection, subscription, SubscriptionChange.ASSIGNMENT)
 
         # Behind the transaction: what listeners read when they are called is what was written.
-        self._report(self._changing.run(work), subscription, SubscriptionChange.ASSIGNMENT)
+        self._report_change(self._changing.run(work), subscription, SubscriptionChange.ASSIGNMENT)
         return stored
 
-    def offsets(self, subscription: str) -> Mapping[EventTypePartition, CommittedOffset]:
+    def committed_offsets(self, subscription: str) -> Mapping[EventTypePartition, CommittedOffset]:
         # One statement reads the file as it was at one moment. The assignment is another read: readers take it first,
         # and recognise by its owner an offset that is newer.
         with self._file.read_connection() as connection:
@@ -133,7 +132,7 @@ class SqliteCoordination:
         self, subscription: str, session: str, positions: PositionsByPartition, now: datetime
     ) -> CommitResultByPartition:
         commit = Commit(subscription, session, positions, now)
-        self._changing.make(commit)
+        self._changing.make_and_wait(commit)
         return self._report_commit(commit)
 
     def begin_commit(
@@ -154,7 +153,7 @@ class SqliteCoordination:
         if committed is not None:
             # In this order: other processes hear of it first, for their listeners need longer. A poller of this process
             # that finds the numbers before they are noted reports them once more, and listeners read in vain.
-            self._changes.note_own(commit.numbers, commit.subscription, SubscriptionChange.OFFSETS)
+            self._changes.report_own_changes(commit.numbers, commit.subscription, SubscriptionChange.OFFSETS)
             self._listeners.notify_listeners(commit.subscription, committed)
         return results
 
@@ -164,28 +163,28 @@ class SqliteCoordination:
         session: str,
         events: Sequence[ParkedEvent],
         now: datetime,
-        upto: Position | None = None,
+        commit_to: Position | None = None,
     ) -> CommitResult:
         partition = partition_to_park_in(events)
 
         def work(connection: sqlite3.Connection) -> tuple[CommitResult, int | None]:
             # Judged by the offset as it is in this transaction: the partition may have been given to another session
             # since the caller looked, and that one parks or sends the events itself.
-            found = judge_parking(_read_offset(connection, subscription, partition), session, upto)
+            found = parking_result(_read_offset(connection, subscription, partition), session, commit_to)
             if found is not CommitResult.COMMITTED:
                 return found, None
             # With the offset in one transaction: no event is parked and sent again, and none is passed by unparked.
             put_parked_events(connection, subscription, events)
-            if upto is not None:
-                _put_offset(connection, subscription, partition, CommittedOffset(upto, session, now))
+            if commit_to is not None:
+                _put_offset(connection, subscription, partition, CommittedOffset(commit_to, session, now))
             return found, self._changes.insert_change(connection, subscription, SubscriptionChange.OFFSETS)
 
         found, number = self._changing.run(work)
         if number is not None:
-            self._report(number, subscription, SubscriptionChange.OFFSETS)
+            self._report_change(number, subscription, SubscriptionChange.OFFSETS)
         return found
 
-    def parked(
+    def list_parked_events(
         self,
         subscription: str,
         *,
@@ -196,15 +195,17 @@ class SqliteCoordination:
         with self._file.read_connection() as connection:
             return list_parked_events(connection, subscription, partition, after, limit)
 
-    def read_parked_value(self, subscription: str, partition: EventTypePartition, position: Position) -> bytes | None:
+    def parked_event_value(self, subscription: str, partition: EventTypePartition, position: Position) -> bytes | None:
         # Listed a moment ago, and perhaps removed since: then there is no value, as for one that was never parked.
         with self._file.read_connection() as connection:
             return parked_event_value(connection, subscription, partition, position)
 
-    def unpark_events(self, subscription: str, partition: EventTypePartition, positions: Collection[Position]) -> None:
+    def remove_parked_events(
+        self, subscription: str, partition: EventTypePartition, positions: Collection[Position]
+    ) -> None:
         self._changing.run(lambda connection: remove_parked_events(connection, subscription, partition, positions))
 
-    def forget(self, subscription: str) -> None:
+    def remove_subscription_state(self, subscription: str) -> None:
         # All in one transaction. A commit that comes behind it finds no offset, and is not its session's; a session
         # that joins behind it writes an assignment anew, and removes that when it finds its subscription gone.
         def work(connection: sqlite3.Connection) -> int:
@@ -213,9 +214,9 @@ class SqliteCoordination:
             connection.execute("DELETE FROM parked WHERE subscription = ?", (subscription,))
             return self._changes.insert_change(connection, subscription, SubscriptionChange.ASSIGNMENT)
 
-        self._report(self._changing.run(work), subscription, SubscriptionChange.ASSIGNMENT)
+        self._report_change(self._changing.run(work), subscription, SubscriptionChange.ASSIGNMENT)
 
-    def renew(self, holder: str, until: datetime) -> None:
+    def renew_lease(self, holder: str, until: datetime) -> None:
         # A process renews its lease in one thread at a time, so that no earlier time is written over a later one.
         def work(connection: sqlite3.Connection) -> None:
             connection.execute(
@@ -226,25 +227,23 @@ class SqliteCoordination:
 
         self._changing.run(work)
 
-    def release(self, holder: str) -> None:
+    def release_lease(self, holder: str) -> None:
         # A process renews and releases its lease under one lock: no renewal that is under way writes it again.
         self._changing.run(lambda connection: connection.execute("DELETE FROM leases WHERE holder = ?", (holder,)))
 
-    def leases(self) -> Mapping[str, datetime]:
+    def lease_expiries(self) -> Mapping[str, datetime]:
         with self._file.read_connection() as connection:
             rows = connection.execute("SELECT holder, until FROM leases").fetchall()
         return {holder: datetime_from_microseconds(until) for holder, until in rows}
 
-    def add_change_listener(
-        self, subscription: str, changed: Callable[[SubscriptionReport], None]
-    ) -> Callable[[], None]:
+    def add_change_listener(self, subscription: str, changed: SubscriptionListener) -> Callable[[], None]:
         # In this order: when the caller comes to read, what others change behind that read is looked for.
-        self._changes.attend()
-        end = self._listeners.add(subscription, changed)
+        self._changes.add_watcher()
+        end = self._listeners.add_listener(subscription, changed)
 
         def end_both() -> None:
             end()
-            self._changes.leave()
+            self._changes.remove_watcher()
 
         return callable_once(end_both)
 
@@ -255,10 +254,10 @@ class SqliteCoordination:
         self._changes.close()
         self._file.close()
 
-    def _report(self, number: int, subscription: str, changed: SubscriptionChange) -> None:
+    def _report_change(self, number: int, subscription: str, change: SubscriptionChange) -> None:
         """Report a change that is stored, first to the other processes, whose listeners need longer."""
-        self._changes.note_own([number], subscription, changed)
-        self._listeners.notify_listeners(subscription, changed)
+        self._changes.report_own_changes([number], subscription, change)
+        self._listeners.notify_listeners(subscription, change)
 
 
 def _read_assignment(connection: sqlite3.Connection, subscription: str) -> Assignment:
@@ -294,7 +293,7 @@ def _put_offset(
 # Parked events --------------------------------------------------------------------------------------------------------
 
 
-AfterParkedEvent = tuple[EventTypePartition, Position]
+ParkedEventPosition = tuple[EventTypePartition, Position]
 
 PUT_PARKED_EVENTS = """
     INSERT OR REPLACE INTO parked (subscription, event_type, partition, timeline, position, key, fails, stored_at,
@@ -332,7 +331,7 @@ def list_parked_events(
     connection: sqlite3.Connection,
     subscription: str,
     partition: EventTypePartition | None,
-    after: AfterParkedEvent | None,
+    after: ParkedEventPosition | None,
     limit: int,
 ) -> Sequence[ParkedEventInfo]:
     begin = (

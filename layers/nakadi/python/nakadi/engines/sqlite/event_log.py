@@ -34,7 +34,7 @@ from nakadi.engines.sqlite.reading import (
     keys_and_tombstones_of_row,
     offset_at,
     read_bounds,
-    read_rows_from,
+    read_end_and_rows,
     read_slice,
     records_of_row,
 )
@@ -75,19 +75,21 @@ class SqliteLog:
         self._writer: SqliteWriter
         self._appends_by_others: AppendReporter
         if committer is None:
-            self._appends_by_others = polled = AppendPoller(self._file, self._announcements.announce)
+            self._appends_by_others = polled = AppendPoller(self._file, self._announcements.announce_events)
 
             def note_stored(arrivals: Sequence[CommittedAppend]) -> None:
-                polled.note_own(arrivals)
+                polled.remember_own_appends(arrivals)
                 for arrival in arrivals:
-                    self._announcements.announce(arrival.topic, arrival.partition)
+                    self._announcements.announce_events(arrival.topic, arrival.partition)
 
             self._writer = LogWriter(self._file, clock, note_stored, metrics or Metrics())
         else:
             from nakadi.engines.sqlite.sharing import RemoteWriter  # noqa: PLC0415  # only processes that share a file
 
-            self._writer = self._appends_by_others = RemoteWriter(committer, self._file, self._announcements.announce)
-        self._cleaner = Cleaner(self._file, self._writer)
+            self._writer = self._appends_by_others = RemoteWriter(
+                committer, self._file, self._announcements.announce_events
+            )
+        self._cleaner = LogCleaner(self._file, self._writer)
 
     def create_topic(self, topic: str, partitions: int) -> None:
         self._writer.run(lambda connection: insert_topic(connection, topic, partitions))
@@ -99,7 +101,7 @@ class SqliteLog:
         self._writer.run(lambda connection: seal_topic_row(connection, topic))
 
     def delete_topic(self, topic: str) -> None:
-        self._cleaner.delete(topic)
+        self._cleaner.delete_topic(topic)
 
     def append(self, topic: str, batches: Mapping[int, Sequence[Record]]) -> Mapping[int, AppendResult]:
         waiting: SimpleQueue[Exception | None] = SimpleQueue()
@@ -135,11 +137,11 @@ class SqliteLog:
         found = read_now()
         if found.events or wait <= 0:
             return found
-        self._appends_by_others.attend()
+        self._appends_by_others.add_watcher()
         try:
             return self._announcements.wait_for_events(topic, partition, read_now, wait)
         finally:
-            self._appends_by_others.leave()
+            self._appends_by_others.remove_watcher()
 
     def bounds(self, topic: str, partitions: Sequence[int]) -> Mapping[int, OffsetBounds]:
         with self._file.read_connection() as connection:
@@ -155,23 +157,23 @@ class SqliteLog:
                     continue  # the frame was trimmed since, and the next look finds a later one
             return found.events[0].offset if found.events else found.next_offset
 
-    def trim(self, topic: str, partition: int, before: datetime) -> None:
-        self._cleaner.trim(topic, partition, self.offset_at(topic, partition, before))
+    def trim(self, topic: str, partition: int, stored_before: datetime) -> None:
+        self._cleaner.trim(topic, partition, self.offset_at(topic, partition, stored_before))
 
-    def compact(self, topic: str, partition: int, *, upto: datetime, tombstones_before: datetime) -> None:
+    def compact(self, topic: str, partition: int, *, stored_before: datetime, tombstones_before: datetime) -> None:
         with self._file.read_connection() as connection:
-            end = offset_at(connection, topic, partition, upto)
+            end = offset_at(connection, topic, partition, stored_before)
         PartitionCompaction(self._file, self._cleaner, topic, partition).run(
             end, microseconds_since_epoch(tombstones_before)
         )
 
     def add_change_listener(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
-        self._appends_by_others.attend()
+        self._appends_by_others.add_watcher()
         end = self._announcements.add_change_listener(changed)
 
         def ended() -> None:
             end()
-            self._appends_by_others.leave()
+            self._appends_by_others.remove_watcher()
 
         return ended
 
@@ -208,7 +210,7 @@ DELETE_SOME_FRAMES = """
 OFFSET_AFTER_ALL = (1 << 63) - 1
 
 
-class Cleaner:
+class LogCleaner:
     """Trims logs, and removes what is left of deleted topics in a thread of its own."""
 
     def __init__(self, file: SqliteFile, writer: SqliteWriter) -> None:
@@ -216,25 +218,25 @@ class Cleaner:
         self._writer = writer
         self._closing = threading.Event()
         self._has_deleted_topics = threading.Event()
-        self._thread = threading.Thread(target=self._sweep, name="event-log-cleaner", daemon=True)
+        self._thread = threading.Thread(target=self._remove_topics_until_closed, name="event-log-cleaner", daemon=True)
         self._has_deleted_topics.set()
         self._thread.start()
 
-    def trim(self, topic: str, partition: int, boundary: int) -> None:
+    def trim(self, topic: str, partition: int, oldest_offset: int) -> None:
         """Remove the events before this offset: for readers in the first step, from the file in the others."""
-        log = self._writer.run(lambda connection: _raise_oldest_offset(connection, topic, partition, boundary))
-        self.run_steps_until_done(partial(_remove_some_rows, log))
+        log = self._writer.run(lambda connection: _raise_oldest_offset(connection, topic, partition, oldest_offset))
+        self.run_steps_until_done(partial(_remove_some_trimmed_rows, log))
 
-    def delete(self, topic: str) -> None:
+    def delete_topic(self, topic: str) -> None:
         self._writer.run(lambda connection: _delete_topic_row(connection, topic))
         self._has_deleted_topics.set()
 
     def run_steps_until_done(self, step: Callable[[sqlite3.Connection], bool]) -> None:
         """Repeat a step while it says that there is more to do."""
-        while self.step(step):
+        while self.run_step(step):
             pass
 
-    def step(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    def run_step(self, work: Callable[[sqlite3.Connection], T]) -> T:
         """Have the writer do this, and rest as long as it took: half of the writer's time is for the appends."""
         begun = time.monotonic()
         result = self._writer.run(work)
@@ -248,7 +250,7 @@ class Cleaner:
         self._has_deleted_topics.set()
         self._thread.join()
 
-    def _sweep(self) -> None:
+    def _remove_topics_until_closed(self) -> None:
         while True:
             self._has_deleted_topics.wait()
             self._has_deleted_topics.clear()
@@ -279,18 +281,18 @@ class Cleaner:
             return [log for (log,) in connection.execute("SELECT id FROM logs WHERE topic IS NULL").fetchall()]
 
 
-def _raise_oldest_offset(connection: sqlite3.Connection, topic: str, partition: int, boundary: int) -> int:
+def _raise_oldest_offset(connection: sqlite3.Connection, topic: str, partition: int, oldest_offset: int) -> int:
     moved = connection.execute(
         "UPDATE logs SET oldest = max(oldest, ?) WHERE partition = ? AND topic = (SELECT id FROM topics WHERE name = ?)"
         " RETURNING id",
-        (boundary, partition, topic),
+        (oldest_offset, partition, topic),
     ).fetchall()
     if not moved:
         raise UnknownTopic(f"{topic} is unknown, or has no partition {partition}")
     return int(moved[0][0])
 
 
-def _remove_some_rows(log: int, connection: sqlite3.Connection) -> bool:
+def _remove_some_trimmed_rows(log: int, connection: sqlite3.Connection) -> bool:
     """Remove some of the rows that cannot be read any more; return whether there may be others."""
     (oldest, spared) = connection.execute(
         f"SELECT oldest, {SELECT_LAST_FRAME_ID} FROM logs WHERE id = :log",  # noqa: S608  # a constant
@@ -341,17 +343,18 @@ SELECT_COMPACTION_STATE = """
 
 
 class CompactionState(Struct, frozen=True):
-    """`compacted`: up to here every key is there once. `tombstone_at`: when the oldest tombstone there was stored."""
+    """`compacted_until`: up to here every key is there once. `oldest_tombstone_at`: when the oldest tombstone there was
+    stored."""
 
-    log: int
-    oldest: int
-    compacted: int
-    tombstone_at: int | None
+    log_id: int
+    oldest_offset: int
+    compacted_until: int
+    oldest_tombstone_at: int | None
     next_offset: int
 
-    def needs(self, upto: int, tombstones_before: int) -> bool:
-        expired = self.tombstone_at is not None and self.tombstone_at < tombstones_before
-        return expired or upto > max(self.compacted, self.oldest)
+    def needs_compaction(self, end: int, tombstones_before: int) -> bool:
+        expired = self.oldest_tombstone_at is not None and self.oldest_tombstone_at < tombstones_before
+        return expired or end > max(self.compacted_until, self.oldest_offset)
 
 
 class CompactedRow(Struct, frozen=True):
@@ -359,94 +362,96 @@ class CompactedRow(Struct, frozen=True):
 
     row: FrameRow
     kept_events: list[bool]
-    changes: bool
+    is_changed: bool
     keeps_tombstone: bool
 
 
 class KeepRule(Struct, frozen=True):
-    """Which events go from a partition; its newest, at the offset `last`, does not."""
+    """Which events go from a partition; its newest, at the offset `last_offset`, does not."""
 
-    newest: Mapping[str, int]
-    last: int
+    newest_offset_by_key: Mapping[str, int]
+    last_offset: int
     tombstones_before: int
 
     def keeps_event(self, offset: int, key: str | None, stored_at: int, *, tombstone: bool) -> bool:
-        if key is None or offset == self.last:
+        if key is None or offset == self.last_offset:
             return True
-        return self.newest.get(key, offset) <= offset and not (tombstone and stored_at < self.tombstones_before)
+        return self.newest_offset_by_key.get(key, offset) <= offset and not (
+            tombstone and stored_at < self.tombstones_before
+        )
 
-    def compacted(self, row: FrameRow) -> CompactedRow:
+    def apply_to_row(self, row: FrameRow) -> CompactedRow:
         stays = []
         changes = keeps_tombstone = False
-        for offset, entry in enumerate(keys_and_tombstones_of_row(row), row.first):
+        for offset, entry in enumerate(keys_and_tombstones_of_row(row), row.first_offset):
             spared = entry is not None and self.keeps_event(offset, entry[0], row.stored_at, tombstone=entry[1])
             stays.append(spared)
             changes |= entry is not None and not spared
             # The newest event is looked at again anyway once it is not the newest any more.
             keeps_tombstone |= (
-                entry is not None and entry[1] and spared and entry[0] is not None and offset != self.last
+                entry is not None and entry[1] and spared and entry[0] is not None and offset != self.last_offset
             )
         return CompactedRow(row, stays, changes, keeps_tombstone)
 
 
 class PartitionCompaction:
-    def __init__(self, file: SqliteFile, cleaner: Cleaner, topic: str, partition: int) -> None:
+    def __init__(self, file: SqliteFile, cleaner: LogCleaner, topic: str, partition: int) -> None:
         self._file = file
         self._cleaner = cleaner
         self._topic = topic
         self._partition = partition
 
-    def run(self, upto: int, tombstones_before: int) -> None:
-        state = self._state()
-        if not state.needs(upto, tombstones_before):
+    def run(self, end_offset: int, tombstones_before: int) -> None:
+        state = self._read_state()
+        if not state.needs_compaction(end_offset, tombstones_before):
             return
-        end = max(state.compacted, state.oldest)
+        end = max(state.compacted_until, state.oldest_offset)
         while True:
-            newest, end = self._read_newest_offsets_by_key(end, upto)
+            newest, end = self._read_newest_offsets_by_key(end, end_offset)
             tombstone_at = self._compact_rows_before(
                 state, KeepRule(newest, state.next_offset - 1, tombstones_before), end
             )
-            if end >= state.compacted:
-                self._cleaner.step(partial(_write_compacted_until, state.log, end, tombstone_at))
-            if end >= upto:
+            if end >= state.compacted_until:
+                self._cleaner.run_step(partial(_write_compacted_until, state.log_id, end, tombstone_at))
+            if end >= end_offset:
                 return
 
-    def _state(self) -> CompactionState:
+    def _read_state(self) -> CompactionState:
         with self._file.read_connection() as connection:
             found = connection.execute(SELECT_COMPACTION_STATE, (self._partition, self._topic)).fetchone()
         if found is None:
             raise UnknownTopic(f"{self._topic} is unknown, or has no partition {self._partition}")
         return CompactionState(*found)
 
-    def _read_newest_offsets_by_key(self, start: int, upto: int) -> tuple[dict[str, int], int]:
+    def _read_newest_offsets_by_key(self, start: int, end: int) -> tuple[dict[str, int], int]:
         newest: dict[str, int] = {}
-        for rows in self._rows(start, upto):
+        for rows in self._read_rows_between(start, end):
             for row in rows:
-                for offset, entry in enumerate(keys_and_tombstones_of_row(row), row.first):
+                for offset, entry in enumerate(keys_and_tombstones_of_row(row), row.first_offset):
                     if entry is not None and entry[0] is not None:
                         newest[entry[0]] = offset
             if len(newest) >= MAX_KEYS_AT_ONCE:
-                return newest, rows[-1].end
-        return newest, upto
+                return newest, rows[-1].end_offset
+        return newest, end
 
     def _compact_rows_before(self, state: CompactionState, rule: KeepRule, end: int) -> int | None:
         """Remove what goes before `end`, and answer when the oldest tombstone that stays was stored."""
         tombstone_at: int | None = None
-        for rows in self._rows(state.oldest, end):
-            verdicts = [rule.compacted(row) for row in rows]
-            changes = [verdict for verdict in verdicts if verdict.changes]
+        for rows in self._read_rows_between(state.oldest_offset, end):
+            verdicts = [rule.apply_to_row(row) for row in rows]
+            changes = [verdict for verdict in verdicts if verdict.is_changed]
             if changes:
-                self._cleaner.step(partial(_rewrite_rows, state.log, changes))
+                self._cleaner.run_step(partial(_rewrite_rows, state.log_id, changes))
             if tombstone_at is None:
                 tombstone_at = next((each.row.stored_at for each in verdicts if each.keeps_tombstone), None)
         return tombstone_at
 
-    def _rows(self, start: int, end: int) -> Iterator[list[FrameRow]]:
+    def _read_rows_between(self, start: int, end: int) -> Iterator[list[FrameRow]]:
         place = start
         while place < end:
             try:
                 with self._file.read_connection() as connection:
-                    _, rows = read_rows_from(
+                    _, rows = read_end_and_rows(
                         connection,
                         self._topic,
                         self._partition,
@@ -455,13 +460,13 @@ class PartitionCompaction:
                         max_bytes=MAX_BYTES_PER_STEP,
                     )
             except OffsetUnavailable:
-                place = max(place + 1, self._state().oldest)  # trimmed meanwhile
+                place = max(place + 1, self._read_state().oldest_offset)  # trimmed meanwhile
                 continue
-            rows = [row for row in rows if row.first < end]
+            rows = [row for row in rows if row.first_offset < end]
             if not rows:
                 return
             yield rows
-            place = rows[-1].end
+            place = rows[-1].end_offset
 
 
 def _rewrite_rows(log: int, changes: Sequence[CompactedRow], connection: sqlite3.Connection) -> None:
@@ -470,7 +475,8 @@ def _rewrite_rows(log: int, changes: Sequence[CompactedRow], connection: sqlite3
         row = verdict.row
         if not any(verdict.kept_events):
             connection.execute(
-                "DELETE FROM frames WHERE log = ? AND first = ? AND body = ?", (log, row.first, row.body())
+                "DELETE FROM frames WHERE log = ? AND first = ? AND body = ?",
+                (log, row.first_offset, row.stored_body()),
             )
             continue
         records = [
@@ -480,7 +486,7 @@ def _rewrite_rows(log: int, changes: Sequence[CompactedRow], connection: sqlite3
         size = frames.records_size_bytes([record for record in records if record is not None])
         connection.execute(
             "UPDATE frames SET size = ?, body = ? WHERE log = ? AND first = ? AND body = ?",
-            (size, row.body(frame), log, row.first, row.body()),
+            (size, row.stored_body(frame), log, row.first_offset, row.stored_body()),
         )
 
 

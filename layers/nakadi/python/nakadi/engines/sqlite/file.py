@@ -16,7 +16,7 @@ from pathlib import Path
 
 from nakadi.model.outcomes import Unavailable
 
-Value = str | int | float | bytes | None
+SqlValue = str | int | float | bytes | None
 """What a column may hold."""
 
 SCHEME = "sqlite:///"
@@ -133,9 +133,9 @@ class _ConnectionPool:
         try:
             yield connection
         finally:
-            self.give_back(connection)
+            self.return_connection(connection)
 
-    def give_back(self, connection: sqlite3.Connection) -> None:
+    def return_connection(self, connection: sqlite3.Connection) -> None:
         with self._lock:
             if not self._closed and len(self._idle) < MAX_IDLE_CONNECTIONS:
                 self._idle.append(connection)
@@ -162,12 +162,12 @@ class SqliteFile:
         self._patience = patience
         self._readers = _ConnectionPool(path, timeout=patience)
         self._writers = _ConnectionPool(path, timeout=0)
-        self._readers.give_back(open_connection(path, patience))
+        self._readers.return_connection(open_connection(path, patience))
 
     @contextmanager
     def read_connection(self) -> Iterator[sqlite3.Connection]:
         """A connection to read with, for this thread alone; errors of SQLite become `Unavailable`."""
-        with self.explained_errors(), self._readers.read_connection() as connection:
+        with self.translate_errors(), self._readers.read_connection() as connection:
             yield connection
 
     @contextmanager
@@ -179,15 +179,15 @@ class SqliteFile:
     @contextmanager
     def write_connection(self) -> Iterator[sqlite3.Connection]:
         """A connection for `execute_in_turn`, and for `transaction`."""
-        with self.explained_errors(), self._writers.read_connection() as connection:
+        with self.translate_errors(), self._writers.read_connection() as connection:
             yield connection
 
-    def open_writer(self) -> sqlite3.Connection:
+    def open_write_connection(self) -> sqlite3.Connection:
         """A connection as `write_connection` lends them, for as long as the caller likes, who has to close it."""
-        return _connect(self._path, timeout=0)
+        return _connect(self._path, timeout_seconds=0)
 
     def execute_in_turn(
-        self, connection: sqlite3.Connection, statement: str, values: Sequence[Value]
+        self, connection: sqlite3.Connection, statement: str, values: Sequence[SqlValue]
     ) -> sqlite3.Cursor:
         """Execute a statement that is a transaction by itself; one that returns rows ends when all are fetched."""
         return _execute_in_turn(connection, statement, values, self._patience)
@@ -208,7 +208,7 @@ class SqliteFile:
         self._writers.close()
 
     @contextmanager
-    def explained_errors(self) -> Iterator[None]:
+    def translate_errors(self) -> Iterator[None]:
         """Errors of SQLite become `Unavailable` here."""
         try:
             yield
@@ -216,20 +216,20 @@ class SqliteFile:
             raise Unavailable(f"{self._path}: {error}") from error
 
 
-def begin_write_transaction(connection: sqlite3.Connection, patience: float) -> None:
+def begin_write_transaction(connection: sqlite3.Connection, timeout_seconds: float) -> None:
     """Begin a transaction that may write, after waiting for the turn for so many seconds at most."""
-    _execute_in_turn(connection, "BEGIN IMMEDIATE", (), patience)
+    _execute_in_turn(connection, "BEGIN IMMEDIATE", (), timeout_seconds)
 
 
 def _execute_in_turn(
-    connection: sqlite3.Connection, statement: str, values: Sequence[Value], patience: float
+    connection: sqlite3.Connection, statement: str, values: Sequence[SqlValue], timeout_seconds: float
 ) -> sqlite3.Cursor:
     """Execute a statement that needs the turn to write, and changes nothing while another writer has it.
 
     SQLite's own waiting sleeps longer and longer, up to a tenth of a second; a transaction here takes about a
     millisecond, so frequent attempts give all writers a turn.
     """
-    end = time.monotonic() + patience
+    end = time.monotonic() + timeout_seconds
     while True:
         try:
             return connection.execute(statement, values)
@@ -248,8 +248,8 @@ def _is_busy(error: sqlite3.Error) -> bool:
     return (getattr(error, "sqlite_errorcode", 0) & 0xFF) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
-def _connect(path: Path, timeout: float) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=timeout, isolation_level=None, check_same_thread=False)
+def _connect(path: Path, timeout_seconds: float) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=timeout_seconds, isolation_level=None, check_same_thread=False)
     try:
         for setting in CONNECTION_PRAGMAS:
             connection.execute(setting).close()
@@ -259,14 +259,14 @@ def _connect(path: Path, timeout: float) -> sqlite3.Connection:
     return connection
 
 
-def open_connection(path: Path, patience: float) -> sqlite3.Connection:
+def open_connection(path: Path, timeout_seconds: float) -> sqlite3.Connection:
     """The first connection to a file that has been looked at, and made if it was not there."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _refuse_short_file(path)
-        connection = _connect(path, timeout=patience)
+        connection = _connect(path, timeout_seconds=timeout_seconds)
         try:
-            _prepare_file(connection, path, patience)
+            _prepare_file(connection, path, timeout_seconds)
         except BaseException:
             connection.close()
             raise
@@ -295,10 +295,10 @@ def not_a_data_file_error(path: Path) -> BadDataFile:
     return BadDataFile(f"{path} is not a data file of this broker, or it is damaged.")
 
 
-def _prepare_file(connection: sqlite3.Connection, path: Path, patience: float) -> None:
+def _prepare_file(connection: sqlite3.Connection, path: Path, timeout_seconds: float) -> None:
     _read_file_version(connection, path)
-    _execute_when_not_busy(connection, "PRAGMA journal_mode = WAL", patience)
-    begin_write_transaction(connection, patience)
+    _execute_when_not_busy(connection, "PRAGMA journal_mode = WAL", timeout_seconds)
+    begin_write_transaction(connection, timeout_seconds)
     try:
         _migrate(connection, _read_file_version(connection, path))
         connection.execute("COMMIT")
@@ -310,9 +310,9 @@ def _prepare_file(connection: sqlite3.Connection, path: Path, patience: float) -
     _require_null_safe_sqlite(connection)
 
 
-def _execute_when_not_busy(connection: sqlite3.Connection, statement: str, patience: float) -> None:
+def _execute_when_not_busy(connection: sqlite3.Connection, statement: str, timeout_seconds: float) -> None:
     """Changing the journal mode needs the file for itself, and is not waited for by any time-out of SQLite."""
-    end = time.monotonic() + patience
+    end = time.monotonic() + timeout_seconds
     while True:
         try:
             connection.execute(statement).close()

@@ -116,7 +116,7 @@ def _describe_missing(path: Path, mark: DataFileMark | None) -> str | None:
     if not path.exists() or path.stat().st_size == 0:
         state = "empty" if path.exists() else "not there"
         found = f"The data file {path} is {state}"
-        return None if mark is None else f"{found}, and it was marked at {mark.at}.{_describe_everything(mark)}"
+        return None if mark is None else f"{found}, and it was marked at {mark.at}.{_describe_all_content(mark)}"
     try:
         with contextlib.closing(_open_read_only(path)) as connection:
             loss = _describe_rollback(path, connection, mark) or _describe_damage(path, connection)
@@ -166,7 +166,7 @@ def _describe_missing_content(connection: sqlite3.Connection, mark: DataFileMark
     return f" Missing, as far as it is known: {'; '.join(lines)}." if lines else ""
 
 
-def _describe_everything(mark: DataFileMark) -> str:
+def _describe_all_content(mark: DataFileMark) -> str:
     counts = [f"{len(keys)} {kind.replace('-', ' ')}" for kind, keys in mark.keys.items()]
     return f" It had {', '.join(counts)}, and {sum(mark.ends.values())} offsets of events."
 
@@ -203,12 +203,12 @@ def _describe_cut_log(path: Path, connection: sqlite3.Connection) -> str | None:
     before = None
     for _ in range(CHECK_ATTEMPTS):
         found = _read_frames_behind_end(wal, path.with_name(f"{path.name}-shm"), connection)
-        if found is None or found.transactions == 0:
+        if found is None or found.transaction_count == 0:
             return None
-        if found == before and found.transactions > 1:
+        if found == before and found.transaction_count > 1:
             return (
-                f"{wal} is damaged behind {found.valid} pages: at least {found.transactions - 1} transactions stand "
-                "there that cannot be read."
+                f"{wal} is damaged behind {found.valid_frame_count} pages: "
+                f"at least {found.transaction_count - 1} transactions stand there that cannot be read."
             )
         before = found
         time.sleep(SECONDS_BETWEEN_CHECKS)
@@ -219,8 +219,8 @@ def _describe_cut_log(path: Path, connection: sqlite3.Connection) -> str | None:
 class _FramesBehindEnd(Struct, frozen=True):
     """How many frames of a log are valid, and how many transactions end in the frames behind them."""
 
-    valid: int
-    transactions: int
+    valid_frame_count: int
+    transaction_count: int
 
 
 def _read_frames_behind_end(wal: Path, index: Path, connection: sqlite3.Connection) -> _FramesBehindEnd | None:
@@ -229,14 +229,14 @@ def _read_frames_behind_end(wal: Path, index: Path, connection: sqlite3.Connecti
     connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     try:
         with wal.open("rb") as frames, index.open("rb") as header:
-            valid = _valid_frames(header)
+            valid = _read_valid_frame_count(header)
             found = _FramesBehindEnd(valid, _count_transaction_ends_behind(frames, valid))
-            return found if _valid_frames(header) == valid else None
+            return found if _read_valid_frame_count(header) == valid else None
     except (OSError, struct.error):
         return None
 
 
-def _valid_frames(index: BinaryIO) -> int:
+def _read_valid_frame_count(index: BinaryIO) -> int:
     index.seek(16)
     (frames,) = struct.unpack("=I", index.read(4))
     return int(frames)
@@ -269,13 +269,13 @@ class Marker:
         self._seen: int | None = None
         self._closed = False
 
-    def mark(self) -> None:
+    def write_mark_if_changed(self) -> None:
         """Give the file the next number if it has changed, and write that beside it.
 
         The broker goes on without a mark, or with an old one; the next turn may be better.
         """
         try:
-            self._mark()
+            self._mark_if_changed()
         except (sqlite3.Error, OSError):
             log.warning("The data file %s could not be marked", self._path, exc_info=True)
 
@@ -283,10 +283,10 @@ class Marker:
         """Mark what there is at the end. Doing it again changes nothing."""
         if not self._closed:
             self._closed = True
-            self.mark()
+            self.write_mark_if_changed()
             self._connection.close()
 
-    def _mark(self) -> None:
+    def _mark_if_changed(self) -> None:
         seen = _query_value(self._connection, "PRAGMA data_version")
         if seen == self._seen:
             return
@@ -294,7 +294,7 @@ class Marker:
         keys = {kind: _read_document_keys(self._connection, kind) for kind in KINDS_IN_MARK}
         ends = _read_next_offset_by_log(self._connection)
         identity = _query_value(self._connection, SELECT_IDENTITY)
-        number = self._next_number()
+        number = self._store_next_number()
         at = self._now().astimezone(UTC).isoformat(timespec="seconds")
         _write_mark(mark_path(self._path), DataFileMark(file=identity, number=number, at=at, keys=keys, ends=ends))
         self._seen = seen
@@ -305,7 +305,7 @@ class Marker:
         self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").close()
         self._connection.execute(f"PRAGMA busy_timeout = {int(WRITE_TIMEOUT_SECONDS * 1000)}").close()
 
-    def _next_number(self) -> int:
+    def _store_next_number(self) -> int:
         begin_write_transaction(self._connection, WRITE_TIMEOUT_SECONDS)
         try:
             number = max(_query_value(self._connection, SELECT_MARK_NUMBER) or 0, self._above) + 1

@@ -57,19 +57,19 @@ class Chunk(Struct, frozen=True, array_like=True):
 class FrameRow(NamedTuple):
     """As it was read. `seats` is how many offsets it covers."""
 
-    first: int
+    first_offset: int
     offset_count: int
     stored_at: int
     frame: bytes
 
     @property
-    def end(self) -> int:
-        return self.first + self.offset_count
+    def end_offset(self) -> int:
+        return self.first_offset + self.offset_count
 
-    def body(self, frame: bytes | None = None) -> bytes:
+    def stored_body(self, frame: bytes | None = None) -> bytes:
         """How the row is kept, with its own frame or another one."""
         frame = self.frame if frame is None else frame
-        return ROW_HEAD_FORMAT.pack(self.first, self.offset_count, self.stored_at, len(frame)) + frame
+        return ROW_HEAD_FORMAT.pack(self.first_offset, self.offset_count, self.stored_at, len(frame)) + frame
 
 
 def split_into_chunks(records: Sequence[Record]) -> Iterator[Chunk]:
@@ -82,7 +82,7 @@ def split_into_chunks(records: Sequence[Record]) -> Iterator[Chunk]:
         if size > MAX_RECORD_BYTES_TO_JOIN:
             yield Chunk(group, len(group), size, frames.encode(group))
         else:
-            frames.check(group)
+            frames.check_no_line_breaks(group)
             yield Chunk(group, len(group), size)
 
 
@@ -102,7 +102,7 @@ def merge_small_chunks(chunks: Sequence[Chunk]) -> Iterator[Chunk]:
             yield Chunk(records, len(records), size)
 
 
-class PreparedRecords(Sequence[Record]):
+class ChunkedRecords(Sequence[Record]):
     """Records whose chunks were made by the process that they come from."""
 
     def __init__(self, chunks: Sequence[Chunk]) -> None:
@@ -192,14 +192,14 @@ def read_slice(
     limit = max(limit, 1)
     place = start
     while True:
-        end, rows = read_rows_from(connection, topic, partition, place, limit=limit, max_bytes=max_bytes)
+        end, rows = read_end_and_rows(connection, topic, partition, place, limit=limit, max_bytes=max_bytes)
         if not rows and place < end:
             raise Unavailable(f"The rows from offset {place} to {end} of {topic}/{partition} are damaged.")
-        events = _events_of(rows, start, limit)
+        events = _events_of_rows(rows, start, limit)
         if len(events) == limit:
             place = events[-1].offset + 1
         elif rows:
-            place = rows[-1].end
+            place = rows[-1].end_offset
         if events or place >= end:
             return EventSlice(events, place, place >= end)
 
@@ -226,7 +226,7 @@ def is_known_topic(connection: sqlite3.Connection, topic: str) -> bool:
     return connection.execute("SELECT 1 FROM topics WHERE name = ?", (topic,)).fetchone() is not None
 
 
-def read_rows_from(
+def read_end_and_rows(
     connection: sqlite3.Connection, topic: str, partition: int, start: int, *, limit: int, max_bytes: int
 ) -> tuple[int, list[FrameRow]]:
     """Where the log ends, and its next rows."""
@@ -255,13 +255,13 @@ def _split_joined_rows(joined: bytes) -> Iterator[FrameRow]:
         following = first + count
 
 
-def records_of_row(row: FrameRow, part: slice = frames.ALL_RECORDS) -> list[Record | None]:
+def records_of_row(row: FrameRow, selection: slice = frames.ALL_RECORDS) -> list[Record | None]:
     if not row.frame:
         return []
     try:
-        return frames.decode(row.frame, part)
+        return frames.decode(row.frame, selection)
     except frames.BadFrame as error:
-        raise _damage_error(row, error) from error
+        raise _damaged_row_error(row, error) from error
 
 
 def keys_and_tombstones_of_row(row: FrameRow) -> list[tuple[str | None, bool] | None]:
@@ -271,46 +271,46 @@ def keys_and_tombstones_of_row(row: FrameRow) -> list[tuple[str | None, bool] | 
     try:
         return frames.keys_and_tombstones(row.frame)
     except frames.BadFrame as error:
-        raise _damage_error(row, error) from error
+        raise _damaged_row_error(row, error) from error
 
 
-def _events_of(rows: Sequence[FrameRow], start: int, limit: int) -> Sequence[StoredEvent]:
+def _events_of_rows(rows: Sequence[FrameRow], start: int, limit: int) -> Sequence[StoredEvent]:
     """The first events of these rows from an offset on."""
-    if not any(row.frame and frames.has_notes(row.frame) for row in rows):
-        return LazyEvents(list(_lines_of(rows, start, limit)))
+    if not any(row.frame and frames.has_metadata(row.frame) for row in rows):
+        return LazyEvents(list(_lines_of_rows(rows, start, limit)))
     events: list[StoredEvent] = []
     for row in rows:
         events += _events_of_row(row, start, limit - len(events))
     return tuple(events[:limit])
 
 
-def _lines_of(rows: Sequence[FrameRow], start: int, wanted: int) -> Iterator[EventTextBlock]:
+def _lines_of_rows(rows: Sequence[FrameRow], start: int, limit: int) -> Iterator[EventTextBlock]:
     """The first lines of rows of plain events from an offset on."""
     for row in rows:
-        if not row.frame or wanted <= 0:
+        if not row.frame or limit <= 0:
             continue
         try:
             lines = EventTextBlock(
-                row.first, datetime_from_microseconds(row.stored_at), *frames.lines_and_ends(row.frame)
+                row.first_offset, datetime_from_microseconds(row.stored_at), *frames.lines_and_ends(row.frame)
             )
         except frames.BadFrame as error:
-            raise _damage_error(row, error) from error
-        first = max(start - row.first, 0)
-        last = min(len(lines.ends), first + wanted)
+            raise _damaged_row_error(row, error) from error
+        first = max(start - row.first_offset, 0)
+        last = min(len(lines.ends), first + limit)
         if first < last:
             yield lines.cut(first, last)
-            wanted -= last - first
+            limit -= last - first
 
 
-def _events_of_row(row: FrameRow, start: int, wanted: int) -> list[StoredEvent]:
+def _events_of_row(row: FrameRow, start: int, limit: int) -> list[StoredEvent]:
     """Events of a row from an offset on, no fewer than wanted if they are there."""
-    skipped = max(start - row.first, 0)
-    has_gaps = row.frame and frames.has_notes(row.frame)
-    records = records_of_row(row, slice(skipped, None if has_gaps else skipped + max(wanted, 0)))
+    skipped = max(start - row.first_offset, 0)
+    has_gaps = row.frame and frames.has_metadata(row.frame)
+    records = records_of_row(row, slice(skipped, None if has_gaps else skipped + max(limit, 0)))
     moment = datetime_from_microseconds(row.stored_at)
-    events = map(StoredEvent._make, zip(count(row.first + skipped), records, repeat(moment), strict=False))
+    events = map(StoredEvent._make, zip(count(row.first_offset + skipped), records, repeat(moment), strict=False))
     return [event for event in events if event.record is not None] if has_gaps else list(events)
 
 
-def _damage_error(row: FrameRow, error: frames.BadFrame) -> Unavailable:
-    return Unavailable(f"The frame at offset {row.first} is damaged: {error}.")
+def _damaged_row_error(row: FrameRow, error: frames.BadFrame) -> Unavailable:
+    return Unavailable(f"The frame at offset {row.first_offset} is damaged: {error}.")

@@ -15,21 +15,21 @@ from nakadi.engines.common.documents import (
     CHANGE_COUNTS_KIND,
     changed_buckets,
     check_changes_of_one_write,
+    continuing_topic,
     document_after_change,
     document_from_json,
     document_json,
     documents_from_json,
-    following_topic,
     indexing_state_from_json,
     indexing_state_json,
-    is_signpost,
+    is_deleted_topic_placeholder,
     latest_plausible_expiry,
+    placeholder_of_deleted_topic,
     segment_from_document,
     segment_from_json,
     segment_json,
     shard_progress_from_text,
     shard_progress_text,
-    signpost_of_deleted_topic,
     topic_from_json,
     topic_json,
     with_changes_of_continued_topic,
@@ -99,7 +99,7 @@ class SqliteRegistry:
                 _apply_change(connection, change)
             increment_change_counters(connection, changed_buckets(changes))
 
-    def changes(self) -> ChangeCounters:
+    def change_counters(self) -> ChangeCounters:
         with self._file.read_connection() as connection:
             return change_counts(connection)
 
@@ -166,7 +166,7 @@ PUT_SHARD_PROGRESS = """
     ON CONFLICT (stream, shard) DO UPDATE SET sequence = ?3 WHERE sequence < ?3
 """
 
-# A signpost to the topic that continues one has no partitions, and one that was just made has no signpost.
+# A placeholder to the topic that continues one has no partitions, and one that was just made has no placeholder.
 SELECT_TOPIC_NAMES = "SELECT json_group_array(topic) FROM log_index_topics WHERE NOT (body LIKE '{\"partitions\":0,%')"
 
 SELECT_REFERENCED_OBJECTS = """
@@ -196,7 +196,7 @@ class SqliteLogIndex:
         with self._file.read_connection() as connection:
             return _read_topic(connection, topic)
 
-    def topics(self) -> Sequence[str]:
+    def topic_names(self) -> Sequence[str]:
         return _texts_from_json(self._query_row(SELECT_TOPIC_NAMES)[0])
 
     def grow_topic(self, topic: str, partitions: int) -> None:
@@ -205,14 +205,14 @@ class SqliteLogIndex:
     def seal_topic(self, topic: str) -> None:
         self._change_topic(topic, lambda known: replace(known, sealed=True), [change_bucket(TOPICS_KIND, topic)])
 
-    def create_next_topic(self, topic: str, following: str, behind: Sequence[str]) -> None:
+    def create_next_topic(self, topic: str, next_topic: str, begun_after_gaps: Sequence[str]) -> None:
         with self._file.write_transaction() as connection:
             known = _read_topic(connection, topic)
             if known is None:
                 raise UnknownTopic(topic)
-            there = _read_topic(connection, following) or following_topic(topic, known, behind)
-            _put_topic(connection, topic, replace(known, continued_in=following))
-            _put_topic(connection, following, with_changes_of_continued_topic(known, there))
+            there = _read_topic(connection, next_topic) or continuing_topic(topic, known, begun_after_gaps)
+            _put_topic(connection, topic, replace(known, continued_in=next_topic))
+            _put_topic(connection, next_topic, with_changes_of_continued_topic(known, there))
             increment_change_counters(connection, [change_bucket(TOPICS_KIND, topic)])
 
     def delete_topic(self, topic: str) -> None:
@@ -221,14 +221,14 @@ class SqliteLogIndex:
             gone = _read_topic(connection, topic)
             connection.execute("DELETE FROM log_index_topics WHERE topic = ?", (topic,))
             if gone is not None and gone.continued_in and _read_topic(connection, gone.continued_in):
-                _put_topic(connection, topic, signpost_of_deleted_topic(gone))
+                _put_topic(connection, topic, placeholder_of_deleted_topic(gone))
             elif gone is not None:
-                _remove_signposts(connection, gone.continues)
+                _remove_topic_placeholders(connection, gone.continues)
             connection.execute("DELETE FROM log_index_heads WHERE topic = ?", (topic,))
             connection.execute("DELETE FROM log_index_segments WHERE topic = ?", (topic,))
 
-    def drop_before(self, topic: str, partition: int, oldest: int) -> Sequence[ArchiveLocation]:
-        known = self._change_topic(topic, lambda known: _with_oldest(known, partition, oldest))
+    def drop_segments_before(self, topic: str, partition: int, oldest_offset: int) -> Sequence[ArchiveLocation]:
+        known = self._change_topic(topic, lambda known: _topic_with_oldest_offset(known, partition, oldest_offset))
         lowest = known.oldest[partition]
         (found,) = self._query_row(SELECT_SEGMENTS_BEFORE, (topic, partition, lowest))
         gone = [segment for segment in _segments_from_json(found) if segment.end_offset <= lowest]
@@ -239,36 +239,38 @@ class SqliteLogIndex:
             )
         return [segment.archived for segment in gone if segment.archived]
 
-    def set_compacted_until(self, topic: str, partition: int, before: int) -> None:
+    def set_compacted_until(self, topic: str, partition: int, offset: int) -> None:
         def noted(known: Topic) -> Topic:
-            grown = max(before, known.compacted.get(partition, 0))
+            grown = max(offset, known.compacted.get(partition, 0))
             return replace(known, compacted={**known.compacted, partition: grown})
 
         self._change_topic(topic, noted)
 
-    def changes(self) -> ChangeCounters:
+    def change_counters(self) -> ChangeCounters:
         with self._file.read_connection() as connection:
             return change_counts(connection)
 
     # Partitions
 
-    def heads(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, IndexHead]:
+    def index_heads(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, IndexHead]:
         with self._file.read_connection() as connection:
             return {partition: _read_head(connection, *partition) for partition in partitions}
 
-    def extend(self, topic: str, partition: int, expected: int, head: IndexHead, segment: IndexSegment | None) -> bool:
+    def advance_head(
+        self, topic: str, partition: int, expected_revision: int, head: IndexHead, segment: IndexSegment | None
+    ) -> bool:
         with self._file.write_transaction() as connection:
-            if _read_head(connection, topic, partition).revision != expected:
+            if _read_head(connection, topic, partition).revision != expected_revision:
                 return False
             connection.execute(
                 "INSERT OR REPLACE INTO log_index_heads (topic, partition, revision, body) VALUES (?, ?, ?, ?)",
-                (topic, partition, expected + 1, indexing_state_json(head.state)),
+                (topic, partition, expected_revision + 1, indexing_state_json(head.state)),
             )
             if segment is not None:
                 _put_segments(connection, topic, partition, [segment])
             return True
 
-    def segment(self, topic: str, partition: int, offset: int) -> IndexSegment | None:
+    def segment_at_or_before(self, topic: str, partition: int, offset: int) -> IndexSegment | None:
         found = self._query_row_or_none(
             "SELECT body FROM log_index_segments WHERE topic = ? AND partition = ? AND first <= ?"
             " ORDER BY first DESC LIMIT 1",
@@ -276,11 +278,11 @@ class SqliteLogIndex:
         )
         return segment_from_json(found[0]) if found else None
 
-    def segments(self, topic: str, partition: int, start: int, limit: int) -> Sequence[IndexSegment]:
+    def segments_from(self, topic: str, partition: int, start: int, limit: int) -> Sequence[IndexSegment]:
         (found,) = self._query_row(SELECT_SEGMENTS, (topic, partition, start, limit))
         return _segments_from_json(found)
 
-    def replace(self, topic: str, partition: int, segments: Sequence[IndexSegment], end: int) -> None:
+    def replace_segments(self, topic: str, partition: int, segments: Sequence[IndexSegment], end: int) -> None:
         with self._file.write_transaction() as connection:
             connection.execute(
                 "DELETE FROM log_index_segments WHERE topic = ? AND partition = ? AND first >= ? AND first < ?",
@@ -304,11 +306,11 @@ class SqliteLogIndex:
                 > 0
             )
 
-    def release(self, name: str, owner: str) -> None:
+    def release_claim(self, name: str, owner: str) -> None:
         with self._file.write_transaction() as connection:
             connection.execute("DELETE FROM log_index_claims WHERE name = ? AND owner = ?", (name, owner))
 
-    def progress(self, stream: str) -> Mapping[str, ShardProgress]:
+    def shard_progresses(self, stream: str) -> Mapping[str, ShardProgress]:
         with self._file.read_connection() as connection:
             found = connection.execute("SELECT shard, sequence FROM log_index_progress WHERE stream = ?", (stream,))
             return {shard: shard_progress_from_text(body) for shard, body in found.fetchall()}
@@ -320,13 +322,13 @@ class SqliteLogIndex:
     def close(self) -> None:
         self._file.close()
 
-    def _change_topic(self, topic: str, changed: Callable[[Topic], Topic], counted: Sequence[int] = ()) -> Topic:
+    def _change_topic(self, topic: str, change: Callable[[Topic], Topic], counted_buckets: Sequence[int] = ()) -> Topic:
         with self._file.write_transaction() as connection:
-            increment_change_counters(connection, counted)
+            increment_change_counters(connection, counted_buckets)
             known = _read_topic(connection, topic)
             if known is None:
                 raise UnknownTopic(topic)
-            wanted = changed(known)
+            wanted = change(known)
             connection.execute("UPDATE log_index_topics SET body = ? WHERE topic = ?", (topic_json(wanted), topic))
         return wanted
 
@@ -352,8 +354,8 @@ def _put_topic(connection: sqlite3.Connection, topic: str, known: Topic) -> None
     )
 
 
-def _remove_signposts(connection: sqlite3.Connection, topic: str | None) -> None:
-    while topic and (known := _read_topic(connection, topic)) and is_signpost(known):
+def _remove_topic_placeholders(connection: sqlite3.Connection, topic: str | None) -> None:
+    while topic and (known := _read_topic(connection, topic)) and is_deleted_topic_placeholder(known):
         connection.execute("DELETE FROM log_index_topics WHERE topic = ?", (topic,))
         topic = known.continues
 
@@ -373,7 +375,7 @@ def _put_segments(connection: sqlite3.Connection, topic: str, partition: int, se
     )
 
 
-def _with_oldest(known: Topic, partition: int, oldest: int) -> Topic:
+def _topic_with_oldest_offset(known: Topic, partition: int, oldest: int) -> Topic:
     return replace(known, oldest={**known.oldest, partition: max(oldest, known.oldest.get(partition, 0))})
 
 

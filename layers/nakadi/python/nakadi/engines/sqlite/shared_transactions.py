@@ -20,7 +20,7 @@ from typing import Generic, TypeVar, cast
 
 from nakadi.engines.common.assignments import PositionsByPartition, commit_result
 from nakadi.engines.sqlite.changes import CREATE_TRIGGER_INSERTING_CHANGES, FileChangePoller
-from nakadi.engines.sqlite.file import SqliteFile, Value, roll_back
+from nakadi.engines.sqlite.file import SqliteFile, SqlValue, roll_back
 from nakadi.model.event_type import Position
 from nakadi.model.events import datetime_from_microseconds, microseconds_since_epoch
 from nakadi.model.outcomes import Unavailable
@@ -58,10 +58,10 @@ class Change:
         self.is_made = False
         self._error: BaseException | None = None
 
-    def fail(self, error: BaseException) -> None:
+    def set_error(self, error: BaseException) -> None:
         self._error = error
 
-    def finish(self) -> None:
+    def report_finished(self) -> None:
         """Called once the change is made, or has failed, by the thread that did it, without any lock."""
 
 
@@ -73,7 +73,7 @@ class Transaction(Change, Generic[T]):
         self._work = work
         self._result: T | None = None
 
-    def make(self, connection: sqlite3.Connection) -> None:
+    def run_work(self, connection: sqlite3.Connection) -> None:
         try:
             self._result = self._work(connection)
         except sqlite3.Error:
@@ -88,7 +88,7 @@ class Transaction(Change, Generic[T]):
         return cast(T, self._result)
 
 
-Row = tuple[str, str, str]
+OffsetRowKey = tuple[str, str, str]
 
 
 class Commit(Change):
@@ -116,19 +116,19 @@ class Commit(Change):
         self._left = {(subscription, partition.event_type, partition.partition): partition for partition in positions}
 
     @property
-    def remaining_rows(self) -> Mapping[Row, EventTypePartition]:
+    def remaining_rows(self) -> Mapping[OffsetRowKey, EventTypePartition]:
         """The partitions that are still to be judged, by what they have in the table."""
         return self._left
 
-    def values(self) -> list[Value]:
+    def statement_values(self) -> list[SqlValue]:
         """The values of its partitions, row by row, as the statement that commits several has them."""
-        values: list[Value] = []
+        values: list[SqlValue] = []
         for row, partition in self._left.items():
             at = self.positions[partition]
             values += (*row, self.session, at.timeline, at.offset, self._since)
         return values
 
-    def mark_committed(self, row: Row, number: int) -> None:
+    def mark_committed(self, row: OffsetRowKey, number: int) -> None:
         self._verdicts[self._left.pop(row)] = CommitResult.COMMITTED
         self.numbers.append(number)
 
@@ -142,7 +142,7 @@ class Commit(Change):
         if moved:
             self.numbers.append(changes.insert_change(connection, self.subscription, SubscriptionChange.OFFSETS))
 
-    def finish(self) -> None:
+    def report_finished(self) -> None:
         if self._finished is not None:
             self._finished(self)
 
@@ -173,26 +173,28 @@ class SharedTransactions:
     def run(self, work: TransactionStep[T]) -> T:
         """Have work done in a transaction, perhaps together with that of others, and return when it is durable."""
         transaction = Transaction(work)
-        self.make(transaction)
+        self.make_and_wait(transaction)
         return transaction.outcome()
 
-    def make(self, change: Change) -> None:
+    def make_and_wait(self, change: Change) -> None:
         # Before the lock is asked for: the thread that holds it now may make this change as well.
         self._waiting.append(change)
         # The thread that gets the lock makes all that is queued; the others find theirs made. It may have to go on:
         # what was queued before it comes first, and only so much is made at once.
         while not change.is_made:
-            self._make_next(change)
+            self._make_next_changes(change)
 
     def begin_change(self, change: Change) -> None:
-        """Begin a change, and return without waiting for it; its `finish` is called in another thread."""
+        """Begin a change, and return without waiting for it; its `report_finished` is called in another thread."""
         with self._beginning:
             # Under the lock of `close`: what is queued before the thread is told to end is still made.
             if self._closed:
                 raise Unavailable("The coordination is closed.")
             self._waiting.append(change)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._make_until_closed, name="coordination-writer", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._make_changes_until_closed, name="coordination-writer", daemon=True
+                )
                 self._thread.start()
         # The flag is put back before the queue is looked at: what a thread that finds it set has queued will be made.
         # Two threads that find it clear wake the writer twice, and it looks once in vain.
@@ -213,33 +215,33 @@ class SharedTransactions:
             if self._connection is not None:
                 self._connection.close()
 
-    def _make_until_closed(self) -> None:
+    def _make_changes_until_closed(self) -> None:
         while True:
             self._wishes.get()
             self._is_awake = False
             # Before the queue: when this is set, everything that will ever come is in there.
             closed = self._closed
             while self._waiting:
-                self._make_next()
+                self._make_next_changes()
             if closed:
                 return
 
-    def _make_next(self, wanted: Change | None = None) -> None:
+    def _make_next_changes(self, wanted: Change | None = None) -> None:
         """Make the changes that wait first and can be made together, unless what is wanted has been made by now."""
         with self._turn:
             # Looked at again, now that no other thread makes any: it may have been made while this one waited. If it
             # was not, it is in the queue, for it is only taken from there in a turn.
             if not self._waiting or (wanted is not None and wanted.is_made):
                 return
-            changes = self._pop_first_of_one_kind()
+            changes = self._pop_changes_made_together()
             try:
                 if isinstance(changes[0], Commit):
-                    self._commit(cast(Sequence[Commit], changes))
+                    self._make_commits(cast(Sequence[Commit], changes))
                 else:
-                    self._transact(cast(Sequence[Transaction[object]], changes))
+                    self._run_transactions(cast(Sequence[Transaction[object]], changes))
             except BaseException as error:  # noqa: BLE001  # it is raised by those who wait
                 for change in changes:
-                    change.fail(error)
+                    change.set_error(error)
             finally:
                 # Last, when each has its outcome: a thread that sees it may go on at once.
                 for change in changes:
@@ -247,12 +249,12 @@ class SharedTransactions:
         # Without the lock: those who are called may want to change something as well.
         for change in changes:
             try:
-                change.finish()
+                change.report_finished()
             except Exception:
                 # It must not end the thread that all others wait for.
                 log.exception("Passing on the outcome of a change of subscriptions failed")
 
-    def _pop_first_of_one_kind(self) -> list[Change]:
+    def _pop_changes_made_together(self) -> list[Change]:
         waiting = self._waiting
         changes = [waiting.popleft()]
         first = changes[0]
@@ -271,14 +273,14 @@ class SharedTransactions:
             changes.append(waiting.popleft())
         return changes
 
-    def _transact(self, transactions: Sequence[Transaction[object]]) -> None:
+    def _run_transactions(self, transactions: Sequence[Transaction[object]]) -> None:
         with self._file.write_transaction() as connection:
             for each in transactions:
-                each.make(connection)
+                each.run_work(connection)
 
-    def _commit(self, commits: Sequence[Commit]) -> None:
+    def _make_commits(self, commits: Sequence[Commit]) -> None:
         if sum(len(each.remaining_rows) for each in commits) <= MAX_ROWS_PER_STATEMENT:
-            self._commit_at_once(commits)
+            self._commit_in_one_statement(commits)
         # Those that moved are durable. Why the others did not is found out in a transaction: between the two another
         # process may have moved their offsets or given them to others, and then that is the answer.
         rest = [each for each in commits if each.remaining_rows]
@@ -289,16 +291,16 @@ class SharedTransactions:
                         each.judge_remaining_rows(connection, self._changes)
             except BaseException as error:  # noqa: BLE001  # it is for these: the others are committed
                 for each in rest:
-                    each.fail(error)
+                    each.set_error(error)
 
-    def _commit_at_once(self, commits: Sequence[Commit]) -> None:
+    def _commit_in_one_statement(self, commits: Sequence[Commit]) -> None:
         by_row = {row: each for each in commits for row in each.remaining_rows}
-        values = [value for each in commits for value in each.values()]
+        values = [value for each in commits for value in each.statement_values()]
         if self._is_over:
             raise Unavailable("The coordination is closed.")
-        with self._file.explained_errors():
+        with self._file.translate_errors():
             if self._connection is None:
-                self._connection = self._file.open_writer()
+                self._connection = self._file.open_write_connection()
                 self._connection.execute(CREATE_TRIGGER_INSERTING_CHANGES).close()
             try:
                 statement = _offset_commit_statement(len(by_row))
@@ -327,7 +329,7 @@ def _offset_commit_statement(rows: int) -> str:
 
 
 def _commit_partition(
-    connection: sqlite3.Connection, row: Row, session: str, position: Position, since: int
+    connection: sqlite3.Connection, row: OffsetRowKey, session: str, position: Position, since: int
 ) -> CommitResult:
     written = connection.execute(COMMIT_OFFSET, (position.timeline, position.offset, since, *row, session))
     if written.rowcount:

@@ -26,8 +26,8 @@ import msgspec
 from msgspec import Struct
 
 from nakadi.engines.sqlite.file import SqliteFile
-from nakadi.engines.sqlite.reading import Chunk, PreparedRecords
-from nakadi.engines.sqlite.writing import MAX_WAITING_APPENDS, MAX_WAITING_BYTES, OnAppendDone, chunked
+from nakadi.engines.sqlite.reading import Chunk, ChunkedRecords
+from nakadi.engines.sqlite.writing import MAX_WAITING_APPENDS, MAX_WAITING_BYTES, OnAppendDone, chunks_of
 from nakadi.model.events import Record, Stored, TopicPartition
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.event_log import AppendResultByPartition, EventLog, SealedTopic, UnknownTopic
@@ -47,7 +47,7 @@ FAILURE_TYPES: tuple[type[Exception], ...] = (Unavailable, UnknownTopic, SealedT
 
 
 class _AppendRequest(Struct, frozen=True, array_like=True, tag=1):
-    number: int
+    request_number: int
     topic: str
     batches: dict[int, list[Chunk]]
 
@@ -60,17 +60,17 @@ class _AppendOutcomes(Struct, frozen=True, array_like=True, tag=3):
     """Partitions that grew, and appends that have ended since the last message. A failure is a number, the index of
     its kind in `FAILURE_TYPES`, and its text."""
 
-    grown: list[TopicPartition]
-    stored: list[int]
-    failed: list[tuple[int, int, str]]
+    grown_partitions: list[TopicPartition]
+    stored_requests: list[int]
+    failures: list[tuple[int, int, str]]
 
 
 class _WatchConfirmation(Struct, frozen=True, array_like=True, tag=4):
     """Everything that is committed from now on will be reported."""
 
 
-_REQUESTS = msgspec.msgpack.Decoder(_AppendRequest | _WatchRequest)
-_ANSWERS = msgspec.msgpack.Decoder(_AppendOutcomes | _WatchConfirmation)
+_REQUEST_DECODER = msgspec.msgpack.Decoder(_AppendRequest | _WatchRequest)
+_ANSWER_DECODER = msgspec.msgpack.Decoder(_AppendOutcomes | _WatchConfirmation)
 
 
 def encode_length_prefixed(message: Struct) -> bytes:
@@ -110,11 +110,14 @@ class RemoteWriter:
         self._ended = ""
         self._watching = threading.Event()
         self._is_asked_to_watch = False
-        self._thread = threading.Thread(target=self._receive, name="event-log-outcomes", daemon=True)
+        self._thread = threading.Thread(target=self._receive_messages, name="event-log-outcomes", daemon=True)
         self._thread.start()
 
     def append(self, topic: str, batches: Mapping[int, Sequence[Record]], done: OnAppendDone) -> None:
-        chunks = {partition: [_without_copies(chunk) for chunk in chunked(each)] for partition, each in batches.items()}
+        chunks = {
+            partition: [_without_redundant_records(chunk) for chunk in chunks_of(each)]
+            for partition, each in batches.items()
+        }
         size = sum(chunk.size for each in chunks.values() for chunk in each)
         with self._changed:
             self._refuse_if_ended()
@@ -135,7 +138,7 @@ class RemoteWriter:
         with self._file.write_transaction() as connection:
             return work(connection)
 
-    def attend(self) -> None:
+    def add_watcher(self) -> None:
         """Have growing partitions reported from now on; it does not end before the connection does."""
         with self._changed:
             self._refuse_if_ended()
@@ -148,7 +151,7 @@ class RemoteWriter:
         with self._changed:
             self._refuse_if_ended()
 
-    def leave(self) -> None:
+    def remove_watcher(self) -> None:
         """Nothing: a report is a few bytes beside the outcomes, and beginning anew takes a round trip."""
 
     def close(self) -> None:
@@ -169,13 +172,13 @@ class RemoteWriter:
         if self._ended:
             raise Unavailable(self._ended)
 
-    def _receive(self) -> None:
+    def _receive_messages(self) -> None:
         received = bytearray()
         try:
             while data := self._connection.recv(BYTES_RECEIVED_AT_ONCE):
                 received += data
                 for message in take_whole_messages(received):
-                    self._handle_message(_ANSWERS.decode(message))
+                    self._handle_message(_ANSWER_DECODER.decode(message))
         except OSError as error:
             log.warning("The connection to the process that commits events is broken: %s", error)
         except Exception:
@@ -186,10 +189,10 @@ class RemoteWriter:
         if isinstance(answer, _WatchConfirmation):
             self._watching.set()
             return
-        for topic, partition in answer.grown:
+        for topic, partition in answer.grown_partitions:
             self._announce(topic, partition)
-        self._finish_appends([(number, None) for number in answer.stored])
-        self._finish_appends([(number, FAILURE_TYPES[kind](text)) for number, kind, text in answer.failed])
+        self._finish_appends([(number, None) for number in answer.stored_requests])
+        self._finish_appends([(number, FAILURE_TYPES[kind](text)) for number, kind, text in answer.failures])
 
     def _finish_appends(self, outcomes: Sequence[tuple[int, Exception | None]]) -> None:
         finished: list[tuple[OnAppendDone, Exception | None]] = []
@@ -220,7 +223,7 @@ class RemoteWriter:
         self._watching.set()
 
 
-def _without_copies(chunk: Chunk) -> Chunk:
+def _without_redundant_records(chunk: Chunk) -> Chunk:
     """Without the records of a chunk that has its frame; others are sent as they are."""
     return Chunk(() if chunk.frame else tuple(chunk.records), chunk.count, chunk.size, chunk.frame)
 
@@ -297,7 +300,7 @@ class AppendService:
 
     async def serve(self, connection: socket.socket) -> None:
         """Make the appends that arrive from a process, until its end of the connection is closed."""
-        sender = _WorkerConnection(self._log, self._schedule_sending, self._watch)
+        sender = _WorkerConnection(self._log, self._schedule_sending, self._watch_log)
         self._connections.append(sender)
         try:
             transport, _ = await self._loop.create_unix_connection(lambda: sender, sock=connection)
@@ -310,7 +313,7 @@ class AppendService:
         if self._end_watch is not None:
             self._end_watch()
 
-    def _watch(self) -> None:
+    def _watch_log(self) -> None:
         if self._end_watch is None:
             self._end_watch = self._log.add_change_listener(self._queue_grown_partition)
 
@@ -327,11 +330,11 @@ class AppendService:
         if not self._is_awake:
             self._is_awake = True
             try:
-                self._loop.call_soon_threadsafe(self._flush_all)
+                self._loop.call_soon_threadsafe(self._flush_connections)
             except RuntimeError:
                 log.debug("An append has ended after the event loop")
 
-    def _flush_all(self) -> None:
+    def _flush_connections(self) -> None:
         # Before the queues are looked at. A thread that finds the flag unset from now on has the loop woken once more,
         # perhaps for nothing.
         self._is_awake = False
@@ -367,10 +370,10 @@ class _WorkerConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._received += data
         for message in take_whole_messages(self._received):
-            request = _REQUESTS.decode(message)
+            request = _REQUEST_DECODER.decode(message)
             if isinstance(request, _AppendRequest):
-                batches = {partition: PreparedRecords(chunks) for partition, chunks in request.batches.items()}
-                self._log.begin_append(request.topic, batches, partial(self._finish, request.number))
+                batches = {partition: ChunkedRecords(chunks) for partition, chunks in request.batches.items()}
+                self._log.begin_append(request.topic, batches, partial(self._queue_outcome, request.request_number))
             else:
                 # First the place that reports are put into, then the watch, and then the answer that relies on both.
                 self.is_watching = True
@@ -402,9 +405,9 @@ class _WorkerConnection(asyncio.Protocol):
         grown, self._grown = list(self._grown), {}
         self._write(_AppendOutcomes(grown, stored, failed))
 
-    def _finish(self, number: int, outcome: AppendResultByPartition | Exception) -> None:
+    def _queue_outcome(self, request_number: int, outcome: AppendResultByPartition | Exception) -> None:
         # Called in threads of the log. First what is to be sent, then the request to send it.
-        self._outcomes.append((number, outcome))
+        self._outcomes.append((request_number, outcome))
         self._schedule_sending()
 
     def _write(self, message: Struct) -> None:

@@ -26,7 +26,7 @@ from nakadi.engines.sqlite.reading import (
     MAX_RECORD_BYTES_TO_JOIN,
     ROW_HEAD_FORMAT,
     Chunk,
-    PreparedRecords,
+    ChunkedRecords,
     merge_small_chunks,
     split_into_chunks,
 )
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 OnAppendDone = Callable[[Exception | None], None]
-Row = tuple[int, int, int, int, int, bytes]
+FrameRowValues = tuple[int, int, int, int, int, bytes]
 
 MAX_WAITING_APPENDS = 20_000
 MAX_WAITING_BYTES = 128_000_000
@@ -66,15 +66,15 @@ MAX_KNOWN_ENDS = 10_000
 class CommittedAppend(Struct, frozen=True):
     topic: str
     partition: int
-    log: int
+    log_id: int
     next_offset: int
 
 
 class _PartitionEnd(Struct):
-    log: int
+    log_id: int
     sealed: bool
     next_offset: int
-    stored_at: int
+    last_stored_at: int
 
 
 class _PendingAppend:
@@ -85,7 +85,7 @@ class _PendingAppend:
         self.done = done
         self.partitions = [(topic, partition) for partition in batches]
         # Checked before the writer has them: what is wrong with a record must not fail the commit of the others.
-        self.chunks = {(topic, partition): chunked(records) for partition, records in batches.items()}
+        self.chunks = {(topic, partition): chunks_of(records) for partition, records in batches.items()}
         self.size = sum(chunk.size for chunks in self.chunks.values() for chunk in chunks)
 
     def finish(self, error: Exception | None) -> None:
@@ -95,7 +95,7 @@ class _PendingAppend:
             # It must not end the thread that all other appends wait for.
             log.exception("Passing on the outcome of an append to %s failed", self.topic)
 
-    def refusal(self, ends: Mapping[TopicPartition, _PartitionEnd]) -> Exception | None:
+    def refusal_error(self, ends: Mapping[TopicPartition, _PartitionEnd]) -> Exception | None:
         for partition in self.partitions:
             if partition not in ends:
                 return UnknownTopic(f"{self.topic} is unknown, or has no partition {partition[1]}")
@@ -104,14 +104,14 @@ class _PendingAppend:
         return None
 
 
-def chunked(records: Sequence[Record]) -> Sequence[Chunk]:
-    if isinstance(records, PreparedRecords):
+def chunks_of(records: Sequence[Record]) -> Sequence[Chunk]:
+    if isinstance(records, ChunkedRecords):
         return records.chunks
     if isinstance(records, RecordLines) and (size := len(records.text) + 1) <= MAX_RECORD_BYTES_TO_JOIN:
         return [Chunk(records, records.number, size)]
     if len(records) == 1 and (size := len(records[0].value or b"") + 1) <= MAX_RECORD_BYTES_TO_JOIN:
         # As `chunks_of` has it, in fewer calls: a single event has nothing to share them with.
-        frames.check(records)
+        frames.check_no_line_breaks(records)
         return [Chunk(records, 1, size)]
     return list(split_into_chunks(records))
 
@@ -204,7 +204,7 @@ class LogWriter:
             raise Unavailable("The event log is closed.")
 
     def _write_until_closed(self) -> None:
-        while (turns := self._next_work()) is not None:
+        while (turns := self._pop_next_work()) is not None:
             appends, steps = turns
             if appends:
                 self._commit_appends(appends)
@@ -212,11 +212,11 @@ class LogWriter:
                 step.run_in_transaction(self._file)
                 # A step may have changed the ends through the very connection that appends, which its version does not
                 # show: that is for changes through others.
-                self._ends.forget()
+                self._ends.forget_all()
             # Not kept while nothing comes: a large batch would stay in memory until the next one.
             del turns, appends, steps
 
-    def _next_work(self) -> tuple[list[_PendingAppend], list[_WriterTask[Any]]] | None:
+    def _pop_next_work(self) -> tuple[list[_PendingAppend], list[_WriterTask[Any]]] | None:
         """As many appends as fit into a commit, and one step; None when there will be nothing more."""
         with self._changed:
             while not self._appends and not self._steps:
@@ -241,7 +241,7 @@ class LogWriter:
             )
         except Exception as error:  # noqa: BLE001  # it is for those who wait
             # They were moved on for rows that are not in the file after all.
-            self._ends.forget()
+            self._ends.forget_all()
             self._metrics.log_commit_failures.add()
             for append in appends:
                 append.finish(error)
@@ -260,7 +260,7 @@ class PartitionEnds:
 
     What is remembered holds while nothing else has changed the file: `PRAGMA data_version` says whether another
     connection has, and is exact within a transaction that may write. What this connection changes by other means than
-    appends has to be followed by `forget`, and so has a transaction that failed.
+    appends has to be followed by `forget_all`, and so has a transaction that failed.
     """
 
     def __init__(self) -> None:
@@ -268,10 +268,10 @@ class PartitionEnds:
         self._connection: sqlite3.Connection | None = None
         self.version = 0
 
-    def forget(self) -> None:
+    def forget_all(self) -> None:
         self._ends.clear()
 
-    def remembered(
+    def known_ends(
         self, connection: sqlite3.Connection, partitions: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, _PartitionEnd] | None:
         """The ends of these partitions as they were at `version`, if all are known and none is sealed."""
@@ -282,7 +282,7 @@ class PartitionEnds:
             return ends
         return None
 
-    def of(
+    def read_ends(
         self, connection: sqlite3.Connection, partitions: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, _PartitionEnd]:
         """The ends of these partitions, and perhaps of others; those that are unknown are missing."""
@@ -304,29 +304,35 @@ def _store_appends(
     partitions = list(dict.fromkeys([partition for append in appends for partition in append.partitions]))
     refusals: list[Exception | None] = [None] * len(appends)
     with file.write_connection() as connection:
-        ends = known.remembered(connection, partitions)
+        ends = known.known_ends(connection, partitions)
         if ends is not None:
             # In one statement, which looks at the version when it has the turn to write: so what was remembered is
             # either still true or nothing is stored.
-            if _are_inserted(file, connection, _rows_of(appends, ends, now), known.version):
-                return refusals, _arrivals(partitions, ends)
+            if _insert_unless_file_changed(file, connection, _frame_rows_of_appends(appends, ends, now), known.version):
+                return refusals, _committed_appends(partitions, ends)
             # They have been moved on, though nothing is stored.
-            known.forget()
+            known.forget_all()
         with file.transaction(connection):
-            ends = known.of(connection, partitions)
-            refusals = [append.refusal(ends) for append in appends]
+            ends = known.read_ends(connection, partitions)
+            refusals = [append.refusal_error(ends) for append in appends]
             accepted = [append for append, refusal in zip(appends, refusals, strict=True) if refusal is None]
-            _insert_frames(connection, _rows_of(accepted, ends, now))
-    return refusals, _arrivals(dict.fromkeys(partition for append in accepted for partition in append.partitions), ends)
+            _insert_frames(connection, _frame_rows_of_appends(accepted, ends, now))
+    return refusals, _committed_appends(
+        dict.fromkeys(partition for append in accepted for partition in append.partitions), ends
+    )
 
 
-def _arrivals(
+def _committed_appends(
     partitions: Iterable[TopicPartition], ends: Mapping[TopicPartition, _PartitionEnd]
 ) -> list[CommittedAppend]:
-    return [CommittedAppend(*partition, ends[partition].log, ends[partition].next_offset) for partition in partitions]
+    return [
+        CommittedAppend(*partition, ends[partition].log_id, ends[partition].next_offset) for partition in partitions
+    ]
 
 
-def _rows_of(appends: Sequence[_PendingAppend], ends: Mapping[TopicPartition, _PartitionEnd], now: int) -> list[Row]:
+def _frame_rows_of_appends(
+    appends: Sequence[_PendingAppend], ends: Mapping[TopicPartition, _PartitionEnd], now: int
+) -> list[FrameRowValues]:
     """The rows of appends, which move the ends of their partitions on."""
     by_partition: dict[TopicPartition, list[Chunk]] = {}
     for append in appends:
@@ -335,27 +341,29 @@ def _rows_of(appends: Sequence[_PendingAppend], ends: Mapping[TopicPartition, _P
     return [row for partition, chunks in by_partition.items() for row in _frame_rows(ends[partition], chunks, now)]
 
 
-def _frame_rows(end: _PartitionEnd, chunks: Sequence[Chunk], now: int) -> Iterator[Row]:
-    end.stored_at = max(end.stored_at, now)
+def _frame_rows(end: _PartitionEnd, chunks: Sequence[Chunk], now: int) -> Iterator[FrameRowValues]:
+    end.last_stored_at = max(end.last_stored_at, now)
     for chunk in merge_small_chunks(chunks):
         count, frame = chunk.count, chunk.frame or frames.encode(chunk.records)
-        body = ROW_HEAD_FORMAT.pack(end.next_offset, count, end.stored_at, len(frame)) + frame
-        yield end.log, end.next_offset, count, end.stored_at, chunk.size, body
+        body = ROW_HEAD_FORMAT.pack(end.next_offset, count, end.last_stored_at, len(frame)) + frame
+        yield end.log_id, end.next_offset, count, end.last_stored_at, chunk.size, body
         end.next_offset += count
 
 
-def _insert_frames(connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
+def _insert_frames(connection: sqlite3.Connection, rows: Sequence[FrameRowValues]) -> None:
     for start in range(0, len(rows), ROWS_PER_INSERT):
         some = rows[start : start + ROWS_PER_INSERT]
-        connection.execute(_insertion(len(some)), _flat(some))
+        connection.execute(_insert_statement(len(some)), _flat_values(some))
 
 
-def _are_inserted(file: SqliteFile, connection: sqlite3.Connection, rows: Sequence[Row], version: int) -> bool:
+def _insert_unless_file_changed(
+    file: SqliteFile, connection: sqlite3.Connection, rows: Sequence[FrameRowValues], version: int
+) -> bool:
     """Insert rows, unless another connection has changed the file since this version."""
     if not rows:
         return False
     first, rest = rows[:ROWS_PER_INSERT], rows[ROWS_PER_INSERT:]
-    statement, values = _insertion(len(first), at_version=True), [*_flat(first), version]
+    statement, values = _insert_statement(len(first), only_at_version=True), [*_flat_values(first), version]
     if not rest:
         return file.execute_in_turn(connection, statement, values).rowcount > 0
     with file.transaction(connection):
@@ -365,15 +373,15 @@ def _are_inserted(file: SqliteFile, connection: sqlite3.Connection, rows: Sequen
     return True
 
 
-def _flat(rows: Sequence[Row]) -> list[int | bytes]:
+def _flat_values(rows: Sequence[FrameRowValues]) -> list[int | bytes]:
     return [value for row in rows for value in row]
 
 
 @cache
-def _insertion(rows: int, *, at_version: bool = False) -> str:
+def _insert_statement(row_count: int, *, only_at_version: bool = False) -> str:
     """A statement that inserts rows: all, or none if the file was changed since the version that is the last value."""
-    values = f"VALUES {', '.join(['(?, ?, ?, ?, ?, ?)'] * rows)}"
-    if at_version:
+    values = f"VALUES {', '.join(['(?, ?, ?, ?, ?, ?)'] * row_count)}"
+    if only_at_version:
         # The version is looked at when the statement has the turn to write: nothing can change between the two.
         values = f"SELECT * FROM ({values}) WHERE (SELECT data_version FROM pragma_data_version) = ?"  # noqa: S608
     return f"INSERT INTO frames ({FRAME_COLUMNS}) {values}"

@@ -80,7 +80,7 @@ class LeaseWatch:
         time before it was read, and counts as unchanged since the time after that.
         """
         wall, now = self._clock.now(), self._clock.monotonic()
-        leases = self._coordination.leases()
+        leases = self._coordination.lease_expiries()
         wall, after = min(wall, self._clock.now()), self._clock.monotonic()
         with self._lock:
             self._seen = {

@@ -62,7 +62,7 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
     def committed(self, subscription_id: str, subject: Subject) -> Sequence[tuple[EventTypePartition, Position]]:
         """How far each partition is committed; nothing before the first stream."""
         self._require_consumer(subscription_id, subject, Operation.VIEW)
-        offsets = self.coordination.offsets(subscription_id)
+        offsets = self.coordination.committed_offsets(subscription_id)
         return sorted(
             ((partition, each.position) for partition, each in offsets.items()), key=_by_event_type_and_number
         )
@@ -109,9 +109,9 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
     def _commit_several(self, subscription_id: str, stream_id: str, meant: Sequence[_ResolvedCursor]) -> CommitSteps:
         """All partitions are read before the first is written."""
         refuse_if_quick()
-        offsets = self.coordination.offsets(subscription_id)
+        offsets = self.coordination.committed_offsets(subscription_id)
         if any(each.partition not in offsets or offsets[each.partition].owner != stream_id for each in meant):
-            raise self._reason_of_refusal(subscription_id, stream_id, meant)
+            raise self._why_commit_was_refused(subscription_id, stream_id, meant)
         before = {each.partition: offsets[each.partition].position for each in meant}
         judged, greatest = commit_results_in_order(
             [(each.partition, _storable_position(each.position)) for each in meant], before
@@ -128,9 +128,11 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
         self, written: CommitResultByPartition, subscription_id: str, stream_id: str, meant: Sequence[_ResolvedCursor]
     ) -> None:
         if CommitResult.NOT_OWNED in written.values():
-            raise self._reason_of_refusal(subscription_id, stream_id, meant)
+            raise self._why_commit_was_refused(subscription_id, stream_id, meant)
 
-    def _reason_of_refusal(self, subscription_id: str, stream_id: str, meant: Sequence[_ResolvedCursor]) -> Invalid:
+    def _why_commit_was_refused(
+        self, subscription_id: str, stream_id: str, meant: Sequence[_ResolvedCursor]
+    ) -> Invalid:
         """Why a stream may not commit these: the first reason there is."""
         assignment = self.coordination.assignment(subscription_id)
         if assignment.session(stream_id) is None:

@@ -134,7 +134,7 @@ class OffsetInitialisation(Struct, frozen=True, kw_only=True):
                 return old
             new, added = with_next_missing_entries(old, positions)
             try:
-                self.coordination.write(subscription_id, old, new, self.clock.now(), added)
+                self.coordination.replace_assignment(subscription_id, old, new, self.clock.now(), added)
             except AssignmentChanged:
                 continue
         raise TryLater(SUBSCRIPTION_BUSY_MESSAGE)
@@ -220,7 +220,7 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
             if new == old:
                 return old
             try:
-                return self.coordination.write(subscription_id, old, new, self.clock.now())
+                return self.coordination.replace_assignment(subscription_id, old, new, self.clock.now())
             except AssignmentChanged:
                 # The store wrote nothing, because another process was faster: decided anew on what that one wrote.
                 continue
@@ -243,7 +243,7 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
             return self.end(subscription_id, reset.id, assignments.RESET_TIMED_OUT_MESSAGE)
         reset = replace(reset, claimed=True)
         try:
-            self.coordination.write(subscription_id, found, replace(found, reset=reset), now)
+            self.coordination.replace_assignment(subscription_id, found, replace(found, reset=reset), now)
         except AssignmentChanged:
             # Perhaps by another process that claimed it. If by something else, the next who looks tries again.
             return self.coordination.assignment(subscription_id)
@@ -287,7 +287,7 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
             if is_last:
                 new = assignments.with_reset_ended(new, reset.id, now)
             try:
-                self.coordination.write(subscription_id, old, new, now, positions)
+                self.coordination.replace_assignment(subscription_id, old, new, now, positions)
             except AssignmentChanged:
                 continue
             return True

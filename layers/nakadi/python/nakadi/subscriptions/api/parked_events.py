@@ -110,7 +110,7 @@ class ParkedEvents(Struct, frozen=True, kw_only=True):
         if parked.owner is not None and self.features.is_on(Feature.EVENT_OWNER_SELECTOR_AUTHZ):
             lists = Authorization(admins=(), readers=(parked.owner,))
             self.permissions.require(Operation.READ, Resource(ResourceType.EVENT, parked_id, lists), subject)
-        value = self.coordination.read_parked_value(subscription_id, parked.partition, parked.position)
+        value = self.coordination.parked_event_value(subscription_id, parked.partition, parked.position)
         if value is None:
             raise _parked_event_not_found(parked_id)
         return _parked_event_status(parked, self._entries(subscription_id)), value
@@ -119,7 +119,7 @@ class ParkedEvents(Struct, frozen=True, kw_only=True):
         """Take an event out for good. With the last of its key, later ones of the key are sent again."""
         self._require_administrator(subscription_id, subject)
         parked = self._get_parked_event(subscription_id, parked_id)
-        self.coordination.unpark_events(subscription_id, parked.partition, [parked.position])
+        self.coordination.remove_parked_events(subscription_id, parked.partition, [parked.position])
         self._notify_streams(subscription_id)
 
     def redrive(self, subscription_id: str, parked_id: str, subject: Subject) -> None:
@@ -139,7 +139,7 @@ class ParkedEvents(Struct, frozen=True, kw_only=True):
             return None
         partition, position = meant
         before = partition, Position(position.timeline, position.offset - 1)
-        found = self.coordination.parked(subscription_id, partition=partition, after=before, limit=1)
+        found = self.coordination.list_parked_events(subscription_id, partition=partition, after=before, limit=1)
         return found[0] if found and found[0].position == position else None
 
     # Inside
@@ -171,7 +171,7 @@ class ParkedEvents(Struct, frozen=True, kw_only=True):
         """Have streams read the parked keys again, which they do when the assignment has another revision."""
         old = self.coordination.assignment(subscription_id)
         try:
-            self.coordination.write(subscription_id, old, old, self.clock.now())
+            self.coordination.replace_assignment(subscription_id, old, old, self.clock.now())
         except AssignmentChanged:
             return  # that does it, too
 
@@ -188,7 +188,7 @@ class RedrivePlanner(Struct, frozen=True, kw_only=True):
         """Where the cursors go, and entries with the replay from there on. What is parked
         for no reason any more is removed. Raises `Conflict` if events cannot be sent.
         """
-        offsets = self.coordination.offsets(subscription_id)
+        offsets = self.coordination.committed_offsets(subscription_id)
         assignment = self.coordination.assignment(subscription_id)
         changed: list[tuple[PartitionAssignment, Position, Sequence[ParkedEventInfo]]] = []
         for partition, events in groupby(
@@ -211,7 +211,7 @@ class RedrivePlanner(Struct, frozen=True, kw_only=True):
         """What was sent once more and consumed since then goes; so does what the log will give once more."""
         reached = offsets[entry.partition].position
         gone = [each for each in parked if is_parking_obsolete(each, entry, reached)]
-        self.coordination.unpark_events(subscription_id, entry.partition, [each.position for each in gone])
+        self.coordination.remove_parked_events(subscription_id, entry.partition, [each.position for each in gone])
         parked[:] = [each for each in parked if each not in gone]
 
     def _check_timelines(self, events: Iterable[ParkedEventInfo]) -> None:
@@ -304,7 +304,7 @@ class ParkedEventStore(Struct, frozen=True):
         self, partition: EventTypePartition | None = None, after: tuple[EventTypePartition, Position] | None = None
     ) -> Iterator[ParkedEventInfo]:
         """What is parked, or what of it is of a partition, in order."""
-        while page := self.coordination.parked(
+        while page := self.coordination.list_parked_events(
             self.subscription, partition=partition, after=after, limit=PARKED_EVENTS_PER_QUERY
         ):
             yield from page
@@ -313,7 +313,7 @@ class ParkedEventStore(Struct, frozen=True):
     def remove_replayed(self, partition: EventTypePartition, replay: Replay) -> None:
         """Remove the events of a replay that were not parked again."""
         sent = [each.position for each in self.events(partition) if replay.has(each)]
-        self.coordination.unpark_events(self.subscription, partition, sent)
+        self.coordination.remove_parked_events(self.subscription, partition, sent)
 
 
 def parking_key(key: str | None, position: Position) -> str:

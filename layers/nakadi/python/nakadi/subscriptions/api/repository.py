@@ -118,11 +118,13 @@ class Subscriptions:
         Raises `Conflict` if there is one of the same key meanwhile, `ChangedMeanwhile` if an event type changed.
         """
         key = PutDocument(
-            KEYS_KIND, _key_of_subscription(subscription), {"id": subscription.id}, expected=ABSENT_REVISION
+            KEYS_KIND, _key_of_subscription(subscription), {"id": subscription.id}, expected_revision=ABSENT_REVISION
         )
         changes: list[DocumentChange] = [
             key,
-            PutDocument(SUBSCRIPTIONS_KIND, subscription.id, subscription_body(subscription), expected=ABSENT_REVISION),
+            PutDocument(
+                SUBSCRIPTIONS_KIND, subscription.id, subscription_body(subscription), expected_revision=ABSENT_REVISION
+            ),
         ]
         changes += (change for each in event_types for change in self._changes_to_subscribe(subscription, each))
         try:
@@ -145,7 +147,7 @@ class Subscriptions:
         """The event type still exists, its deletion would notice, and the subscription can be found by it."""
         began = {"at": self._clock.now().isoformat()}
         return (
-            CheckRevision(EVENT_TYPES, event_type.name, expected=event_type.revision),
+            CheckRevision(EVENT_TYPES, event_type.name, expected_revision=event_type.revision),
             PutDocument(MARKS_KIND, event_type.id, {}),
             PutDocument(BY_EVENT_TYPE_KIND, _event_type_index_key(event_type.name, subscription.id), began),
         )
@@ -153,7 +155,9 @@ class Subscriptions:
     def replace(self, old: Subscription, new: Subscription) -> Subscription:
         """Store `new` if `old` was not changed meanwhile, else raise `ChangedMeanwhile`."""
         try:
-            self._registry.write(PutDocument(SUBSCRIPTIONS_KIND, old.id, subscription_body(new), expected=old.revision))
+            self._registry.write(
+                PutDocument(SUBSCRIPTIONS_KIND, old.id, subscription_body(new), expected_revision=old.revision)
+            )
         finally:
             self._cache.forget(old.id)
         return replace(new, revision=old.revision + 1)
@@ -174,7 +178,7 @@ class Subscriptions:
         """
         document = self._registry.get(MARKS_KIND, event_type.id)
         return RemoveDocument(
-            MARKS_KIND, event_type.id, expected=ABSENT_REVISION if document is None else document.revision
+            MARKS_KIND, event_type.id, expected_revision=ABSENT_REVISION if document is None else document.revision
         )
 
     def is_being_subscribed(self, event_type: str) -> bool:
@@ -204,7 +208,7 @@ class Subscriptions:
 def changes_to_remove(subscription: Subscription) -> tuple[DocumentChange, ...]:
     """The changes that remove a subscription and note what is left of it; the most important ones come first."""
     return (
-        RemoveDocument(SUBSCRIPTIONS_KIND, subscription.id, expected=subscription.revision),
+        RemoveDocument(SUBSCRIPTIONS_KIND, subscription.id, expected_revision=subscription.revision),
         RemoveDocument(KEYS_KIND, _key_of_subscription(subscription)),
         PutDocument(DELETED_KIND, subscription.id, {}),
         *(

@@ -266,7 +266,7 @@ class DeletedSubscriptions(Struct, frozen=True):
 
     def clear(self, subscription_id: str) -> None:
         """The note goes last, so that nothing is forgotten."""
-        self.coordination.forget(subscription_id)
+        self.coordination.remove_subscription_state(subscription_id)
         self.subscription_repository.forget_deleted(subscription_id)
 
     def try_to_clear_all(self) -> None:

@@ -138,7 +138,7 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
         shared = self._read_assignment(assignment)
         if not shared.sessions:
             return False
-        shared = replace(shared, offsets=self.coordination.offsets(subscription.id))
+        shared = replace(shared, offsets=self.coordination.committed_offsets(subscription.id))
         suspects = {partition.event_type for partition in shared.offsets if self._is_commit_overdue(partition, shared)}
         found = [self.event_types.find(name) for name in subscription.event_types if name in suspects]
         stats = [
@@ -154,7 +154,7 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
 
     def _read_with_offsets(self, subscription: Subscription) -> _AssignmentSnapshot:
         shared = self._read_assignment(self.coordination.assignment(subscription.id))
-        return replace(shared, offsets=self.coordination.offsets(subscription.id))
+        return replace(shared, offsets=self.coordination.committed_offsets(subscription.id))
 
     def _read_assignment(self, assignment: Assignment) -> _AssignmentSnapshot:
         """Without the offsets, which are a read of their own."""

@@ -111,7 +111,7 @@ class LeaseKeeper:
         # With the lock: a renewal that is under way would write the lease again behind its release.
         with self._lock:
             try:
-                self._coordination.release(self._lease.holder)
+                self._coordination.release_lease(self._lease.holder)
             except Unavailable:
                 log.warning("Releasing the lease failed, it will expire", exc_info=True)
 
@@ -128,7 +128,7 @@ class LeaseKeeper:
         began = self._clock.monotonic()
         seconds = assignments.LEASE_DURATION.total_seconds()
         lease = self._lease if self._lease.is_good(began) else ProcessLease(self._new_name(), began + seconds)
-        self._coordination.renew(lease.holder, self._clock.now() + assignments.LEASE_DURATION)
+        self._coordination.renew_lease(lease.holder, self._clock.now() + assignments.LEASE_DURATION)
         # An answer that came too late does not count: meanwhile other processes could see that there was no lease.
         if lease.is_good(self._clock.monotonic()):
             # Changed in place: the sessions that began on this lease hold the same object, and see how long it is good.

@@ -179,7 +179,7 @@ class SubscriptionSessions(Struct, frozen=True):
                 # Nothing is left to do: another process did it, or an earlier attempt whose answer was lost.
                 return old
             try:
-                return self.coordination.write(self.subscription, old, new, self.clock.now())
+                return self.coordination.replace_assignment(self.subscription, old, new, self.clock.now())
             except AssignmentChanged:
                 # The store compared the revision and wrote nothing: what others decided stays, and is decided upon.
                 if attempt >= ATTEMPTS_WITHOUT_PAUSE:
@@ -386,4 +386,4 @@ def read_shared_state(members: SubscriptionSessions, known: SharedState | None) 
     resetting = assignments.is_being_reset(assignment, members.clock.now())
     if known is None and assignments.with_partitions_shared_anew(assignment) != assignment:
         assignment = members.rebalance()
-    return SharedState(assignment, members.coordination.offsets(members.subscription), resetting)
+    return SharedState(assignment, members.coordination.committed_offsets(members.subscription), resetting)

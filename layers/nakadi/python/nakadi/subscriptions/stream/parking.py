@@ -66,7 +66,7 @@ class ParkingService(Struct, frozen=True):
         return tuple(each for each in self.store.events(partition, after=(partition, behind)) if replay.has(each))
 
     def value(self, parked: ParkedEventInfo) -> bytes | None:
-        return self.store.coordination.read_parked_value(self.store.subscription, parked.partition, parked.position)
+        return self.store.coordination.parked_event_value(self.store.subscription, parked.partition, parked.position)
 
     def park_events(self, session: str, call: ParkEvents) -> CommitResult:
         return self._park(session, call.partition, call.events, 0, call.upto, call.replay)

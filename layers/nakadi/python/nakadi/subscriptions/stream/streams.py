@@ -171,13 +171,13 @@ class SubscriptionStreams:
         try:
             self._admission.check_still_there(subscription)
         except NotFound:
-            self._coordination.forget(subscription.id)
+            self._coordination.remove_subscription_state(subscription.id)
             raise
 
     def _check_beginnings(self, subscription_id: str, stream_id: str, event_types: Sequence[EventType]) -> None:
         """Raise `Unusable` now if a partition cannot be read: later there is no way to say so."""
         known = {each.name: each for each in event_types}
-        offsets = self._coordination.offsets(subscription_id)
+        offsets = self._coordination.committed_offsets(subscription_id)
         for partition, offset in offsets.items():
             if offset.owner == stream_id:
                 self._starts.find(partition, offset.position, known.get(partition.event_type))
