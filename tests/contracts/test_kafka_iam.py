@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import pytest
 
-from nakadi.engines.kafka import iam
+from nakadi.engines.common import aws_sessions as iam
 from nakadi.engines.kafka.client import ClusterAddress, new_consumer, new_producer
 from nakadi.engines.kafka.cluster import Cluster
 from nakadi.model.outcomes import Unavailable

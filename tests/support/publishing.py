@@ -17,7 +17,7 @@ from nakadi.model.events import AppendResult, Record, Refused
 from nakadi.ports.event_log import EventLog
 from nakadi.publishing.batch import BatchLimits
 from nakadi.publishing.outcome import BatchOutcome, BatchStatus
-from nakadi.publishing.publisher import Publisher, ValidatorCache
+from nakadi.publishing.publisher import Publisher, ValidatorCache, run_appends
 from nakadi.publishing.system_events import KpiCollector, name_hasher
 from tests.support.builders import a_schema, an_event_type
 from tests.support.clock import HandMovedClock
@@ -121,7 +121,7 @@ class House:
         return self.publisher.publish(event_type.name, as_body(body), subject, "the-flow", **more)
 
     def delete(self, event_type: EventType, body: Any, subject: Subject = UNAUTHENTICATED) -> BatchOutcome:
-        return self.publisher.delete(event_type.name, as_body(body), subject, "the-flow")
+        return run_appends(self.publisher.deletion_task(event_type.name, as_body(body), subject, "the-flow"))
 
     def records(self, event_type: EventType, partition: int = 0) -> list[Record]:
         found = self.log.read(event_type.timeline.topic, partition, 0)

@@ -347,7 +347,7 @@ def test_a_redrive_event_type_has_writers(guarded, lists, attached, caplog):
     old = broker.event_types.get(REDRIVE)
     broker.event_types.replace(old, replace(old, authorization=lists))
 
-    broker.subscription_maintenance.attachment.run()
+    broker.subscription_services.attachment.run()
 
     assert ("is not attached" in caplog.text) != attached
 

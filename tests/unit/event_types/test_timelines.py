@@ -188,7 +188,7 @@ def test_partitions_for_an_event_type_deleted_meanwhile_are_refused(broker, even
             broker.deletion.delete(name, UNAUTHENTICATED)
 
     with pytest.raises(NotFound):
-        replace(broker.repartitioning, dependents=DeletesMeanwhile()).set_partition_count(name, 4, UNAUTHENTICATED)
+        replace(broker.repartitioning, dependents=DeletesMeanwhile).set_partition_count(name, 4, UNAUTHENTICATED)
 
 
 def a_draft(name):

@@ -16,7 +16,7 @@ import pytest
 from openapi_spec_validator import validate as validate_document
 
 from nakadi import openapi
-from nakadi.app.routes import PUBLIC_PATH_PATTERN, OAuthScopes, ScopeTable
+from nakadi.app.routes import PUBLIC_PATH_PATTERN, ScopeTable
 from nakadi.app.settings import Settings
 from nakadi.http.docs_page import required_scopes
 from nakadi.model.authorization import BlockedKind, Feature
@@ -216,15 +216,7 @@ def test_figures_in_the_text_are_those_of_the_settings() -> None:
 @each_operation
 def test_scopes_are_those_that_are_asked_for(operation: openapi.ApiOperation) -> None:
     """An operation names the scope that its route asks for, and none if it is public. (R42, R46)"""
-    table = ScopeTable(
-        OAuthScopes(
-            uid="uid",
-            config_write="nakadi.config.write",
-            event_type_write="nakadi.event_type.write",
-            event_stream_read="nakadi.event_stream.read",
-            event_stream_write="nakadi.event_stream.write",
-        )
-    )
+    table = ScopeTable(Settings())
     path = re.sub(r"\{.*?\}", "x", operation.path)
     asked = [] if PUBLIC_PATH_PATTERN.fullmatch(path) else [table.needed_scope(operation.method, path)]
     assert required_scopes(operation) == asked

@@ -2,9 +2,8 @@
 
 import pytest
 
-from nakadi.schemas.diff import ChangeKind, SchemaChange
 from nakadi.schemas.document import ROOT_PATH
-from nakadi.schemas.evolution import reason_against
+from nakadi.schemas.evolution import ChangeKind, SchemaChange, reason_against
 
 
 @pytest.mark.parametrize("kind", ChangeKind)

@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from nakadi.engines.kafka import iam
+from nakadi.engines.common import aws_sessions as iam
 
 SECRET = "never/to+be+seen"  # of nobody
 

@@ -177,7 +177,7 @@ class TestStallWatch:
         house.clock.move(31)
         house.commit(lively, sessions[1], a_cursor(name, "0", 0))
         house.leave(left, sessions[2])
-        watch = house.broker.subscription_maintenance.stall_watch
+        watch = house.broker.subscription_services.stall_watch
         house.broker.housekeeping.run()
         assert watch.stalled == [stuck["id"]]
         said = [each.getMessage() for each in caplog.records if each.name == "nakadi.subscriptions.api.stats"]
@@ -198,7 +198,7 @@ class TestStallWatch:
         monkeypatch.setattr(
             house.coordination, "assignment", lambda each: assignment(each) if each != broken else {}["damaged"]
         )
-        watch = house.broker.subscription_maintenance.stall_watch
+        watch = house.broker.subscription_services.stall_watch
         watch.check_all()
         assert set(watch.stalled) == {found[0]["id"], found[2]["id"]}
         assert f"of the subscription {broken} failed" in caplog.text
@@ -209,8 +209,8 @@ class TestStallWatch:
         house.session(house.subscription(name))
         house.subscription(name)
         monkeypatch.setattr(type(house.broker.logs), "for_storage", lambda *_: pytest.fail("a log was asked for"))
-        house.broker.subscription_maintenance.stall_watch.check_all()
-        assert house.broker.subscription_maintenance.stall_watch.stalled == []
+        house.broker.subscription_services.stall_watch.check_all()
+        assert house.broker.subscription_services.stall_watch.stalled == []
 
 
 class TestOfAWholePage:

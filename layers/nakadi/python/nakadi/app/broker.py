@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from functools import cached_property
 from socket import socket
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from nakadi.app.engines import open_event_log, open_registry
 from nakadi.app.routes import AREAS, authentication, make_routes
@@ -25,8 +25,8 @@ from nakadi.ports.coordination import Coordination
 from nakadi.ports.event_log import DelayedIndexLog, PushConsumerLog
 
 if TYPE_CHECKING:
-    from nakadi.app.subscriptions import SubscriptionMaintenance, SubscriptionServices
-    from nakadi.event_types.deletion import Housekeeping, LazyDependents
+    from nakadi.app.subscriptions import SubscriptionServices
+    from nakadi.event_types.deletion import Housekeeping, OpenDependents
     from nakadi.event_types.snapshot import CursorResolver
     from nakadi.event_types.tables import CompactionGuard, TableLagMonitor
     from nakadi.event_types.timelines import LostEventsRecovery
@@ -44,8 +44,6 @@ from nakadi.app.core import EventTypeServices, WrapLog, log_dependencies
 log = logging.getLogger(__name__)
 
 ReportDroppedFigures = Callable[[int], None]
-
-Services = TypeVar("Services", bound="SubscriptionMaintenance")
 
 
 def open_broker(
@@ -129,7 +127,7 @@ class BrokerServices(EventTypeServices):
     def housekeeping(self) -> Housekeeping:
         from nakadi.event_types.deletion import Housekeeping
 
-        watch = self.subscription_maintenance.stall_watch
+        watch = self.subscription_services.stall_watch
         self.metrics.stalled_subscriptions.follow(lambda: {(): len(watch.stalled)})
         return Housekeeping(
             event_types=self.event_types,
@@ -140,8 +138,8 @@ class BrokerServices(EventTypeServices):
             further_tasks={
                 "lost events": self.lost_events_recovery.run,
                 "the broker's own event types": self.system_event_types.create_missing,
-                "deleted subscriptions": self.subscription_maintenance.deleted_subscriptions.clear_all,
-                "redriven events": self.subscription_maintenance.attachment.run,
+                "deleted subscriptions": self.subscription_services.deleted_subscriptions.clear_all,
+                "redriven events": self.subscription_services.attachment.run,
                 "stalled subscriptions": watch.check_all,
                 "orphaned consumers": self._remove_orphaned_consumers,
                 **({} if self.table_lag_monitor is None else {"tables": self.table_lag_monitor.measure}),
@@ -324,10 +322,8 @@ class BrokerServices(EventTypeServices):
         )
 
     @cached_property
-    def dependents(self) -> LazyDependents:
-        from nakadi.event_types.deletion import LazyDependents
-
-        return LazyDependents(lambda: self.subscription_services.dependents)
+    def dependents(self) -> OpenDependents:
+        return lambda: self.subscription_services.dependents
 
     @cached_property
     def coordination(self) -> Coordination:
@@ -339,16 +335,7 @@ class BrokerServices(EventTypeServices):
     def subscription_services(self) -> SubscriptionServices:
         from nakadi.app.subscriptions import SubscriptionServices
 
-        return self._make_subscription_services(SubscriptionServices)
-
-    @cached_property
-    def subscription_maintenance(self) -> SubscriptionMaintenance:
-        from nakadi.app.subscriptions import SubscriptionMaintenance
-
-        return self._make_subscription_services(SubscriptionMaintenance)
-
-    def _make_subscription_services(self, kind: type[Services]) -> Services:
-        return kind(
+        return SubscriptionServices(
             settings=self.settings,
             clock=self.clock,
             registry=self.registry,

@@ -5,6 +5,7 @@ Parts are imported when they are first asked for, so that a process loads only w
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
 from functools import cached_property, partial
 from socket import socket
@@ -35,22 +36,16 @@ if TYPE_CHECKING:
     from nakadi.auth.permissions import Admins, Blacklist, Features, Permissions
     from nakadi.common.work import LongWorkQueue
     from nakadi.engines.archive.archiver import ArchivePolicy
-    from nakadi.event_types.repository import EventTypes, TopicDirectory
-    from nakadi.event_types.storages import Storages
-    from nakadi.model.event_type import EventType
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from nakadi.common.work import LongWorkQueue
     from nakadi.event_types.adoption import TopicAdoption
-    from nakadi.event_types.deletion import DeletedEventTypeCleanup, EventTypeDeletion, LazyDependents
+    from nakadi.event_types.deletion import DeletedEventTypeCleanup, EventTypeDeletion, OpenDependents
     from nakadi.event_types.registration import EventTypeCreation, EventTypeUpdate, Repartitioning
+    from nakadi.event_types.repository import EventTypes, TopicDirectory
     from nakadi.event_types.rules import EventTypeLimits
     from nakadi.event_types.schema_versions import SchemaVersions
+    from nakadi.event_types.storages import Storages
     from nakadi.event_types.system_event_types import SystemEventTypes
     from nakadi.event_types.timelines import Timelines
-    from nakadi.model.event_type import EventTypeDraft
-from abc import ABC, abstractmethod
+    from nakadi.model.event_type import EventType, EventTypeDraft
 
 MIN_ARCHIVE_GRACE_SECONDS = 600
 """Seconds. An object is referred to within moments, but some processes are slow."""
@@ -63,8 +58,9 @@ Key = TypeVar("Key", bound=Hashable)
 Value = TypeVar("Value")
 
 
-class Core:
-    """What the stores of a broker are opened for, each part made once."""
+class EventTypeServices(ABC):
+    """What the stores of a broker are opened for, and everything that registers, changes and removes event types: each
+    part made once."""
 
     def __init__(
         self,
@@ -164,72 +160,11 @@ class Core:
     def settings_document(self, key: str) -> SettingsDocument:
         return SettingsDocument(self.registry, key, self._settings_cache)
 
-
-def log_dependencies(
-    settings: Settings,
-    registry: Registry,
-    clock: Clock,
-    watch: ChangeWatch,
-    metrics: Metrics,
-    committer: socket | None = None,
-) -> LogDependencies:
-    """What some logs need; it is opened by those that do."""
-    one_store = settings.log_index_url == settings.registry and not settings.registry.startswith("memory:")
-    return LogDependencies(
-        open_index=partial(open_log_index, settings.log_index_url),
-        open_archive=partial(open_archive_if_set, settings.archive),
-        open_topic_directory=partial(_open_topic_directory, registry, clock),
-        make_archive_policy=partial(
-            _make_archive_policy, settings, elsewhere=committer is not None and _is_embedded(settings.event_log)
-        ),
-        watch=watch if one_store else None,
-        metrics=metrics,
-        committer=committer,
-    )
-
-
-def _open_topic_directory(registry: Registry, clock: Clock) -> TopicDirectory:
-    from nakadi.event_types.repository import EventTypes, TopicDirectory
-
-    return TopicDirectory(EventTypes(registry, Cache(clock, 0)), clock.monotonic)
-
-
-def _make_archive_policy(settings: Settings, *, elsewhere: bool) -> ArchivePolicy:
-    from nakadi.engines.archive.archiver import ArchivePolicy
-
-    if settings.archiver not in ARCHIVERS:
-        raise BadSetting(f"NAKADI_ARCHIVER is one of {', '.join(ARCHIVERS)}, and not {settings.archiver!r}")
-    return ArchivePolicy(
-        archive_after=settings.archive_after_seconds,
-        hot_retention=settings.hot_retention_ms / 1000,
-        unreferenced_grace=max(settings.archive_grace_seconds, MIN_ARCHIVE_GRACE_SECONDS),
-        another_process_archives=elsewhere or settings.archiver == "function",
-    )
-
-
-def _is_embedded(event_log_url: str) -> bool:
-    """Whether one process of the broker commits for all, and so knows what is to be archived."""
-    return _storage_type(event_log_url) is StorageType.EMBEDDED
-
-
-def _storage_type(event_log_url: str) -> StorageType:
-    scheme = event_log_url.partition(":")[0]
-    return StorageType(scheme) if scheme in set(StorageType) else StorageType.EMBEDDED
-
-
-def attributes_from_pairs(pairs: tuple[tuple[str, str], ...]) -> tuple[Attribute, ...]:
-    return tuple(Attribute(data_type, value) for data_type, value in pairs)
-
-
-# Event types ----------------------------------------------------------------------------------------------------------
-
-
-class EventTypeServices(Core, ABC):
-    """Everything that registers, changes and removes event types, each part made once."""
+    # Event types
 
     @property
     @abstractmethod
-    def dependents(self) -> LazyDependents:
+    def dependents(self) -> OpenDependents:
         """What depends on event types: subscriptions."""
 
     @cached_property
@@ -392,3 +327,59 @@ class EventTypeServices(Core, ABC):
             clock=self.clock,
             long_work_queue=self.schema_turns,
         )
+
+
+def log_dependencies(
+    settings: Settings,
+    registry: Registry,
+    clock: Clock,
+    watch: ChangeWatch,
+    metrics: Metrics,
+    committer: socket | None = None,
+) -> LogDependencies:
+    """What some logs need; it is opened by those that do."""
+    one_store = settings.log_index_url == settings.registry and not settings.registry.startswith("memory:")
+    return LogDependencies(
+        open_index=partial(open_log_index, settings.log_index_url),
+        open_archive=partial(open_archive_if_set, settings.archive),
+        open_topic_directory=partial(_open_topic_directory, registry, clock),
+        make_archive_policy=partial(
+            _make_archive_policy, settings, elsewhere=committer is not None and _is_embedded(settings.event_log)
+        ),
+        watch=watch if one_store else None,
+        metrics=metrics,
+        committer=committer,
+    )
+
+
+def _open_topic_directory(registry: Registry, clock: Clock) -> TopicDirectory:
+    from nakadi.event_types.repository import EventTypes, TopicDirectory
+
+    return TopicDirectory(EventTypes(registry, Cache(clock, 0)), clock.monotonic)
+
+
+def _make_archive_policy(settings: Settings, *, elsewhere: bool) -> ArchivePolicy:
+    from nakadi.engines.archive.archiver import ArchivePolicy
+
+    if settings.archiver not in ARCHIVERS:
+        raise BadSetting(f"NAKADI_ARCHIVER is one of {', '.join(ARCHIVERS)}, and not {settings.archiver!r}")
+    return ArchivePolicy(
+        archive_after=settings.archive_after_seconds,
+        hot_retention=settings.hot_retention_ms / 1000,
+        unreferenced_grace=max(settings.archive_grace_seconds, MIN_ARCHIVE_GRACE_SECONDS),
+        another_process_archives=elsewhere or settings.archiver == "function",
+    )
+
+
+def _is_embedded(event_log_url: str) -> bool:
+    """Whether one process of the broker commits for all, and so knows what is to be archived."""
+    return _storage_type(event_log_url) is StorageType.EMBEDDED
+
+
+def _storage_type(event_log_url: str) -> StorageType:
+    scheme = event_log_url.partition(":")[0]
+    return StorageType(scheme) if scheme in set(StorageType) else StorageType.EMBEDDED
+
+
+def attributes_from_pairs(pairs: tuple[tuple[str, str], ...]) -> tuple[Attribute, ...]:
+    return tuple(Attribute(data_type, value) for data_type, value in pairs)

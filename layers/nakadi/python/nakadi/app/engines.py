@@ -1,20 +1,20 @@
 """Engines by URL: the registry, the log index, the coordination and the event logs that settings name.
 
 The scheme of a URL chooses the engine, and only that engine is imported: a Lambda function loads no engine that it
-does not use. A new engine is one function here and one entry in a table; docs/architecture.md has what else names
-engines.
+does not use. A new engine is one case here for each port; docs/architecture.md has what else names engines.
 """
 
 from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 from socket import socket
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
 from msgspec import Struct, field
@@ -33,8 +33,7 @@ from nakadi.ports.registry import Registry
 
 if TYPE_CHECKING:
     from nakadi.engines.archive.archiver import ArchivePolicy, TopicCatalog
-
-Opener = TypeVar("Opener")
+    from nakadi.engines.dynamodb.client import TableAddress
 
 MSK_SERVER_PATTERN = re.compile(
     r"[a-z0-9.-]+\.kafka(?:-serverless)?\.([a-z0-9-]+)\.amazonaws\.com(?:\.cn)?:(?:9098|9198)"
@@ -52,114 +51,78 @@ def load_engines_on_aws() -> None:
     import nakadi.engines.kinesis.opening  # noqa: F401
 
 
-def _choose_engine(url: str, engines: Mapping[str, Opener], store_kind: str) -> Opener:
+def _engine_in_url(url: str, engines: Collection[str], store_kind: str) -> str:
     scheme, colon, _ = url.partition(":")
     if not colon or scheme not in engines:
         raise BadSetting(f"No {store_kind} is known for {url!r}; it begins with one of: {', '.join(engines)}.")
-    return engines[scheme]
+    return scheme
 
 
-# Registry ------------------------------------------------------------------------------------------------------------
+# Stores: the registry, the log index and the coordination -------------------------------------------------------------
+
+
+STORE_ENGINES = ("memory", "sqlite", "dynamodb")
 
 
 def open_registry(url: str) -> Registry:
     """The registry at this URL: `memory:`, `sqlite:///path` or `dynamodb://table-prefix?region=…&endpoint=…`."""
-    return _choose_engine(url, REGISTRIES, "registry")(url)
+    match _engine_in_url(url, STORE_ENGINES, "registry"):
+        case "memory":
+            from nakadi.engines.memory.stores import MemoryRegistry
 
+            return MemoryRegistry()
+        case "sqlite":
+            from nakadi.engines.sqlite.registry import SqliteRegistry
 
-def _open_memory_registry(_url: str) -> Registry:
-    from nakadi.engines.memory.stores import MemoryRegistry
+            return SqliteRegistry(_path_in_url(url))
+        case _:
+            from nakadi.engines.dynamodb.registry import DynamoDbRegistry
 
-    return MemoryRegistry()
-
-
-def _open_sqlite_registry(url: str) -> Registry:
-    from nakadi.engines.sqlite.file import path_in_url
-    from nakadi.engines.sqlite.registry import SqliteRegistry
-
-    return SqliteRegistry(path_in_url(url))
-
-
-def _open_dynamodb_registry(url: str) -> Registry:
-    from nakadi.engines.dynamodb.client import parse_table_address
-    from nakadi.engines.dynamodb.registry import DynamoDbRegistry
-
-    return DynamoDbRegistry(parse_table_address(url))
-
-
-REGISTRIES: Mapping[str, Callable[[str], Registry]] = {
-    "memory": _open_memory_registry,
-    "sqlite": _open_sqlite_registry,
-    "dynamodb": _open_dynamodb_registry,
-}
-
-
-# Log index -----------------------------------------------------------------------------------------------------------
+            return DynamoDbRegistry(_table_address(url))
 
 
 def open_log_index(url: str) -> LogIndex:
-    return _choose_engine(url, LOG_INDEXES, "log index")(url)
+    match _engine_in_url(url, STORE_ENGINES, "log index"):
+        case "memory":
+            from nakadi.engines.memory.stores import MemoryLogIndex
 
+            return MemoryLogIndex()
+        case "sqlite":
+            from nakadi.engines.sqlite.registry import SqliteLogIndex
 
-def _open_memory_log_index(_url: str) -> LogIndex:
-    from nakadi.engines.memory.stores import MemoryLogIndex
+            return SqliteLogIndex(_path_in_url(url))
+        case _:
+            from nakadi.engines.dynamodb.log_index import DynamoDbLogIndex
 
-    return MemoryLogIndex()
-
-
-def _open_sqlite_log_index(url: str) -> LogIndex:
-    from nakadi.engines.sqlite.file import path_in_url
-    from nakadi.engines.sqlite.registry import SqliteLogIndex
-
-    return SqliteLogIndex(path_in_url(url))
-
-
-def _open_dynamodb_log_index(url: str) -> LogIndex:
-    from nakadi.engines.dynamodb.client import parse_table_address
-    from nakadi.engines.dynamodb.log_index import DynamoDbLogIndex
-
-    return DynamoDbLogIndex(parse_table_address(url))
-
-
-LOG_INDEXES: Mapping[str, Callable[[str], LogIndex]] = {
-    "memory": _open_memory_log_index,
-    "sqlite": _open_sqlite_log_index,
-    "dynamodb": _open_dynamodb_log_index,
-}
-
-
-# Coordination --------------------------------------------------------------------------------------------------------
+            return DynamoDbLogIndex(_table_address(url))
 
 
 def open_coordination(url: str) -> Coordination:
-    return _choose_engine(url, COORDINATIONS, "coordination")(url)
+    match _engine_in_url(url, STORE_ENGINES, "coordination"):
+        case "memory":
+            from nakadi.engines.memory.stores import MemoryCoordination
+
+            return MemoryCoordination()
+        case "sqlite":
+            from nakadi.engines.sqlite.coordination import SqliteCoordination
+
+            return SqliteCoordination(_path_in_url(url))
+        case _:
+            from nakadi.engines.dynamodb.coordination import DynamoDbCoordination
+
+            return DynamoDbCoordination(_table_address(url))
 
 
-def _open_memory_coordination(_url: str) -> Coordination:
-    from nakadi.engines.memory.stores import MemoryCoordination
-
-    return MemoryCoordination()
-
-
-def _open_sqlite_coordination(url: str) -> Coordination:
-    from nakadi.engines.sqlite.coordination import SqliteCoordination
+def _path_in_url(url: str) -> Path:
     from nakadi.engines.sqlite.file import path_in_url
 
-    return SqliteCoordination(path_in_url(url))
+    return path_in_url(url)
 
 
-def _open_dynamodb_coordination(url: str) -> Coordination:
+def _table_address(url: str) -> TableAddress:
     from nakadi.engines.dynamodb.client import parse_table_address
-    from nakadi.engines.dynamodb.coordination import DynamoDbCoordination
 
-    return DynamoDbCoordination(parse_table_address(url))
-
-
-COORDINATIONS: Mapping[str, Callable[[str], Coordination]] = {
-    "memory": _open_memory_coordination,
-    "sqlite": _open_sqlite_coordination,
-    "dynamodb": _open_dynamodb_coordination,
-}
+    return parse_table_address(url)
 
 
 # Event logs ----------------------------------------------------------------------------------------------------------
@@ -188,7 +151,7 @@ NO_DEPENDENCIES = LogDependencies()
 
 def open_event_log(url: str, clock: Clock, dependencies: LogDependencies = NO_DEPENDENCIES) -> EventLog:
     """The event log at this URL: `memory:`, `sqlite:///path`, `kinesis://stream?region=…` or `kafka://host:9092`."""
-    return _choose_engine(url, EVENT_LOGS, "event log")(url, clock, dependencies)
+    return EVENT_LOGS[_engine_in_url(url, EVENT_LOGS, "event log")](url, clock, dependencies)
 
 
 def _open_memory_log(_url: str, clock: Clock, dependencies: LogDependencies) -> EventLog:
@@ -350,21 +313,17 @@ def check_reachable(storage: Storage, built_in: str, kafka_properties: str = "")
     if url == built_in:
         return
     if storage.type is StorageType.KAFKA:
-        from nakadi.engines.kafka.client import check_cluster
+        from nakadi.engines.kafka.client import check_cluster as check
 
-        try:
-            check_cluster(url)
-        except Unavailable as error:
-            message = f"The Kafka cluster of the storage {storage.id} cannot be reached"
-            raise Unavailable(message, public=message) from error
-        return
-    from nakadi.engines.kinesis.opening import check_stream
+        place = "Kafka cluster"
+    else:
+        from nakadi.engines.kinesis.opening import check_stream as check
 
+        place = f"stream {storage.configuration['stream']}"
     try:
-        check_stream(url)
+        check(url)
     except Unavailable as error:
-        stream = storage.configuration["stream"]
-        message = f"The stream {stream} of the storage {storage.id} cannot be reached"
+        message = f"The {place} of the storage {storage.id} cannot be reached"
         raise Unavailable(message, public=message) from error
 
 

@@ -6,8 +6,6 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from nakadi.app.settings import Settings
 from nakadi.http.message import Request
 from nakadi.model.authorization import UNAUTHENTICATED, Subject
@@ -154,20 +152,12 @@ PUBLIC_PATH_PATTERN = re.compile(r"/(health(/.*)?|ready|openapi\.json|docs)/?")
 READING_PATH_PATTERN = r"/event-types/[^/]+/(partitions|events|cursor-distances|shifted-cursors|cursors-lag)(/.*)?"
 
 
-class OAuthScopes(Struct, frozen=True, kw_only=True):
-    uid: str
-    config_write: str
-    event_type_write: str
-    event_stream_read: str
-    event_stream_write: str
-
-
 class ScopeTable:
     """Method and path -> scope, first match wins."""
 
-    def __init__(self, scopes: OAuthScopes) -> None:
-        read, write = scopes.event_stream_read, scopes.event_stream_write
-        self._otherwise = scopes.uid
+    def __init__(self, settings: Settings) -> None:
+        read, write = settings.scope_event_stream_read, settings.scope_event_stream_write
+        self._otherwise = settings.scope_uid
         self._by_method: dict[str, list[tuple[re.Pattern[str], str]]] = {}
         # What clients ask for most comes first: each of its requests is matched against one or two patterns.
         for methods, path, scope in (
@@ -176,8 +166,8 @@ class ScopeTable:
             ("GET HEAD", READING_PATH_PATTERN, read),
             ("DELETE", r"/subscriptions/[^/]+(/.*)?", read),
             ("POST", r"/event-types/[^/]+/(shifted-cursors|cursors-lag|cursor-distances)", read),
-            ("DELETE", r"/event-types/[^/]+(/.*)?", scopes.config_write),
-            ("POST PUT", r"/event-types(/.*)?", scopes.event_type_write),
+            ("DELETE", r"/event-types/[^/]+(/.*)?", settings.scope_config_write),
+            ("POST PUT", r"/event-types(/.*)?", settings.scope_event_type_write),
         ):
             for method in methods.split():
                 self._by_method.setdefault(method, []).append((re.compile(path), scope))
@@ -230,9 +220,9 @@ def authentication(settings: Settings, clock: Clock) -> Authenticate | None:
         case "off":
             return None
         case "jwt":
-            return make_token_authentication(tokens(settings, clock), _scope_table(settings), settings.auth_realms)
+            return make_token_authentication(tokens(settings, clock), ScopeTable(settings), settings.auth_realms)
         case "gateway":
-            return make_gateway_authentication(_scope_table(settings), settings.auth_realms)
+            return make_gateway_authentication(ScopeTable(settings), settings.auth_realms)
         case other:
             raise BadSetting(f"NAKADI_AUTH is 'off', 'jwt' or 'gateway', not {other!r}")
 
@@ -253,14 +243,3 @@ def tokens(settings: Settings, clock: Clock) -> TokenVerifier:
         service_realms=settings.auth_service_realms,
     )
     return TokenVerifier(KeySet(make_key_fetcher(settings.auth_jwks), clock), rules, clock)
-
-
-def _scope_table(settings: Settings) -> ScopeTable:
-    scopes = OAuthScopes(
-        uid=settings.scope_uid,
-        config_write=settings.scope_config_write,
-        event_type_write=settings.scope_event_type_write,
-        event_stream_read=settings.scope_event_stream_read,
-        event_stream_write=settings.scope_event_stream_write,
-    )
-    return ScopeTable(scopes)

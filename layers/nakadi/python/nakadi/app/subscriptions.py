@@ -34,10 +34,10 @@ from nakadi.subscriptions.api.resource import (
 )
 from nakadi.subscriptions.api.stats import StalledSubscriptions, SubscriptionStats
 
-# Maintenance ----------------------------------------------------------------------------------------------------------
 
+class SubscriptionServices(Struct, dict=True, frozen=True, kw_only=True):
+    """What is made of the rest of a broker, each part once."""
 
-class SubscriptionMaintenance(Struct, dict=True, frozen=True, kw_only=True):
     settings: Settings
     clock: Clock
     registry: Registry
@@ -118,12 +118,7 @@ class SubscriptionMaintenance(Struct, dict=True, frozen=True, kw_only=True):
             execute_reset=self.reset_execution.attempt,
         )
 
-
-# Requests -------------------------------------------------------------------------------------------------------------
-
-
-class SubscriptionServices(SubscriptionMaintenance, frozen=True, kw_only=True):
-    """What is made of the rest of a broker, each part once."""
+    # For requests alone
 
     @cached_property
     def resets(self) -> Resets:

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial, reduce
 from operator import add
-from typing import Literal
+from typing import Literal, TypeVar
 
 from msgspec import Struct, field
 
@@ -174,13 +174,28 @@ class Histogram:
 # Counted together -----------------------------------------------------------------------------------------------------
 
 
-class _AnswerTotals(Struct):
-    """Of an operation with one status."""
+Key = TypeVar("Key", bound=tuple[object, ...])
+CountedRows = dict[Key, tuple[list[int], Distribution]]
+"""Numbers that are counted together, and the row of a histogram that is counted with them."""
 
-    seconds: Distribution
-    count: int = 0
-    received: int = 0
-    sent: int = 0
+_NOT_TIMED = Distribution([])
+
+
+def _follow_columns(rows: CountedRows[Key], lock: threading.Lock, *counters: Counter) -> None:
+    """Have each counter follow a column, added up by as many parts of the keys as it has labels."""
+
+    def totals(column: int, labels: int) -> MetricRows:
+        found: dict[Labels, float] = {}
+        # A copy of the table. A row may grow while it is read, by what is counted now or a moment later.
+        with lock:
+            copied = rows.copy()
+        for key, (numbers, _) in copied.items():
+            label = tuple(map(str, key[:labels]))
+            found[label] = found.get(label, 0) + numbers[column]
+        return found
+
+    for column, counter in enumerate(counters):
+        counter.follow(partial(totals, column, len(counter.definition.labels)))
 
 
 class AnsweredRequestMetrics:
@@ -188,39 +203,20 @@ class AnsweredRequestMetrics:
 
     def __init__(self, seconds: Histogram, requests: Counter, received: Counter, sent: Counter) -> None:
         self._seconds = seconds
-        self._rows: dict[tuple[str, int], _AnswerTotals] = {}
-        requests.follow(lambda: self._totals(lambda row: row.count, by_status=True))
-        received.follow(lambda: self._totals(lambda row: row.received))
-        sent.follow(lambda: self._totals(lambda row: row.sent))
+        self._rows: CountedRows[tuple[str, int]] = {}
+        _follow_columns(self._rows, seconds.lock, requests, received, sent)
 
     def add(self, operation: str, status: int, seconds: float, received: int = 0, sent: int = 0) -> None:
         """A request was answered; `received` and `sent` are the bytes of the bodies."""
         with self._seconds.lock:
             row = self._rows.get((operation, status))
             if row is None:
-                row = self._rows[operation, status] = _AnswerTotals(self._seconds.row((operation,)))
-            row.seconds.add(seconds, self._seconds.bounds)
-            row.count += 1
-            row.received += received
-            row.sent += sent
-
-    def _totals(self, read_value: Callable[[_AnswerTotals], int], *, by_status: bool = False) -> MetricRows:
-        found: dict[Labels, float] = {}
-        # A copy of the table. A row may grow while it is read, by an answer that is counted now or a moment later.
-        with self._seconds.lock:
-            rows = self._rows.copy()
-        for (operation, status), row in rows.items():
-            labels = (operation, str(status)) if by_status else (operation,)
-            found[labels] = found.get(labels, 0) + read_value(row)
-        return found
-
-
-class _SentTotals(Struct):
-    """Of an event type in one of the APIs."""
-
-    delays: Distribution
-    events: int = 0
-    size: int = 0
+                row = self._rows[operation, status] = [0, 0, 0], self._seconds.row((operation,))
+            numbers, distribution = row
+            distribution.add(seconds, self._seconds.bounds)
+            numbers[0] += 1
+            numbers[1] += received
+            numbers[2] += sent
 
 
 class SentEvents:
@@ -230,9 +226,8 @@ class SentEvents:
     def __init__(self, delay: Histogram, events: Counter, size: Counter, names: LabelValues) -> None:
         self._delay = delay
         self._names = names
-        self._rows: dict[tuple[str, str], _SentTotals] = {}
-        events.follow(lambda: self._totals(lambda row: row.events, by_event_type=True))
-        size.follow(lambda: self._totals(lambda row: row.size))
+        self._rows: CountedRows[tuple[str, str]] = {}
+        _follow_columns(self._rows, delay.lock, events, size)
 
     def add(self, api: str, event_type: str, events: int, size: int, delay: float) -> None:
         """Events of an event type were sent in so many bytes, so many seconds after the newest of them was stored."""
@@ -240,25 +235,11 @@ class SentEvents:
             row = self._rows.get((api, event_type))
             if row is None:
                 labels = (api, self._names.bounded_label_value(event_type))
-                row = self._rows.setdefault(labels, _SentTotals(self._delay.row((api,))))
-            row.delays.add(delay, self._delay.bounds)
-            row.events += events
-            row.size += size
-
-    def _totals(self, read_value: Callable[[_SentTotals], int], *, by_event_type: bool = False) -> MetricRows:
-        found: dict[Labels, float] = {}
-        with self._delay.lock:
-            for (api, event_type), row in self._rows.items():
-                labels = (api, event_type) if by_event_type else (api,)
-                found[labels] = found.get(labels, 0) + read_value(row)
-        return found
-
-
-class _StoredTotals(Struct):
-    """Of an event type."""
-
-    events: int = 0
-    size: int = 0
+                row = self._rows.setdefault(labels, ([0, 0], self._delay.row((api,))))
+            numbers, distribution = row
+            distribution.add(delay, self._delay.bounds)
+            numbers[0] += events
+            numbers[1] += size
 
 
 class StoredEventMetrics:
@@ -267,19 +248,14 @@ class StoredEventMetrics:
     def __init__(self, events: Counter, size: Counter, names: LabelValues) -> None:
         self._names = names
         self._lock = threading.Lock()
-        self._rows: dict[str, _StoredTotals] = {}
-        events.follow(lambda: self._totals(lambda row: row.events))
-        size.follow(lambda: self._totals(lambda row: row.size))
+        self._rows: CountedRows[tuple[str]] = {}
+        _follow_columns(self._rows, self._lock, events, size)
 
     def add(self, event_type: str, events: int, size: int) -> None:
         """Events of a batch of so many bytes were stored."""
         with self._lock:
-            row = self._rows.get(event_type)
+            row = self._rows.get((event_type,))
             if row is None:
-                row = self._rows.setdefault(self._names.bounded_label_value(event_type), _StoredTotals())
-            row.events += events
-            row.size += size
-
-    def _totals(self, read_value: Callable[[_StoredTotals], int]) -> MetricRows:
-        with self._lock:
-            return {(name,): read_value(row) for name, row in self._rows.items()}
+                row = self._rows.setdefault((self._names.bounded_label_value(event_type),), ([0, 0], _NOT_TIMED))
+            row[0][0] += events
+            row[0][1] += size

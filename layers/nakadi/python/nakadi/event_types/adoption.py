@@ -16,7 +16,7 @@ from uuid import uuid4
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nakadi.event_types.deletion import DeletedEventTypeCleanup, Dependents
+from nakadi.event_types.deletion import DeletedEventTypeCleanup, OpenDependents
 from nakadi.event_types.repository import EventTypes, cleanup_note
 from nakadi.event_types.timelines import Timelines
 from nakadi.model.authorization import Subject
@@ -50,7 +50,7 @@ class TopicAdoption(Struct, frozen=True, kw_only=True):
     event_types: EventTypes
     logs: EventLogs
     deleted_event_type_cleanup: DeletedEventTypeCleanup
-    dependents: Dependents
+    dependents: OpenDependents
     clock: Clock
 
     def adopt(self, name: str, storage_id: str | None, drafts: Sequence[TimelineToAdopt], subject: Subject) -> None:
@@ -160,7 +160,7 @@ class TopicAdoption(Struct, frozen=True, kw_only=True):
         if any(each.adopted or self._has_events(each) for each in event_type.timelines):
             raise Conflict(f"The event type {event_type.name} has events of its own")
         # One that is created from here on does no harm: it has no offsets before its first stream.
-        if self.dependents.any_depend_on(event_type.name):
+        if self.dependents().any_depend_on(event_type.name):
             raise Conflict(f"The event type {event_type.name} has subscriptions")
 
     def _has_events(self, timeline: Timeline) -> bool:

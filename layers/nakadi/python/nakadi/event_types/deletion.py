@@ -61,26 +61,8 @@ class Dependents(Protocol):
         """Begin to use the new partitions of the event type. May be called again with the same ones."""
 
 
-class LazyDependents:
-    """Creates the dependents at the first call: most processes never need them."""
-
-    def __init__(self, open_dependents: Callable[[], Dependents]) -> None:
-        self._open_dependents = open_dependents
-
-    def any_depend_on(self, name: str) -> bool:
-        return self._open_dependents().any_depend_on(name)
-
-    def changes_for_removal(self, event_type: EventType) -> tuple[DocumentChange, ...]:
-        return self._open_dependents().changes_for_removal(event_type)
-
-    def clean_up(self) -> None:
-        self._open_dependents().clean_up()
-
-    def before_repartitioning(self, event_type: EventType) -> None:
-        self._open_dependents().before_repartitioning(event_type)
-
-    def after_repartitioning(self, event_type: EventType) -> None:
-        self._open_dependents().after_repartitioning(event_type)
+OpenDependents = Callable[[], Dependents]
+"""Gives the dependents, which are created at the first call: most processes never need them."""
 
 
 class DeletedEventTypeCleanup(Struct, frozen=True):
@@ -109,7 +91,7 @@ class EventTypeDeletion(Struct, frozen=True, kw_only=True):
     permissions: Permissions
     features: Features
     deleted_event_type_cleanup: DeletedEventTypeCleanup
-    dependents: Dependents
+    dependents: OpenDependents
 
     def delete(self, name: str, subject: Subject) -> None:
         """Delete an event type and its events. When this returns, the name can be used again."""
@@ -128,7 +110,7 @@ class EventTypeDeletion(Struct, frozen=True, kw_only=True):
     def _remove_from_registry(self, name: str, subject: Subject) -> EventType:
         event_type = self.event_types.get(name)
         self._require_permission(event_type, subject)
-        self.event_types.remove(event_type, *self.dependents.changes_for_removal(event_type))
+        self.event_types.remove(event_type, *self.dependents().changes_for_removal(event_type))
         return event_type
 
     def _require_permission(self, event_type: EventType, subject: Subject) -> None:
@@ -140,7 +122,7 @@ class EventTypeDeletion(Struct, frozen=True, kw_only=True):
 
     def _try_to_remove_events_and_schemas(self, event_type: EventType) -> None:
         """Remove events and schema versions. What fails is left to housekeeping, since the event type is deleted."""
-        self.dependents.clean_up()
+        self.dependents().clean_up()
         try:
             self.deleted_event_type_cleanup.clean_up(event_type.id)
         except Fault:

@@ -13,7 +13,7 @@ from nakadi.auth import permissions
 from nakadi.auth.permissions import Features, Permissions, permission_denied_error
 from nakadi.common.work import LongWorkQueue
 from nakadi.event_types import documents, rules
-from nakadi.event_types.deletion import Dependents
+from nakadi.event_types.deletion import OpenDependents
 from nakadi.event_types.documents import now_in_milliseconds, rule_violations
 from nakadi.event_types.repository import EventTypes, already_exists_error
 from nakadi.event_types.rules import EventTypeLimits
@@ -256,7 +256,7 @@ class Repartitioning(Struct, frozen=True, kw_only=True):
     permissions: Permissions
     features: Features
     logs: EventLogs
-    dependents: Dependents
+    dependents: OpenDependents
     max_partitions: int
     event_type_with_fixed_partitions: str = ""
     """The name of an event type whose partitions cannot change: its subscriptions would not learn of new ones."""
@@ -265,7 +265,7 @@ class Repartitioning(Struct, frozen=True, kw_only=True):
         """Extend an event type to `count` partitions. The new ones are empty, and events stay where they are."""
         extended = self.event_types.retry_if_changed(lambda: self._set_partition_count(name, count, subject))
         # Also if the count is right already: an earlier request may have ended between the write and this call.
-        self.dependents.after_repartitioning(extended)
+        self.dependents().after_repartitioning(extended)
 
     def _set_partition_count(self, name: str, count: int, subject: Subject) -> EventType:
         event_type = self.event_types.get(name)
@@ -277,7 +277,7 @@ class Repartitioning(Struct, frozen=True, kw_only=True):
         if count == event_type.timeline.partitions:
             return event_type
         timeline = event_type.timeline
-        self.dependents.before_repartitioning(event_type)
+        self.dependents().before_repartitioning(event_type)
         self.logs.for_storage(timeline.storage_id).add_partitions(timeline.topic, count)
         return self.event_types.replace(event_type, with_partition_count(event_type, count))
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import gzip
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import zstandard
@@ -94,64 +95,49 @@ def _join_bounded(pieces: Iterator[bytes], max_bytes: int, memory: MemoryShare) 
 def _gunzip(compressed_body: bytes) -> Iterator[bytes]:
     if compressed_body[:2] != b"\x1f\x8b":
         raise Malformed("Not in GZIP format")
-    return _decompress_members(compressed_body, GZIP_INPUT_SLICE_BYTES, _GzipMember)
+    return _decompress_members(
+        compressed_body, GZIP_INPUT_SLICE_BYTES, partial(zlib.decompressobj, wbits=31), _gunzipped
+    )
 
 
 def _unzstd(compressed_body: bytes) -> Iterator[bytes]:
-    return _decompress_members(compressed_body, ZSTD_INPUT_SLICE_BYTES, _ZstdMember)
+    return _decompress_members(
+        compressed_body, ZSTD_INPUT_SLICE_BYTES, _new_zstd_member, lambda member, part: [member.decompress(part)]
+    )
+
+
+def _new_zstd_member() -> Any:
+    # The window bounds the memory that a frame's header can ask for.
+    return zstandard.ZstdDecompressor(max_window_size=8 * 1024 * 1024).decompressobj()
+
+
+def _gunzipped(member: Any, part: bytes) -> Iterator[bytes]:
+    while part and not member.eof:
+        yield member.decompress(part, DECOMPRESSED_PIECE_BYTES)
+        part = member.unconsumed_tail
 
 
 def _decompress_members(
-    compressed_body: bytes, slice_size: int, new_member: Callable[[], _GzipMember | _ZstdMember]
+    compressed_body: bytes,
+    slice_size: int,
+    new_member: Callable[[], Any],
+    decompressed: Callable[[Any, bytes], Iterable[bytes]],
 ) -> Iterator[bytes]:
     """Decompress members that follow each other; the body has to end where the last of them does."""
     made, member = 0, None
     for at in range(0, len(compressed_body), slice_size):
         rest = compressed_body[at : at + slice_size]
         while rest:
-            if member is None or member.is_finished:
+            if member is None or member.eof:
                 made, member = made + 1, new_member()
             if made > MAX_COMPRESSED_MEMBERS:
                 raise Malformed(
                     f"I/O error while reading input message: more than {MAX_COMPRESSED_MEMBERS} packed members"
                 )
             try:
-                yield from member.decompress(rest)
+                yield from decompressed(member, rest)
             except (zlib.error, zstandard.ZstdError) as error:
                 raise Malformed(f"I/O error while reading input message: {error}") from error
-            rest = member.bytes_after_end
-    if member is None or not member.is_finished:
+            rest = member.unused_data
+    if member is None or not member.eof:
         raise Malformed("I/O error while reading input message: the packed body ends too early")
-
-
-class _CompressedMember:
-    """One that is decompressed in pieces. `bytes_after_end` is what stands behind its end of what was last given."""
-
-    _decompressor: Any
-
-    @property
-    def is_finished(self) -> bool:
-        return bool(self._decompressor.eof)
-
-    @property
-    def bytes_after_end(self) -> bytes:
-        return bytes(self._decompressor.unused_data)
-
-
-class _GzipMember(_CompressedMember):
-    def __init__(self) -> None:
-        self._decompressor = zlib.decompressobj(wbits=31)
-
-    def decompress(self, part: bytes) -> Iterator[bytes]:
-        while part and not self._decompressor.eof:
-            yield self._decompressor.decompress(part, DECOMPRESSED_PIECE_BYTES)
-            part = self._decompressor.unconsumed_tail
-
-
-class _ZstdMember(_CompressedMember):
-    def __init__(self) -> None:
-        # The window bounds the memory that a frame's header can ask for.
-        self._decompressor = zstandard.ZstdDecompressor(max_window_size=8 * 1024 * 1024).decompressobj()
-
-    def decompress(self, part: bytes) -> Iterator[bytes]:
-        yield self._decompressor.decompress(part)

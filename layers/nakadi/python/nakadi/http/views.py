@@ -13,7 +13,7 @@ from msgspec.structs import asdict
 from nakadi.event_types.documents import MeasuredStatistics, TableState
 from nakadi.model.authorization import Attribute, Authorization, BlockedKind, Feature
 from nakadi.model.event_type import EventType, Position, Schema, Storage, Timeline
-from nakadi.model.subscription import CommitResult, EventTypePartition, Subscription, SubscriptionCursor
+from nakadi.model.subscription import CommitResult, EventTypePartition, Subscription
 
 if TYPE_CHECKING:
     from nakadi.subscriptions.api.stats import PartitionStats, Stats
@@ -108,13 +108,7 @@ def schema_view(schema: Schema) -> View:
 
 
 def event_type_authorization_view(authorization: Authorization | None) -> View | None:
-    if authorization is None:
-        return None
-    return {
-        "admins": attributes_view(authorization.admins),
-        "readers": attributes_view(authorization.readers),
-        "writers": attributes_view(authorization.writers),
-    }
+    return None if authorization is None else admins_view(authorization)
 
 
 def attributes_view(attributes: Iterable[Attribute]) -> list[View]:
@@ -191,7 +185,7 @@ def subscription_view(subscription: Subscription, status: Stats | None = None) -
         "event_types": subscription.event_types,
         "consumer_group": subscription.consumer_group,
         "read_from": subscription.read_from,
-        "initial_cursors": [_cursor_view(each) for each in subscription.initial_cursors],
+        "initial_cursors": [asdict(each) for each in subscription.initial_cursors],
         "authorization": _subscription_authorization_view(subscription.authorization),
         "annotations": subscription.annotations,
         "labels": subscription.labels,
@@ -208,10 +202,6 @@ def _subscription_authorization_view(authorization: Authorization | None) -> Vie
     if authorization is None:
         return None
     return {"admins": attributes_view(authorization.admins), "readers": attributes_view(authorization.readers)}
-
-
-def _cursor_view(cursor: SubscriptionCursor) -> View:
-    return {"event_type": cursor.event_type, "partition": cursor.partition, "offset": cursor.offset}
 
 
 def committed_cursors_view(committed: Sequence[tuple[EventTypePartition, Position]]) -> View:

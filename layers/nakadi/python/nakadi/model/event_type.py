@@ -69,9 +69,6 @@ class SchemaDraft(Struct, frozen=True, kw_only=True):
     text: str | None = None
 
 
-# Storages and timelines, and the cursors with which clients name positions --------------------------------------------
-
-
 # Storages -------------------------------------------------------------------------------------------------------------
 
 

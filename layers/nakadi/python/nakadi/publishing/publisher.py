@@ -172,16 +172,6 @@ class Publisher(Struct, frozen=True, kw_only=True):
         """Store the events of a body; raises `Malformed`, `NotFound` or another outcome if it cannot be processed."""
         return run_appends(self.publishing_task(event_type, body, subject, flow_id, directed_to, is_client_gone))
 
-    def delete(
-        self,
-        event_type: str,
-        body: bytes,
-        subject: Subject,
-        flow_id: str,
-        is_client_gone: Callable[[], bool] = client_never_gone,
-    ) -> BatchOutcome:
-        return run_appends(self.deletion_task(event_type, body, subject, flow_id, is_client_gone))
-
     def deletion_task(
         self,
         event_type: str,
@@ -190,7 +180,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
         flow_id: str,
         is_client_gone: Callable[[], bool] = client_never_gone,
     ) -> PublishingTask:
-        """The same as a generator."""
+        """Store a tombstone for each event of a body, as a generator."""
         prepare, count = self._make_tombstones, self._count_deleted_events
         return self.publishing_task(event_type, body, subject, flow_id, None, is_client_gone, prepare, count)
 

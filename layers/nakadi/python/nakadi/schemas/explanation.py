@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice, repeat
 from typing import Any
 
-from msgspec import Struct
-
 from nakadi.schemas.document import COMBINATOR_KEYWORDS, Draft, RawSchema, SchemaDocument
 from nakadi.schemas.formats import SchemaPatterns
 from nakadi.schemas.keywords import (
@@ -44,15 +42,11 @@ _STEPS_PER_MEMBER = 4
 NO_EXPLANATION_MESSAGE = "#: not valid, for a reason that is too deep inside or takes too many steps to tell"
 
 
-class Explanation(Struct, frozen=True):
-    """The violations, one a line; several have their number in front. `is_finished` unless the steps ran out."""
-
-    text: str
-    is_finished: bool
-
-
-def explain_violations(document: SchemaDocument, patterns: SchemaPatterns, event: Any, max_steps: int) -> Explanation:
-    """The violations of an event that is known not to be valid, as far as they are found with so many steps."""
+def explain_violations(
+    document: SchemaDocument, patterns: SchemaPatterns, event: Any, max_steps: int
+) -> tuple[str, bool]:
+    """The violations of an event that is known not to be valid, one a line, as far as they are found with so many
+    steps, several with their number in front; and whether the steps were enough."""
     steps = [max_steps]
     try:
         violation = _ViolationExplainer(document, patterns, steps).find_violation(document.root, event, "#")
@@ -63,7 +57,7 @@ def explain_violations(document: SchemaDocument, patterns: SchemaPatterns, event
         if violation is None
         else "\n".join(islice(violation.message_lines(), MAX_VIOLATION_LINES + 1))
     )
-    return Explanation(text, is_finished=steps[0] >= 0)
+    return text, steps[0] >= 0
 
 
 class _ViolationExplainer:

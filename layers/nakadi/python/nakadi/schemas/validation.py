@@ -58,10 +58,10 @@ class Validator:
         for max_steps in (MAX_STEPS_OF_SHORT_EXPLANATION, MAX_STEPS_OF_LONG_EXPLANATION):
             if max_steps == MAX_STEPS_OF_LONG_EXPLANATION:
                 before_long_work()
-            explanation = explain_violations(self._document, self._patterns, event, max_steps)
-            if explanation.is_finished:
+            text, is_finished = explain_violations(self._document, self._patterns, event, max_steps)
+            if is_finished:
                 break
-        return explanation.text
+        return text
 
 
 def compile_validator(effective: Mapping[str, Any]) -> Validator:

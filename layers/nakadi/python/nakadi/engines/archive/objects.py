@@ -259,9 +259,6 @@ def _event_of_line(line: ArchivedLine) -> StoredEvent:
 _LINE_DECODER = msgspec.json.Decoder(ArchivedLine)
 
 
-# Keys, and segments of the log index ----------------------------------------------------------------------------------
-
-
 # Keys -----------------------------------------------------------------------------------------------------------------
 
 

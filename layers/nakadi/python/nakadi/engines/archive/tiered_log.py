@@ -50,6 +50,8 @@ class TieredLog:
         metrics: Metrics | None = None,
     ) -> None:
         self._hot = hot
+        self.create_topic, self.add_partitions, self.seal_topic = hot.create_topic, hot.add_partitions, hot.seal_topic
+        self.add_change_listener = hot.add_change_listener
         self._index = index
         self._store = store
         self._archive = ArchiveReader(index, SegmentCache(store, metrics=metrics))
@@ -61,15 +63,6 @@ class TieredLog:
         self._closed = False
 
     # Topics
-
-    def create_topic(self, topic: str, partitions: int) -> None:
-        self._hot.create_topic(topic, partitions)
-
-    def add_partitions(self, topic: str, partitions: int) -> None:
-        self._hot.add_partitions(topic, partitions)
-
-    def seal_topic(self, topic: str) -> None:
-        self._hot.seal_topic(topic)
 
     def delete_topic(self, topic: str) -> None:
         """Objects are removed later, when no reader can need them."""
@@ -145,9 +138,6 @@ class TieredLog:
             lambda: self._archive.first_offset_since(topic, partition, oldest, hot.oldest, moment, at)
         )
         return found if cold is None else cold
-
-    def add_change_listener(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
-        return self._hot.add_change_listener(changed)
 
     # Looking after it
 

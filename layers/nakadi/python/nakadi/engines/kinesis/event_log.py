@@ -19,6 +19,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 
 from msgspec import Struct
 
@@ -34,7 +35,7 @@ from nakadi.engines.kinesis.envelopes import MAX_TOPIC_CHARACTERS, hash_key, par
 from nakadi.engines.kinesis.fan_out import FanOut
 from nakadi.engines.kinesis.indexing import Indexer
 from nakadi.engines.kinesis.maintenance import GapSkipper, StreamCompactor
-from nakadi.engines.kinesis.reading import RestartingReader, SharedShardWatch, StreamReader
+from nakadi.engines.kinesis.reading import RestartingReader, ShardWatch, SharedShardWatch, StreamReader
 from nakadi.engines.kinesis.stream import GrowingPauses, OutgoingRecord, RecordFailure, Stream, StreamCallFailed
 from nakadi.engines.kinesis.tails import LastWrittenRecords
 from nakadi.engines.kinesis.topics import KnownTopic, TopicCache
@@ -220,7 +221,7 @@ class KinesisLog:
         self._options = options
         self._reader = RestartingReader(self._new_stream_reader, self._shard_trees)
         self._fan_out = fan_out
-        self._watcher = SharedShardWatch(self._reader, self._shard_trees, options.poll, fan_out)
+        self._watcher = SharedShardWatch(partial(ShardWatch, self._reader, self._shard_trees, options.poll, fan_out))
         self._indexer = Indexer(stream, self._shard_trees, index, archive)
         self._lag_of_round: timedelta | None = None
         self._gap_skipper = GapSkipper(

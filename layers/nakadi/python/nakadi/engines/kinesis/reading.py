@@ -452,13 +452,8 @@ class SharedShardWatch:
     shard, which has a lock.
     """
 
-    def __init__(
-        self, reader: RestartingReader, shard_trees: ShardTreeCache, interval: float, fan_out: FanOut | None = None
-    ) -> None:
-        self._reader = reader
-        self._shard_trees = shard_trees
-        self._interval = interval
-        self._fan_out = fan_out
+    def __init__(self, begin_watch: Callable[[], ShardWatch]) -> None:
+        self._begin_watch = begin_watch
         self._lock = threading.Lock()
         self._wanted = 0
         self._watch: ShardWatch | None = None
@@ -470,7 +465,7 @@ class SharedShardWatch:
                 raise Unavailable("The event log is closed.")
             self._wanted += 1
             if self._watch is None:
-                self._watch = ShardWatch(self._reader, self._shard_trees, self._interval, self._fan_out)
+                self._watch = self._begin_watch()
 
     def remove_watcher(self) -> None:
         with self._lock:

@@ -14,7 +14,7 @@ from nakadi.event_types.registration import EventTypeCreation, EventTypeUpdate, 
 from nakadi.event_types.repository import EVENT_TYPES_PAGE_SIZE, EventTypes
 from nakadi.event_types.schema_versions import SchemaEvaluation, SchemaVersions
 from nakadi.event_types.timelines import Timelines
-from nakadi.http.application import Handler, Route
+from nakadi.http.application import Route
 from nakadi.http.bodies import ObjectReader, attribute_parameter, event_type_draft, object_body, schema_draft
 from nakadi.http.message import Request, Response, empty_response, json_response
 from nakadi.http.views import (
@@ -239,13 +239,6 @@ def _make_strategies_route(kind: str, strategies: Sequence[str]) -> Route:
     return Route(
         method="GET",
         template=f"/registry/{kind}-strategies",
-        handler=_make_strategies_handler(strategies),
+        handler=lambda _: json_response(strategies),
         operation=f"list_{kind}_strategies",
     )
-
-
-def _make_strategies_handler(strategies: Sequence[str]) -> Handler:
-    def answer(_: Request) -> Response:
-        return json_response(strategies)
-
-    return answer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 
 from msgspec import Struct
 from msgspec.structs import asdict
@@ -29,32 +29,25 @@ AVRO_MEDIA_TYPE = "application/avro-binary"
 def routes(publisher: Publisher, permissions: Permissions, kpi_collector: KpiCollector) -> list[Route]:
     handlers = _PublishingHandlers(publisher, permissions, kpi_collector)
     return [
-        # What became of each event (207) is sent to every client: refused, it would publish all of them again.
-        Route(
-            method="POST",
-            template="/event-types/{name}/events",
-            handler=handlers.publish_events,
-            operation="publish_events",
-            lane=Lane.EVENTS,
-            quick=True,
-            accepts_any_content_type=True,
-            ignores_accept_header=True,
-            max_body_bytes=MAX_DECOMPRESSED_BYTES,
-            max_parsed_bytes=None,
-        ),
-        Route(
-            method="POST",
-            template="/event-types/{name}/deleted-events",
-            handler=handlers.publish_deletions,
-            operation="delete_events",
-            lane=Lane.EVENTS,
-            quick=True,
-            accepts_any_content_type=True,
-            ignores_accept_header=True,
-            max_body_bytes=MAX_DECOMPRESSED_BYTES,
-            max_parsed_bytes=None,
-        ),
+        _route("events", handlers.publish_events, "publish_events"),
+        _route("deleted-events", handlers.publish_deletions, "delete_events"),
     ]
+
+
+def _route(events: str, handler: Callable[[Request], PublicationSteps], operation: str) -> Route:
+    return Route(
+        method="POST",
+        template=f"/event-types/{{name}}/{events}",
+        handler=handler,
+        operation=operation,
+        lane=Lane.EVENTS,
+        quick=True,
+        accepts_any_content_type=True,
+        # What became of each event (207) is sent to every client: refused, it would publish all of them again.
+        ignores_accept_header=True,
+        max_body_bytes=MAX_DECOMPRESSED_BYTES,
+        max_parsed_bytes=None,
+    )
 
 
 class _PublishingHandlers(Struct, frozen=True):
