@@ -246,8 +246,8 @@ class FaultyLog:
             topic, partition, stored_before=stored_before, tombstones_before=tombstones_before
         )
 
-    def add_change_listener(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
-        return self._log.add_change_listener(changed)
+    def add_change_listener(self, on_change: Callable[[str, int], None]) -> Callable[[], None]:
+        return self._log.add_change_listener(on_change)
 
     def close(self) -> None:
         self._log.close()

@@ -157,9 +157,9 @@ class Coordination(Protocol):
         """Process -> until when its lease goes. Those that ran out long ago may be missing."""
 
     def add_change_listener(
-        self, subscription: str, changed: Callable[[SubscriptionReport], None]
+        self, subscription: str, on_change: Callable[[SubscriptionReport], None]
     ) -> Callable[[], None]:
-        """Have `changed` called soon after something of the subscription changed; what is returned removes it again.
+        """Have `on_change` called soon after something of the subscription changed; what is returned removes it again.
 
         It may be called more often than needed, from any thread, and must return quickly. It is called at once for
         changes of this process, and within a second for those of others. Of a commit it may be told the positions.

@@ -95,8 +95,8 @@ class EventLog(Protocol):
         has it do so, and events that are to go may still be read until then.
         """
 
-    def add_change_listener(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
-        """Have `changed(topic, partition)` called soon after events were stored; what is returned removes it again.
+    def add_change_listener(self, on_change: Callable[[str, int], None]) -> Callable[[], None]:
+        """Have `on_change(topic, partition)` called soon after events were stored; what is returned removes it again.
 
         It may be called more often than needed, from any thread, and must return quickly. It is called at once for
         appends of this process, and within half a second for those of others.

@@ -142,9 +142,11 @@ class SegmentCache:
         with self._lock:
             return self._sequential_reads.pop((topic, partition, start), None)
 
-    def remember_sequential_read(self, topic: str, partition: int, following: int, sequential: SequentialRead) -> None:
+    def remember_sequential_read(
+        self, topic: str, partition: int, next_offset: int, sequential: SequentialRead
+    ) -> None:
         with self._lock:
-            self._sequential_reads[topic, partition, following] = sequential
+            self._sequential_reads[topic, partition, next_offset] = sequential
             while len(self._sequential_reads) > MAX_SEQUENTIAL_READS:
                 self._sequential_reads.popitem(last=False)
 
@@ -308,7 +310,7 @@ class ArchiveReader:
         topic: str,
         partition: int,
         segments: Sequence[IndexSegment],
-        following: int,
+        next_offset: int,
         sequential: SequentialRead | None,
     ) -> None:
         """Have read what a reader will ask for next, if it came back for what follows.
@@ -316,7 +318,7 @@ class ArchiveReader:
         Twice as much each time that it has used up what was read for it: what is read in vain, because a reader
         does not come any more, is about as much as that reader took at most.
         """
-        end = next((each.end_offset for each in segments if following < each.end_offset), segments[-1].end_offset)
+        end = next((each.end_offset for each in segments if next_offset < each.end_offset), segments[-1].end_offset)
         if sequential is not None and sequential.end_offset <= end:
             wanted = min(max(2 * sequential.segment_count, 1), MAX_OBJECTS_READ_AHEAD)
             behind = self._index.segments_from(topic, partition, end, wanted)
@@ -324,7 +326,7 @@ class ArchiveReader:
             sequential = SequentialRead(
                 wanted, max(self._segment_cache.begin_reading_ahead(topic, partition, behind), end + 1)
             )
-        self._segment_cache.remember_sequential_read(topic, partition, following, sequential or SequentialRead())
+        self._segment_cache.remember_sequential_read(topic, partition, next_offset, sequential or SequentialRead())
 
     def first_offset_since(
         self, topic: str, partition: int, start: int, end: int, moment: datetime, microseconds: int

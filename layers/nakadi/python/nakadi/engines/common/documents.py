@@ -110,27 +110,32 @@ def shard_progress_from_text(body: str) -> ShardProgress:
     return ShardProgress(int(sequence), bool(ended), complete_at or None)
 
 
-def continuing_topic(name: str, known: Topic, begun_after_gaps: Sequence[str]) -> Topic:
+def continuing_topic(name: str, continued: Topic, begun_after_gaps: Sequence[str]) -> Topic:
     """The topic that continues the one of this name."""
     return Topic(
-        partitions=known.partitions, sealed=known.sealed, continues=name, begun_after_gaps=tuple(begun_after_gaps)
+        partitions=continued.partitions,
+        sealed=continued.sealed,
+        continues=name,
+        begun_after_gaps=tuple(begun_after_gaps),
     )
 
 
-def with_changes_of_continued_topic(known: Topic, following: Topic) -> Topic:
+def with_changes_of_continued_topic(continued: Topic, continuing: Topic) -> Topic:
     """The following topic, with what was changed about the one it continues while it was made."""
     return replace(
-        following, partitions=max(known.partitions, following.partitions), sealed=known.sealed or following.sealed
+        continuing,
+        partitions=max(continued.partitions, continuing.partitions),
+        sealed=continued.sealed or continuing.sealed,
     )
 
 
-def placeholder_of_deleted_topic(known: Topic) -> Topic:
+def placeholder_of_deleted_topic(topic: Topic) -> Topic:
     """What stays of a deleted topic that is continued: where its records are counted."""
-    return Topic(partitions=0, continues=known.continues, continued_in=known.continued_in)
+    return Topic(partitions=0, continues=topic.continues, continued_in=topic.continued_in)
 
 
-def is_deleted_topic_placeholder(known: Topic) -> bool:
-    return not known.partitions and known.continued_in is not None
+def is_deleted_topic_placeholder(topic: Topic) -> bool:
+    return not topic.partitions and topic.continued_in is not None
 
 
 def topic_json(topic: Topic) -> str:
@@ -203,8 +208,8 @@ def _indexing_state_from_document(found: Mapping[str, Any]) -> IndexingState:
     )
 
 
-def _record_position_document(mark: RecordPosition | None) -> list[str] | None:
-    return None if mark is None else [mark.shard, str(mark.sequence)]
+def _record_position_document(position: RecordPosition | None) -> list[str] | None:
+    return None if position is None else [position.shard, str(position.sequence)]
 
 
 def _record_position_from_document(found: list[str] | None) -> RecordPosition | None:

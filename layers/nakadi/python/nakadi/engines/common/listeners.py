@@ -30,10 +30,10 @@ class PartitionListeners:
         self._listeners: dict[int, PartitionListener] = {}
         self._waiting: set[threading.Event] = set()
 
-    def add_change_listener(self, changed: PartitionListener) -> Callable[[], None]:
+    def add_change_listener(self, on_change: PartitionListener) -> Callable[[], None]:
         with self._lock:
             number = next(self._numbers)
-            self._listeners = {**self._listeners, number: changed}
+            self._listeners = {**self._listeners, number: on_change}
         return lambda: self._remove_listener(number)
 
     def announce_events(self, topic: str, partition: int) -> None:
@@ -99,11 +99,11 @@ class SubscriptionListeners:
         # Tuples are replaced as a whole, so that telling needs no lock.
         self._of: dict[str, tuple[tuple[object, SubscriptionListener], ...]] = {}
 
-    def add_listener(self, subscription: str, listener: SubscriptionListener) -> Callable[[], None]:
+    def add_listener(self, subscription: str, on_change: SubscriptionListener) -> Callable[[], None]:
         # One function may be used for two watches; each ends its own.
         watch = object()
         with self._lock:
-            self._of[subscription] = (*self._of.get(subscription, ()), (watch, listener))
+            self._of[subscription] = (*self._of.get(subscription, ()), (watch, on_change))
         return lambda: self._remove_listener(subscription, watch)
 
     def notify_listeners(self, subscription: str, changed: SubscriptionReport) -> None:

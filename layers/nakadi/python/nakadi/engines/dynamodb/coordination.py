@@ -295,10 +295,10 @@ class DynamoDbCoordination:
 
     # Changes
 
-    def add_change_listener(self, subscription: str, changed: SubscriptionListener) -> Callable[[], None]:
+    def add_change_listener(self, subscription: str, on_change: SubscriptionListener) -> Callable[[], None]:
         # In this order: when the caller comes to read, what others change behind that read is looked for.
         self._change_poller.add_watcher()
-        end = self._listeners.add_listener(subscription, changed)
+        end = self._listeners.add_listener(subscription, on_change)
 
         def end_both() -> None:
             end()

@@ -417,5 +417,5 @@ class DynamoDbLogIndex:
             self._call_with_retries(attempt)
 
 
-def _topic_with_oldest_offset(known: Topic, partition: int, oldest: int) -> Topic:
-    return replace(known, oldest={**known.oldest, partition: max(oldest, known.oldest.get(partition, 0))})
+def _topic_with_oldest_offset(topic: Topic, partition: int, oldest: int) -> Topic:
+    return replace(topic, oldest={**topic.oldest, partition: max(oldest, topic.oldest.get(partition, 0))})

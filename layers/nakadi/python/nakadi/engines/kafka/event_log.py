@@ -248,9 +248,9 @@ class KafkaLog:
         cluster.check_partitions(topic, [partition])
         return cluster.offset_at(topic, partition, moment)
 
-    def add_change_listener(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
+    def add_change_listener(self, on_change: Callable[[str, int], None]) -> Callable[[], None]:
         self._cluster_unless_closed()
-        return self._announcements.add_change_listener(changed)
+        return self._announcements.add_change_listener(on_change)
 
     # Cleaning
 

@@ -71,19 +71,19 @@ class ShardTreeCache:
         shard_tree = self.current
         return shard_tree if shard in shard_tree else self.refresh()
 
-    def tree_for_ranking(self, mark: RecordPosition | None) -> ShardTree:
+    def tree_for_ranking(self, position: RecordPosition | None) -> ShardTree:
         """A shard tree that ranks a record among others, even if it came from a new shard."""
         shard_tree = self.current
-        if mark is None or mark.shard in shard_tree or mark.shard in self._forgotten:
+        if position is None or position.shard in shard_tree or position.shard in self._forgotten:
             return shard_tree
         shard_tree = self.refresh()
-        if mark.shard not in shard_tree:
+        if position.shard not in shard_tree:
             # A shard is listed before its records can be read, so this one is older than all that are listed.
-            self._forgotten.add(mark.shard)
+            self._forgotten.add(position.shard)
         return shard_tree
 
-    def rank(self, mark: RecordPosition | None) -> tuple[int, int]:
-        return self.tree_for_ranking(mark).rank(mark)
+    def rank(self, position: RecordPosition | None) -> tuple[int, int]:
+        return self.tree_for_ranking(position).rank(position)
 
     def refresh(self) -> ShardTree:
         with self._lock:

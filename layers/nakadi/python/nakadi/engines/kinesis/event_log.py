@@ -81,10 +81,10 @@ class _SendQueue(Struct):
     def next_record(self) -> OutgoingRecord:
         return self.records[self.sent_count]
 
-    def mark_next_as_stored(self, mark: RecordPosition) -> None:
+    def mark_next_as_stored(self, position: RecordPosition) -> None:
         self.sent_count += 1
         if self.sent_count == len(self.records):
-            self.outcome = mark
+            self.outcome = position
 
 
 class StreamWriter:
@@ -387,9 +387,9 @@ class KinesisLog:
         self._refuse_if_closed()
         return self._reader.offset_at(topic, partition, microseconds_since_epoch(moment))
 
-    def add_change_listener(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
+    def add_change_listener(self, on_change: Callable[[str, int], None]) -> Callable[[], None]:
         self._watcher.add_watcher()
-        end = self._announcements.add_change_listener(changed)
+        end = self._announcements.add_change_listener(on_change)
         over = False
 
         def end_once() -> None:

@@ -191,12 +191,12 @@ class Indexer:
         )
 
     def _batch_with_missing_records(
-        self, cursor: GapCheckingCursor, new: Sequence[ArrivedRecord]
+        self, cursor: GapCheckingCursor, new_records: Sequence[ArrivedRecord]
     ) -> Iterator[Sequence[ArrivedRecord]]:
         """What lies between the position that is counted and the first record of a batch, and the batch."""
         patience = GrowingPauses(RETRY_TIMEOUT_SECONDS)
-        first, last = new[0].position.sequence, new[-1].position.sequence
-        if time.time() * 1000 - new[0].arrived_at_ms > SURELY_KEPT_MILLISECONDS:
+        first, last = new_records[0].position.sequence, new_records[-1].position.sequence
+        if time.time() * 1000 - new_records[0].arrived_at_ms > SURELY_KEPT_MILLISECONDS:
             # The batch itself may have been read where the stream was forgetting.
             yield from self._read_up_to(cursor, last, patience)
             return
@@ -212,17 +212,17 @@ class Indexer:
             limit = 10_000 if page.records else 1
             if page.at_tip and not page.records:
                 raise Unavailable(f"{cursor.shard} does not show the record {first} yet")
-        yield new
+        yield new_records
 
     def _read_up_to(
-        self, cursor: GapCheckingCursor, last: int, patience: GrowingPauses
+        self, cursor: GapCheckingCursor, last_sequence: int, patience: GrowingPauses
     ) -> Iterator[Sequence[ArrivedRecord]]:
-        while not cursor.ended and (cursor.sequence or 0) < last:
+        while not cursor.ended and (cursor.sequence or 0) < last_sequence:
             page = cursor.read(patience)
             if page.records:
                 yield page.records
-            if page.at_tip and (cursor.sequence or 0) < last:
-                raise Unavailable(f"{cursor.shard} does not show the record {last} yet")
+            if page.at_tip and (cursor.sequence or 0) < last_sequence:
+                raise Unavailable(f"{cursor.shard} does not show the record {last_sequence} yet")
 
     def _index_parents(self, shard: str, progress: ShardProgress) -> None:
         """A shard's first records follow the last ones of those it came from."""
@@ -349,8 +349,9 @@ class Indexer:
                 self._store_unreadable_record(numbered_batch.numberer.state.mark, frame.content, outcome)
             yield from found
 
-    def _store_unreadable_record(self, mark: RecordPosition, content: bytes, outcome: IndexingResult) -> None:
-        key = f"set-aside/{self._stream.name}/{mark.shard}/{mark.sequence}-{hashlib.sha256(content).hexdigest()[:16]}"
+    def _store_unreadable_record(self, position: RecordPosition, content: bytes, outcome: IndexingResult) -> None:
+        digest = hashlib.sha256(content).hexdigest()[:16]
+        key = f"set-aside/{self._stream.name}/{position.shard}/{position.sequence}-{digest}"
         outcome.set_aside_keys.append(key)
         log.error("What cannot be read is set aside as %s", key)
         if self._archive is not None:

@@ -304,9 +304,9 @@ class RestartingReader:
         self._last_written = LastWrittenRecords()
         self._reader = new_reader(self._last_written)
 
-    def remember_acknowledged(self, mark: RecordPosition) -> None:
+    def remember_acknowledged(self, position: RecordPosition) -> None:
         """Note a record that this process knows: no later answer may be older."""
-        self._last_written.remember_stored(mark)
+        self._last_written.remember_stored(position)
 
     def read_to_tip(self, shard: str, as_of: float, patience: GrowingPauses) -> bool:
         return self._call_with_restart(lambda reader: reader.tails.read_to_tip(shard, as_of, patience))

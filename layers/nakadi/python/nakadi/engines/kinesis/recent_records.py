@@ -351,12 +351,12 @@ def cut_before(end_offset: int, event_slice: EventSlice) -> EventSlice:
     return EventSlice(tuple(event for event in event_slice.events if event.offset < end_offset), end_offset)
 
 
-def slice_events(events: Sequence[StoredEvent], following: int, limit: int, max_bytes: int) -> EventSlice:
-    """The first of these events that fit; `following` is behind all of them."""
+def slice_events(events: Sequence[StoredEvent], next_offset: int, limit: int, max_bytes: int) -> EventSlice:
+    """The first of these events that fit; `next_offset` is behind all of them."""
     fitting = _count_fitting(events[: max(limit, 1)], max_bytes)
     if fitting < len(events):
-        following = events[fitting - 1].offset + 1
-    return EventSlice(tuple(events[:fitting]), following)
+        next_offset = events[fitting - 1].offset + 1
+    return EventSlice(tuple(events[:fitting]), next_offset)
 
 
 def _count_fitting(events: Sequence[StoredEvent], max_bytes: int) -> int:

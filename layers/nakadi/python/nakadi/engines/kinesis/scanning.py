@@ -130,19 +130,19 @@ class Scanner:
                 if page.at_tip and shard == chain[-1]:
                     break
 
-    def _read_frame_part(self, mark: RecordPosition) -> bytes | None:
+    def _read_frame_part(self, position: RecordPosition) -> bytes | None:
         """One record's part of a frame; None when the stream has forgotten it."""
-        if mark.shard not in self._shard_trees.tree_for_ranking(mark):
+        if position.shard not in self._shard_trees.tree_for_ranking(position):
             return None
-        cursor = ShardCursor(self._stream, mark.shard, mark.sequence, including=True)
+        cursor = ShardCursor(self._stream, position.shard, position.sequence, including=True)
         patience = GrowingPauses(RETRY_TIMEOUT_SECONDS)
         while not cursor.ended:
             page = cursor.read(patience, 1)
             for record in page.records:
                 envelope = parse_envelope(record.data)
-                return envelope.frame if record.position == mark and envelope is not None else None
+                return envelope.frame if record.position == position and envelope is not None else None
             if page.at_tip:
                 return None
             if patience.is_over:
-                raise Unavailable(f"The stream does not show record {mark.sequence} of {mark.shard}")
+                raise Unavailable(f"The stream does not show record {position.sequence} of {position.shard}")
         return None

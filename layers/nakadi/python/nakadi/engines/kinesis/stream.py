@@ -76,12 +76,12 @@ class ShardTree:
         parents = {parent for shard in self._shards.values() for parent in shard.parent_ids}
         return [shard for shard in self._shards if shard not in parents]
 
-    def rank(self, mark: RecordPosition | None) -> tuple[int, int]:
+    def rank(self, position: RecordPosition | None) -> tuple[int, int]:
         """By this, two records of one partition are in their order. Nothing at all comes before every record."""
         return (
             (UNLISTED_SHARD_DEPTH, -1)
-            if mark is None
-            else (self._depths.get(mark.shard, UNLISTED_SHARD_DEPTH), mark.sequence)
+            if position is None
+            else (self._depths.get(position.shard, UNLISTED_SHARD_DEPTH), position.sequence)
         )
 
     @cached_property
@@ -204,14 +204,14 @@ class Stream:
     def request_iterator_from_start(self, shard: str) -> str:
         return self._request_iterator(shard, ShardIteratorType="TRIM_HORIZON")
 
-    def request_iterator_behind(self, mark: RecordPosition) -> str:
+    def request_iterator_behind(self, position: RecordPosition) -> str:
         return self._request_iterator(
-            mark.shard, ShardIteratorType="AFTER_SEQUENCE_NUMBER", StartingSequenceNumber=str(mark.sequence)
+            position.shard, ShardIteratorType="AFTER_SEQUENCE_NUMBER", StartingSequenceNumber=str(position.sequence)
         )
 
-    def request_iterator_at(self, mark: RecordPosition) -> str:
+    def request_iterator_at(self, position: RecordPosition) -> str:
         return self._request_iterator(
-            mark.shard, ShardIteratorType="AT_SEQUENCE_NUMBER", StartingSequenceNumber=str(mark.sequence)
+            position.shard, ShardIteratorType="AT_SEQUENCE_NUMBER", StartingSequenceNumber=str(position.sequence)
         )
 
     def read_page(self, shard: str, iterator: str, limit: int = 10_000) -> RecordPage:

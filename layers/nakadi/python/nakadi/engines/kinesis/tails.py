@@ -116,9 +116,9 @@ class LastWrittenRecords:
         self._lock = threading.Lock()
         self._last: dict[str, int] = {}
 
-    def remember_stored(self, mark: RecordPosition) -> None:
+    def remember_stored(self, position: RecordPosition) -> None:
         with self._lock:
-            self._last[mark.shard] = max(self._last.get(mark.shard, mark.sequence), mark.sequence)
+            self._last[position.shard] = max(self._last.get(position.shard, position.sequence), position.sequence)
 
     def last_sequence(self, shard: str) -> int:
         return self._last.get(shard, 0)

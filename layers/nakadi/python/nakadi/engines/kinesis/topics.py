@@ -104,8 +104,8 @@ class TopicCache:
             raise UnknownTopic(f"{topic} has no partition {partition}")
         return found
 
-    def is_valid(self, known: KnownTopic) -> bool:
-        return known.is_younger_than(self._lease)
+    def is_valid(self, known_topic: KnownTopic) -> bool:
+        return known_topic.is_younger_than(self._lease)
 
     def forget_topic(self, topic: str) -> None:
         with self._lock:

@@ -169,10 +169,10 @@ class MemoryLog:
         with self._lock:
             self._require_partition(topic, partition).compact(stored_before, tombstones_before)
 
-    def add_change_listener(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
+    def add_change_listener(self, on_change: Callable[[str, int], None]) -> Callable[[], None]:
         with self._lock:
             self._check_open()
-            return self._announcements.add_change_listener(changed)
+            return self._announcements.add_change_listener(on_change)
 
     def close(self) -> None:
         with self._lock:

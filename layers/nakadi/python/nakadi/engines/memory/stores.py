@@ -479,9 +479,9 @@ class MemoryCoordination:
         with self._lock_while_open():
             return dict(self._leases)
 
-    def add_change_listener(self, subscription: str, changed: SubscriptionListener) -> Callable[[], None]:
+    def add_change_listener(self, subscription: str, on_change: SubscriptionListener) -> Callable[[], None]:
         with self._lock_while_open():
-            return self._listeners.add_listener(subscription, changed)
+            return self._listeners.add_listener(subscription, on_change)
 
     def close(self) -> None:
         with self._lock:

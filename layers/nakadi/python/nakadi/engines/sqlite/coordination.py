@@ -236,10 +236,10 @@ class SqliteCoordination:
             rows = connection.execute("SELECT holder, until FROM leases").fetchall()
         return {holder: datetime_from_microseconds(until) for holder, until in rows}
 
-    def add_change_listener(self, subscription: str, changed: SubscriptionListener) -> Callable[[], None]:
+    def add_change_listener(self, subscription: str, on_change: SubscriptionListener) -> Callable[[], None]:
         # In this order: when the caller comes to read, what others change behind that read is looked for.
         self._changes.add_watcher()
-        end = self._listeners.add_listener(subscription, changed)
+        end = self._listeners.add_listener(subscription, on_change)
 
         def end_both() -> None:
             end()

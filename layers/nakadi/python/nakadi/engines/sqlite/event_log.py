@@ -167,9 +167,9 @@ class SqliteLog:
             end, microseconds_since_epoch(tombstones_before)
         )
 
-    def add_change_listener(self, changed: Callable[[str, int], None]) -> Callable[[], None]:
+    def add_change_listener(self, on_change: Callable[[str, int], None]) -> Callable[[], None]:
         self._appends_by_others.add_watcher()
-        end = self._announcements.add_change_listener(changed)
+        end = self._announcements.add_change_listener(on_change)
 
         def ended() -> None:
             end()

@@ -375,8 +375,8 @@ def _put_segments(connection: sqlite3.Connection, topic: str, partition: int, se
     )
 
 
-def _topic_with_oldest_offset(known: Topic, partition: int, oldest: int) -> Topic:
-    return replace(known, oldest={**known.oldest, partition: max(oldest, known.oldest.get(partition, 0))})
+def _topic_with_oldest_offset(topic: Topic, partition: int, oldest: int) -> Topic:
+    return replace(topic, oldest={**topic.oldest, partition: max(oldest, topic.oldest.get(partition, 0))})
 
 
 def _segments_from_json(text: str) -> list[IndexSegment]:

@@ -299,21 +299,23 @@ class PartitionEnds:
 
 
 def _store_appends(
-    file: SqliteFile, known: PartitionEnds, appends: Sequence[_PendingAppend], now: int
+    file: SqliteFile, partition_ends: PartitionEnds, appends: Sequence[_PendingAppend], now: int
 ) -> tuple[list[Exception | None], list[CommittedAppend]]:
     partitions = list(dict.fromkeys([partition for append in appends for partition in append.partitions]))
     refusals: list[Exception | None] = [None] * len(appends)
     with file.write_connection() as connection:
-        ends = known.known_ends(connection, partitions)
+        ends = partition_ends.known_ends(connection, partitions)
         if ends is not None:
             # In one statement, which looks at the version when it has the turn to write: so what was remembered is
             # either still true or nothing is stored.
-            if _insert_unless_file_changed(file, connection, _frame_rows_of_appends(appends, ends, now), known.version):
+            if _insert_unless_file_changed(
+                file, connection, _frame_rows_of_appends(appends, ends, now), partition_ends.version
+            ):
                 return refusals, _committed_appends(partitions, ends)
             # They have been moved on, though nothing is stored.
-            known.forget_all()
+            partition_ends.forget_all()
         with file.transaction(connection):
-            ends = known.read_ends(connection, partitions)
+            ends = partition_ends.read_ends(connection, partitions)
             refusals = [append.refusal_error(ends) for append in appends]
             accepted = [append for append, refusal in zip(appends, refusals, strict=True) if refusal is None]
             _insert_frames(connection, _frame_rows_of_appends(accepted, ends, now))
