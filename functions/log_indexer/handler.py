@@ -9,7 +9,7 @@ from nakadi.app.settings import Settings
 
 
 def opened(_counts: FunctionMetrics) -> HandleInvocation:
-    return log_indexer.make_handler(Settings.from_env(os.environ))
+    return log_indexer.make_indexing_handler(Settings.from_env(os.environ))
 
 
 handler = LambdaFunction("log_indexer", opened)

@@ -7,7 +7,7 @@ if __name__ == "__main__":
     signals.install()
 
     # Takes a second, in which signals may come.
-    from nakadi.app.shutdown import leave
+    from nakadi.app.shutdown import exit_process
     from services.streaming.program import main
 
-    leave(main(signals=signals))
+    exit_process(main(signals=signals))

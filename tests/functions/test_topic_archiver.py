@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from nakadi.app.broker import open_broker
-from nakadi.app.log_indexer import NotArchived, TopicArchiver
+from nakadi.app.log_indexer import ArchivingFailed, TopicArchiver
 from nakadi.app.settings import Settings
 from nakadi.model.event_type import DEFAULT_STORAGE_ID
 from nakadi.model.events import OffsetBounds, Record
@@ -139,8 +139,8 @@ def test_a_topic_that_cannot_be_archived_keeps_no_other_waiting(broker, capsys, 
 
         monkeypatch.setattr(log, "archive_topic", failing)
         capsys.readouterr()
-        with pytest.raises(NotArchived, match="1 topics could not be archived, such as topic-of-a"):
-            archiver.run(0, 1)
+        with pytest.raises(ArchivingFailed, match="1 topics could not be archived, such as topic-of-a"):
+            archiver.archive_part(0, 1)
 
     assert (hot(broker, "a").oldest, hot(broker, "b").oldest) == (0, 1)
     [told] = metrics(capsys)
@@ -153,7 +153,7 @@ def test_it_reads_the_settings_that_it_is_given(broker, environment):
     publish(broker, "a", 2)
     watched = Watched(settings())
     with closing(TopicArchiver(watched)) as archiver:
-        archiver.run(0, 1)
+        archiver.archive_part(0, 1)
 
     assert watched.read == TOPIC_ARCHIVER.settings
 
@@ -168,7 +168,7 @@ def test_it_reports_how_long_the_oldest_event_has_waited(broker, capsys):
     publish(broker, "a", 2)
     capsys.readouterr()
     with closing(TopicArchiver(settings(), InAnHour())) as archiver:
-        archiver.run(0, 1)
+        archiver.archive_part(0, 1)
 
     [told] = metrics(capsys)
     assert 3600 <= told["IndexLag"][0] < 3600 + 600

@@ -319,9 +319,9 @@ def _index(guarded, serving):
         for each in client.get_records(ShardIterator=iterator)["Records"]
     ]
     with guarded.as_role("FunctionsRolelogindexer"):
-        indexers = log_indexer.Indexers(Settings.from_env(serving.environment("log_indexer")))
+        indexers = log_indexer.IndexersByStream(Settings.from_env(serving.environment("log_indexer")))
         event = {"Records": records}
-        assert log_indexer.index_batch(indexers.for_event(event), event) == {"batchItemFailures": []}
+        assert log_indexer.index_batch(indexers.indexer_of_event(event), event) == {"batchItemFailures": []}
 
 
 def _stream(guarded, serving, subscription):

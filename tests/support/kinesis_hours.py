@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from nakadi.app.broker import BrokerServices
-from nakadi.app.routes import authentication
+from nakadi.app.routes import make_authentication
 from nakadi.app.settings import Settings
 from nakadi.common.caching import ChangeWatch
 from nakadi.common.metrics import Metrics
@@ -61,7 +61,7 @@ class Hours:
             watch=watch,
             event_log=log,
             wrap_log=lambda log: log,
-            authenticate=authentication(settings, Now()),
+            authenticate=make_authentication(settings, Now()),
             metrics=Metrics(),
         )
 

@@ -12,7 +12,7 @@ from nakadi.app.engines import (
     BadSetting,
     LogDependencies,
     StorageLogs,
-    check_reachable,
+    check_storage_reachable,
     open_event_log,
     storage_url,
     with_stream_name,
@@ -121,7 +121,7 @@ def test_without_the_client_library_no_storage_in_kafka_is_reached(monkeypatch):
     """A broker that has not got Kafka's client library has no engine for such a storage."""
     monkeypatch.setattr(engines, "find_spec", lambda _: None)
     with pytest.raises(Unavailable, match="it has no engine for it"):
-        check_reachable(a_kafka({"bootstrap_servers": "kafka-1:9092"}), "memory:")
+        check_storage_reachable(a_kafka({"bootstrap_servers": "kafka-1:9092"}), "memory:")
 
 
 def test_without_the_client_library_no_log_in_kafka_is_opened(monkeypatch):
@@ -139,7 +139,7 @@ def test_an_embedded_storage_lies_in_the_built_in_one(built_in):
     storage = Storage(id="orders", type=StorageType.EMBEDDED)
 
     assert storage_url(storage, built_in) == built_in
-    check_reachable(storage, built_in)
+    check_storage_reachable(storage, built_in)
 
 
 @pytest.mark.parametrize("kinesis", [on_moto, on_local], ids=["moto", "local"])
@@ -147,10 +147,10 @@ def test_a_stream_is_looked_for(kinesis, tmp_path):
     """A storage whose stream is there can be reached, one whose stream is not cannot. (R239)"""
     with kinesis(*([tmp_path] if kinesis is on_local else [])) as (built_in, _):
         there = urlsplit(built_in).netloc
-        check_reachable(a_storage("same", stream=there), built_in)
-        check_reachable(a_storage(stream=there), with_stream_name(built_in, "another"))
+        check_storage_reachable(a_storage("same", stream=there), built_in)
+        check_storage_reachable(a_storage(stream=there), with_stream_name(built_in, "another"))
         with pytest.raises(Unavailable, match=r"^The stream no-such of the storage orders cannot be reached$"):
-            check_reachable(a_storage(stream="no-such"), built_in)
+            check_storage_reachable(a_storage(stream="no-such"), built_in)
 
 
 def test_a_service_that_is_not_there_is_found_out_soon(monkeypatch):
@@ -161,7 +161,7 @@ def test_a_service_that_is_not_there_is_found_out_soon(monkeypatch):
     nobody = f"kinesis://nakadi?region=eu-central-1&endpoint=http://127.0.0.1:{free_port()}"
 
     with pytest.raises(Unavailable, match=r"^The stream no-such of the storage orders cannot be reached$"):
-        check_reachable(a_storage(stream="no-such"), nobody)
+        check_storage_reachable(a_storage(stream="no-such"), nobody)
 
 
 def test_a_log_that_two_storages_share_is_closed_once():

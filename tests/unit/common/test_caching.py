@@ -286,7 +286,7 @@ class TestSeveralProcesses:
         """A value is read again after a write of another process, though the last look is still fresh."""
         store, clock = MemoryRegistry(), HandMovedClock()
         own, others = (ChangeCountingRegistry(store, counter) for counter in counters)
-        watch = ChangeWatchOfSeveralProcesses(own.change_counters, clock, counters[0].numbers)
+        watch = ChangeWatchOfSeveralProcesses(own.change_counters, clock, counters[0].counts_of_all_processes)
         cache = Cache(clock, 1.0, watch, "event-types")
 
         for number in range(3):
@@ -296,7 +296,9 @@ class TestSeveralProcesses:
     def test_nothing_is_asked_while_nothing_changes(self, counters):
         """Looks are as rare as in a broker of one process."""
         clock, looks = HandMovedClock(), []
-        watch = ChangeWatchOfSeveralProcesses(lambda: looks.append(1) or ChangeCounters({}), clock, counters[0].numbers)
+        watch = ChangeWatchOfSeveralProcesses(
+            lambda: looks.append(1) or ChangeCounters({}), clock, counters[0].counts_of_all_processes
+        )
         cache = Cache(clock, 1.0, watch, "event-types")
         for _ in range(5):
             cache.get("a", lambda _: 1)
@@ -308,8 +310,8 @@ class TestSeveralProcesses:
 
     def test_numbers_of_two_processes_never_hide_a_change(self, counters):
         """Each counts for itself, so that the numbers differ after every change, whoever made it."""
-        seen = [counters[0].numbers()]
+        seen = [counters[0].counts_of_all_processes()]
         for counter in (counters[0], counters[1], counters[1], counters[0]):
             counter.count_change()
-            seen.append(counters[1].numbers())
+            seen.append(counters[1].counts_of_all_processes())
         assert len(set(seen)) == 5

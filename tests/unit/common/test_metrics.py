@@ -318,7 +318,7 @@ def test_sessions_of_dead_processes_are_counted(metrics):
 def test_turns_that_are_waited_for_are_reported(metrics):
     """While one thread has the turn, those that wait for theirs are counted."""
     turns = LongWorkQueue()
-    metrics.turns_waiting.follow(lambda: {("publishing",): turns.waiting})
+    metrics.turns_waiting.follow(lambda: {("publishing",): turns.waiting_count})
     with turns.wait_for_turn(lambda: False):
         thread = threading.Thread(target=turn, args=(turns,))
         thread.start()

@@ -59,7 +59,7 @@ def the_open(topic="second", order=4):
 
 
 def adopt(broker, name, *drafts, storage="default"):
-    broker.adoption.adopt(name, storage, drafts, UNAUTHENTICATED)
+    broker.topic_adoption.adopt(name, storage, drafts, UNAUTHENTICATED)
 
 
 def test_timelines_of_another_broker_take_the_place_of_an_empty_one(broker, name):

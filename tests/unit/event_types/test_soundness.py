@@ -85,7 +85,7 @@ def test_long_schemas_are_checked_in_turns(broker, api):
     definition = a_definition()
     path = f"/event-types/{definition['name']}"
     assert api.post("/event-types", json=definition).status_code == 201
-    vars(broker)["schema_turns"] = Unwilling()
+    vars(broker)["schema_work_queue"] = Unwilling()
     for each in ("creation", "update", "schema_versions"):
         vars(broker).pop(each, None)
     with client_of(broker.make_application("event_types")) as busy:

@@ -111,10 +111,10 @@ def test_reading_waits_until_someone_asks() -> None:
 def test_files_may_not_contradict_each_other() -> None:
     """Two files that describe one thing differently are found out, and the thing is named."""
     whole = {"paths": {"/a": {"get": {"summary": "one"}}}}
-    openapi._merge(whole, {"paths": {"/a": {"put": {}, "get": {"summary": "one"}}}})
+    openapi._merge_into(whole, {"paths": {"/a": {"put": {}, "get": {"summary": "one"}}}})
     assert whole == {"paths": {"/a": {"get": {"summary": "one"}, "put": {}}}}
     with pytest.raises(ValueError, match="/paths//a/get/summary"):
-        openapi._merge(whole, {"paths": {"/a": {"get": {"summary": "another"}}}})
+        openapi._merge_into(whole, {"paths": {"/a": {"get": {"summary": "another"}}}})
 
 
 # True

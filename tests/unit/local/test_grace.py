@@ -51,7 +51,7 @@ def test_a_process_whose_time_is_over_ends(caplog):
     """What does not end by itself is cut off, and the log says what was still running."""
     ended = Ended()
     with stuck_threads(), ShutdownDeadline(0, end=ended) as grace:
-        grace.begin()
+        grace.begin_countdown()
         assert ended.event.wait(PATIENCE)
 
     assert ended.codes == [EXIT_CODE_TIMED_OUT]
@@ -73,7 +73,7 @@ def test_a_process_that_ends_in_time_is_left_alone():
     ended = Ended()
     with started_threads() as started:
         with ShutdownDeadline(PATIENCE, end=ended) as grace:
-            grace.begin()
+            grace.begin_countdown()
         assert ended.codes == []
         assert "nakadi-grace" not in started()
 
@@ -84,7 +84,7 @@ def test_a_log_that_takes_nothing_does_not_hold_up_the_end(monkeypatch):
     freed, ended = threading.Event(), Ended()
     monkeypatch.setattr("nakadi.app.shutdown.log.warning", lambda *_: freed.wait(PATIENCE))
     with ShutdownDeadline(0, end=ended) as grace:
-        grace.begin()
+        grace.begin_countdown()
         assert ended.event.wait(PATIENCE)
     freed.set()
 

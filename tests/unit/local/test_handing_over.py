@@ -39,7 +39,7 @@ def test_a_worker_that_leaves_serves_what_it_gets_until_the_supervisor_knows():
 
                 handed_over.start_serving(Protocol)
                 assert await said(supervisor) == WORKER_READY
-                handed_over.leave()
+                handed_over.announce_leaving()
                 assert await said(supervisor) == WORKER_LEAVING
                 socket.send_fds(supervisor, [CONNECTION_FOLLOWS], [connection.fileno()])
                 assert await said(supervisor) == CONNECTION_ENDED

@@ -52,7 +52,7 @@ def test_a_program_that_starts_ends_at_once(said):
 def test_a_program_that_serves_is_asked_once(signals, said, first):
     """The first signal asks for an end in good order, another SIGTERM changes nothing, another Ctrl-C does not wait,
     also where the program serves no more."""
-    with signals.serving(lambda: said.append("asked")):
+    with signals.stopping_on_signal(lambda: said.append("asked")):
         signal.raise_signal(first)
         signal.raise_signal(signal.SIGTERM)
         assert said == ["asked"]
@@ -65,7 +65,7 @@ def test_a_program_that_serves_is_asked_once(signals, said, first):
 
 def test_a_program_that_serves_no_more_ends_at_once(signals):
     """A signal that comes first where serving has failed ends the program as one that comes before."""
-    with signals.serving(lambda: None):
+    with signals.stopping_on_signal(lambda: None):
         pass
 
     assert (code_of(signal.SIGTERM), code_of(signal.SIGINT)) == (0, 130)

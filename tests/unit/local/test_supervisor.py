@@ -12,12 +12,12 @@ FILE = "sqlite:///data/nakadi.db"
 def test_workers_that_die_now_and_then_are_started_again():
     """However many deaths there are, as long as there are not too many at a time."""
     restarts = RestartLimit(max_deaths=2, seconds=60)
-    assert [restarts.is_allowed(now) for now in (0, 10, 65, 130, 140, 200)] == [True] * 6
+    assert [restarts.allows_restart(now) for now in (0, 10, 65, 130, 140, 200)] == [True] * 6
 
 
 def test_workers_that_die_again_and_again_are_given_up():
     restarts = RestartLimit(max_deaths=2, seconds=60)
-    assert [restarts.is_allowed(now) for now in (0, 10, 59)] == [True, True, False]
+    assert [restarts.allows_restart(now) for now in (0, 10, 59)] == [True, True, False]
 
 
 @pytest.mark.parametrize("workers", [0, -1, 65])

@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 from nakadi.common.work import NeedsThread, run_quickly
 from nakadi.model.event_type import CleanupPolicy
 from nakadi.schemas import strict_json
-from nakadi.schemas.batch_decoder import METADATA_MEMBER_START, make_batch_decoder
+from nakadi.schemas.batch_decoder import METADATA_MEMBER_PREFIX, make_batch_decoder
 from nakadi.schemas.document import metadata_schema
 from nakadi.schemas.validation import compile_validator
 from tests.unit.schemas.test_shapes import OBJECTS, VALUES, like
@@ -248,14 +248,14 @@ def test_the_place_of_the_metadata_is_never_in_doubt(event):
     body = f"[{event}]".replace("M", json.dumps(SENT, separators=(",", ":"))).encode()
     batch = decoder.decode(body) or decoder.decode(body)
     assert (batch is None) is (b"\\u00" in body)
-    assert batch is None or batch.text.count(METADATA_MEMBER_START) == 2
+    assert batch is None or batch.text.count(METADATA_MEMBER_PREFIX) == 2
 
 
 def test_the_metadata_begins_where_it_seems_to():
     """Texts within events never look like the beginning of the metadata."""
     note = {"metadata": SENT, "n": 1, "note": '"metadata":{', "names": {"metadata": "{", '"metadata': ":{"}}
     batch = decoded(with_metadata(ORDER), orjson.dumps([note, note]), has_metadata=True)
-    assert batch.text.count(METADATA_MEMBER_START) == 2
+    assert batch.text.count(METADATA_MEMBER_PREFIX) == 2
 
 
 def test_other_forms_are_tried_less_and_less_often():

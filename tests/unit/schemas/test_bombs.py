@@ -12,7 +12,7 @@ import pytest
 from nakadi.model.outcomes import Invalid
 from nakadi.schemas import limits
 from nakadi.schemas.document import SchemaDocument
-from nakadi.schemas.explanation import MAX_STEPS_OF_LONG_EXPLANATION, explain_violations
+from nakadi.schemas.explanation import LONG_EXPLANATION_MAX_STEPS, explain_violations
 from nakadi.schemas.formats import SchemaPatterns
 from nakadi.schemas.limits import check_schema_length, check_schema_size
 from nakadi.schemas.validation import compile_validator
@@ -235,7 +235,7 @@ def test_explanations_that_take_too_long(name):
 
     assert (
         effort(
-            lambda: told.append(explain_violations(document, SchemaPatterns(), event, MAX_STEPS_OF_LONG_EXPLANATION)[0])
+            lambda: told.append(explain_violations(document, SchemaPatterns(), event, LONG_EXPLANATION_MAX_STEPS)[0])
         )
         < 5000
     )

@@ -8,7 +8,7 @@ from nakadi.schemas.nodes import Annotations, classify_schema
 
 
 def kind_of(node):
-    return node.kind if isinstance(node, nodes.KindOnlyNode) else type(node)
+    return node.kind if isinstance(node, nodes.PlainKindNode) else type(node)
 
 
 @pytest.mark.parametrize(

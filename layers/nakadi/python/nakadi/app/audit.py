@@ -49,60 +49,64 @@ class AuditedResources(Struct, frozen=True):
 
     def audited_operations(self) -> Mapping[str, AuditedOperation]:
         """Operation -> what it changes."""
-        event_type = AuditedOperation("event_type", resource_name_from_path("name"), self._event_type)
-        storage = AuditedOperation("storage", resource_name_from_path("id"), self._storage)
-        blacklist_entry = AuditedOperation("blacklist_entry", resource_name_from_path("name"), self._blacklist_entry)
-        subscription = AuditedOperation("subscription", resource_name_from_path("subscription_id"), self._subscription)
+        event_type = AuditedOperation("event_type", resource_name_from_path("name"), self._event_type_state)
+        storage = AuditedOperation("storage", resource_name_from_path("id"), self._storage_state)
+        blacklist_entry = AuditedOperation("blacklist_entry", resource_name_from_path("name"), self._blacklist_state)
+        subscription = AuditedOperation(
+            "subscription", resource_name_from_path("subscription_id"), self._subscription_state
+        )
         return {
             "create_event_type": replace(event_type, resource_id_of=resource_name_from_body("name")),
             "update_event_type": event_type,
             "delete_event_type": event_type,
             "add_schema": event_type,
             "set_partition_count": event_type,
-            "create_timeline": AuditedOperation("timeline", resource_name_from_path("name"), self._timelines),
+            "create_timeline": AuditedOperation("timeline", resource_name_from_path("name"), self._timelines_state),
             "create_subscription": replace(
                 subscription, resource_id_of=fixed_resource_name(""), created_id_of=resource_name_from_location
             ),
             "update_subscription": subscription,
             "delete_subscription": subscription,
             "reset_subscription_cursors": AuditedOperation(
-                "cursors", resource_name_from_path_if_body_lists("subscription_id"), self._cursors
+                "cursors", resource_name_from_path_if_body_lists("subscription_id"), self._cursors_state
             ),
             "redrive_parked_event": AuditedOperation(
-                "cursors", resource_name_from_path("subscription_id"), self._cursors
+                "cursors", resource_name_from_path("subscription_id"), self._cursors_state
             ),
             "redrive_parked_events": AuditedOperation(
-                "cursors", resource_name_from_path("subscription_id"), self._cursors
+                "cursors", resource_name_from_path("subscription_id"), self._cursors_state
             ),
             "skip_parked_event": AuditedOperation(
-                "parked_event", resource_name_from_whole_path("subscription_id", "parked_event_id"), self._parked_event
+                "parked_event",
+                resource_name_from_whole_path("subscription_id", "parked_event_id"),
+                self._parked_event_state,
             ),
             "create_storage": replace(storage, resource_id_of=resource_name_from_body("id")),
             "delete_storage": storage,
             "set_default_storage": storage,
-            "set_feature": AuditedOperation("feature", resource_name_from_body("feature"), self._feature),
-            "set_admins": AuditedOperation("admins", fixed_resource_name("admins"), self._admins),
+            "set_feature": AuditedOperation("feature", resource_name_from_body("feature"), self._feature_state),
+            "set_admins": AuditedOperation("admins", fixed_resource_name("admins"), self._admins_state),
             "block": blacklist_entry,
             "unblock": blacklist_entry,
         }
 
-    def _event_type(self, name: str) -> views.View | None:
+    def _event_type_state(self, name: str) -> views.View | None:
         event_type = self.broker.event_types.find(name)
         return None if event_type is None else views.event_type_view(event_type)
 
-    def _storage(self, storage_id: str) -> views.View | None:
+    def _storage_state(self, storage_id: str) -> views.View | None:
         storage = self.broker.storages.find(storage_id)
         return None if storage is None else views.storage_view(storage)
 
-    def _timelines(self, name: str) -> list[views.View] | None:
+    def _timelines_state(self, name: str) -> list[views.View] | None:
         event_type = self.broker.event_types.find(name)
         return None if event_type is None else timelines_view(event_type)
 
-    def _subscription(self, subscription_id: str) -> views.View | None:
+    def _subscription_state(self, subscription_id: str) -> views.View | None:
         subscription = self.broker.subscription_services.subscriptions.find(subscription_id)
         return None if subscription is None else subscription_view(subscription)
 
-    def _cursors(self, subscription_id: str) -> list[views.View]:
+    def _cursors_state(self, subscription_id: str) -> list[views.View]:
         """As they are, or as they will be once the streams have ended that a reset is waiting for."""
         if not subscription_id:
             return []
@@ -123,19 +127,19 @@ class AuditedResources(Struct, frozen=True):
             shown.append({"redrive": "all" if of is None else f"{of[0].event_type}:{of[0].partition}"})
         return shown
 
-    def _parked_event(self, name: str) -> views.View | None:
+    def _parked_event_state(self, name: str) -> views.View | None:
         subscription_id, _, parked_id = name.partition("/")
         found = self.broker.subscription_services.parked_events.find(subscription_id, parked_id)
         return None if found is None else {"subscription_id": subscription_id, "id": parked_id, "key": event_key(found)}
 
-    def _feature(self, name: str) -> bool:
+    def _feature_state(self, name: str) -> bool:
         features = self.broker.features
         return features.all().get(Feature(name.lower()), False) if name.lower() in set(Feature) else False
 
-    def _admins(self, _: str) -> views.View:
+    def _admins_state(self, _: str) -> views.View:
         return views.admins_view(self.broker.admins.lists())
 
-    def _blacklist_entry(self, name: str) -> list[str] | None:
+    def _blacklist_state(self, name: str) -> list[str] | None:
         return [kind for kind, names in self.broker.blacklist.entries().items() if name in names] or None
 
 
@@ -175,7 +179,7 @@ class Audit(Struct, frozen=True):
 
     def _audited_handler(self, handler: Handler, audited: AuditedOperation) -> Handler:
         def handle(request: Request) -> Answer:
-            if not self._is_on() and not _may_switch_on(request):
+            if not self._is_audit_or_kpi_on() and not _may_switch_on_audit_log(request):
                 return handler(request)
             name = audited.resource_id_of(request)
             before = audited.read_state(name)
@@ -197,7 +201,7 @@ class Audit(Struct, frozen=True):
             user = {"user": BROKER_SUBJECT.name, "user_hash": self.hash_text(BROKER_SUBJECT.name)}
             self.events.publish(AUDIT_LOG, audit_event(resource_type, name, before, after, user), str(uuid4()))
 
-    def _is_on(self) -> bool:
+    def _is_audit_or_kpi_on(self) -> bool:
         return self.features.is_on(Feature.AUDIT_LOG_COLLECTION) or self.features.is_on(Feature.KPI_COLLECTION)
 
     def _publish_change(self, resource_type: str, name: str, before: Any, after: Any, request: Request) -> None:
@@ -284,6 +288,6 @@ def fixed_resource_name(name: str) -> Callable[[Request], str]:
     return lambda _: name
 
 
-def _may_switch_on(request: Request) -> bool:
+def _may_switch_on_audit_log(request: Request) -> bool:
     """Whether this request may be the one that switches the log on, which then records that."""
     return request.method == "POST" and request.path.rstrip("/") == "/settings/features"

@@ -13,7 +13,7 @@ from socket import socket
 from typing import TYPE_CHECKING
 
 from nakadi.app.engines import open_event_log, open_registry
-from nakadi.app.routes import AREAS, authentication, make_routes
+from nakadi.app.routes import ROUTE_MAKER_BY_AREA, make_authentication, make_routes
 from nakadi.app.settings import Settings
 from nakadi.auth.permissions import SETTINGS_KIND
 from nakadi.common.caching import ChangeCounter, ChangeCountingRegistry, ChangeWatch, ChangeWatchOfSeveralProcesses
@@ -43,7 +43,7 @@ from nakadi.app.core import EventTypeServices, WrapLog, log_dependencies
 
 log = logging.getLogger(__name__)
 
-ReportDroppedFigures = Callable[[int], None]
+ReportDroppedKpis = Callable[[int], None]
 
 
 def open_broker(
@@ -60,14 +60,14 @@ def open_broker(
     processes has a `counter` of their changes, and in all but one of them a connection to the one that commits.
     """
     clock = clock or SystemClock()
-    authenticate = authentication(settings, clock)
+    authenticate = make_authentication(settings, clock)
     metrics = Metrics(clock.monotonic(), settings.max_metric_names)
     registry = open_registry(settings.registry)
     if counter is None:
         watch = ChangeWatch(registry.change_counters, clock)
     else:
         registry = ChangeCountingRegistry(registry, counter)
-        watch = ChangeWatchOfSeveralProcesses(registry.change_counters, clock, counter.numbers)
+        watch = ChangeWatchOfSeveralProcesses(registry.change_counters, clock, counter.counts_of_all_processes)
     try:
         event_log = open_event_log(
             settings.event_log, clock, log_dependencies(settings, registry, clock, watch, metrics, committer)
@@ -90,7 +90,7 @@ def open_broker(
 class BrokerServices(EventTypeServices):
     """Every part of a broker, each made once."""
 
-    _figures_dropped: ReportDroppedFigures | None = None
+    _report_dropped_kpis: ReportDroppedKpis | None = None
 
     read_metrics: Callable[[], Metrics] | None = None
     """Reads the metrics of all processes of this broker, where there are several."""
@@ -286,8 +286,8 @@ class BrokerServices(EventTypeServices):
 
         def count(what: str, number: int) -> None:
             self.metrics.kpi_figures.add(number, what)
-            if self._figures_dropped is not None and what == "dropped":
-                self._figures_dropped(number)
+            if self._report_dropped_kpis is not None and what == "dropped":
+                self._report_dropped_kpis(number)
 
         return KpiCollector(
             features=self.features,
@@ -295,15 +295,15 @@ class BrokerServices(EventTypeServices):
             clock=self.clock,
             hash_name=name_hasher(self.settings.hash_salt),
             count=count,
-            write_interval_seconds=KPI_WRITE_INTERVAL_SECONDS if self._figures_dropped is None else None,
+            write_interval_seconds=KPI_WRITE_INTERVAL_SECONDS if self._report_dropped_kpis is None else None,
         )
 
-    def write_kpis_when_asked(self, dropped: ReportDroppedFigures) -> None:
+    def write_kpis_only_when_asked(self, report_dropped: ReportDroppedKpis) -> None:
         """For a process whose threads stand still between requests; to be called before anything is made.
 
-        `dropped` is called with the number of figures that found no room, or could not be written.
+        `report_dropped` is called with the number of figures that found no room, or could not be written.
         """
-        self._figures_dropped = dropped
+        self._report_dropped_kpis = report_dropped
 
     @cached_property
     def streams(self) -> EventStreams:
@@ -394,7 +394,7 @@ class BrokerServices(EventTypeServices):
 
     @cached_property
     def application(self) -> Application:
-        return self.make_application(*AREAS)
+        return self.make_application(*ROUTE_MAKER_BY_AREA)
 
     def make_application(
         self, *areas: str, report_answer: ReportAnswer | None = None, collects_kpis: bool = True

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from nakadi.app.engines import (
     LogDependencies,
     StorageLogs,
-    check_reachable,
+    check_storage_reachable,
     open_event_log,
     open_log_index,
     storage_url,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 MIN_ARCHIVE_GRACE_SECONDS = 600
 """Seconds. An object is referred to within moments, but some processes are slow."""
 
-ARCHIVERS = ("broker", "function")
+ARCHIVER_CHOICES = ("broker", "function")
 
 WrapLog = Callable[[EventLog], EventLog]
 
@@ -78,7 +78,7 @@ class EventTypeServices(ABC):
         self.clock = clock
         self.registry = registry
         self.metrics = metrics
-        self.logs = StorageLogs(event_log, self._storage, self._open_storage)
+        self.logs = StorageLogs(event_log, self._find_storage, self._open_storage)
         self._wrap_log = wrap_log
         self.authenticate = authenticate
         self.watch = watch
@@ -86,7 +86,7 @@ class EventTypeServices(ABC):
             "settings", Cache(clock, settings.cache_seconds, watch, SETTINGS_KIND)
         )
 
-    def _storage(self, storage_id: str) -> Storage | None:
+    def _find_storage(self, storage_id: str) -> Storage | None:
         return self.storages.find(storage_id)
 
     def _open_storage(self, storage: Storage) -> EventLog:
@@ -100,7 +100,7 @@ class EventTypeServices(ABC):
         )
 
     def _check_reachable(self, storage: Storage) -> None:
-        check_reachable(storage, self.settings.event_log, self.settings.kafka_properties)
+        check_storage_reachable(storage, self.settings.event_log, self.settings.kafka_properties)
 
     @cached_property
     def features(self) -> Features:
@@ -154,7 +154,7 @@ class EventTypeServices(ABC):
         return cache
 
     def with_turn_metrics(self, work: str, long_work: LongWorkQueue) -> LongWorkQueue:
-        self.metrics.turns_waiting.follow(lambda: {(work,): long_work.waiting})
+        self.metrics.turns_waiting.follow(lambda: {(work,): long_work.waiting_count})
         return long_work
 
     def settings_document(self, key: str) -> SettingsDocument:
@@ -180,7 +180,7 @@ class EventTypeServices(ABC):
         )
 
     @cached_property
-    def schema_turns(self) -> LongWorkQueue:
+    def schema_work_queue(self) -> LongWorkQueue:
         from nakadi.common.work import LongWorkQueue
 
         return self.with_turn_metrics("schemas", LongWorkQueue(timeout_seconds=20.0))
@@ -196,7 +196,7 @@ class EventTypeServices(ABC):
             logs=self.logs,
             clock=self.clock,
             limits=self.limits,
-            long_work_queue=self.schema_turns,
+            long_work_queue=self.schema_work_queue,
             permissions=self.permissions,
             reserved_names=self._reserved_names,
         )
@@ -237,11 +237,11 @@ class EventTypeServices(ABC):
             ),
             event_types=self.event_types,
             features=self.features,
-            register=self._register_own,
+            register=self._register_system_event_type,
             is_authentication_on=closed,
         )
 
-    def _register_own(self, draft: EventTypeDraft) -> None:
+    def _register_system_event_type(self, draft: EventTypeDraft) -> None:
         """What creation needs is loaded when an event type is found missing, which is once in a deployment's life."""
         self.creation.create_system_event_type(draft)
 
@@ -255,7 +255,7 @@ class EventTypeServices(ABC):
             features=self.features,
             clock=self.clock,
             limits=self.limits,
-            long_work_queue=self.schema_turns,
+            long_work_queue=self.schema_work_queue,
         )
 
     @cached_property
@@ -304,7 +304,7 @@ class EventTypeServices(ABC):
         )
 
     @cached_property
-    def adoption(self) -> TopicAdoption:
+    def topic_adoption(self) -> TopicAdoption:
         from nakadi.event_types.adoption import TopicAdoption
 
         return TopicAdoption(
@@ -325,7 +325,7 @@ class EventTypeServices(ABC):
             permissions=self.permissions,
             features=self.features,
             clock=self.clock,
-            long_work_queue=self.schema_turns,
+            long_work_queue=self.schema_work_queue,
         )
 
 
@@ -361,8 +361,8 @@ def _open_topic_directory(registry: Registry, clock: Clock) -> TopicDirectory:
 def _make_archive_policy(settings: Settings, *, elsewhere: bool) -> ArchivePolicy:
     from nakadi.engines.archive.archiver import ArchivePolicy
 
-    if settings.archiver not in ARCHIVERS:
-        raise BadSetting(f"NAKADI_ARCHIVER is one of {', '.join(ARCHIVERS)}, and not {settings.archiver!r}")
+    if settings.archiver not in ARCHIVER_CHOICES:
+        raise BadSetting(f"NAKADI_ARCHIVER is one of {', '.join(ARCHIVER_CHOICES)}, and not {settings.archiver!r}")
     return ArchivePolicy(
         archive_after=settings.archive_after_seconds,
         hot_retention=settings.hot_retention_ms / 1000,

@@ -151,7 +151,7 @@ NO_DEPENDENCIES = LogDependencies()
 
 def open_event_log(url: str, clock: Clock, dependencies: LogDependencies = NO_DEPENDENCIES) -> EventLog:
     """The event log at this URL: `memory:`, `sqlite:///path`, `kinesis://stream?region=…` or `kafka://host:9092`."""
-    return EVENT_LOGS[_engine_in_url(url, EVENT_LOGS, "event log")](url, clock, dependencies)
+    return EVENT_LOG_OPENERS[_engine_in_url(url, EVENT_LOG_OPENERS, "event log")](url, clock, dependencies)
 
 
 def _open_memory_log(_url: str, clock: Clock, dependencies: LogDependencies) -> EventLog:
@@ -218,7 +218,7 @@ def _open_log_with_archive(
         return log
 
 
-EVENT_LOGS: Mapping[str, Callable[[str, Clock, LogDependencies], EventLog]] = {
+EVENT_LOG_OPENERS: Mapping[str, Callable[[str, Clock, LogDependencies], EventLog]] = {
     "memory": _open_memory_log,
     "sqlite": _open_sqlite_log,
     "kinesis": _open_kinesis_log,
@@ -307,7 +307,7 @@ def _msk_region(servers: str) -> str:
     return found.pop() if len(found) == 1 else ""
 
 
-def check_reachable(storage: Storage, built_in: str, kafka_properties: str = "") -> None:
+def check_storage_reachable(storage: Storage, built_in: str, kafka_properties: str = "") -> None:
     """Raise `Unavailable`, within seconds, unless this broker can read and write events in a storage."""
     url = storage_url(storage, built_in, kafka_properties)
     if url == built_in:

@@ -75,7 +75,7 @@ class FunctionMetrics:
         self._function = function
 
     def count_answer(self, operation: str, status: int, seconds: float, _received: int, _sent: int) -> None:
-        metrics = self._metrics()
+        metrics = self._new_metrics()
         metrics.add_metric("Answers", MetricUnit.Count, 1)
         metrics.add_metric("Refusals", MetricUnit.Count, int(400 <= status < 500))
         metrics.add_metric("Faults", MetricUnit.Count, int(status >= 500))
@@ -89,11 +89,11 @@ class FunctionMetrics:
         self.count(name, 1)
 
     def count(self, name: str, number: int) -> None:
-        metrics = self._metrics()
+        metrics = self._new_metrics()
         metrics.add_metric(name, MetricUnit.Count, number)
         metrics.flush_metrics()
 
-    def _metrics(self) -> EphemeralMetrics:
+    def _new_metrics(self) -> EphemeralMetrics:
         return EphemeralMetrics(namespace=METRIC_NAMESPACE, service=self._function)
 
 
@@ -151,7 +151,7 @@ def make_http_function(name: str, *areas: str, collects_kpis: bool = True) -> La
 
     def opened(counts: FunctionMetrics) -> HandleInvocation:
         broker = open_broker(Settings.from_env(os.environ))
-        broker.write_kpis_when_asked(partial(counts.count, "FiguresDropped"))
+        broker.write_kpis_only_when_asked(partial(counts.count, "FiguresDropped"))
         application = broker.make_application(*areas, report_answer=counts.count_answer, collects_kpis=collects_kpis)
 
         def answer(event: Mapping[str, Any], context: object) -> dict[str, Any]:
@@ -175,7 +175,7 @@ def make_http_function(name: str, *areas: str, collects_kpis: bool = True) -> La
 
 # What Lambda hands on of an answer, written as JSON; one below the other figure cannot grow so large.
 MAX_ANSWER_BYTES = 6_291_556
-MIN_BYTES_TO_MEASURE = 1_000_000
+MIN_BYTES_TO_MEASURE_ANSWER = 1_000_000
 ANSWER_TOO_LARGE_MESSAGE = (
     "The answer would have {size} bytes, and {most} can be sent. Ask for it packed, with the headers Accept and "
     "Accept-Encoding: gzip, or for less at once, with limit where it is known"
@@ -189,7 +189,7 @@ def handle_gateway_event(application: Application, event: Mapping[str, Any], _co
         answer = application.refuse(request, FeatureSwitchedOff("Streams of events are not served by this function"))
     assert isinstance(answer, Response)
     proxied = _proxy_response(_compressed_response(request, answer))
-    if len(answer.body) > MIN_BYTES_TO_MEASURE and (size := len(json.dumps(proxied))) > MAX_ANSWER_BYTES:
+    if len(answer.body) > MIN_BYTES_TO_MEASURE_ANSWER and (size := len(json.dumps(proxied))) > MAX_ANSWER_BYTES:
         refusal = application.refuse(
             request, NotAcceptable(ANSWER_TOO_LARGE_MESSAGE.format(size=size, most=MAX_ANSWER_BYTES))
         )

@@ -44,19 +44,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def make_handler(settings: Settings) -> HandleInvocation:
+def make_indexing_handler(settings: Settings) -> HandleInvocation:
     """What the function does with an invocation, which depends on the log that it works for."""
     if not settings.event_log.startswith("kinesis:"):
         archiver = TopicArchiver(settings)
-        return lambda event, _context: archiver.run(int(event["part"]), int(event["parts"]))
-    indexers = Indexers(settings)
-    return lambda event, _context: index_batch(indexers.for_event(event), event)
+        return lambda event, _context: archiver.archive_part(int(event["part"]), int(event["parts"]))
+    indexers = IndexersByStream(settings)
+    return lambda event, _context: index_batch(indexers.indexer_of_event(event), event)
 
 
 # From a Kinesis stream ------------------------------------------------------------------------------------------------
 
 
-class Indexers:
+class IndexersByStream:
     """One for each stream that is mapped to this function."""
 
     def __init__(self, settings: Settings) -> None:
@@ -65,7 +65,7 @@ class Indexers:
         self._archive = open_archive_if_set(settings.archive)
         self._open: dict[str, Indexer] = {}
 
-    def for_event(self, event: Mapping[str, Any]) -> Indexer:
+    def indexer_of_event(self, event: Mapping[str, Any]) -> Indexer:
         """The indexer of the stream that an invocation is about."""
         stream = event["Records"][0]["eventSourceARN"].rpartition("/")[2]
         if stream not in self._open:
@@ -78,7 +78,7 @@ def index_batch(indexer: Indexer, event: Mapping[str, Any]) -> dict[str, Any]:
     failures: list[str] = []
     for shard, records in _records_by_shard(event).items():
         try:
-            _write_metrics(indexer.index(shard, records))
+            _write_indexing_metrics(indexer.index(shard, records))
         except Exception:  # whatever it was: the other shards have been, or will be, indexed, and this one comes again
             first = _first_unindexed_record(indexer, shard, records)
             log.warning("Indexing of %s failed, it is tried again from record %s on", shard, first, exc_info=True)
@@ -111,7 +111,7 @@ def _arrived_record(record: Mapping[str, Any]) -> ArrivedRecord:
     return ArrivedRecord(mark, content["partitionKey"], at, b64decode(content["data"]))
 
 
-def _write_metrics(outcome: IndexingResult) -> None:
+def _write_indexing_metrics(outcome: IndexingResult) -> None:
     metrics = EphemeralMetrics(namespace=METRIC_NAMESPACE, service="log_indexer")
     metrics.add_metric("EventsIndexed", MetricUnit.Count, outcome.event_count)
     metrics.add_metric("BytesIndexed", MetricUnit.Bytes, outcome.byte_count)
@@ -122,7 +122,7 @@ def _write_metrics(outcome: IndexingResult) -> None:
 # From topics ----------------------------------------------------------------------------------------------------------
 
 
-class NotArchived(Exception):
+class ArchivingFailed(Exception):
     """Raised when topics could not be archived. The log says why, and the next run tries again."""
 
 
@@ -140,16 +140,16 @@ class TopicArchiver:
         self._broker.close()
         self._index.close()
 
-    def run(self, part: int, parts: int) -> None:
+    def archive_part(self, part: int, parts: int) -> None:
         """Archive the topics of one of so many parts, and report how much it was and how long it had waited."""
         metrics = self._broker.metrics
         events, size = _counter_total(metrics.archive_events), _counter_total(metrics.archive_bytes)
         waiting: list[datetime] = []
         failed = [
             timeline.topic
-            for timeline in self._timelines()
+            for timeline in self._timelines_to_archive()
             if crc32(timeline.topic.encode()) % parts == part
-            and not run_and_log_failure("archiving", timeline.topic, partial(self._archive, timeline, waiting))
+            and not run_and_log_failure("archiving", timeline.topic, partial(self._archive_timeline, timeline, waiting))
         ]
         report = EphemeralMetrics(namespace=METRIC_NAMESPACE, service="log_indexer")
         report.add_metric("EventsIndexed", MetricUnit.Count, _counter_total(metrics.archive_events) - events)
@@ -160,14 +160,14 @@ class TopicArchiver:
             report.add_metric("IndexLag", MetricUnit.Seconds, max(0, round(lag)))
         report.flush_metrics()
         if failed:
-            raise NotArchived(f"{len(failed)} topics could not be archived, such as {failed[0]}")
+            raise ArchivingFailed(f"{len(failed)} topics could not be archived, such as {failed[0]}")
 
-    def _timelines(self) -> Iterator[Timeline]:
+    def _timelines_to_archive(self) -> Iterator[Timeline]:
         for event_type in self._broker.event_types.all():
             switching = (event_type.switching_to,) if event_type.switching_to else ()
             yield from (each for each in (*event_type.timelines, *switching) if not each.deleted)
 
-    def _archive(self, timeline: Timeline, waiting: list[datetime]) -> None:
+    def _archive_timeline(self, timeline: Timeline, waiting: list[datetime]) -> None:
         from nakadi.engines.archive.tiered_log import TieredLog
 
         event_log = self._broker.logs.for_storage(timeline.storage_id)

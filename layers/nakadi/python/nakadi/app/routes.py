@@ -28,7 +28,7 @@ DIRECT_AREAS = ("publishing", "subscriptions")
 
 
 def make_routes(broker: BrokerServices, *areas: str) -> list[Route]:
-    routes = [route for area in areas for route in AREAS[area](broker)]
+    routes = [route for area in areas for route in ROUTE_MAKER_BY_AREA[area](broker)]
     if CHANGING_AREAS.isdisjoint(areas):
         return routes
     from nakadi.app.audit import make_audit
@@ -54,7 +54,7 @@ def _event_type_routes(broker: BrokerServices) -> list[Route]:
     return [
         *handlers.routes(),
         *event_types.schema_routes(broker.schema_versions),
-        *event_types.timeline_routes(broker.timelines, broker.adoption),
+        *event_types.timeline_routes(broker.timelines, broker.topic_adoption),
         *event_types.strategy_routes(),
     ]
 
@@ -127,7 +127,7 @@ def _version() -> str:
         return "development"
 
 
-AREAS: Mapping[str, Callable[[BrokerServices], list[Route]]] = {
+ROUTE_MAKER_BY_AREA: Mapping[str, Callable[[BrokerServices], list[Route]]] = {
     "event_types": _event_type_routes,
     "publishing": _publishing_routes,
     "streams": _stream_routes,
@@ -215,19 +215,21 @@ def _authentication_by(
     return authenticate
 
 
-def authentication(settings: Settings, clock: Clock) -> Authenticate | None:
+def make_authentication(settings: Settings, clock: Clock) -> Authenticate | None:
     match settings.auth:
         case "off":
             return None
         case "jwt":
-            return make_token_authentication(tokens(settings, clock), ScopeTable(settings), settings.auth_realms)
+            return make_token_authentication(
+                token_verifier(settings, clock), ScopeTable(settings), settings.auth_realms
+            )
         case "gateway":
             return make_gateway_authentication(ScopeTable(settings), settings.auth_realms)
         case other:
             raise BadSetting(f"NAKADI_AUTH is 'off', 'jwt' or 'gateway', not {other!r}")
 
 
-def tokens(settings: Settings, clock: Clock) -> TokenVerifier:
+def token_verifier(settings: Settings, clock: Clock) -> TokenVerifier:
     """What tells good tokens from others, by these settings."""
     from nakadi.auth.tokens import KeySet, TokenRules, TokenVerifier, make_key_fetcher
 

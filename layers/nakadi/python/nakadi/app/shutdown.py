@@ -47,7 +47,7 @@ class SignalHandler:
             signal.signal(each, self._handle_signal)
 
     @contextmanager
-    def serving(self, stop: Callable[[], object]) -> Iterator[None]:
+    def stopping_on_signal(self, stop: Callable[[], object]) -> Iterator[None]:
         """Within the block the first signal calls `stop`, in the main thread and between any two of its steps."""
         self._stop = stop
         try:
@@ -84,10 +84,10 @@ async def serve_until_signalled(
     loop = get_running_loop()
 
     def stop() -> None:
-        deadline.begin()
+        deadline.begin_countdown()
         loop.call_soon_threadsafe(stopping.set)
 
-    with signals.serving(stop):
+    with signals.stopping_on_signal(stop):
         # It listens already. From here on signals end it in good order, and a reader of the greeting may send them.
         greet()
         await serve(stopping)
@@ -111,7 +111,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 class ShutdownDeadline:
-    """Within the block, the process ends so many seconds after `begin` at the latest.
+    """Within the block, the process ends so many seconds after `begin_countdown` at the latest.
 
     A thread that waits for a store, a lock or another process cannot be ended, and the interpreter would wait for it.
     Ending without it loses nothing: whatever was answered for is stored, and nothing is answered any more.
@@ -126,7 +126,7 @@ class ShutdownDeadline:
         self._begun = threading.Event()
         self._over = threading.Event()
         # It runs from the beginning: a thread cannot be started safely in the handler of a signal.
-        self._thread = threading.Thread(target=self._watch, name="nakadi-grace", daemon=True)
+        self._thread = threading.Thread(target=self._exit_when_due, name="nakadi-grace", daemon=True)
 
     def start(self) -> Self:
         self._thread.start()
@@ -142,11 +142,11 @@ class ShutdownDeadline:
         self._begun.set()
         self._thread.join()
 
-    def begin(self) -> None:
+    def begin_countdown(self) -> None:
         """Let the time run. May be called in the handler of a signal."""
         self._begun.set()
 
-    def _watch(self) -> None:
+    def _exit_when_due(self) -> None:
         self._begun.wait()
         if not self._over.wait(self._seconds):
             try:
@@ -155,10 +155,10 @@ class ShutdownDeadline:
                 self._end(self._code)
 
 
-def leave(code: int) -> NoReturn:
+def exit_process(code: int) -> NoReturn:
     """End a process that has closed everything, though threads may still wait for something."""
     # The interpreter waits for its threads, but not for those that watch over the time.
-    ShutdownDeadline(BUSY_THREADS_TIMEOUT_SECONDS, code=code).start().begin()
+    ShutdownDeadline(BUSY_THREADS_TIMEOUT_SECONDS, code=code).start().begin_countdown()
     sys.exit(code)
 
 

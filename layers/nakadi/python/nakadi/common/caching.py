@@ -106,15 +106,15 @@ class ChangeWatch:
         return look
 
     def _finish_reading(
-        self, mine: tuple[float, bytes, Future[ChangeCountersSnapshot]], look: ChangeCountersSnapshot | None
+        self, own_reading: tuple[float, bytes, Future[ChangeCountersSnapshot]], snapshot: ChangeCountersSnapshot | None
     ) -> None:
         with self._lock:
-            if self._asking is mine:
+            if self._asking is own_reading:
                 self._asking = None
             self.is_early_reading_wanted = False
             # A look that began earlier may arrive later.
-            if look is not None and (self.latest is None or self.latest.began <= look.began):
-                self.latest = look
+            if snapshot is not None and (self.latest is None or self.latest.began <= snapshot.began):
+                self.latest = snapshot
 
 
 class ChangeWatchOfSeveralProcesses(ChangeWatch):
@@ -150,7 +150,7 @@ class ChangeCounter:
             (number,) = CHANGE_COUNT_FORMAT.unpack_from(self._memory, self._own)
             CHANGE_COUNT_FORMAT.pack_into(self._memory, self._own, number + 1)
 
-    def numbers(self) -> bytes:
+    def counts_of_all_processes(self) -> bytes:
         # A copy that is made while another process counts may be the one before or the one after. Both are right: a
         # change is acknowledged only when it was counted.
         return self._memory[:]
@@ -174,11 +174,11 @@ class ChangeCountingRegistry:
 
 
 class _CachedValue(Struct, Generic[Value], frozen=True):
-    """A cached value. `number` is the number of its bucket before the value was read."""
+    """A cached value. `bucket_change_count` is the number of its bucket before the value was read."""
 
     value: Value
     bucket: int
-    number: int | None
+    bucket_change_count: int | None
     expires_at: float
 
 
@@ -224,7 +224,7 @@ class Cache(Generic[Key, Value]):
         if (
             entry is not None
             and now < entry.expires_at
-            and (look is None or look.changes.count_by_bucket.get(entry.bucket, 0) == entry.number)
+            and (look is None or look.changes.count_by_bucket.get(entry.bucket, 0) == entry.bucket_change_count)
         ):
             self.hits += 1
             return entry.value
@@ -235,18 +235,18 @@ class Cache(Generic[Key, Value]):
         with self._lock:
             # Another thread may have changed the document since `read` began: then the value is already old.
             if forgotten == self._forgotten:
-                self._remember(key, value, now, look)
+                self._store(key, value, now, look)
         return value
 
-    def _remember(self, key: Key, value: Value, now: float, look: ChangeCountersSnapshot | None) -> None:
+    def _store(self, key: Key, value: Value, now: float, snapshot: ChangeCountersSnapshot | None) -> None:
         if len(self._entries) >= MAX_CACHE_ENTRIES:
             self._entries.clear()
-        if look is None:
+        if snapshot is None:
             self._entries[key] = _CachedValue(value, 0, None, self._clock.monotonic() + self._seconds)
         else:
             bucket = change_bucket(self._kind, str(key))
             self._entries[key] = _CachedValue(
-                value, bucket, look.changes.count_of_bucket(bucket), now + MAX_CACHE_ENTRY_AGE_SECONDS
+                value, bucket, snapshot.changes.count_of_bucket(bucket), now + MAX_CACHE_ENTRY_AGE_SECONDS
             )
 
     def forget(self, key: Key) -> None:

@@ -29,7 +29,7 @@ Metric = Counter | Histogram
 
 SECONDS_BUCKET_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 LONG_SECONDS_BUCKET_BOUNDS = (0.01, 0.1, 1.0, 5.0, 30.0, 60.0, 300.0, 1800.0, 3600.0, 21600.0, 86400.0)
-NUMBER_BUCKET_BOUNDS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
+COUNT_BUCKET_BOUNDS = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0)
 
 
 class Metrics:
@@ -58,67 +58,69 @@ class Metrics:
         self.stored = StoredEventMetrics(self.events_published, self.published_bytes, self._names).add
 
     def _define_requests(self) -> None:
-        self.requests = self._counter(
+        self.requests = self._add_counter(
             "nakadi_http_requests_total",
             "Requests answered, by status; `unrouted` are those refused before their operation was known.",
             ("operation", "status"),
             json="nakadi.http",
         )
-        self.request_seconds = self._histogram(
+        self.request_seconds = self._add_histogram(
             "nakadi_http_request_duration_seconds",
             "Time from the whole request to its answer; for a stream, to its beginning.",
             ("operation",),
             json="nakadi.http",
         )
-        self.request_bytes = self._counter(
+        self.request_bytes = self._add_counter(
             "nakadi_http_request_bytes_total", "Bytes of the bodies of requests, as they were sent.", ("operation",)
         )
-        self.response_bytes = self._counter(
+        self.response_bytes = self._add_counter(
             "nakadi_http_response_bytes_total",
             "Bytes of the bodies of answers before they are packed; without streams.",
             ("operation",),
         )
-        self.requests_waiting = self._gauge(
+        self.requests_waiting = self._add_gauge(
             "nakadi_http_requests_waiting", "Requests that wait for a thread, by the kind of work.", ("lane",)
         )
-        self.request_memory = self._gauge(
+        self.request_memory = self._add_gauge(
             "nakadi_http_request_memory_bytes",
             "Memory taken for the bodies of requests; the most is NAKADI_MAX_REQUEST_MEMORY_BYTES.",
         )
-        self.turns_waiting = self._gauge(
+        self.turns_waiting = self._add_gauge(
             "nakadi_turns_waiting",
             "Requests with long work that wait for their turn: `publishing` long batches, changing `schemas`.",
             ("work",),
         )
 
     def _define_publishing(self) -> None:
-        self.events_published = self._counter("nakadi_events_published_total", "Events stored.", ("event_type",))
-        self.events_deleted = self._counter("nakadi_events_deleted_total", "Tombstones stored.", ("event_type",))
-        self.published_bytes = self._counter(
+        self.events_published = self._add_counter("nakadi_events_published_total", "Events stored.", ("event_type",))
+        self.events_deleted = self._add_counter("nakadi_events_deleted_total", "Tombstones stored.", ("event_type",))
+        self.published_bytes = self._add_counter(
             "nakadi_published_bytes_total",
             "Bytes of the batches that were stored, as a whole or in part.",
             ("event_type",),
         )
-        self.events_refused = self._counter(
+        self.events_refused = self._add_counter(
             "nakadi_events_refused_total",
             "Events not stored, by the step that refused their batch or, for `publishing`, did not store them.",
             ("event_type", "reason"),
         )
-        self.batches_refused = self._counter(
+        self.batches_refused = self._add_counter(
             "nakadi_batches_refused_total",
             "Batches refused as a whole before their events were looked at, by reason.",
             ("reason",),
         )
 
     def _define_streams(self) -> None:
-        self.streams_opened = self._counter("nakadi_streams_opened_total", "Streams begun.", ("api",))
-        self.open_streams = self._gauge("nakadi_open_streams", "Streams that are open.", ("api",))
-        self.streams_ended = self._counter("nakadi_streams_ended_total", "Streams ended, by reason.", ("api", "reason"))
-        self.events_sent = self._counter(
+        self.streams_opened = self._add_counter("nakadi_streams_opened_total", "Streams begun.", ("api",))
+        self.open_streams = self._add_gauge("nakadi_open_streams", "Streams that are open.", ("api",))
+        self.streams_ended = self._add_counter(
+            "nakadi_streams_ended_total", "Streams ended, by reason.", ("api", "reason")
+        )
+        self.events_sent = self._add_counter(
             "nakadi_events_sent_total", "Events sent on streams, repeated ones included.", ("api", "event_type")
         )
-        self.sent_bytes = self._counter("nakadi_sent_bytes_total", "Bytes of batches sent on streams.", ("api",))
-        self.delivery_delay = self._histogram(
+        self.sent_bytes = self._add_counter("nakadi_sent_bytes_total", "Bytes of batches sent on streams.", ("api",))
+        self.delivery_delay = self._add_histogram(
             "nakadi_delivery_delay_seconds",
             "Age of the newest event of a batch when it is sent: how far streams are behind publishing.",
             ("api",),
@@ -126,142 +128,142 @@ class Metrics:
         )
 
     def _define_subscriptions(self) -> None:
-        self.cursors_committed = self._counter(
+        self.cursors_committed = self._add_counter(
             "nakadi_cursors_committed_total",
             "Cursors in commits: `committed` moved a partition, `outdated` did not, `refused` was an error.",
             ("outcome",),
         )
-        self.subscription_lag = self._gauge(
+        self.subscription_lag = self._add_gauge(
             "nakadi_subscription_lag_seconds",
             "Age of the oldest event that open streams have read and that is not committed; 0 without any.",
             ("subscription",),
             combine=max,
         )
-        self.subscription_uncommitted = self._gauge(
+        self.subscription_uncommitted = self._add_gauge(
             "nakadi_subscription_uncommitted_events",
             "Events that open streams have sent and that are not committed.",
             ("subscription",),
         )
-        self.stalled_subscriptions = self._gauge(
+        self.stalled_subscriptions = self._add_gauge(
             "nakadi_stalled_subscriptions",
             "Subscriptions with waiting events and streams that commit nothing, as last seen by housekeeping.",
         )
-        self.partitions_held = self._gauge(
+        self.partitions_held = self._add_gauge(
             "nakadi_partitions_held", "Partitions of subscriptions that open streams hold."
         )
-        self.partitions_handed_over = self._counter(
+        self.partitions_handed_over = self._add_counter(
             "nakadi_partitions_handed_over_total", "Partitions that streams handed over to others."
         )
-        self.partitions_lost = self._counter(
+        self.partitions_lost = self._add_counter(
             "nakadi_partitions_lost_total",
             "Partitions of streams that ended because their process's lease ran out, or were removed by others.",
         )
-        self.lease_renewals = self._counter(
+        self.lease_renewals = self._add_counter(
             "nakadi_lease_renewals_total",
             "Attempts to renew the lease under which this process holds partitions.",
             ("outcome",),
         )
-        self.dead_sessions = self._counter(
+        self.dead_sessions = self._add_counter(
             "nakadi_dead_sessions_removed_total", "Streams of other processes removed because their lease ran out."
         )
-        self.events_parked = self._counter(
+        self.events_parked = self._add_counter(
             "nakadi_events_parked_total",
             "Events parked: `failed` by consumers, or because an earlier event of their key is, `followed`.",
             ("cause",),
         )
-        self.dead_letters = self._counter(
+        self.dead_letters = self._add_counter(
             "nakadi_dead_letters_total",
             "Attempts to publish an event that consumers failed at as a dead letter.",
             ("outcome",),
         )
-        self.events_skipped = self._counter(
+        self.events_skipped = self._add_counter(
             "nakadi_events_skipped_total", "Events that consumers failed at and that were skipped, as the policy says."
         )
 
     def _define_sqlite(self) -> None:
-        self.log_commit_seconds = self._histogram(
+        self.log_commit_seconds = self._add_histogram(
             "nakadi_sqlite_commit_duration_seconds", "Time of a commit of the event log in SQLite."
         )
-        self.log_commit_appends = self._histogram(
+        self.log_commit_appends = self._add_histogram(
             "nakadi_sqlite_commit_appends",
             "Appends, one for a batch, that shared a commit.",
-            bounds=NUMBER_BUCKET_BOUNDS,
+            bounds=COUNT_BUCKET_BOUNDS,
         )
-        self.log_commit_failures = self._counter(
+        self.log_commit_failures = self._add_counter(
             "nakadi_sqlite_commit_failures_total", "Commits of the event log in SQLite that failed."
         )
-        self.log_appends_waiting = self._gauge("nakadi_sqlite_appends_waiting", "Appends that wait for a commit.")
-        self.log_bytes_waiting = self._gauge("nakadi_sqlite_bytes_waiting", "Bytes of the appends that wait.")
+        self.log_appends_waiting = self._add_gauge("nakadi_sqlite_appends_waiting", "Appends that wait for a commit.")
+        self.log_bytes_waiting = self._add_gauge("nakadi_sqlite_bytes_waiting", "Bytes of the appends that wait.")
 
     def _define_archive(self) -> None:
-        self.archive_segments = self._counter("nakadi_archive_segments_written_total", "Segments archived.")
-        self.archive_events = self._counter("nakadi_archive_events_written_total", "Events archived.")
-        self.archive_bytes = self._counter(
+        self.archive_segments = self._add_counter("nakadi_archive_segments_written_total", "Segments archived.")
+        self.archive_events = self._add_counter("nakadi_archive_events_written_total", "Events archived.")
+        self.archive_bytes = self._add_counter(
             "nakadi_archive_bytes_written_total", "Bytes of the segments archived, compressed."
         )
-        self.archive_failures = self._counter(
+        self.archive_failures = self._add_counter(
             "nakadi_archive_failures_total",
             "Steps of the work on the archive that failed and are tried again.",
             ("operation",),
         )
-        self.archive_unreadable = self._counter(
+        self.archive_unreadable = self._add_counter(
             "nakadi_archive_unreadable_total", "Reads of archived segments that were damaged or gone."
         )
-        self.archive_waiting = self._gauge(
+        self.archive_waiting = self._add_gauge(
             "nakadi_archive_partitions_waiting", "Partitions with events that are not archived."
         )
-        self.archive_lag = self._gauge(
+        self.archive_lag = self._add_gauge(
             "nakadi_archive_lag_seconds",
             "Time since the partition that waits longest has something to archive.",
             combine=max,
         )
 
     def _define_caches(self) -> None:
-        self.cache_hits = self._counter("nakadi_cache_hits_total", "Look-ups answered from memory.", ("cache",))
-        self.cache_misses = self._counter("nakadi_cache_misses_total", "Look-ups that had to read.", ("cache",))
+        self.cache_hits = self._add_counter("nakadi_cache_hits_total", "Look-ups answered from memory.", ("cache",))
+        self.cache_misses = self._add_counter("nakadi_cache_misses_total", "Look-ups that had to read.", ("cache",))
 
     def _define_housekeeping(self) -> None:
-        self.housekeeping_seconds = self._histogram(
+        self.housekeeping_seconds = self._add_histogram(
             "nakadi_housekeeping_duration_seconds",
             "Time of a round of housekeeping.",
             bounds=LONG_SECONDS_BUCKET_BOUNDS,
         )
-        self.housekeeping_at = self._gauge(
+        self.housekeeping_at = self._add_gauge(
             "nakadi_housekeeping_last_round_timestamp_seconds", "When the last round of housekeeping ended, Unix time."
         )
-        self.chore_failures = self._counter(
+        self.chore_failures = self._add_counter(
             "nakadi_chore_failures_total",
             "Steps of housekeeping, of the archive and of leases that failed and are tried again.",
             ("operation",),
             json="nakadi.chores.failed",
         )
         self.chore_failures.follow(lambda: {(name,): count for name, count in failed_chore_counts().items()})
-        self.index_lag = self._gauge(
+        self.index_lag = self._add_gauge(
             "nakadi_index_lag_seconds",
             "Age of the oldest event that the log indexer has not counted, as last measured.",
         )
-        self.table_lag = self._gauge(
+        self.table_lag = self._add_gauge(
             "nakadi_table_lag_seconds",
             "Age of the oldest archived event that is in no table, as last seen by housekeeping; 0 without any.",
             ("event_type",),
             combine=max,
         )
-        self.table_latency = self._gauge(
+        self.table_latency = self._add_gauge(
             "nakadi_table_latency_seconds",
             "Time from publishing to the table, of the oldest event of the last commit to it.",
             ("event_type",),
             combine=max,
         )
-        self.table_rows = self._gauge("nakadi_table_rows", "Rows of the table of an event type.", ("event_type",))
-        self.table_misfits = self._gauge(
+        self.table_rows = self._add_gauge("nakadi_table_rows", "Rows of the table of an event type.", ("event_type",))
+        self.table_misfits = self._add_gauge(
             "nakadi_table_misfits", "Events in the table that do not fit its columns.", ("event_type",)
         )
-        self.table_missing = self._gauge(
+        self.table_missing = self._add_gauge(
             "nakadi_table_missing_events",
             "Events that are missing in the table, for their part of the archive is damaged.",
             ("event_type",),
         )
-        self.kpi_figures = self._counter(
+        self.kpi_figures = self._add_counter(
             "nakadi_kpi_figures_total",
             "Figures (KPIs) written to event types of the broker's own, or dropped.",
             ("outcome",),
@@ -272,22 +274,22 @@ class Metrics:
         self.cache_hits.follow(lambda: {(name,): read_hits()})
         self.cache_misses.follow(lambda: {(name,): read_misses()})
 
-    def _define(self, name: str, meaning: str, labels: Labels, json: str) -> MetricDefinition:
+    def _make_definition(self, name: str, meaning: str, labels: Labels, json: str) -> MetricDefinition:
         return MetricDefinition(name=name, meaning=meaning, labels=labels, json=json, names=self._names)
 
-    def _counter(self, name: str, meaning: str, labels: Labels = (), *, json: str = "") -> Counter:
-        made = Counter(self._define(name, meaning, labels, json))
+    def _add_counter(self, name: str, meaning: str, labels: Labels = (), *, json: str = "") -> Counter:
+        made = Counter(self._make_definition(name, meaning, labels, json))
         self.all.append(made)
         return made
 
-    def _gauge(
+    def _add_gauge(
         self, name: str, meaning: str, labels: Labels = (), *, combine: Callable[[float, float], float] = add
     ) -> Gauge:
-        made = Gauge(self._define(name, meaning, labels, ""), combine)
+        made = Gauge(self._make_definition(name, meaning, labels, ""), combine)
         self.all.append(made)
         return made
 
-    def _histogram(
+    def _add_histogram(
         self,
         name: str,
         meaning: str,
@@ -296,6 +298,6 @@ class Metrics:
         bounds: BucketBounds = SECONDS_BUCKET_BOUNDS,
         json: str = "",
     ) -> Histogram:
-        made = Histogram(self._define(name, meaning, labels, json), bounds)
+        made = Histogram(self._make_definition(name, meaning, labels, json), bounds)
         self.all.append(made)
         return made

@@ -28,7 +28,7 @@ TURN_TIMEOUT_SECONDS = 5.0
 GONE_CLIENT_CHECK_INTERVAL_SECONDS = 0.1
 
 TOO_MUCH_LONG_WORK_MESSAGE = "Too much work is waiting, please repeat request"
-GIVEN_UP_MESSAGE = "The work was given up, for the client closed its connection or the broker is about to end"
+WORK_ABANDONED_MESSAGE = "The work was given up, for the client closed its connection or the broker is about to end"
 
 
 class NeedsThread(BaseException):
@@ -76,7 +76,7 @@ class LongWorkQueue:
         self._turn = threading.Lock()
 
     @property
-    def waiting(self) -> int:
+    def waiting_count(self) -> int:
         return self._waiting
 
     @contextmanager
@@ -101,7 +101,7 @@ class LongWorkQueue:
             while not self._turn.acquire(timeout=min(GONE_CLIENT_CHECK_INTERVAL_SECONDS, remaining)):
                 remaining -= GONE_CLIENT_CHECK_INTERVAL_SECONDS
                 if is_client_gone():
-                    raise TryLater(GIVEN_UP_MESSAGE)
+                    raise TryLater(WORK_ABANDONED_MESSAGE)
                 if remaining <= 0:
                     raise TryLater(TOO_MUCH_LONG_WORK_MESSAGE)
         finally:
@@ -114,8 +114,8 @@ class LongWorkQueue:
 
 log = logging.getLogger(__name__)
 
-_lock = threading.Lock()
-_failed: Counter[str] = Counter()
+_failures_lock = threading.Lock()
+_failures_by_operation: Counter[str] = Counter()
 
 
 class ChoreStopped(BaseException):
@@ -129,8 +129,8 @@ def run_and_log_failure(operation: str, thing: str, work: Callable[[], object]) 
     try:
         work()
     except Exception as error:
-        with _lock:
-            _failed[operation] += 1
+        with _failures_lock:
+            _failures_by_operation[operation] += 1
         # A service that did not answer needs one line; an unexpected error needs its traceback.
         trace = None if isinstance(error, Fault) else error
         log.warning("The %s of %s failed, it is tried again later: %r", operation, thing, error, exc_info=trace)
@@ -140,5 +140,5 @@ def run_and_log_failure(operation: str, thing: str, work: Callable[[], object]) 
 
 def failed_chore_counts() -> Mapping[str, int]:
     """How many parts of chores have failed in this process, by operation."""
-    with _lock:
-        return dict(_failed)
+    with _failures_lock:
+        return dict(_failures_by_operation)

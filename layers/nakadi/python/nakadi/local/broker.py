@@ -42,10 +42,10 @@ class _FaultOrder(Struct, eq=False):
     kind: _FaultKind
     event_type: str | None
     partition: str | None
-    times: int
+    times_left: int
     reason: str = ""
-    seconds: float = 0.0
-    events: int = 0
+    delay_seconds: float = 0.0
+    repeated_events: int = 0
 
 
 class Faults:
@@ -86,7 +86,7 @@ class Faults:
         self, seconds: float, *, event_type: str | None = None, partition: str | None = None, times: int = 1
     ) -> None:
         """Let the next appends wait so long before they begin."""
-        self._add_order(_FaultOrder(_FaultKind.DELAY, event_type, partition, times, seconds=seconds))
+        self._add_order(_FaultOrder(_FaultKind.DELAY, event_type, partition, times, delay_seconds=seconds))
 
     def throttle(self, *, event_type: str | None = None, partition: str | None = None, times: int = 1) -> None:
         """Let the next appends fail as a whole, storing nothing."""
@@ -100,7 +100,7 @@ class Faults:
         self, events: int = 1, *, event_type: str | None = None, partition: str | None = None, times: int = 1
     ) -> None:
         """Let the next reads that find events begin with so many earlier ones, which were delivered before."""
-        self._add_order(_FaultOrder(_FaultKind.REPEAT, event_type, partition, times, events=events))
+        self._add_order(_FaultOrder(_FaultKind.REPEAT, event_type, partition, times, repeated_events=events))
 
     def stop(self) -> None:
         """Let everything fail until `resume`."""
@@ -150,8 +150,8 @@ class Faults:
         with self._lock:
             if order not in self._orders:
                 return False
-            order.times -= 1
-            if order.times <= 0:
+            order.times_left -= 1
+            if order.times_left <= 0:
                 self._orders.remove(order)
             return True
 
@@ -188,7 +188,7 @@ class FaultyLog:
         self._faults.require_running()
         if any(order.kind is _FaultKind.THROTTLE for order in orders.values()):
             raise Unavailable("The event log was throttled on purpose.")
-        self._faults.wait_unless_cleared(sum(order.seconds for order in orders.values()))
+        self._faults.wait_unless_cleared(sum(order.delay_seconds for order in orders.values()))
         refused = {partition for partition, order in orders.items() if order.kind is _FaultKind.REFUSE}
         stored = {partition: records for partition, records in batches.items() if partition not in refused}
         fates = dict(self._log.append(topic, stored))
@@ -211,7 +211,7 @@ class FaultyLog:
         found = self._log.read(topic, partition, start, limit=limit, max_bytes=max_bytes, wait=wait)
         self._faults.require_running()
         if found.events and (order := self._faults.take_fault_for(topic, partition, _FaultKind.REPEAT)):
-            return self._with_repeated_events(found, topic, partition, start - order.events)
+            return self._with_repeated_events(found, topic, partition, start - order.repeated_events)
         return found
 
     def create_topic(self, topic: str, partitions: int) -> None:

@@ -78,7 +78,7 @@ def totals_of_ended_processes(snapshots: Sequence[MetricsSnapshot], started: flo
 
 def merged_metrics(snapshots: Sequence[MetricsSnapshot], max_names: int = 200) -> Metrics:
     metrics = Metrics(min((each.started for each in snapshots), default=0.0), max_names)
-    metrics.processes = [_process_reader(each.process) for each in snapshots if each.process is not None]
+    metrics.processes = [_make_process_reader(each.process) for each in snapshots if each.process is not None]
     metrics.cpu_seconds = partial(sum, [each.cpu_seconds for each in snapshots])
     for metric in metrics.all:
         name = metric.definition.name
@@ -91,7 +91,7 @@ def merged_metrics(snapshots: Sequence[MetricsSnapshot], max_names: int = 200) -
     return metrics
 
 
-def _process_reader(process: int) -> Callable[[], int]:
+def _make_process_reader(process: int) -> Callable[[], int]:
     return lambda: process
 
 
@@ -99,11 +99,11 @@ def _rows_of_metric(snapshot: MetricsSnapshot, name: str) -> MetricRows:
     return dict(snapshot.counters.get(name) or snapshot.gauges.get(name) or ())
 
 
-def _add_distribution(row: Distribution, more: DistributionSnapshot) -> None:
-    row.buckets = [one + other for one, other in zip(row.buckets, more.buckets, strict=True)]
-    row.count += more.count
-    row.total += more.total
-    row.recent.extend(more.recent)
+def _add_distribution(row: Distribution, added: DistributionSnapshot) -> None:
+    row.buckets = [one + other for one, other in zip(row.buckets, added.buckets, strict=True)]
+    row.count += added.count
+    row.total += added.total
+    row.recent.extend(added.recent)
 
 
 # What processes ask each other ----------------------------------------------------------------------------------------
@@ -116,7 +116,7 @@ class _SnapshotRequest(Struct, frozen=True, array_like=True, tag=1):
     snapshot: MetricsSnapshot | None = None
 
 
-UNREQUESTED_NUMBER = 0
+UNREQUESTED_SNAPSHOT_NUMBER = 0
 
 
 class _AllSnapshots(Struct, frozen=True, array_like=True, tag=2):
@@ -132,11 +132,11 @@ class _LeaseAnnouncement(Struct, frozen=True, array_like=True, tag=3):
     holder: str
 
 
-_MESSAGES = msgspec.msgpack.Decoder(_SnapshotRequest | _AllSnapshots | _LeaseAnnouncement)
+_MESSAGE_DECODER = msgspec.msgpack.Decoder(_SnapshotRequest | _AllSnapshots | _LeaseAnnouncement)
 
 
-class WorkerFigures:
-    """The side of a worker: a thread that answers the supervisor, and `read`."""
+class WorkerMetricsLink:
+    """The side of a worker: a thread that answers the supervisor, and `read_merged_metrics`."""
 
     def __init__(self, connection: socket.socket, metrics: Metrics, max_names: int) -> None:
         self._connection = connection
@@ -147,10 +147,10 @@ class WorkerFigures:
         self._asked = 0
         self._answered = 0
         self._latest: list[MetricsSnapshot] = []
-        self._thread = threading.Thread(target=self._answer, name="nakadi-figures", daemon=True)
+        self._thread = threading.Thread(target=self._answer_supervisor, name="nakadi-figures", daemon=True)
         self._thread.start()
 
-    def read(self) -> Metrics:
+    def read_merged_metrics(self) -> Metrics:
         """The metrics of all processes. Raises `TryLater` if the supervisor does not answer."""
         with self._changed:
             self._asked += 1
@@ -164,7 +164,7 @@ class WorkerFigures:
                 raise TryLater("The metrics of the other processes cannot be read in time")
             return merged_metrics(self._latest, self._max_names)
 
-    def take_lease(self, holder: str) -> None:
+    def announce_lease(self, holder: str) -> None:
         """Tell the supervisor. If it has died, so will this process."""
         with contextlib.suppress(OSError):
             self._send(_LeaseAnnouncement(holder))
@@ -172,20 +172,20 @@ class WorkerFigures:
     def close(self) -> None:
         try:
             # What is counted after it was asked for last would be missing in the sums.
-            self._send(_SnapshotRequest(UNREQUESTED_NUMBER, take_snapshot(self._metrics)))
+            self._send(_SnapshotRequest(UNREQUESTED_SNAPSHOT_NUMBER, take_snapshot(self._metrics)))
             self._connection.shutdown(socket.SHUT_RDWR)
         except OSError:
             log.debug("The connection to the supervisor was broken already")
         self._thread.join()
         self._connection.close()
 
-    def _answer(self) -> None:
+    def _answer_supervisor(self) -> None:
         received = bytearray()
         try:
             while data := self._connection.recv(BYTES_RECEIVED_AT_ONCE):
                 received += data
                 for message in take_whole_messages(received):
-                    self._handle_message(_MESSAGES.decode(message))
+                    self._handle_message(_MESSAGE_DECODER.decode(message))
         except OSError as error:
             log.warning("The connection to the supervisor is broken: %s", error)
 
@@ -203,7 +203,7 @@ class WorkerFigures:
             self._connection.sendall(encode_length_prefixed(message))
 
 
-class SupervisorFigures:
+class SupervisorMetricsLinks:
     """The side of the supervisor, on its event loop."""
 
     def __init__(self, metrics: Metrics) -> None:
@@ -215,7 +215,7 @@ class SupervisorFigures:
         """Answer a worker, and count it among the others, until its end of the connection is closed. Then the holders
         of its leases."""
         loop = asyncio.get_running_loop()
-        worker = _WorkerConnection(self._answer)
+        worker = _WorkerConnection(self._send_all_snapshots)
         transport, _ = await loop.create_unix_connection(lambda: worker, sock=connection)
         self._workers.append(worker)
         await worker.gone.wait()
@@ -240,7 +240,7 @@ class SupervisorFigures:
         latest = [own, self._ended, *(each.latest for each in self._workers)]
         return [each for each in latest if each is not None]
 
-    async def _answer(self, worker: _WorkerConnection, number: int) -> None:
+    async def _send_all_snapshots(self, worker: _WorkerConnection, number: int) -> None:
         worker.send(_AllSnapshots(number, list(await self.snapshots_of_processes())))
 
 
@@ -284,7 +284,7 @@ class _WorkerConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._received += data
         for raw in take_whole_messages(self._received):
-            message = _MESSAGES.decode(raw)
+            message = _MESSAGE_DECODER.decode(raw)
             if isinstance(message, _AllSnapshots):
                 answering = asyncio.ensure_future(self._answer(self, message.number))
                 self._answering.add(answering)

@@ -39,7 +39,7 @@ PROGRAM_EXIT_TIMEOUT_SECONDS = 9.0
 
 
 def main(arguments: Sequence[str] | None = None, *, signals: SignalHandler) -> int:
-    options = _options(arguments)
+    options = _parse_options(arguments)
     logs.set_up_logging(json_lines=options.log_format == "json", level=options.log_level, access_log=options.access_log)
     try:
         return _run(options, os.environ, signals)
@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None, *, signals: SignalHandler) -> i
         return EXIT_CODE_CANNOT_START
 
 
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+def _parse_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m nakadi.local",
         description="A Nakadi event broker on this machine.",

@@ -93,7 +93,7 @@ class Housekeeper:
         self._stop = stop
         self._every_seconds = every_seconds
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="nakadi-housekeeper", daemon=True)
+        self._thread = threading.Thread(target=self._run_chores_until_closed, name="nakadi-housekeeper", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ class Housekeeper:
         if self._thread.is_alive():
             log.warning("The housekeeping is left behind, for it does not end")
 
-    def _work(self) -> None:
+    def _run_chores_until_closed(self) -> None:
         while not self._closing.wait(self._every_seconds):
             try:
                 self._run_chores()

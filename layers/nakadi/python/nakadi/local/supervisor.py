@@ -29,7 +29,7 @@ from nakadi.engines.sqlite.coordination import SqliteCoordination
 from nakadi.engines.sqlite.file import SCHEME
 from nakadi.engines.sqlite.sharing import AppendService
 from nakadi.http.server import new_event_loop, tune_interpreter
-from nakadi.local.figures import SupervisorFigures
+from nakadi.local.figures import SupervisorMetricsLinks
 from nakadi.local.serving import Housekeeper
 from nakadi.local.worker import CONNECTION_ENDED, CONNECTION_FOLLOWS, WORKER_LEAVING, WORKER_READY, coordination_path
 from nakadi.model.event_type import DEFAULT_STORAGE_ID
@@ -80,7 +80,7 @@ class SharedDescriptors:
         self.counter = ChangeCounter(self._file.fileno(), 0)
         self.pipes = ChangePipes(None, [entrance for _, entrance in self._pipes])
 
-    def for_worker(self, number: int) -> Mapping[str, Sequence[int]]:
+    def descriptors_of(self, number: int) -> Mapping[str, Sequence[int]]:
         """The descriptors for a worker, by the names of its options. Numbers of workers begin with 1."""
         own, _ = self._pipes[number - 1]
         others = [entrance for each, (_, entrance) in enumerate(self._pipes, 1) if each != number]
@@ -99,7 +99,7 @@ class WorkerCommand:
         self._logging = logging
 
     async def start(self, number: int, shared: SharedDescriptors, **sockets: socket.socket) -> Process:
-        descriptors = {**shared.for_worker(number), **{name: [each.fileno()] for name, each in sockets.items()}}
+        descriptors = {**shared.descriptors_of(number), **{name: [each.fileno()] for name, each in sockets.items()}}
         named = [f"--{name}={','.join(map(str, numbers))}" for name, numbers in descriptors.items()]
         return await asyncio.create_subprocess_exec(
             sys.executable,
@@ -119,7 +119,7 @@ class RestartLimit:
         self._seconds = seconds
         self._deaths: deque[float] = deque()
 
-    def is_allowed(self, now: float) -> bool:
+    def allows_restart(self, now: float) -> bool:
         """Whether a worker that has died is to be started again."""
         self._deaths.append(now)
         while self._deaths[0] <= now - self._seconds:
@@ -174,7 +174,7 @@ class Supervisor:
         self._listening = listening
         self._shared = shared
         self._appends = AppendService(broker.logs.for_storage(DEFAULT_STORAGE_ID))
-        self._figures = SupervisorFigures(broker.metrics)
+        self._figures = SupervisorMetricsLinks(broker.metrics)
         self._coordination = broker.coordination
         self._restarts = restarts
         self._clock = broker.clock
@@ -188,8 +188,8 @@ class Supervisor:
     async def run(self, stopping: asyncio.Event, greet: Callable[[], None], begin_end: Callable[[], None]) -> int:
         """Greet when all workers serve, and return the exit code when all have ended."""
         self._listening.setblocking(False)
-        stop = asyncio.create_task(self._stop_when(stopping))
-        greeting = asyncio.create_task(self._greet(greet))
+        stop = asyncio.create_task(self._stop_workers_when(stopping))
+        greeting = asyncio.create_task(self._greet_when_ready(greet))
         keeping = [
             asyncio.create_task(self._keep_worker_running(number)) for number in range(1, self._command.workers + 1)
         ]
@@ -208,11 +208,11 @@ class Supervisor:
             self._appends.close()
         return self._code
 
-    async def _stop_when(self, stopping: asyncio.Event) -> None:
+    async def _stop_workers_when(self, stopping: asyncio.Event) -> None:
         await stopping.wait()
         self._over.set()
 
-    async def _greet(self, greet: Callable[[], None]) -> None:
+    async def _greet_when_ready(self, greet: Callable[[], None]) -> None:
         await self._all_ready.wait()
         greet()
 
@@ -232,14 +232,14 @@ class Supervisor:
                 return
             if not has_ever_served:
                 log.error("Worker %s could not start, the broker ends", number)
-                self._give_up()
-            elif not self._restarts.is_allowed(self._clock.monotonic()):
+                self._stop_as_failed()
+            elif not self._restarts.allows_restart(self._clock.monotonic()):
                 log.error("Worker %s ended with %s, and workers did so too often: the broker ends", number, code)
-                self._give_up()
+                self._stop_as_failed()
             else:
                 log.warning("Worker %s ended with %s, it is started again", number, code)
 
-    def _give_up(self) -> None:
+    def _stop_as_failed(self) -> None:
         self._code = EXIT_CODE_WORKERS_FAILED
         self._over.set()
 
@@ -344,9 +344,9 @@ class Supervisor:
                 return
             # The worker has a descriptor of its own then; this one is closed, and the connection stays.
             with connection:
-                self._hand_over(connection)
+                self._hand_over_connection(connection)
 
-    def _hand_over(self, connection: socket.socket) -> None:
+    def _hand_over_connection(self, connection: socket.socket) -> None:
         # How many connections a worker has is a little old, since it says so itself: that costs balance, nothing else.
         ready = [each for each in self._workers.values() if each.is_ready]
         for worker in sorted(ready, key=lambda each: each.open):
@@ -379,7 +379,7 @@ def supervise(
 
         async def serve(stopping: asyncio.Event) -> None:
             supervisor = Supervisor(command, listening, shared, broker, RestartLimit())
-            codes.append(await supervisor.run(stopping, greet, grace.begin))
+            codes.append(await supervisor.run(stopping, greet, grace.begin_countdown))
 
         runner.run(serve_until_signalled(serve, signals, grace, lambda: None))
     return codes[0]

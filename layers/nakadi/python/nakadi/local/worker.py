@@ -21,7 +21,7 @@ from pathlib import Path
 from nakadi.app import logs
 from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
-from nakadi.app.shutdown import ShutdownDeadline, SignalHandler, leave, serve_until_signalled
+from nakadi.app.shutdown import ShutdownDeadline, SignalHandler, exit_process, serve_until_signalled
 from nakadi.common.caching import ChangeCounter
 from nakadi.engines.sqlite.changes import ChangePipes
 from nakadi.engines.sqlite.coordination import SqliteCoordination
@@ -29,7 +29,7 @@ from nakadi.engines.sqlite.file import BadDataFile, path_in_url
 from nakadi.http.asgi import RequestLimits
 from nakadi.http.console import with_console
 from nakadi.http.server import Server, new_event_loop, tune_interpreter
-from nakadi.local.figures import WorkerFigures
+from nakadi.local.figures import WorkerMetricsLink
 from nakadi.model.outcomes import BadSetting, Unavailable
 
 log = logging.getLogger(__name__)
@@ -80,20 +80,20 @@ class HandedOverConnections:
 
     def start_serving(self, new_protocol: Callable[[], asyncio.Protocol]) -> None:
         self._new_protocol = new_protocol
-        self._loop.add_reader(self._supervisor, self._receive)
+        self._loop.add_reader(self._supervisor, self._receive_connections)
         self._send_to_supervisor(WORKER_READY)
 
     def report_connection_end(self) -> None:
         self._send_to_supervisor(CONNECTION_ENDED)
 
-    def leave(self) -> None:
+    def announce_leaving(self) -> None:
         """Stop when the supervisor knows of it: what it hands over until then is served."""
         self._send_to_supervisor(WORKER_LEAVING)
 
     def close(self) -> None:
         self._loop.remove_reader(self._supervisor)
 
-    def _receive(self) -> None:
+    def _receive_connections(self) -> None:
         try:
             data, descriptors, _, _ = socket.recv_fds(
                 self._supervisor, MAX_CONNECTIONS_AT_ONCE, MAX_CONNECTIONS_AT_ONCE
@@ -109,11 +109,11 @@ class HandedOverConnections:
             self._stop()
         for each in descriptors:
             # Kept until it is done: the loop itself holds its tasks only weakly.
-            beginning = self._loop.create_task(self._serve(socket.socket(fileno=each)))
+            beginning = self._loop.create_task(self._serve_connection(socket.socket(fileno=each)))
             self._beginning.add(beginning)
             beginning.add_done_callback(self._beginning.discard)
 
-    async def _serve(self, connection: socket.socket) -> None:
+    async def _serve_connection(self, connection: socket.socket) -> None:
         assert self._new_protocol is not None
         connection.setblocking(False)
         try:
@@ -139,19 +139,19 @@ def main(arguments: Sequence[str] | None = None, *, signals: SignalHandler) -> i
     parser.add_argument("--number", type=int, required=True)
     for each in ("--connections", "--appends", "--figures", "--counter"):
         parser.add_argument(each, type=int, required=True, help="a descriptor that is inherited")
-    parser.add_argument("--changes", type=_numbers, required=True, help="the pipe to read from, and those of others")
+    parser.add_argument("--changes", type=_parse_ints, required=True, help="the pipe to read from, and those of others")
     add_logging_options(parser)
     options = parser.parse_args(arguments)
     logs.set_up_logging(json_lines=options.log_format == "json", level=options.log_level, access_log=options.access_log)
     try:
-        _run(options, signals)
+        _run_worker(options, signals)
     except (BadSetting, BadDataFile, Unavailable) as reason:
         print(f"A worker cannot start. {reason}", file=sys.stderr)
         return 1
     return 0
 
 
-def _numbers(text: str) -> Sequence[int]:
+def _parse_ints(text: str) -> Sequence[int]:
     return [int(each) for each in text.split(",")]
 
 
@@ -162,9 +162,9 @@ def coordination_path(settings: Settings) -> Path:
 class WorkerCoordination(SqliteCoordination):
     """Tells the supervisor which leases this process takes, before it takes them."""
 
-    def __init__(self, path: Path, pipes: ChangePipes, take_lease: Callable[[str], None]) -> None:
+    def __init__(self, path: Path, pipes: ChangePipes, announce_lease: Callable[[str], None]) -> None:
         super().__init__(path, pipes)
-        self._take_lease = take_lease
+        self._announce_lease = announce_lease
         self._announced_holders: set[str] = set()
 
     def renew_lease(self, holder: str, until: datetime) -> None:
@@ -172,11 +172,11 @@ class WorkerCoordination(SqliteCoordination):
         # that come here at once may tell twice, which the supervisor counts once.
         if holder not in self._announced_holders:
             self._announced_holders.add(holder)
-            self._take_lease(holder)
+            self._announce_lease(holder)
         super().renew_lease(holder, until)
 
 
-def _run(options: argparse.Namespace, signals: SignalHandler) -> None:
+def _run_worker(options: argparse.Namespace, signals: SignalHandler) -> None:
     settings = Settings.from_env(os.environ)
     connections, appends, figures = (
         socket.socket(fileno=each) for each in (options.connections, options.appends, options.figures)
@@ -187,12 +187,12 @@ def _run(options: argparse.Namespace, signals: SignalHandler) -> None:
         contextlib.closing(connections),
         contextlib.closing(appends),  # which only a log in the data file uses
         contextlib.closing(open_broker(settings, counter=counter, committer=appends)) as broker,
-        contextlib.closing(WorkerFigures(figures, broker.metrics, settings.max_metric_names)) as gathered,
+        contextlib.closing(WorkerMetricsLink(figures, broker.metrics, settings.max_metric_names)) as gathered,
         asyncio.Runner(loop_factory=new_event_loop) as runner,
     ):
-        broker.read_metrics = gathered.read
+        broker.read_metrics = gathered.read_merged_metrics
         pipes = ChangePipes(options.changes[0], options.changes[1:])
-        broker.coordination = WorkerCoordination(coordination_path(settings), pipes, gathered.take_lease)
+        broker.coordination = WorkerCoordination(coordination_path(settings), pipes, gathered.announce_lease)
         server = Server(
             with_console(broker.application, settings.console, dict(settings.console_sign_in)),
             grace_seconds=DRAIN_TIMEOUT_SECONDS,
@@ -205,14 +205,14 @@ def _run(options: argparse.Namespace, signals: SignalHandler) -> None:
             stopping = asyncio.Event()
 
             def stop() -> None:
-                grace.begin()
+                grace.begin_countdown()
                 stopping.set()
 
             handed_over = HandedOverConnections(connections, stop)
 
             async def leave() -> None:
                 await signalled.wait()
-                handed_over.leave()
+                handed_over.announce_leaving()
 
             leaving = asyncio.create_task(leave())
             try:
@@ -228,4 +228,4 @@ if __name__ == "__main__":
     handler.install()
     # The supervisor ends its workers. A Ctrl-C goes to every process of a terminal.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    leave(main(signals=handler))
+    exit_process(main(signals=handler))

@@ -35,7 +35,7 @@ def document() -> Node:
     whole = _read_yaml("api.yaml")
     for name in sorted(each.name for each in files(__name__).iterdir() if each.name.endswith(".yaml")):
         if name != "api.yaml":
-            _merge(whole, _read_yaml(name))
+            _merge_into(whole, _read_yaml(name))
     return whole
 
 
@@ -47,7 +47,7 @@ def document_json() -> bytes:
 @cache
 def operations() -> Mapping[str, ApiOperation]:
     tags = [tag["name"] for tag in document()["tags"]]
-    found = sorted(_operations(), key=lambda operation: tags.index(operation.description["tags"][0]))
+    found = sorted(_read_operations(), key=lambda operation: tags.index(operation.description["tags"][0]))
     return {operation.id: operation for operation in found}
 
 
@@ -99,30 +99,30 @@ def _read_yaml(name: str) -> dict[str, Any]:
     return content
 
 
-def _merge(whole: dict[str, Any], part: Node, path: str = "") -> None:
+def _merge_into(whole: dict[str, Any], part: Node, path: str = "") -> None:
     """Add what a file says. Different files may describe different operations of one path."""
     for name, value in part.items():
         if name not in whole:
             whole[name] = value
         elif isinstance(value, dict):
-            _merge(whole[name], value, f"{path}/{name}")
+            _merge_into(whole[name], value, f"{path}/{name}")
         elif value != whole[name]:
             raise ValueError(f"Two files describe {path}/{name} differently")
 
 
-def _operations() -> Iterator[ApiOperation]:
+def _read_operations() -> Iterator[ApiOperation]:
     for path, item in document()["paths"].items():
         for method in HTTP_METHODS:
             if method in item:
-                yield _operation(path, method, item[method], item.get("parameters", ()))
+                yield _make_operation(path, method, item[method], item.get("parameters", ()))
 
 
-def _operation(path: str, method: str, description: Node, shared: list[Node]) -> ApiOperation:
+def _make_operation(path: str, method: str, description: Node, shared_parameters: list[Node]) -> ApiOperation:
     return ApiOperation(
         id=description["operationId"],
         method=method.upper(),
         path=path,
-        parameters=tuple(resolve_reference(each) for each in (*shared, *description.get("parameters", ()))),
+        parameters=tuple(resolve_reference(each) for each in (*shared_parameters, *description.get("parameters", ()))),
         responses={status: resolve_reference(each) for status, each in description["responses"].items()},
         description=description,
     )

@@ -36,7 +36,7 @@ from nakadi.publishing.enrichment import (
     metadata_stamp,
     partitions_in_text_order,
 )
-from nakadi.schemas.batch_decoder import METADATA_MEMBER_START, DecodedBatch, UsualMetadata
+from nakadi.schemas.batch_decoder import METADATA_MEMBER_PREFIX, DecodedBatch, UsualMetadata
 from nakadi.schemas.strict_json import estimate_parsed_memory
 
 # Bodies ---------------------------------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ def partitions_and_records_or_none(
         lines = sent
         if stamp is not None:
             added = orjson.dumps({**stamp, "partition": str(partition)})[1:-1] + b","
-            lines = sent.replace(METADATA_MEMBER_START, METADATA_MEMBER_START + added)
+            lines = sent.replace(METADATA_MEMBER_PREFIX, METADATA_MEMBER_PREFIX + added)
             if len(lines) != len(sent) + number * len(added):
                 return None
         found[partition] = (

@@ -18,7 +18,7 @@ import msgspec
 import orjson
 from msgspec import Struct
 
-from nakadi.common.work import GIVEN_UP_MESSAGE, LongWorkQueue
+from nakadi.common.work import WORK_ABANDONED_MESSAGE, LongWorkQueue
 from nakadi.model.outcomes import TooLarge, TryLater
 from nakadi.schemas import strict_json
 from nakadi.schemas.strict_json import (
@@ -311,7 +311,7 @@ class WorkBudget:
             raise StepsExhausted
         self.take_turn()
         if self._is_client_gone():
-            raise TryLater(GIVEN_UP_MESSAGE)
+            raise TryLater(WORK_ABANDONED_MESSAGE)
         self._portion *= 2 if larger else 1
         self.steps[0] = min(self._portion, self._left)
         self._left -= self.steps[0]

@@ -18,7 +18,7 @@ from msgspec import UNSET, Struct, UnsetType, defstruct
 from nakadi.common.work import refuse_if_quick
 from nakadi.schemas.document import EID_PATTERN
 from nakadi.schemas.formats import is_usual_timestamp
-from nakadi.schemas.shapes import NO_FURTHER_NAMES, MsgspecTypes, msgspec_number_type
+from nakadi.schemas.shapes import NO_NAMES, MsgspecTypes, msgspec_number_type
 from nakadi.schemas.strict_json import count_colons
 
 
@@ -40,10 +40,10 @@ def _make_usual_metadata_type(event_types: Sequence[str]) -> type[Struct]:
     )
 
 
-METADATA_MEMBER_START = b'"metadata":{'
+METADATA_MEMBER_PREFIX = b'"metadata":{'
 
 # The letters of that name are these, if they are escaped.
-_ESCAPED_LETTERS = (b"\\u006", b"\\u007")
+_ESCAPED_LETTER_PREFIXES = (b"\\u006", b"\\u007")
 
 _ENCODER = msgspec.json.Encoder()
 _DECODING_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, OverflowError, RecursionError)
@@ -55,13 +55,13 @@ _MAX_DECODED_MEMORY_BYTES = 8 * 1024 * 1024
 _MEMORY_BYTES_OF_OBJECT, _MEMORY_BYTES_OF_MEMBER = 64, 8
 _MIN_OBJECT_BYTES = len("{}")
 # Batches of another form are left out after two of them, twice as many each time, and this often doubled at most.
-_MAX_DOUBLINGS = 8
+_MAX_PAUSE_DOUBLINGS = 8
 # So many members are met before those that are new are left to the thorough way, and no name is longer than this.
-_MAX_FURTHER_NAMES = 30
+_MAX_UNDECLARED_NAMES = 30
 _is_plain_name = re.compile(r'[^"\\\x00-\x1f]{1,100}').fullmatch
 
 
-def _any_json_type(levels: int) -> Any:
+def _make_any_json_type(levels: int) -> Any:
     """Values that may be anything: strict JSON, and not nested deeper than this."""
     scalar = str | bool | None | msgspec_number_type(int, {}) | float
     kind: Any = scalar
@@ -70,13 +70,13 @@ def _any_json_type(levels: int) -> Any:
     return kind
 
 
-_ANY_JSON_TYPE = _any_json_type(levels=3)
+_ANY_JSON_TYPE = _make_any_json_type(levels=3)
 
 
 class DecodedBatch(Struct, frozen=True):
     """Events that are valid for certain, their metadata if they have any, and their array without blanks.
 
-    `METADATA_MEMBER_START` stands in `text` once for each event, and nowhere else, if it is there so often.
+    `METADATA_MEMBER_PREFIX` stands in `text` once for each event, and nowhere else, if it is there so often.
     """
 
     events: Sequence[Any]
@@ -122,7 +122,7 @@ class BatchDecoder:
         self._has_metadata = has_metadata
         # Threads may replace and count these at the same time and lose a step: then a batch more or less is tried.
         self._type = made
-        self._further_names: Mapping[int, Mapping[str, None]] = {}
+        self._undeclared_names: Mapping[int, Mapping[str, None]] = {}
         self._declined = 0
         self._left_out = 0
 
@@ -139,95 +139,95 @@ class BatchDecoder:
             written = _ENCODER.encode(events)
             text = _text_without_blanks(body, written)
             if text is None:
-                if not self._add_further_names(body):
-                    self._decline()
+                if not self._add_undeclared_names(body):
+                    self._pause_after_decline()
                 return None
         except _DECODING_ERRORS:
-            self._decline()
+            self._pause_after_decline()
             return None
         metadata = list(map(made.metadata_of, events)) if made.metadata_of else ()
         if not (
             all(map(_is_eid, map(_get_eid, metadata))) and all(map(is_usual_timestamp, map(_get_occurred_at, metadata)))
-        ) or (metadata and b"\\" in text and any(each in text for each in _ESCAPED_LETTERS)):
-            self._decline()
+        ) or (metadata and b"\\" in text and any(each in text for each in _ESCAPED_LETTER_PREFIXES)):
+            self._pause_after_decline()
             return None
         self._declined = 0
         return DecodedBatch(events, metadata, text)
 
-    def _decline(self) -> None:
+    def _pause_after_decline(self) -> None:
         self._declined += 1
-        self._left_out = 2 ** min(self._declined, _MAX_DOUBLINGS) - 2
+        self._left_out = 2 ** min(self._declined, _MAX_PAUSE_DOUBLINGS) - 2
 
-    def _add_further_names(self, body: bytes) -> bool:
+    def _add_undeclared_names(self, body: bytes) -> bool:
         """Give members that the schema does not name a place in the type, for the next batch; False if none is new."""
-        before = sum(map(len, self._further_names.values()))
-        if before >= _MAX_FURTHER_NAMES:
+        before = sum(map(len, self._undeclared_names.values()))
+        if before >= _MAX_UNDECLARED_NAMES:
             return False
         refuse_if_quick()
-        names = {key: dict.fromkeys(each) for key, each in self._further_names.items()}
+        names = {key: dict.fromkeys(each) for key, each in self._undeclared_names.items()}
         try:
             for event in orjson.loads(body):
-                _collect_further_names(event, self._schema, names)
+                _collect_undeclared_names(event, self._schema, names)
         except orjson.JSONDecodeError:
             return False
-        if not before < sum(map(len, names.values())) <= _MAX_FURTHER_NAMES:
+        if not before < sum(map(len, names.values())) <= _MAX_UNDECLARED_NAMES:
             return False
         made = _make_batch_type(self._schema, self._has_metadata, names)
         if made is None:
             return False
-        self._type, self._further_names = made, names
+        self._type, self._undeclared_names = made, names
         return True
 
 
-def _text_without_blanks(body: bytes, written: bytes) -> bytes | None:
-    """The text of events that were `written` again; None if something was lost in them."""
+def _text_without_blanks(body: bytes, reencoded: bytes) -> bytes | None:
+    """The text of events that were `reencoded`; None if something was lost in them."""
     escaped = b"\\" in body
-    if written.count(b":") != (count_colons(body) if escaped else body.count(b":")):
+    if reencoded.count(b":") != (count_colons(body) if escaped else body.count(b":")):
         return None
     # Without escapes, their strings are written as they came. So where there are as many spaces, all are within them.
-    if escaped or b"\n" in body or b"\t" in body or b"\r" in body or body.count(b" ") != written.count(b" "):
+    if escaped or b"\n" in body or b"\t" in body or b"\r" in body or body.count(b" ") != reencoded.count(b" "):
         return msgspec.json.format(body, indent=-1)
     return body
 
 
-def _collect_further_names(value: Any, schema: Mapping[str, Any], found: dict[int, dict[str, None]]) -> None:
+def _collect_undeclared_names(value: Any, schema: Mapping[str, Any], names_by_id: dict[int, dict[str, None]]) -> None:
     """Add the names of members that a schema has no place for, by the ids of the schemas of their objects."""
     if type(value) is list and isinstance(items := schema.get("items"), dict):
         for each in value:
-            _collect_further_names(each, items, found)
+            _collect_undeclared_names(each, items, names_by_id)
     if type(value) is not dict or "object" not in schema.get("type", ()):
         return
     properties, required = schema.get("properties", {}), schema.get("required", ())
     additional = schema.get("additionalProperties", True)
     if isinstance(additional, dict):
         for each in value.values():
-            _collect_further_names(each, additional, found)
+            _collect_undeclared_names(each, additional, names_by_id)
     elif properties or required:
         for name, each in value.items():
             if isinstance(part := properties.get(name), dict):
-                _collect_further_names(each, part, found)
+                _collect_undeclared_names(each, part, names_by_id)
             elif name not in properties and name not in required and _is_plain_name(name):
-                found.setdefault(id(schema), {})[name] = None
+                names_by_id.setdefault(id(schema), {})[name] = None
 
 
 def make_batch_decoder(schema: Mapping[str, Any], *, has_metadata: bool) -> BatchDecoder | None:
     """What decodes events of this schema, if a type says all of it. `has_metadata` is of events that must have some."""
     if schema.get("type") != "object" or not (schema.get("properties") or schema.get("required")):
         return None
-    made = _make_batch_type(schema, has_metadata, NO_FURTHER_NAMES)
+    made = _make_batch_type(schema, has_metadata, NO_NAMES)
     return BatchDecoder(schema, made, has_metadata=has_metadata) if made else None
 
 
 def _make_batch_type(
-    schema: Mapping[str, Any], has_metadata: bool, further_names: Mapping[int, Iterable[str]]
+    schema: Mapping[str, Any], has_metadata: bool, undeclared_names: Mapping[int, Iterable[str]]
 ) -> _BatchType | None:
-    shapes, metadata_of = MsgspecTypes(_ANY_JSON_TYPE, further_names), None
+    shapes, metadata_of = MsgspecTypes(_ANY_JSON_TYPE, undeclared_names), None
     if has_metadata:
         metadata = schema.get("properties", {}).get("metadata")
         if metadata is None:
             return None
         shapes.set_type(metadata, _make_usual_metadata_type(metadata["properties"]["event_type"]["enum"]))
-    shape = shapes.find_or_make(schema)
+    shape = shapes.find_or_make_type(schema)
     if shape is None or not issubclass(shape.type, Struct):
         return None
     if has_metadata:

@@ -146,7 +146,7 @@ ADDED_KEYWORDS_BY_DRAFT = {
 }
 
 # A schema under one of these applies to the very same value as the schema around it.
-SAME_VALUE_KEYWORDS = frozenset({*COMBINATOR_KEYWORDS, "dependencies", "not", "if", "then", "else"})
+KEYWORDS_ABOUT_SAME_VALUE = frozenset({*COMBINATOR_KEYWORDS, "dependencies", "not", "if", "then", "else"})
 
 
 def keywords_with_schemas(draft: Draft) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ from nakadi.schemas import nodes
 from nakadi.schemas.document import ROOT_PATH, RawSchema, SchemaDocument, SchemaPath, count_schema_values
 from nakadi.schemas.nodes import SchemaNode, classify_schema
 from nakadi.schemas.strict_json import parse_strict
-from nakadi.schemas.values import StepsExhausted, first_fitting_message, spend_steps
+from nakadi.schemas.values import StepsExhausted, first_items_fitting_message, spend_steps
 
 # Definitions that refer to each other several times unfold into more schemas than can be compared.
 MAX_DIFF_STEPS = 100_000
@@ -212,10 +212,10 @@ def _attribute_changes(
 def _combination_changes(old: nodes.CombinationNode, new: nodes.CombinationNode, path: SchemaPath) -> ChangesAndPairs:
     if len(old.member_schemas) != len(new.member_schemas):
         yield SchemaChange(ChangeKind.SUB_SCHEMA_CHANGED, path)
-    elif old.criterion != new.criterion:
+    elif old.combinator != new.combinator:
         yield SchemaChange(ChangeKind.COMPOSITION_METHOD_CHANGED, path)
     else:
-        yield from _pairs_in_order(old.member_schemas, new.member_schemas, path / old.criterion)
+        yield from _pairs_in_order(old.member_schemas, new.member_schemas, path / old.combinator)
 
 
 def _pairs_in_order(old: tuple[RawSchema, ...], new: tuple[RawSchema, ...], path: SchemaPath) -> ChangesAndPairs:
@@ -301,7 +301,7 @@ def _permits_additional_items(array: nodes.ArrayNode) -> bool:
     return array.item_schema is not None or array.additional_item_schema is not False
 
 
-_PATCH_CHANGES = frozenset({ChangeKind.DESCRIPTION_CHANGED, ChangeKind.TITLE_CHANGED})
+_PATCH_LEVEL_CHANGES = frozenset({ChangeKind.DESCRIPTION_CHANGED, ChangeKind.TITLE_CHANGED})
 _NARROWING_CHANGES = frozenset(
     {ChangeKind.TYPE_NARROWED, ChangeKind.REQUIRED_ARRAY_EXTENDED, ChangeKind.ADDITIONAL_PROPERTIES_NARROWED}
 )
@@ -367,7 +367,7 @@ def next_schema(current: EventType, text: str, mode: CompatibilityMode, now: dat
 
 def level_of_change(kind: ChangeKind, mode: CompatibilityMode) -> ChangeLevel:
     """How far a change reaches in a mode; `none` counts like `forward`."""
-    if kind in _PATCH_CHANGES:
+    if kind in _PATCH_LEVEL_CHANGES:
         return ChangeLevel.PATCH
     if kind is ChangeKind.PROPERTIES_ADDED:
         return ChangeLevel.MINOR
@@ -386,7 +386,7 @@ def _forbids(before: CompatibilityMode, after: CompatibilityMode, kind: ChangeKi
 
 
 def _incompatible_schema_error(refused: Iterable[SchemaChange], forbidden_by: str) -> IncompatibleSchema:
-    shown = tuple(first_fitting_message(refused, lambda change: change.path.text))
+    shown = tuple(first_items_fitting_message(refused, lambda change: change.path.text))
     listed = ", ".join(f"{each.path.text}: {_REFUSAL_MESSAGES[each.kind]}" for each in shown)
     return IncompatibleSchema(f"Invalid schema: {listed}", tuple(reason_against(each, forbidden_by) for each in shown))
 

@@ -33,8 +33,8 @@ Schema = Mapping[str, Any]
 _MAX_EXPLANATION_LEVELS = 100
 
 # The first is enough for nearly every event, and takes milliseconds; the second for lists of thousands of objects.
-MAX_STEPS_OF_SHORT_EXPLANATION = 100_000
-MAX_STEPS_OF_LONG_EXPLANATION = 5_000_000
+SHORT_EXPLANATION_MAX_STEPS = 100_000
+LONG_EXPLANATION_MAX_STEPS = 5_000_000
 
 _STEP_COST_OF_SCHEMA = 70
 _STEPS_PER_MEMBER = 4
@@ -125,20 +125,20 @@ class _ViolationExplainer:
     def _keyword_violations(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         combinator = next((each for each in COMBINATOR_KEYWORDS if each in schema), None)
         if combinator is None:
-            yield from self._violations_beside_combinator(schema, value, pointer)
-        elif not any(self._keyword_applies(each, schema) for each in _KEYWORDS_BESIDE_COMBINATOR):
+            yield from self._non_combinator_violations(schema, value, pointer)
+        elif not any(self._keyword_applies(each, schema) for each in _NON_COMBINATOR_KEYWORDS):
             yield from _COMBINATOR_METHODS[combinator](self, schema, value, pointer)
         else:
             # What stands beside a combinator is one of two schemas, and the combinator is the other.
             pair = (
-                self._violations_beside_combinator(schema, value, pointer),
+                self._non_combinator_violations(schema, value, pointer),
                 _COMBINATOR_METHODS[combinator](self, schema, value, pointer),
             )
             causes = _without_none(self._combine_violations(each, pointer) for each in pair)
             if causes:
                 yield SchemaViolation(pointer, _matches_only_message(len(pair) - len(causes), len(pair)), causes)
 
-    def _violations_beside_combinator(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
+    def _non_combinator_violations(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         """All that is neither a list of values nor a combinator."""
         return _violations_of_first_failing(
             self._type_violations(schema, value, pointer), self._conditional_violations(schema, value, pointer)
@@ -157,17 +157,17 @@ class _ViolationExplainer:
         elif types is not None:
             yield from self._single_type_violations(types, schema, value, pointer)
         else:
-            yield from self._violations_beside_type(schema, value, pointer)
+            yield from self._violations_of_other_keywords(schema, value, pointer)
 
     def _single_type_violations(
         self, type_name: str, schema: Schema, value: Any, pointer: str
     ) -> Iterator[SchemaViolation]:
         if has_json_schema_type(value, type_name):
-            yield from self._violations_beside_type(schema, value, pointer)
+            yield from self._violations_of_other_keywords(schema, value, pointer)
         else:
             yield SchemaViolation(pointer, type_mismatch_message(type_name, value))
 
-    def _violations_beside_type(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
+    def _violations_of_other_keywords(self, schema: Schema, value: Any, pointer: str) -> Iterator[SchemaViolation]:
         for keyword, reason in REASON_FINDERS_BY_KEYWORD.items():
             text = reason(schema, value, self._patterns, self._steps) if keyword in schema else None
             if text is not None:
@@ -368,7 +368,7 @@ _METHODS_OF_MEMBER_KEYWORDS: tuple[tuple[str, _KeywordMethod], ...] = (
     ("contains", _ViolationExplainer.contains_violations),
 )
 
-_KEYWORDS_BESIDE_COMBINATOR = (
+_NON_COMBINATOR_KEYWORDS = (
     "type",
     "if",
     *REASON_FINDERS_BY_KEYWORD,

@@ -50,7 +50,7 @@ _TIMESTAMP_PART_PATTERNS = tuple(
         ("offset", r"[Zz]|[+-]\d\d(?::[0-5]\d(?::[0-5]\d)?)?"),
     )
 )
-_matches_whole_offset = re.compile(r"[Zz]|[+-]\d\d:\d\d", re.ASCII).fullmatch
+_matches_utc_offset = re.compile(r"[Zz]|[+-]\d\d:\d\d", re.ASCII).fullmatch
 
 _TIMESTAMP_RANGES = (
     ("month", "MonthOfYear", range(1, 13), "1 - 12"),
@@ -69,35 +69,35 @@ def timestamp_problem(text: str) -> str | None:
     if is_usual_timestamp(text) is not None:
         return None
     found: dict[str, str] = {}
-    reason = _timestamp_form_problem(text, found) or _range_problem(found)
+    reason = _timestamp_form_problem(text, found) or _timestamp_range_problem(found)
     if reason is not None:
         return f"must be a valid date-time Text '{_quote_timestamp(text)}' could not be parsed{reason}"
-    return None if found["second"] and _matches_whole_offset(found["offset"]) else "must be a valid date-time"
+    return None if found["second"] and _matches_utc_offset(found["offset"]) else "must be a valid date-time"
 
 
 def _quote_timestamp(text: str) -> str:
     return text if len(text) <= _MAX_QUOTED_TEXT_CHARACTERS else f"{text[:_MAX_QUOTED_TEXT_CHARACTERS]}..."
 
 
-def _timestamp_form_problem(text: str, found: dict[str, str]) -> str | None:
-    """The place where a text leaves the form of a moment; its parts are put into `found`."""
+def _timestamp_form_problem(text: str, parts: dict[str, str]) -> str | None:
+    """The place where a text leaves the form of a moment; its parts are put into `parts`."""
     at = 0
     for name, pattern in _TIMESTAMP_PART_PATTERNS:
         part = pattern.match(text, at)
         if part is None:
             return f" at index {at}"
-        found[name] = part.group()
+        parts[name] = part.group()
         at = part.end()
     return f", unparsed text found at index {at}" if at < len(text) else None
 
 
-def _range_problem(found: dict[str, str]) -> str | None:
+def _timestamp_range_problem(parts: dict[str, str]) -> str | None:
     for name, field, values, valid_range in _TIMESTAMP_RANGES:
         # A second comes with its colon and its fraction.
-        value = int(found[name].removeprefix(":").partition(".")[0] or 0)
+        value = int(parts[name].removeprefix(":").partition(".")[0] or 0)
         if value not in values:
             return f": Invalid value for {field} (valid values {valid_range}): {value}"
-    return _day_problem(int(found["year"]), int(found["month"]), int(found["day"])) or _offset_problem(found["offset"])
+    return _day_problem(int(parts["year"]), int(parts["month"]), int(parts["day"])) or _offset_problem(parts["offset"])
 
 
 def _day_problem(year: int, month: int, day: int) -> str | None:
@@ -234,7 +234,7 @@ FORMAT_CHECKS: Mapping[str, Callable[[str], str | None]] = {
 }
 
 # The rest look at a few hundred characters at most.
-UNBOUNDED_FORMATS = frozenset({"uri"})
+FORMATS_THAT_SPEND_STEPS = frozenset({"uri"})
 
 
 # Patterns -------------------------------------------------------------------------------------------------------------
@@ -338,7 +338,7 @@ def compile_pattern(text: str) -> Pattern:
     except UnicodeEncodeError as error:
         raise BadPattern(f'invalid UTF-8 "{text[error.start]!a}"') from error
     except re2.error as error:
-        raise BadPattern(_reason_for_clients(error)) from error
+        raise BadPattern(_java_pattern_error_reason(error)) from error
     finally:
         # RE2's module would keep the last patterns that were used; each may be megabytes.
         re2.purge()
@@ -357,15 +357,15 @@ def _compile_re2(text: str) -> re2._Regexp:
 
 
 @cache
-def _re2_options(memory: int) -> re2.Options:
+def _re2_options(max_memory_bytes: int) -> re2.Options:
     options = re2.Options()
-    options.max_mem = memory
+    options.max_mem = max_memory_bytes
     options.never_capture = True
     options.log_errors = False
     return options
 
 
-def _reason_for_clients(error: re2.error) -> str:
+def _java_pattern_error_reason(error: re2.error) -> str:
     reason, colon, fragment = _re2_message(error).partition(": ")
     if reason == _RE2_TRAILING_BACKSLASH_REASON:
         colon = ":"

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from nakadi.schemas.document import EID_PATTERN, Draft, escaped_step
-from nakadi.schemas.formats import FORMAT_CHECKS, UNBOUNDED_FORMATS, SchemaPatterns
+from nakadi.schemas.formats import FORMAT_CHECKS, FORMATS_THAT_SPEND_STEPS, SchemaPatterns
 from nakadi.schemas.values import (
     RemainingSteps,
     all_differ,
@@ -81,7 +81,7 @@ TYPE_TEST_CODE = {
 
 _STRING_KEYWORDS = ("minLength", "maxLength", "pattern", "format")
 _NUMBER_KEYWORDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
-_COST_OF_MULTIPLE = 100
+_COST_OF_MULTIPLE_OF = 100
 _COST_OF_FORMAT = 40
 _STEPS_PER_FORMAT_CHARACTER = 2
 
@@ -178,15 +178,15 @@ def _pattern_check(text: str, value: str, constants: CodeConstants) -> CodeCheck
 def _format_check(name: str, value: str, constants: CodeConstants) -> CodeCheck:
     if name not in FORMAT_CHECKS:
         return ALWAYS_TRUE
-    if name in UNBOUNDED_FORMATS:
+    if name in FORMATS_THAT_SPEND_STEPS:
         return CodeCheck(f"{constants.add_constant(_make_format_test_with_steps(FORMAT_CHECKS[name]))}({value}, steps)")
     return CodeCheck(f"{constants.add_constant(FORMAT_CHECKS[name])}({value}) is None", _COST_OF_FORMAT)
 
 
-def _make_format_test_with_steps(problem_with: Callable[[str], str | None]) -> Callable[[str, RemainingSteps], bool]:
+def _make_format_test_with_steps(find_problem: Callable[[str], str | None]) -> Callable[[str, RemainingSteps], bool]:
     def well_formed(text: str, steps: RemainingSteps) -> bool:
         spend_steps(steps, _COST_OF_FORMAT + len(text) * _STEPS_PER_FORMAT_CHARACTER)
-        return problem_with(text) is None
+        return find_problem(text) is None
 
     return well_formed
 
@@ -223,7 +223,7 @@ def _exclusive_bound_check_maker(keyword: str, sign: str) -> Callable[[Schema, s
 
 def _multiple_check(schema: Schema, value: str, constants: CodeConstants) -> CodeCheck:
     divisor = constants.add_constant(exact_fraction(schema["multipleOf"]))
-    return CodeCheck(f"{constants.add_constant(is_multiple_of)}({value}, {divisor})", _COST_OF_MULTIPLE)
+    return CodeCheck(f"{constants.add_constant(is_multiple_of)}({value}, {divisor})", _COST_OF_MULTIPLE_OF)
 
 
 _NUMBER_CHECK_MAKERS: Mapping[str, Callable[[Schema, str, CodeConstants], CodeCheck]] = {
@@ -339,7 +339,7 @@ def truncated_text(text: str) -> str:
 
 # Values that are not looked into --------------------------------------------------------------------------------------
 
-_ValueWithSize = str | list[Any] | dict[str, Any]
+_SizedValue = str | list[Any] | dict[str, Any]
 FindReason = Callable[[Schema, Any, SchemaPatterns, RemainingSteps], str | None]
 
 _TYPE_TESTS: Mapping[str, Callable[[Any], bool]] = {
@@ -353,7 +353,7 @@ _TYPE_TESTS: Mapping[str, Callable[[Any], bool]] = {
 }
 
 _STEPS_PER_ALLOWED_VALUE = 20
-_STEPS_PER_MULTIPLE = 100
+_STEPS_PER_MULTIPLE_OF = 100
 
 
 def has_json_schema_type(value: Any, type_name: str) -> bool:
@@ -417,14 +417,14 @@ def _exclusive_maximum_reason(schema: Schema, value: Any, _: SchemaPatterns, __:
 
 
 def _multiple_of_reason(schema: Schema, value: Any, _: SchemaPatterns, steps: RemainingSteps) -> str | None:
-    spend_steps(steps, _STEPS_PER_MULTIPLE)
+    spend_steps(steps, _STEPS_PER_MULTIPLE_OF)
     if not has_json_schema_type(value, "number") or is_multiple_of(value, exact_fraction(schema["multipleOf"])):
         return None
     return f"{java_text(value)} is not a multiple of {java_text(schema['multipleOf'])}"
 
 
 def _size_reason_finder(
-    keyword: str, kind: type[_ValueWithSize], is_broken: Callable[[int, int], bool], words: str
+    keyword: str, kind: type[_SizedValue], is_broken: Callable[[int, int], bool], words: str
 ) -> FindReason:
     def reason(schema: Schema, value: Any, _: SchemaPatterns, __: RemainingSteps) -> str | None:
         bound = schema[keyword]

@@ -108,14 +108,14 @@ def check_expansion(document: SchemaDocument) -> None:
 class _CountsByName(Struct, frozen=True):
     """A number for each name (or index) that is spoken of, and one for all others."""
 
-    named: Mapping[MemberNameOrIndex, int] = field(default_factory=dict)
-    others: int = 0
+    count_by_name: Mapping[MemberNameOrIndex, int] = field(default_factory=dict)
+    count_of_others: int = 0
 
     def count_of(self, name: MemberNameOrIndex) -> int:
-        return self.named.get(name, self.others)
+        return self.count_by_name.get(name, self.count_of_others)
 
     def largest_count(self) -> int:
-        return max(self.others, *self.named.values()) if self.named else self.others
+        return max(self.count_of_others, *self.count_by_name.values()) if self.count_by_name else self.count_of_others
 
 
 _NO_COUNTS = _CountsByName()
@@ -124,13 +124,13 @@ _NO_COUNTS = _CountsByName()
 class _SchemaCounts(Struct, frozen=True):
     """How many schemas are about a value itself, about each of its members, of its items, and about its names."""
 
-    itself: int
-    members: _CountsByName
-    items: _CountsByName
-    names: int
+    for_value: int
+    for_members: _CountsByName
+    for_items: _CountsByName
+    for_names: int
 
     def largest_count(self) -> int:
-        return max(self.itself, self.members.largest_count(), self.items.largest_count(), self.names)
+        return max(self.for_value, self.for_members.largest_count(), self.for_items.largest_count(), self.for_names)
 
 
 class _InnerSchemas(Struct, frozen=True):
@@ -144,7 +144,7 @@ class _InnerSchemas(Struct, frozen=True):
         for each in (*self.by_name.values(), self.for_all_names, self.for_other_names):
             yield from each
 
-    def count_by_name(self, count: Callable[[Schema], int], combine: CombineCounts) -> _CountsByName:
+    def combined_counts(self, count: Callable[[Schema], int], combine: CombineCounts) -> _CountsByName:
         if not (self.by_name or self.for_all_names or self.for_other_names):
             return _NO_COUNTS
         anywhere = combine([0, *map(count, self.for_all_names)])
@@ -167,9 +167,9 @@ class _SubschemasByUse:
             self.applied_together = [target] if isinstance(target, Mapping) else []
         else:
             for keyword, way, value in subschemas(schema, document.draft):
-                self._add(keyword, way, value)
+                self._add_subschema(keyword, way, value)
 
-    def _add(self, keyword: str, way: tuple[str, ...], value: Any) -> None:
+    def _add_subschema(self, keyword: str, way: tuple[str, ...], value: Any) -> None:
         schemas = [value] if isinstance(value, Mapping) else []
         match keyword:
             case "properties" if way:
@@ -210,19 +210,19 @@ class _SchemaExpansion:
     def max_schemas_per_value(self) -> int:
         """How many schemas there may be about one value; raises `Invalid` if there is no end to it."""
         within = {each: parts.schema_ids() for each, parts in self._subschemas_by_schema_id.items()}
-        for number, circle in enumerate(_group_by_cycle(within)):
+        for number, circle in enumerate(_groups_of_mutual_references(within)):
             self._cycle_number_by_schema_id.update(dict.fromkeys(circle, number))
             for each in circle:
                 if len(circle) > 1 or each in within[each]:
-                    self._check_recursion(each)
+                    self._check_recursion_of_schema(each)
             # Only now: as long as they are not known, those of the same circle count nothing.
             self._largest_count_by_schema_id.update({each: self._counts_of(each).largest_count() for each in circle})
         return max(self._largest_count_by_schema_id.values())
 
-    def _check_recursion(self, schema: int) -> None:
+    def _check_recursion_of_schema(self, schema: int) -> None:
         """Once around, a schema must not come back to the same value twice."""
         turns = self._recursion_counts(schema)
-        if max(turns.members.largest_count(), turns.items.largest_count(), turns.names) > 1:
+        if max(turns.for_members.largest_count(), turns.for_items.largest_count(), turns.for_names) > 1:
             raise Invalid("schema expands too far: it contains itself more than once for one and the same value")
 
     def _counts_of(self, schema: int) -> _SchemaCounts:
@@ -254,33 +254,34 @@ class _SchemaExpansion:
 
     def _combined_counts(self, tallies: Sequence[_SchemaCounts], combine: CombineCounts) -> _SchemaCounts:
         return _SchemaCounts(
-            combine([0, *(each.itself for each in tallies)]),
-            self._combined_by_name([each.members for each in tallies], combine),
-            self._combined_by_name([each.items for each in tallies], combine),
-            combine([0, *(each.names for each in tallies)]),
+            combine([0, *(each.for_value for each in tallies)]),
+            self._combined_by_name([each.for_members for each in tallies], combine),
+            self._combined_by_name([each.for_items for each in tallies], combine),
+            combine([0, *(each.for_names for each in tallies)]),
         )
 
     def _combined_by_name(self, several: Sequence[_CountsByName], combine: CombineCounts) -> _CountsByName:
-        several = [each for each in several if each.named or each.others]
+        several = [each for each in several if each.count_by_name or each.count_of_others]
         if len(several) < 2:
             return several[0] if several else _NO_COUNTS
-        names = {name for each in several for name in each.named}
+        names = {name for each in several for name in each.count_by_name}
         spend_steps(self._steps, len(names) * len(several))
         return _CountsByName(
             {name: combine(each.count_of(name) for each in several) for name in names},
-            combine(each.others for each in several),
+            combine(each.count_of_others for each in several),
         )
 
 
 def _own_counts(
-    parts: _SubschemasByUse, itself: int, count: Callable[[Schema], int], names: CombineCounts
+    parts: _SubschemasByUse, itself: int, count: Callable[[Schema], int], combine_for_name: CombineCounts
 ) -> _SchemaCounts:
-    """What the schema says by itself. `names` combines what may be about one name; an item has all of it."""
-    members, items = parts.members.count_by_name(count, names), parts.items.count_by_name(count, sum)
+    """What the schema says by itself. `combine_for_name` combines what may be about one name; an item has all of it."""
+    members = parts.members.combined_counts(count, combine_for_name)
+    items = parts.items.combined_counts(count, sum)
     return _SchemaCounts(itself, members, items, sum(map(count, parts.names)))
 
 
-def _group_by_cycle(edges: Mapping[int, Sequence[int]]) -> Iterator[list[int]]:
+def _groups_of_mutual_references(edges: Mapping[int, Sequence[int]]) -> Iterator[list[int]]:
     """The schemas in groups of those that contain each other; what a group leads to comes before it (Tarjan's way)."""
     low: dict[int, int] = {}
     done: set[int] = set()

@@ -33,13 +33,13 @@ class SchemaNode(Struct, frozen=True):
     annotations: Annotations
 
 
-class KindOnlyNode(SchemaNode, frozen=True):
-    """A schema without content that is compared; `kind` is one of `PLAIN_KINDS`."""
+class PlainKindNode(SchemaNode, frozen=True):
+    """A schema without content that is compared; `kind` is one of `MEANING_BY_PLAIN_KIND`."""
 
     kind: str
 
 
-PLAIN_KINDS = {
+MEANING_BY_PLAIN_KIND = {
     "always": "`true`",
     "never": "`false`",
     "nothing": "Says nothing of values.",
@@ -60,7 +60,7 @@ class ReferenceNode(SchemaNode, frozen=True):
 
 
 class CombinationNode(SchemaNode, frozen=True):
-    criterion: str
+    combinator: str
     member_schemas: tuple[RawSchema, ...]
 
 
@@ -119,13 +119,13 @@ _NOT_KEYWORD = frozenset({"not"})
 def classify_schema(schema: RawSchema, draft: Draft) -> SchemaNode:
     """The node that a schema is; the first of these that fits."""
     if isinstance(schema, bool):
-        return KindOnlyNode(NO_ANNOTATIONS, "always" if schema else "never")
+        return PlainKindNode(NO_ANNOTATIONS, "always" if schema else "never")
     annotations = Annotations(schema.get(draft.id_keyword), schema.get("title"), schema.get("description"))
     if "enum" in schema:
         return EnumNode(annotations, frozenset(map(canonical_text, schema["enum"])))
     if "const" in schema and draft >= Draft.SIX:
-        return KindOnlyNode(annotations, "const")
-    if any(criterion in schema for criterion in COMBINATOR_KEYWORDS):
+        return PlainKindNode(annotations, "const")
+    if any(combinator in schema for combinator in COMBINATOR_KEYWORDS):
         return _parse_combination_schema(schema, annotations, draft)
     if "$ref" in schema:
         return ReferenceNode(annotations, schema["$ref"])
@@ -134,11 +134,11 @@ def classify_schema(schema: RawSchema, draft: Draft) -> SchemaNode:
 
 def _parse_combination_schema(schema: Mapping[str, Any], annotations: Annotations, draft: Draft) -> CombinationNode:
     """Keywords beside a combinator are one more schema that has to be satisfied."""
-    criterion = next(each for each in COMBINATOR_KEYWORDS if each in schema)
-    beside = {keyword: value for keyword, value in _without_annotations(schema).items() if keyword != criterion}
+    combinator = next(each for each in COMBINATOR_KEYWORDS if each in schema)
+    beside = {keyword: value for keyword, value in _without_annotations(schema).items() if keyword != combinator}
     if "type" not in beside and _type_implied_by_keywords(beside, draft) in ("not", "nothing"):
-        return CombinationNode(annotations, criterion, tuple(schema[criterion]))
-    return CombinationNode(annotations, "allOf", (beside, {criterion: schema[criterion]}))
+        return CombinationNode(annotations, combinator, tuple(schema[combinator]))
+    return CombinationNode(annotations, "allOf", (beside, {combinator: schema[combinator]}))
 
 
 def _without_annotations(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def _node_of_type(schema: Mapping[str, Any], annotations: Annotations, draft: Dr
     if isinstance(type_or_types, list):
         shared = _without_annotations(schema)
         return CombinationNode(annotations, "anyOf", tuple(shared | {"type": each} for each in type_or_types))
-    return _NODE_MAKER_BY_TYPE[type_or_types](schema, annotations)
+    return _NODE_PARSER_BY_TYPE[type_or_types](schema, annotations)
 
 
 def _type_implied_by_keywords(schema: Mapping[str, Any], draft: Draft) -> str:
@@ -190,11 +190,11 @@ def _parse_object_schema(schema: Mapping[str, Any], annotations: Annotations) ->
 
 
 def is_unrestricted(node: SchemaNode) -> bool:
-    return isinstance(node, KindOnlyNode) and node.kind in ("always", "nothing")
+    return isinstance(node, PlainKindNode) and node.kind in ("always", "nothing")
 
 
 def is_same_node_kind(first: SchemaNode, second: SchemaNode) -> bool:
-    if isinstance(first, KindOnlyNode) and isinstance(second, KindOnlyNode):
+    if isinstance(first, PlainKindNode) and isinstance(second, PlainKindNode):
         return first.kind == second.kind
     return type(first) is type(second)
 
@@ -216,17 +216,17 @@ def _parse_array_schema(schema: Mapping[str, Any], annotations: Annotations) -> 
     )
 
 
-def _kind_only_maker(kind: str) -> Callable[[Mapping[str, Any], Annotations], SchemaNode]:
-    return lambda _, annotations: KindOnlyNode(annotations, kind)
+def _make_plain_kind_parser(kind: str) -> Callable[[Mapping[str, Any], Annotations], SchemaNode]:
+    return lambda _, annotations: PlainKindNode(annotations, kind)
 
 
-_NODE_MAKER_BY_TYPE: Mapping[str, Callable[[Mapping[str, Any], Annotations], SchemaNode]] = {
+_NODE_PARSER_BY_TYPE: Mapping[str, Callable[[Mapping[str, Any], Annotations], SchemaNode]] = {
     "object": _parse_object_schema,
     "array": _parse_array_schema,
     "string": _parse_string_schema,
     "integer": _parse_number_schema,
     "number": _parse_number_schema,
-    **{kind: _kind_only_maker(kind) for kind in PLAIN_KINDS},
+    **{kind: _make_plain_kind_parser(kind) for kind in MEANING_BY_PLAIN_KIND},
 }
 
 
@@ -241,9 +241,9 @@ MAX_SEARCH_STEPS = 300_000
 MAX_SEARCH_DEPTH = 150
 
 
-def defines_path(effective: Mapping[str, Any], dotted_path: str) -> bool:
+def defines_path(effective_schema: Mapping[str, Any], dotted_path: str) -> bool:
     """Whether the schema defines the property at the path; arrays are not entered."""
-    return not undefined_paths(effective, [dotted_path])
+    return not undefined_paths(effective_schema, [dotted_path])
 
 
 def undefined_paths(effective: Mapping[str, Any], paths: Iterable[str]) -> tuple[str, ...]:
@@ -262,9 +262,9 @@ class _PathSearch:
 
     def defines_path(self, path: str) -> bool:
         segments = tuple(path.split("."))
-        return len(segments) <= MAX_PATH_SEGMENTS and self._is_defined(self._document.root, segments, 0)
+        return len(segments) <= MAX_PATH_SEGMENTS and self._defines(self._document.root, segments, 0)
 
-    def _is_defined(self, schema: RawSchema | None, path: tuple[str, ...], depth: int) -> bool:
+    def _defines(self, schema: RawSchema | None, path: tuple[str, ...], depth: int) -> bool:
         if depth > MAX_SEARCH_DEPTH:
             raise StepsExhausted
         match self._resolved_node(schema):
@@ -286,8 +286,8 @@ class _PathSearch:
         return None
 
     def _is_defined_by_members(self, node: CombinationNode, path: tuple[str, ...], depth: int) -> bool:
-        found = sum(self._is_defined(member, path, depth) for member in node.member_schemas)
-        match node.criterion:
+        found = sum(self._defines(member, path, depth) for member in node.member_schemas)
+        match node.combinator:
             case "allOf":
                 return found == len(node.member_schemas)
             case "oneOf":
@@ -297,10 +297,10 @@ class _PathSearch:
 
     def _is_defined_by_object(self, node: ObjectNode, path: tuple[str, ...], depth: int) -> bool:
         rest = path[1:]
-        if any(not rest or self._is_defined(each, rest, depth) for each in self._schemas_of_name(path[0], node)):
+        if any(not rest or self._defines(each, rest, depth) for each in self._schemas_of_name(path[0], node)):
             return True
         dependencies = node.dependency_schemas
-        return ".".join(path) in dependencies or any(self._is_defined(e, path, depth) for e in dependencies.values())
+        return ".".join(path) in dependencies or any(self._defines(e, path, depth) for e in dependencies.values())
 
     def _schemas_of_name(self, name: str, node: ObjectNode) -> Iterator[RawSchema]:
         if name in node.property_schemas:

@@ -20,13 +20,13 @@ from msgspec import UNSET, Meta, Struct, UnsetType, ValidationError, convert, de
 from nakadi.schemas.document import EID_PATTERN, RawSchema
 from nakadi.schemas.formats import FORMAT_CHECKS, USUAL_TIMESTAMP_PATTERN
 
-NO_FURTHER_NAMES: Mapping[int, Iterable[str]] = {}
+NO_NAMES: Mapping[int, Iterable[str]] = {}
 
 QuickCheck = Callable[[Any], bool]
 """Whether a value is certainly valid."""
 
 # Looking at less than this takes longer than the code.
-_MIN_PARTS_WORTH_CHECKING = 4
+_MIN_PARTS_FOR_QUICK_CHECK = 4
 # A type takes three kilobytes, and a twentieth of a millisecond to make.
 _MAX_STRUCTS_PER_SCHEMA = 30
 # Up to this, integers and floats are compared alike.
@@ -67,22 +67,22 @@ class _MsgspecType(Struct, frozen=True):
     part_count: int = 1
 
 
-def make_quick_checks(root: RawSchema, referred: frozenset[int]) -> Mapping[int, QuickCheck]:
+def make_quick_checks(root: RawSchema, referenced_ids: frozenset[int]) -> Mapping[int, QuickCheck]:
     """The looks that are worth taking, by the ids of the schemas of objects that they stand for.
 
-    `referred` are the ids of schemas that references point at: a value may be held to one of them many times.
+    `referenced_ids` are the ids of schemas that references point at: a value may be held to one of them many times.
     """
     shapes = MsgspecTypes()
     looks: dict[int, QuickCheck] = {}
     waiting = [root]
     while waiting:
         schema = waiting.pop()
-        if isinstance(schema, bool) or "$ref" in schema or id(schema) in referred:
+        if isinstance(schema, bool) or "$ref" in schema or id(schema) in referenced_ids:
             continue
-        shape = shapes.find_or_make(schema)
+        shape = shapes.find_or_make_type(schema)
         look = (
             _make_quick_check(shape.type)
-            if shape and shape.part_count >= _MIN_PARTS_WORTH_CHECKING and "properties" in schema
+            if shape and shape.part_count >= _MIN_PARTS_FOR_QUICK_CHECK and "properties" in schema
             else None
         )
         if look is not None:
@@ -112,22 +112,22 @@ def _make_quick_check(shape: Any) -> QuickCheck | None:
 class MsgspecTypes:
     """The shapes of the schemas of a document, each made once.
 
-    `anything` is the type of values that may be anything. `further_names` are of members that the schema of an object
-    does not name, by its id.
+    `anything` is the type of values that may be anything. `undeclared_names` are of members that the schema of an
+    object does not name, by its id.
     """
 
-    def __init__(self, anything: Any = Any, further_names: Mapping[int, Iterable[str]] = NO_FURTHER_NAMES) -> None:
+    def __init__(self, anything: Any = Any, undeclared_names: Mapping[int, Iterable[str]] = NO_NAMES) -> None:
         self._type_by_schema_id: dict[int, _MsgspecType | None] = {}
         self._struct_count = 0
         self._type_of_anything = anything
-        self._further_names = further_names
+        self._undeclared_names = undeclared_names
         # The most members of an object that was met so far.
         self.max_members = 0
 
     def set_type(self, schema: Mapping[str, Any], kind: type) -> None:
         self._type_by_schema_id[id(schema)] = _MsgspecType(kind)
 
-    def find_or_make(self, schema: RawSchema) -> _MsgspecType | None:
+    def find_or_make_type(self, schema: RawSchema) -> _MsgspecType | None:
         if id(schema) not in self._type_by_schema_id:
             try:
                 self._type_by_schema_id[id(schema)] = self._make_type(schema)
@@ -136,7 +136,7 @@ class MsgspecTypes:
         return self._type_by_schema_id[id(schema)]
 
     def _require_type(self, schema: RawSchema) -> _MsgspecType:
-        shape = self.find_or_make(schema)
+        shape = self.find_or_make_type(schema)
         if shape is None:
             raise _NoMsgspecType
         return shape
@@ -196,7 +196,7 @@ class MsgspecTypes:
             return _MsgspecType(mapping, values.part_count + 1)
         if self._struct_count >= _MAX_STRUCTS_PER_SCHEMA or not (additional or required <= properties.keys()):
             raise _NoMsgspecType
-        further = self._further_names.get(id(schema), ())
+        further = self._undeclared_names.get(id(schema), ())
         names = list(dict.fromkeys((*properties, *schema.get("required", ()), *further)))
         if not names and additional and self._type_of_anything is not Any:
             return _MsgspecType(dict[str, self._type_of_anything])  # type: ignore[name-defined]  # made here

@@ -14,8 +14,8 @@ from nakadi.model.event_type import Category, CompatibilityMode
 from nakadi.model.outcomes import Invalid
 from nakadi.schemas.document import (
     COMBINATOR_KEYWORDS,
+    KEYWORDS_ABOUT_SAME_VALUE,
     ROOT_PATH,
-    SAME_VALUE_KEYWORDS,
     Draft,
     SchemaAtPath,
     SchemaDocument,
@@ -36,7 +36,7 @@ from nakadi.schemas.strict_json import StrictJsonError, parse_strict
 from nakadi.schemas.values import (
     MAX_EVENT_STEPS,
     canonical_text,
-    first_fitting_message,
+    first_items_fitting_message,
     has_java_type_name,
     java_text,
     java_type_name,
@@ -49,7 +49,7 @@ def parse_submitted_schema(text: str, *, category: Category) -> dict[str, Any]:
     document = _load_document(schema)
     check_schema_size(schema)
     check_loadable(document)
-    check_references(document)
+    check_references_are_local(document)
     check_expansion(document)
     check_patterns(document)
     if category is Category.BUSINESS and defines_path(schema, "metadata"):
@@ -61,7 +61,7 @@ def check_schema_language(schema: dict[str, Any], mode: CompatibilityMode) -> No
     """Raises `Invalid` for what a sound schema may not say: the language that its mode permits comes last."""
     if mode is CompatibilityMode.COMPATIBLE:
         check_restricted_language(schema)
-    check_divisors(SchemaDocument.from_root(schema))
+    check_divisors_not_zero(SchemaDocument.from_root(schema))
 
 
 def _parse_object(text: str) -> dict[str, Any]:
@@ -104,7 +104,7 @@ JAVA_TYPE_SPELLINGS = {"JsonObject": "JSONObject", "JsonArray": "JSONArray"}
 
 def check_restricted_language(schema: Mapping[str, Any]) -> None:
     faults = (f"Invalid schema found in [{path.pointer}]: {reason}" for path, reason in find_schema_faults(schema))
-    faults_shown = list(first_fitting_message(faults, str))
+    faults_shown = list(first_items_fitting_message(faults, str))
     if faults_shown:
         raise Invalid(f"Invalid schema: {', '.join(faults_shown)}")
 
@@ -149,7 +149,7 @@ def _wrong_type_fault(wanted: str, path: SchemaPath, value: Any) -> Iterator[Sch
         )
 
 
-def _anything_rule(_: SchemaPath, __: Any) -> Iterator[SchemaFault]:
+def _no_rule(_: SchemaPath, __: Any) -> Iterator[SchemaFault]:
     yield from ()
 
 
@@ -246,7 +246,7 @@ def _members_rule(rule: KeywordRule) -> KeywordRule:
 KEYWORD_RULES: Mapping[str, KeywordRule] = {
     **dict.fromkeys(("id", "title", "description", "pattern", "format"), _string_rule),
     **dict.fromkeys(("$schema", "$ref"), _uri_rule),
-    "default": _anything_rule,
+    "default": _no_rule,
     "multipleOf": _positive_number_rule,
     **dict.fromkeys(("maximum", "minimum"), _number_rule),
     **dict.fromkeys(("exclusiveMaximum", "exclusiveMinimum", "uniqueItems"), _boolean_rule),
@@ -318,14 +318,14 @@ def check_loadable(document: SchemaDocument) -> None:
     _check_validation_ends(document)
 
 
-def check_references(document: SchemaDocument) -> None:
+def check_references_are_local(document: SchemaDocument) -> None:
     for _, schema in reachable_schemas(document):
         reference = schema.get("$ref", "#")
         if not is_local_reference(reference):
             raise Invalid(f"external url reference is not supported: {reference.partition('#')[0]}")
 
 
-def check_divisors(document: SchemaDocument) -> None:
+def check_divisors_not_zero(document: SchemaDocument) -> None:
     for path, schema in reachable_schemas(document):
         if schema.get("multipleOf", 1) == 0:
             raise _not_loadable_error(f"{(path / 'multipleOf').url_fragment}: nothing is a multiple of 0")
@@ -341,16 +341,16 @@ def check_patterns(document: SchemaDocument) -> None:
                 raise Invalid(f"invalid regex pattern in the schema: {error}") from error
 
 
-def _reasons_not_to_load(found: SchemaAtPath, document: SchemaDocument) -> Iterator[str]:
-    yield from _find_wrong_values(found, document.draft)
-    yield from _find_wrong_members(found, document.draft)
-    yield from _find_unknown_types(found)
-    yield from _find_several_combinators(found)
-    yield from _find_dangling_reference(found, document)
+def _reasons_not_to_load(schema_at_path: SchemaAtPath, document: SchemaDocument) -> Iterator[str]:
+    yield from _find_wrong_values(schema_at_path, document.draft)
+    yield from _find_wrong_members(schema_at_path, document.draft)
+    yield from _find_unknown_types(schema_at_path)
+    yield from _find_several_combinators(schema_at_path)
+    yield from _find_dangling_reference(schema_at_path, document)
 
 
-def _find_wrong_values(found: SchemaAtPath, draft: Draft) -> Iterator[str]:
-    path, schema = found
+def _find_wrong_values(schema_at_path: SchemaAtPath, draft: Draft) -> Iterator[str]:
+    path, schema = schema_at_path
     expected = {
         **_JAVA_TYPES_BY_KEYWORD,
         **_JAVA_TYPES_BY_DRAFT[draft],
@@ -362,8 +362,8 @@ def _find_wrong_values(found: SchemaAtPath, draft: Draft) -> Iterator[str]:
             yield from _find_wrong_type(path / keyword, value, expected[keyword])
 
 
-def _find_wrong_members(found: SchemaAtPath, draft: Draft) -> Iterator[str]:
-    path, schema = found
+def _find_wrong_members(schema_at_path: SchemaAtPath, draft: Draft) -> Iterator[str]:
+    path, schema = schema_at_path
     for keyword, way, value in subschemas(schema, draft):
         at = (path / keyword).with_appended_steps(way)
         if keyword == "dependencies":
@@ -387,23 +387,23 @@ def _find_wrong_type(path: SchemaPath, value: Any, expected: tuple[str, ...]) ->
         yield f"{path.url_fragment}: expected type{wanted}, found: {'null' if value is None else java_type_name(value)}"
 
 
-def _find_unknown_types(found: SchemaAtPath) -> Iterator[str]:
-    _, schema = found
+def _find_unknown_types(schema_at_path: SchemaAtPath) -> Iterator[str]:
+    _, schema = schema_at_path
     listed = schema.get("type", [])
     for each in listed if isinstance(listed, list) else [listed]:
         if each not in JSON_SCHEMA_TYPE_NAMES:
             yield f"<unknown location>: unknown type: [{each}]"
 
 
-def _find_several_combinators(found: SchemaAtPath) -> Iterator[str]:
-    path, schema = found
+def _find_several_combinators(schema_at_path: SchemaAtPath) -> Iterator[str]:
+    path, schema = schema_at_path
     count = sum(each in schema for each in COMBINATOR_KEYWORDS)
     if count > 1:
         yield f"{path.url_fragment}: expected at most 1 of 'allOf', 'anyOf', 'oneOf', {count} found"
 
 
-def _find_dangling_reference(found: SchemaAtPath, document: SchemaDocument) -> Iterator[str]:
-    path, schema = found
+def _find_dangling_reference(schema_at_path: SchemaAtPath, document: SchemaDocument) -> Iterator[str]:
+    path, schema = schema_at_path
     reference = schema.get("$ref", "#")
     if not is_local_reference(reference) or document.find_target(reference) is not None:
         return
@@ -448,7 +448,7 @@ def _check_validation_ends(document: SchemaDocument) -> None:
 
 
 def _ids_of_same_value_schemas(schema: Mapping[str, Any], document: SchemaDocument) -> list[int]:
-    within = (value for keyword, _, value in subschemas(schema, document.draft) if keyword in SAME_VALUE_KEYWORDS)
+    within = (value for keyword, _, value in subschemas(schema, document.draft) if keyword in KEYWORDS_ABOUT_SAME_VALUE)
     targets = (target for _, target in referenced_schemas(schema, document))
     return [id(each) for each in (*within, *targets) if isinstance(each, Mapping)]
 

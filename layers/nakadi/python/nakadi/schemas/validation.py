@@ -10,7 +10,7 @@ from nakadi.common.work import refuse_if_quick
 from nakadi.model.outcomes import Invalid
 from nakadi.schemas.batch_decoder import BatchDecoder
 from nakadi.schemas.document import Draft, RawSchema, SchemaDocument, reachable_schemas
-from nakadi.schemas.explanation import MAX_STEPS_OF_LONG_EXPLANATION, MAX_STEPS_OF_SHORT_EXPLANATION, explain_violations
+from nakadi.schemas.explanation import LONG_EXPLANATION_MAX_STEPS, SHORT_EXPLANATION_MAX_STEPS, explain_violations
 from nakadi.schemas.formats import BadPattern, SchemaPatterns
 from nakadi.schemas.keywords import (
     ALWAYS_TRUE,
@@ -23,7 +23,7 @@ from nakadi.schemas.keywords import (
 )
 from nakadi.schemas.limits import check_schema_size
 from nakadi.schemas.shapes import make_quick_checks
-from nakadi.schemas.submission import check_loadable, check_references
+from nakadi.schemas.submission import check_loadable, check_references_are_local
 from nakadi.schemas.values import MAX_EVENT_STEPS, RemainingSteps, StepsExhausted, all_differ
 
 # What metadata and the envelope of data events add to a schema, with room to spare.
@@ -55,8 +55,8 @@ class Validator:
 
     def explain(self, event: Any, before_long_work: Callable[[], None] = lambda: None) -> str:
         refuse_if_quick()
-        for max_steps in (MAX_STEPS_OF_SHORT_EXPLANATION, MAX_STEPS_OF_LONG_EXPLANATION):
-            if max_steps == MAX_STEPS_OF_LONG_EXPLANATION:
+        for max_steps in (SHORT_EXPLANATION_MAX_STEPS, LONG_EXPLANATION_MAX_STEPS):
+            if max_steps == LONG_EXPLANATION_MAX_STEPS:
                 before_long_work()
             text, is_finished = explain_violations(self._document, self._patterns, event, max_steps)
             if is_finished:
@@ -68,7 +68,7 @@ def compile_validator(effective: Mapping[str, Any]) -> Validator:
     check_schema_size(effective, added_levels=_LEVELS_ADDED_BY_ENVELOPE, added_values=_VALUES_ADDED_BY_ENVELOPE)
     document = SchemaDocument.from_root(effective)
     check_loadable(document)
-    check_references(document)
+    check_references_are_local(document)
     try:
         accepts, constants = compile_validation_function(document)
     except BadPattern as error:

@@ -109,7 +109,7 @@ def org_json_text(value: Any) -> str:
         case str():
             return f'"{_CHARACTER_TO_ESCAPE_PATTERN.sub(_escape_character, value)}"'
         case float():
-            return _without_zeros(java_double_text(value))
+            return _without_trailing_zeros(java_double_text(value))
         case list():
             return f"[{','.join(map(org_json_text, value))}]"
         case dict():
@@ -119,7 +119,7 @@ def org_json_text(value: Any) -> str:
             return java_text(value)
 
 
-def _without_zeros(number: str) -> str:
+def _without_trailing_zeros(number: str) -> str:
     """Within JSON, 1.50 is written as 1.5 and 1.0 as 1, but 1.0E10 as it is."""
     return number if "E" in number else number.rstrip("0").removesuffix(".")
 
@@ -171,7 +171,7 @@ MAX_MESSAGE_CHARACTERS = 20_000
 Item = TypeVar("Item")
 
 
-def first_fitting_message(items: Iterable[Item], text_of_item: Callable[[Item], str]) -> Iterator[Item]:
+def first_items_fitting_message(items: Iterable[Item], text_of_item: Callable[[Item], str]) -> Iterator[Item]:
     """The first of the items, as many as fit into one message with their texts."""
     characters = 0
     for item in items:
