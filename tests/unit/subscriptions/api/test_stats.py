@@ -208,7 +208,7 @@ class TestStallWatch:
         name = house.event_type(events=2)
         house.session(house.subscription(name))
         house.subscription(name)
-        monkeypatch.setattr(type(house.broker.logs), "for_storage", lambda *_: pytest.fail("a log was asked for"))
+        monkeypatch.setattr(house.broker.logs, "for_storage", lambda *_: pytest.fail("a log was asked for"))
         house.broker.subscription_services.stall_watch.check_all()
         assert house.broker.subscription_services.stall_watch.stalled == []
 
