@@ -102,7 +102,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def compact(work: Workplace) -> None:
     """Bring all tables up to date, and show what they have."""
     bring_up_to_date(work, list(work.chosen()))
-    table_states.forget_deleted(work)
+    table_states.remove_deletion_note(work)
     table_states.warn_of_misfits(work)
     work.show(table_of(list(all_tables(work.spark, work.database))))
 

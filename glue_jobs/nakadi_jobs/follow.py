@@ -158,7 +158,7 @@ def follow(work: Workplace) -> None:
                         break
                     continue
             ending.wait(work.options.every_seconds)
-    table_states.forget_deleted(work)
+    table_states.remove_deletion_note(work)
 
 
 @contextmanager

@@ -65,7 +65,7 @@ def all_by_name(work: Workplace) -> Mapping[str, TableState]:
     return {names[each.key]: table_state_from_body(each.body) for each in documents if each.key in names}
 
 
-def forget_deleted(work: Workplace) -> None:
+def remove_deletion_note(work: Workplace) -> None:
     """Remove the states of event types that are gone."""
     there = {event_type.id for event_type in work.event_types.all()}
     for document in work.registry.list(TABLE_STATES_KIND):

@@ -21,7 +21,7 @@ from nakadi.model.subscription import (
     Reset,
     SetOffsets,
     SubscriptionChange,
-    SubscriptionReport,
+    SubscriptionChangeNotice,
 )
 from nakadi.ports.coordination import MAX_PARTITIONS_PER_WRITE, AssignmentChanged, Coordination
 from tests.support.builders import A_MOMENT
@@ -61,11 +61,11 @@ class TestAssignment:
                 PartitionAssignment(a_place("10", "b"), replay=Replay("y", Position(2, -1))),
             ),
             sessions=(
-                a_session("a", holder="one", commit_timeout=2.5),
-                a_session("b", holder="two", requested=(a_place(0, 'a "type"\n'),)),
+                a_session("a", process_id="one", commit_timeout=2.5),
+                a_session("b", process_id="two", requested_partitions=(a_place(0, 'a "type"\n'),)),
             ),
             reset=Reset("r", LATER + timedelta(microseconds=7), A_MOMENT),
-            ended=EndedReset("before", A_MOMENT, "no time"),
+            ended_reset=EndedReset("before", A_MOMENT, "no time"),
         )
         positions = {each.partition: at(number) for number, each in enumerate(full.entries)}
         stored = coordination.replace_assignment(SUBSCRIPTION, EMPTY_ASSIGNMENT, full, A_MOMENT, positions)
@@ -92,15 +92,15 @@ class TestAssignment:
         begun(coordination, "")
         for reset, ended in (
             (Reset("r", LATER, A_MOMENT, task), None),
-            (Reset("r", LATER, A_MOMENT, task, claimed=True), EndedReset("q", A_MOMENT, task=task)),
+            (Reset("r", LATER, A_MOMENT, task, is_claimed=True), EndedReset("q", A_MOMENT, task=task)),
             (None, EndedReset("r", LATER, "failed", task)),
         ):
             old = coordination.assignment(SUBSCRIPTION)
             stored = coordination.replace_assignment(
-                SUBSCRIPTION, old, replace(old, reset=reset, ended=ended), A_MOMENT
+                SUBSCRIPTION, old, replace(old, reset=reset, ended_reset=ended), A_MOMENT
             )
             assert coordination.assignment(SUBSCRIPTION) == stored
-            assert (stored.reset, stored.ended) == (reset, ended)
+            assert (stored.reset, stored.ended_reset) == (reset, ended)
 
     def test_is_one_per_subscription(self, coordination: Coordination):
         """What is written of one subscription says nothing of another."""
@@ -333,7 +333,7 @@ class TestCommitSoon:
     def test_is_reported_before_its_outcome(self, coordination: Coordination):
         """Whoever is told that a commit is made may rely on it that the streams have been told."""
         begun(coordination, "a")
-        heard: list[SubscriptionReport] = []
+        heard: list[SubscriptionChangeNotice] = []
         end = coordination.add_change_listener(SUBSCRIPTION, heard.append)
         outcome = committed_soon(coordination, "a", {a_place(): at(3)})
         outcome.add_done_callback(lambda _: heard.append(SubscriptionChange.ASSIGNMENT))
@@ -390,7 +390,7 @@ class TestWatch:
         """A watcher hears of writes, commits and forgetting before they return, of that subscription alone. Of a commit
         it may hear the positions."""
         committed = OffsetsCommitted("a", ((a_place(), at(3)),))
-        heard: list[SubscriptionReport] = []
+        heard: list[SubscriptionChangeNotice] = []
         end = coordination.add_change_listener(SUBSCRIPTION, heard.append)
         begun(coordination, "a", subscription="another")
         assert heard == []

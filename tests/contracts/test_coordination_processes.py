@@ -39,7 +39,8 @@ for line in sys.stdin:
         for _ in range(int(words[1])):
             while True:
                 old = coordination.assignment("1b6c")
-                new = replace(old, entries=tuple(replace(each, fails=each.fails + 1) for each in old.entries))
+                counted = tuple(replace(each, failed_streams=each.failed_streams + 1) for each in old.entries)
+                new = replace(old, entries=counted)
                 try:
                     coordination.replace_assignment("1b6c", old, new, now)
                     break
@@ -114,12 +115,15 @@ class TestTwoProcesses:
             for _ in range(50):
                 while True:
                     old = here.assignment(SUBSCRIPTION)
-                    new = replace(old, entries=tuple(replace(each, fails=each.fails + 1) for each in old.entries))
+                    new = replace(
+                        old,
+                        entries=tuple(replace(each, failed_streams=each.failed_streams + 1) for each in old.entries),
+                    )
                     try:
-                        here.write(SUBSCRIPTION, old, new, A_MOMENT)
+                        here.replace_assignment(SUBSCRIPTION, old, new, A_MOMENT)
                         break
                     except AssignmentChanged:
                         continue
 
         in_threads(lambda number: ask("count 50") if number else count_up(0), 2)
-        assert here.assignment(SUBSCRIPTION).entries[0].fails == 100
+        assert here.assignment(SUBSCRIPTION).entries[0].failed_streams == 100

@@ -30,7 +30,7 @@ class TestParkedEvents:
     def test_takes_events_and_moves_the_cursor_in_one_step(self, coordination: Coordination):
         """What is parked is stored and consumed, or neither; parking it again is outdated."""
         begun(coordination, "a")
-        event = a_parked_event(3, b'{"n":3}', fails=4, replay="r", owner=Attribute("team", "checkout"))
+        event = a_parked_event(3, b'{"n":3}', failed_streams=4, replay="r", owner=Attribute("team", "checkout"))
         assert park_events(coordination, "a", event, upto=3) is CommitResult.COMMITTED
         assert coordination.committed_offsets(SUBSCRIPTION)[a_place()] == CommittedOffset(at(3), "a", LATER)
         assert coordination.list_parked_events(SUBSCRIPTION) == [event.parked]
@@ -59,7 +59,7 @@ class TestParkedEvents:
         """An event that is parked again has its new description, and the value it comes with."""
         begun(coordination, "a")
         park_events(coordination, "a", a_parked_event(5, b"{}" * 400_000))
-        again = a_parked_event(5, b"[]", key="another", fails=3)
+        again = a_parked_event(5, b"[]", key="another", failed_streams=3)
         park_events(coordination, "a", again)
         assert coordination.list_parked_events(SUBSCRIPTION) == [again.parked]
         assert coordination.parked_event_value(SUBSCRIPTION, a_place(), at(5)) == b"[]"

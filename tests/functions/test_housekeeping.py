@@ -110,7 +110,7 @@ def test_reports_what_stalls_and_what_failed(functions, capsys, monkeypatch):
         work.run_and_log_failure("retention", "order.placed", lambda: 1 / 0)
 
     def stalled():
-        monkeypatch.setattr(StalledSubscriptions, "stalled", property(lambda _: {"a", "b"}))
+        monkeypatch.setattr(StalledSubscriptions, "stalled_ids", property(lambda _: {"a", "b"}))
 
     monkeypatch.setattr(Housekeeping, "run", run)
     functions.invoke("housekeeping", "schedule/housekeeping")

@@ -148,7 +148,7 @@ class History:
         for entry in new.entries:
             before = old.entry(entry.partition)
             promise("I1", entry.owner is None or entry.owner in staying, f"{entry} belongs to nobody who takes part")
-            asked = staying[entry.owner].requested if entry.owner else ()
+            asked = staying[entry.owner].requested_partitions if entry.owner else ()
             promise("I6", not asked or entry.partition in asked, f"{entry} belongs to somebody who did not ask for it")
             if before is None or before.owner is None or before.owner == entry.owner or before.owner not in staying:
                 continue
@@ -162,10 +162,10 @@ class History:
         if not added:
             return
         promise("I3", not self._is_being_reset(old.reset), "a session begins while offsets are being set")
-        claims = [place for each in new.sessions for place in each.requested]
+        claims = [place for each in new.sessions for place in each.requested_partitions]
         promise("I6", len(claims) == len(set(claims)), "a partition is claimed twice")
-        sharing = [each for each in new.sessions if not each.requested]
-        if any(not each.requested for each in added):
+        sharing = [each for each in new.sessions if not each.requested_partitions]
+        if any(not each.requested_partitions for each in added):
             room = len(new.entries) - len(claims)
             promise("I6", len(sharing) <= room, f"{len(sharing)} sessions share {room} partitions")
 

@@ -61,8 +61,8 @@ MUTANTS = (
         "I2",
         "a rebalance takes partitions from live owners",
         "subscriptions/api/assignments.py",
-        "    return replace(entry, next=session)\n",
-        "    return replace(entry, owner=session, next=None)\n",
+        "    return replace(entry, next_owner=session)\n",
+        "    return replace(entry, owner=session, next_owner=None)\n",
     ),
     Mutant(
         "I3",

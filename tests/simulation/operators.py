@@ -10,7 +10,7 @@ from nakadi.model.event_type import EventType, Position
 from nakadi.model.outcomes import Conflict, TryLater, Unavailable
 from nakadi.model.subscription import ReadFrom, SetOffsets, Subscription
 from nakadi.subscriptions.api.assignments import RESET_TIMED_OUT_MESSAGE, LeaseWatch
-from nakadi.subscriptions.api.offsets import OffsetInitialisation, ResetExecution, Resets
+from nakadi.subscriptions.api.offsets import OffsetInitialisation, ResetExecution, ResetRequests
 from tests.simulation.clocks import START, SkewedClock
 from tests.simulation.history import History, Place
 from tests.simulation.wire import Wire
@@ -32,7 +32,7 @@ def a_subscription(read_from: ReadFrom) -> Subscription:
 
 
 class Topic:
-    """The event type, as `EventTypes` and `Cursors` show it."""
+    """The event type, as `EventTypes` and `CursorResolver` show it."""
 
     def __init__(self, history: History, partitions: int) -> None:
         self._history = history
@@ -47,10 +47,10 @@ class Topic:
     def get(self, _name: str) -> EventType:
         return self._event_type
 
-    def beginning(self, event_type: EventType) -> Mapping[str, Position]:
+    def positions_before_oldest(self, event_type: EventType) -> Mapping[str, Position]:
         return {each: Position(1, self._history.oldest[_place(each)] - 1) for each in event_type.partitions}
 
-    def newest(self, event_type: EventType) -> Mapping[str, Position]:
+    def end_positions(self, event_type: EventType) -> Mapping[str, Position]:
         return {each: Position(1, len(self._history.events[_place(each)]) - 1) for each in event_type.partitions}
 
 
@@ -69,7 +69,7 @@ class Resetting:
 
     def __init__(self, wire: Wire, clock: SkewedClock, positions: dict[Place, Position], *, stays: bool = True) -> None:
         self._fulfilment = fulfilment(wire, clock)
-        self._resets = Resets(fulfilment=self._fulfilment, max_commit_timeout=5.0)
+        self._resets = ResetRequests(execution=self._fulfilment, max_commit_timeout=5.0)
         self._clock = clock
         self._reset = ""
         self._until = clock.monotonic() + 6.0
@@ -88,11 +88,11 @@ class Resetting:
             task = SetOffsets(tuple(sorted(self.positions.items())))
             self._reset = self._resets.request_reset(SUBSCRIPTION, task)
             return "waiting" if self._stays else "over"
-        standing = self._fulfilment.attempt(SUBSCRIPTION).reset
+        standing = self._fulfilment.try_to_execute(SUBSCRIPTION).reset
         if standing is None or standing.id != self._reset:
             return "over"
         if self._clock.monotonic() > self._until:
-            self._fulfilment.end(SUBSCRIPTION, self._reset, RESET_TIMED_OUT_MESSAGE)
+            self._fulfilment.abandon_reset(SUBSCRIPTION, self._reset, RESET_TIMED_OUT_MESSAGE)
             return "over"
         return "waiting"
 
@@ -129,7 +129,9 @@ class Repartitioning:
             self._initialisation.ensure_initialised(self._subscription)
             self._topic.grow(self._count)
             return "grown"
-        _, extended = self._initialisation.ensure_entries(self._subscription, self._topic.get(EVENT_TYPE))
+        _, extended = self._initialisation.ensure_entries_for_event_type(
+            self._subscription, self._topic.get(EVENT_TYPE)
+        )
         if not extended:
             return "over"
         self._closing = Resetting(self._wire, self._clock, {})

@@ -12,7 +12,7 @@ from typing import Any
 from nakadi.model.event_type import Position
 from nakadi.model.events import EventSlice, Record, StoredEvent
 from nakadi.model.outcomes import Conflict, Unavailable
-from nakadi.model.subscription import Session, Subscription, SubscriptionChange, SubscriptionReport
+from nakadi.model.subscription import Session, Subscription, SubscriptionChange, SubscriptionChangeNotice
 from nakadi.streaming.chunks import EventChunk, EventRun
 from nakadi.subscriptions.api.fields import RetryPolicy
 from nakadi.subscriptions.api.parked_events import ParkedEventStore
@@ -62,7 +62,7 @@ class Stream:
         policy = process.policy
         self.session = SubscriptionSession(session_id, limits, process.clock.monotonic(), context, policy)
         store: Any = ParkedEventStore(process.wire, SUBSCRIPTION)  # type: ignore[arg-type]
-        parking = ParkingService(store, process.clock, follows=policy is not None and policy.parks)
+        parking = ParkingService(store, process.clock, follows=policy is not None and policy.parks_keys)
         self.executor = SessionCallExecutor(process.members, self.session, process.beginning, process.handle, parking)
         self.facts: deque[ApplySessionFact] = deque()
         self.calls: deque[SessionCall] = deque()
@@ -133,7 +133,9 @@ class Stream:
         if self.session._seen == shared.assignment.revision:
             self.process.history.was_told(self.session.id, shared.offsets)
             wanted = [
-                each.partition for each in shared.assignment.entries if each.owner == self.session.id and each.next
+                each.partition
+                for each in shared.assignment.entries
+                if each.owner == self.session.id and each.next_owner
             ]
             self.wanted = {place: self.wanted.get(place, now) for place in wanted}
             self.late = {place: since for place, since in self.late.items() if place in self.wanted}
@@ -191,10 +193,10 @@ class Process:
     def __post_init__(self) -> None:
         names = iter(range(10_000))
         self.wire.alive = lambda: self.alive
-        execute_reset = fulfilment(self.wire, self.clock).attempt
+        execute_reset = fulfilment(self.wire, self.clock).try_to_execute
         self.members = SubscriptionSessions(self.wire, SUBSCRIPTION, self.clock, execute_reset, pause=lambda _: None)  # type: ignore[arg-type]
         self.host = LeaseKeeper(self.wire, self.clock, new_name=lambda: f"{self.name}-{next(names)}")  # type: ignore[arg-type]
-        self.news: set[SubscriptionReport] = set()
+        self.news: set[SubscriptionChangeNotice] = set()
         self.state_reader = SharedStateReader(self.members)
         self.looked_at = -inf
         self.unwatch = self.wire.add_change_listener(SUBSCRIPTION, self.news.add)
@@ -229,10 +231,10 @@ class Process:
             lease = self.host.lease()
             session = Session(
                 id=session_id,
-                holder=lease.holder,
+                process_id=lease.holder,
                 started_at=self.clock.now(),
                 commit_timeout=limits.commit_seconds,
-                requested=tuple(requested),
+                requested_partitions=tuple(requested),
             )
             self.host.remove_expired_sessions([(self.members, self.members.assignment())])
             self.members.join(session)

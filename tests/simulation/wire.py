@@ -21,7 +21,7 @@ from nakadi.model.subscription import (
     ParkedEvent,
     ParkedEventInfo,
     SubscriptionChange,
-    SubscriptionReport,
+    SubscriptionChangeNotice,
 )
 from tests.simulation.history import History
 
@@ -134,7 +134,7 @@ class Wire:
         return self._called(self._store.lease_expiries)
 
     def add_change_listener(
-        self, subscription: str, changed: Callable[[SubscriptionReport], None]
+        self, subscription: str, changed: Callable[[SubscriptionChangeNotice], None]
     ) -> Callable[[], None]:
         """Of what is committed through other processes only that it was is heard.
 
@@ -143,7 +143,7 @@ class Wire:
         """
         thread = threading.get_ident()
 
-        def heard(what: SubscriptionReport) -> None:
+        def heard(what: SubscriptionChangeNotice) -> None:
             if threading.get_ident() != thread:
                 return
             luck = self._hearing.random()

@@ -159,7 +159,11 @@ class World:
     def _wanted(self) -> set[tuple[Place, str]]:
         """The partitions that others wait for, and who has them."""
         entries = self.store.assignment(SUBSCRIPTION).entries
-        return {(each.partition, each.owner) for each in entries if each.owner and each.next and self._able(each.owner)}
+        return {
+            (each.partition, each.owner)
+            for each in entries
+            if each.owner and each.next_owner and self._able(each.owner)
+        }
 
     def _commit_one(self, stream: Stream) -> None:
         """Commit the next event of a partition that no other session waits for."""
@@ -198,7 +202,7 @@ class World:
         if not any(process.awake for process in self.processes):
             self.processes.append(self._new_process())
         sessions = self.store.assignment(SUBSCRIPTION).sessions
-        if not self.history.deleted and all(each.requested or not self._able(each.id) for each in sessions):
+        if not self.history.deleted and all(each.requested_partitions or not self._able(each.id) for each in sessions):
             self._open_in(self.random.choice([each for each in self.processes if each.awake]), requested=[])
 
     def _stream_moves(self, stream: Stream) -> None:
@@ -223,8 +227,8 @@ class World:
         if self._being_changed or self._left():
             return False
         assignment = self.store.assignment(SUBSCRIPTION)
-        balanced = assignments.with_partitions_shared_anew(assignment) == assignment
-        settled = all(entry.next is None for entry in assignment.entries)
+        balanced = assignments.with_rebalanced_partitions(assignment) == assignment
+        settled = all(entry.next_owner is None for entry in assignment.entries)
         alive = all(self._able(each.id) for each in assignment.sessions)
         return balanced and settled and alive
 
@@ -457,7 +461,9 @@ class World:
 
     def _told(self) -> str:
         entries = self.store.assignment(SUBSCRIPTION).entries
-        return " ".join(f"{each.owner or ''}{'>' + each.next if each.next else ''}" or "-" for each in entries)
+        return " ".join(
+            f"{each.owner or ''}{'>' + each.next_owner if each.next_owner else ''}" or "-" for each in entries
+        )
 
     def _note(self, what: str) -> None:
         self.trail.append(f"{self.time.seconds:7.2f} {'  ' * self._depth}{what}")

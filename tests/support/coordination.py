@@ -36,10 +36,10 @@ def places(*partitions: int) -> tuple[EventTypePartition, ...]:
 def a_session(session_id: str, *requested: int, **changes: Any) -> Session:
     """A session that shares what there is, or one that asks for these partitions."""
     defaults: dict[str, Any] = {
-        "holder": "this process",
+        "process_id": "this process",
         "started_at": A_MOMENT,
         "commit_timeout": 60.0,
-        "requested": places(*requested),
+        "requested_partitions": places(*requested),
     }
     return Session(id=session_id, **defaults | changes)
 
@@ -57,7 +57,7 @@ def entries(*told: str) -> tuple[PartitionAssignment, ...]:
 
 def in_words(them: Iterable[PartitionAssignment]) -> list[str]:
     """The other way round."""
-    return [f"{each.owner or ''}{'>' + each.next if each.next else ''}" for each in them]
+    return [f"{each.owner or ''}{'>' + each.next_owner if each.next_owner else ''}" for each in them]
 
 
 def an_assignment(*told: str, sessions: Iterable[Session] = (), **changes: Any) -> Assignment:
@@ -71,7 +71,7 @@ def a_parked_event(offset: int, value: bytes = b"{}", timeline: int = 1, **chang
         "partition": a_place(),
         "position": Position(timeline, offset),
         "key": "a key",
-        "fails": 0,
+        "failed_streams": 0,
         "stored_at": A_MOMENT,
         "parked_at": A_MOMENT,
     }

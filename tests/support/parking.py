@@ -58,5 +58,5 @@ def give_up_on_the_next(services: BrokerServices, api: httpx.Client, subscriptio
     coordination = services.coordination
     old = coordination.assignment(subscription["id"])
     [entry], [offset] = old.entries, coordination.committed_offsets(subscription["id"]).values()
-    failed = replace(entry, fails=2, search_end=Position(offset.position.timeline, offset.position.offset + 1))
+    failed = replace(entry, failed_streams=2, search_end=Position(offset.position.timeline, offset.position.offset + 1))
     coordination.replace_assignment(subscription["id"], old, replace(old, entries=(failed,)), services.clock.now())

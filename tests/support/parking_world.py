@@ -21,7 +21,7 @@ from nakadi.model.subscription import Assignment, CommitResult, ParkedEventInfo,
 from nakadi.streaming.chunks import EventRun
 from nakadi.subscriptions.api.assignments import LeaseWatch
 from nakadi.subscriptions.api.fields import RetryPolicy, UnprocessablePolicy
-from nakadi.subscriptions.api.offsets import ResetExecution, Resets
+from nakadi.subscriptions.api.offsets import ResetExecution, ResetRequests
 from nakadi.subscriptions.api.parked_events import ParkedEventStore, RedrivePlanner
 from nakadi.subscriptions.stream.actions import (
     ClosePartition,
@@ -77,7 +77,7 @@ class World:
             clock=self.clock,
             plan_replays=RedrivePlanner(coordination=self.coordination, event_types=self).plan_replays,
         )
-        self.members = SubscriptionSessions(self.coordination, SUBSCRIPTION, self.clock, self.fulfilment.attempt)
+        self.members = SubscriptionSessions(self.coordination, SUBSCRIPTION, self.clock, self.fulfilment.try_to_execute)
         self.store = ParkedEventStore(self.coordination, SUBSCRIPTION)
         self.keys = [self.chance.choice(["a", "b", "c", None]) for _ in range(self.chance.randint(5, 40))]
         self.published = self.chance.randint(1, len(self.keys))
@@ -299,7 +299,7 @@ class World:
 
     def redrive(self, of=None) -> None:
         if any(of in (None, (each.partition, each.key)) for each in self.store.events()):
-            Resets(fulfilment=self.fulfilment, max_commit_timeout=5).fulfil(SUBSCRIPTION, Redrive(of))
+            ResetRequests(execution=self.fulfilment, max_commit_timeout=5).request_and_wait(SUBSCRIPTION, Redrive(of))
 
     def get(self, _name: str):
         return an_event_type()

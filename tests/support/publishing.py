@@ -89,7 +89,7 @@ class House:
             logs=self,
             clock=self.clock,
             limits=BatchLimits(),
-            pause=self._pause,
+            sleep=self._pause,
             draw_random_number=self._draw,
         )
 

@@ -74,7 +74,7 @@ def test_an_authorization_must_not_be_removed():
     """Authorization may be added and replaced, never removed. (R62)"""
     section = Authorization(admins=(A,), readers=(A,))
     for old, new in ((None, None), (None, section), (section, section)):
-        permissions.check_not_removed(old, new)
+        permissions.check_authorization_not_removed(old, new)
     with pytest.raises(Invalid) as refused:
-        permissions.check_not_removed(section, None)
+        permissions.check_authorization_not_removed(section, None)
     assert refused.value.detail == "Changing authorization object to `null` is not possible due to existing one"

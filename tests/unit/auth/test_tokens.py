@@ -65,7 +65,7 @@ def test_a_valid_token_identifies_the_subject(tokens, issuer):
     """A signed token gives the subject its name, attributes, scopes and realm. (R49, R66)"""
     token = issuer.token("ann", scope="uid nakadi.config.write", teams=["checkout", "search"], realm="/people")
 
-    subject = tokens.subject(f"Bearer {token}")
+    subject = tokens.verified_subject(f"Bearer {token}")
 
     assert subject.name == "ann"
     assert subject.scopes == {"uid", "nakadi.config.write"}
@@ -95,7 +95,7 @@ def test_a_subject_is_a_user_or_a_service(issuer, claims, attributes):
     """A user who takes the name of a service has none of its attributes: the realm says which of both a subject is."""
     tokens = tokens_of(issuer, attribute_claims=BOTH, service_realms=("/services",))
 
-    subject = tokens.subject(issuer.bearer("nakadi_admin", **claims)["Authorization"])
+    subject = tokens.verified_subject(issuer.bearer("nakadi_admin", **claims)["Authorization"])
 
     assert subject.attributes == {Attribute(*each) for each in attributes}
 
@@ -104,15 +104,15 @@ def test_all_tokens_may_belong_to_services(issuer):
     """An issuer of tokens for services alone needs no realm; no subject is a user then."""
     tokens = tokens_of(issuer, attribute_claims=BOTH, service_realms=("*",))
 
-    assert tokens.subject(issuer.bearer("shop")["Authorization"]).attributes == {Attribute("service", "shop")}
+    assert tokens.verified_subject(issuer.bearer("shop")["Authorization"]).attributes == {Attribute("service", "shop")}
 
 
 def test_users_and_services_may_have_claims_of_their_own(issuer):
     """Where a service has a claim that users do not have, no realm is needed to distinguish them."""
     tokens = tokens_of(issuer, attribute_claims=(("user", "sub"), ("service", "app")))
 
-    assert tokens.subject(issuer.bearer("ann")["Authorization"]).attributes == {Attribute("user", "ann")}
-    assert tokens.subject(issuer.bearer("ann", app="shop")["Authorization"]).attributes == {
+    assert tokens.verified_subject(issuer.bearer("ann")["Authorization"]).attributes == {Attribute("user", "ann")}
+    assert tokens.verified_subject(issuer.bearer("ann", app="shop")["Authorization"]).attributes == {
         Attribute("user", "ann"),
         Attribute("service", "shop"),
     }
@@ -122,7 +122,7 @@ def test_users_and_services_may_have_claims_of_their_own(issuer):
 def test_a_missing_token_has_its_own_message(tokens, header):
     """Without a token the answer is that authentication is required. (R43)"""
     with pytest.raises(NotAuthenticated, match="Full authentication is required to access this resource"):
-        tokens.subject(header)
+        tokens.verified_subject(header)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_a_missing_token_has_its_own_message(tokens, header):
 def test_malformed_tokens_are_refused(tokens, header):
     """A header that holds no token is refused, in other words than a missing one. (R43)"""
     with pytest.raises(NotAuthenticated) as refusal:
-        tokens.subject(header)
+        tokens.verified_subject(header)
 
     assert "Full authentication" not in refusal.value.detail
 
@@ -158,7 +158,7 @@ def test_malformed_tokens_are_refused(tokens, header):
 def test_invalid_claims_are_refused(tokens, issuer, claims):
     """Issuer, audience, times and subject are all checked. (R43)"""
     with pytest.raises(NotAuthenticated):
-        tokens.subject("Bearer " + issuer.signed({"sub": "ann", "scope": "uid", **resolved(claims)}))
+        tokens.verified_subject("Bearer " + issuer.signed({"sub": "ann", "scope": "uid", **resolved(claims)}))
 
 
 @pytest.mark.parametrize(
@@ -170,13 +170,13 @@ def test_a_token_with_a_malformed_header_is_refused(tokens, header):
     first = base64.urlsafe_b64encode(header.encode("utf-8", "surrogatepass")).decode().rstrip("=")
 
     with pytest.raises(NotAuthenticated):
-        tokens.subject(f"Bearer {first}.e30.c2lnbmF0dXJl")
+        tokens.verified_subject(f"Bearer {first}.e30.c2lnbmF0dXJl")
 
 
 @pytest.mark.parametrize("claims", [{"exp": InSeconds(-20)}, {"nbf": InSeconds(20)}, {"iat": InSeconds(20)}])
 def test_clocks_may_differ_a_little(tokens, issuer, claims):
     """Times are allowed to be off by the leeway, and by no more. (R43)"""
-    assert tokens.subject("Bearer " + issuer.signed({"sub": "ann", **resolved(claims)})).name == "ann"
+    assert tokens.verified_subject("Bearer " + issuer.signed({"sub": "ann", **resolved(claims)})).name == "ann"
 
 
 def test_a_token_without_signature_is_refused(tokens):
@@ -184,7 +184,7 @@ def test_a_token_without_signature_is_refused(tokens):
     unsigned = jwt.encode({"sub": "ann", "iss": ISSUER, "aud": AUDIENCE, "exp": 9**10}, None, "none")
 
     with pytest.raises(NotAuthenticated, match="algorithm"):
-        tokens.subject(f"Bearer {unsigned}")
+        tokens.verified_subject(f"Bearer {unsigned}")
 
 
 def test_a_public_key_is_not_accepted_as_a_shared_secret(tokens):
@@ -192,7 +192,7 @@ def test_a_public_key_is_not_accepted_as_a_shared_secret(tokens):
     forged = jwt.encode({"sub": "ann"}, "0" * 64, "HS256", {"kid": "0"})
 
     with pytest.raises(NotAuthenticated, match="algorithm"):
-        tokens.subject(f"Bearer {forged}")
+        tokens.verified_subject(f"Bearer {forged}")
 
 
 def test_a_changed_token_is_refused(tokens, issuer):
@@ -202,20 +202,20 @@ def test_a_changed_token_is_refused(tokens, issuer):
     changed = base64.urlsafe_b64encode(json.dumps({**claims, "sub": "the-admin"}).encode()).decode().rstrip("=")
 
     with pytest.raises(NotAuthenticated):
-        tokens.subject(f"Bearer {head}.{changed}.{signature}")
+        tokens.verified_subject(f"Bearer {head}.{changed}.{signature}")
 
 
 def test_an_unknown_key_id_is_refused(tokens, issuer):
     """A token that names an unknown key is refused. (R43)"""
     with pytest.raises(NotAuthenticated, match="key"):
-        tokens.subject("Bearer " + issuer.signed({"sub": "ann"}, kid="unknown"))
+        tokens.verified_subject("Bearer " + issuer.signed({"sub": "ann"}, kid="unknown"))
 
 
 def test_scopes_may_come_as_a_list(tokens, issuer):
     """Scopes are read from a text of words and from a list. (R44)"""
     listed = issuer.signed({"sub": "ann", "scp": ["uid", "nakadi.event_stream.read"]})
 
-    assert tokens.subject(f"bearer {listed}").scopes == {"uid", "nakadi.event_stream.read"}
+    assert tokens.verified_subject(f"bearer {listed}").scopes == {"uid", "nakadi.event_stream.read"}
 
 
 def test_a_key_that_replaced_another_under_its_id_is_used(tmp_path):
@@ -232,17 +232,17 @@ def test_a_key_that_replaced_another_under_its_id_is_used(tmp_path):
         return current[0].path.read_bytes()
 
     tokens = TokenVerifier(KeySet(fetch, clock), RULES, clock)
-    tokens.subject(f"Bearer {old.token()}")
+    tokens.verified_subject(f"Bearer {old.token()}")
     current[0] = new
     for _ in range(5):
         with pytest.raises(NotAuthenticated):
-            tokens.subject(f"Bearer {new.token()}")
+            tokens.verified_subject(f"Bearer {new.token()}")
     assert len(reads) == 1
     clock.move(KEY_SET_RETRY_INTERVAL_SECONDS)
-    assert tokens.subject(f"Bearer {new.token()}").name == "ann"
+    assert tokens.verified_subject(f"Bearer {new.token()}").name == "ann"
     for _ in range(5):
         with pytest.raises(NotAuthenticated):
-            tokens.subject(f"Bearer {old.token()}")
+            tokens.verified_subject(f"Bearer {old.token()}")
     assert len(reads) == 2
 
 
@@ -250,9 +250,9 @@ def test_the_name_of_a_subject_has_a_maximum_length(issuer):
     """A name that would make each event of its publisher longer by kilobytes is refused."""
     tokens = tokens_of(issuer)
 
-    assert tokens.subject(issuer.bearer("a" * 1000)["Authorization"]).name == "a" * 1000
+    assert tokens.verified_subject(issuer.bearer("a" * 1000)["Authorization"]).name == "a" * 1000
     with pytest.raises(NotAuthenticated, match="The token's subject has more than 1000 characters"):
-        tokens.subject(issuer.bearer("a" * 1001)["Authorization"])
+        tokens.verified_subject(issuer.bearer("a" * 1001)["Authorization"])
 
 
 @pytest.fixture
@@ -288,8 +288,8 @@ def test_the_signature_of_a_token_in_use_is_checked_once(moved, issuer, clock, d
     )
 
     for _ in range(3):
-        assert moved.subject(f"Bearer {first}").name == "ann"
-        assert moved.subject(f"bearer {second}").name == "bob"
+        assert moved.verified_subject(f"Bearer {first}").name == "ann"
+        assert moved.verified_subject(f"bearer {second}").name == "bob"
 
     assert decoded == [first, second]
 
@@ -297,27 +297,27 @@ def test_the_signature_of_a_token_in_use_is_checked_once(moved, issuer, clock, d
 def test_a_known_token_expires(moved, issuer, clock):
     """What was accepted before is refused once its time has passed, or if the clock is before its time."""
     header = f"Bearer {issuer.token('ann', exp=clock.now() + timedelta(seconds=60), iat=clock.now())}"
-    assert moved.subject(header).name == "ann"
+    assert moved.verified_subject(header).name == "ann"
     clock.move(60 + RULES.leeway_seconds - 1)
-    assert moved.subject(header).name == "ann"
+    assert moved.verified_subject(header).name == "ann"
     clock.move(1)
 
     with pytest.raises(NotAuthenticated, match="expired"):
-        moved.subject(header)
+        moved.verified_subject(header)
 
 
 def test_a_known_token_ends_with_its_key(moved, issuer, clock, decoded, tmp_path):
     """When the keys are read again, every token is verified again; it is refused if another key has its key's id."""
     header = f"Bearer {issuer.token('ann', exp=clock.now() + timedelta(days=1), iat=clock.now())}"
     for _ in range(2):
-        assert moved.subject(header).name == "ann"
+        assert moved.verified_subject(header).name == "ann"
         clock.move(KEY_SET_MAX_AGE_SECONDS)
     assert len(decoded) == 2
     (tmp_path / "other").mkdir()
     issuer.path.write_text(Issuer(tmp_path / "other").path.read_text())
 
     with pytest.raises(NotAuthenticated, match="Signature"):
-        moved.subject(header)
+        moved.verified_subject(header)
 
 
 def test_only_so_many_tokens_are_known(moved, issuer, clock, decoded, monkeypatch):
@@ -327,6 +327,6 @@ def test_only_so_many_tokens_are_known(moved, issuer, clock, decoded, monkeypatc
     headers = [f"Bearer {issuer.token(name, **times)}" for name in ("ann", "bob", "cid")]
 
     for header in (*headers, *headers[1:], headers[0]):
-        moved.subject(header)
+        moved.verified_subject(header)
 
     assert len(decoded) == 4

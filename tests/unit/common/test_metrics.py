@@ -301,7 +301,7 @@ def test_sessions_of_dead_processes_are_counted(metrics):
     """Each stream that is removed for its process has no lease any more counts."""
     clock, coordination = HandMovedClock(), MemoryCoordination()
     host = LeaseKeeper(coordination, clock, metrics=metrics)
-    sessions = [a_session("mine", holder=host.lease().holder), a_session("theirs", holder="a dead process")]
+    sessions = [a_session("mine", process_id=host.lease().holder), a_session("theirs", process_id="a dead process")]
     new = an_assignment("mine", "theirs", sessions=sessions)
     offsets = {each.partition: Position(1, -1) for each in new.entries}
     members = SubscriptionSessions(coordination, "s", clock, lambda _subscription: None)

@@ -252,7 +252,7 @@ def test_a_server_that_stops_answers_what_has_been_begun(serving, wire, handlers
 def test_no_publication_asks_the_registry_on_the_loop(monkeypatch):
     """Whatever is not in memory, or is too old, is asked for in threads: a registry may not answer."""
     askers = Counter()
-    for name in ("get", "list", "changes"):
+    for name in ("get", "list", "change_counters"):
         asked = getattr(MemoryRegistry, name)
 
         def asking(self, *arguments, asked=asked, **more):

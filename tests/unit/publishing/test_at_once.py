@@ -169,7 +169,7 @@ def test_events_are_spread_by_hash_at_once():
     [house, _] = houses()
     events = [{"n": number, "who": {"id": f"é{number}"}, "metadata": metadata()} for number in range(20)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(publisher.SentBody, "read", lambda _: pytest.fail("the events were looked at one by one"))
+        patch.setattr(publisher.RequestBody, "read", lambda _: pytest.fail("the events were looked at one by one"))
         assert house.publish(house.event_types.get("hashes"), events).status is BatchStatus.STORED
     [(_, batches)] = house.log.appends
     for partition, records in batches.items():
@@ -187,8 +187,8 @@ def test_events_are_spread_by_hash_at_once():
 def test_long_keys_are_not_hashed_at_once(monkeypatch):
     """Hashing takes a step for each character, and so much work waits for its turn."""
     [house, _] = houses()
-    read, seen = publisher.SentBody.read, []
-    monkeypatch.setattr(publisher.SentBody, "read", lambda sent: seen.append(sent) or read(sent))
+    read, seen = publisher.RequestBody.read_batch, []
+    monkeypatch.setattr(publisher.RequestBody, "read", lambda sent: seen.append(sent) or read(sent))
     events = [{"n": 1, "note": "x" * 100_000, "metadata": metadata()} for _ in range(3)]
     assert house.publish(house.event_types.get("hash"), events).status is BatchStatus.STORED
     [(_, batches)] = house.log.appends

@@ -94,7 +94,7 @@ EVENT = {"a": [1] * 1_000}  # some 100,000 steps
 
 def limited(house, most, long_work=None):
     limits = BatchLimits(max_steps=most)
-    house.publisher = replace(house.publisher, limits=limits, long_work=long_work or CountedTurns())
+    house.publisher = replace(house.publisher, limits=limits, long_work_queue=long_work or CountedTurns())
     return house
 
 

@@ -63,10 +63,10 @@ class House:
         """Have a session join; its id."""
         defaults: dict[str, Any] = {
             "id": str(uuid4()),
-            "holder": HOLDER,
+            "process_id": HOLDER,
             "started_at": self.clock.now(),
             "commit_timeout": 60.0,
-            "requested": requested,
+            "requested_partitions": requested,
         }
         session = Session(**defaults | changes)
         old = self.assignment(subscription)

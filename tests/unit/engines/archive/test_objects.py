@@ -95,7 +95,7 @@ def test_plain_events_stay_text():
         objects.pack_member("t", 0, events[:4]) + objects.pack_member("t", 0, events[4:]), "t", 0
     )
     assert isinstance(found, LazyEvents)
-    assert [(each.first, each.text, each.ends) for each in found.lines] == [
+    assert [(each.first_offset, each.text, each.line_ends) for each in found.lines] == [
         (3, b'{"a":1}\n[]', [7, 10]),
         (5, b"22", [2]),
         (9, b"333", [3]),

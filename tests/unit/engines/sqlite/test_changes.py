@@ -18,7 +18,7 @@ from nakadi.engines.sqlite.coordination import SqliteCoordination
 from nakadi.engines.sqlite.event_log import SqliteLog
 from nakadi.model.event_type import Position
 from nakadi.model.events import Record
-from nakadi.model.subscription import EMPTY_ASSIGNMENT, OffsetsCommitted, SubscriptionChange, SubscriptionReport
+from nakadi.model.subscription import EMPTY_ASSIGNMENT, OffsetsCommitted, SubscriptionChange, SubscriptionChangeNotice
 from nakadi.ports.clock import SystemClock
 from tests.support.builders import A_MOMENT
 from tests.support.coordination import SUBSCRIPTION, a_place, an_assignment, at, begun, commit
@@ -106,10 +106,10 @@ def test_events_are_heard_after_a_look_that_failed(tmp_path, caplog, heard):
 def test_a_commit_of_this_process_does_not_hide_that_of_another(tmp_path, monkeypatch):
     """Of several commits for a subscription the file keeps the number of the last, which may be this process's own."""
     monkeypatch.setattr(changes, "COORDINATION_CHECK_INTERVAL_SECONDS", 0.5)
-    reports: list[SubscriptionReport] = []
+    reports: list[SubscriptionChangeNotice] = []
     heard = threading.Event()
 
-    def note(report: SubscriptionReport) -> None:
+    def note(report: SubscriptionChangeNotice) -> None:
         reports.append(report)
         if report is SubscriptionChange.OFFSETS:
             heard.set()
@@ -127,7 +127,7 @@ def test_a_commit_of_this_process_does_not_hide_that_of_another(tmp_path, monkey
 
 def test_own_commits_are_reported_once(tmp_path, monkeypatch):
     """What listeners know of a commit by this process is not found in the file again, whatever its partitions."""
-    reports: list[SubscriptionReport] = []
+    reports: list[SubscriptionChangeNotice] = []
     looks = threading.Semaphore(0)
     look = FileChangePoller._report_changes_since_last
 

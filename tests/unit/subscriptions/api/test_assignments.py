@@ -12,7 +12,7 @@ from nakadi.ports.coordination import MAX_PARTITIONS_PER_WRITE
 from nakadi.subscriptions.api.assignments import (
     with_entries,
     with_partitions_handed_over,
-    with_partitions_shared_anew,
+    with_rebalanced_partitions,
     with_session,
     without_sessions,
 )
@@ -111,20 +111,20 @@ class TestHandingOver:
 
 def test_entries_are_replaced_in_their_places():
     """Changed entries take the places of those that were there; unknown ones are passed over."""
-    changed = replace(entry(1, "a"), fails=2)
+    changed = replace(entry(1, "a"), failed_streams=2)
     assert with_entries(an_assignment("a", "a"), [changed, entry(5)]).entries == (entry(0, "a"), changed)
 
 
 def test_large_subscriptions_move_in_several_writes():
     """No write moves more owners than one may, and repeating it leads to fair shares. (S319)"""
     now = an_assignment(*[""] * 250, sessions=[a_session("a"), a_session("b")])
-    while (following := with_partitions_shared_anew(now)) != now:
+    while (following := with_rebalanced_partitions(now)) != now:
         moved = sum(b.owner != n.owner for b, n in zip(now.entries, following.entries, strict=True))
         assert moved <= MAX_PARTITIONS_PER_WRITE
         now = following
     assert Counter(in_words(now.entries)) == {"a": 125, "b": 125}
     gone = without_sessions(now, {"a"})
     assert sum(b.owner != n.owner for b, n in zip(now.entries, gone.entries, strict=True)) == MAX_PARTITIONS_PER_WRITE
-    while (following := with_partitions_shared_anew(gone)) != gone:
+    while (following := with_rebalanced_partitions(gone)) != gone:
         gone = following
     assert Counter(in_words(gone.entries)) == {"b": 250}

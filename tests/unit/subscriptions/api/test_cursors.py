@@ -132,7 +132,7 @@ class TestOwnership:
         subscription = house.subscription(name)
         first = house.session(subscription)
         second = house.session(subscription)
-        [promised] = [each.partition.partition for each in house.assignment(subscription).entries if each.next]
+        [promised] = [each.partition.partition for each in house.assignment(subscription).entries if each.next_owner]
         cursor = a_cursor(name, promised, 1)
         assert "cannot be committed" in problem(house.commit(subscription, second, cursor), 422)
         assert house.commit(subscription, first, cursor).status_code == 204

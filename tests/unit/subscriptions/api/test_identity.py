@@ -13,7 +13,7 @@ from tests.support.builders import A_MOMENT
 def test_ids_are_uuids():
     """An id is a well-formed UUID of version 8, and no two are the same. (S2)"""
     ids = SubscriptionIds()
-    made = {ids.next(A_MOMENT) for _ in range(1000)}
+    made = {ids.new_id(A_MOMENT) for _ in range(1000)}
     assert len(made) == 1000
     assert all(UUID(each).variant == RFC_4122 and UUID(each).version == 8 and str(UUID(each)) == each for each in made)
 
@@ -21,28 +21,28 @@ def test_ids_are_uuids():
 def test_ids_say_when_they_were_made():
     """Whatever process made them, younger ids come first, to the millisecond and for thousands of years. (S43)"""
     moments = [A_MOMENT + each for each in (timedelta(0), timedelta(milliseconds=1), timedelta(days=365 * 1000))]
-    made = [SubscriptionIds().next(each) for each in moments]
+    made = [SubscriptionIds().new_id(each) for each in moments]
     assert sorted(made) == made[::-1]
 
 
 def test_ids_made_in_one_millisecond_are_in_order():
     """Of the same moment, more of them than its millisecond has room for, the newest comes first. (S43)"""
     ids = SubscriptionIds()
-    made = [ids.next(A_MOMENT) for _ in range(10_000)]
+    made = [ids.new_id(A_MOMENT) for _ in range(10_000)]
     assert sorted(made, reverse=True) == made
 
 
 def test_ids_are_in_order_when_the_clock_was_set_back():
     """A clock that is set back, to and fro, does not put new ids behind older ones. (S43)"""
     ids = SubscriptionIds()
-    made = [ids.next(A_MOMENT + timedelta(hours=hours)) for hours in (0, 1, 0, -1000, 1, -1, 2)]
+    made = [ids.new_id(A_MOMENT + timedelta(hours=hours)) for hours in (0, 1, 0, -1000, 1, -1, 2)]
     assert sorted(made, reverse=True) == made
 
 
 def test_ids_cannot_be_guessed_from_each_other():
     """Two ids of one moment differ by what takes an attacker more tries than there is time for. (S2)"""
     ids = SubscriptionIds()
-    made = [UUID(ids.next(A_MOMENT)).int for _ in range(1000)]
+    made = [UUID(ids.new_id(A_MOMENT)).int for _ in range(1000)]
     distances = [older - newer for older, newer in pairwise(made)]
     assert len(set(distances)) == len(distances)
     assert sorted(distances)[10] > 1 << 50
@@ -52,7 +52,7 @@ def test_ids_of_many_threads_are_in_order():
     """Each thread sees its own in order, and none twice, while others make theirs. (S2, S43)"""
     ids = SubscriptionIds()
     with ThreadPoolExecutor(4) as threads:
-        made = list(threads.map(lambda _: [ids.next(A_MOMENT) for _ in range(500)], range(8)))
+        made = list(threads.map(lambda _: [ids.new_id(A_MOMENT) for _ in range(500)], range(8)))
     assert all(sorted(each, reverse=True) == each for each in made)
     assert len({each for some in made for each in some}) == 4000
 

@@ -37,7 +37,7 @@ def case():
 def test_sessions_without_a_lease_are_dead(case):
     """A session lives while its process has a lease. (S318)"""
     case.renew()
-    sessions = [a_session("a", holder="one"), a_session("b", holder="two")]
+    sessions = [a_session("a", process_id="one"), a_session("b", process_id="two")]
     assert sessions_without_lease(sessions, case.watch.live_holders()) == {"b"}
 
 

@@ -203,12 +203,12 @@ def test_a_redrive_goes_on_without_its_caller(house):
     house.subscription_services.resets.request_reset(parking.id, Redrive())
     old = house.assignment(parking.subscription)
     house.coordination.replace_assignment(
-        parking.id, old, replace(old, reset=replace(old.reset, claimed=True)), A_MOMENT
+        parking.id, old, replace(old, reset=replace(old.reset, is_claimed=True)), A_MOMENT
     )
-    assert fulfilment.attempt(parking.id).reset.claimed
+    assert fulfilment.try_to_execute(parking.id).reset.is_claimed
     house.wait(63)
-    given_up = fulfilment.attempt(parking.id)
-    assert (given_up.reset, given_up.ended.failure) == (None, "Timeout resetting cursors")
+    given_up = fulfilment.try_to_execute(parking.id)
+    assert (given_up.reset, given_up.ended_reset.failure) == (None, "Timeout resetting cursors")
     assert (parking.waiting, parking.entry_now().replay) == ([3], None)
 
 
@@ -218,8 +218,8 @@ def test_a_redrive_that_fails_in_another_process_is_reported(house, monkeypatch)
     resets = house.subscription_services.resets
     reset_id = resets.request_reset(parking.id, Redrive())
     monkeypatch.setattr(module.RedrivePlanner, "_check_timelines", _refuse)
-    house.subscription_services.reset_execution.attempt(parking.id)
-    assert house.assignment(parking.subscription).ended.id == reset_id
+    house.subscription_services.reset_execution.try_to_execute(parking.id)
+    assert house.assignment(parking.subscription).ended_reset.id == reset_id
     assert problem(house.api.post(parking.path() + "/redrive"), 409) == "its timeline is gone"
 
 

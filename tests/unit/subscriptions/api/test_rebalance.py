@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from nakadi.model.event_type import Position
-from nakadi.subscriptions.api.assignments import changes_to_rebalance, entries_given_to_next, entry_moved_to
+from nakadi.subscriptions.api.assignments import changes_to_rebalance, entries_handed_over, entry_moved_to
 from tests.support.coordination import a_place, a_session, entries, entry, in_words
 
 
@@ -63,7 +63,7 @@ class TestShares:
 
     def test_keep_what_is_known_of_a_partition(self):
         """Counts of failed commits and the end of a search go along with the partition. (S262)"""
-        before = [replace(entry(0, "dead"), fails=3, search_end=Position(1, 7))]
+        before = [replace(entry(0, "dead"), failed_streams=3, search_end=Position(1, 7))]
         assert changes_to_rebalance(sharing("a"), before) == (replace(before[0], owner="a"),)
 
     def test_are_refused_when_sessions_outnumber_partitions(self):
@@ -126,7 +126,7 @@ class TestHandOver:
         """An owner that releases partitions gives them to the sessions that they are promised to; nothing else moves.
         (S242, S313)"""
         before = entries("a>b", "a", "c>b", "a>b", "")
-        changed = entries_given_to_next(before, "a", {each.partition for each in before[:3]})
+        changed = entries_handed_over(before, "a", {each.partition for each in before[:3]})
         assert [(each.partition, *in_words([each])) for each in changed] == [(a_place(0), "b")]
 
 
@@ -140,24 +140,24 @@ def test_whatever_happens_the_rules_hold(seed):
     sessions = []
     for step in range(30):
         sessions = [each for each in sessions if chance.random() > 0.2]
-        free = [e for e in range(len(now)) if not any(a_place(e) in s.requested for s in sessions)]
+        free = [e for e in range(len(now)) if not any(a_place(e) in s.requested_partitions for s in sessions)]
         if free and chance.random() < 0.2:
             sessions.append(a_session(f"d{step}", *chance.sample(free, 1)))
-        elif sum(not each.requested for each in sessions) < len(free):
+        elif sum(not each.requested_partitions for each in sessions) < len(free):
             sessions.append(a_session(f"s{step}"))
         before, now = now, after(sessions, now)
         assert changes_to_rebalance(sessions, now) == ()
         live = {each.id for each in sessions}
         assert all(b.owner == n.owner for b, n in zip(before, now, strict=True) if b.owner in live)
-        settled = [replace(each, owner=each.next or each.owner, next=None) for each in now]
+        settled = [replace(each, owner=each.next_owner or each.owner, next_owner=None) for each in now]
         _assert_fair(sessions, settled)
         if chance.random() < 0.5:
             now = settled
 
 
 def _assert_fair(sessions, settled):
-    claims = {place: each.id for each in sessions for place in each.requested}
-    automatic = [each.id for each in sessions if not each.requested]
+    claims = {place: each.id for each in sessions for place in each.requested_partitions}
+    automatic = [each.id for each in sessions if not each.requested_partitions]
     rest = [each for each in settled if each.partition not in claims]
     if automatic and len(rest) < len(automatic) and rest:
         return

@@ -11,10 +11,10 @@ from nakadi.model.outcomes import Conflict, NotFound, Unavailable
 from nakadi.model.subscription import Subscription
 from nakadi.ports.registry import ChangedMeanwhile, CheckRevision, PutDocument
 from nakadi.subscriptions.api.repository import (
-    BY_EVENT_TYPE_KIND,
-    DELETED_KIND,
-    KEYS_KIND,
+    DELETED_SUBSCRIPTIONS_KIND,
     MAX_CREATION_TIME,
+    SUBSCRIPTION_KEYS_KIND,
+    SUBSCRIPTIONS_BY_EVENT_TYPE_KIND,
     SubscriptionIds,
     Subscriptions,
     _batches_of_changes,
@@ -43,7 +43,7 @@ class Registered:
 
     def add(self, *names: str, group: str = "default") -> Subscription:
         subscription = Subscription(
-            id=self.ids.next(A_MOMENT),
+            id=self.ids.new_id(A_MOMENT),
             owning_application="shop",
             event_types=tuple(names),
             consumer_group=group,
@@ -55,7 +55,7 @@ class Registered:
     def removable(self, name: str) -> bool:
         """Whether a look at this moment finds that an event type can be removed."""
         event_type = self.event_types.get(name)
-        mark = self.subscriptions.mark(event_type)
+        mark = self.subscriptions.no_new_subscription_condition(event_type)
         if self.subscriptions.of_event_type(name) or self.subscriptions.is_being_subscribed(name):
             return False
         self.event_types.remove(event_type, mark)
@@ -77,9 +77,9 @@ def test_any_number_of_event_types_can_be_subscribed_to(registered, count):
     registered.subscriptions.remove(subscription)
     assert registered.subscriptions.find(subscription.id) is None
     assert all(registered.subscriptions.of_event_type(name) == [] for name in names)
-    assert not registered.registry.list(BY_EVENT_TYPE_KIND)
-    assert not registered.registry.list(KEYS_KIND)
-    assert [each.key for each in registered.registry.list(DELETED_KIND)] == [subscription.id]
+    assert not registered.registry.list(SUBSCRIPTIONS_BY_EVENT_TYPE_KIND)
+    assert not registered.registry.list(SUBSCRIPTION_KEYS_KIND)
+    assert [each.key for each in registered.registry.list(DELETED_SUBSCRIPTIONS_KIND)] == [subscription.id]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_key_is_taken_once(registered, count):
     with pytest.raises(Conflict, match="Subscription with the same key properties already exists"):
         registered.add(*names)
     assert all(registered.subscriptions.of_event_type(name) == [first] for name in names)
-    assert len(registered.registry.list(BY_EVENT_TYPE_KIND)) == count
+    assert len(registered.registry.list(SUBSCRIPTIONS_BY_EVENT_TYPE_KIND)) == count
 
 
 @pytest.mark.parametrize("count", [1, 40])
@@ -113,8 +113,8 @@ def test_event_types_have_to_be_as_they_were(registered, count):
     registered.event_types.get = {each.name: each for each in there}.__getitem__
     with pytest.raises(ChangedMeanwhile):
         registered.add(*names)
-    assert not registered.registry.list(BY_EVENT_TYPE_KIND)
-    assert not registered.registry.list(KEYS_KIND)
+    assert not registered.registry.list(SUBSCRIPTIONS_BY_EVENT_TYPE_KIND)
+    assert not registered.registry.list(SUBSCRIPTION_KEYS_KIND)
 
 
 def test_any_client_that_removes_an_event_type_notices_new_subscriptions(registered):
@@ -122,7 +122,7 @@ def test_any_client_that_removes_an_event_type_notices_new_subscriptions(registe
     [name] = registered.names(1)
     event_type = registered.event_types.get(name)
     registered.add(name, group="before")
-    mark = registered.subscriptions.mark(event_type)
+    mark = registered.subscriptions.no_new_subscription_condition(event_type)
     registered.add(name)
     with pytest.raises(ChangedMeanwhile):
         registered.event_types.remove(event_type, mark)
@@ -153,7 +153,7 @@ def test_what_began_before_the_clock_was_set_back_protects_nothing(registered):
     """A line without its subscription does not stand against removal for as long as the clock is behind. (S24)"""
     [name] = registered.names(1)
     registered.registry.write(
-        PutDocument(BY_EVENT_TYPE_KIND, f"{name}/unfinished", {"at": registered.clock.now().isoformat()})
+        PutDocument(SUBSCRIPTIONS_BY_EVENT_TYPE_KIND, f"{name}/unfinished", {"at": registered.clock.now().isoformat()})
     )
     assert not registered.removable(name)
     registered.clock.set_back(3600)
@@ -181,9 +181,9 @@ def test_what_is_left_is_cleared_away_later(house):
     assert house.api.delete(f"/subscriptions/{subscription['id']}").status_code == 204
     house.coordination.remove_subscription_state = forget
     assert house.coordination.committed_offsets(subscription["id"])
-    house.subscription_services.deleted_subscriptions.clear_all()
+    house.subscription_services.deleted_subscription_cleanup.clean_up_all()
     assert not house.coordination.committed_offsets(subscription["id"])
-    assert not house.broker.registry.list(DELETED_KIND)
+    assert not house.broker.registry.list(DELETED_SUBSCRIPTIONS_KIND)
 
 
 def test_running_sessions_of_a_deleted_subscription_end(house):

@@ -14,7 +14,7 @@ from nakadi.publishing.system_events import SystemEventPublisher
 from nakadi.subscriptions.api import assignments
 from nakadi.subscriptions.api.assignments import is_being_reset, with_reset_ended
 from nakadi.subscriptions.api.offsets import (
-    OUTCOME_RETENTION,
+    RESET_OUTCOME_RETENTION,
     STREAMS_NOT_ENDED_MESSAGE,
     ResetExecution,
     with_requested_reset,
@@ -44,7 +44,7 @@ def serving(brief):
     """How a process that serves streams of a subscription takes part."""
 
     def members(subscription):
-        execute_reset = brief.subscription_services.reset_execution.attempt
+        execute_reset = brief.subscription_services.reset_execution.try_to_execute
         return SubscriptionSessions(brief.coordination, subscription["id"], brief.clock, execute_reset)
 
     return members
@@ -125,7 +125,7 @@ class TestReset:
         name = house.event_type(events=5)
         subscription = house.subscription(name)
         house.coordination.renew_lease("another process", house.clock.now() + assignments.LEASE_DURATION)
-        house.session(subscription, holder="another process")
+        house.session(subscription, process_id="another process")
         house.clock.move((assignments.LEASE_DURATION + assignments.CLOCK_MARGIN).total_seconds())
         assert reset(house.api, subscription, a_cursor(name, "0", 1)).status_code == 204
         assert cursors(house.api, subscription) == {(name, "0"): published(1)}
@@ -136,7 +136,7 @@ class TestReset:
         name = house.event_type(events=5)
         subscription = house.subscription(name)
         house.coordination.renew_lease("another process", house.clock.now() + assignments.LEASE_DURATION)
-        house.session(subscription, holder="another process")
+        house.session(subscription, process_id="another process")
         house.clock.set_back(3600)
         looks, read_leases = [], house.coordination.lease_expiries
         house.coordination.lease_expiries = lambda: looks.append(1) or read_leases()
@@ -150,7 +150,7 @@ class TestReset:
         name = house.event_type(events=5)
         subscription = house.subscription(name)
         house.coordination.renew_lease("another process", house.clock.now() + assignments.LEASE_DURATION)
-        house.session(subscription, holder="another process")
+        house.session(subscription, process_id="another process")
         resetting = threads.submit(reset, house.api, subscription, a_cursor(name, "0", 1))
         until(lambda: house.assignment(subscription).reset)
         house.coordination.release_lease("another process")
@@ -171,12 +171,12 @@ class TestReset:
         name = house.event_type(partitions=2)
         subscription = house.subscription(name)
         old = house.assignment(subscription)
-        troubled = tuple(replace(each, fails=3, search_end=Position(1, 7)) for each in old.entries)
+        troubled = tuple(replace(each, failed_streams=3, search_end=Position(1, 7)) for each in old.entries)
         house.coordination.replace_assignment(subscription["id"], old, replace(old, entries=troubled), A_MOMENT)
         reset(house.api, subscription, a_cursor(name, "0", -1))
         first, second = house.assignment(subscription).entries
-        assert (first.fails, first.search_end) == (0, None)
-        assert (second.fails, second.search_end) == (3, Position(1, 7))
+        assert (first.failed_streams, first.search_end) == (0, None)
+        assert (second.failed_streams, second.search_end) == (3, Position(1, 7))
 
     def test_of_very_many_partitions_takes_several_writes(self, house):
         """More partitions than fit one write are all set. (S133, S134)"""
@@ -243,7 +243,7 @@ class TestMarkers:
         """Taking down another marker, or none, changes nothing. (S144)"""
         standing = an_assignment("", reset=self.MINE)
         taken_down = with_reset_ended(standing, "mine", self.NOW)
-        assert (taken_down.reset, taken_down.ended) == (None, EndedReset("mine", self.NOW, task=Redrive()))
+        assert (taken_down.reset, taken_down.ended_reset) == (None, EndedReset("mine", self.NOW, task=Redrive()))
         assert with_reset_ended(standing, "other", self.NOW) == standing
         assert with_reset_ended(an_assignment(""), "mine", self.NOW) == an_assignment("")
 
@@ -256,7 +256,7 @@ class TestMarkers:
         assert with_requested_reset(ended, again, self.NOW + timedelta(seconds=59)) == ended
         for other, now in (
             (without_reported_task(ended, "mine"), self.NOW),
-            (ended, self.NOW + OUTCOME_RETENTION),
+            (ended, self.NOW + RESET_OUTCOME_RETENTION),
             (ended, self.NOW - timedelta(hours=1)),
         ):
             assert with_requested_reset(other, again, now).reset == again
@@ -300,7 +300,7 @@ class TestGoesOn:
         name = brief.event_type(events=5)
         subscription = brief.subscription(name)
         brief.coordination.renew_lease("another process", brief.clock.now() + assignments.LEASE_DURATION)
-        brief.session(subscription, holder="another process")
+        brief.session(subscription, process_id="another process")
         assert problem(reset(brief.api, subscription, a_cursor(name, "0", 1)), 503) == STREAMS_NOT_ENDED_MESSAGE
         brief.clock.move((assignments.LEASE_DURATION + assignments.CLOCK_MARGIN).total_seconds())
         members = serving(subscription)
@@ -358,7 +358,7 @@ class TestGoesOn:
             members.join(a_session("early", started_at=brief.clock.now()))
         brief.wait(63)
         members.join(a_session("late", started_at=brief.clock.now()))
-        assert brief.assignment(subscription).ended.failure == "Timeout resetting cursors"
+        assert brief.assignment(subscription).ended_reset.failure == "Timeout resetting cursors"
 
     def test_it_is_audited_when_it_is_asked_for(self, brief, serving, monkeypatch):
         """The audit log has who asked, and for what, also if the request is not repeated. (S310)"""

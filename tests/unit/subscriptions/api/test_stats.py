@@ -35,7 +35,7 @@ class TestReaders:
         """A session without a living process reads nothing. (S227, S282)"""
         subscription = house.subscription(house.event_type())
         house.coordination.renew_lease("another process", house.clock.now() + LEASE_DURATION)
-        session = house.session(subscription, holder="another process")
+        session = house.session(subscription, process_id="another process")
         assert house.stats(subscription)["0"]["stream_id"] == session
         house.clock.move((LEASE_DURATION + CLOCK_MARGIN).total_seconds())
         assert house.stats(subscription)["0"] == {"state": "unassigned", "stream_id": "", "unconsumed_events": 0}
@@ -179,12 +179,12 @@ class TestStallWatch:
         house.leave(left, sessions[2])
         watch = house.broker.subscription_services.stall_watch
         house.broker.housekeeping.run()
-        assert watch.stalled == [stuck["id"]]
+        assert watch.stalled_ids == [stuck["id"]]
         said = [each.getMessage() for each in caplog.records if each.name == "nakadi.subscriptions.api.stats"]
         assert [stuck["id"] in each for each in said] == [True]
         house.commit(stuck, sessions[0], a_cursor(name, "0", 1))
         house.broker.housekeeping.run()
-        assert watch.stalled == []
+        assert watch.stalled_ids == []
 
     def test_goes_on_after_one_that_cannot_be_looked_at(self, house, monkeypatch, caplog):
         """A subscription of which nothing can be found out is reported, and the others are looked at. (S280)"""
@@ -200,7 +200,7 @@ class TestStallWatch:
         )
         watch = house.broker.subscription_services.stall_watch
         watch.check_all()
-        assert set(watch.stalled) == {found[0]["id"], found[2]["id"]}
+        assert set(watch.stalled_ids) == {found[0]["id"], found[2]["id"]}
         assert f"of the subscription {broken} failed" in caplog.text
 
     def test_looks_at_no_log_without_need(self, house, monkeypatch):
@@ -210,7 +210,7 @@ class TestStallWatch:
         house.subscription(name)
         monkeypatch.setattr(house.broker.logs, "for_storage", lambda *_: pytest.fail("a log was asked for"))
         house.broker.subscription_services.stall_watch.check_all()
-        assert house.broker.subscription_services.stall_watch.stalled == []
+        assert house.broker.subscription_services.stall_watch.stalled_ids == []
 
 
 class TestOfAWholePage:

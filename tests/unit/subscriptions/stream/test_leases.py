@@ -44,7 +44,7 @@ def host(coordination, clock):
 
 def shared(coordination, clock, subscription, *holders):
     """A subscription in which these processes have a session each, with a partition each."""
-    sessions = [a_session(f"{subscription}-{each}", holder=each) for each in holders]
+    sessions = [a_session(f"{subscription}-{each}", process_id=each) for each in holders]
     new = an_assignment(*[each.id for each in sessions], sessions=sessions)
     offsets = {each.partition: Position(1, -1) for each in new.entries}
     members = SubscriptionSessions(coordination, subscription, clock, execute_reset=print)
@@ -59,7 +59,7 @@ def test_one_look_at_leases_serves_all_subscriptions(host, coordination, clock):
     assert coordination.looks == 1
     for members, _ in subscriptions:
         found = members.assignment()
-        assert [each.holder for each in found.sessions] == ["this process"]
+        assert [each.process_id for each in found.sessions] == ["this process"]
         assert {each.owner for each in found.entries} == {found.sessions[0].id}
 
 

@@ -123,7 +123,7 @@ class AuditedResources(Struct, frozen=True):
             for partition in sorted(cursors)
         ]
         if reset is not None and isinstance(reset.task, Redrive):
-            of = reset.task.of
+            of = reset.task.partition_and_key
             shown.append({"redrive": "all" if of is None else f"{of[0].event_type}:{of[0].partition}"})
         return shown
 
@@ -137,7 +137,7 @@ class AuditedResources(Struct, frozen=True):
         return features.all().get(Feature(name.lower()), False) if name.lower() in set(Feature) else False
 
     def _admins_state(self, _: str) -> views.View:
-        return views.admins_view(self.broker.admins.lists())
+        return views.admins_view(self.broker.admins.authorization())
 
     def _blacklist_state(self, name: str) -> list[str] | None:
         return [kind for kind, names in self.broker.blacklist.entries().items() if name in names] or None

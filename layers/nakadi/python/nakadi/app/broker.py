@@ -128,7 +128,7 @@ class BrokerServices(EventTypeServices):
         from nakadi.event_types.deletion import Housekeeping
 
         watch = self.subscription_services.stall_watch
-        self.metrics.stalled_subscriptions.follow(lambda: {(): len(watch.stalled)})
+        self.metrics.stalled_subscriptions.follow(lambda: {(): len(watch.stalled_ids)})
         return Housekeeping(
             event_types=self.event_types,
             timelines=self.timelines,
@@ -138,7 +138,7 @@ class BrokerServices(EventTypeServices):
             further_tasks={
                 "lost events": self.lost_events_recovery.run,
                 "the broker's own event types": self.system_event_types.create_missing,
-                "deleted subscriptions": self.subscription_services.deleted_subscriptions.clear_all,
+                "deleted subscriptions": self.subscription_services.deleted_subscription_cleanup.clean_up_all,
                 "redriven events": self.subscription_services.attachment.run,
                 "stalled subscriptions": watch.check_all,
                 "orphaned consumers": self._remove_orphaned_consumers,
@@ -268,7 +268,7 @@ class BrokerServices(EventTypeServices):
                 max_event_bytes=self.settings.max_event_bytes,
                 max_steps=self.settings.max_batch_steps,
             ),
-            long_work=self.with_turn_metrics("publishing", LongWorkQueue()),
+            long_work_queue=self.with_turn_metrics("publishing", LongWorkQueue()),
             metrics=self.metrics,
         )
 
@@ -363,7 +363,7 @@ class BrokerServices(EventTypeServices):
                 event_types=self.event_types,
                 permissions=self.permissions,
                 initialisation=self.subscription_services.initialisation,
-                execute_reset=self.subscription_services.reset_execution.attempt,
+                execute_reset=self.subscription_services.reset_execution.try_to_execute,
             ),
             coordination=self.coordination,
             cursor_resolver=self.cursors,

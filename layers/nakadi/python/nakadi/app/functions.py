@@ -278,7 +278,7 @@ class Unauthorized(Exception):
 
 def authorizer_decision(tokens: TokenVerifier, event: Mapping[str, Any]) -> dict[str, Any]:
     try:
-        return policy_allowing(tokens.subject(event.get("authorizationToken")), event["methodArn"])
+        return policy_allowing(tokens.verified_subject(event.get("authorizationToken")), event["methodArn"])
     except NotAuthenticated as error:
         # One log line instead of the traceback that Lambda writes for every exception.
         log.info("Refused: %s", error.detail)

@@ -184,7 +184,9 @@ def make_token_authentication(
     tokens: TokenVerifier, table: ScopeTable, realms: tuple[str, ...]
 ) -> Callable[[Request], Subject]:
     """Authentication by bearer token, with the scope that the operation needs and one of the realms, if any are set."""
-    return _authentication_by(lambda request: tokens.subject(request.headers.get("authorization")), table, realms)
+    return _authentication_by(
+        lambda request: tokens.verified_subject(request.headers.get("authorization")), table, realms
+    )
 
 
 def make_gateway_authentication(table: ScopeTable, realms: tuple[str, ...]) -> Callable[[Request], Subject]:

@@ -20,12 +20,12 @@ from nakadi.ports.event_log import EventLogs
 from nakadi.ports.registry import Registry
 from nakadi.subscriptions.api.assignments import LeaseWatch
 from nakadi.subscriptions.api.cursors import SubscriptionCursors
-from nakadi.subscriptions.api.offsets import OffsetInitialisation, ResetExecution, Resets
+from nakadi.subscriptions.api.offsets import OffsetInitialisation, ResetExecution, ResetRequests
 from nakadi.subscriptions.api.parked_events import ParkedEvents, RedrivePlanner
 from nakadi.subscriptions.api.repository import SUBSCRIPTIONS_KIND as SUBSCRIPTIONS
 from nakadi.subscriptions.api.repository import SubscriptionListing, Subscriptions
 from nakadi.subscriptions.api.resource import (
-    DeletedSubscriptions,
+    DeletedSubscriptionCleanup,
     RedriveAttachment,
     SubscribedEventTypes,
     SubscriptionCreation,
@@ -66,8 +66,8 @@ class SubscriptionServices(Struct, dict=True, frozen=True, kw_only=True):
         )
 
     @cached_property
-    def deleted_subscriptions(self) -> DeletedSubscriptions:
-        return DeletedSubscriptions(self.subscriptions, self.coordination)
+    def deleted_subscription_cleanup(self) -> DeletedSubscriptionCleanup:
+        return DeletedSubscriptionCleanup(self.subscriptions, self.coordination)
 
     @cached_property
     def attachment(self) -> RedriveAttachment:
@@ -79,8 +79,8 @@ class SubscriptionServices(Struct, dict=True, frozen=True, kw_only=True):
             logs=self.logs,
             coordination=self.coordination,
             initialisation=self.initialisation,
-            name=self.settings.dead_letter_redrive,
-            guarded=self.settings.auth != "off",
+            event_type_name=self.settings.dead_letter_redrive,
+            is_authentication_on=self.settings.auth != "off",
         )
 
     @cached_property
@@ -115,17 +115,17 @@ class SubscriptionServices(Struct, dict=True, frozen=True, kw_only=True):
             subscription_repository=self.subscriptions,
             coordination=self.coordination,
             stats=self.stats,
-            execute_reset=self.reset_execution.attempt,
+            execute_reset=self.reset_execution.try_to_execute,
         )
 
     # For requests alone
 
     @cached_property
-    def resets(self) -> Resets:
-        return Resets(
-            fulfilment=self.reset_execution,
+    def resets(self) -> ResetRequests:
+        return ResetRequests(
+            execution=self.reset_execution,
             max_commit_timeout=self.settings.max_commit_timeout_seconds,
-            longest_wait=self.settings.longest_wait_seconds or None,
+            max_wait_seconds=self.settings.longest_wait_seconds or None,
         )
 
     @cached_property
@@ -134,11 +134,11 @@ class SubscriptionServices(Struct, dict=True, frozen=True, kw_only=True):
             subscription_repository=self.subscriptions,
             features=self.features,
             initialisation=self.initialisation,
-            resets=self.resets,
-            deleted_subscriptions=self.deleted_subscriptions,
+            reset_requests=self.resets,
+            deleted_subscription_cleanup=self.deleted_subscription_cleanup,
             deletable_owner=self.settings.deletable_subscription_owning_application,
             deletable_group=self.settings.deletable_subscription_consumer_group,
-            attachment=self.attachment,
+            redrive_attachment=self.attachment,
         )
 
     @cached_property
@@ -168,7 +168,7 @@ class SubscriptionServices(Struct, dict=True, frozen=True, kw_only=True):
             subscription_repository=self.subscriptions,
             permissions=self.permissions,
             features=self.features,
-            deleted_subscriptions=self.deleted_subscriptions,
+            deleted_subscription_cleanup=self.deleted_subscription_cleanup,
         )
 
     @cached_property
@@ -180,7 +180,7 @@ class SubscriptionServices(Struct, dict=True, frozen=True, kw_only=True):
             permissions=self.permissions,
             coordination=self.coordination,
             initialisation=self.initialisation,
-            resets=self.resets,
+            reset_requests=self.resets,
             clock=self.clock,
             metrics=self.metrics,
         )
@@ -193,7 +193,7 @@ class SubscriptionServices(Struct, dict=True, frozen=True, kw_only=True):
             permissions=self.permissions,
             features=self.features,
             coordination=self.coordination,
-            resets=self.resets,
+            reset_requests=self.resets,
             clock=self.clock,
         )
 

@@ -26,7 +26,7 @@ from nakadi.ports.registry import ABSENT_REVISION, ChangedMeanwhile, PutDocument
 BLOCKED_MESSAGE = "Application or event type is blocked"
 
 # An administrator may see and change every resource, but may not read or write its events by this alone.
-ADMIN_PERMISSION_FOR = {Operation.VIEW: Operation.ADMIN, Operation.ADMIN: Operation.WRITE}
+ADMIN_PERMISSION_BY_OPERATION = {Operation.VIEW: Operation.ADMIN, Operation.ADMIN: Operation.WRITE}
 
 
 class Permissions:
@@ -65,15 +65,15 @@ class Permissions:
             raise permission_denied_error(operation, resource)
 
     def is_administrator(self, subject: Subject, permission: Operation = Operation.WRITE) -> bool:
-        return self._admins.include(subject, permission)
+        return self._admins.contains(subject, permission)
 
     def require_consumer(self, subject: Subject, event_types: Iterable[str], refusal: str = BLOCKED_MESSAGE) -> None:
         if self._blacklist.blocks_consuming(subject.name, event_types):
             raise NotPermitted(refusal)
 
     def _is_administrator_for(self, operation: Operation, subject: Subject) -> bool:
-        permission = ADMIN_PERMISSION_FOR.get(operation)
-        return permission is not None and self._admins.include(subject, permission)
+        permission = ADMIN_PERMISSION_BY_OPERATION.get(operation)
+        return permission is not None and self._admins.contains(subject, permission)
 
 
 def permission_denied_error(operation: Operation, resource: Resource, reason: str = "") -> NotPermitted:
@@ -105,7 +105,7 @@ def _duplicates(attributes: tuple[Attribute, ...]) -> list[Attribute]:
     return [attribute for attribute, count in Counter(attributes).items() if count > 1]
 
 
-def check_not_removed(old: Authorization | None, new: object | None) -> None:
+def check_authorization_not_removed(old: Authorization | None, new: object | None) -> None:
     """Refuse a request that leaves the lists out: by accident it would open the resource to everyone."""
     if old is not None and new is None:
         raise Invalid("Changing authorization object to `null` is not possible due to existing one")
@@ -189,7 +189,7 @@ class Admins:
         self._features = features
         self._default = default
 
-    def lists(self) -> Authorization:
+    def authorization(self) -> Authorization:
         body = self._document.read()
         return Authorization(
             admins=self._with_default(body, "admins"),
@@ -206,9 +206,9 @@ class Admins:
         }
         self._document.change(lambda _: body)
 
-    def include(self, subject: Subject, permission: Operation) -> bool:
+    def contains(self, subject: Subject, permission: Operation) -> bool:
         """Whether the subject is an administrator with this permission; while authentication is off everyone is."""
-        return subject.trusted or subject.has_one_of(self.lists().attributes_granting(permission))
+        return subject.trusted or subject.has_one_of(self.authorization().attributes_granting(permission))
 
     def require(
         self,
@@ -216,7 +216,7 @@ class Admins:
         permission: Operation,
         refusal: str = "Admin privileges are required to perform this operation",
     ) -> None:
-        if not self.include(subject, permission):
+        if not self.contains(subject, permission):
             raise NotPermitted(refusal)
 
     def _with_default(self, body: SettingsBody, name: str) -> tuple[Attribute, ...]:

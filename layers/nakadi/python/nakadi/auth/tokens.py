@@ -79,7 +79,7 @@ class TokenVerifier:
         self._lock = threading.Lock()
         self._verified: dict[bytes, _VerifiedToken] = {}
 
-    def subject(self, authorization_header: str | None) -> Subject:
+    def verified_subject(self, authorization_header: str | None) -> Subject:
         """The subject of the token in an `Authorization` header. Raises `NotAuthenticated`."""
         token = _bearer_token(authorization_header)
         name = sha256(token.encode(errors="surrogatepass")).digest()

@@ -195,7 +195,7 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
         assert draft.category is not None
         assert draft.cleanup_policy is not None
         rules.check_owner_selector(draft.event_owner_selector)
-        permissions.check_not_removed(old.authorization, draft.authorization)
+        permissions.check_authorization_not_removed(old.authorization, draft.authorization)
         documents.check_no_duplicate_attributes(draft.authorization)
         if draft.name != old.name:
             raise Invalid("path does not match resource name")

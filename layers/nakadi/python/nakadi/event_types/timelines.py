@@ -165,7 +165,7 @@ def with_timelines_after_loss(
     kept_until = now + timedelta(milliseconds=event_type.retention_time)
     cleaned_up_at = None if event_type.cleanup_policy is CleanupPolicy.COMPACT else kept_until
     for each in continuations:
-        positions = {partition: offset - 1 for partition, offset in each.ends.items()}
+        positions = {partition: offset - 1 for partition, offset in each.end_offsets.items()}
         closed.append(replace(current, latest_positions=positions, cleaned_up_at=cleaned_up_at))
         begun = _new_timeline(current.order + 1, current.storage_id, current.partitions, now)
         current = replace(begun, topic=each.topic, switched_at=now, after_loss=True)

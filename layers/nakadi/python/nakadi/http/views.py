@@ -16,7 +16,7 @@ from nakadi.model.event_type import EventType, Position, Schema, Storage, Timeli
 from nakadi.model.subscription import CommitResult, EventTypePartition, Subscription
 
 if TYPE_CHECKING:
-    from nakadi.subscriptions.api.stats import PartitionStats, Stats
+    from nakadi.subscriptions.api.stats import PartitionStats, StatsByEventType
 
 Links = dict[str, dict[str, str]]
 
@@ -179,7 +179,7 @@ def _end_offsets_view(timeline: Timeline) -> View | None:
 # Subscriptions -------------------------------------------------------------------------------------------------------
 
 
-def subscription_view(subscription: Subscription, status: Stats | None = None) -> View:
+def subscription_view(subscription: Subscription, status: StatsByEventType | None = None) -> View:
     view: View = {
         "owning_application": subscription.owning_application,
         "event_types": subscription.event_types,
@@ -229,7 +229,7 @@ def cursor_results_view(items: Sequence[Mapping[str, str]], results: Sequence[Co
     }
 
 
-def subscription_stats_view(stats: Stats) -> list[View]:
+def subscription_stats_view(stats: StatsByEventType) -> list[View]:
     return [
         {"event_type": event_type, "partitions": [_partition_stats_view(each) for each in partitions]}
         for event_type, partitions in stats.items()
@@ -240,7 +240,7 @@ def _partition_stats_view(stats: PartitionStats) -> View:
     view: View = {
         "partition": stats.partition,
         "state": stats.state,
-        "unconsumed_events": stats.unconsumed,
+        "unconsumed_events": stats.unconsumed_events,
         "consumer_lag_seconds": stats.lag_seconds,
         "stream_id": stats.stream_id,
         "assignment_type": stats.assignment_type,

@@ -72,7 +72,7 @@ class RecordLines(Sequence[Record]):
     def __getitem__(self, index: int | slice) -> Record | Sequence[Record]:
         return list(self)[index]
 
-    def parts(self, most_bytes: int) -> Iterator[RecordLines]:
+    def split_by_size(self, most_bytes: int) -> Iterator[RecordLines]:
         """The same in parts of no more bytes than this, but for a longer line."""
         text, begin = self.text, 0
         while begin <= len(text):
@@ -97,30 +97,30 @@ class StoredEvent(NamedTuple):
 class EventTextBlock(NamedTuple):
     """Neighbours that were stored at one time and have nothing but a value: one event a line, without a last break.
 
-    `ends` says where each line ends: looking for that takes longer than copying the text.
+    `line_ends` says where each line ends: looking for that takes longer than copying the text.
     """
 
-    first: int
+    first_offset: int
     stored_at: datetime
     text: bytes
-    ends: Sequence[int]
+    line_ends: Sequence[int]
 
     def text_between(self, first: int, last: int) -> bytes:
         """The text of lines from one up to, not including, another."""
-        if not first and last == len(self.ends):
+        if not first and last == len(self.line_ends):
             return self.text
-        return self.text[self.ends[first - 1] + 1 if first else 0 : self.ends[last - 1]]
+        return self.text[self.line_ends[first - 1] + 1 if first else 0 : self.line_ends[last - 1]]
 
-    def cut(self, first: int, last: int) -> EventTextBlock:
+    def lines_between(self, first: int, last: int) -> EventTextBlock:
         """These lines from one up to, not including, another."""
-        if not first and last == len(self.ends):
+        if not first and last == len(self.line_ends):
             return self
-        begin = self.ends[first - 1] + 1 if first else 0
+        begin = self.line_ends[first - 1] + 1 if first else 0
         return EventTextBlock(
-            self.first + first,
+            self.first_offset + first,
             self.stored_at,
             self.text_between(first, last),
-            [end - begin for end in self.ends[first:last]],
+            [end - begin for end in self.line_ends[first:last]],
         )
 
 
@@ -135,7 +135,7 @@ class LazyEvents(Sequence[StoredEvent]):
     def __init__(self, lines: Sequence[EventTextBlock]) -> None:
         self.lines = lines
         # The index of the first event of each, and the number of all events.
-        self._starts = list(accumulate((len(each.ends) for each in lines), initial=0))
+        self._starts = list(accumulate((len(each.line_ends) for each in lines), initial=0))
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -154,7 +154,7 @@ class LazyEvents(Sequence[StoredEvent]):
         if isinstance(index, slice):
             return tuple(self)[index]
         lines, line = self.find_block_and_index(index)
-        return StoredEvent(lines.first + line, Record(lines.text_between(line, line + 1)), lines.stored_at)
+        return StoredEvent(lines.first_offset + line, Record(lines.text_between(line, line + 1)), lines.stored_at)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Sequence) and tuple(self) == tuple(other)
@@ -167,11 +167,11 @@ class LazyEvents(Sequence[StoredEvent]):
         at = bisect_right(self._starts, index) - 1
         return self.lines[at], index - self._starts[at]
 
-    def cut(self, first: int, last: int) -> Iterator[EventTextBlock]:
+    def blocks_between(self, first: int, last: int) -> Iterator[EventTextBlock]:
         at = bisect_right(self._starts, first) - 1
         while first < last:
             start, end = self._starts[at], min(self._starts[at + 1], last)
-            yield self.lines[at].cut(first - start, end - start)
+            yield self.lines[at].lines_between(first - start, end - start)
             first = end
             at += 1
 
@@ -179,7 +179,7 @@ class LazyEvents(Sequence[StoredEvent]):
         """The bytes of the events from one up to, not including, another, without the breaks between them."""
         size, at = 0, bisect_right(self._starts, first) - 1
         while first < last:
-            start, end, ends = self._starts[at], min(self._starts[at + 1], last), self.lines[at].ends
+            start, end, ends = self._starts[at], min(self._starts[at + 1], last), self.lines[at].line_ends
             begin = ends[first - start - 1] + 1 if first > start else 0
             size += ends[end - start - 1] - begin - (end - first - 1)
             first = end
@@ -212,7 +212,7 @@ class TopicContinuation(Struct, frozen=True):
     """A topic that continues another one, whose partitions ended in front of these offsets."""
 
     topic: str
-    ends: Mapping[int, int]
+    end_offsets: Mapping[int, int]
 
 
 class OffsetBounds(Struct, frozen=True):

@@ -106,7 +106,7 @@ class Replay(Struct, frozen=True):
     last_position: Position
     keys: tuple[str, ...] | None = None
 
-    def has(self, parked: ParkedEventInfo) -> bool:
+    def includes(self, parked: ParkedEventInfo) -> bool:
         wanted = self.keys is None or parked.key in self.keys
         return wanted and parked.position <= self.last_position and parked.replay != self.id
 
@@ -114,15 +114,15 @@ class Replay(Struct, frozen=True):
 class PartitionAssignment(Struct, frozen=True):
     """A partition's line in the assignment.
 
-    `owner` is the session that reads it and alone may commit; `next` the one that gets it once the owner lets go.
-    `fails` counts streams that ended without a commit; `search_end` is how far the search for the event behind that
-    goes on.
+    `owner` is the session that reads it and alone may commit; `next_owner` the one that gets it once the owner lets go.
+    `failed_streams` is how many ended without a commit; `search_end` is how far the search for the event behind
+    that goes on.
     """
 
     partition: EventTypePartition
     owner: str | None = None
-    next: str | None = None
-    fails: int = 0
+    next_owner: str | None = None
+    failed_streams: int = 0
     search_end: Position | None = None
     replay: Replay | None = None
 
@@ -130,20 +130,20 @@ class PartitionAssignment(Struct, frozen=True):
     def state(self) -> PartitionState:
         if self.owner is None:
             return PartitionState.UNASSIGNED
-        return PartitionState.ASSIGNED if self.next is None else PartitionState.REASSIGNING
+        return PartitionState.ASSIGNED if self.next_owner is None else PartitionState.REASSIGNING
 
 
 class Session(Struct, frozen=True, kw_only=True, array_like=True):
     """A stream that takes part: with the partitions that it asked for by name, or as one of those that share the rest.
 
-    It lives as long as it is in the assignment and its `holder`, the process that serves it, has a lease.
+    It lives as long as it is in the assignment and its `process_id`, the process that serves it, has a lease.
     """
 
     id: str
-    holder: str
+    process_id: str
     started_at: datetime
     commit_timeout: float
-    requested: tuple[EventTypePartition, ...] = ()
+    requested_partitions: tuple[EventTypePartition, ...] = ()
 
 
 class SetOffsets(Struct, frozen=True):
@@ -155,7 +155,7 @@ class SetOffsets(Struct, frozen=True):
 class Redrive(Struct, frozen=True):
     """Parked events are to be sent once more: those of one partition with one key; None stands for all of them."""
 
-    of: tuple[EventTypePartition, str] | None = None
+    partition_and_key: tuple[EventTypePartition, str] | None = None
 
 
 ResetTask = SetOffsets | Redrive
@@ -165,22 +165,22 @@ class Reset(Struct, frozen=True):
     """Streams end, and none may begin until this has ended, or has expired, because of what is to be done without them.
 
     `began_at` is by the clock of the process that wrote it. `task` is what is to be done; any process may do that once
-    the last session is gone. Older versions of the broker write neither. `claimed` says that one process is about to do
-    it, and no other may.
+    the last session is gone. Older versions of the broker write neither. `is_claimed` says that one process is about to
+    do it, and no other may.
     """
 
     id: str
     expires_at: datetime
     began_at: datetime | None = None
     task: ResetTask | None = None
-    claimed: bool = False
+    is_claimed: bool = False
 
 
 class EndedReset(Struct, frozen=True):
     """How the last reset ended: `failure` says why not well. `task` is there until the caller has learned the end."""
 
     id: str
-    at: datetime
+    ended_at: datetime
     failure: str = ""
     task: ResetTask | None = None
 
@@ -196,7 +196,7 @@ class Assignment(Struct, frozen=True, kw_only=True):
     entries: tuple[PartitionAssignment, ...] = ()
     sessions: tuple[Session, ...] = ()
     reset: Reset | None = None
-    ended: EndedReset | None = None
+    ended_reset: EndedReset | None = None
 
     def entry(self, partition: EventTypePartition) -> PartitionAssignment | None:
         return next((each for each in self.entries if each.partition == partition), None)
@@ -220,14 +220,14 @@ class CommittedOffset(Struct, frozen=True):
 class ParkedEventInfo(Struct, frozen=True, kw_only=True):
     """An event that is parked for a subscription; its value is kept beside this.
 
-    `fails` is how many streams had failed at it; 0 says that it had to follow another one of its `key`. `replay` is the
-    one during which it was parked. `owner` is who may read this single event.
+    `failed_streams` is how many had failed at it; 0 says that it had to follow another one of its `key`. `replay` is
+    the one during which it was parked. `owner` is who may read this single event.
     """
 
     partition: EventTypePartition
     position: Position
     key: str
-    fails: int
+    failed_streams: int
     stored_at: datetime
     parked_at: datetime
     replay: str | None = None
@@ -257,4 +257,4 @@ class OffsetsCommitted(Struct, frozen=True):
     positions: tuple[tuple[EventTypePartition, Position], ...]
 
 
-SubscriptionReport = SubscriptionChange | OffsetsCommitted
+SubscriptionChangeNotice = SubscriptionChange | OffsetsCommitted

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         EventTypePartition,
         ParkedEvent,
         ParkedEventInfo,
-        SubscriptionReport,
+        SubscriptionChangeNotice,
     )
 
 
@@ -157,7 +157,7 @@ class Coordination(Protocol):
         """Process -> until when its lease goes. Those that ran out long ago may be missing."""
 
     def add_change_listener(
-        self, subscription: str, on_change: Callable[[SubscriptionReport], None]
+        self, subscription: str, on_change: Callable[[SubscriptionChangeNotice], None]
     ) -> Callable[[], None]:
         """Have `on_change` called soon after something of the subscription changed; what is returned removes it again.
 

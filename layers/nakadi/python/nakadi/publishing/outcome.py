@@ -98,10 +98,10 @@ def outcome_of_rejection(events: Sequence[Mapping[str, Any]], rejection: BatchRe
 
 
 def outcome_of_partial_append(
-    events: Sequence[Mapping[str, Any]], partitions: Sequence[int], fates: Mapping[int, AppendResult]
+    events: Sequence[Mapping[str, Any]], partitions: Sequence[int], append_results: Mapping[int, AppendResult]
 ) -> BatchOutcome:
     refused: dict[int, str] = {}
-    for partition, fate in fates.items():
+    for partition, fate in append_results.items():
         if isinstance(fate, Refused):
             refused[partition] = fate.reason
     items: list[ItemResult] = []

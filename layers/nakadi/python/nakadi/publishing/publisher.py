@@ -89,15 +89,15 @@ TIMELINE_POLL_INTERVAL_SECONDS = 0.05
 
 
 class Append(Struct, frozen=True):
-    log: EventLog
+    event_log: EventLog
     topic: str
     batches: Mapping[int, Sequence[Record]]
 
     def run(self) -> AppendResultByPartition:
-        return self.log.append(self.topic, self.batches)
+        return self.event_log.append(self.topic, self.batches)
 
     def begin(self, done: AppendCallback) -> None:
-        self.log.begin_append(self.topic, self.batches, done)
+        self.event_log.begin_append(self.topic, self.batches, done)
 
     def is_success(self, outcome: AppendResultByPartition) -> bool:
         """Whether everything is stored."""
@@ -120,7 +120,7 @@ class BatchSender(Struct, frozen=True, kw_only=True):
     is_client_gone: Callable[[], bool]
 
 
-class SentBody(Struct, kw_only=True):
+class RequestBody(Struct, kw_only=True):
     """The body of a request, and the batch in it once it was read."""
 
     body: bytes
@@ -128,7 +128,7 @@ class SentBody(Struct, kw_only=True):
     enter_long_work: EnterLongWork
     batch: Batch | None = None
 
-    def read(self) -> Batch:
+    def read_batch(self) -> Batch:
         if self.batch is None:
             self.batch = read_batch(self.body, self.limits, self.enter_long_work)
         return self.batch
@@ -137,7 +137,7 @@ class SentBody(Struct, kw_only=True):
 ChunkedRecords = tuple[Sequence[int], Mapping[int, Sequence[Record]]]
 """The partition of each event, and the records of each partition."""
 
-PrepareRecords = Callable[[EventType, SentBody, BatchSender], ChunkedRecords]
+PrepareRecords = Callable[[EventType, RequestBody, BatchSender], ChunkedRecords]
 """Makes the records of a batch, and chooses the partition of each. Raises `BatchRejected`."""
 
 CountEvents = Callable[[str, int, int], None]
@@ -145,7 +145,7 @@ CountEvents = Callable[[str, int, int], None]
 
 
 class Publisher(Struct, frozen=True, kw_only=True):
-    """Takes batches of events in. `max_wait` is how many seconds a batch waits for maintenance to be over."""
+    """Takes batches of events in. `max_wait_seconds` is how long a batch waits for maintenance to be over."""
 
     event_types: EventTypes
     validators: ValidatorCache
@@ -154,10 +154,10 @@ class Publisher(Struct, frozen=True, kw_only=True):
     logs: EventLogs
     clock: Clock
     limits: BatchLimits
-    long_work: LongWorkQueue = field(default_factory=LongWorkQueue)
+    long_work_queue: LongWorkQueue = field(default_factory=LongWorkQueue)
     metrics: Metrics = field(default_factory=Metrics)
-    max_wait: float = 40.0
-    pause: Callable[[float], None] = time.sleep
+    max_wait_seconds: float = 40.0
+    sleep: Callable[[float], None] = time.sleep
     draw_random_number: DrawRandomNumber = random.random
 
     def publish(
@@ -205,16 +205,16 @@ class Publisher(Struct, frozen=True, kw_only=True):
         type that is read then.
         """
         sender = BatchSender(subject=subject, flow_id=flow_id, directed_to=directed_to, is_client_gone=is_client_gone)
-        sent = SentBody(
-            body=body, limits=self.limits, enter_long_work=partial(self.long_work.wait_for_turn, is_client_gone)
+        sent = RequestBody(
+            body=body, limits=self.limits, enter_long_work=partial(self.long_work_queue.wait_for_turn, is_client_gone)
         )
         prepare, count = prepare or self._make_records, count or self.metrics.stored
         try:
             event_type = self.event_types.cached(name)
         except (Outcome, Fault):
-            sent.read()  # a body that cannot be read is reported first
+            sent.read_batch()  # a body that cannot be read is reported first
             raise
-        deadline = self.clock.monotonic() + self.max_wait
+        deadline = self.clock.monotonic() + self.max_wait_seconds
         while True:
             try:
                 partitions, by_partition = prepare(event_type, sent, sender)
@@ -239,19 +239,24 @@ class Publisher(Struct, frozen=True, kw_only=True):
                 return self._partial_outcome(name, sent, partitions, fates, count)
 
     def _partial_outcome(
-        self, name: str, sent: SentBody, partitions: Sequence[int], fates: AppendResultByPartition, count: CountEvents
+        self,
+        name: str,
+        sent: RequestBody,
+        partitions: Sequence[int],
+        fates: AppendResultByPartition,
+        count: CountEvents,
     ) -> BatchOutcome:
-        outcome = outcome_of_partial_append(sent.read().events, partitions, fates)
+        outcome = outcome_of_partial_append(sent.read_batch().events, partitions, fates)
         stored = sum(each.publishing_status is PublishingStatus.SUBMITTED for each in outcome.items)
         self.metrics.events_refused.add(len(outcome.items) - stored, name, outcome.step)
         if stored:
             count(name, stored, len(sent.body))
         return outcome
 
-    def _rejection(self, name: str, sent: SentBody, refusal: NotPermitted | BatchRejected) -> BatchOutcome:
+    def _rejection(self, name: str, sent: RequestBody, refusal: NotPermitted | BatchRejected) -> BatchOutcome:
         if isinstance(refusal, NotPermitted):
             raise refusal
-        outcome = outcome_of_rejection(sent.read().events, refusal)
+        outcome = outcome_of_rejection(sent.read_batch().events, refusal)
         self.metrics.events_refused.add(len(outcome.items), name, outcome.step)
         return outcome
 
@@ -260,14 +265,14 @@ class Publisher(Struct, frozen=True, kw_only=True):
 
     # What is made of a batch
 
-    def _make_records(self, event_type: EventType, sent: SentBody, sender: BatchSender) -> ChunkedRecords:
+    def _make_records(self, event_type: EventType, sent: RequestBody, sender: BatchSender) -> ChunkedRecords:
         prepared = self._make_records_at_once(event_type, sent.body, sender)
         if prepared is not None:
             self._check_permission(event_type, sender)
             return prepared
-        batch = sent.read()
+        batch = sent.read_batch()
         self._check_permission(event_type, sender)
-        budget = WorkBudget(self.limits.max_steps, self.long_work, sender.is_client_gone)
+        budget = WorkBudget(self.limits.max_steps, self.long_work_queue, sender.is_client_gone)
         try:
             if not isinstance(batch, BatchPiece):
                 budget.take_turn()  # a long batch is parsed again by each step
@@ -317,10 +322,10 @@ class Publisher(Struct, frozen=True, kw_only=True):
         )
         return partitions_and_records_or_none(event_type, batch, origin, self.draw_random_number)
 
-    def _make_tombstones(self, event_type: EventType, sent: SentBody, sender: BatchSender) -> ChunkedRecords:
-        batch = sent.read()
+    def _make_tombstones(self, event_type: EventType, sent: RequestBody, sender: BatchSender) -> ChunkedRecords:
+        batch = sent.read_batch()
         self._check_permission(event_type, sender)
-        budget = WorkBudget(self.limits.max_steps, self.long_work, sender.is_client_gone)
+        budget = WorkBudget(self.limits.max_steps, self.long_work_queue, sender.is_client_gone)
         try:
             owners, reached = self._find_permitted_owners(event_type, batch, sender.subject)
             check_delete_batch(event_type, batch, max_event_bytes=self.limits.max_event_bytes, reached=reached)
@@ -374,7 +379,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
                 return current
             if self.clock.monotonic() >= deadline:
                 raise TryLater(EVENT_TYPE_BUSY_MESSAGE)
-            self.pause(TIMELINE_POLL_INTERVAL_SECONDS)
+            self.sleep(TIMELINE_POLL_INTERVAL_SECONDS)
 
 
 def _group_by_partition(partitions: Sequence[int], records: Iterable[Record]) -> Mapping[int, Sequence[Record]]:

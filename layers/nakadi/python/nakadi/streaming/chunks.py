@@ -39,7 +39,7 @@ class EventChunk:
         # The same events where the log gave their text, else None.
         self.lines = found.events if isinstance(found.events, LazyEvents) else None
         if self.lines is not None:
-            self.size = sum(len(each.text) + 1 - len(each.ends) for each in self.lines.lines)
+            self.size = sum(len(each.text) + 1 - len(each.line_ends) for each in self.lines.lines)
             self.plain = True
         else:
             self.records = list(map(attrgetter("record"), found.events))
@@ -71,7 +71,7 @@ class EventChunk:
         if self.lines is None:
             return self.events[index].offset
         lines, line = self.lines.find_block_and_index(index)
-        return lines.first + line
+        return lines.first_offset + line
 
     def size_between(self, first: int, last: int) -> int:
         """The bytes of events `first` up to, not including, `last`."""

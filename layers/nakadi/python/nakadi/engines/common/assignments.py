@@ -44,9 +44,9 @@ def assignment_json(assignment: Assignment) -> str:
     # Under names of their own, which older versions of the broker do not read.
     if reset is not None and reset.task is not None:
         body["wish"] = _reset_task_body(reset.task)
-        body["claimed"] = reset.claimed
-    if assignment.ended is not None:
-        body["ended"] = _ended_reset_row(assignment.ended)
+        body["claimed"] = reset.is_claimed
+    if assignment.ended_reset is not None:
+        body["ended"] = _ended_reset_row(assignment.ended_reset)
     return orjson.dumps(body).decode()
 
 
@@ -59,7 +59,7 @@ def assignment_from_json(text: str | bytes, revision: int) -> Assignment:
         entries=tuple(_entry_from_row(each) for each in body["entries"]),
         sessions=convert(body["sessions"], tuple[Session, ...]),
         reset=None if body["reset"] is None else _reset_from_body(body),
-        ended=None if ended is None else _ended_reset_from_row(ended),
+        ended_reset=None if ended is None else _ended_reset_from_row(ended),
     )
 
 
@@ -82,7 +82,12 @@ def _reset_from_body(body: Mapping[str, Any]) -> Reset:
 
 
 def _ended_reset_row(ended: EndedReset) -> Sequence[Any]:
-    return [ended.id, ended.at.isoformat(), ended.failure, None if ended.task is None else _reset_task_body(ended.task)]
+    return [
+        ended.id,
+        ended.ended_at.isoformat(),
+        ended.failure,
+        None if ended.task is None else _reset_task_body(ended.task),
+    ]
 
 
 def _ended_reset_from_row(row: Sequence[Any]) -> EndedReset:
@@ -124,7 +129,14 @@ def _reset_task_from_body(body: Mapping[str, Any]) -> ResetTask:
 def _entry_row(entry: PartitionAssignment) -> Sequence[Any]:
     end = entry.search_end
     search_end = None if end is None else [end.timeline, end.offset]
-    row = [entry.partition.event_type, entry.partition.partition, entry.owner, entry.next, entry.fails, search_end]
+    row = [
+        entry.partition.event_type,
+        entry.partition.partition,
+        entry.owner,
+        entry.next_owner,
+        entry.failed_streams,
+        search_end,
+    ]
     return row if entry.replay is None else [*row, _replay_row(entry.replay)]
 
 

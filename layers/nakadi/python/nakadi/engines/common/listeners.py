@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from nakadi.model.events import EventSlice
 from nakadi.model.outcomes import Unavailable
-from nakadi.model.subscription import SubscriptionReport
+from nakadi.model.subscription import SubscriptionChangeNotice
 
 # Events ---------------------------------------------------------------------------------------------------------------
 
@@ -90,7 +90,7 @@ class PartitionListeners:
 # Subscriptions --------------------------------------------------------------------------------------------------------
 
 
-SubscriptionListener = Callable[[SubscriptionReport], None]
+SubscriptionListener = Callable[[SubscriptionChangeNotice], None]
 
 
 class SubscriptionListeners:
@@ -106,7 +106,7 @@ class SubscriptionListeners:
             self._of[subscription] = (*self._of.get(subscription, ()), (watch, on_change))
         return lambda: self._remove_listener(subscription, watch)
 
-    def notify_listeners(self, subscription: str, changed: SubscriptionReport) -> None:
+    def notify_listeners(self, subscription: str, changed: SubscriptionChangeNotice) -> None:
         for _, listener in self._of.get(subscription, ()):
             try:
                 listener(changed)

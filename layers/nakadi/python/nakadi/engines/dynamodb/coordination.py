@@ -481,7 +481,7 @@ def _event_sort_key_of_piece(sort_key: str) -> str:
 def _parked_event_json(parked: ParkedEventInfo) -> str:
     owner = None if parked.owner is None else [parked.owner.data_type, parked.owner.value]
     moments = [microseconds_since_epoch(parked.stored_at), microseconds_since_epoch(parked.parked_at)]
-    return orjson.dumps([parked.key, parked.fails, *moments, parked.replay, owner]).decode()
+    return orjson.dumps([parked.key, parked.failed_streams, *moments, parked.replay, owner]).decode()
 
 
 def _parked_event_from_item(item: CoordinationItem) -> ParkedEventInfo:
@@ -491,7 +491,7 @@ def _parked_event_from_item(item: CoordinationItem) -> ParkedEventInfo:
         partition=EventTypePartition(event_type, partition),
         position=Position(int(timeline), int(offset)),
         key=key,
-        fails=fails,
+        failed_streams=fails,
         stored_at=datetime_from_microseconds(stored_at),
         parked_at=datetime_from_microseconds(parked_at),
         replay=replay,

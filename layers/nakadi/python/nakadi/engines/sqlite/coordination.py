@@ -370,7 +370,7 @@ def _key_of_position(subscription: str, partition: EventTypePartition, position:
 def _parked_event_row(parked: ParkedEventInfo) -> tuple[object, ...]:
     owner = (None, None) if parked.owner is None else (parked.owner.data_type, parked.owner.value)
     moments = (microseconds_since_epoch(parked.stored_at), microseconds_since_epoch(parked.parked_at))
-    return parked.key, parked.fails, *moments, parked.replay, *owner
+    return parked.key, parked.failed_streams, *moments, parked.replay, *owner
 
 
 def _parked_event_from_row(
@@ -381,7 +381,7 @@ def _parked_event_from_row(
         partition=EventTypePartition(event_type, partition),
         position=Position(timeline, position),
         key=key,
-        fails=fails,
+        failed_streams=fails,
         stored_at=datetime_from_microseconds(stored_at),
         parked_at=datetime_from_microseconds(parked_at),
         replay=replay,

@@ -74,7 +74,7 @@ class FrameRow(NamedTuple):
 
 def split_into_chunks(records: Sequence[Record]) -> Iterator[Chunk]:
     if isinstance(records, RecordLines):
-        for part in records.parts(TARGET_FRAME_BYTES):
+        for part in records.split_by_size(TARGET_FRAME_BYTES):
             size = len(part.text) + 1
             yield Chunk(part, part.number, size, frames.encode(part) if size > MAX_RECORD_BYTES_TO_JOIN else None)
         return
@@ -296,9 +296,9 @@ def _lines_of_rows(rows: Sequence[FrameRow], start: int, limit: int) -> Iterator
         except frames.BadFrame as error:
             raise _damaged_row_error(row, error) from error
         first = max(start - row.first_offset, 0)
-        last = min(len(lines.ends), first + limit)
+        last = min(len(lines.line_ends), first + limit)
         if first < last:
-            yield lines.cut(first, last)
+            yield lines.lines_between(first, last)
             limit -= last - first
 
 

@@ -51,7 +51,7 @@ class _SettingsHandlers(Struct, frozen=True):
 
     def get_admins(self, request: Request) -> Response:
         self.admins.require(request.subject, Operation.READ)
-        return json_response(admins_view(self.admins.lists()))
+        return json_response(admins_view(self.admins.authorization()))
 
     def set_admins(self, request: Request) -> Response:
         draft = authorization_draft(object_body(request))

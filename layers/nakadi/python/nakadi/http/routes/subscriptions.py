@@ -37,7 +37,7 @@ from nakadi.subscriptions.api.parked_events import (
     parse_parked_event_id,
 )
 from nakadi.subscriptions.api.repository import (
-    DEFAULT_LIMIT,
+    DEFAULT_PAGE_SIZE,
     FIRST_PAGE,
     SubscriptionFilters,
     SubscriptionListing,
@@ -108,9 +108,9 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
         )
         filters = _read_filters(request)
         token = self._page_token_or_none(request, offset)
-        page = self.listing.page_at(filters, token, limit) if token else self.listing.page(filters, offset, limit)
+        page = self.listing.page_of_token(filters, token, limit) if token else self.listing.page(filters, offset, limit)
         if shown[SHOW_STATS]:
-            found = self.stats.of_each(page.items, request.subject, with_lag=shown[SHOW_TIME_LAG])
+            found = self.stats.stats_of_each(page.items, request.subject, with_lag=shown[SHOW_TIME_LAG])
             items = [subscription_view(each, stats) for each, stats in found]
         elif shown[SHOW_STATUS]:
             items = [subscription_view(each, self.stats.status(each, request.subject)) for each in page.items]
@@ -148,7 +148,9 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
     # Cursors
 
     def get_cursors(self, request: Request) -> Response:
-        return json_response(committed_cursors_view(self.cursors.committed(_subscription_id(request), request.subject)))
+        return json_response(
+            committed_cursors_view(self.cursors.committed_positions(_subscription_id(request), request.subject))
+        )
 
     def commit_cursors(self, request: Request) -> Generator[CommitRequest, CommitResultByPartition, Response]:
         subscription_id, (items, cursors) = (
@@ -173,7 +175,9 @@ class SubscriptionHandlers(Struct, frozen=True, kw_only=True):
     # Stats
 
     def get_stats(self, request: Request) -> Response:
-        found = self.stats.of(_subscription_id(request), request.subject, with_lag=request.query_flag(SHOW_TIME_LAG))
+        found = self.stats.stats_of(
+            _subscription_id(request), request.subject, with_lag=request.query_flag(SHOW_TIME_LAG)
+        )
         return json_response({"items": subscription_stats_view(found)})
 
 
@@ -202,7 +206,7 @@ def _subscription_id(request: Request) -> str:
 
 def _page_limit(request: Request, max_limit: int) -> int:
     """How many there are in a page; what is allowed is more than some pages have."""
-    limit = request.query_integer("limit", DEFAULT_LIMIT)
+    limit = request.query_integer("limit", DEFAULT_PAGE_SIZE)
     assert limit is not None
     if not 1 <= limit <= MAX_PAGE_LIMIT:
         raise Malformed(f"'limit' parameter should have value between 1 and {MAX_PAGE_LIMIT}")
@@ -230,7 +234,7 @@ def _read_filters(request: Request) -> SubscriptionFilters:
 def _page_links(
     page: SubscriptionPage, filters: SubscriptionFilters, limit: int, flags: Mapping[str, bool]
 ) -> Iterator[tuple[str, dict[str, str]]]:
-    for name, place in (("prev", page.before), ("next", page.after)):
+    for name, place in (("prev", page.previous_page), ("next", page.next_page)):
         if place is not None:
             yield (
                 name,
@@ -315,7 +319,7 @@ def parked_event_view(status: ParkedEventStatus) -> View:
         "offset": str(parked.position),
         **({} if key is None else {"key": key}),
         "state": "redriving" if status.is_being_resent else "parked",
-        "failed_commits": parked.fails,
+        "failed_commits": parked.failed_streams,
         "stored_at": timestamp(parked.stored_at),
         "parked_at": timestamp(parked.parked_at),
     }
@@ -326,7 +330,7 @@ def _parked_event_id(request: Request) -> str:
 
 
 def _parked_event_limit(request: Request) -> int:
-    limit = request.query_integer("limit", DEFAULT_LIMIT)
+    limit = request.query_integer("limit", DEFAULT_PAGE_SIZE)
     if limit is None or not 1 <= limit <= 1000:
         raise Malformed("'limit' parameter should have value between 1 and 1000")
     return limit

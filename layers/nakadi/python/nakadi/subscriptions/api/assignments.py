@@ -11,7 +11,7 @@ reads it, gets the next one here, and writes it only over the one that was read;
 starts again. So two processes never give one partition to two sessions.
 
 One write moves `MAX_PARTITIONS_PER_WRITE` partitions at most; what does not fit is moved by the next
-`with_partitions_shared_anew`, which has to be called until it returns what it was given.
+`with_rebalanced_partitions`, which has to be called until it returns what it was given.
 """
 
 from __future__ import annotations
@@ -46,22 +46,22 @@ _SECONDS_UNTIL_LEASE_EXPIRES = (LEASE_DURATION + CLOCK_MARGIN).total_seconds()
 
 
 class LeaseObservation(Struct, frozen=True):
-    """A lease as it was last read: `unchanged_since` a moment on the steady clock of this process. `renewed` says that
-    it was seen to change before."""
+    """A lease as it was last read: `unchanged_since` a moment on the steady clock of this process. `was_renewed`
+    says that it was seen to change before."""
 
     expires_at: datetime
     unchanged_since: float
-    renewed: bool = False
+    was_renewed: bool = False
 
-    def next(self, expires_at: datetime, now: float) -> LeaseObservation:
+    def after_reading(self, expires_at: datetime, now: float) -> LeaseObservation:
         if expires_at == self.expires_at:
             return self
-        return replace(self, expires_at=expires_at, unchanged_since=now, renewed=True)
+        return replace(self, expires_at=expires_at, unchanged_since=now, was_renewed=True)
 
-    def is_good(self, wall: datetime, now: float) -> bool:
+    def is_valid(self, wall: datetime, now: float) -> bool:
         if now >= self.unchanged_since + _SECONDS_UNTIL_LEASE_EXPIRES:
             return False
-        return self.renewed or wall < self.expires_at + CLOCK_MARGIN
+        return self.was_renewed or wall < self.expires_at + CLOCK_MARGIN
 
 
 class LeaseWatch:
@@ -86,16 +86,16 @@ class LeaseWatch:
             self._seen = {
                 holder: self._observation_of(holder, expires_at, after) for holder, expires_at in leases.items()
             }
-            return frozenset(holder for holder, each in self._seen.items() if each.is_good(wall, now))
+            return frozenset(holder for holder, each in self._seen.items() if each.is_valid(wall, now))
 
     def _observation_of(self, holder: str, expires_at: datetime, now: float) -> LeaseObservation:
         known = self._seen.get(holder)
-        return LeaseObservation(expires_at, now) if known is None else known.next(expires_at, now)
+        return LeaseObservation(expires_at, now) if known is None else known.after_reading(expires_at, now)
 
 
-def sessions_without_lease(sessions: Iterable[Session], living: Collection[str]) -> frozenset[str]:
+def sessions_without_lease(sessions: Iterable[Session], live_processes: Collection[str]) -> frozenset[str]:
     """The sessions whose process has no lease. A process takes its lease before its first session."""
-    return frozenset(each.id for each in sessions if each.holder not in living)
+    return frozenset(each.id for each in sessions if each.process_id not in live_processes)
 
 
 # Assignments ----------------------------------------------------------------------------------------------------------
@@ -107,27 +107,27 @@ RESET_TIMED_OUT_MESSAGE = "Timeout resetting cursors"
 
 def with_session(assignment: Assignment, session: Session, subscription: str, now: datetime) -> Assignment:
     """With one more session, and the partitions shared anew; raises `Conflict` if there is no room for it."""
-    if session.requested:
-        _check_unclaimed(assignment.sessions, session.requested)
+    if session.requested_partitions:
+        _check_partitions_unclaimed(assignment.sessions, session.requested_partitions)
     else:
-        _check_slots(assignment, subscription)
+        _check_free_slots(assignment, subscription)
     if is_being_reset(assignment, now):
         raise Conflict(RESET_IN_PROGRESS_MESSAGE)
     if assignment.reset is not None:
         # Its time is over, and other sessions have not ended.
         assignment = with_reset_ended(assignment, assignment.reset.id, now, RESET_TIMED_OUT_MESSAGE)
-    return with_partitions_shared_anew(replace(assignment, sessions=(*assignment.sessions, session)))
+    return with_rebalanced_partitions(replace(assignment, sessions=(*assignment.sessions, session)))
 
 
-def without_sessions(assignment: Assignment, gone: Collection[str]) -> Assignment:
+def without_sessions(assignment: Assignment, session_ids: Collection[str]) -> Assignment:
     """Without these sessions. What they had goes to whom it was promised to, or is shared anew."""
-    staying = tuple(each for each in assignment.sessions if each.id not in gone)
-    released = tuple(_entry_without_sessions(entry, gone) for entry in assignment.entries)
+    staying = tuple(each for each in assignment.sessions if each.id not in session_ids)
+    released = tuple(_entry_without_sessions(entry, session_ids) for entry in assignment.entries)
     shared = _with_changed_entries(released, changes_to_rebalance(staying, released))
     return replace(assignment, sessions=staying, entries=_limited_to_one_write(assignment.entries, shared))
 
 
-def with_partitions_shared_anew(assignment: Assignment) -> Assignment:
+def with_rebalanced_partitions(assignment: Assignment) -> Assignment:
     shared = _with_changed_entries(assignment.entries, changes_to_rebalance(assignment.sessions, assignment.entries))
     return replace(assignment, entries=_limited_to_one_write(assignment.entries, shared))
 
@@ -136,7 +136,7 @@ def with_partitions_handed_over(
     assignment: Assignment, session: str, partitions: Collection[EventTypePartition]
 ) -> Assignment:
     """With the partitions that a session hands over owned by the sessions that wait for them."""
-    changes = entries_given_to_next(assignment.entries, session, partitions)
+    changes = entries_handed_over(assignment.entries, session, partitions)
     return replace(
         assignment,
         entries=_limited_to_one_write(assignment.entries, _with_changed_entries(assignment.entries, changes)),
@@ -165,19 +165,19 @@ def with_reset_ended(assignment: Assignment, reset_id: str, now: datetime, failu
         return assignment
     # That streams were to end is not remembered: the next request for it is about other partitions.
     task = None if reset.task == SetOffsets() else reset.task
-    return replace(assignment, reset=None, ended=EndedReset(reset_id, now, failure, task))
+    return replace(assignment, reset=None, ended_reset=EndedReset(reset_id, now, failure, task))
 
 
-def _check_slots(assignment: Assignment, subscription: str) -> None:
-    sharing = sum(not each.requested for each in assignment.sessions)
-    claimed = {partition for each in assignment.sessions for partition in each.requested}
+def _check_free_slots(assignment: Assignment, subscription: str) -> None:
+    sharing = sum(not each.requested_partitions for each in assignment.sessions)
+    claimed = {partition for each in assignment.sessions for partition in each.requested_partitions}
     total = len(assignment.entries)
     if sharing >= total - len(claimed):
         raise Conflict(f"No free slots for streaming available for subscription {subscription}. Total slots: {total}")
 
 
-def _check_unclaimed(sessions: Iterable[Session], requested: Iterable[EventTypePartition]) -> None:
-    claimed = {partition for each in sessions for partition in each.requested}
+def _check_partitions_unclaimed(sessions: Iterable[Session], requested: Iterable[EventTypePartition]) -> None:
+    claimed = {partition for each in sessions for partition in each.requested_partitions}
     taken = [str(partition) for partition in requested if partition in claimed]
     if taken:
         raise Conflict(
@@ -185,11 +185,11 @@ def _check_unclaimed(sessions: Iterable[Session], requested: Iterable[EventTypeP
         )
 
 
-def _entry_without_sessions(entry: PartitionAssignment, gone: Collection[str]) -> PartitionAssignment:
-    following = None if entry.next in gone else entry.next
-    if entry.owner in gone:
-        return replace(entry, owner=following, next=None)
-    return replace(entry, next=following)
+def _entry_without_sessions(entry: PartitionAssignment, session_ids: Collection[str]) -> PartitionAssignment:
+    following = None if entry.next_owner in session_ids else entry.next_owner
+    if entry.owner in session_ids:
+        return replace(entry, owner=following, next_owner=None)
+    return replace(entry, next_owner=following)
 
 
 def _with_changed_entries(
@@ -228,7 +228,7 @@ def changes_to_rebalance(
     if claimed is None:
         return NO_CHANGED_ENTRIES
     live = {session.id for session in sessions}
-    sharing = sorted(session.id for session in sessions if not session.requested)
+    sharing = sorted(session.id for session in sessions if not session.requested_partitions)
     rest = [entry for entry in entries if entry.partition not in claimed]
     moved = [entry_moved_to(entry, claimed[entry.partition], live) for entry in entries if entry.partition in claimed]
     if sharing and rest:
@@ -239,21 +239,21 @@ def changes_to_rebalance(
     return tuple(entry for entry in moved if entry != before[entry.partition])
 
 
-def entry_moved_to(entry: PartitionAssignment, session: str, live: Collection[str]) -> PartitionAssignment:
+def entry_moved_to(entry: PartitionAssignment, session: str, live_sessions: Collection[str]) -> PartitionAssignment:
     """The entry on its way to a session: at once if it has no live owner."""
-    if entry.owner is None or entry.owner == session or entry.owner not in live:
-        return replace(entry, owner=session, next=None)
-    return replace(entry, next=session)
+    if entry.owner is None or entry.owner == session or entry.owner not in live_sessions:
+        return replace(entry, owner=session, next_owner=None)
+    return replace(entry, next_owner=session)
 
 
-def entries_given_to_next(
+def entries_handed_over(
     entries: Iterable[PartitionAssignment], session: str, partitions: Collection[EventTypePartition]
 ) -> tuple[PartitionAssignment, ...]:
     """The entries that change when a session hands over partitions that others wait for."""
     return tuple(
-        replace(entry, owner=entry.next, next=None)
+        replace(entry, owner=entry.next_owner, next_owner=None)
         for entry in entries
-        if entry.partition in partitions and entry.owner == session and entry.next is not None
+        if entry.partition in partitions and entry.owner == session and entry.next_owner is not None
     )
 
 
@@ -264,7 +264,7 @@ def _sessions_by_requested_partition(
     there = {entry.partition for entry in entries}
     claimed: dict[EventTypePartition, str] = {}
     for session in sessions:
-        for partition in session.requested:
+        for partition in session.requested_partitions:
             if partition not in there or partition in claimed:
                 return None
             claimed[partition] = session.id
@@ -277,7 +277,9 @@ def _moves_for_fair_share(sharing: Sequence[str], entries: Sequence[PartitionAss
     held: dict[str, list[PartitionAssignment]] = {session: [] for session in sharing}
     pool: deque[PartitionAssignment] = deque()
     for entry in entries:
-        (held[entry.next or entry.owner or ""] if _belongs_to_sharing_sessions(entry, held) else pool).append(entry)
+        (held[entry.next_owner or entry.owner or ""] if _belongs_to_sharing_sessions(entry, held) else pool).append(
+            entry
+        )
     for session in sharing:
         pool.extend(_entries_above_quota(held[session], quota[session]))
     return [
@@ -294,11 +296,11 @@ def _partitions_per_session(sharing: Sequence[str], count: int) -> Mapping[str, 
 
 def _belongs_to_sharing_sessions(entry: PartitionAssignment, sharing: Collection[str]) -> bool:
     """Whether all sessions that the entry names are among those that share."""
-    return entry.owner in sharing and (entry.next is None or entry.next in sharing)
+    return entry.owner in sharing and (entry.next_owner is None or entry.next_owner in sharing)
 
 
 def _entries_above_quota(entries: Sequence[PartitionAssignment], quota: int) -> Sequence[PartitionAssignment]:
     """What a session has too much: first what it would only get later, then the last."""
-    coming = [entry for entry in entries if entry.next is not None]
-    present = [entry for entry in entries if entry.next is None]
+    coming = [entry for entry in entries if entry.next_owner is not None]
+    present = [entry for entry in entries if entry.next_owner is None]
     return [*coming, *reversed(present)][: max(0, len(entries) - quota)]

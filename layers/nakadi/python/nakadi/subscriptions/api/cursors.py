@@ -25,13 +25,13 @@ from nakadi.model.outcomes import Invalid, NotFound
 from nakadi.model.subscription import CommitResult, EventTypePartition, Subscription, SubscriptionCursor
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import CommitRequest, CommitResultByPartition, Coordination
-from nakadi.subscriptions.api.offsets import OffsetInitialisation, Resets
+from nakadi.subscriptions.api.offsets import OffsetInitialisation, ResetRequests
 from nakadi.subscriptions.api.repository import Subscriptions, subscription_not_found
 
 CONSUMER_BLOCKED_MESSAGE = "Application or subscription is blocked"
 CURSORS_EMPTY_MESSAGE = "Cursors are empty"
 
-_DECIMAL_NUMBER = re.compile(r"[0-9]+", re.ASCII)
+_DECIMAL_NUMBER_PATTERN = re.compile(r"[0-9]+", re.ASCII)
 _UUID_PATTERN = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.IGNORECASE)
 
 OFFSET_BEFORE_FIRST_EVENT = -1
@@ -55,11 +55,13 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
     permissions: Permissions
     coordination: Coordination
     initialisation: OffsetInitialisation
-    resets: Resets
+    reset_requests: ResetRequests
     clock: Clock
     metrics: Metrics = field(default_factory=Metrics)
 
-    def committed(self, subscription_id: str, subject: Subject) -> Sequence[tuple[EventTypePartition, Position]]:
+    def committed_positions(
+        self, subscription_id: str, subject: Subject
+    ) -> Sequence[tuple[EventTypePartition, Position]]:
         """How far each partition is committed; nothing before the first stream."""
         self._require_consumer(subscription_id, subject, Operation.VIEW)
         offsets = self.coordination.committed_offsets(subscription_id)
@@ -74,17 +76,20 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
     ) -> CommitSteps:
         """Commit for a stream: for each cursor, in the order in which they came, whether it moved its partition."""
         try:
-            meant = self._checked(subscription_id, stream_id, cursors, subject)
-            if len(meant) > 1:
-                verdicts = yield from self._commit_several(subscription_id, stream_id, meant)
+            resolved = self._resolve_for_commit(subscription_id, stream_id, cursors, subject)
+            if len(resolved) > 1:
+                verdicts = yield from self._commit_several(subscription_id, stream_id, resolved)
             else:
                 # Most commits have one cursor: one conditional write, and nothing is read unless it fails. Two commits
                 # of one partition at the same time do no harm: the write compares, and an offset never moves back.
-                partition, positions = meant[0].partition, {meant[0].partition: _storable_position(meant[0].position)}
+                partition, positions = (
+                    resolved[0].partition,
+                    {resolved[0].partition: _storable_position(resolved[0].position)},
+                )
                 written = yield CommitRequest(
                     self.coordination, subscription_id, stream_id, positions, self.clock.now()
                 )
-                self._require_owned(written, subscription_id, stream_id, meant)
+                self._require_owned_by_stream(written, subscription_id, stream_id, resolved)
                 verdicts = [written[partition]]
         except Exception:
             self.metrics.cursors_committed.add(len(cursors), "refused")
@@ -93,7 +98,7 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
             self.metrics.cursors_committed.add(1, verdict.name.lower())
         return verdicts
 
-    def _checked(
+    def _resolve_for_commit(
         self, subscription_id: str, stream_id: str, cursors: Sequence[SubscriptionCursor], subject: Subject
     ) -> Sequence[_ResolvedCursor]:
         resolved = [self._resolved_from_cache(each) for each in cursors]
@@ -106,38 +111,42 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
             raise Invalid(f"Stream id has to be valid UUID, but `{stream_id} was provided")
         return resolved
 
-    def _commit_several(self, subscription_id: str, stream_id: str, meant: Sequence[_ResolvedCursor]) -> CommitSteps:
+    def _commit_several(self, subscription_id: str, stream_id: str, resolved: Sequence[_ResolvedCursor]) -> CommitSteps:
         """All partitions are read before the first is written."""
         refuse_if_quick()
         offsets = self.coordination.committed_offsets(subscription_id)
-        if any(each.partition not in offsets or offsets[each.partition].owner != stream_id for each in meant):
-            raise self._why_commit_was_refused(subscription_id, stream_id, meant)
-        before = {each.partition: offsets[each.partition].position for each in meant}
+        if any(each.partition not in offsets or offsets[each.partition].owner != stream_id for each in resolved):
+            raise self._why_commit_was_refused(subscription_id, stream_id, resolved)
+        before = {each.partition: offsets[each.partition].position for each in resolved}
         judged, greatest = commit_results_in_order(
-            [(each.partition, _storable_position(each.position)) for each in meant], before
+            [(each.partition, _storable_position(each.position)) for each in resolved], before
         )
         written = yield CommitRequest(self.coordination, subscription_id, stream_id, greatest, self.clock.now())
-        self._require_owned(written, subscription_id, stream_id, meant)
+        self._require_owned_by_stream(written, subscription_id, stream_id, resolved)
         # What another request committed meanwhile makes the rest of its partition outdated.
         return [
             verdict if written.get(each.partition, verdict) is CommitResult.COMMITTED else CommitResult.OUTDATED
-            for each, verdict in zip(meant, judged, strict=True)
+            for each, verdict in zip(resolved, judged, strict=True)
         ]
 
-    def _require_owned(
-        self, written: CommitResultByPartition, subscription_id: str, stream_id: str, meant: Sequence[_ResolvedCursor]
+    def _require_owned_by_stream(
+        self,
+        written: CommitResultByPartition,
+        subscription_id: str,
+        stream_id: str,
+        resolved: Sequence[_ResolvedCursor],
     ) -> None:
         if CommitResult.NOT_OWNED in written.values():
-            raise self._why_commit_was_refused(subscription_id, stream_id, meant)
+            raise self._why_commit_was_refused(subscription_id, stream_id, resolved)
 
     def _why_commit_was_refused(
-        self, subscription_id: str, stream_id: str, meant: Sequence[_ResolvedCursor]
+        self, subscription_id: str, stream_id: str, resolved: Sequence[_ResolvedCursor]
     ) -> Invalid:
         """Why a stream may not commit these: the first reason there is."""
         assignment = self.coordination.assignment(subscription_id)
         if assignment.session(stream_id) is None:
             return Invalid(f"Session with stream id {stream_id} not found")
-        for each in meant:
+        for each in resolved:
             entry = assignment.entry(each.partition)
             if entry is None or entry.owner is None:
                 return Invalid(str(_partition_not_found(each)))
@@ -145,33 +154,35 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
                 shown = f"{each.partition.event_type}:{each.partition.partition}:{each.position}"
                 return Invalid(f"Cursor {shown} cannot be committed with stream id {stream_id}")
         # It was another session's just now.
-        return Invalid(str(_partition_not_found(meant[0])))
+        return Invalid(str(_partition_not_found(resolved[0])))
 
     # Setting
 
     def reset(self, subscription_id: str, cursors: Sequence[SubscriptionCursor], subject: Subject) -> None:
         """Set offsets, back or forth. Without cursors, only initialise the offsets."""
         found = self.subscription_repository.find(subscription_id)
-        self._refuse_blocked(found, subject)
+        self._require_not_blocked(found, subject)
         # Not by a cached event type: the bounds that are read next are those of the event type as it is now.
-        meant = [self._resolved_from_registry(each) for each in cursors]
+        resolved = [self._resolved_from_registry(each) for each in cursors]
         if found is None:
             raise subscription_not_found(subscription_id)
         self.permissions.require_all_operations((Operation.VIEW, Operation.ADMIN), found.resource, subject)
-        self._check_own(found, meant)
-        self._check_readable(meant)
+        self._check_subscribed(found, resolved)
+        self._check_readable(resolved)
         self.initialisation.ensure_initialised(found)
-        if meant:
-            self.resets.reset(subscription_id, {each.partition: _storable_position(each.position) for each in meant})
+        if resolved:
+            self.reset_requests.reset_offsets(
+                subscription_id, {each.partition: _storable_position(each.position) for each in resolved}
+            )
 
-    def _check_own(self, subscription: Subscription, meant: Sequence[_ResolvedCursor]) -> None:
-        foreign = sorted({each.event_type.name for each in meant} - set(subscription.event_types))
+    def _check_subscribed(self, subscription: Subscription, resolved: Sequence[_ResolvedCursor]) -> None:
+        foreign = sorted({each.event_type.name for each in resolved} - set(subscription.event_types))
         if foreign:
             raise Invalid(f"Event type does not belong to subscription: [{', '.join(foreign)}]")
 
-    def _check_readable(self, meant: Sequence[_ResolvedCursor]) -> None:
+    def _check_readable(self, resolved: Sequence[_ResolvedCursor]) -> None:
         try:
-            for each in meant:
+            for each in resolved:
                 self.cursor_resolver.check_readable(
                     each.event_type, each.cursor.partition, each.position, each.cursor.offset
                 )
@@ -204,41 +215,41 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
         try:
             found = self.subscription_repository.cached(subscription_id)
         except NotFound:
-            self._refuse_blocked(None, subject)
+            self._require_not_blocked(None, subject)
             raise
-        self._refuse_blocked(found, subject)
+        self._require_not_blocked(found, subject)
         self.permissions.require_all_operations(operations, found.resource, subject)
 
-    def _refuse_blocked(self, subscription: Subscription | None, subject: Subject) -> None:
+    def _require_not_blocked(self, subscription: Subscription | None, subject: Subject) -> None:
         event_types = () if subscription is None else subscription.event_types
         self.permissions.require_consumer(subject, event_types, CONSUMER_BLOCKED_MESSAGE)
 
 
 def commit_results_in_order(
-    cursors: Sequence[tuple[EventTypePartition, Position]], before: Mapping[EventTypePartition, Position]
+    cursors: Sequence[tuple[EventTypePartition, Position]], committed: Mapping[EventTypePartition, Position]
 ) -> tuple[Sequence[CommitResult], Mapping[EventTypePartition, Position]]:
     """Each cursor judged by what those before it have reached, and how far each partition gets that moves at all."""
-    reached, verdicts = dict(before), []
+    reached, verdicts = dict(committed), []
     for partition, position in cursors:
         further = position > reached[partition]
         verdicts.append(CommitResult.COMMITTED if further else CommitResult.OUTDATED)
         reached[partition] = max(position, reached[partition])
-    return verdicts, {partition: position for partition, position in reached.items() if position > before[partition]}
+    return verdicts, {partition: position for partition, position in reached.items() if position > committed[partition]}
 
 
-def _check_partition_and_timeline(meant: _ResolvedCursor) -> None:
+def _check_partition_and_timeline(resolved: _ResolvedCursor) -> None:
     """The partition's name has to be a number, and the timeline's events must still be there."""
-    partition = meant.cursor.partition
-    if not _DECIMAL_NUMBER.fullmatch(partition):
-        raise Invalid(str(_partition_not_found(meant)))
-    timeline = timeline_with_order(meant.event_type, meant.position.timeline)
+    partition = resolved.cursor.partition
+    if not _DECIMAL_NUMBER_PATTERN.fullmatch(partition):
+        raise Invalid(str(_partition_not_found(resolved)))
+    timeline = timeline_with_order(resolved.event_type, resolved.position.timeline)
     if timeline is None or timeline.deleted:
-        digits = offset_digits(meant.position, meant.cursor.offset)
-        raise Invalid(str(CursorError(CursorErrorKind.UNAVAILABLE, partition, digits, meant.event_type.name)))
+        digits = offset_digits(resolved.position, resolved.cursor.offset)
+        raise Invalid(str(CursorError(CursorErrorKind.UNAVAILABLE, partition, digits, resolved.event_type.name)))
 
 
-def _partition_not_found(meant: _ResolvedCursor) -> CursorError:
-    return CursorError(CursorErrorKind.PARTITION_NOT_FOUND, meant.cursor.partition)
+def _partition_not_found(resolved: _ResolvedCursor) -> CursorError:
+    return CursorError(CursorErrorKind.PARTITION_NOT_FOUND, resolved.cursor.partition)
 
 
 def _storable_position(position: Position) -> Position:

@@ -19,10 +19,10 @@ from nakadi.openapi.checks import openapi_violations
 
 SEND_COUNT_ANNOTATION = "nakadi.zalando.org/subscription-max-event-send-count"
 POLICY_ANNOTATION = "nakadi.zalando.org/subscription-unprocessable-event-policy"
-POLICIES = ("SKIP_EVENT", "DEAD_LETTER_QUEUE", "PARK_KEY")
-SEND_COUNTS = range(2, 11)
+UNPROCESSABLE_POLICIES = ("SKIP_EVENT", "DEAD_LETTER_QUEUE", "PARK_KEY")
+VALID_SEND_COUNTS = range(2, 11)
 
-_INTEGER = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
+_INTEGER_PATTERN = re.compile(r"[+-]?[0-9]{1,10}", re.ASCII)
 
 
 def check_fields(draft: SubscriptionDraft) -> None:
@@ -58,16 +58,16 @@ def unprocessable_event_annotation_violations(annotations: Mapping[str, str | No
         if policy is None:
             yield Violation("annotations", f"{POLICY_ANNOTATION} must be also set when setting {SEND_COUNT_ANNOTATION}")
     if policy is not None:
-        if policy not in POLICIES:
-            yield Violation("annotations", f"{POLICY_ANNOTATION} must be one of: {', '.join(POLICIES)}")
+        if policy not in UNPROCESSABLE_POLICIES:
+            yield Violation("annotations", f"{POLICY_ANNOTATION} must be one of: {', '.join(UNPROCESSABLE_POLICIES)}")
         if count is None:
             yield Violation("annotations", f"{SEND_COUNT_ANNOTATION} must be also set when setting {POLICY_ANNOTATION}")
 
 
 def _send_count_violations(count: str) -> Iterator[Violation]:
-    if not _INTEGER.fullmatch(count):
+    if not _INTEGER_PATTERN.fullmatch(count):
         yield Violation("annotations", f"{SEND_COUNT_ANNOTATION} must be an integer")
-    elif int(count) not in SEND_COUNTS:
+    elif int(count) not in VALID_SEND_COUNTS:
         yield Violation("annotations", f"{SEND_COUNT_ANNOTATION} must be between 2 and 10")
 
 
@@ -81,13 +81,13 @@ class UnprocessablePolicy(StrEnum):
 
 
 class RetryPolicy(Struct, frozen=True):
-    """After `most_fails` streams that ended without a commit the event is looked for, and after as many dealt with."""
+    """After so many streams that ended without a commit the event is looked for, and after as many dealt with."""
 
     kind: UnprocessablePolicy
     max_failed_streams: int
 
     @property
-    def parks(self) -> bool:
+    def parks_keys(self) -> bool:
         return self.kind is UnprocessablePolicy.PARK_KEY
 
 
@@ -99,9 +99,9 @@ def retry_policy_from_annotations(annotations: Mapping[str, str | None]) -> Retr
 
 def failed_partitions_text(entries: Iterable[PartitionAssignment]) -> str:
     """The partitions that consumers fail at, in the words that clients are used to; nothing if there are none."""
-    troubled = [entry for entry in entries if entry.fails or entry.search_end is not None]
+    troubled = [entry for entry in entries if entry.failed_streams or entry.search_end is not None]
     told = ", ".join(
-        f"{entry.partition.event_type}:{entry.partition.partition} failedCommitsCount={entry.fails} "
+        f"{entry.partition.event_type}:{entry.partition.partition} failedCommitsCount={entry.failed_streams} "
         f"lastDeadLetterOffset={'null' if entry.search_end is None else entry.search_end}"
         for entry in troubled
     )

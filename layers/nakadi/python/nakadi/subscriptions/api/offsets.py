@@ -74,7 +74,9 @@ class OffsetInitialisation(Struct, frozen=True, kw_only=True):
             subscription.id, self.first_positions(subscription, event_types), lambda assignment: assignment.initialised
         )
 
-    def ensure_entries(self, subscription: Subscription, event_type: EventType) -> tuple[Assignment, bool]:
+    def ensure_entries_for_event_type(
+        self, subscription: Subscription, event_type: EventType
+    ) -> tuple[Assignment, bool]:
         """With entries for partitions that the event type has got meanwhile, and whether there were any.
 
         Whatever `read_from` says, these are read from their beginning.
@@ -86,9 +88,9 @@ class OffsetInitialisation(Struct, frozen=True, kw_only=True):
         }
         if _has_entries_for(before, positions):
             return before, False
-        return self.ensure_partitions(subscription, positions), True
+        return self.ensure_entries_for_partitions(subscription, positions), True
 
-    def ensure_partitions(self, subscription: Subscription, positions: Positions) -> Assignment:
+    def ensure_entries_for_partitions(self, subscription: Subscription, positions: Positions) -> Assignment:
         """With entries for these partitions, which are read from there unless they were there before."""
         self.ensure_initialised(subscription)
         return self._add_entries_until(subscription.id, positions, lambda found: _has_entries_for(found, positions))
@@ -107,9 +109,11 @@ class OffsetInitialisation(Struct, frozen=True, kw_only=True):
             case ReadFrom.BEGIN:
                 return self.cursor_resolver.positions_before_oldest(event_type)
             case ReadFrom.CURSORS:
-                return self._from_cursors(subscription, event_type)
+                return self._positions_from_initial_cursors(subscription, event_type)
 
-    def _from_cursors(self, subscription: Subscription, event_type: EventType) -> Mapping[str, Position]:
+    def _positions_from_initial_cursors(
+        self, subscription: Subscription, event_type: EventType
+    ) -> Mapping[str, Position]:
         """What the cursors mean. One whose timeline is gone means the oldest event, as one whose events are gone does;
         partitions that were added since then are read from their beginning."""
         view = self.cursor_resolver.take_snapshot(event_type)
@@ -179,7 +183,7 @@ STREAM_END_MARGIN_SECONDS = 1.0
 # News of sessions that end come at once; those that have died are looked for now and then.
 DEAD_SESSION_CHECK_INTERVAL_SECONDS = 0.5
 
-OUTCOME_RETENTION = timedelta(minutes=1)
+RESET_OUTCOME_RETENTION = timedelta(minutes=1)
 """How long after the end of a reset a caller who was answered before it may repeat the request to learn the outcome."""
 
 
@@ -192,7 +196,7 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
     plan_replays: Callable[[str, Redrive], PartitionChangeByPartition]
     """What a redrive changes, while no stream is open. Raises `Conflict` if it cannot be done."""
 
-    def attempt(self, subscription_id: str) -> Assignment:
+    def try_to_execute(self, subscription_id: str) -> Assignment:
         """Carry out a reset, if there is one and no session is left. Returns the assignment after that.
 
         Sessions without a living process are removed on the way.
@@ -208,12 +212,14 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
         )
         return self.coordination.assignment(subscription_id)
 
-    def end(self, subscription_id: str, reset_id: str, failure: str) -> Assignment:
+    def abandon_reset(self, subscription_id: str, reset_id: str, failure: str) -> Assignment:
         log.warning("The reset %s of %s is given up: %s", reset_id, subscription_id, failure)
         now = self.clock.now()
-        return self.change(subscription_id, lambda old: assignments.with_reset_ended(old, reset_id, now, failure))
+        return self.change_assignment(
+            subscription_id, lambda old: assignments.with_reset_ended(old, reset_id, now, failure)
+        )
 
-    def change(self, subscription_id: str, step: Callable[[Assignment], Assignment]) -> Assignment:
+    def change_assignment(self, subscription_id: str, step: Callable[[Assignment], Assignment]) -> Assignment:
         for _ in range(ASSIGNMENT_WRITE_ATTEMPTS):
             old = self.coordination.assignment(subscription_id)
             new = step(old)
@@ -230,18 +236,22 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
         # The sessions before the leases: each had a lease when it joined, so none that is new is taken for dead.
         found = self.coordination.assignment(subscription_id)
         gone = sessions_without_lease(found.sessions, self.leases.live_holders()) if found.sessions else frozenset()
-        return self.change(subscription_id, lambda old: assignments.without_sessions(old, gone)) if gone else found
+        return (
+            self.change_assignment(subscription_id, lambda old: assignments.without_sessions(old, gone))
+            if gone
+            else found
+        )
 
     def _carry_out_redrive(self, subscription_id: str, found: Assignment, reset: Reset, task: Redrive) -> Assignment:
         """Parked events are removed on the way, and not in the same write as the assignment. Another
         process that did the same a moment later could remove what a stream has parked since. So one alone does it; if
         that one dies, the reset is given up when its time is over."""
         now = self.clock.now()
-        if reset.claimed:
+        if reset.is_claimed:
             if assignments.is_being_reset(found, now):
                 return found
-            return self.end(subscription_id, reset.id, assignments.RESET_TIMED_OUT_MESSAGE)
-        reset = replace(reset, claimed=True)
+            return self.abandon_reset(subscription_id, reset.id, assignments.RESET_TIMED_OUT_MESSAGE)
+        reset = replace(reset, is_claimed=True)
         try:
             self.coordination.replace_assignment(subscription_id, found, replace(found, reset=reset), now)
         except AssignmentChanged:
@@ -250,11 +260,11 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
         try:
             self._write_reset(subscription_id, reset, self.plan_replays(subscription_id, task))
         except Conflict as error:
-            return self.end(subscription_id, reset.id, error.detail)
+            return self.abandon_reset(subscription_id, reset.id, error.detail)
         except BaseException:
             # The claim keeps all others from it, so it is given up at once, if the store still answers.
             with suppress(Fault, TryLater):
-                self.end(subscription_id, reset.id, assignments.RESET_TIMED_OUT_MESSAGE)
+                self.abandon_reset(subscription_id, reset.id, assignments.RESET_TIMED_OUT_MESSAGE)
             raise
         return self.coordination.assignment(subscription_id)
 
@@ -294,18 +304,18 @@ class ResetExecution(Struct, frozen=True, kw_only=True):
         raise TryLater(SUBSCRIPTION_BUSY_MESSAGE)
 
 
-class Resets(Struct, frozen=True, kw_only=True):
-    """What a request does: it asks for a reset, and waits for its end. `longest_wait` is how many seconds it may wait;
-    None leaves it to the longest commit timeout."""
+class ResetRequests(Struct, frozen=True, kw_only=True):
+    """What a request does: it asks for a reset, and waits for its end. `max_wait_seconds` None leaves how long it may
+    wait to the longest commit timeout."""
 
-    fulfilment: ResetExecution
+    execution: ResetExecution
     max_commit_timeout: float
-    longest_wait: float | None = None
+    max_wait_seconds: float | None = None
 
-    def reset(self, subscription_id: str, positions: Positions) -> None:
-        self.fulfil(subscription_id, SetOffsets(tuple(sorted(positions.items()))))
+    def reset_offsets(self, subscription_id: str, positions: Positions) -> None:
+        self.request_and_wait(subscription_id, SetOffsets(tuple(sorted(positions.items()))))
 
-    def fulfil(self, subscription_id: str, task: ResetTask) -> None:
+    def request_and_wait(self, subscription_id: str, task: ResetTask) -> None:
         """Reset a subscription once its streams have ended. A request for the same task as that of a
         reset that stands waits with it, and one that repeats a request that was answered early learns its outcome.
 
@@ -313,7 +323,7 @@ class Resets(Struct, frozen=True, kw_only=True):
         """
         reset_id = self.request_reset(subscription_id, task)
         self._wait_for_resets({subscription_id: reset_id})
-        self._check_outcome(subscription_id, reset_id)
+        self._raise_if_reset_failed(subscription_id, reset_id)
 
     def close_streams(self, subscription_ids: Sequence[str]) -> None:
         """Have the streams of several subscriptions end as if offsets were set."""
@@ -322,32 +332,34 @@ class Resets(Struct, frozen=True, kw_only=True):
             # Where a reset with another task stands, streams end anyway.
             with suppress(Conflict):
                 with_requested_reset[each] = self.request_reset(each, SetOffsets())
-        self.wait_for_end(subscription_ids)
+        self.wait_for_running_resets(subscription_ids)
         for subscription_id, reset_id in with_requested_reset.items():
-            self._check_outcome(subscription_id, reset_id)
+            self._raise_if_reset_failed(subscription_id, reset_id)
 
-    def wait_for_end(self, subscription_ids: Sequence[str]) -> None:
+    def wait_for_running_resets(self, subscription_ids: Sequence[str]) -> None:
         """Wait for the end of the resets that stand. Raises `StillRunning` if the caller may not wait any longer."""
-        found = {each: self.fulfilment.coordination.assignment(each).reset for each in subscription_ids}
+        found = {each: self.execution.coordination.assignment(each).reset for each in subscription_ids}
         self._wait_for_resets(
             {subscription_id: reset.id for subscription_id, reset in found.items() if reset is not None}
         )
 
     def request_reset(self, subscription_id: str, task: ResetTask) -> str:
         """Have a task carried out when the streams have ended; the id of the reset that does, or that did already."""
-        now = self.fulfilment.clock.now()
+        now = self.execution.clock.now()
         expires_at = now + timedelta(seconds=self._longest_stream_end_seconds() + STREAM_END_MARGIN_SECONDS)
         new = Reset(str(uuid4()), expires_at, now, task)
-        found = self.fulfilment.change(subscription_id, lambda assignment: with_requested_reset(assignment, new, now))
-        standing = found.reset or found.ended
+        found = self.execution.change_assignment(
+            subscription_id, lambda assignment: with_requested_reset(assignment, new, now)
+        )
+        standing = found.reset or found.ended_reset
         assert standing is not None
         return standing.id
 
     def _wait_for_resets(self, resets: Mapping[str, str]) -> None:
         """Return when none of these resets stands any more: they are carried out, or were given up."""
         news = threading.Event()
-        clock, coordination = self.fulfilment.clock, self.fulfilment.coordination
-        end = clock.monotonic() + min(self._longest_stream_end_seconds(), self._longest_wait())
+        clock, coordination = self.execution.clock, self.execution.coordination
+        end = clock.monotonic() + min(self._longest_stream_end_seconds(), self._max_wait_seconds())
         with ExitStack() as watches:
             for each in resets:
                 watches.callback(coordination.add_change_listener(each, lambda _: news.set()))
@@ -355,38 +367,40 @@ class Resets(Struct, frozen=True, kw_only=True):
                 each: found for each in resets if (found := self._assignment_if_not_ended(each, resets[each]))
             }:
                 if clock.monotonic() >= end:
-                    return self._stop_waiting(standing)
+                    return self._abandon_or_leave_running(standing)
                 news.wait(DEAD_SESSION_CHECK_INTERVAL_SECONDS)
                 news.clear()
         return None
 
     def _assignment_if_not_ended(self, subscription_id: str, reset_id: str) -> Assignment | None:
-        found = self.fulfilment.attempt(subscription_id)
+        found = self.execution.try_to_execute(subscription_id)
         return found if found.reset is not None and found.reset.id == reset_id else None
 
-    def _stop_waiting(self, standing: Mapping[str, Assignment]) -> None:
+    def _abandon_or_leave_running(self, standing: Mapping[str, Assignment]) -> None:
         """A request that waits as long as streams may take gives up what stands then. One that may not wait so long
         leaves it to others, unless the time of the reset is over."""
-        now = self.fulfilment.clock.now()
+        now = self.execution.clock.now()
         goes_on = False
         for subscription_id, found in standing.items():
             assert found.reset is not None
-            if self._longest_wait() < self._longest_stream_end_seconds() and assignments.is_being_reset(found, now):
+            if self._max_wait_seconds() < self._longest_stream_end_seconds() and assignments.is_being_reset(found, now):
                 goes_on = True
             else:
-                self.fulfilment.end(subscription_id, found.reset.id, assignments.RESET_TIMED_OUT_MESSAGE)
+                self.execution.abandon_reset(subscription_id, found.reset.id, assignments.RESET_TIMED_OUT_MESSAGE)
         if goes_on:
             raise StillRunning(STREAMS_NOT_ENDED_MESSAGE)
 
-    def _check_outcome(self, subscription_id: str, reset_id: str) -> None:
+    def _raise_if_reset_failed(self, subscription_id: str, reset_id: str) -> None:
         """Raise if the reset failed; the next request with the same task is another reset."""
-        ended = self.fulfilment.coordination.assignment(subscription_id).ended
+        ended = self.execution.coordination.assignment(subscription_id).ended_reset
         if ended is None or ended.id != reset_id:
             # Another reset came after its time, or the subscription is gone.
             raise TryLater(assignments.RESET_TIMED_OUT_MESSAGE)
         # Who cannot write that the outcome is known only leaves it for a repeated request.
         with suppress(Fault, TryLater):
-            self.fulfilment.change(subscription_id, lambda assignment: without_reported_task(assignment, reset_id))
+            self.execution.change_assignment(
+                subscription_id, lambda assignment: without_reported_task(assignment, reset_id)
+            )
         if ended.failure:
             raise (
                 TryLater(ended.failure)
@@ -397,8 +411,8 @@ class Resets(Struct, frozen=True, kw_only=True):
     def _longest_stream_end_seconds(self) -> float:
         return self.max_commit_timeout + STREAM_END_MARGIN_SECONDS
 
-    def _longest_wait(self) -> float:
-        return inf if self.longest_wait is None else self.longest_wait
+    def _max_wait_seconds(self) -> float:
+        return inf if self.max_wait_seconds is None else self.max_wait_seconds
 
 
 def with_requested_reset(assignment: Assignment, reset: Reset, now: datetime) -> Assignment:
@@ -410,20 +424,20 @@ def with_requested_reset(assignment: Assignment, reset: Reset, now: datetime) ->
         if assignment.reset is not None and assignment.reset.task == reset.task:
             return assignment
         raise Conflict(RESET_RUNNING_MESSAGE)
-    ended = assignment.ended
+    ended = assignment.ended_reset
     if assignment.reset is not None or ended is None or ended.task != reset.task:
         return replace(assignment, reset=reset)
     # A moment in the future was written before a clock was set back.
-    is_recent = ended.at - CLOCK_MARGIN <= now < ended.at + OUTCOME_RETENTION
+    is_recent = ended.ended_at - CLOCK_MARGIN <= now < ended.ended_at + RESET_OUTCOME_RETENTION
     return assignment if is_recent else replace(assignment, reset=reset)
 
 
 def without_reported_task(assignment: Assignment, reset_id: str) -> Assignment:
     """Without the task of a reset that has ended, so that a later request for the same begins another reset."""
-    ended = assignment.ended
+    ended = assignment.ended_reset
     if ended is None or ended.id != reset_id or ended.task is None:
         return assignment
-    return replace(assignment, ended=replace(ended, task=None))
+    return replace(assignment, ended_reset=replace(ended, task=None))
 
 
 def _with_reset_entries(assignment: Assignment, changes: PartitionChangeByPartition) -> Assignment:
@@ -432,5 +446,5 @@ def _with_reset_entries(assignment: Assignment, changes: PartitionChangeByPartit
     for each in assignment.entries:
         if each.partition in changes:
             new = changes[each.partition][0] or replace(each, replay=None)
-            entries.append(replace(new, owner=None, next=None, fails=0, search_end=None))
+            entries.append(replace(new, owner=None, next_owner=None, failed_streams=0, search_end=None))
     return assignments.with_entries(assignment, entries)

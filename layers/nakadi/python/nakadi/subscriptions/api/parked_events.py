@@ -34,7 +34,7 @@ from nakadi.model.subscription import (
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import AssignmentChanged, Coordination
 from nakadi.subscriptions.api.cursors import CONSUMER_BLOCKED_MESSAGE
-from nakadi.subscriptions.api.offsets import Resets
+from nakadi.subscriptions.api.offsets import ResetRequests
 from nakadi.subscriptions.api.repository import Subscriptions
 
 ParkedPartition = EventTypePartition
@@ -59,7 +59,7 @@ class ParkedEventFilter(Struct, frozen=True, kw_only=True):
     partition: str | None = None
     key: str | None = None
 
-    def has(self, parked: ParkedEventInfo) -> bool:
+    def matches(self, parked: ParkedEventInfo) -> bool:
         return (
             self.event_type in (None, parked.partition.event_type)
             and self.partition in (None, parked.partition.partition)
@@ -68,7 +68,7 @@ class ParkedEventFilter(Struct, frozen=True, kw_only=True):
 
 
 class ParkedEventStatus(Struct, frozen=True):
-    """A parked event; `again` says that it is being sent once more."""
+    """A parked event, and whether it is being sent once more."""
 
     parked: ParkedEventInfo
     is_being_resent: bool
@@ -84,11 +84,11 @@ class ParkedEvents(Struct, frozen=True, kw_only=True):
     permissions: Permissions
     features: Features
     coordination: Coordination
-    resets: Resets
+    reset_requests: ResetRequests
     clock: Clock
 
     def list_events(
-        self, subscription_id: str, wanted: ParkedEventFilter, after: str | None, limit: int, subject: Subject
+        self, subscription_id: str, event_filter: ParkedEventFilter, after: str | None, limit: int, subject: Subject
     ) -> Sequence[ParkedEventStatus]:
         self._require_reader(subscription_id, subject)
         begin = None if after is None else parse_parked_event_id(after)
@@ -96,7 +96,7 @@ class ParkedEvents(Struct, frozen=True, kw_only=True):
         found = (
             each
             for each in ParkedEventStore(self.coordination, subscription_id).events(after=begin)
-            if wanted.has(each)
+            if event_filter.matches(each)
         )
         return [_parked_event_status(each, entries) for each in islice(found, limit)]
 
@@ -126,12 +126,12 @@ class ParkedEvents(Struct, frozen=True, kw_only=True):
         """Have an event sent once more, with all that are parked for its key, in their order."""
         self._require_administrator(subscription_id, subject)
         parked = self._get_parked_event(subscription_id, parked_id)
-        self.resets.fulfil(subscription_id, Redrive((parked.partition, parked.key)))
+        self.reset_requests.request_and_wait(subscription_id, Redrive((parked.partition, parked.key)))
 
     def redrive_all(self, subscription_id: str, subject: Subject) -> None:
         self._require_administrator(subscription_id, subject)
         if any(True for _ in ParkedEventStore(self.coordination, subscription_id).events()):
-            self.resets.fulfil(subscription_id, Redrive())
+            self.reset_requests.request_and_wait(subscription_id, Redrive())
 
     def find(self, subscription_id: str, parked_id: str) -> ParkedEventInfo | None:
         meant = parse_parked_event_id(parked_id)
@@ -226,39 +226,39 @@ class RedrivePlanner(Struct, frozen=True, kw_only=True):
                     )
 
 
-def is_parking_obsolete(parked: ParkedEventInfo, entry: PartitionAssignment, reached: Position) -> bool:
-    """Whether an event need not be parked any more, where the cursor is at `reached` and no stream is open."""
-    if entry.replay is not None and entry.replay.has(parked):
-        return parked.position <= reached
-    last_position = reached if entry.replay is None else max(reached, entry.replay.last_position)
+def is_parking_obsolete(parked: ParkedEventInfo, entry: PartitionAssignment, committed: Position) -> bool:
+    """Whether an event need not be parked any more, where the cursor is at `committed` and no stream is open."""
+    if entry.replay is not None and entry.replay.includes(parked):
+        return parked.position <= committed
+    last_position = committed if entry.replay is None else max(committed, entry.replay.last_position)
     return parked.position > last_position
 
 
 def _planned_replay(
-    entry: PartitionAssignment, parked: Sequence[ParkedEventInfo], reached: Position, redrive: Redrive
+    entry: PartitionAssignment, parked: Sequence[ParkedEventInfo], committed: Position, redrive: Redrive
 ) -> Iterator[tuple[PartitionAssignment, Position, Sequence[ParkedEventInfo]]]:
     """The entry of a partition with what is to be sent once more, where its cursor goes, and these events."""
     chosen = {each.key for each in parked if _is_selected(each, redrive)}
     if not chosen:
         return
-    all_ = redrive.of is None
+    all_ = redrive.partition_and_key is None
     old = entry.replay
     # Of what was to be sent once more already, the rest still is, but for keys that were parked again meanwhile.
-    failed = {each.key for each in parked if old is not None and not old.has(each)}
-    going_on = {each.key for each in parked if old is not None and old.has(each)} - failed
+    failed = {each.key for each in parked if old is not None and not old.includes(each)}
+    going_on = {each.key for each in parked if old is not None and old.includes(each)} - failed
     keys = going_on | chosen
     if not all_ and len(keys) > MAX_KEYS_PER_REDRIVE:
         raise Conflict(TOO_MANY_KEYS_MESSAGE)
     events = [each for each in parked if all_ or each.key in keys]
     first = events[0].position
-    last_position = reached if old is None else max(reached, old.last_position)
+    last_position = committed if old is None else max(committed, old.last_position)
     replay = Replay(str(uuid4()), last_position, None if all_ else tuple(sorted(keys)))
-    position = min(reached, Position(first.timeline, first.offset - 1))
+    position = min(committed, Position(first.timeline, first.offset - 1))
     yield replace(entry, replay=replay), position, events
 
 
 def _is_selected(parked: ParkedEventInfo, redrive: Redrive) -> bool:
-    return redrive.of is None or redrive.of == (parked.partition, parked.key)
+    return redrive.partition_and_key is None or redrive.partition_and_key == (parked.partition, parked.key)
 
 
 def parked_event_id(parked: ParkedEventInfo) -> str:
@@ -281,7 +281,7 @@ def _parked_event_status(
     parked: ParkedEventInfo, entries: Mapping[ParkedPartition, PartitionAssignment]
 ) -> ParkedEventStatus:
     entry = entries.get(parked.partition)
-    return ParkedEventStatus(parked, entry is not None and entry.replay is not None and entry.replay.has(parked))
+    return ParkedEventStatus(parked, entry is not None and entry.replay is not None and entry.replay.includes(parked))
 
 
 def _parked_event_not_found(parked_id: str) -> NotFound:
@@ -298,22 +298,22 @@ class ParkedEventStore(Struct, frozen=True):
     """Of one subscription."""
 
     coordination: Coordination
-    subscription: str
+    subscription_id: str
 
     def events(
         self, partition: EventTypePartition | None = None, after: tuple[EventTypePartition, Position] | None = None
     ) -> Iterator[ParkedEventInfo]:
         """What is parked, or what of it is of a partition, in order."""
         while page := self.coordination.list_parked_events(
-            self.subscription, partition=partition, after=after, limit=PARKED_EVENTS_PER_QUERY
+            self.subscription_id, partition=partition, after=after, limit=PARKED_EVENTS_PER_QUERY
         ):
             yield from page
             after = page[-1].partition, page[-1].position
 
     def remove_replayed(self, partition: EventTypePartition, replay: Replay) -> None:
         """Remove the events of a replay that were not parked again."""
-        sent = [each.position for each in self.events(partition) if replay.has(each)]
-        self.coordination.remove_parked_events(self.subscription, partition, sent)
+        sent = [each.position for each in self.events(partition) if replay.includes(each)]
+        self.coordination.remove_parked_events(self.subscription_id, partition, sent)
 
 
 def parking_key(key: str | None, position: Position) -> str:

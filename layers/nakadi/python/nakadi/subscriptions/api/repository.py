@@ -44,10 +44,10 @@ from nakadi.ports.registry import (
 )
 
 SUBSCRIPTIONS_KIND = "subscriptions"
-KEYS_KIND = "subscription-keys"
-BY_EVENT_TYPE_KIND = "subscription-lines"
-MARKS_KIND = "subscription-marks"
-DELETED_KIND = "subscription-leftovers"
+SUBSCRIPTION_KEYS_KIND = "subscription-keys"
+SUBSCRIPTIONS_BY_EVENT_TYPE_KIND = "subscription-lines"
+NEW_SUBSCRIPTION_MARKS_KIND = "subscription-marks"
+DELETED_SUBSCRIPTIONS_KIND = "subscription-leftovers"
 
 SUBSCRIPTIONS_PER_QUERY = 1000
 MAX_CHANGES_PER_WRITE = 99
@@ -78,9 +78,9 @@ class Subscriptions:
             raise subscription_not_found(subscription_id)
         return subscription
 
-    def with_key(self, key: str) -> Subscription | None:
+    def find_by_uniqueness_key(self, key: str) -> Subscription | None:
         """The subscription of an application, event types and group."""
-        document = self._registry.get(KEYS_KIND, key)
+        document = self._registry.get(SUBSCRIPTION_KEYS_KIND, key)
         return None if document is None else self.find(document.body["id"])
 
     def newest_first(self, *, after: str = "", event_type: str | None = None) -> Iterator[Subscription]:
@@ -104,7 +104,7 @@ class Subscriptions:
     def _ids_by_event_type(self, event_type: str, after: str = "") -> Iterator[str]:
         prefix = f"{event_type}/"
         while page := self._registry.list(
-            BY_EVENT_TYPE_KIND, prefix=prefix, after=prefix + after, limit=SUBSCRIPTIONS_PER_QUERY
+            SUBSCRIPTIONS_BY_EVENT_TYPE_KIND, prefix=prefix, after=prefix + after, limit=SUBSCRIPTIONS_PER_QUERY
         ):
             for line in page:
                 after = line.key.removeprefix(prefix)
@@ -118,7 +118,10 @@ class Subscriptions:
         Raises `Conflict` if there is one of the same key meanwhile, `ChangedMeanwhile` if an event type changed.
         """
         key = PutDocument(
-            KEYS_KIND, _key_of_subscription(subscription), {"id": subscription.id}, expected_revision=ABSENT_REVISION
+            SUBSCRIPTION_KEYS_KIND,
+            _key_of_subscription(subscription),
+            {"id": subscription.id},
+            expected_revision=ABSENT_REVISION,
         )
         changes: list[DocumentChange] = [
             key,
@@ -134,7 +137,9 @@ class Subscriptions:
             if len(changes) > MAX_CHANGES_PER_WRITE:
                 self._write_in_batches(
                     [
-                        RemoveDocument(BY_EVENT_TYPE_KIND, _event_type_index_key(each.name, subscription.id))
+                        RemoveDocument(
+                            SUBSCRIPTIONS_BY_EVENT_TYPE_KIND, _event_type_index_key(each.name, subscription.id)
+                        )
                         for each in event_types
                     ]
                 )
@@ -148,8 +153,10 @@ class Subscriptions:
         began = {"at": self._clock.now().isoformat()}
         return (
             CheckRevision(EVENT_TYPES, event_type.name, expected_revision=event_type.revision),
-            PutDocument(MARKS_KIND, event_type.id, {}),
-            PutDocument(BY_EVENT_TYPE_KIND, _event_type_index_key(event_type.name, subscription.id), began),
+            PutDocument(NEW_SUBSCRIPTION_MARKS_KIND, event_type.id, {}),
+            PutDocument(
+                SUBSCRIPTIONS_BY_EVENT_TYPE_KIND, _event_type_index_key(event_type.name, subscription.id), began
+            ),
         )
 
     def replace(self, old: Subscription, new: Subscription) -> Subscription:
@@ -171,14 +178,16 @@ class Subscriptions:
 
     # Event types that are about to go
 
-    def mark(self, event_type: EventType) -> DocumentChange:
+    def no_new_subscription_condition(self, event_type: EventType) -> DocumentChange:
         """The change that makes a write fail if a subscription to the event type has begun since.
 
         To be asked for before looking at its subscriptions.
         """
-        document = self._registry.get(MARKS_KIND, event_type.id)
+        document = self._registry.get(NEW_SUBSCRIPTION_MARKS_KIND, event_type.id)
         return RemoveDocument(
-            MARKS_KIND, event_type.id, expected_revision=ABSENT_REVISION if document is None else document.revision
+            NEW_SUBSCRIPTION_MARKS_KIND,
+            event_type.id,
+            expected_revision=ABSENT_REVISION if document is None else document.revision,
         )
 
     def is_being_subscribed(self, event_type: str) -> bool:
@@ -188,16 +197,16 @@ class Subscriptions:
             # A line of the future was written before a clock was set back, at an unknown time.
             abs(now - datetime.fromisoformat(line.body["at"])) < MAX_CREATION_TIME
             and self.find(line.key.rpartition("/")[2]) is None
-            for line in self._registry.list(BY_EVENT_TYPE_KIND, prefix=f"{event_type}/")
+            for line in self._registry.list(SUBSCRIPTIONS_BY_EVENT_TYPE_KIND, prefix=f"{event_type}/")
         )
 
     # What is left of those that are gone
 
-    def deleted_subscriptions(self) -> Sequence[str]:
-        return [note.key for note in self._registry.list(DELETED_KIND)]
+    def deleted_subscription_ids(self) -> Sequence[str]:
+        return [note.key for note in self._registry.list(DELETED_SUBSCRIPTIONS_KIND)]
 
-    def forget_deleted(self, subscription_id: str) -> None:
-        self._registry.write(RemoveDocument(DELETED_KIND, subscription_id))
+    def remove_deletion_note(self, subscription_id: str) -> None:
+        self._registry.write(RemoveDocument(DELETED_SUBSCRIPTIONS_KIND, subscription_id))
         self._cache.forget(subscription_id)
 
     def _write_in_batches(self, changes: Sequence[DocumentChange]) -> None:
@@ -209,10 +218,10 @@ def changes_to_remove(subscription: Subscription) -> tuple[DocumentChange, ...]:
     """The changes that remove a subscription and note what is left of it; the most important ones come first."""
     return (
         RemoveDocument(SUBSCRIPTIONS_KIND, subscription.id, expected_revision=subscription.revision),
-        RemoveDocument(KEYS_KIND, _key_of_subscription(subscription)),
-        PutDocument(DELETED_KIND, subscription.id, {}),
+        RemoveDocument(SUBSCRIPTION_KEYS_KIND, _key_of_subscription(subscription)),
+        PutDocument(DELETED_SUBSCRIPTIONS_KIND, subscription.id, {}),
         *(
-            RemoveDocument(BY_EVENT_TYPE_KIND, _event_type_index_key(each, subscription.id))
+            RemoveDocument(SUBSCRIPTIONS_BY_EVENT_TYPE_KIND, _event_type_index_key(each, subscription.id))
             for each in subscription.event_types
         ),
     )
@@ -272,7 +281,7 @@ class SubscriptionIds:
         self._lock = threading.Lock()
         self._last = (_LAST_MILLISECOND + 1) << _RANDOM_BITS
 
-    def next(self, created_at: datetime) -> str:
+    def new_id(self, created_at: datetime) -> str:
         milliseconds = _LAST_MILLISECOND - int(created_at.timestamp() * 1000)
         wanted = (milliseconds << _RANDOM_BITS) | secrets.randbits(_RANDOM_BITS)
         with self._lock:
@@ -298,7 +307,7 @@ def uniqueness_key(owning_application: str, event_types: Iterable[str], consumer
 
 
 FIRST_PAGE = "new"
-DEFAULT_LIMIT = 20
+DEFAULT_PAGE_SIZE = 20
 
 
 class PageDirection(StrEnum):
@@ -317,7 +326,7 @@ class SubscriptionFilters(Struct, frozen=True, kw_only=True):
     event_types: tuple[str, ...] = ()
     reader: Attribute | None = None
 
-    def match(self, subscription: Subscription) -> bool:
+    def matches(self, subscription: Subscription) -> bool:
         return (
             self.owning_application in (None, subscription.owning_application)
             and set(self.event_types) <= set(subscription.event_types)
@@ -326,11 +335,11 @@ class SubscriptionFilters(Struct, frozen=True, kw_only=True):
 
 
 class SubscriptionPage(Struct, frozen=True, kw_only=True):
-    """`before` and `after` are where the neighbouring pages begin, as offsets or tokens; None if there is none."""
+    """`previous_page` and `next_page` are where these begin, as offsets or tokens; None if there is none."""
 
     items: Sequence[Subscription]
-    before: str | int | None = None
-    after: str | int | None = None
+    previous_page: str | int | None = None
+    next_page: str | int | None = None
 
 
 class SubscriptionListing(Struct, frozen=True):
@@ -341,23 +350,24 @@ class SubscriptionListing(Struct, frozen=True):
         items = list(islice(self._matching_newest_first(filters), offset, offset + limit))
         return SubscriptionPage(
             items=items,
-            before=max(0, offset - limit) if offset > 0 else None,
-            after=offset + len(items) if len(items) >= limit else None,
+            previous_page=max(0, offset - limit) if offset > 0 else None,
+            next_page=offset + len(items) if len(items) >= limit else None,
         )
 
-    def page_at(self, filters: SubscriptionFilters, token: str, limit: int) -> SubscriptionPage:
+    def page_of_token(self, filters: SubscriptionFilters, token: str, limit: int) -> SubscriptionPage:
         """The page that a token names."""
         if token == FIRST_PAGE:
             return self._first_page(filters, limit)
         direction, subscription_id = _parse_page_token(token)
         if direction in (PageDirection.BEHIND, PageDirection.FROM):
             return self._page_forward(filters, direction, subscription_id, limit)
-        return self._page_back(filters, direction, subscription_id, limit)
+        return self._page_backward(filters, direction, subscription_id, limit)
 
     def _first_page(self, filters: SubscriptionFilters, limit: int) -> SubscriptionPage:
         items = list(islice(self._matching_newest_first(filters), limit + 1))
         return SubscriptionPage(
-            items=items[:limit], after=_page_token(PageDirection.BEHIND, items[limit - 1]) if items[limit:] else None
+            items=items[:limit],
+            next_page=_page_token(PageDirection.BEHIND, items[limit - 1]) if items[limit:] else None,
         )
 
     def _page_forward(
@@ -368,14 +378,14 @@ class SubscriptionListing(Struct, frozen=True):
         if not items:
             # Going back from nowhere leads to what was left behind.
             back = PageDirection.UP_TO if direction is PageDirection.BEHIND else PageDirection.BEFORE
-            return SubscriptionPage(items=(), before=f"{back}{subscription_id}")
+            return SubscriptionPage(items=(), previous_page=f"{back}{subscription_id}")
         return SubscriptionPage(
             items=items[:limit],
-            before=_page_token(PageDirection.BEFORE, items[0]),
-            after=_page_token(PageDirection.BEHIND, items[limit - 1]) if items[limit:] else None,
+            previous_page=_page_token(PageDirection.BEFORE, items[0]),
+            next_page=_page_token(PageDirection.BEHIND, items[limit - 1]) if items[limit:] else None,
         )
 
-    def _page_back(
+    def _page_backward(
         self, filters: SubscriptionFilters, direction: PageDirection, subscription_id: str, limit: int
     ) -> SubscriptionPage:
         end = subscription_id + ("\0" if direction is PageDirection.UP_TO else "")
@@ -386,21 +396,21 @@ class SubscriptionListing(Struct, frozen=True):
             items.popleft()
         if not items:
             forth = PageDirection.BEHIND if direction is PageDirection.UP_TO else PageDirection.FROM
-            return SubscriptionPage(items=(), after=f"{forth}{subscription_id}")
+            return SubscriptionPage(items=(), next_page=f"{forth}{subscription_id}")
         return SubscriptionPage(
             items=list(items),
-            before=_page_token(PageDirection.BEFORE, items[0]) if more else None,
-            after=_page_token(PageDirection.BEHIND, items[-1]),
+            previous_page=_page_token(PageDirection.BEFORE, items[0]) if more else None,
+            next_page=_page_token(PageDirection.BEHIND, items[-1]),
         )
 
     def _subscription_if_matching(self, filters: SubscriptionFilters, subscription_id: str) -> Sequence[Subscription]:
         found = self.subscription_repository.find(subscription_id)
-        return (found,) if found is not None and filters.match(found) else ()
+        return (found,) if found is not None and filters.matches(found) else ()
 
     def _matching_newest_first(self, filters: SubscriptionFilters, after: str = "") -> Iterator[Subscription]:
         event_type = filters.event_types[0] if filters.event_types else None
         found = self.subscription_repository.newest_first(after=after, event_type=event_type)
-        return (each for each in found if filters.match(each))
+        return (each for each in found if filters.matches(each))
 
 
 def _names_reader(subscription: Subscription, reader: Attribute) -> bool:

@@ -34,7 +34,7 @@ from nakadi.ports.coordination import Coordination
 from nakadi.ports.event_log import EventLogs
 from nakadi.ports.registry import ChangedMeanwhile, DocumentChange
 from nakadi.subscriptions.api.fields import check_fields
-from nakadi.subscriptions.api.offsets import OffsetInitialisation, Resets
+from nakadi.subscriptions.api.offsets import OffsetInitialisation, ResetRequests
 from nakadi.subscriptions.api.repository import SubscriptionIds, Subscriptions, changes_to_remove, uniqueness_key
 
 # Creation -------------------------------------------------------------------------------------------------------------
@@ -43,7 +43,7 @@ from nakadi.subscriptions.api.repository import SubscriptionIds, Subscriptions, 
 CREATION_SWITCHED_OFF_MESSAGE = "Subscription creation is temporarily unavailable"
 
 # Event types change rarely; who meets this many changes in a row is better off asking again.
-CREATION_ATTEMPTS = 8
+SUBSCRIPTION_WRITE_ATTEMPTS = 8
 
 
 class SubscriptionCreation(Struct, frozen=True, kw_only=True):
@@ -59,16 +59,16 @@ class SubscriptionCreation(Struct, frozen=True, kw_only=True):
     def create(self, draft: SubscriptionDraft, subject: Subject) -> tuple[Subscription, bool]:
         """The subscription of this application, these event types and this group, and whether it is new."""
         check_fields(draft)
-        found = self.subscription_repository.with_key(_key_of_draft(draft))
+        found = self.subscription_repository.find_by_uniqueness_key(_key_of_draft(draft))
         if found is not None:
             self.permissions.require(Operation.VIEW, found.resource, subject)
             return found, False
-        for _ in range(CREATION_ATTEMPTS):
+        for _ in range(SUBSCRIPTION_WRITE_ATTEMPTS):
             try:
                 return self._create_or_find(draft, subject), True
             except ChangedMeanwhile:
                 # An event type was changed, or is gone: both are found out by looking again.
-                self._check_still_there(draft)
+                self._require_event_types_exist(draft)
         raise TryLater(CREATION_SWITCHED_OFF_MESSAGE)
 
     def _create_or_find(self, draft: SubscriptionDraft, subject: Subject) -> Subscription:
@@ -78,10 +78,10 @@ class SubscriptionCreation(Struct, frozen=True, kw_only=True):
         self.features.require_writable()
         if draft.authorization is None and self.features.is_on(Feature.FORCE_SUBSCRIPTION_AUTHZ):
             raise Invalid(AUTHORIZATION_MANDATORY_MESSAGE)
-        event_types = self._event_types(draft)
+        event_types = self._existing_event_types(draft)
         for event_type in event_types:
             self.permissions.require(Operation.VIEW, event_type.resource, subject)
-        self._check_size(event_types)
+        self._check_partition_count(event_types)
         if draft.read_from is ReadFrom.CURSORS:
             self._check_cursors(cursors_from_drafts(draft.initial_cursors), event_types)
         documents.check_no_duplicate_attributes(draft.authorization)
@@ -90,7 +90,7 @@ class SubscriptionCreation(Struct, frozen=True, kw_only=True):
         self.permissions.require(Operation.VIEW, subscription.resource, subject)
         return self.subscription_repository.add(subscription, event_types)
 
-    def _event_types(self, draft: SubscriptionDraft) -> Sequence[EventType]:
+    def _existing_event_types(self, draft: SubscriptionDraft) -> Sequence[EventType]:
         names = draft.event_types or ()
         found = {name: self.event_types.find(name) for name in names}
         missing = [f"'{name}'" for name in names if found[name] is None]
@@ -98,12 +98,12 @@ class SubscriptionCreation(Struct, frozen=True, kw_only=True):
             raise _event_types_not_found(missing)
         return [each for each in found.values() if each is not None]
 
-    def _check_still_there(self, draft: SubscriptionDraft) -> None:
+    def _require_event_types_exist(self, draft: SubscriptionDraft) -> None:
         missing = [name for name in draft.event_types or () if self.event_types.find(name) is None]
         if missing:
             raise _event_types_not_found(missing)
 
-    def _check_size(self, event_types: Sequence[EventType]) -> None:
+    def _check_partition_count(self, event_types: Sequence[EventType]) -> None:
         count = sum(len(each.partitions) for each in event_types)
         if count > self.max_partitions:
             raise Invalid(
@@ -112,7 +112,7 @@ class SubscriptionCreation(Struct, frozen=True, kw_only=True):
             )
 
     def _check_cursors(self, cursors: Sequence[SubscriptionCursor], event_types: Sequence[EventType]) -> None:
-        check_coverage(cursors, event_types)
+        check_cursors_cover_partitions(cursors, event_types)
         by_name = {each.name: self.cursor_resolver.take_snapshot(each) for each in event_types}
         try:
             for each in cursors:
@@ -128,7 +128,7 @@ class SubscriptionCreation(Struct, frozen=True, kw_only=True):
         assert draft.read_from is not None
         now = now_in_milliseconds(self.clock)
         return Subscription(
-            id=self.ids.next(now),
+            id=self.ids.new_id(now),
             owning_application=draft.owning_application,
             event_types=draft.event_types or (),
             consumer_group=draft.consumer_group,
@@ -142,7 +142,7 @@ class SubscriptionCreation(Struct, frozen=True, kw_only=True):
         )
 
 
-def check_coverage(cursors: Sequence[SubscriptionCursor], event_types: Sequence[EventType]) -> None:
+def check_cursors_cover_partitions(cursors: Sequence[SubscriptionCursor], event_types: Sequence[EventType]) -> None:
     """There must be one cursor for each partition, and none for anything else."""
     wanted = {EventTypePartition(each.name, partition) for each in event_types for partition in each.partitions}
     given = {EventTypePartition(each.event_type, each.partition) for each in cursors}
@@ -154,8 +154,8 @@ def check_coverage(cursors: Sequence[SubscriptionCursor], event_types: Sequence[
         raise Invalid("there should be no more than 1 cursor for each partition in initial_cursors")
 
 
-def cursors_from_drafts(them: Sequence[SubscriptionCursorDraft]) -> tuple[SubscriptionCursor, ...]:
-    return tuple(SubscriptionCursor(each.event_type or "", each.partition or "", each.offset or "") for each in them)
+def cursors_from_drafts(drafts: Sequence[SubscriptionCursorDraft]) -> tuple[SubscriptionCursor, ...]:
+    return tuple(SubscriptionCursor(each.event_type or "", each.partition or "", each.offset or "") for each in drafts)
 
 
 def _key_of_draft(draft: SubscriptionDraft) -> str:
@@ -184,7 +184,7 @@ class SubscriptionUpdater(Struct, frozen=True, kw_only=True):
         self.features.require_writable()
         if draft.authorization is None and self.features.is_on(Feature.FORCE_SUBSCRIPTION_AUTHZ):
             raise Invalid(AUTHORIZATION_MANDATORY_MESSAGE)
-        for _ in range(CREATION_ATTEMPTS):
+        for _ in range(SUBSCRIPTION_WRITE_ATTEMPTS):
             try:
                 return self._update(subscription_id, draft, subject)
             except ChangedMeanwhile:
@@ -195,7 +195,7 @@ class SubscriptionUpdater(Struct, frozen=True, kw_only=True):
         old = self.subscription_repository.get(subscription_id)
         self.permissions.require_all_operations((Operation.VIEW, Operation.ADMIN), old.resource, subject)
         check_unchanged(old, draft)
-        permissions.check_not_removed(old.authorization, draft.authorization)
+        permissions.check_authorization_not_removed(old.authorization, draft.authorization)
         documents.check_no_duplicate_attributes(draft.authorization)
         new = replace(
             old,
@@ -228,15 +228,15 @@ class SubscriptionDeletion(Struct, frozen=True, kw_only=True):
     subscription_repository: Subscriptions
     permissions: Permissions
     features: Features
-    deleted_subscriptions: DeletedSubscriptions
+    deleted_subscription_cleanup: DeletedSubscriptionCleanup
 
     def delete(self, subscription_id: str, subject: Subject) -> None:
         self.features.require_writable()
         self._remove(subscription_id, subject)
-        self.deleted_subscriptions.try_to_clear_all()
+        self.deleted_subscription_cleanup.try_to_clean_up_all()
 
     def _remove(self, subscription_id: str, subject: Subject) -> Subscription:
-        for _ in range(CREATION_ATTEMPTS):
+        for _ in range(SUBSCRIPTION_WRITE_ATTEMPTS):
             subscription = self.subscription_repository.get(subscription_id)
             self.permissions.require_all_operations((Operation.VIEW, Operation.ADMIN), subscription.resource, subject)
             try:
@@ -250,29 +250,29 @@ class SubscriptionDeletion(Struct, frozen=True, kw_only=True):
 log = logging.getLogger(__name__)
 
 
-class DeletedSubscriptions(Struct, frozen=True):
+class DeletedSubscriptionCleanup(Struct, frozen=True):
     """What deleted subscriptions leave behind: an assignment and offsets. Running streams end when these go."""
 
     subscription_repository: Subscriptions
     coordination: Coordination
 
-    def clear_all(self) -> None:
-        for subscription_id in self.subscription_repository.deleted_subscriptions():
+    def clean_up_all(self) -> None:
+        for subscription_id in self.subscription_repository.deleted_subscription_ids():
             run_and_log_failure(
                 "removal of assignment and offsets",
                 f"the subscription {subscription_id}",
-                partial(self.clear, subscription_id),
+                partial(self.clean_up, subscription_id),
             )
 
-    def clear(self, subscription_id: str) -> None:
+    def clean_up(self, subscription_id: str) -> None:
         """The note goes last, so that nothing is forgotten."""
         self.coordination.remove_subscription_state(subscription_id)
-        self.subscription_repository.forget_deleted(subscription_id)
+        self.subscription_repository.remove_deletion_note(subscription_id)
 
-    def try_to_clear_all(self) -> None:
+    def try_to_clean_up_all(self) -> None:
         """What cannot be cleared now is cleared by the next housekeeping."""
         try:
-            self.clear_all()
+            self.clean_up_all()
         except Fault:
             log.warning("What deleted subscriptions left is still to be cleared away", exc_info=True)
 
@@ -290,11 +290,11 @@ class SubscribedEventTypes(Struct, frozen=True, kw_only=True):
     subscription_repository: Subscriptions
     features: Features
     initialisation: OffsetInitialisation
-    resets: Resets
-    deleted_subscriptions: DeletedSubscriptions
+    reset_requests: ResetRequests
+    deleted_subscription_cleanup: DeletedSubscriptionCleanup
     deletable_owner: str
     deletable_group: str
-    attachment: RedriveAttachment
+    redrive_attachment: RedriveAttachment
 
     def any_depend_on(self, name: str) -> bool:
         return bool(self.subscription_repository.of_event_type(name))
@@ -302,9 +302,9 @@ class SubscribedEventTypes(Struct, frozen=True, kw_only=True):
     def changes_for_removal(self, event_type: EventType) -> tuple[DocumentChange, ...]:
         """What the removal of an event type has to do and to insist on besides; raises `Conflict` if subscriptions
         stand against it."""
-        if event_type.name == self.attachment.name and self.attachment.is_attached():
+        if event_type.name == self.redrive_attachment.event_type_name and self.redrive_attachment.is_attached():
             raise _has_subscriptions_conflict(event_type)
-        mark = self.subscription_repository.mark(event_type)
+        mark = self.subscription_repository.no_new_subscription_condition(event_type)
         found = self.subscription_repository.of_event_type(event_type.name)
         if not self._may_delete_subscriptions(found) or self.subscription_repository.is_being_subscribed(
             event_type.name
@@ -319,7 +319,7 @@ class SubscribedEventTypes(Struct, frozen=True, kw_only=True):
 
     def clean_up(self) -> None:
         """An event type is deleted, and with it perhaps subscriptions: end what is left of them."""
-        self.deleted_subscriptions.try_to_clear_all()
+        self.deleted_subscription_cleanup.try_to_clean_up_all()
 
     def before_repartitioning(self, event_type: EventType) -> None:
         """Subscriptions that were never streamed get their first offsets now, while the new partitions can be
@@ -330,10 +330,10 @@ class SubscribedEventTypes(Struct, frozen=True, kw_only=True):
     def after_repartitioning(self, event_type: EventType) -> None:
         """Have the subscriptions consume all partitions; the streams of those that got some end and come back."""
         found = self.subscription_repository.of_event_type(event_type.name)
-        extended = [each.id for each in found if self.initialisation.ensure_entries(each, event_type)[1]]
-        self.resets.close_streams(extended)
+        extended = [each.id for each in found if self.initialisation.ensure_entries_for_event_type(each, event_type)[1]]
+        self.reset_requests.close_streams(extended)
         # An earlier request may have been answered before streams had ended.
-        self.resets.wait_for_end([each.id for each in found])
+        self.reset_requests.wait_for_running_resets([each.id for each in found])
 
     def _may_delete_subscriptions(self, subscriptions: Sequence[Subscription]) -> bool:
         if not subscriptions or self.features.is_on(Feature.DELETE_EVENT_TYPE_WITH_SUBSCRIPTIONS):
@@ -359,10 +359,10 @@ class RedriveAttachment(Struct, frozen=True, kw_only=True):
     logs: EventLogs
     coordination: Coordination
     initialisation: OffsetInitialisation
-    name: str
-    guarded: bool = False
+    event_type_name: str
+    is_authentication_on: bool = False
     """Whether tokens are asked for."""
-    _looked: dict[str, dict[str, Position]] = field(default_factory=dict)
+    _searched_positions: dict[str, dict[str, Position]] = field(default_factory=dict)
     """How far the event type has been looked through, by its id: another one may come to have its name."""
 
     def run(self) -> None:
@@ -370,40 +370,40 @@ class RedriveAttachment(Struct, frozen=True, kw_only=True):
 
         The feature that is named after this job switches it off.
         """
-        event_type = self.event_types.find(self.name)
+        event_type = self.event_types.find(self.event_type_name)
         if event_type is None or self.features.is_on(Feature.DLQ_REDRIVE_EVENT_TYPE_ATTACHMENT_JOB):
             return
-        if self.guarded and _anyone_may_write(event_type):
-            log.warning("%s is not attached: it names no writers, so all subjects may write", self.name)
+        if self.is_authentication_on and _anyone_may_write(event_type):
+            log.warning("%s is not attached: it names no writers, so all subjects may write", self.event_type_name)
             return
-        if event_type.id not in self._looked:
-            self._looked.clear()
-            self._looked[event_type.id] = dict(self.cursor_resolver.positions_before_oldest(event_type))
+        if event_type.id not in self._searched_positions:
+            self._searched_positions.clear()
+            self._searched_positions[event_type.id] = dict(self.cursor_resolver.positions_before_oldest(event_type))
         for partition in event_type.partitions:
             run_and_log_failure(
                 "search for redriven events",
                 f"partition {partition}",
-                partial(self._attach_named_since, event_type, partition),
+                partial(self._attach_to_new_targets, event_type, partition),
             )
 
     def is_attached(self) -> bool:
         return any(
-            entry.partition.event_type == self.name
+            entry.partition.event_type == self.event_type_name
             for each in self.subscription_repository.newest_first()
             for entry in self.coordination.assignment(each.id).entries
         )
 
-    def _attach_named_since(self, event_type: EventType, partition: str) -> None:
+    def _attach_to_new_targets(self, event_type: EventType, partition: str) -> None:
         """What was looked through before something failed is looked through once more."""
         named: set[str] = set()
-        start = self._looked[event_type.id].get(partition, Position(event_type.timeline.order, -1))
+        start = self._searched_positions[event_type.id].get(partition, Position(event_type.timeline.order, -1))
         end = start
-        for tags, reached in self._subscriptions_named_behind(event_type, partition, start):
+        for tags, reached in self._target_subscriptions_behind(event_type, partition, start):
             named |= tags
             end = reached
         for subscription_id in named:
             self._attach(subscription_id, event_type)
-        self._looked[event_type.id][partition] = end
+        self._searched_positions[event_type.id][partition] = end
 
     def _attach(self, subscription_id: str, event_type: EventType) -> None:
         subscription = self.subscription_repository.find(subscription_id)
@@ -411,9 +411,9 @@ class RedriveAttachment(Struct, frozen=True, kw_only=True):
             return
         beginnings = self.cursor_resolver.positions_before_oldest(event_type)
         partitions = {EventTypePartition(event_type.name, name): at for name, at in beginnings.items()}
-        self.initialisation.ensure_partitions(subscription, partitions)
+        self.initialisation.ensure_entries_for_partitions(subscription, partitions)
 
-    def _subscriptions_named_behind(
+    def _target_subscriptions_behind(
         self, event_type: EventType, partition: str, position: Position
     ) -> Iterator[tuple[set[str], Position]]:
         """What follows a position, stretch by stretch: who is named in it, and where it ends."""

@@ -46,20 +46,20 @@ AGE_LOOKUP_TIMEOUT_SECONDS = 10.0
 class PartitionStats(Struct, frozen=True, kw_only=True):
     """A partition: `stream_id` and `assignment_type` are of the live session that reads it.
 
-    `unconsumed` is None before the first stream, `lag_seconds` if it was not asked for or could not be found out.
+    `unconsumed_events` is None before the first stream, `lag_seconds` if not asked for or if it could not be found out.
     """
 
     partition: str
     state: PartitionState = PartitionState.UNASSIGNED
     stream_id: str = ""
     assignment_type: Literal["direct", "auto"] | None = None
-    unconsumed: int | None = None
+    unconsumed_events: int | None = None
     lag_seconds: int | None = None
     stalled: bool = False
 
 
 # The partitions of each event type, by its name.
-Stats = Mapping[str, Sequence[PartitionStats]]
+StatsByEventType = Mapping[str, Sequence[PartitionStats]]
 
 
 class _AssignmentSnapshot(Struct, frozen=True):
@@ -67,7 +67,7 @@ class _AssignmentSnapshot(Struct, frozen=True):
     sessions: Mapping[str, Session]
     offsets: Mapping[EventTypePartition, CommittedOffset]
 
-    def owner(self, partition: EventTypePartition) -> Session | None:
+    def reading_session(self, partition: EventTypePartition) -> Session | None:
         entry = self.entries.get(partition)
         return None if entry is None or entry.owner is None else self.sessions.get(entry.owner)
 
@@ -82,21 +82,23 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
     logs: EventLogs
     clock: Clock
 
-    def of(self, subscription_id: str, subject: Subject, *, with_lag: bool) -> Stats:
+    def stats_of(self, subscription_id: str, subject: Subject, *, with_lag: bool) -> StatsByEventType:
         subscription = self.subscription_repository.get(subscription_id)
         self.permissions.require(Operation.VIEW, subscription.resource, subject)
         event_types = [self.event_types.get(name) for name in subscription.event_types]
         for each in event_types:
             self.permissions.require(Operation.VIEW, each.resource, subject)
-        shared = self._read_with_offsets(subscription)
+        shared = self._snapshot_with_offsets(subscription)
         return {
-            each.name: self._of_event_type(each, self.cursor_resolver.end_positions(each), shared, with_lag=with_lag)
+            each.name: self._stats_of_event_type(
+                each, self.cursor_resolver.end_positions(each), shared, with_lag=with_lag
+            )
             for each in event_types
         }
 
-    def of_each(
+    def stats_of_each(
         self, subscriptions: Sequence[Subscription], subject: Subject, *, with_lag: bool
-    ) -> Iterator[tuple[Subscription, Stats]]:
+    ) -> Iterator[tuple[Subscription, StatsByEventType]]:
         """What `of` says, for many: of the event types that are there, and that the subject may see.
 
         Where the newest events of an event type are is looked up once. After `AGE_LOOKUP_TIMEOUT_SECONDS` no ages are
@@ -109,17 +111,17 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
             if event_type.name not in newest:
                 newest[event_type.name] = self.cursor_resolver.end_positions(event_type)
             look = with_lag and self.clock.now() < ages_until
-            return self._of_event_type(event_type, newest[event_type.name], shared, with_lag=look)
+            return self._stats_of_event_type(event_type, newest[event_type.name], shared, with_lag=look)
 
         with ThreadPoolExecutor(MAX_READS_AT_ONCE, "nakadi-stats") as threads:
-            for each, read in zip(subscriptions, threads.map(self._read_with_offsets, subscriptions), strict=True):
+            for each, read in zip(subscriptions, threads.map(self._snapshot_with_offsets, subscriptions), strict=True):
                 is_visible = self.permissions.allows(Operation.VIEW, each.resource, subject)
                 shared = read if is_visible else replace(read, offsets={})
                 yield each, {found.name: stats(found, shared) for found in self._visible_event_types(each, subject)}
 
-    def status(self, subscription: Subscription, subject: Subject) -> Stats:
+    def status(self, subscription: Subscription, subject: Subject) -> StatsByEventType:
         """Who reads what, of the event types that are there and that the subject may see."""
-        shared = self._read_assignment(self.coordination.assignment(subscription.id))
+        shared = self._snapshot_without_offsets(self.coordination.assignment(subscription.id))
         return {
             each.name: [
                 stats_of_reader(EventTypePartition(each.name, name), shared) for name in _partitions_in_text_order(each)
@@ -135,45 +137,45 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
 
     def is_stalled(self, subscription: Subscription, assignment: Assignment) -> bool:
         """Whether a partition is; looked into no further than it takes to see that none is."""
-        shared = self._read_assignment(assignment)
+        shared = self._snapshot_without_offsets(assignment)
         if not shared.sessions:
             return False
         shared = replace(shared, offsets=self.coordination.committed_offsets(subscription.id))
         suspects = {partition.event_type for partition in shared.offsets if self._is_commit_overdue(partition, shared)}
         found = [self.event_types.find(name) for name in subscription.event_types if name in suspects]
         stats = [
-            self._of_event_type(each, self.cursor_resolver.end_positions(each), shared, with_lag=False)
+            self._stats_of_event_type(each, self.cursor_resolver.end_positions(each), shared, with_lag=False)
             for each in found
             if each is not None
         ]
         return any(partition.stalled for each in stats for partition in each)
 
     def _is_commit_overdue(self, partition: EventTypePartition, shared: _AssignmentSnapshot) -> bool:
-        owner = shared.owner(partition)
-        return owner is not None and is_overdue(owner, shared.offsets[partition].changed_at, self.clock.now())
+        owner = shared.reading_session(partition)
+        return owner is not None and is_commit_overdue(owner, shared.offsets[partition].changed_at, self.clock.now())
 
-    def _read_with_offsets(self, subscription: Subscription) -> _AssignmentSnapshot:
-        shared = self._read_assignment(self.coordination.assignment(subscription.id))
+    def _snapshot_with_offsets(self, subscription: Subscription) -> _AssignmentSnapshot:
+        shared = self._snapshot_without_offsets(self.coordination.assignment(subscription.id))
         return replace(shared, offsets=self.coordination.committed_offsets(subscription.id))
 
-    def _read_assignment(self, assignment: Assignment) -> _AssignmentSnapshot:
+    def _snapshot_without_offsets(self, assignment: Assignment) -> _AssignmentSnapshot:
         """Without the offsets, which are a read of their own."""
         living = self.leases.live_holders() if assignment.sessions else ()
         return _AssignmentSnapshot(
             entries={each.partition: each for each in assignment.entries},
-            sessions={each.id: each for each in assignment.sessions if each.holder in living},
+            sessions={each.id: each for each in assignment.sessions if each.process_id in living},
             offsets={},
         )
 
-    def _of_event_type(
+    def _stats_of_event_type(
         self, event_type: EventType, newest: Mapping[str, Position], shared: _AssignmentSnapshot, *, with_lag: bool
     ) -> list[PartitionStats]:
         return [
-            self._of_partition(event_type, name, newest[name], shared, with_lag)
+            self._stats_of_partition(event_type, name, newest[name], shared, with_lag)
             for name in _partitions_in_text_order(event_type)
         ]
 
-    def _of_partition(
+    def _stats_of_partition(
         self, event_type: EventType, name: str, newest: Position, shared: _AssignmentSnapshot, with_lag: bool
     ) -> PartitionStats:
         partition = EventTypePartition(event_type.name, name)
@@ -182,15 +184,15 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
             return found
         unconsumed = self._count_unconsumed(event_type, name, offset.position, newest)
         # The offset was last written by a commit, or when its owner changed.
-        owner, now = shared.owner(partition), self.clock.now()
-        suspicious = unconsumed > 0 and owner is not None and is_overdue(owner, offset.changed_at, now)
+        owner, now = shared.reading_session(partition), self.clock.now()
+        suspicious = unconsumed > 0 and owner is not None and is_commit_overdue(owner, offset.changed_at, now)
         look = suspicious or (with_lag and unconsumed > 0)
-        since = self._waiting_since(event_type, name, offset.position) if look else None
+        since = self._oldest_unconsumed_stored_at(event_type, name, offset.position) if look else None
         return replace(
             found,
-            unconsumed=unconsumed,
+            unconsumed_events=unconsumed,
             lag_seconds=lag_seconds(unconsumed, since, now) if with_lag else None,
-            stalled=suspicious and owner is not None and since is not None and is_overdue(owner, since, now),
+            stalled=suspicious and owner is not None and since is not None and is_commit_overdue(owner, since, now),
         )
 
     def _count_unconsumed(self, event_type: EventType, partition: str, committed: Position, newest: Position) -> int:
@@ -201,15 +203,17 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
             log.warning("A committed offset of %s is in no timeline: %s", event_type.name, committed)
             return 0
 
-    def _waiting_since(self, event_type: EventType, partition: str, committed: Position) -> datetime | None:
+    def _oldest_unconsumed_stored_at(
+        self, event_type: EventType, partition: str, committed: Position
+    ) -> datetime | None:
         """When the first event was stored that is not consumed; None if that cannot be found out now."""
         try:
-            return self._first_stored_behind(event_type, partition, committed)
+            return self._stored_at_of_next_event(event_type, partition, committed)
         except (CursorError, Unavailable, UnknownTopic, OffsetUnavailable):
             log.info("The age of the next event of %s, partition %s is not known", event_type.name, partition)
             return None
 
-    def _first_stored_behind(self, event_type: EventType, partition: str, position: Position) -> datetime | None:
+    def _stored_at_of_next_event(self, event_type: EventType, partition: str, position: Position) -> datetime | None:
         number = int(partition)
         while True:
             timeline, offset = self.cursor_resolver.next_event_location(event_type, position, partition)
@@ -225,18 +229,18 @@ class SubscriptionStats(Struct, frozen=True, kw_only=True):
 
 def stats_of_reader(partition: EventTypePartition, shared: _AssignmentSnapshot) -> PartitionStats:
     """Who reads a partition; only who lives counts."""
-    owner, entry = shared.owner(partition), shared.entries.get(partition)
+    owner, entry = shared.reading_session(partition), shared.entries.get(partition)
     if owner is None or entry is None:
         return PartitionStats(partition=partition.partition)
     return PartitionStats(
         partition=partition.partition,
         state=entry.state,
         stream_id=owner.id,
-        assignment_type="direct" if owner.requested else "auto",
+        assignment_type="direct" if owner.requested_partitions else "auto",
     )
 
 
-def is_overdue(owner: Session, since: datetime, now: datetime) -> bool:
+def is_commit_overdue(owner: Session, since: datetime, now: datetime) -> bool:
     """Whether a stream has had more time since then than it may take for a commit."""
     return now - since > timedelta(seconds=owner.commit_timeout)
 
@@ -256,7 +260,7 @@ def _partitions_in_text_order(event_type: EventType) -> Sequence[str]:
 
 
 class StalledSubscriptions(Struct, frozen=True, kw_only=True):
-    """Looks at all subscriptions now and then. `stalled` are those that were so the last time, by id.
+    """Looks at all subscriptions now and then. `stalled_ids` are of those that were so the last time.
 
     `execute_reset` carries out a reset whose process died, and which no stream has found since.
     """
@@ -265,7 +269,7 @@ class StalledSubscriptions(Struct, frozen=True, kw_only=True):
     coordination: Coordination
     stats: SubscriptionStats
     execute_reset: Callable[[str], Assignment]
-    stalled: list[str] = field(default_factory=list)
+    stalled_ids: list[str] = field(default_factory=list)
 
     def check_all(self) -> None:
         """Costs one read for a subscription without streams, and little more for one whose streams commit."""
@@ -276,7 +280,7 @@ class StalledSubscriptions(Struct, frozen=True, kw_only=True):
                 f"the subscription {each.id}",
                 partial(self._check_subscription, each, found),
             )
-        self.stalled[:] = [each.id for each in found]
+        self.stalled_ids[:] = [each.id for each in found]
         for each in found:
             _log_stalled(each)
 

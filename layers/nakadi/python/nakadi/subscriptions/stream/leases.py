@@ -75,7 +75,7 @@ class LeaseKeeper:
         for members, assignment in subscriptions:
             # Another thread may renew meanwhile, perhaps under a new name: that is in the store before it is here, so
             # its sessions are found alive; those under the name of before stay until the next round.
-            others = [each for each in assignment.sessions if each.holder != self._lease.holder]
+            others = [each for each in assignment.sessions if each.process_id != self._lease.holder]
             dead = assignments.sessions_without_lease(others, living()) if others else frozenset()
             if dead:
                 log.info(

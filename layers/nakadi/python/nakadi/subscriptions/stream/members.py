@@ -38,7 +38,7 @@ from nakadi.model.subscription import (
     Replay,
     Session,
     SubscriptionChange,
-    SubscriptionReport,
+    SubscriptionChangeNotice,
 )
 from nakadi.ports.clock import Clock
 from nakadi.ports.coordination import AssignmentChanged, Coordination
@@ -89,7 +89,7 @@ class SubscriptionSessions(Struct, frozen=True):
         """Give every session its fair share, in as many writes as it takes."""
         while True:
             before = self.assignment()
-            after = self._write_until_unchanged(assignments.with_partitions_shared_anew)
+            after = self._write_until_unchanged(assignments.with_rebalanced_partitions)
             if after.revision == before.revision:
                 return after
 
@@ -118,7 +118,7 @@ class SubscriptionSessions(Struct, frozen=True):
             if assignment.session(session) is None:
                 return assignment
             failed = [
-                replace(entry, fails=entry.fails + 1)
+                replace(entry, failed_streams=entry.failed_streams + 1)
                 for entry in assignment.entries
                 # A partition that was taken from the session meanwhile has failed at nothing.
                 if entry.partition in result.failed and entry.owner == session
@@ -141,7 +141,7 @@ class SubscriptionSessions(Struct, frozen=True):
             entry = assignment.entry(call.partition)
             if entry is None or entry.owner != session:
                 return assignment
-            changed = replace(entry, fails=call.fails, search_end=call.search_end)
+            changed = replace(entry, failed_streams=call.fails, search_end=call.search_end)
             return assignments.with_entries(assignment, [changed])
 
         self._write_until_unchanged(recorded)
@@ -248,14 +248,14 @@ class _WatchedSubscription:
         self._threads = threads
         self._loop = asyncio.get_running_loop()
         self._lock = threading.Lock()
-        self._changes: set[SubscriptionReport] = set()
+        self._changes: set[SubscriptionChangeNotice] = set()
         self._reading = False
         self._woken = asyncio.Event()
         # The watch before the first read: what changes in between is noted, and read once more.
         self._stop = members.coordination.add_change_listener(members.subscription, self.changed)
         self._task = self._loop.create_task(self._keep_reading())
 
-    def changed(self, what: SubscriptionReport) -> None:
+    def changed(self, what: SubscriptionChangeNotice) -> None:
         """May be called from any thread. However much changes, the loop is woken once until it looks."""
         with self._lock:
             already_woken = bool(self._changes)
@@ -336,7 +336,7 @@ class SharedStateReader:
         self._members = members
         self._whole_at = -inf
 
-    def read(self, changes: Collection[SubscriptionReport]) -> SharedState:
+    def read(self, changes: Collection[SubscriptionChangeNotice]) -> SharedState:
         """Read what may have changed; without any reported change, everything."""
         if self.shared is not None and self.add_commits(changes):
             return self.shared
@@ -348,7 +348,7 @@ class SharedStateReader:
             self._whole_at = now
         return shared
 
-    def add_commits(self, changes: Collection[SubscriptionReport]) -> bool:
+    def add_commits(self, changes: Collection[SubscriptionChangeNotice]) -> bool:
         """Bring the state up to date without reading anything; False if these changes do not say enough for that.
 
         An offset only grows as long as it is one session's, so it does not matter whether a commit was read already.
@@ -384,6 +384,6 @@ def read_shared_state(members: SubscriptionSessions, known: SharedState | None) 
     """
     assignment = known.assignment if known is not None else members.assignment()
     resetting = assignments.is_being_reset(assignment, members.clock.now())
-    if known is None and assignments.with_partitions_shared_anew(assignment) != assignment:
+    if known is None and assignments.with_rebalanced_partitions(assignment) != assignment:
         assignment = members.rebalance()
     return SharedState(assignment, members.coordination.committed_offsets(members.subscription), resetting)

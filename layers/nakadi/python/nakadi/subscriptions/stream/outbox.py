@@ -102,7 +102,7 @@ class PartitionProgress:
         self.totals = totals or SessionTotals()
         self.partition = entry.partition
         self.stored = self.committed = self.sent = self.taken = stored
-        self.fails = entry.fails if counts else 0
+        self.fails = entry.failed_streams if counts else 0
         self.search_end = entry.search_end if counts else None
         self.replay: Replay | None = entry.replay
         self.replay_commit_requested = False

@@ -59,14 +59,16 @@ class ParkingService(Struct, frozen=True):
         """The keys of parked events, without those that are sent again."""
         if not self.follows:
             return frozenset()
-        return frozenset(each.key for each in self.store.events(partition) if replay is None or not replay.has(each))
+        return frozenset(
+            each.key for each in self.store.events(partition) if replay is None or not replay.includes(each)
+        )
 
     def again(self, partition: EventTypePartition, replay: Replay, behind: Position) -> tuple[ParkedEventInfo, ...]:
         """The events of a replay that were not consumed yet."""
-        return tuple(each for each in self.store.events(partition, after=(partition, behind)) if replay.has(each))
+        return tuple(each for each in self.store.events(partition, after=(partition, behind)) if replay.includes(each))
 
     def value(self, parked: ParkedEventInfo) -> bytes | None:
-        return self.store.coordination.parked_event_value(self.store.subscription, parked.partition, parked.position)
+        return self.store.coordination.parked_event_value(self.store.subscription_id, parked.partition, parked.position)
 
     def park_events(self, session: str, call: ParkEvents) -> CommitResult:
         return self._park(session, call.partition, call.events, 0, call.upto, call.replay)
@@ -91,7 +93,7 @@ class ParkingService(Struct, frozen=True):
                     partition=partition,
                     position=each.end,
                     key=parking_key(each.chunk.records[each.first].key, each.end),
-                    fails=fails,
+                    failed_streams=fails,
                     stored_at=each.stored_at(0),
                     parked_at=now,
                     replay=replay,
@@ -101,7 +103,7 @@ class ParkingService(Struct, frozen=True):
             )
             for each in events
         ]
-        return self.store.coordination.park_events(self.store.subscription, session, parked, now, upto)
+        return self.store.coordination.park_events(self.store.subscription_id, session, parked, now, upto)
 
 
 def _parking_steps(runs: Iterable[EventRun]) -> Iterator[list[EventRun]]:

@@ -242,7 +242,7 @@ class SubscriptionSession:
             yield from self._advance_committed(partition, stored, now)
         if not partition.handing_over:
             partition.released = False
-        if entry.next is None:
+        if entry.next_owner is None:
             partition.release_by = None
         elif partition.release_by is None:
             partition.release_by = now + self._limits.commit_seconds
@@ -295,14 +295,16 @@ class SubscriptionSession:
 
     def _has_parked(self, partition: PartitionProgress, dropped: Position | None) -> bool:
         """Whether a failed event has been parked, so that later ones of its key have to be read again."""
-        return self._policy is not None and self._policy.parks and dropped is not None and partition.dropping is None
+        return (
+            self._policy is not None and self._policy.parks_keys and dropped is not None and partition.dropping is None
+        )
 
     def _close_partition(self, partition: EventTypePartition) -> SessionAction:
         self._partitions.pop(partition).remove_from_totals()
         return ClosePartition(partition)
 
     def _update_idleness(self, assignment: Assignment, now: float) -> None:
-        if any(self.id in (entry.owner, entry.next) for entry in assignment.entries):
+        if any(self.id in (entry.owner, entry.next_owner) for entry in assignment.entries):
             self._idle_since = None
         elif self._idle_since is None:
             self._idle_since = now

@@ -138,7 +138,7 @@ class SubscriptionStreams:
             # The lease first: a session without one would be removed by any process that looks.
             lease = self._keeper.lease()
             self._join(subscription_id, self._session(stream_id, lease.holder, limits, asked))
-            self._check_still_there(subscription)
+            self._require_event_types_exist(subscription)
             self._check_beginnings(subscription_id, stream_id, event_types)
         except Unavailable as error:
             # It is not known whether the session is in the assignment. Removing one that is not there changes nothing.
@@ -165,7 +165,7 @@ class SubscriptionStreams:
         self._keeper.remove_expired_sessions([(members, members.assignment())])
         members.join(session)
 
-    def _check_still_there(self, subscription: Subscription) -> None:
+    def _require_event_types_exist(self, subscription: Subscription) -> None:
         """A deletion removes the subscription first, and then what its streams share: what we have put there in
         between, or after, is ours to clear away."""
         try:
@@ -242,7 +242,7 @@ class SubscriptionStreams:
         attached = "" if redrive in opening.subscription.event_types else redrive
         policy = retry_policy_from_annotations(opening.subscription.annotations)
         store = ParkedEventStore(self._coordination, opening.subscription.id)
-        parking = ParkingService(store, self._clock, follows=policy is not None and policy.parks)
+        parking = ParkingService(store, self._clock, follows=policy is not None and policy.parks_keys)
 
         def open_source(partition: EventTypePartition, start: PartitionStart) -> EventSource:
             if partition.event_type not in overseen:
@@ -371,8 +371,8 @@ class SubscriptionStreams:
     ) -> shared.Session:
         return shared.Session(
             id=stream_id,
-            holder=holder,
+            process_id=holder,
             started_at=self._clock.now(),
             commit_timeout=limits.commit_seconds,
-            requested=asked.partitions,
+            requested_partitions=asked.partitions,
         )
