@@ -1,0 +1,146 @@
+"""Documents as stores have them: another version of the broker, before or after this one, reads them too.
+
+They are written from the values of the model by the names of its fields. A field that is renamed keeps its stored name.
+"""
+
+import json
+
+import pytest
+
+from nakadi.engines.common.assignments import assignment_from_json, assignment_json
+from nakadi.engines.common.documents import topic_from_json, topic_json
+from nakadi.event_types.documents import (
+    event_type_body,
+    event_type_from_document,
+    measured_statistics_body,
+    measured_statistics_from_body,
+    table_state_body,
+    table_state_from_body,
+)
+from nakadi.ports.registry import Document
+from nakadi.subscriptions.api.repository import subscription_body, subscription_from_document
+
+NOON = "2026-11-21T12:00:00Z"
+LATER = "2026-11-21T12:00:00.001000Z"
+
+AUTHORIZATION = {"admins": [["user", "ann"]], "readers": [["*", "*"]], "writers": []}
+STATISTICS = {"messages_per_minute": 1, "message_size": 2, "read_parallelism": 3, "write_parallelism": 4}
+
+
+def a_stored_timeline(order, **fields):
+    timeline = {
+        "id": f"t-{order}",
+        "order": order,
+        "storage_id": "default",
+        "topic": f"topic-{order}",
+        "partitions": 2,
+        "created_at": NOON,
+        "switched_at": NOON,
+        "cleaned_up_at": None,
+        "latest_positions": None,
+        "deleted": False,
+        "after_loss": False,
+        "adopted": False,
+    }
+    return timeline | fields
+
+
+EVENT_TYPE = {
+    "id": "e",
+    "owning_application": "shop",
+    "category": "data",
+    "schema": {"type": "json_schema", "text": '{"é": 1}', "version": "1.2.3", "created_at": LATER},
+    "enrichment_strategies": ["metadata_enrichment"],
+    "partition_strategy": "hash",
+    "partition_key_fields": ["a", "b"],
+    "ordering_key_fields": ["c"],
+    "ordering_instance_ids": ["d"],
+    "cleanup_policy": "compact_and_delete",
+    "compatibility_mode": "none",
+    "default_statistic": STATISTICS,
+    "retention_time": 86_400_000,
+    "authorization": AUTHORIZATION,
+    "audience": "external-public",
+    "event_owner_selector": {"type": "path", "name": "n", "value": "v"},
+    "annotations": {"a": "1", "b": None},
+    "labels": {"c": "2"},
+    "created_at": NOON,
+    "updated_at": LATER,
+    "timelines": [
+        a_stored_timeline(1, cleaned_up_at=LATER, latest_positions={"0": 7, "1": -1}, deleted=True),
+        a_stored_timeline(2, after_loss=True),
+    ],
+    "switching_to": a_stored_timeline(3, switched_at=None, adopted=True),
+}
+
+SUBSCRIPTION = {
+    "owning_application": "shop",
+    "event_types": ["e"],
+    "consumer_group": "g",
+    "read_from": "cursors",
+    "initial_cursors": [["e", "0", "001-0001-7"]],
+    "authorization": AUTHORIZATION,
+    "annotations": {"a": None},
+    "labels": {"b": "1"},
+    "created_at": NOON,
+    "updated_at": LATER,
+}
+
+TOPIC = {
+    "partitions": 2,
+    "sealed": True,
+    "oldest": {"0": 3},
+    "compacted": {"1": 4},
+    "continues": "before",
+    "continued_in": "behind",
+    "behind": ["lost"],
+}
+
+ASSIGNMENT = {
+    "initialised": True,
+    "entries": [["e", "0", "s-1", "s-2", 3, [1, 9], ["r", 1, 8, ["k"]]], ["e", "1", None, None, 0, None]],
+    "sessions": [["s-1", "process", NOON, 60.0, [["e", "0"]]]],
+    "reset": ["x", "2026-11-21T12:00:00.001000+00:00", "2026-11-21T12:00:00+00:00"],
+    "wish": {"redrive": ["e", "0", "k"]},
+    "claimed": True,
+    "ended": ["y", "2026-11-21T12:00:00+00:00", "it failed", {"offsets": {"e": {"0": [1, 7]}}}],
+}
+
+MEASURED = {"statistic": STATISTICS, "recommended_partitions": 5, "since": NOON, "until": LATER}
+
+TABLE_STATE = {
+    "table": "e",
+    "next": {"topic/0": 4},
+    "rows": 9,
+    "misfits": 2,
+    "missing": 1,
+    "updated_at": NOON,
+    "latency": 1.5,
+    "known_misfits": 1,
+    "known_missing": 1,
+}
+
+BROUGHT_BACK = {
+    "an event type": (EVENT_TYPE, lambda body: event_type_body(event_type_from_document(Document("name", body, 7)))),
+    "a subscription": (
+        SUBSCRIPTION,
+        lambda body: subscription_body(subscription_from_document(Document("id", body, 7))),
+    ),
+    "a topic": (TOPIC, lambda body: json.loads(topic_json(topic_from_json(json.dumps(body))))),
+    "an assignment": (ASSIGNMENT, lambda body: json.loads(assignment_json(assignment_from_json(json.dumps(body), 7)))),
+    "measured statistics": (MEASURED, lambda body: measured_statistics_body(measured_statistics_from_body(body))),
+    "the state of a table": (TABLE_STATE, lambda body: table_state_body(table_state_from_body(body))),
+}
+
+
+@pytest.mark.parametrize(("stored", "read_and_written"), BROUGHT_BACK.values(), ids=BROUGHT_BACK)
+def test_what_is_stored_keeps_its_names_and_its_form(stored, read_and_written):
+    """What is read and written again is as it was: no name of a field and no form of a value has changed."""
+    assert json.loads(json.dumps(read_and_written(stored))) == stored
+
+
+@pytest.mark.parametrize(("stored", "read_and_written"), BROUGHT_BACK.values(), ids=BROUGHT_BACK)
+def test_times_with_an_offset_are_read(stored, read_and_written):
+    """Earlier versions wrote +00:00 where Z stands now."""
+    earlier = json.loads(json.dumps(stored).replace('Z"', '+00:00"'))
+    assert json.loads(json.dumps(read_and_written(earlier))) == stored
