@@ -26,7 +26,7 @@ from nakadi.ports.event_log import DelayedIndexLog, PushConsumerLog
 
 if TYPE_CHECKING:
     from nakadi.app.subscriptions import SubscriptionServices
-    from nakadi.event_types.deletion import Housekeeping, OpenDependents
+    from nakadi.event_types.deletion import GetDependents, Housekeeping
     from nakadi.event_types.snapshot import CursorResolver
     from nakadi.event_types.tables import CompactionGuard, TableLagMonitor
     from nakadi.event_types.timelines import LostEventsRecovery
@@ -322,7 +322,7 @@ class BrokerServices(EventTypeServices):
         )
 
     @cached_property
-    def dependents(self) -> OpenDependents:
+    def dependents(self) -> GetDependents:
         return lambda: self.subscription_services.dependents
 
     @cached_property

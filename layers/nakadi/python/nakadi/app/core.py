@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from nakadi.common.work import LongWorkQueue
     from nakadi.engines.archive.archiver import ArchivePolicy
     from nakadi.event_types.adoption import TopicAdoption
-    from nakadi.event_types.deletion import DeletedEventTypeCleanup, EventTypeDeletion, OpenDependents
+    from nakadi.event_types.deletion import DeletedEventTypeCleanup, EventTypeDeletion, GetDependents
     from nakadi.event_types.registration import EventTypeCreation, EventTypeUpdate, Repartitioning
     from nakadi.event_types.repository import EventTypes, TopicDirectory
     from nakadi.event_types.rules import EventTypeLimits
@@ -164,7 +164,7 @@ class EventTypeServices(ABC):
 
     @property
     @abstractmethod
-    def dependents(self) -> OpenDependents:
+    def dependents(self) -> GetDependents:
         """What depends on event types: subscriptions."""
 
     @cached_property

@@ -128,12 +128,12 @@ class ShutdownDeadline:
         # It runs from the beginning: a thread cannot be started safely in the handler of a signal.
         self._thread = threading.Thread(target=self._exit_when_due, name="nakadi-grace", daemon=True)
 
-    def start(self) -> Self:
+    def start_watching(self) -> Self:
         self._thread.start()
         return self
 
     def __enter__(self) -> Self:
-        return self.start()
+        return self.start_watching()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -158,7 +158,7 @@ class ShutdownDeadline:
 def exit_process(code: int) -> NoReturn:
     """End a process that has closed everything, though threads may still wait for something."""
     # The interpreter waits for its threads, but not for those that watch over the time.
-    ShutdownDeadline(BUSY_THREADS_TIMEOUT_SECONDS, code=code).start().begin_countdown()
+    ShutdownDeadline(BUSY_THREADS_TIMEOUT_SECONDS, code=code).start_watching().begin_countdown()
     sys.exit(code)
 
 

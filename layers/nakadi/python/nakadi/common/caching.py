@@ -59,7 +59,7 @@ class ChangeWatch:
         self._read_own_counts = read_own_counts
         self._lock = threading.Lock()
         self._asking: tuple[float, bytes, Future[ChangeCountersSnapshot]] | None = None
-        self.latest: ChangeCountersSnapshot | None = None
+        self.valid_snapshot: ChangeCountersSnapshot | None = None
         # Set while a thread is wanted that looks again although the latest look is still good.
         self.is_early_reading_wanted = False
 
@@ -74,7 +74,7 @@ class ChangeWatch:
         now = self._clock.monotonic()
         counted = self._read_own_counts()
         # Read once and never changed, so that this and what follows are of one look, whatever other threads do.
-        latest = self.latest
+        latest = self.valid_snapshot
         if latest is not None and now - latest.began < max_age_seconds:
             return latest
         answer: Future[ChangeCountersSnapshot] = Future()
@@ -113,23 +113,23 @@ class ChangeWatch:
                 self._asking = None
             self.is_early_reading_wanted = False
             # A look that began earlier may arrive later.
-            if snapshot is not None and (self.latest is None or self.latest.began <= snapshot.began):
-                self.latest = snapshot
+            if snapshot is not None and (self.valid_snapshot is None or self.valid_snapshot.began <= snapshot.began):
+                self.valid_snapshot = snapshot
 
 
 class ChangeWatchOfSeveralProcesses(ChangeWatch):
     """For a process of several: a look is good only until another of them has changed something."""
 
-    _latest: ChangeCountersSnapshot | None = None
+    _latest_snapshot: ChangeCountersSnapshot | None = None
 
     @property
-    def latest(self) -> ChangeCountersSnapshot | None:
-        look = self._latest
+    def valid_snapshot(self) -> ChangeCountersSnapshot | None:
+        look = self._latest_snapshot
         return look if look is None or look.own_counts == self._read_own_counts() else None
 
-    @latest.setter
-    def latest(self, look: ChangeCountersSnapshot | None) -> None:
-        self._latest = look
+    @valid_snapshot.setter
+    def valid_snapshot(self, look: ChangeCountersSnapshot | None) -> None:
+        self._latest_snapshot = look
 
 
 class ChangeCounter:
@@ -211,7 +211,7 @@ class Cache(Generic[Key, Value]):
         look = None
         if self._watch is not None:
             # Every request comes here several times: the usual case is decided without another call.
-            watch, look = self._watch, self._watch.latest
+            watch, look = self._watch, self._watch.valid_snapshot
             age = self._seconds if look is None else now - look.began
             # Quick work never looks. One in time has a thread do it, or all would need a thread at the same moment.
             if age >= self._seconds / 2 and (

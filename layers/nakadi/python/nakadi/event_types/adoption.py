@@ -16,7 +16,7 @@ from uuid import uuid4
 from msgspec import Struct
 from msgspec.structs import replace
 
-from nakadi.event_types.deletion import DeletedEventTypeCleanup, OpenDependents
+from nakadi.event_types.deletion import DeletedEventTypeCleanup, GetDependents
 from nakadi.event_types.repository import EventTypes, cleanup_note
 from nakadi.event_types.timelines import Timelines
 from nakadi.model.authorization import Subject
@@ -50,7 +50,7 @@ class TopicAdoption(Struct, frozen=True, kw_only=True):
     event_types: EventTypes
     logs: EventLogs
     deleted_event_type_cleanup: DeletedEventTypeCleanup
-    dependents: OpenDependents
+    dependents: GetDependents
     clock: Clock
 
     def adopt(self, name: str, storage_id: str | None, drafts: Sequence[TimelineToAdopt], subject: Subject) -> None:

@@ -61,7 +61,7 @@ class Dependents(Protocol):
         """Begin to use the new partitions of the event type. May be called again with the same ones."""
 
 
-OpenDependents = Callable[[], Dependents]
+GetDependents = Callable[[], Dependents]
 """Gives the dependents, which are created at the first call: most processes never need them."""
 
 
@@ -91,7 +91,7 @@ class EventTypeDeletion(Struct, frozen=True, kw_only=True):
     permissions: Permissions
     features: Features
     deleted_event_type_cleanup: DeletedEventTypeCleanup
-    dependents: OpenDependents
+    dependents: GetDependents
 
     def delete(self, name: str, subject: Subject) -> None:
         """Delete an event type and its events. When this returns, the name can be used again."""

@@ -13,7 +13,7 @@ from nakadi.auth import permissions
 from nakadi.auth.permissions import Features, Permissions, permission_denied_error
 from nakadi.common.work import LongWorkQueue
 from nakadi.event_types import documents, rules
-from nakadi.event_types.deletion import OpenDependents
+from nakadi.event_types.deletion import GetDependents
 from nakadi.event_types.documents import now_in_milliseconds, rule_violations
 from nakadi.event_types.repository import EventTypes, already_exists_error
 from nakadi.event_types.rules import EventTypeLimits
@@ -256,7 +256,7 @@ class Repartitioning(Struct, frozen=True, kw_only=True):
     permissions: Permissions
     features: Features
     logs: EventLogs
-    dependents: OpenDependents
+    dependents: GetDependents
     max_partitions: int
     event_type_with_fixed_partitions: str = ""
     """The name of an event type whose partitions cannot change: its subscriptions would not learn of new ones."""

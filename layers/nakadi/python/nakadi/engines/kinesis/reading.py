@@ -111,10 +111,10 @@ class StreamReader:
     def _end_state_of_continued_topic(self, topic: str, partition: int) -> IndexingState:
         """Where a partition of a topic ends that is continued in another."""
         if (topic, partition) not in self._ends:
-            self._ends[topic, partition] = self._head_state(topic, partition)
+            self._ends[topic, partition] = self._indexed_state(topic, partition)
         return self._ends[topic, partition]
 
-    def _head_state(self, topic: str, partition: int) -> IndexingState:
+    def _indexed_state(self, topic: str, partition: int) -> IndexingState:
         head = self._index.index_heads([(topic, partition)])[topic, partition]
         if not head.revision and self._topics.get(topic).topic.continues is not None:
             raise Unavailable(f"It is not noted yet where {topic}/{partition} begins")
@@ -124,7 +124,7 @@ class StreamReader:
         # Several threads may count the same partition. What the index counts, and what is forgotten, goes on meanwhile:
         # a count that does not meet what is remembered is not kept, and is begun anew from the head as it is then.
         while (state := self._recent_records.numbering_state(key, topic)) is None:
-            start = self._head_state(topic, partition)
+            start = self._indexed_state(topic, partition)
             if start.sealed_at == SEALED_AT_INDEX_END:
                 return start
             if not self._start_numbering(key, topic, start):
@@ -136,7 +136,7 @@ class StreamReader:
         """The partition counted up to the last record that is remembered no more."""
         lost = self._recent_records.last_evicted_position(key)
         assert lost is not None
-        return self._scanner.scan_to_record(key, self._head_state(topic, partition), lost)
+        return self._scanner.scan_to_record(key, self._indexed_state(topic, partition), lost)
 
     def _start_numbering(self, key: str, topic: str, start: IndexingState) -> bool:
         parts = self._scanner.read_unfinished_parts(start)

@@ -71,7 +71,7 @@ class TopicCache:
         return self.read_again(topic)
 
     def read_again(self, topic: str) -> KnownTopic:
-        look = self._watch.latest
+        look = self._watch.valid_snapshot
         number = look.changes.count_of_bucket(change_bucket(TOPICS_KIND, topic)) if look is not None else None
         monotonic, wall = time.monotonic(), time.time()
         found = self._index.topic(topic)
