@@ -81,7 +81,7 @@ class Module:
                 yield node.end_lineno - node.lineno + 1
 
 
-class TableLayout:
+class PackageLayout:
     def __init__(self, package: Path = PACKAGE) -> None:
         self.package = package
         self.modules = {each.name: each for each in self._found()}
@@ -394,7 +394,7 @@ def main() -> None:
     parts = arguments.parts or (["walks"] if arguments.calls else ["layout", "walks"])
     figures: dict[str, object] = {}
     if "layout" in parts:
-        figures |= TableLayout().measured()
+        figures |= PackageLayout().measured()
     if "walks" in parts:
         counted = walks()
         figures |= {f"{name}: calls, functions, files": _figures_of(seen) for name, seen in counted.items()}

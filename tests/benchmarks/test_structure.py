@@ -12,7 +12,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from benchmarks.structure import TableLayout, circles, floors
+from benchmarks.structure import PackageLayout, circles, floors
 from nakadi.engines.archive.objects import pack_member, parse_partition_member
 from nakadi.engines.sqlite.event_log import SqliteLog
 from nakadi.model.authorization import UNAUTHENTICATED
@@ -52,7 +52,7 @@ def test_rooms_are_folders_and_modules_and_arrows_are_imports(package, tmp_path)
     package("model/nouns.py", "class Event:\n    pass\n")
     package("wiring.py", "def opened():\n    from shop.engines.memory import log\n    return log\n")
 
-    layout = TableLayout(tmp_path / "shop")
+    layout = PackageLayout(tmp_path / "shop")
 
     assert {room for each in layout.modules if (room := layout.room(each))} - {"engines"} == {
         "engines.memory",

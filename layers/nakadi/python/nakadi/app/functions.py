@@ -21,7 +21,7 @@ from aws_lambda_powertools import Logger
 from aws_lambda_powertools.logging.formatter import LambdaPowertoolsFormatter
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
-from nakadi.app.logs import without_secrets
+from nakadi.app.logs import METRIC_NAMESPACE, without_secrets
 from nakadi.http import compression
 from nakadi.http.application import Application, current_flow_id
 from nakadi.http.message import Request, Response, StreamingResponse, joined_headers
@@ -39,7 +39,6 @@ log = logging.getLogger(__name__)
 
 
 # Each deployment has its own, so that alarms of one do not count what another one tells.
-METRIC_NAMESPACE = os.environ.get("POWERTOOLS_METRICS_NAMESPACE", "Nakadi")
 
 HandleInvocation = Callable[[Mapping[str, Any], Any], Any]
 

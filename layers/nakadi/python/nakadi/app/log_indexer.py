@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from base64 import b64decode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from zlib import crc32
 from aws_lambda_powertools.metrics import EphemeralMetrics, MetricUnit
 
 from nakadi.app.engines import open_log_index, with_stream_name
-from nakadi.app.functions import METRIC_NAMESPACE, HandleInvocation
+from nakadi.app.logs import METRIC_NAMESPACE
 from nakadi.app.settings import Settings
 from nakadi.common.work import run_and_log_failure
 from nakadi.engines.archive.stores import open_archive_if_set
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def make_indexing_handler(settings: Settings) -> HandleInvocation:
+def make_indexing_handler(settings: Settings) -> Callable[[Mapping[str, Any], Any], Any]:
     """What the function does with an invocation, which depends on the log that it works for."""
     if not settings.event_log.startswith("kinesis:"):
         archiver = TopicArchiver(settings)

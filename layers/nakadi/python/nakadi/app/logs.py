@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import sys
 from datetime import UTC, datetime
 
 from nakadi.http.application import current_flow_id
+
+# Functions write their metrics as lines of their logs, of which CloudWatch makes metrics.
+METRIC_NAMESPACE = os.environ.get("POWERTOOLS_METRICS_NAMESPACE", "Nakadi")
 
 # Secrets --------------------------------------------------------------------------------------------------------------
 

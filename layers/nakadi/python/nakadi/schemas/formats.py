@@ -117,8 +117,10 @@ def _offset_problem(offset: str) -> str | None:
 
 # Letters of all scripts, between dots that may be those of other scripts as well. The last label is no number.
 _HOSTNAME_DOT_PATTERN = r"[.\u3002\uff0e\uff61]"
-_HOSTNAME_LETTER_OR_DIGIT_PATTERN = r"(?:[A-Za-z0-9]|[^\x00-\x7f\u3002\uff0e\uff61])"
-_HOSTNAME_LABEL_PATTERN = rf"{_HOSTNAME_LETTER_OR_DIGIT_PATTERN}(?:(?:{_HOSTNAME_LETTER_OR_DIGIT_PATTERN}|-){{0,61}}{_HOSTNAME_LETTER_OR_DIGIT_PATTERN})?"
+_HOSTNAME_ALNUM_PATTERN = r"(?:[A-Za-z0-9]|[^\x00-\x7f\u3002\uff0e\uff61])"
+_HOSTNAME_LABEL_PATTERN = (
+    rf"{_HOSTNAME_ALNUM_PATTERN}(?:(?:{_HOSTNAME_ALNUM_PATTERN}|-){{0,61}}{_HOSTNAME_ALNUM_PATTERN})?"
+)
 _matches_hostname = re.compile(
     rf"(?:{_HOSTNAME_LABEL_PATTERN}{_HOSTNAME_DOT_PATTERN})*(?![0-9]){_HOSTNAME_LABEL_PATTERN}{_HOSTNAME_DOT_PATTERN}?"
 ).fullmatch
