@@ -106,7 +106,7 @@ PROGRAM = """
 import sys, threading
 from pathlib import Path
 from nakadi.local import program
-from nakadi.app.shutdown import leave
+from nakadi.app.shutdown import exit_process
 from nakadi.app.shutdown import SignalHandler
 from nakadi.engines.memory.stores import MemoryRegistry
 
@@ -121,7 +121,7 @@ MemoryRegistry.get = get
 program.PROGRAM_EXIT_TIMEOUT_SECONDS, program.DRAIN_TIMEOUT_SECONDS = 3.0, 0.5
 signals = SignalHandler()
 signals.install()
-leave(program.main(signals=signals))
+exit_process(program.main(signals=signals))
 """
 
 

@@ -162,8 +162,8 @@ def outlive_a_worker(program, publishers):
     killed = program.workers[0]
     os.kill(killed, signal.SIGKILL)
     until(lambda: killed not in (there := program.workers) and len(there) == 2)
-    seen = len(publishers.remember_acknowledged)
-    until(lambda: len(publishers.remember_acknowledged) > seen + 10)
+    seen = len(publishers.acknowledged)
+    until(lambda: len(publishers.acknowledged) > seen + 10)
     assert published(program) >= counted
     assert processor_seconds(program) >= used
 
@@ -194,7 +194,7 @@ def test_nothing_is_lost_whichever_process_is_killed(tmp_path):
             publishers.stop()
     with started(tmp_path) as program:
         names = Counter(names_in(program.url))
-        assert publishers.remember_acknowledged.keys() - names.keys() == set()
+        assert publishers.acknowledged.keys() - names.keys() == set()
         assert set(names.values()) == {1}
         assert names.keys() - publishers.sent.keys() == {"first", "second"}
         assert program.end() == (0, "")

@@ -103,7 +103,7 @@ SPELLINGS = [
 def pair():
     """They try every batch, however many of the form were declined before."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch_decoder, "_MAX_DOUBLINGS", 1)
+        patch.setattr(batch_decoder, "_MAX_PAUSE_DOUBLINGS", 1)
         yield houses()
 
 
@@ -169,7 +169,9 @@ def test_events_are_spread_by_hash_at_once():
     [house, _] = houses()
     events = [{"n": number, "who": {"id": f"é{number}"}, "metadata": metadata()} for number in range(20)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(publisher.RequestBody, "read", lambda _: pytest.fail("the events were looked at one by one"))
+        patch.setattr(
+            publisher.RequestBody, "read_batch", lambda _: pytest.fail("the events were looked at one by one")
+        )
         assert house.publish(house.event_types.get("hashes"), events).status is BatchStatus.STORED
     [(_, batches)] = house.log.appends
     for partition, records in batches.items():
@@ -188,7 +190,7 @@ def test_long_keys_are_not_hashed_at_once(monkeypatch):
     """Hashing takes a step for each character, and so much work waits for its turn."""
     [house, _] = houses()
     read, seen = publisher.RequestBody.read_batch, []
-    monkeypatch.setattr(publisher.RequestBody, "read", lambda sent: seen.append(sent) or read(sent))
+    monkeypatch.setattr(publisher.RequestBody, "read_batch", lambda sent: seen.append(sent) or read(sent))
     events = [{"n": 1, "note": "x" * 100_000, "metadata": metadata()} for _ in range(3)]
     assert house.publish(house.event_types.get("hash"), events).status is BatchStatus.STORED
     [(_, batches)] = house.log.appends
