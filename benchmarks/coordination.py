@@ -147,7 +147,7 @@ def commits(meter: Meter) -> Iterator[tuple[str, float, float]]:
 
 def begun(coordination: DynamoDbCoordination, subscription: str, partitions: int) -> list[EventTypePartition]:
     places = [EventTypePartition(EVENT_TYPE, str(each)) for each in range(partitions)]
-    session = Session(id=STREAM, holder=STREAM, started_at=BEGUN, commit_timeout=60)
+    session = Session(id=STREAM, process_id=STREAM, started_at=BEGUN, commit_timeout=60)
     new = Assignment(
         initialised=True, entries=tuple(PartitionAssignment(each, STREAM) for each in places), sessions=(session,)
     )

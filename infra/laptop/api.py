@@ -145,7 +145,7 @@ class Api:
     def bucket(self, operation: Operation) -> Bucket | None:
         """How many requests a second a method takes, and how many at once."""
         asked = [(operation.resource, operation.method), ("*", "*")]
-        found = next((self._rates[each] for each in asked if each in self._rates), {})
+        found: dict[str, Any] = next((self._rates[each] for each in asked if each in self._rates), {})
         rate, burst = found.get("ThrottlingRateLimit"), found.get("ThrottlingBurstLimit")
         return None if rate is None or burst is None else Bucket(rate, burst)
 

@@ -60,7 +60,7 @@ def _run(port: int, strictness: Strictness, environ: Mapping[str, str], signals:
         front.warm_up()
         # A queue, since a handler of signals may put something into it whatever it interrupts.
         stopping: SimpleQueue[None] = SimpleQueue()
-        with signals.serving(lambda: stopping.put(None)):
+        with signals.stopping_on_signal(lambda: stopping.put(None)):
             print(_greeting(laptop, front, strictness, authorizes=authorizes), flush=True)  # noqa: T201  # a program
             stopping.get()
 
