@@ -243,11 +243,11 @@ def windows(*, quick: bool) -> Figures:
         store.put(f"{number}", content)
         archived = ArchiveLocation(f"{number}", 0, len(content))
         segment = IndexSegment(
-            before=IndexingState(next_offset=first),
-            count=events,
+            state_before=IndexingState(next_offset=first),
+            offset_count=events,
             first_stored_at=0,
             last_stored_at=0,
-            archived=archived,
+            location=archived,
         )
         index.advance_head("t", 0, number, IndexHead(IndexingState(next_offset=first + events)), segment)
     figures: Figures = {}

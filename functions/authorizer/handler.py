@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nakadi.app.functions import FunctionMetrics, HandleInvocation, LambdaFunction, Unauthorized, authorizer_decision
-from nakadi.app.routes import token_verifier
+from nakadi.app.routes import make_token_verifier
 from nakadi.app.settings import Settings
 
 # Imported here, and not by the first invocation: processor time is plentiful until then.
@@ -14,7 +14,7 @@ from nakadi.ports.clock import SystemClock
 
 
 def opened(counts: FunctionMetrics) -> HandleInvocation:
-    asked: TokenVerifier = token_verifier(Settings.from_env(os.environ), SystemClock())
+    asked: TokenVerifier = make_token_verifier(Settings.from_env(os.environ), SystemClock())
 
     def decide(event: Mapping[str, Any], _context: object) -> dict[str, Any]:
         try:

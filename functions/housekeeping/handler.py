@@ -62,7 +62,7 @@ def opened(counts: FunctionMetrics) -> HandleInvocation:
         # A metric is paid for as soon as it is sent, so no metric is sent where there is nothing to report.
         for name, count in (
             ("FailedChores", sum(failed_chore_counts().values()) - before),
-            ("StalledSubscriptions", len(broker.subscription_services.stall_watch.stalled_ids)),
+            ("StalledSubscriptions", len(broker.subscription_services.stalled_subscriptions.stalled_ids)),
             ("GapsFound", broker.lost_events_recovery.gap_count),
             ("TableLag", round(table_lag)),
             ("TableLatency", round(table_latency)),

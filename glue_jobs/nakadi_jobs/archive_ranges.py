@@ -153,7 +153,7 @@ def since_moment(index: LogIndex, event_type: EventType, progress: Progress, mom
 def _first_since(index: LogIndex, place: TopicPartition, start: int, head: IndexHead, moment: int) -> int:
     """Where the first segment begins that goes on to a moment or beyond; the head if there is none. Times only grow."""
     end = head.state.next_offset
-    if head.state.latest < moment:
+    if head.state.latest_stored_at < moment:
         return max(start, end)
     while start < end:
         middle = (start + end) // 2
@@ -203,13 +203,13 @@ def _segments(index: LogIndex, place: TopicPartition, start: int, end: int | Non
         return
     first = index.segment_at_or_before(*place, start)
     if first is not None and first.end_offset > start:
-        if first.archived is None:
+        if first.location is None:
             return
         yield first
         start = first.end_offset
     while found := index.segments_from(*place, start, AT_ONCE):
         for segment in found:
-            if segment.archived is None or (end is not None and segment.first_offset >= end):
+            if segment.location is None or (end is not None and segment.first_offset >= end):
                 return
             yield segment
         start = found[-1].end_offset
@@ -217,14 +217,14 @@ def _segments(index: LogIndex, place: TopicPartition, start: int, end: int | Non
 
 def _range_of(place: TopicPartition, timeline: int, segment: IndexSegment, compacted: int) -> ArchiveRange:
     topic, partition = place
-    assert segment.archived is not None
+    assert segment.location is not None
     return ArchiveRange(
         topic=topic,
         timeline=timeline,
         partition=partition,
         first=segment.first_offset,
         end=segment.end_offset,
-        location=segment.archived,
+        location=segment.location,
         since=segment.first_stored_at,
         until=segment.last_stored_at,
         events=_events_in(segment, compacted),
@@ -233,9 +233,9 @@ def _range_of(place: TopicPartition, timeline: int, segment: IndexSegment, compa
 
 def _events_in(segment: IndexSegment, compacted: int) -> int | None:
     """A segment that was written anew says how many are left, but for those from before segments had such a number."""
-    if segment.events is not None:
-        return segment.events
-    return segment.count if segment.first_offset >= compacted else None
+    if segment.event_count is not None:
+        return segment.event_count
+    return segment.offset_count if segment.first_offset >= compacted else None
 
 
 def _cut(part: ArchiveRange, first: int, end: int | None) -> ArchiveRange:

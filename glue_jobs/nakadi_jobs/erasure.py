@@ -190,24 +190,24 @@ class Rewriter(Struct, frozen=True):
         """Replace the object of a part, if it holds anything that has to go."""
         with self._alone(part) as make_sure:
             segment = self.index.segment_at_or_before(part.topic, part.partition, part.first)
-            if segment is None or segment.archived is None:
+            if segment is None or segment.location is None:
                 return None
-            kept, meant = erased(self._read_events(segment.archived), self.wanted, self.how)
+            kept, meant = erased(self._read_events(segment.location), self.wanted, self.how)
             if not meant:
                 return None
             written = self._store_erased(part, segment, kept)
             make_sure()
             self.index.replace_segments(part.topic, part.partition, [written], segment.end_offset)
             self.compacted(part.topic, part.partition, segment.end_offset)
-            assert written.archived is not None
-            return Rewritten(part, meant, segment.archived.key, written.archived.key)
+            assert written.location is not None
+            return Rewritten(part, meant, segment.location.key, written.location.key)
 
     def _store_erased(self, part: ArchiveRange, segment: IndexSegment, kept: Sequence[StoredEvent]) -> IndexSegment:
-        assert segment.archived is not None
+        assert segment.location is not None
         content = objects.pack_member(part.topic, part.partition, kept)
-        key = objects.new_rewritten_key(segment.archived.key, part.topic, part.partition, segment.first_offset)
+        key = objects.new_rewritten_key(segment.location.key, part.topic, part.partition, segment.first_offset)
         self.store.put(key, content)
-        return replace(segment, archived=ArchiveLocation(key, 0, len(content)), events=len(kept))
+        return replace(segment, location=ArchiveLocation(key, 0, len(content)), event_count=len(kept))
 
     def _read_events(self, location: ArchiveLocation) -> Sequence[StoredEvent]:
         try:

@@ -202,7 +202,7 @@ def _with_events_since(work: Workplace, since: datetime) -> Sequence[EventType]:
     heads = work.index.index_heads([place for found in places.values() for place in found])
     timely = []
     for each in event_types:
-        if any(heads[place].state.latest >= microseconds_since_epoch(since) for place in places[each.id]):
+        if any(heads[place].state.latest_stored_at >= microseconds_since_epoch(since) for place in places[each.id]):
             timely.append(each)
         else:
             work.report.info(each.name, NOTHING)

@@ -71,7 +71,7 @@ def _run(options: argparse.Namespace, environ: Mapping[str, str], signals: Signa
         contextlib.closing(open_broker(settings)) as broker,
         asyncio.Runner(loop_factory=new_event_loop) as runner,
     ):
-        broker.prepare()
+        broker.prepare_for_requests()
         doorway = Doorway(
             broker.make_application(*STREAMING_AREAS, *(DIRECT_AREAS if options.direct else ()), "monitoring"),
             options.prefix,

@@ -35,12 +35,14 @@ def index(request, tmp_path):
 
 def a_segment(first: int, count: int = 10, archived: str | None = "object") -> IndexSegment:
     return IndexSegment(
-        before=IndexingState(mark=RecordPosition("shard-0", FAR + first), next_offset=first, latest=first),
-        count=count,
+        state_before=IndexingState(
+            last_position=RecordPosition("shard-0", FAR + first), next_offset=first, latest_stored_at=first
+        ),
+        offset_count=count,
         first_stored_at=first,
         last_stored_at=first + count,
-        archived=ArchiveLocation(archived, first, count) if archived else None,
-        events=count if first else None,
+        location=ArchiveLocation(archived, first, count) if archived else None,
+        event_count=count if first else None,
     )
 
 
@@ -210,17 +212,19 @@ class TestHeads:
     def test_are_kept_to_the_digit(self, index: LogIndex):
         """Everything that counting depends on comes back as it was, long sequence numbers and open parts too."""
         counted = IndexingState(
-            mark=RecordPosition("shard-1", FAR),
+            last_position=RecordPosition("shard-1", FAR),
             next_offset=12,
-            latest=1_795_262_400_000_000,
+            latest_stored_at=1_795_262_400_000_000,
             sealed_at=RecordPosition("shard-0", FAR - 1),
-            parts=(UnfinishedAppendPart(b"\x00\xff345678", 2, RecordPosition("shard-1", FAR - 2), 1_795_262_400_000),),
+            unfinished_parts=(
+                UnfinishedAppendPart(b"\x00\xff345678", 2, RecordPosition("shard-1", FAR - 2), 1_795_262_400_000),
+            ),
         )
-        assert index.advance_head("t", 3, 0, IndexHead(counted), replace(a_segment(0), before=counted))
+        assert index.advance_head("t", 3, 0, IndexHead(counted), replace(a_segment(0), state_before=counted))
         assert index.index_heads([("t", 3), ("t", 0)]) == {("t", 3): IndexHead(counted, 1), ("t", 0): IndexHead()}
         segment = index.segment_at_or_before("t", 3, 12)
         assert segment is not None
-        assert segment.before == counted
+        assert segment.state_before == counted
 
     def test_of_more_than_a_hundred_partitions_are_found(self, index: LogIndex):
         """Heads are asked for in any number."""
@@ -379,19 +383,19 @@ class TestProgress:
     def test_is_kept_per_shard_and_only_grows(self, index: LogIndex):
         """Each shard's progress is the furthest that was ever noted, however many digits it has."""
         assert index.shard_progresses("s") == {}
-        index.advance_shard_progress("s", "shard-0", ShardProgress(9, complete_at=99))
-        index.advance_shard_progress("s", "shard-0", ShardProgress(FAR, complete_at=1))
-        index.advance_shard_progress("s", "shard-0", ShardProgress(10, ended=True, complete_at=100))
-        index.advance_shard_progress("s", "shard-1", ShardProgress(7, complete_at=1))
-        index.advance_shard_progress("s", "shard-1", ShardProgress(7, complete_at=3))
-        index.advance_shard_progress("s", "shard-1", ShardProgress(7, complete_at=2))
-        index.advance_shard_progress("s", "shard-2", ShardProgress(0, ended=True, complete_at=1))
-        index.advance_shard_progress("s", "shard-2", ShardProgress(0, complete_at=2))
-        index.advance_shard_progress("other", "shard-0", ShardProgress(1, complete_at=1))
+        index.advance_shard_progress("s", "shard-0", ShardProgress(9, complete_until=99))
+        index.advance_shard_progress("s", "shard-0", ShardProgress(FAR, complete_until=1))
+        index.advance_shard_progress("s", "shard-0", ShardProgress(10, ended=True, complete_until=100))
+        index.advance_shard_progress("s", "shard-1", ShardProgress(7, complete_until=1))
+        index.advance_shard_progress("s", "shard-1", ShardProgress(7, complete_until=3))
+        index.advance_shard_progress("s", "shard-1", ShardProgress(7, complete_until=2))
+        index.advance_shard_progress("s", "shard-2", ShardProgress(0, ended=True, complete_until=1))
+        index.advance_shard_progress("s", "shard-2", ShardProgress(0, complete_until=2))
+        index.advance_shard_progress("other", "shard-0", ShardProgress(1, complete_until=1))
         assert index.shard_progresses("s") == {
-            "shard-0": ShardProgress(FAR, complete_at=1),
-            "shard-1": ShardProgress(7, complete_at=3),
-            "shard-2": ShardProgress(0, ended=True, complete_at=1),
+            "shard-0": ShardProgress(FAR, complete_until=1),
+            "shard-1": ShardProgress(7, complete_until=3),
+            "shard-2": ShardProgress(0, ended=True, complete_until=1),
         }
 
 

@@ -147,11 +147,11 @@ def test_starts_the_job_when_archived_events_wait_for_their_table(functions, env
         index.create_topic(timeline.topic, 1)
         an_hour_ago = round((time.time() - 3600) * 1e6)
         segment = IndexSegment(
-            before=IndexingState(),
-            count=1,
+            state_before=IndexingState(),
+            offset_count=1,
             first_stored_at=an_hour_ago,
             last_stored_at=an_hour_ago,
-            archived=ArchiveLocation("log/one", 0, 1),
+            location=ArchiveLocation("log/one", 0, 1),
         )
         assert index.advance_head(timeline.topic, 0, 0, IndexHead(IndexingState(next_offset=1)), segment)
     capsys.readouterr()

@@ -73,7 +73,7 @@ class Shards:
         found = {}
         for partition in range(PARTITIONS):
             segments = self.index.segments_from(TOPIC, partition, 0, 1000)
-            events = [event for each in segments for event in objects.parse_member(store.read_range(each.archived))]
+            events = [event for each in segments for event in objects.parse_member(store.read_range(each.location))]
             found[partition] = (
                 heads[TOPIC, partition].state.next_offset,
                 [(event.offset, event.record.value) for event in events],

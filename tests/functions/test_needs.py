@@ -68,7 +68,7 @@ def test_a_function_reads_the_settings_that_it_is_given(name, issuer, monkeypatc
     if NEEDS[name].settings.issuperset(OWN):
         # What no invocation came to: the event type of the audit log is made where it is missing.
         with closing(open_broker(settings)) as broker:
-            broker.prepare()
+            broker.prepare_for_requests()
             if name == "housekeeping":
                 # It tells of events that were lost.
                 make_audit(broker)

@@ -32,13 +32,17 @@ def add(index, count, *, partition=0, key=None, archived=True):
     first = head.state.next_offset
     location = ArchiveLocation(key or f"log/x/{partition}-{first}", 0, 100) if archived else None
     segment = IndexSegment(
-        before=head.state, count=count, first_stored_at=first, last_stored_at=first + count, archived=location
+        state_before=head.state,
+        offset_count=count,
+        first_stored_at=first,
+        last_stored_at=first + count,
+        location=location,
     )
     assert index.advance_head(
         TOPIC,
         partition,
         head.revision,
-        IndexHead(IndexingState(next_offset=first + count, latest=first + count)),
+        IndexHead(IndexingState(next_offset=first + count, latest_stored_at=first + count)),
         segment,
     )
     return segment
@@ -65,7 +69,7 @@ def test_what_was_read_is_not_read_again(index):
     add(index, 5)
     assert offsets(index, progress) == [(0, 15, 20)]
 
-    joined = replace(first, count=10, archived=ArchiveLocation("log/x/joined", 0, 50))
+    joined = replace(first, offset_count=10, location=ArchiveLocation("log/x/joined", 0, 50))
     index.replace_segments(TOPIC, 0, [joined], 20)
 
     assert offsets(index, progress) == [(0, 15, 20)]
@@ -141,8 +145,8 @@ def test_the_number_of_events_is_unknown_where_some_were_compacted_away(index):
 def test_segments_that_were_written_anew_say_how_many_events_they_have(index):
     """Their number is that of the segment, whether the partition counts as compacted or not; of a cut it is unknown."""
     first, second = add(index, 10), add(index, 10)
-    index.replace_segments(TOPIC, 0, [replace(first, events=7)], 10)
-    index.replace_segments(TOPIC, 0, [replace(second, events=9)], 20)
+    index.replace_segments(TOPIC, 0, [replace(first, event_count=7)], 10)
+    index.replace_segments(TOPIC, 0, [replace(second, event_count=9)], 20)
     index.set_compacted_until(TOPIC, 0, 10)
     assert [each.events for each in unread_parts(index, EVENT_TYPE, NOTHING_READ)] == [7, 9]
 
@@ -189,6 +193,6 @@ def test_what_was_read_can_be_looked_up_again(index):
     read = [each for each in unread_parts(index, EVENT_TYPE, NOTHING_READ) if each.first == 10]
     assert list(again(index, EVENT_TYPE, read)) == read
 
-    index.replace_segments(TOPIC, 0, [replace(middle, archived=ArchiveLocation("log/x/new", 0, 1))], 15)
+    index.replace_segments(TOPIC, 0, [replace(middle, location=ArchiveLocation("log/x/new", 0, 1))], 15)
 
     assert [each.location.key for each in again(index, EVENT_TYPE, read)] == ["log/x/new"]

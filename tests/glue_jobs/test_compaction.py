@@ -205,7 +205,7 @@ def test_objects_with_many_event_types_are_read_once(jobs, data, monkeypatch):
     assert told.code == 3
     assert "type.c: partition 0 of timeline 1, offsets 4-5 are missing" in told.told
     assert sorted(reads) == sorted(set(reads))
-    assert alone.archived.key in reads
+    assert alone.location.key in reads
     assert [len(jobs.rows(f"type_{name}")) for name in "abc"] == [7, 6, 4]
 
     data.path(together[2]).write_bytes(whole)
@@ -249,7 +249,7 @@ def test_bad_input_is_reported_and_the_rest_done(jobs, data):
     data.archived(orders, [order(5)])
     whole = data.path(cut).read_bytes()
     data.path(cut).write_bytes(whole[:-10])
-    data.path(foreign).write_bytes(b"x" * foreign.archived.length)
+    data.path(foreign).write_bytes(b"x" * foreign.location.length)
     data.path(lost).unlink()
 
     told = jobs.compacted()
@@ -286,7 +286,7 @@ def test_an_object_with_too_few_events_is_noticed(jobs, data):
     orders = data.event_type("order.placed")
     archived = data.archived(orders, [order(1), order(2), order(3)])
     lines = gzip.decompress(data.path(archived).read_bytes()).splitlines(keepends=True)
-    data.path(archived).write_bytes(a_member(lines[::2], archived.archived.length))
+    data.path(archived).write_bytes(a_member(lines[::2], archived.location.length))
 
     told = jobs.compacted()
 

@@ -28,7 +28,7 @@ def test_an_older_event_that_comes_later_brings_nothing_back(jobs, data):
     customers = data.event_type("customer.changed", partitions=2, **COMPACTED)
     damaged = data.archived(customers, named("A", "B", "C"), keys=["a", "b", "c"])
     whole = data.path(damaged).read_bytes()
-    data.path(damaged).write_bytes(b"x" * damaged.archived.length)
+    data.path(damaged).write_bytes(b"x" * damaged.location.length)
     later = STORED_AT + timedelta(hours=1)
     data.archived(customers, named(None, "B 2", None), keys=["a", "b", "d"], at=later)
     assert jobs.compacted().code == 3
@@ -48,7 +48,7 @@ def test_what_is_too_old_brings_nothing_back(jobs, data):
     at = datetime.now(UTC) - timedelta(days=20)
     damaged = data.archived(customers, named("A", "B"), keys=["a", "b"], at=at)
     whole = data.path(damaged).read_bytes()
-    data.path(damaged).write_bytes(b"x" * damaged.archived.length)
+    data.path(damaged).write_bytes(b"x" * damaged.location.length)
     data.archived(customers, named(None, "C"), keys=["a", "c"], at=at + timedelta(days=1))
     assert jobs.compacted().code == 3
     assert jobs.drop_before().code == 0

@@ -159,7 +159,7 @@ def test_nothing_in_a_bucket_has_what_was_erased(bucket, monkeypatch):
         for number, key in enumerate(with_name)
         if key.startswith(folder)
     ]
-    lost.append(copy(segment.archived.key, f"tables/_gathered/{orders.timeline.topic}/killed-0.json.gz"))
+    lost.append(copy(segment.location.key, f"tables/_gathered/{orders.timeline.topic}/killed-0.json.gz"))
     assert {key.rpartition(".")[2] for key in lost} == {"avro", "gz", "parquet"}
 
     with monkeypatch.context() as patched, suppress(Killed):

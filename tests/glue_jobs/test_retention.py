@@ -209,7 +209,7 @@ def test_erasing(jobs, data, tmp_path, monkeypatch, how):
     assert "ann" in texts
     assert '"bob\\' not in texts
     assert jobs.snapshots("order_placed") == 1
-    assert untouched.archived in {each.location for each in unread_parts(data.index, orders, NOTHING_READ)}
+    assert untouched.location in {each.location for each in unread_parts(data.index, orders, NOTHING_READ)}
     (report,) = (tmp_path / "reports").iterdir()
     known = json.loads(report.read_text())
     assert known["verified_gone"] is True

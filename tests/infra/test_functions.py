@@ -132,7 +132,7 @@ def test_the_streaming_service_gets_what_it_reads(serving, tmp_path):
     settings = Watched(Settings(auth="jwt", auth_jwks=str(keys)))
     broker = open_broker(settings)
     broker.make_application(*routes.STREAMING_AREAS, "monitoring")
-    broker.prepare()
+    broker.prepare_for_requests()
     broker.close()
 
     # Its index, its archive and who archives are asked for by a log that has them beside it, and memory by the program.
@@ -148,6 +148,6 @@ def test_the_streaming_service_gets_what_direct_requests_need(tmp_path):
     settings = Watched(Settings(auth="jwt", auth_jwks=str(keys)))
     with closing(open_broker(settings)) as broker:
         broker.make_application(*routes.STREAMING_AREAS, *routes.DIRECT_AREAS, "monitoring")
-        broker.prepare()
+        broker.prepare_for_requests()
 
     assert settings.read | {"log_index", "archive", "archiver", "max_request_memory_bytes"} == STREAMING | DIRECT

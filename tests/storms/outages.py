@@ -369,7 +369,7 @@ class Outages:
         indexed = self._plain_index.shard_progresses("live").get(shard)
         envelope = parse_envelope(record.data)
         is_whole = envelope is not None and envelope.kind == WHOLE_FRAME
-        if is_whole and (not indexed or indexed.sequence < record.sequence):
+        if is_whole and (not indexed or indexed.last_sequence < record.sequence):
             self._forgotten |= {int(each.value or b"") for each in frames.decode(envelope.frame) if each is not None}
 
 

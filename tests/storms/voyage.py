@@ -228,8 +228,8 @@ class Voyage:
         """What the segments of the index name in the archive, which is all there is now."""
         values: list[bytes] = []
         for segment in self._index.segments_from(TOPIC, place, 0, 10_000):
-            assert segment.archived
-            for event in objects.parse_member(self._archive.read_range(segment.archived)):
+            assert segment.location
+            for event in objects.parse_member(self._archive.read_range(segment.location)):
                 self.figures.changed += event.offset != len(values)
                 values.append(event.record.value or b"")
         return values

@@ -159,19 +159,21 @@ class DataFolder:
     ) -> IndexSegment:
         head = self._head(event_type, partition)
         segment = IndexSegment(
-            before=head.state,
-            count=len(stored),
+            state_before=head.state,
+            offset_count=len(stored),
             first_stored_at=_microseconds(stored[0].stored_at),
             last_stored_at=_microseconds(stored[-1].stored_at),
-            archived=location,
+            location=location,
         )
-        counted = IndexingState(next_offset=segment.end_offset, latest=max(head.state.latest, segment.last_stored_at))
+        counted = IndexingState(
+            next_offset=segment.end_offset, latest_stored_at=max(head.state.latest_stored_at, segment.last_stored_at)
+        )
         assert self.index.advance_head(event_type.timeline.topic, partition, head.revision, IndexHead(counted), segment)
         return segment
 
     def path(self, segment: IndexSegment) -> Path:
-        assert segment.archived is not None
-        return self.folder / "archive" / segment.archived.key
+        assert segment.location is not None
+        return self.folder / "archive" / segment.location.key
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ class ServedBroker:
 
     def __init__(self, *, wrap_log: WrapLog = lambda log: log, **settings: Any) -> None:
         self.services = open_broker(Settings(**settings), wrap_log=wrap_log)
-        self.services.prepare()
+        self.services.prepare_for_requests()
         self._serving = ServerThread(self.services.application, metrics=self.services.metrics)
         self.url = self._serving.url
 

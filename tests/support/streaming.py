@@ -58,7 +58,7 @@ class NoFigures:
 
     report_at = math.inf
 
-    def record(self, *_):
+    def record_sent_batch(self, *_):
         pass
 
     def report(self):

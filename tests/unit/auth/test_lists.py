@@ -57,13 +57,13 @@ def test_incomplete_attributes_have_violations():
 
 def test_attributes_may_be_in_several_lists():
     """An attribute may be in each of the lists once. (R61)"""
-    permissions.check_no_duplicates(Authorization(admins=(A, B), readers=(A, B, C), writers=(A,)))
+    permissions.check_no_duplicates_in_lists(Authorization(admins=(A, B), readers=(A, B, C), writers=(A,)))
 
 
 def test_attributes_may_not_be_repeated():
     """Repeated attributes are reported once each, list by list, under the name of the operation. (R61)"""
     with pytest.raises(Invalid) as refused:
-        permissions.check_no_duplicates(Authorization(admins=(A, B, A, A, B), readers=(A,), writers=(C, C)))
+        permissions.check_no_duplicates_in_lists(Authorization(admins=(A, B, A, A, B), readers=(A,), writers=(C, C)))
     assert refused.value.detail == (
         "authorization property 'ADMIN' contains duplicated attribute(s): user:ann, service:shop; "
         "authorization property 'WRITE' contains duplicated attribute(s): *:*"

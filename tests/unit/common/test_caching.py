@@ -17,7 +17,7 @@ from nakadi.common.caching import (
     ChangeWatch,
     ChangeWatchOfSeveralProcesses,
 )
-from nakadi.common.work import NeedsThread, run_quickly
+from nakadi.common.work import NeedsThread, run_without_blocking
 from nakadi.engines.memory.stores import MemoryRegistry
 from nakadi.model.outcomes import Unavailable
 from nakadi.ports.registry import ChangeCounters, PutDocument, RemoveDocument
@@ -43,7 +43,7 @@ def test_what_is_forgotten_is_read_again():
     """Forgetting makes the next look-up read."""
     cache = Cache(HandMovedClock(), 1.0)
     cache.get("a", lambda _: 1)
-    cache.forget("a")
+    cache.invalidate("a")
 
     assert cache.get("a", lambda _: 2) == 2
 
@@ -53,7 +53,7 @@ def test_a_read_that_met_a_change_is_not_remembered():
     cache = Cache(HandMovedClock(), 1.0)
 
     def read_and_meet_a_change(_):
-        cache.forget("a")
+        cache.invalidate("a")
         return "old"
 
     assert cache.get("a", read_and_meet_a_change) == "old"
@@ -130,8 +130,8 @@ class TestWithAWatch:
         case.get()
         case.clock.move(0.6)
         with pytest.raises(NeedsThread):
-            run_quickly(case.get)
-        assert [run_quickly(case.get) for _ in range(3)] == [1, 1, 1]
+            run_without_blocking(case.get)
+        assert [run_without_blocking(case.get) for _ in range(3)] == [1, 1, 1]
         assert case.asked["changes"] == 1
         assert case.get() == 1
         assert case.asked["changes"] == 2
@@ -141,13 +141,13 @@ class TestWithAWatch:
         case.clock.move(0.5)
         for _ in range(2):
             with pytest.raises(NeedsThread):
-                run_quickly(case.get)
+                run_without_blocking(case.get)
 
     def test_quick_work_does_not_read(self, case: Case):
         """What is not remembered is for a thread to read."""
         case.get("a")
         with pytest.raises(NeedsThread):
-            run_quickly(lambda: case.get("b"))
+            run_without_blocking(lambda: case.get("b"))
         assert case.asked["b"] == 0
 
     def test_a_change_is_seen_in_time(self, case: Case):
@@ -188,7 +188,7 @@ class TestWithAWatch:
         """What this process wrote is seen at once."""
         case.get()
         case.write(2)
-        case.cache.forget("a")
+        case.cache.invalidate("a")
         assert case.get() == 2
 
     def test_all_caches_share_the_question(self, case: Case):
@@ -259,7 +259,7 @@ class TestLooks:
             looks = [threads.submit(watch.read_counters, 0.0) for _ in range(2)]
             until(lambda: slow.asked == 2)
             slow.may_answer.set()
-            assert [each.result(PATIENCE).began for each in looks] == [0.0, 0.0]
+            assert [each.result(PATIENCE).began_at for each in looks] == [0.0, 0.0]
 
     def test_that_failed_are_made_again(self):
         """A question that had no answer is asked again by the next who needs it."""

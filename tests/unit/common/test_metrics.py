@@ -109,8 +109,8 @@ def test_event_types_beyond_a_number_are_counted_together(metrics):
 def test_the_largest_subscriptions_are_reported_by_their_ids(metrics):
     """Of more subscriptions than there is room for, the largest values stay, and the rest is put together."""
     lags = {("s1",): 5.0, ("s2",): 70.0, ("s3",): 1.0, ("s4",): 20.0}
-    metrics.subscription_lag.follow(lambda: lags)
-    metrics.subscription_uncommitted.follow(lambda: lags)
+    metrics.subscription_lag.add_source(lambda: lags)
+    metrics.subscription_uncommitted.add_source(lambda: lags)
 
     rows = {
         each: seen(metrics, "nakadi_subscription_lag_seconds", subscription=each)
@@ -250,7 +250,12 @@ def test_segments_that_cannot_be_read_are_counted(metrics):
     """A read of a segment that is gone counts, and as a miss of the cache."""
     location = ArchiveLocation("gone", 0, 10)
     segment = IndexSegment(
-        before=IndexingState(next_offset=0), count=1, first_stored_at=0, last_stored_at=0, archived=location, events=1
+        state_before=IndexingState(next_offset=0),
+        offset_count=1,
+        first_stored_at=0,
+        last_stored_at=0,
+        location=location,
+        event_count=1,
     )
     with closing(SegmentCache(MemoryStore(), metrics=metrics)) as segment_cache, pytest.raises(UnreadableSegment):
         segment_cache.read_segment("t", 0, segment)
@@ -318,7 +323,7 @@ def test_sessions_of_dead_processes_are_counted(metrics):
 def test_turns_that_are_waited_for_are_reported(metrics):
     """While one thread has the turn, those that wait for theirs are counted."""
     turns = LongWorkQueue()
-    metrics.turns_waiting.follow(lambda: {("publishing",): turns.waiting_count})
+    metrics.turns_waiting.add_source(lambda: {("publishing",): turns.waiting_count})
     with turns.wait_for_turn(lambda: False):
         thread = threading.Thread(target=turn, args=(turns,))
         thread.start()

@@ -135,7 +135,7 @@ class TestPublishing:
 class TestStreaming:
     @staticmethod
     def _verdicts(broker: BrokerServices, names: list[str]):
-        oversight = StreamAccessMonitor(broker.streams._monitor._access)
+        oversight = StreamAccessMonitor(broker.event_streams._monitor._access)
         known = [MonitoredReaders(UNAUTHENTICATED, broker.event_types.get(name)) for name in names]
         return lambda: oversight._access_changes(known)
 

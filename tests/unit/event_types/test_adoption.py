@@ -93,7 +93,7 @@ def test_an_adopted_topic_is_never_deleted(broker, name):
     broker.clock.move(1_000_000_000)
     broker.housekeeping.run()
     assert [each.deleted for each in broker.event_types.get(name).timelines] == [True, True, False]
-    broker.deletion.delete(name, UNAUTHENTICATED)
+    broker.event_type_deletion.delete(name, UNAUTHENTICATED)
 
     assert set(broker.logs.for_storage("default").bounds("first", [0])) == {0}
     assert set(broker.logs.for_storage("default").bounds("second", [0])) == {0}

@@ -86,7 +86,7 @@ def test_long_schemas_are_checked_in_turns(broker, api):
     path = f"/event-types/{definition['name']}"
     assert api.post("/event-types", json=definition).status_code == 201
     vars(broker)["schema_work_queue"] = Unwilling()
-    for each in ("creation", "update", "schema_versions"):
+    for each in ("event_type_creation", "event_type_update", "schema_versions"):
         vars(broker).pop(each, None)
     with client_of(broker.make_application("event_types")) as busy:
         long = a_definition(schema=long_schema("long"))

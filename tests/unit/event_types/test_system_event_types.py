@@ -61,7 +61,7 @@ def test_the_dead_letter_queue_is_created_at_start(opened):
     """It can be subscribed to before there is any dead letter. (R250, S266, S267)"""
     broker = opened()
 
-    broker.prepare()
+    broker.prepare_for_requests()
 
     store = broker.event_types.get(QUEUE)
     assert names(broker) == [QUEUE]
@@ -79,7 +79,7 @@ def test_the_dead_letter_queue_is_created_at_start(opened):
 def test_others_are_created_while_their_feature_is_on(opened, feature, added):
     """The audit log and the event types for figures are made at the first look after they were asked for. (R250)"""
     broker = opened()
-    broker.prepare()
+    broker.prepare_for_requests()
     broker.features.switch(feature, on=True)
 
     broker.housekeeping.run()
@@ -91,12 +91,12 @@ def test_others_are_created_while_their_feature_is_on(opened, feature, added):
 def test_existing_event_types_are_not_changed(opened):
     """An operator may have made or changed it, and it is not made anew. (R250)"""
     broker = opened()
-    broker.prepare()
+    broker.prepare_for_requests()
     old = broker.event_types.get(QUEUE)
     changed = broker.event_types.replace(old, replace(old, retention_time=1, updated_at=broker.clock.now()))
 
     broker.system_event_types.prepared_names.clear()
-    broker.prepare()
+    broker.prepare_for_requests()
 
     assert broker.event_types.get(QUEUE) == changed
 
@@ -110,7 +110,7 @@ def test_several_processes_may_create_them_at_once(tmp_path):
 
     def begin(broker):
         together.wait()
-        broker.prepare()
+        broker.prepare_for_requests()
         topics.append(broker.event_types.get(QUEUE).timeline.topic)
 
     threads = [threading.Thread(target=begin, args=(broker,)) for broker in brokers]
@@ -134,7 +134,7 @@ def test_rules_for_clients_do_not_apply_to_the_broker(opened, feature):
     broker = opened(retention_min_ms=2 * 86_400_000)
     broker.features.switch(feature, on=True)
 
-    broker.prepare()
+    broker.prepare_for_requests()
 
     assert names(broker) == [QUEUE]
 
@@ -143,7 +143,7 @@ def test_a_read_only_registry_is_not_written(opened):
     """While the registry is read-only nothing is made; afterwards it is. (R231)"""
     broker = opened()
     broker.features.switch(Feature.DISABLE_DB_WRITE_OPERATIONS, on=True)
-    broker.prepare()
+    broker.prepare_for_requests()
     assert names(broker) == []
 
     broker.features.switch(Feature.DISABLE_DB_WRITE_OPERATIONS, on=False)
@@ -161,7 +161,7 @@ def test_a_broker_starts_without_them(opened, caplog):
         raise Unavailable("not now")
 
     broker.registry.get = out_of_order
-    broker.prepare()
+    broker.prepare_for_requests()
     broker.registry.get = get
     assert "could not be looked for" in caplog.text
 
@@ -179,7 +179,7 @@ def test_with_authentication_they_are_open_to_administrators_only(guarded):
     for feature in (Feature.AUDIT_LOG_COLLECTION, Feature.KPI_COLLECTION):
         broker.features.switch(feature, on=True)
 
-    broker.prepare()
+    broker.prepare_for_requests()
 
     lists = Authorization(admins=(OPS,), readers=(OPS,), writers=(OPS,))
     assert {each.name: each.authorization for each in broker.event_types.all()} == dict.fromkeys(
@@ -202,7 +202,7 @@ def test_settings_give_access_to_others(guarded, setting, name, feature, members
     if feature:
         broker.features.switch(feature, on=True)
 
-    broker.prepare()
+    broker.prepare_for_requests()
 
     listed = tuple(Attribute(*each) for each in members)
     assert broker.event_types.get(name).authorization == Authorization(admins=listed, readers=listed, writers=listed)
@@ -212,7 +212,7 @@ def test_without_administrators_their_lists_are_empty(guarded):
     """Without an administrator the lists are empty, and only the broker itself gets in. (P154)"""
     broker = guarded(default_admin=())
     broker.features.switch(Feature.AUDIT_LOG_COLLECTION, on=True)
-    broker.prepare()
+    broker.prepare_for_requests()
 
     assert broker.event_types.get(QUEUE).authorization == Authorization(admins=(), readers=(), writers=())
     metadata = {"eid": "70779f46-950d-4e48-9fca-10c413845e7f", "occurred_at": "2026-11-21T12:00:00Z"}
@@ -231,12 +231,12 @@ def test_open_event_types_are_closed_when_authentication_is_on(guarded, lists, c
     """An event type that an earlier version, or one without tokens, left open is closed at the next start."""
     broker = guarded()
     caplog.set_level(logging.INFO)
-    broker.prepare()
+    broker.prepare_for_requests()
     old = broker.event_types.get(QUEUE)
     broker.event_types.replace(old, replace(old, authorization=lists))
 
     broker.system_event_types.prepared_names.clear()
-    broker.prepare()
+    broker.prepare_for_requests()
 
     assert broker.event_types.get(QUEUE).authorization == Authorization(admins=(OPS,), readers=(OPS,), writers=(OPS,))
     assert "Authorization of system event type" in caplog.text
@@ -246,12 +246,12 @@ def test_empty_lists_get_the_administrators_of_later_settings(guarded, caplog):
     """An event type that was made while no administrator was named belongs to those of a later start."""
     broker = guarded()
     caplog.set_level(logging.INFO)
-    broker.prepare()
+    broker.prepare_for_requests()
     old = broker.event_types.get(QUEUE)
     broker.event_types.replace(old, replace(old, authorization=Authorization(admins=(), readers=(), writers=())))
 
     broker.system_event_types.prepared_names.clear()
-    broker.prepare()
+    broker.prepare_for_requests()
 
     assert broker.event_types.get(QUEUE).authorization == Authorization(admins=(OPS,), readers=(OPS,), writers=(OPS,))
     assert "Authorization of system event type" in caplog.text
@@ -260,10 +260,10 @@ def test_empty_lists_get_the_administrators_of_later_settings(guarded, caplog):
 def test_without_administrators_the_event_types_of_the_broker_are_closed_to_all(opened):
     """Where tokens are asked for and no administrator is named, lists are empty, and stay so."""
     broker = opened(auth="gateway")
-    broker.prepare()
+    broker.prepare_for_requests()
     first = broker.event_types.get(QUEUE)
     broker.system_event_types.prepared_names.clear()
-    broker.prepare()
+    broker.prepare_for_requests()
 
     assert first.authorization == Authorization(admins=(), readers=(), writers=())
     assert broker.event_types.get(QUEUE) == first
@@ -272,13 +272,13 @@ def test_without_administrators_the_event_types_of_the_broker_are_closed_to_all(
 def test_an_event_type_changed_by_an_operator_stays_open(guarded, caplog):
     """An event type that was changed after its creation is not changed, and a warning is logged."""
     broker = guarded()
-    broker.prepare()
+    broker.prepare_for_requests()
     old = broker.event_types.get(QUEUE)
     changed = replace(old, authorization=OPEN, updated_at=old.updated_at.replace(year=2100))
     broker.event_types.replace(old, changed)
 
     broker.system_event_types.prepared_names.clear()
-    broker.prepare()
+    broker.prepare_for_requests()
 
     assert broker.event_types.get(QUEUE).authorization == OPEN
     assert f"{QUEUE} stays open to everyone" in caplog.text
@@ -287,9 +287,9 @@ def test_an_event_type_changed_by_an_operator_stays_open(guarded, caplog):
 def test_an_event_type_that_settings_open_stays_open(guarded):
     """A setting may open an event type to everyone."""
     broker = guarded(dead_letter_authorization=(("*", "*"),))
-    broker.prepare()
+    broker.prepare_for_requests()
     broker.system_event_types.prepared_names.clear()
-    broker.prepare()
+    broker.prepare_for_requests()
 
     assert broker.event_types.get(QUEUE).authorization == OPEN
 
@@ -297,9 +297,9 @@ def test_an_event_type_that_settings_open_stays_open(guarded):
 def test_without_authentication_nothing_is_closed(opened):
     """While authentication is off, authorization has no effect and is not changed."""
     broker = opened()
-    broker.prepare()
+    broker.prepare_for_requests()
     broker.system_event_types.prepared_names.clear()
-    broker.prepare()
+    broker.prepare_for_requests()
 
     assert broker.event_types.get(QUEUE).authorization == OPEN
 
@@ -323,7 +323,7 @@ def test_their_names_are_reserved(guarded, name):
     administrator = Subject(name="ops", attributes=frozenset({Attribute("user", "ops")}))
 
     with pytest.raises(NotPermitted, match=f"Access on ADMIN event-type:{name} denied"):
-        broker.creation.create(a_draft(name), administrator)
+        broker.event_type_creation.create(a_draft(name), administrator)
 
     assert names(broker) == []
 
@@ -333,8 +333,8 @@ def test_administrators_may_use_reserved_names(guarded, opened, name):
     """An administrator creates the redrive event type; every client can while authentication is off. (S273)"""
     guarded_broker, open_to_all = guarded(), opened()
 
-    guarded_broker.creation.create(a_draft(name), Subject(name="ops", attributes=frozenset({OPS})))
-    open_to_all.creation.create(a_draft(name), UNAUTHENTICATED)
+    guarded_broker.event_type_creation.create(a_draft(name), Subject(name="ops", attributes=frozenset({OPS})))
+    open_to_all.event_type_creation.create(a_draft(name), UNAUTHENTICATED)
 
     assert names(guarded_broker) == names(open_to_all) == [name]
 
@@ -343,11 +343,11 @@ def test_administrators_may_use_reserved_names(guarded, opened, name):
 def test_a_redrive_event_type_has_writers(guarded, lists, attached, caplog):
     """A redrive event type that is open to all publishers is not attached to subscriptions. (S273)"""
     broker = guarded()
-    broker.creation.create(a_draft(REDRIVE), Subject(name="ops", attributes=frozenset({OPS})))
+    broker.event_type_creation.create(a_draft(REDRIVE), Subject(name="ops", attributes=frozenset({OPS})))
     old = broker.event_types.get(REDRIVE)
     broker.event_types.replace(old, replace(old, authorization=lists))
 
-    broker.subscription_services.attachment.run()
+    broker.subscription_services.redrive_attachment.run()
 
     assert ("is not attached" in caplog.text) != attached
 
@@ -355,6 +355,6 @@ def test_a_redrive_event_type_has_writers(guarded, lists, attached, caplog):
 def test_missing_administrators_are_logged(caplog):
     """A warning is logged when authentication is on and no administrator is named."""
     with closing(open_broker(Settings(auth="gateway"))) as broker:
-        broker.prepare()
+        broker.prepare_for_requests()
 
     assert "NAKADI_DEFAULT_ADMIN is not set" in caplog.text

@@ -53,13 +53,13 @@ class World:
         head = self.index.index_heads([(topic, partition)])[topic, partition]
         at = round((self.clock.now().timestamp() - seconds_ago) * 1e6)
         segment = IndexSegment(
-            before=head.state,
-            count=count,
+            state_before=head.state,
+            offset_count=count,
             first_stored_at=at,
             last_stored_at=at,
-            archived=ArchiveLocation("log/o", 0, 1),
+            location=ArchiveLocation("log/o", 0, 1),
         )
-        following = IndexHead(IndexingState(next_offset=head.state.next_offset + count, latest=at))
+        following = IndexHead(IndexingState(next_offset=head.state.next_offset + count, latest_stored_at=at))
         assert self.index.advance_head(topic, partition, head.revision, following, segment)
 
     def has(self, event_type, **following):
@@ -209,8 +209,8 @@ def test_of_two_that_start_a_job_at_once_one_does(world):
 def test_metrics_put_tables_without_a_name_of_their_own_together():
     """The lag of all others is the greatest of them, and their rows are added."""
     metrics = Metrics(max_names=1)
-    metrics.table_lag.follow_names(lambda: {"a": 1.0, "b": 3.0, "c": 2.0})
-    metrics.table_rows.follow_names(lambda: {"a": 1.0, "b": 3.0, "c": 2.0})
+    metrics.table_lag.add_named_source(lambda: {"a": 1.0, "b": 3.0, "c": 2.0})
+    metrics.table_rows.add_named_source(lambda: {"a": 1.0, "b": 3.0, "c": 2.0})
 
     assert metrics.table_lag.rows() == {("a",): 1.0, ("other",): 3.0}
     assert metrics.table_rows.rows() == {("a",): 1.0, ("other",): 5.0}
@@ -237,11 +237,11 @@ def test_tables_are_counted_as_housekeeping_saw_them(tmp_path):
         index.create_topic("a.b", 1)
         at = round(clock.now().timestamp() * 1e6)
         segment = IndexSegment(
-            before=IndexingState(),
-            count=1,
+            state_before=IndexingState(),
+            offset_count=1,
             first_stored_at=at,
             last_stored_at=at,
-            archived=ArchiveLocation("log/one", 0, 1),
+            location=ArchiveLocation("log/one", 0, 1),
         )
         index.advance_head("a.b", 0, 0, IndexHead(IndexingState(next_offset=1)), segment)
         clock.move(40)

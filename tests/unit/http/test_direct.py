@@ -11,7 +11,7 @@ import pytest
 from nakadi.app.broker import open_broker
 from nakadi.app.settings import Settings
 from nakadi.common.metrics import Metrics
-from nakadi.common.work import refuse_if_quick
+from nakadi.common.work import check_may_block
 from nakadi.engines.memory.stores import MemoryRegistry
 from nakadi.http import direct
 from nakadi.http.application import Application, Lane, Route
@@ -58,7 +58,7 @@ class Handlers:
         self.threads.append(threading.current_thread().name.rpartition("_")[0] or "loop")
         request.memory.take(1000)
         if self.waits:
-            refuse_if_quick()
+            check_may_block()
         try:
             fates = yield Append(self.log, "topic", {0: [request.body]})
         except Unavailable as error:

@@ -24,7 +24,12 @@ def test_counters_and_times_add_up_and_gauges_are_combined_as_they_say():
     assert dict(whole.subscription_lag.rows()) == {("s",): 7.0}
     assert dict(whole.requests.rows()) == {("publish_events", "200"): 2}
     row = whole.request_seconds.rows()[("publish_events",)]
-    assert (row.count, round(row.total, 6), list(row.recent), sum(row.buckets)) == (2, 0.006, [0.003, 0.003], 2)
+    assert (row.value_count, round(row.sum_of_values, 6), list(row.recent_values), sum(row.bucket_counts)) == (
+        2,
+        0.006,
+        [0.003, 0.003],
+        2,
+    )
     assert (whole.started, len(whole.processes), whole.cpu_seconds()) == (5.0, 2, 7.0)
 
 
@@ -33,7 +38,7 @@ def test_what_a_process_counted_stays_after_its_end_and_its_gauges_do_not():
     whole = merged_metrics([take_snapshot(counted(1, 2.0)), gone])
     assert dict(whole.events_published.rows()) == {("order",): 8}
     assert dict(whole.subscription_lag.rows()) == {("s",): 2.0}
-    assert whole.request_seconds.rows()[("publish_events",)].count == 3
+    assert whole.request_seconds.rows()[("publish_events",)].value_count == 3
     assert (len(whole.processes), whole.cpu_seconds()) == (1, 8.0)
 
 

@@ -239,9 +239,9 @@ def test_sizes_are_those_of_what_was_sent():
     """An event's size counts its bytes from brace to brace, with the blanks inside it. (P37)"""
     sent = '{"a" : "b c" ,\n\t"c": [1 , 2] }'
     batch = read_batch(f' [ {sent} ,, {{"é":1}} ] '.encode())
-    assert batch.sizes_above(29) == {0: 30}
-    assert batch.sizes_above(30) == {}
-    assert batch.sizes_above(1) == {0: 30, 1: 8}
+    assert batch.oversized_event_sizes(29) == {0: 30}
+    assert batch.oversized_event_sizes(30) == {}
+    assert batch.oversized_event_sizes(1) == {0: 30, 1: 8}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ ORIGIN = BatchOrigin(
     published_by="ann",
     flow_id="the-flow",
     received_at=datetime(2026, 11, 21, 12, 0, 0, 42_999, tzinfo=UTC),
-    version=Version(1, 2, 3),
+    schema_version=Version(1, 2, 3),
 )
 
 
@@ -83,4 +83,4 @@ def test_what_cannot_be_enriched():
         1,
         "enrichment error",
     )
-    assert (caught.value.reached, caught.value.partitions) == (PublishingStep.PARTITIONING, [4, 5])
+    assert (caught.value.prior_step, caught.value.partitions) == (PublishingStep.PARTITIONING, [4, 5])

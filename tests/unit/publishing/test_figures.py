@@ -24,7 +24,7 @@ from nakadi.publishing.system_events import (
     MAX_EVENTS_PER_BATCH,
     STREAM_KPI_REPORT_INTERVAL_SECONDS,
     KpiCollector,
-    SentTotals,
+    SentEventTotals,
     StreamKpis,
     name_hasher,
 )
@@ -137,7 +137,7 @@ def test_a_stream_is_recorded(world, subscription, api):
     world.on(Feature.KPI_COLLECTION)
 
     world.figures.record_sent_events(
-        subscription, "order.placed", ANN, "flow", SentTotals(events=7, size=900, batches=2)
+        subscription, "order.placed", ANN, "flow", SentEventTotals(event_count=7, byte_count=900, batch_count=2)
     )
     world.flush()
 
@@ -151,15 +151,15 @@ def test_a_stream_is_reported_periodically_and_at_its_end(world):
     """What was sent is reported each half a minute for each event type, and counted from zero again. (L70, S309)"""
     world.on(Feature.KPI_COLLECTION)
     stream = StreamKpis(world.figures, world.clock, ANN, "flow")
-    stream.record("a", 1, 10, world.clock.now())
-    stream.record("b", 2, 20, world.clock.now())
-    stream.record("a", 3, 30, world.clock.now())
+    stream.record_sent_batch("a", 1, 10, world.clock.now())
+    stream.record_sent_batch("b", 2, 20, world.clock.now())
+    stream.record_sent_batch("a", 3, 30, world.clock.now())
     world.clock.move(STREAM_KPI_REPORT_INTERVAL_SECONDS - 1)
     assert stream.report_at == world.clock.monotonic() + 1
     world.clock.move(1)
     stream.report()
     assert stream.report_at == world.clock.monotonic() + STREAM_KPI_REPORT_INTERVAL_SECONDS
-    stream.record("a", 5, 50, world.clock.now())
+    stream.record_sent_batch("a", 5, 50, world.clock.now())
     stream.report()
     stream.report()
     world.flush()
@@ -204,7 +204,7 @@ def test_figures_make_no_figures(world, name):
     world.on(Feature.KPI_COLLECTION)
 
     world.batch(name)
-    world.figures.record_sent_events(None, name, ANN, "flow", SentTotals(1, 1, 1))
+    world.figures.record_sent_events(None, name, ANN, "flow", SentEventTotals(1, 1, 1))
     world.flush()
 
     assert world.written == []
@@ -270,7 +270,7 @@ def test_they_are_written_in_batches(world):
     world.on(Feature.KPI_COLLECTION)
     for _ in range(2 * MAX_EVENTS_PER_BATCH + 1):
         world.batch()
-    world.figures.record_sent_events(None, "a", ANN, "flow", SentTotals(1, 1, 1))
+    world.figures.record_sent_events(None, "a", ANN, "flow", SentEventTotals(1, 1, 1))
     world.flush()
 
     assert [(name, len(events)) for name, events in world.written] == [

@@ -26,7 +26,7 @@ EVENTS = [{"metadata": {"eid": name}} for name in "abc"]
 )
 def test_one_event_fails_and_the_others_are_given_up(step, reached, expected):
     """Events before the failing one came as far as it did, those behind it one step less. (P116, P122, P123, P124)"""
-    outcome = outcome_of_rejection(EVENTS, BatchRejected(step, 1, "why", reached=reached))
+    outcome = outcome_of_rejection(EVENTS, BatchRejected(step, 1, "why", prior_step=reached))
     assert outcome.status is BatchStatus.REJECTED
     assert steps(outcome) == list(zip(["aborted", "failed", "aborted"], expected, strict=True))
     assert [item.eid for item in outcome.items] == ["a", "b", "c"]
@@ -36,7 +36,7 @@ def test_one_event_fails_and_the_others_are_given_up(step, reached, expected):
 def test_a_batch_rejected_as_a_whole_fails_no_single_event():
     """Without an event at fault, all are aborted where they were. (P121)"""
     outcome = outcome_of_rejection(
-        EVENTS, BatchRejected(PublishingStep.PARTITIONING, reached=PublishingStep.VALIDATING)
+        EVENTS, BatchRejected(PublishingStep.PARTITIONING, prior_step=PublishingStep.VALIDATING)
     )
     assert steps(outcome) == [("aborted", "validating")] * 3
 
@@ -44,7 +44,8 @@ def test_a_batch_rejected_as_a_whole_fails_no_single_event():
 def test_partitions_are_reported_once_they_are_chosen():
     """An item has its partition from when it was chosen, and null before. (P120)"""
     outcome = outcome_of_rejection(
-        EVENTS, BatchRejected(PublishingStep.PARTITIONING, 1, "why", reached=PublishingStep.VALIDATING, partitions=[7])
+        EVENTS,
+        BatchRejected(PublishingStep.PARTITIONING, 1, "why", prior_step=PublishingStep.VALIDATING, partitions=[7]),
     )
     assert [item.partition for item in outcome.items] == ["7", None, None]
 

@@ -32,7 +32,7 @@ def refusal(events, **event_type) -> BatchRejected:
     with pytest.raises(BatchRejected) as caught:
         partitions_of(events, **event_type)
     assert caught.value.step is PublishingStep.PARTITIONING
-    assert caught.value.reached is PublishingStep.VALIDATING
+    assert caught.value.prior_step is PublishingStep.VALIDATING
     return caught.value
 
 

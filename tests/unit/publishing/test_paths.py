@@ -1,6 +1,6 @@
 import pytest
 
-from nakadi.schemas.values import NoSuchField, path_segments, value_at_path
+from nakadi.schemas.values import NoValueAtPath, path_segments, value_at_path
 
 EVENT = {"a": {"b": {"c": 1}, "x.y": 2, "'": 3}, "list": [{"c": 1}], "text": "t", "none": None, "": {"a": 9}}
 
@@ -39,6 +39,6 @@ def test_values_are_found(path, value):
 )
 def test_what_is_not_there(path, segment):
     """The message names the one segment that is missing; arrays, texts and null have nothing within. (P88, P89)"""
-    with pytest.raises(NoSuchField) as caught:
+    with pytest.raises(NoValueAtPath) as caught:
         value_at_path(EVENT, path_segments(path))
     assert str(caught.value) == f"field {segment} doesn't exist."

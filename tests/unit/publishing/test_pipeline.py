@@ -28,7 +28,7 @@ def test_what_is_published_is_in_the_log(house):
     """A batch is stored, and there is nothing more to say. (P1, P110)"""
     event_type = house.add(a_business_type())
     outcome = house.publish(event_type, [{"metadata": metadata(), "a": 1}], ANN)
-    assert outcome == BatchOutcome(BatchStatus.STORED, stored=1)
+    assert outcome == BatchOutcome(BatchStatus.STORED, stored_count=1)
     [stored] = house.stored(event_type)
     assert stored["a"] == 1
     assert stored["metadata"]["published_by"] == "ann"

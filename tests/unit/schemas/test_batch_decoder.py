@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from nakadi.common.work import NeedsThread, run_quickly
+from nakadi.common.work import NeedsThread, run_without_blocking
 from nakadi.model.event_type import CleanupPolicy
 from nakadi.schemas import strict_json
 from nakadi.schemas.batch_decoder import METADATA_MEMBER_PREFIX, make_batch_decoder
@@ -188,8 +188,8 @@ def test_quick_work_meets_no_new_members():
     """A new type takes long to make, so this is left to a thread."""
     decoder = make_batch_decoder(ORDER, has_metadata=False)
     with pytest.raises(NeedsThread):
-        run_quickly(lambda: decoder.decode(b'[{"n":1,"x":1}]'))
-    assert len(run_quickly(lambda: decoder.decode(b'[{"n":1}]')).events) == 1
+        run_without_blocking(lambda: decoder.decode(b'[{"n":1,"x":1}]'))
+    assert len(run_without_blocking(lambda: decoder.decode(b'[{"n":1}]')).events) == 1
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nakadi.model.event_type import Category, CleanupPolicy, CompatibilityMode
 from nakadi.model.outcomes import Invalid
-from nakadi.schemas.document import closed_schema, effective_schema
+from nakadi.schemas.document import effective_schema, schema_forbidding_additions
 from nakadi.schemas.evolution import next_schema
 from nakadi.schemas.nodes import undefined_paths
 from nakadi.schemas.strict_json import MAX_JSON_DEPTH
@@ -114,7 +114,7 @@ MODES, CATEGORIES = st.sampled_from(CompatibilityMode), st.sampled_from(Category
 def taken(text, category, mode):
     schema = parse_submitted_schema(text, category=category)
     if mode is CompatibilityMode.COMPATIBLE:
-        closed_schema(schema)
+        schema_forbidding_additions(schema)
     check_schema_language(schema, mode)
     return schema
 

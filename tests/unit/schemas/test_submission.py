@@ -6,7 +6,7 @@ import pytest
 
 from nakadi.model.event_type import Category, CompatibilityMode
 from nakadi.model.outcomes import Invalid
-from nakadi.schemas.document import closed_schema
+from nakadi.schemas.document import schema_forbidding_additions
 from nakadi.schemas.submission import check_schema_language, parse_submitted_schema
 
 FORWARD, COMPATIBLE, NONE = CompatibilityMode.FORWARD, CompatibilityMode.COMPATIBLE, CompatibilityMode.NONE
@@ -136,7 +136,7 @@ def test_unknown_keywords_are_not_welcome_in_mode_compatible():
 def test_mode_compatible_needs_objects_for_schemas(schema, place):
     """In mode `compatible` a list of names or a boolean cannot stand for a schema; elsewhere both can. (R168)"""
     with pytest.raises(Invalid) as refused:
-        closed_schema(schema)
+        schema_forbidding_additions(schema)
     assert refused.value.detail == f"schema must be a valid json: {place} is not a JSONObject."
     assert accepted(schema)
 
@@ -144,13 +144,13 @@ def test_mode_compatible_needs_objects_for_schemas(schema, place):
 def test_mode_compatible_needs_lists_for_combinations():
     """In mode `compatible` a combinator has a list, also where the schema around it is not in use. (R168)"""
     with pytest.raises(Invalid, match=r'^schema must be a valid json: JSONObject\["anyOf"\] is not a JSONArray\.$'):
-        closed_schema({"definitions": {"d": {"anyOf": {}}}})
+        schema_forbidding_additions({"definitions": {"d": {"anyOf": {}}}})
 
 
 def test_the_restricted_language_reports_what_it_does_not_permit():
     """Values that are no schemas, in schemas that are not in use, are left to the language of the mode. (R158)"""
     schema = {"definitions": {"d": {"items": 5, "properties": [{}, 5]}}}
-    assert closed_schema(schema)["definitions"]["d"]["items"] == 5
+    assert schema_forbidding_additions(schema)["definitions"]["d"]["items"] == 5
     assert "[#/definitions/d/items]: expected type: JSONObject, found: Integer" in refusal(schema, mode=COMPATIBLE)
 
 

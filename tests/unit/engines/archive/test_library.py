@@ -79,12 +79,12 @@ class World:
             content = objects.pack_member("t", 0, events, "order.placed")
             self.store.put(f"object {revision}", content)
             segment = IndexSegment(
-                before=IndexingState(next_offset=first),
-                count=count,
+                state_before=IndexingState(next_offset=first),
+                offset_count=count,
                 first_stored_at=0,
                 last_stored_at=0,
-                archived=ArchiveLocation(f"object {revision}", 0, len(content)),
-                events=count,
+                location=ArchiveLocation(f"object {revision}", 0, len(content)),
+                event_count=count,
             )
             first += count
             assert self.index.advance_head("t", 0, revision, IndexHead(IndexingState(next_offset=first)), segment)
@@ -209,7 +209,7 @@ def test_no_more_is_asked_for_than_many_bytes_need():
 @pytest.mark.parametrize(("bytes_ahead", "at_once"), [(0, 1), (600, 3)])
 def test_what_is_asked_for_at_once_is_bounded_by_bytes(monkeypatch, bytes_ahead, at_once):
     """Large objects are read few at a time, and a very large one alone."""
-    sizes = {segment.archived.length for segment in World(*[10] * 12).segments}
+    sizes = {segment.location.length for segment in World(*[10] * 12).segments}
     assert 150 < min(sizes) <= max(sizes) <= 200
     monkeypatch.setattr(libraries, "MAX_BYTES_READ_AHEAD", bytes_ahead)
     assert read_in_rounds(12, at_once).rounds == 12 / at_once
@@ -280,12 +280,12 @@ def test_what_was_written_anew_meanwhile_is_read_from_there(world: World):
     old = world.segments[0]
     world.store.put("new", world.store.content("object 0"))
     new = IndexSegment(
-        before=old.before,
-        count=old.count,
+        state_before=old.state_before,
+        offset_count=old.offset_count,
         first_stored_at=0,
         last_stored_at=0,
-        archived=ArchiveLocation("new", 0, old.archived.length),
-        events=old.count,
+        location=ArchiveLocation("new", 0, old.location.length),
+        event_count=old.offset_count,
     )
     looks = iter([old, new])
     world.index.segment_at_or_before = lambda *_: next(looks)

@@ -72,11 +72,11 @@ class World:
                 first = head.state.next_offset
                 member = objects.pack_member("t", partition, [event(first + each) for each in range(events)])
                 segment = IndexSegment(
-                    before=IndexingState(next_offset=first),
-                    count=events,
+                    state_before=IndexingState(next_offset=first),
+                    offset_count=events,
                     first_stored_at=number * MINUTE,
                     last_stored_at=number * MINUTE + 1,
-                    archived=ArchiveLocation(key, len(content), len(member)),
+                    location=ArchiveLocation(key, len(content), len(member)),
                 )
                 content += member
                 self.index.advance_head(
@@ -167,7 +167,7 @@ def test_the_indexer_goes_on_behind_what_is_merged(world: World):
 
 def test_few_or_large_neighbours_stay(world: World):
     """What is large enough to be read by itself stays, and so do few small ones between."""
-    sizes = [each.archived.length for each in world.index.segments_from("t", 0, 0, 1000)]
+    sizes = [each.location.length for each in world.index.segments_from("t", 0, 0, 1000)]
     assert world.merge(world.a_merger(max_small_segment_bytes=min(sizes) - 1)) == 0
     world.add(1, events=200)
     world.add(MIN_SEGMENTS_TO_MERGE - 1)
@@ -191,7 +191,9 @@ def test_gaps_are_left_alone(world: World, gap):
     """What is not archived, or does not follow what is in front of it, is no part of a piece."""
     segments = list(world.index.segments_from("t", 0, 0, 1000))
     if gap == "not archived":
-        segments[20] = IndexSegment(before=segments[20].before, count=2, first_stored_at=0, last_stored_at=0)
+        segments[20] = IndexSegment(
+            state_before=segments[20].state_before, offset_count=2, first_stored_at=0, last_stored_at=0
+        )
     else:
         del segments[20]
     world.index = index_of([segments, []])
@@ -251,12 +253,12 @@ def test_what_was_erased_meanwhile_does_not_come_back(world: World):
         put("compacted/stream/erased", objects.pack_member("t", 0, [event(10)]))
         size = len(world.store.content("compacted/stream/erased"))
         new = IndexSegment(
-            before=old.before,
-            count=2,
+            state_before=old.state_before,
+            offset_count=2,
             first_stored_at=old.first_stored_at,
             last_stored_at=old.last_stored_at,
-            archived=ArchiveLocation("compacted/stream/erased", 0, size),
-            events=1,
+            location=ArchiveLocation("compacted/stream/erased", 0, size),
+            event_count=1,
         )
         world.index.replace_segments("t", 0, [new], old.end_offset)
 

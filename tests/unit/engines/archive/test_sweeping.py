@@ -25,11 +25,11 @@ def store():
 
 def refer(index: MemoryLogIndex, key: str, first: int = 0) -> None:
     segment = IndexSegment(
-        before=IndexingState(next_offset=first),
-        count=1,
+        state_before=IndexingState(next_offset=first),
+        offset_count=1,
         first_stored_at=0,
         last_stored_at=0,
-        archived=ArchiveLocation(key, 0, 1),
+        location=ArchiveLocation(key, 0, 1),
     )
     assert index.advance_head("t", 0, first, IndexHead(IndexingState(next_offset=first + 1)), segment)
 

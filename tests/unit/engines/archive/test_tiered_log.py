@@ -141,7 +141,7 @@ class TestRetention:
         assert world.offsets() == [5, 6, 7]
         assert len(world.objects()) == 2
         world.log.sweep()
-        assert world.objects() == [each.archived.key for each in world.segments()]
+        assert world.objects() == [each.location.key for each in world.segments()]
         assert world.offsets() == [5, 6, 7]
 
     def test_may_be_shorter_than_what_waits_to_be_archived(self, world: World):
@@ -214,9 +214,9 @@ class TestDamage:
             world.store_hours(4)
             world.log.archive()
         _, segment, _ = world.segments()
-        content = bytearray(world.store.content(segment.archived.key))
+        content = bytearray(world.store.content(segment.location.key))
         content[len(content) // 2] ^= 0x10
-        world.store.put(segment.archived.key, bytes(content))
+        world.store.put(segment.location.key, bytes(content))
         assert [event.offset for event in world.log.read("t", 0, 0).events] == [0, 1, 2, 3]
         with pytest.raises(Unavailable, match="Offsets 4 to 7 of t/0 cannot be read"):
             world.log.read("t", 0, 5)
@@ -231,9 +231,9 @@ class TestDamage:
         world.log.archive()
         [segment] = world.segments()
         [other] = world.segments(partition=1)
-        content = world.store.content(segment.archived.key)
-        mine = content[segment.archived.start : segment.archived.start + segment.archived.length]
-        others = content[other.archived.start : other.archived.start + other.archived.length]
+        content = world.store.content(segment.location.key)
+        mine = content[segment.location.start : segment.location.start + segment.location.length]
+        others = content[other.location.start : other.location.start + other.location.length]
         changed = {
             "cut": mine[:-3],
             "longer": mine + b"x",
@@ -242,13 +242,13 @@ class TestDamage:
             "empty": b"",
         }
         if what == "gone":
-            world.store.remove([segment.archived.key])
+            world.store.remove([segment.location.key])
         else:
             name = "log/of-somebody/else"
             world.store.put(name, changed[what])
-            location = segment.archived._replace(key=name, start=0, length=max(len(changed[what]), 1))
+            location = segment.location._replace(key=name, start=0, length=max(len(changed[what]), 1))
             world.index.replace_segments(
-                "t", 0, [segment.__class__(**as_dict(segment) | {"archived": location})], segment.end_offset
+                "t", 0, [segment.__class__(**as_dict(segment) | {"location": location})], segment.end_offset
             )
         with pytest.raises(Unavailable, match="Offsets 0 to 3 of t/0"):
             world.log.read("t", 0, 0)
@@ -296,7 +296,7 @@ class TestChores:
         world.store_hours(3)
         with pytest.raises(Unavailable, match="1 topics could not be archived"):
             world.log.archive()
-        assert [segment.count for segment in world.segments()] == [3]
+        assert [segment.offset_count for segment in world.segments()] == [3]
         assert "The archiving of a.broken failed" in caplog.text
 
 
@@ -312,10 +312,10 @@ class TestArchiving:
         [orphan] = world.objects()
         world.log.archive()
         [segment] = world.segments()
-        assert segment.archived.key != orphan
+        assert segment.location.key != orphan
         assert world.offsets() == [0, 1, 2, 3]
         world.log.sweep()
-        assert world.objects() == [segment.archived.key]
+        assert world.objects() == [segment.location.key]
 
     def test_by_several_at_once_archives_once(self, world: World):
         """However many processes archive the same events, each is there once."""
@@ -335,7 +335,7 @@ class TestArchiving:
         [key] = world.objects()
         assert key.startswith(f"log/{world.index.identity()}/order.placed/2026-11-21/t-")
         [segment] = world.segments()
-        assert (segment.count, segment.events) == (2, 2)
+        assert (segment.offset_count, segment.event_count) == (2, 2)
 
     def test_of_many_events_makes_several_members(self, world: World, monkeypatch):
         """A long partition is archived in members of a size that is fit to be read at once, in as many objects as it
@@ -355,7 +355,7 @@ class TestArchiving:
             world.store_hours(1)
             world.log.archive()
         world.log._worker.merge_segments(lambda: None)
-        assert [(each.first_offset, each.end_offset, each.events) for each in world.segments()] == [(0, 40, 40)]
+        assert [(each.first_offset, each.end_offset, each.event_count) for each in world.segments()] == [(0, 40, 40)]
         assert world.offsets() == list(range(40))
         world.log.sweep()
         assert len(world.objects()) == 1
@@ -385,5 +385,5 @@ class TestArchiving:
 def as_dict(segment) -> dict[str, object]:
     return {
         name: getattr(segment, name)
-        for name in ("before", "count", "first_stored_at", "last_stored_at", "archived", "events")
+        for name in ("state_before", "offset_count", "first_stored_at", "last_stored_at", "location", "event_count")
     }

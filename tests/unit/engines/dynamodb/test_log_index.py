@@ -59,16 +59,16 @@ def test_it_connects_with_its_first_call(monkeypatch):
 
 
 def counted(following: int) -> IndexingState:
-    return IndexingState(mark=RecordPosition("shard", following), next_offset=following)
+    return IndexingState(last_position=RecordPosition("shard", following), next_offset=following)
 
 
 def a_segment(first: int, count: int) -> IndexSegment:
     return IndexSegment(
-        before=counted(first),
-        count=count,
+        state_before=counted(first),
+        offset_count=count,
         first_stored_at=0,
         last_stored_at=1,
-        archived=ArchiveLocation("object", first, count),
+        location=ArchiveLocation("object", first, count),
     )
 
 

@@ -37,7 +37,7 @@ def test_damage_is_reported_with_its_offsets(world: World, log, caplog):
     publish(world, log, 0, 1, 2)
     publish(world, log, 3, 4)
     [first, _] = archived_segments_from(world.index, "t", 0)
-    world.archive.put(first.archived.key, b"what is this?" * 20)
+    world.archive.put(first.location.key, b"what is this?" * 20)
     world.client.forgets(newest(world))
     reader = world.a_log()
     assert reader.bounds("t", [0]) == {0: OffsetBounds(0, 5)}
@@ -56,7 +56,7 @@ def test_objects_go_with_what_was_in_them(world: World, log):
     log.trim("t", 0, world.clock.now() - timedelta(minutes=1))
     sweep = ArchiveSweep(world.index, world.archive)
     assert sweep.run(datetime.now(UTC) + timedelta(seconds=1)).removed_count == 1
-    assert world.archive.all_keys() == [each.archived.key for each in archived_segments_from(world.index, "t", 0)]
+    assert world.archive.all_keys() == [each.location.key for each in archived_segments_from(world.index, "t", 0)]
     log.delete_topic("t")
     ArchiveSweep(world.index, world.archive, (world.name,)).run(datetime.now(UTC) + timedelta(seconds=1))
     assert world.archive.all_keys() == []
@@ -88,9 +88,9 @@ def test_small_windows_can_be_merged(world: World, log):
     log.trim("t", 0, moments[20])
     assert log.bounds("t", [0])[0].oldest == 20
     [merged, _] = archived_segments_from(world.index, "t", 0)
-    assert merged.archived.key in world.archive.all_keys()
+    assert merged.location.key in world.archive.all_keys()
     log.trim("t", 0, moments[-1] + timedelta(microseconds=1))
-    assert merged.archived.key not in world.archive.all_keys()
+    assert merged.location.key not in world.archive.all_keys()
 
 
 def test_compaction_that_was_asleep_changes_nothing(world: World, log, monkeypatch):

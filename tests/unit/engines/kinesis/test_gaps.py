@@ -206,7 +206,7 @@ def test_a_consumer_of_the_live_end_goes_on_without_an_error_it_cannot_explain(w
 
     with pytest.raises(Unavailable):
         world.a_log().read(old, 0, 10)
-    cursors = world.broker.cursors
+    cursors = world.broker.cursor_resolver
     event_type = world.broker.event_types.get(name)
     cursors.check_readable(event_type, "0", Position(1, 9))
     assert cursors.resolve(event_type, Cursor("0", "001-0001-000000000000000009")) == Position(2, -1)

@@ -32,7 +32,7 @@ class Log:
         self._sequence += 1
         record = ArrivedRecord(RecordPosition("shard", self._sequence), "t/0", at, data)
         self.state, found = recent_records.state_after_record(self.state, record, envelopes.parse_envelope(data))
-        assert self.state.mark == record.position
+        assert self.state.last_position == record.position
         if found is not None:
             self.numbered.append((found.first_offset, found.event_count, len(found.record_positions)))
 
@@ -64,7 +64,7 @@ def test_time_never_goes_back(log):
     moments = []
     for stored_at in (5, 9, 3, 10):
         log.whole(1, stored_at)
-        moments.append(log.state.latest)
+        moments.append(log.state.latest_stored_at)
     assert moments == [5, 9, 9, 10]
 
 
@@ -77,7 +77,7 @@ def test_parts_are_numbered_together_where_the_last_one_lies(log):
     log.part("a", 2, 3, count=4)
     log.whole(1)
     assert log.numbered == [(0, 1, 1), (1, 1, 1), (2, 4, 3), (6, 1, 1)]
-    assert log.state.parts == ()
+    assert log.state.unfinished_parts == ()
 
 
 def test_parts_of_several_appends_do_not_mix(log):
@@ -112,16 +112,16 @@ def test_parts_that_come_too_late_count_nothing(log):
     log.part("b", 1, 2, at=ABANDONED_APPEND_AGE_MS)
     log.part("a", 1, 2, at=ABANDONED_APPEND_AGE_MS + 1)
     assert log.numbered == [(0, 1, 2)]
-    assert log.state.parts == ()
+    assert log.state.unfinished_parts == ()
 
 
 def test_abandoned_parts_are_forgotten(log):
     """What is not expected any more takes no memory."""
     log.part("a", 0, 2, at=0)
     log.whole(1, at=ABANDONED_APPEND_AGE_MS)
-    assert len(log.state.parts) == 1
+    assert len(log.state.unfinished_parts) == 1
     log.whole(1, at=ABANDONED_APPEND_AGE_MS + 1)
-    assert log.state.parts == ()
+    assert log.state.unfinished_parts == ()
 
 
 def test_behind_a_seal_nothing_counts(log):
@@ -129,9 +129,9 @@ def test_behind_a_seal_nothing_counts(log):
     log.whole(2)
     log.part("a", 0, 2)
     log.seal()
-    sealed_at = log.state.mark
+    sealed_at = log.state.last_position
     log.part("a", 1, 2)
     log.whole(5)
     log.seal()
     assert log.numbered == [(0, 2, 1)]
-    assert (log.state.next_offset, log.state.sealed_at, log.state.parts) == (2, sealed_at, ())
+    assert (log.state.next_offset, log.state.sealed_at, log.state.unfinished_parts) == (2, sealed_at, ())

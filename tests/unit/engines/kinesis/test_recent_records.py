@@ -53,7 +53,7 @@ def test_counting_begins_at_any_known_place(recent_records):
     """Records up to the place where counting begins are passed over, also those that come later."""
     recent_records.add_records([a_record(1), a_record(2)], rank)
     assert recent_records.start_numbering(
-        "t/0", "t", IndexingState(mark=RecordPosition("s", 3), next_offset=7), {}, rank
+        "t/0", "t", IndexingState(last_position=RecordPosition("s", 3), next_offset=7), {}, rank
     )
     recent_records.add_records([a_record(3), a_record(4)], rank)
     assert contents(recent_records.frames_from("t/0", "t", 7, 10, 1000)) == [4]
@@ -101,10 +101,12 @@ def test_what_was_forgotten_is_not_counted_wrongly():
     assert lost is not None
     assert not recent_records.start_numbering("t/0", "t", NOTHING_INDEXED, {}, rank)
     assert not recent_records.start_numbering(
-        "t/0", "t", IndexingState(mark=RecordPosition("s", lost.sequence - 1), next_offset=4), {}, rank
+        "t/0", "t", IndexingState(last_position=RecordPosition("s", lost.sequence - 1), next_offset=4), {}, rank
     )
     assert recent_records.numbering_state("t/0", "t") is None
-    assert recent_records.start_numbering("t/0", "t", IndexingState(mark=lost, next_offset=lost.sequence), {}, rank)
+    assert recent_records.start_numbering(
+        "t/0", "t", IndexingState(last_position=lost, next_offset=lost.sequence), {}, rank
+    )
     assert recent_records.numbering_state("t/0", "t").next_offset == 20
 
 

@@ -78,7 +78,7 @@ class TestWriting:
                 each.result(PATIENCE)
         assert len(log.read("t", 0, 0).events) == 21
         assert rows_in(path) == 2
-        assert metrics.log_commit_appends.rows()[()].total == 21
+        assert metrics.log_commit_appends.rows()[()].sum_of_values == 21
 
     def test_one_append_that_is_refused_does_not_hurt_the_others(self, log, clock, metrics):
         """Of appends that share a commit each has its own outcome."""

@@ -66,7 +66,7 @@ def test_appends_of_two_processes_are_committed_by_one(path, committing, metrics
         texts = [text_of(event.record) for event in everything(one, "t", 0, 0)]
         assert [text for text in texts if text.startswith("a")] == [f"a{number}" for number in range(20)]
         assert sorted(texts) == sorted(f"{name}{number}" for name in "ab" for number in range(20))
-    assert metrics.log_commit_appends.rows()[()].total == 40
+    assert metrics.log_commit_appends.rows()[()].sum_of_values == 40
 
 
 def test_one_process_hears_at_once_of_what_another_stored(path, committing):

@@ -177,7 +177,7 @@ class TestStallWatch:
         house.clock.move(31)
         house.commit(lively, sessions[1], a_cursor(name, "0", 0))
         house.leave(left, sessions[2])
-        watch = house.broker.subscription_services.stall_watch
+        watch = house.broker.subscription_services.stalled_subscriptions
         house.broker.housekeeping.run()
         assert watch.stalled_ids == [stuck["id"]]
         said = [each.getMessage() for each in caplog.records if each.name == "nakadi.subscriptions.api.stats"]
@@ -198,7 +198,7 @@ class TestStallWatch:
         monkeypatch.setattr(
             house.coordination, "assignment", lambda each: assignment(each) if each != broken else {}["damaged"]
         )
-        watch = house.broker.subscription_services.stall_watch
+        watch = house.broker.subscription_services.stalled_subscriptions
         watch.check_all()
         assert set(watch.stalled_ids) == {found[0]["id"], found[2]["id"]}
         assert f"of the subscription {broken} failed" in caplog.text
@@ -209,8 +209,8 @@ class TestStallWatch:
         house.session(house.subscription(name))
         house.subscription(name)
         monkeypatch.setattr(house.broker.logs, "for_storage", lambda *_: pytest.fail("a log was asked for"))
-        house.broker.subscription_services.stall_watch.check_all()
-        assert house.broker.subscription_services.stall_watch.stalled_ids == []
+        house.broker.subscription_services.stalled_subscriptions.check_all()
+        assert house.broker.subscription_services.stalled_subscriptions.stalled_ids == []
 
 
 class TestOfAWholePage:

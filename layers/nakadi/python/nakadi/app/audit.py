@@ -78,7 +78,7 @@ class AuditedResources(Struct, frozen=True):
             ),
             "skip_parked_event": AuditedOperation(
                 "parked_event",
-                resource_name_from_whole_path("subscription_id", "parked_event_id"),
+                resource_name_from_path_parameters("subscription_id", "parked_event_id"),
                 self._parked_event_state,
             ),
             "create_storage": replace(storage, resource_id_of=resource_name_from_body("id")),
@@ -247,7 +247,7 @@ def subscription_change_event(name: str, before: Any) -> dict[str, Any]:
     return {"subscription_id": name, "status": "created" if before is None else "deleted"}
 
 
-def resource_name_from_whole_path(*parameters: str) -> Callable[[Request], str]:
+def resource_name_from_path_parameters(*parameters: str) -> Callable[[Request], str]:
     return lambda request: "/".join(request.path_parameters[each] for each in parameters)
 
 

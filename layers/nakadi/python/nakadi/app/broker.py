@@ -95,13 +95,13 @@ class BrokerServices(EventTypeServices):
     read_metrics: Callable[[], Metrics] | None = None
     """Reads the metrics of all processes of this broker, where there are several."""
 
-    def prepare(self) -> None:
+    def prepare_for_requests(self) -> None:
         """Make what is to be there before the first request. What fails is logged, and done by the housekeeping."""
         if self.settings.auth != "off" and not self.settings.default_admin:
             log.warning("NAKADI_DEFAULT_ADMIN is not set: only stored administrators have administrator permissions")
-        self.prepare_event_types()
+        self.create_missing_event_types()
 
-    def prepare_event_types(self) -> None:
+    def create_missing_event_types(self) -> None:
         """Make those of the broker's own that are missing; called again when a feature is switched on."""
         try:
             self.system_event_types.create_missing()
@@ -112,10 +112,10 @@ class BrokerServices(EventTypeServices):
         """Give everything back, in the order in which the parts lean on each other."""
         if "subscription_streams" in vars(self):
             self.subscription_streams.close()
-        if "figures" in vars(self):
-            self.figures.close()
-        if "streams" in vars(self):
-            self.streams.release_readers()
+        if "kpi_collector" in vars(self):
+            self.kpi_collector.close()
+        if "event_streams" in vars(self):
+            self.event_streams.release_readers()
         if "coordination" in vars(self):
             self.coordination.close()
         if (lags := vars(self).get("table_lag_monitor")) is not None:
@@ -127,8 +127,8 @@ class BrokerServices(EventTypeServices):
     def housekeeping(self) -> Housekeeping:
         from nakadi.event_types.deletion import Housekeeping
 
-        watch = self.subscription_services.stall_watch
-        self.metrics.stalled_subscriptions.follow(lambda: {(): len(watch.stalled_ids)})
+        watch = self.subscription_services.stalled_subscriptions
+        self.metrics.stalled_subscriptions.add_source(lambda: {(): len(watch.stalled_ids)})
         return Housekeeping(
             event_types=self.event_types,
             timelines=self.timelines,
@@ -139,16 +139,16 @@ class BrokerServices(EventTypeServices):
                 "lost events": self.lost_events_recovery.run,
                 "the broker's own event types": self.system_event_types.create_missing,
                 "deleted subscriptions": self.subscription_services.deleted_subscription_cleanup.clean_up_all,
-                "redriven events": self.subscription_services.attachment.run,
+                "redriven events": self.subscription_services.redrive_attachment.run,
                 "stalled subscriptions": watch.check_all,
                 "orphaned consumers": self._remove_orphaned_consumers,
                 **({} if self.table_lag_monitor is None else {"tables": self.table_lag_monitor.measure}),
             },
-            compaction_guard=self._table_history(),
+            compaction_guard=self._compaction_guard(),
             metrics=self.metrics,
         )
 
-    def _table_history(self) -> CompactionGuard | None:
+    def _compaction_guard(self) -> CompactionGuard | None:
         from nakadi.event_types.tables import CompactionGuard
 
         longest = timedelta(hours=self.settings.compaction_wait_hours)
@@ -174,14 +174,16 @@ class BrokerServices(EventTypeServices):
             measures_without_tables=bool(self.settings.table_job),
         )
         metrics = self.metrics
-        metrics.table_lag.follow_names(lambda: dict(lags.lag_seconds_by_event_type))
+        metrics.table_lag.add_named_source(lambda: dict(lags.lag_seconds_by_event_type))
         states = lags.table_states_by_event_type
-        metrics.table_rows.follow_names(lambda: {name: each.row_count for name, each in states.copy().items()})
-        metrics.table_misfits.follow_names(lambda: {name: each.misfit_count for name, each in states.copy().items()})
-        metrics.table_missing.follow_names(
+        metrics.table_rows.add_named_source(lambda: {name: each.row_count for name, each in states.copy().items()})
+        metrics.table_misfits.add_named_source(
+            lambda: {name: each.misfit_count for name, each in states.copy().items()}
+        )
+        metrics.table_missing.add_named_source(
             lambda: {name: each.unreadable_count for name, each in states.copy().items()}
         )
-        metrics.table_latency.follow_names(
+        metrics.table_latency.add_named_source(
             lambda: {
                 name: each.latency_seconds for name, each in states.copy().items() if each.latency_seconds is not None
             }
@@ -237,17 +239,17 @@ class BrokerServices(EventTypeServices):
         return latest
 
     @cached_property
-    def cursors(self) -> CursorResolver:
+    def cursor_resolver(self) -> CursorResolver:
         from nakadi.event_types.snapshot import CursorResolver
 
         return CursorResolver(self.logs)
 
     @cached_property
-    def validators(self) -> ValidatorCache:
+    def validator_cache(self) -> ValidatorCache:
         from nakadi.publishing.publisher import ValidatorCache
 
         validators = ValidatorCache()
-        self.metrics.follow_cache("validators", lambda: validators.hits, lambda: validators.misses)
+        self.metrics.add_cache_sources("validators", lambda: validators.hits, lambda: validators.misses)
         return validators
 
     @cached_property
@@ -258,7 +260,7 @@ class BrokerServices(EventTypeServices):
 
         return Publisher(
             event_types=self.event_types,
-            validators=self.validators,
+            validators=self.validator_cache,
             permissions=self.permissions,
             features=self.features,
             logs=self.logs,
@@ -273,7 +275,7 @@ class BrokerServices(EventTypeServices):
         )
 
     @cached_property
-    def figures(self) -> KpiCollector:
+    def kpi_collector(self) -> KpiCollector:
         from nakadi.publishing.system_events import (
             BROKER_SUBJECT,
             KPI_WRITE_INTERVAL_SECONDS,
@@ -306,14 +308,14 @@ class BrokerServices(EventTypeServices):
         self._report_dropped_kpis = report_dropped
 
     @cached_property
-    def streams(self) -> EventStreams:
+    def event_streams(self) -> EventStreams:
         from nakadi.streaming.access import ReadAccess
         from nakadi.streaming.streams import EventStreams
 
         return EventStreams(
             event_types=self.event_types,
             access=ReadAccess(self.event_types, self.permissions, self.features),
-            cursor_resolver=self.cursors,
+            cursor_resolver=self.cursor_resolver,
             logs=self.logs,
             clock=self.clock,
             longest_seconds=self.settings.longest_stream_seconds or None,
@@ -322,8 +324,8 @@ class BrokerServices(EventTypeServices):
         )
 
     @cached_property
-    def dependents(self) -> GetDependents:
-        return lambda: self.subscription_services.dependents
+    def get_dependents(self) -> GetDependents:
+        return lambda: self.subscription_services.subscribed_event_types
 
     @cached_property
     def coordination(self) -> Coordination:
@@ -343,7 +345,7 @@ class BrokerServices(EventTypeServices):
             coordination=self.coordination,
             logs=self.logs,
             event_types=self.event_types,
-            cursor_resolver=self.cursors,
+            cursor_resolver=self.cursor_resolver,
             permissions=self.permissions,
             features=self.features,
             metrics=self.metrics,
@@ -362,11 +364,11 @@ class BrokerServices(EventTypeServices):
                 subscription_repository=self.subscription_services.subscriptions,
                 event_types=self.event_types,
                 permissions=self.permissions,
-                initialisation=self.subscription_services.initialisation,
+                initialisation=self.subscription_services.offset_initialisation,
                 execute_reset=self.subscription_services.reset_execution.try_to_execute,
             ),
             coordination=self.coordination,
-            cursor_resolver=self.cursors,
+            cursor_resolver=self.cursor_resolver,
             logs=self.logs,
             access=ReadAccess(self.event_types, self.permissions, self.features),
             dead_letters=DeadLetterPublisher(
@@ -387,7 +389,7 @@ class BrokerServices(EventTypeServices):
         )
 
     @cached_property
-    def readiness(self) -> ReadinessCheck:
+    def readiness_check(self) -> ReadinessCheck:
         from nakadi.http.routes.monitoring import ReadinessCheck
 
         return ReadinessCheck(lambda: self.registry.get(SETTINGS_KIND, "features"), self.clock)
@@ -401,7 +403,7 @@ class BrokerServices(EventTypeServices):
     ) -> Application:
         """An application with the routes of these areas. `report_answer` is called with its answers; `collects_kpis`
         says that there are figures of its requests."""
-        observe = RequestKpiRecorder(self.figures) if collects_kpis else None
+        observe = RequestKpiRecorder(self.kpi_collector) if collects_kpis else None
         metrics = self.metrics
 
         def counted(operation: str, status: int, seconds: float, received: int, sent: int) -> None:

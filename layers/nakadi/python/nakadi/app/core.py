@@ -150,11 +150,11 @@ class EventTypeServices(ABC):
         return EventTypes(self.registry, self.with_cache_metrics("event_types", cache))
 
     def with_cache_metrics(self, name: str, cache: Cache[Key, Value]) -> Cache[Key, Value]:
-        self.metrics.follow_cache(name, lambda: cache.hits, lambda: cache.misses)
+        self.metrics.add_cache_sources(name, lambda: cache.hits, lambda: cache.misses)
         return cache
 
     def with_turn_metrics(self, work: str, long_work: LongWorkQueue) -> LongWorkQueue:
-        self.metrics.turns_waiting.follow(lambda: {(work,): long_work.waiting_count})
+        self.metrics.turns_waiting.add_source(lambda: {(work,): long_work.waiting_count})
         return long_work
 
     def settings_document(self, key: str) -> SettingsDocument:
@@ -164,11 +164,11 @@ class EventTypeServices(ABC):
 
     @property
     @abstractmethod
-    def dependents(self) -> GetDependents:
+    def get_dependents(self) -> GetDependents:
         """What depends on event types: subscriptions."""
 
     @cached_property
-    def limits(self) -> EventTypeLimits:
+    def event_type_limits(self) -> EventTypeLimits:
         from nakadi.event_types.rules import EventTypeLimits
 
         return EventTypeLimits(
@@ -186,7 +186,7 @@ class EventTypeServices(ABC):
         return self.with_turn_metrics("schemas", LongWorkQueue(timeout_seconds=20.0))
 
     @cached_property
-    def creation(self) -> EventTypeCreation:
+    def event_type_creation(self) -> EventTypeCreation:
         from nakadi.event_types.registration import EventTypeCreation
 
         return EventTypeCreation(
@@ -195,7 +195,7 @@ class EventTypeServices(ABC):
             features=self.features,
             logs=self.logs,
             clock=self.clock,
-            limits=self.limits,
+            limits=self.event_type_limits,
             long_work_queue=self.schema_work_queue,
             permissions=self.permissions,
             reserved_names=self._reserved_names,
@@ -243,10 +243,10 @@ class EventTypeServices(ABC):
 
     def _register_system_event_type(self, draft: EventTypeDraft) -> None:
         """What creation needs is loaded when an event type is found missing, which is once in a deployment's life."""
-        self.creation.create_system_event_type(draft)
+        self.event_type_creation.create_system_event_type(draft)
 
     @cached_property
-    def update(self) -> EventTypeUpdate:
+    def event_type_update(self) -> EventTypeUpdate:
         from nakadi.event_types.registration import EventTypeUpdate
 
         return EventTypeUpdate(
@@ -254,7 +254,7 @@ class EventTypeServices(ABC):
             permissions=self.permissions,
             features=self.features,
             clock=self.clock,
-            limits=self.limits,
+            limits=self.event_type_limits,
             long_work_queue=self.schema_work_queue,
         )
 
@@ -265,7 +265,7 @@ class EventTypeServices(ABC):
         return DeletedEventTypeCleanup(self.registry, self.logs)
 
     @cached_property
-    def deletion(self) -> EventTypeDeletion:
+    def event_type_deletion(self) -> EventTypeDeletion:
         from nakadi.event_types.deletion import EventTypeDeletion
 
         return EventTypeDeletion(
@@ -273,7 +273,7 @@ class EventTypeServices(ABC):
             permissions=self.permissions,
             features=self.features,
             deleted_event_type_cleanup=self.deleted_event_type_cleanup,
-            dependents=self.dependents,
+            dependents=self.get_dependents,
         )
 
     @cached_property
@@ -285,7 +285,7 @@ class EventTypeServices(ABC):
             permissions=self.permissions,
             features=self.features,
             logs=self.logs,
-            dependents=self.dependents,
+            dependents=self.get_dependents,
             max_partitions=self.settings.max_partitions,
             event_type_with_fixed_partitions=self.settings.dead_letter_redrive,
         )
@@ -312,7 +312,7 @@ class EventTypeServices(ABC):
             event_types=self.event_types,
             logs=self.logs,
             deleted_event_type_cleanup=self.deleted_event_type_cleanup,
-            dependents=self.dependents,
+            dependents=self.get_dependents,
             clock=self.clock,
         )
 

@@ -21,7 +21,7 @@ from msgspec import Struct, field
 
 from nakadi.common.caching import ChangeWatch
 from nakadi.common.metrics import Metrics
-from nakadi.common.work import refuse_if_quick
+from nakadi.common.work import check_may_block
 from nakadi.model.event_type import DEFAULT_STORAGE_ID, Storage, StorageType, is_kafka_configuration, is_stream_name
 from nakadi.model.outcomes import BadSetting, Unavailable
 from nakadi.ports.archive_store import ArchiveStore
@@ -244,7 +244,7 @@ class StorageLogs:
         self._opening = threading.Lock()
         self._closed = False
         # Asked for with every batch.
-        self.for_storage: Callable[[str], EventLog] = cache(self._find_or_open)
+        self.for_storage: Callable[[str], EventLog] = cache(self._find_or_open_log)
 
     def close(self) -> None:
         with self._opening:
@@ -252,10 +252,10 @@ class StorageLogs:
         for log in {id(log): log for log in self._logs.values()}.values():
             log.close()
 
-    def _find_or_open(self, storage_id: str) -> EventLog:
+    def _find_or_open_log(self, storage_id: str) -> EventLog:
         if storage_id in self._logs:
             return self._logs[storage_id]
-        refuse_if_quick()
+        check_may_block()
         with self._opening:
             if self._closed:
                 raise Unavailable("The event logs are closed.")

@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 HandleInvocation = Callable[[Mapping[str, Any], Any], Any]
 
 
-def logger() -> Logger:
+def make_logger() -> Logger:
     made = Logger(
         service="nakadi", logger_formatter=RedactingLogFormatter(use_rfc3339=True, serialize_stacktrace=False)
     )
@@ -124,7 +124,7 @@ class LambdaFunction:
             return self._handle
 
     def _with_log_context(self, handle_gateway_event: HandleInvocation) -> HandleInvocation:
-        logged: HandleInvocation = logger().inject_lambda_context(handle_gateway_event)
+        logged: HandleInvocation = make_logger().inject_lambda_context(handle_gateway_event)
         return logged
 
 
@@ -156,7 +156,7 @@ def make_http_function(name: str, *areas: str, collects_kpis: bool = True) -> La
         def answer(event: Mapping[str, Any], context: object) -> dict[str, Any]:
             answered = handle_gateway_event(application, event, context)
             if collects_kpis:
-                broker.figures.flush_if_due()
+                broker.kpi_collector.flush_if_due()
             return answered
 
         return answer

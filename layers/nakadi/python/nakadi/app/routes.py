@@ -43,9 +43,9 @@ def _event_type_routes(broker: BrokerServices) -> list[Route]:
     settings = broker.settings
     handlers = event_types.EventTypeHandlers(
         event_types=broker.event_types,
-        creation=broker.creation,
-        update=broker.update,
-        deletion=broker.deletion,
+        creation=broker.event_type_creation,
+        update=broker.event_type_update,
+        deletion=broker.event_type_deletion,
         repartitioning=broker.repartitioning,
         permissions=broker.permissions,
         features=broker.features,
@@ -62,7 +62,7 @@ def _event_type_routes(broker: BrokerServices) -> list[Route]:
 def _publishing_routes(broker: BrokerServices) -> list[Route]:
     from nakadi.http.routes import publishing
 
-    return publishing.routes(broker.publisher, broker.permissions, broker.figures)
+    return publishing.routes(broker.publisher, broker.permissions, broker.kpi_collector)
 
 
 def _stream_routes(broker: BrokerServices) -> list[Route]:
@@ -70,15 +70,15 @@ def _stream_routes(broker: BrokerServices) -> list[Route]:
     from nakadi.publishing.system_events import StreamKpis
 
     def new_stream_kpis(request: Request) -> StreamKpis:
-        return StreamKpis(broker.figures, broker.clock, request.subject, request.flow_id, metrics=broker.metrics)
+        return StreamKpis(broker.kpi_collector, broker.clock, request.subject, request.flow_id, metrics=broker.metrics)
 
-    return streams.routes(broker.streams, new_stream_kpis)
+    return streams.routes(broker.event_streams, new_stream_kpis)
 
 
 def _cursor_routes(broker: BrokerServices) -> list[Route]:
     from nakadi.http.routes import cursors
 
-    return cursors.routes(broker.event_types, broker.permissions, broker.cursors)
+    return cursors.routes(broker.event_types, broker.permissions, broker.cursor_resolver)
 
 
 def _subscription_routes(broker: BrokerServices) -> list[Route]:
@@ -94,7 +94,7 @@ def _subscription_stream_routes(broker: BrokerServices) -> list[Route]:
 
     def new_stream_kpis(request: Request, subscription_id: str) -> StreamKpis:
         return StreamKpis(
-            broker.figures, broker.clock, request.subject, request.flow_id, subscription_id, broker.metrics
+            broker.kpi_collector, broker.clock, request.subject, request.flow_id, subscription_id, broker.metrics
         )
 
     return streams.subscription_routes(broker.subscription_streams, new_stream_kpis)
@@ -104,7 +104,7 @@ def _settings_routes(broker: BrokerServices) -> list[Route]:
     from nakadi.http.routes import settings
 
     return [
-        *settings.routes(broker.admins, broker.blacklist, broker.features, broker.prepare_event_types),
+        *settings.routes(broker.admins, broker.blacklist, broker.features, broker.create_missing_event_types),
         *settings.storage_routes(broker.storages, broker.event_types, broker.admins),
     ]
 
@@ -113,7 +113,9 @@ def _monitoring_routes(broker: BrokerServices) -> list[Route]:
     from nakadi.http.routes import monitoring
 
     return [
-        *monitoring.routes(broker.read_metrics or (lambda: broker.metrics), broker.clock, broker.readiness, _version()),
+        *monitoring.routes(
+            broker.read_metrics or (lambda: broker.metrics), broker.clock, broker.readiness_check, _version()
+        ),
         *monitoring.documentation_routes(),
     ]
 
@@ -223,7 +225,7 @@ def make_authentication(settings: Settings, clock: Clock) -> Authenticate | None
             return None
         case "jwt":
             return make_token_authentication(
-                token_verifier(settings, clock), ScopeTable(settings), settings.auth_realms
+                make_token_verifier(settings, clock), ScopeTable(settings), settings.auth_realms
             )
         case "gateway":
             return make_gateway_authentication(ScopeTable(settings), settings.auth_realms)
@@ -231,7 +233,7 @@ def make_authentication(settings: Settings, clock: Clock) -> Authenticate | None
             raise BadSetting(f"NAKADI_AUTH is 'off', 'jwt' or 'gateway', not {other!r}")
 
 
-def token_verifier(settings: Settings, clock: Clock) -> TokenVerifier:
+def make_token_verifier(settings: Settings, clock: Clock) -> TokenVerifier:
     """What tells good tokens from others, by these settings."""
     from nakadi.auth.tokens import KeySet, TokenRules, TokenVerifier, make_key_fetcher
 

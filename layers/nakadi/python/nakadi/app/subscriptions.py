@@ -53,11 +53,11 @@ class SubscriptionServices(Struct, dict=True, frozen=True, kw_only=True):
     @cached_property
     def subscriptions(self) -> Subscriptions:
         cache = Cache[str, Subscription](self.clock, self.settings.cache_seconds, self.watch, SUBSCRIPTIONS)
-        self.metrics.follow_cache("subscriptions", lambda: cache.hits, lambda: cache.misses)
+        self.metrics.add_cache_sources("subscriptions", lambda: cache.hits, lambda: cache.misses)
         return Subscriptions(self.registry, cache, self.clock)
 
     @cached_property
-    def initialisation(self) -> OffsetInitialisation:
+    def offset_initialisation(self) -> OffsetInitialisation:
         return OffsetInitialisation(
             event_types=self.event_types,
             cursor_resolver=self.cursor_resolver,
@@ -70,7 +70,7 @@ class SubscriptionServices(Struct, dict=True, frozen=True, kw_only=True):
         return DeletedSubscriptionCleanup(self.subscriptions, self.coordination)
 
     @cached_property
-    def attachment(self) -> RedriveAttachment:
+    def redrive_attachment(self) -> RedriveAttachment:
         return RedriveAttachment(
             subscription_repository=self.subscriptions,
             event_types=self.event_types,
@@ -78,50 +78,50 @@ class SubscriptionServices(Struct, dict=True, frozen=True, kw_only=True):
             cursor_resolver=self.cursor_resolver,
             logs=self.logs,
             coordination=self.coordination,
-            initialisation=self.initialisation,
+            initialisation=self.offset_initialisation,
             event_type_name=self.settings.dead_letter_redrive,
             is_authentication_on=self.settings.auth != "off",
         )
 
     @cached_property
-    def leases(self) -> LeaseWatch:
+    def lease_watch(self) -> LeaseWatch:
         return LeaseWatch(self.coordination, self.clock)
 
     @cached_property
     def reset_execution(self) -> ResetExecution:
         return ResetExecution(
             coordination=self.coordination,
-            leases=self.leases,
+            leases=self.lease_watch,
             clock=self.clock,
             plan_replays=RedrivePlanner(coordination=self.coordination, event_types=self.event_types).plan_replays,
         )
 
     @cached_property
-    def stats(self) -> SubscriptionStats:
+    def subscription_stats(self) -> SubscriptionStats:
         return SubscriptionStats(
             subscription_repository=self.subscriptions,
             event_types=self.event_types,
             cursor_resolver=self.cursor_resolver,
             permissions=self.permissions,
             coordination=self.coordination,
-            leases=self.leases,
+            leases=self.lease_watch,
             logs=self.logs,
             clock=self.clock,
         )
 
     @cached_property
-    def stall_watch(self) -> StalledSubscriptions:
+    def stalled_subscriptions(self) -> StalledSubscriptions:
         return StalledSubscriptions(
             subscription_repository=self.subscriptions,
             coordination=self.coordination,
-            stats=self.stats,
+            stats=self.subscription_stats,
             execute_reset=self.reset_execution.try_to_execute,
         )
 
     # For requests alone
 
     @cached_property
-    def resets(self) -> ResetRequests:
+    def reset_requests(self) -> ResetRequests:
         return ResetRequests(
             execution=self.reset_execution,
             max_commit_timeout=self.settings.max_commit_timeout_seconds,
@@ -129,16 +129,16 @@ class SubscriptionServices(Struct, dict=True, frozen=True, kw_only=True):
         )
 
     @cached_property
-    def dependents(self) -> SubscribedEventTypes:
+    def subscribed_event_types(self) -> SubscribedEventTypes:
         return SubscribedEventTypes(
             subscription_repository=self.subscriptions,
             features=self.features,
-            initialisation=self.initialisation,
-            reset_requests=self.resets,
+            initialisation=self.offset_initialisation,
+            reset_requests=self.reset_requests,
             deleted_subscription_cleanup=self.deleted_subscription_cleanup,
             deletable_owner=self.settings.deletable_subscription_owning_application,
             deletable_group=self.settings.deletable_subscription_consumer_group,
-            redrive_attachment=self.attachment,
+            redrive_attachment=self.redrive_attachment,
         )
 
     @cached_property
@@ -179,8 +179,8 @@ class SubscriptionServices(Struct, dict=True, frozen=True, kw_only=True):
             cursor_resolver=self.cursor_resolver,
             permissions=self.permissions,
             coordination=self.coordination,
-            initialisation=self.initialisation,
-            reset_requests=self.resets,
+            initialisation=self.offset_initialisation,
+            reset_requests=self.reset_requests,
             clock=self.clock,
             metrics=self.metrics,
         )
@@ -193,7 +193,7 @@ class SubscriptionServices(Struct, dict=True, frozen=True, kw_only=True):
             permissions=self.permissions,
             features=self.features,
             coordination=self.coordination,
-            reset_requests=self.resets,
+            reset_requests=self.reset_requests,
             clock=self.clock,
         )
 
@@ -206,7 +206,7 @@ class SubscriptionServices(Struct, dict=True, frozen=True, kw_only=True):
             update=self.update,
             deletion=self.deletion,
             cursors=self.subscription_cursors,
-            stats=self.stats,
+            stats=self.subscription_stats,
             permissions=self.permissions,
             features=self.features,
         )

@@ -88,10 +88,10 @@ def authorization_body(draft: AuthorizationDraft | None) -> dict[str, Any] | Non
     """A section as its description has it."""
     if draft is None:
         return None
-    return {name: None if listed is None else [asdict(each) for each in listed] for name, listed in draft.lists()}
+    return {name: None if listed is None else [asdict(each) for each in listed] for name, listed in draft.named_lists()}
 
 
-def check_no_duplicates(authorization: Authorization) -> None:
+def check_no_duplicates_in_lists(authorization: Authorization) -> None:
     problems = [
         f"authorization property '{operation}' contains duplicated attribute(s): {', '.join(map(str, duplicates))}"
         for operation in (Operation.ADMIN, Operation.READ, Operation.WRITE)
@@ -148,7 +148,7 @@ class SettingsDocument:
             except ChangedMeanwhile:
                 continue
             finally:
-                self._cache.forget(self._key)
+                self._cache.invalidate(self._key)
             return
         raise TryLater("The settings are being changed by others, please repeat request")
 
@@ -173,7 +173,7 @@ class Features:
     def switch(self, feature: Feature, *, on: bool) -> None:
         self._document.change(lambda body: {**body, feature.value: on})
 
-    def require_writable(self) -> None:
+    def require_writes_allowed(self) -> None:
         if self.is_on(Feature.DISABLE_DB_WRITE_OPERATIONS):
             raise TryLater(READ_ONLY_MESSAGE)
 
@@ -198,7 +198,7 @@ class Admins:
         )
 
     def replace(self, lists: Authorization) -> None:
-        self._features.require_writable()
+        self._features.require_writes_allowed()
         body = {
             "admins": self._without_default(lists.admins),
             "readers": self._without_default(lists.readers),

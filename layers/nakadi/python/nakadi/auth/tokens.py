@@ -12,7 +12,7 @@ from typing import Any
 import jwt
 from msgspec import Struct
 
-from nakadi.common.work import refuse_if_quick
+from nakadi.common.work import check_may_block
 from nakadi.model.authorization import Attribute, Subject
 from nakadi.model.outcomes import MAX_TEXT_CHARACTERS, NotAuthenticated, Unavailable
 from nakadi.ports.clock import Clock
@@ -43,7 +43,7 @@ class TokenRules(Struct, frozen=True, kw_only=True):
     attribute_claims: tuple[tuple[str, str], ...]
     service_realms: tuple[str, ...] = ()
 
-    def claims_for(self, realm: str) -> Iterable[tuple[str, str]]:
+    def attribute_claims_of_realm(self, realm: str) -> Iterable[tuple[str, str]]:
         """Pairs of an attribute's data type and the claim that it is read from, for tokens of a realm.
 
         A claim never makes a subject both a user and a service: otherwise a person could choose the name of a service
@@ -62,7 +62,7 @@ class _VerifiedToken(Struct, frozen=True):
 
     key_id: str | None
     key: jwt.PyJWK
-    times: Mapping[str, Any]
+    time_claims: Mapping[str, Any]
     subject: Subject
 
 
@@ -85,7 +85,7 @@ class TokenVerifier:
         name = sha256(token.encode(errors="surrogatepass")).digest()
         known = self._verified.get(name)
         if known is not None and self._keys.find_key(known.key_id) is known.key:
-            self._check_times(known.times)
+            self._check_time_claims(known.time_claims)
             return known.subject
         verified = self._verify(token)
         with self._lock:
@@ -96,7 +96,7 @@ class TokenVerifier:
 
     def _verify(self, token: str) -> _VerifiedToken:
         key_id, key, claims = self._signed_claims(token)
-        self._check_times(claims)
+        self._check_time_claims(claims)
         name = claims.get(self._rules.subject_claim)
         if not isinstance(name, str) or not name:
             raise NotAuthenticated("The token names no subject")
@@ -134,7 +134,7 @@ class TokenVerifier:
 
     def _decode_claims(self, token: str, key: jwt.PyJWK) -> Mapping[str, Any]:
         rules = self._rules
-        # `_check_times` checks the times, with a clock that tests can move.
+        # `_check_time_claims` checks the times, with a clock that tests can move.
         options: Any = {"require": ["exp"], "verify_exp": False, "verify_nbf": False, "verify_iat": False}
         options["verify_aud"] = bool(rules.audience)
         return jwt.decode(
@@ -146,7 +146,7 @@ class TokenVerifier:
             options=options,
         )
 
-    def _check_times(self, claims: Mapping[str, Any]) -> None:
+    def _check_time_claims(self, claims: Mapping[str, Any]) -> None:
         now, leeway = self._clock.now().timestamp(), self._rules.leeway_seconds
         if _seconds_claim(claims, "exp", now) <= now - leeway:
             raise NotAuthenticated("The token has expired")
@@ -155,7 +155,7 @@ class TokenVerifier:
 
     def _attributes(self, claims: Mapping[str, Any]) -> Iterable[Attribute]:
         """The subject's attributes; a claim with a list gives an attribute for each value."""
-        for data_type, claim in self._rules.claims_for(_realm_of_claims(claims)):
+        for data_type, claim in self._rules.attribute_claims_of_realm(_realm_of_claims(claims)):
             for value in _texts_of_claim(claims.get(claim), split_at_blanks=False):
                 yield Attribute(data_type, value)
 
@@ -217,7 +217,7 @@ class KeySet:
         known = self._find_known_key(key_id)
         if known is not None and not self._is_older_than(KEY_SET_MAX_AGE_SECONDS):
             return known
-        refuse_if_quick()
+        check_may_block()
         # One thread fetches the keys; others wait for it only if they have no key to use meanwhile.
         if not self._lock.acquire(blocking=known is None):
             return known
@@ -232,7 +232,7 @@ class KeySet:
 
     def find_replacement_key(self, key_id: str | None, known: jwt.PyJWK) -> jwt.PyJWK | None:
         """The key that has replaced `known` under this id, if any: some issuers use an id again, or use none."""
-        refuse_if_quick()
+        check_may_block()
         if self._lock.acquire(blocking=False):  # another thread is fetching them: the next request finds the key
             try:
                 if self._is_older_than(KEY_SET_RETRY_INTERVAL_SECONDS):

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct
 
-from nakadi.common.work import is_quick, refuse_if_quick
+from nakadi.common.work import check_may_block, is_blocking_forbidden
 from nakadi.ports.clock import Clock
 from nakadi.ports.registry import CACHED_KINDS, ChangeCounters, DocumentChange, Registry, change_bucket
 
@@ -31,14 +31,14 @@ CHANGE_COUNT_FORMAT = struct.Struct("<Q")
 
 class ChangeCountersSnapshot(Struct, frozen=True):
     """The numbers of changes, and when the request for them began: by the clock of the caches, and by the two clocks
-    of the machine, of which one may be put back and the other stop with the machine. `own_counts` is what the processes
-    of this broker had counted then."""
+    of the machine, of which one may be put back and the other stop with the machine. `broker_change_counts` is what the
+    processes of this broker had counted then."""
 
     changes: ChangeCounters
-    began: float
-    monotonic: float
-    wall: float
-    own_counts: bytes = b""
+    began_at: float
+    machine_uptime: float
+    wall_clock_time: float
+    broker_change_counts: bytes = b""
 
 
 class ChangeWatch:
@@ -75,7 +75,7 @@ class ChangeWatch:
         counted = self._read_own_counts()
         # Read once and never changed, so that this and what follows are of one look, whatever other threads do.
         latest = self.valid_snapshot
-        if latest is not None and now - latest.began < max_age_seconds:
+        if latest is not None and now - latest.began_at < max_age_seconds:
             return latest
         answer: Future[ChangeCountersSnapshot] = Future()
         with self._lock:
@@ -91,11 +91,11 @@ class ChangeWatch:
             return asking[2].result()
         try:
             look = ChangeCountersSnapshot(
-                began=now,
-                monotonic=time.monotonic(),
-                wall=time.time(),
+                began_at=now,
+                machine_uptime=time.monotonic(),
+                wall_clock_time=time.time(),
                 changes=self._read_change_counters(),
-                own_counts=counted,
+                broker_change_counts=counted,
             )
         except BaseException as error:
             self._finish_reading(mine, None)
@@ -113,7 +113,9 @@ class ChangeWatch:
                 self._asking = None
             self.is_early_reading_wanted = False
             # A look that began earlier may arrive later.
-            if snapshot is not None and (self.valid_snapshot is None or self.valid_snapshot.began <= snapshot.began):
+            if snapshot is not None and (
+                self.valid_snapshot is None or self.valid_snapshot.began_at <= snapshot.began_at
+            ):
                 self.valid_snapshot = snapshot
 
 
@@ -125,11 +127,11 @@ class ChangeWatchOfSeveralProcesses(ChangeWatch):
     @property
     def valid_snapshot(self) -> ChangeCountersSnapshot | None:
         look = self._latest_snapshot
-        return look if look is None or look.own_counts == self._read_own_counts() else None
+        return look if look is None or look.broker_change_counts == self._read_own_counts() else None
 
     @valid_snapshot.setter
-    def valid_snapshot(self, look: ChangeCountersSnapshot | None) -> None:
-        self._latest_snapshot = look
+    def valid_snapshot(self, snapshot: ChangeCountersSnapshot | None) -> None:
+        self._latest_snapshot = snapshot
 
 
 class ChangeCounter:
@@ -203,8 +205,8 @@ class Cache(Generic[Key, Value]):
         self.hits = 0
         self.misses = 0
 
-    def get(self, key: Key, read: Callable[[Key], Value]) -> Value:
-        """The value of a key; `read` is called with it when there is no value that is fresh enough."""
+    def get(self, key: Key, read_value: Callable[[Key], Value]) -> Value:
+        """The value of a key; `read_value` is called with it when there is no value that is fresh enough."""
         # Without the lock: a look into a dictionary is one step, and entries are never changed, only replaced.
         entry = self._entries.get(key)
         now = self._clock.monotonic()
@@ -212,13 +214,13 @@ class Cache(Generic[Key, Value]):
         if self._watch is not None:
             # Every request comes here several times: the usual case is decided without another call.
             watch, look = self._watch, self._watch.valid_snapshot
-            age = self._seconds if look is None else now - look.began
+            age = self._seconds if look is None else now - look.began_at
             # Quick work never looks. One in time has a thread do it, or all would need a thread at the same moment.
             if age >= self._seconds / 2 and (
                 age >= self._seconds
-                or (watch.claim_early_reading() if is_quick.get() else watch.is_early_reading_wanted)
+                or (watch.claim_early_reading() if is_blocking_forbidden.get() else watch.is_early_reading_wanted)
             ):
-                refuse_if_quick()
+                check_may_block()
                 look = watch.read_counters(self._seconds / 2 if watch.is_early_reading_wanted else self._seconds)
                 now = self._clock.monotonic()
         if (
@@ -228,12 +230,12 @@ class Cache(Generic[Key, Value]):
         ):
             self.hits += 1
             return entry.value
-        refuse_if_quick()
+        check_may_block()
         self.misses += 1
         forgotten = self._forgotten
-        value = read(key)
+        value = read_value(key)
         with self._lock:
-            # Another thread may have changed the document since `read` began: then the value is already old.
+            # Another thread may have changed the document since `read_value` began: then the value is already old.
             if forgotten == self._forgotten:
                 self._store(key, value, now, look)
         return value
@@ -249,7 +251,7 @@ class Cache(Generic[Key, Value]):
                 value, bucket, snapshot.changes.count_of_bucket(bucket), now + MAX_CACHE_ENTRY_AGE_SECONDS
             )
 
-    def forget(self, key: Key) -> None:
+    def invalidate(self, key: Key) -> None:
         with self._lock:
             # Counted in the same step: a thread that has read the document before, and comes to remember it after, sees
             # by the number that what it has may be old.

@@ -30,7 +30,7 @@ OTHER_LABEL_VALUE = "other"
 MAX_RECENT_SAMPLES = 2048
 
 
-class LabelValues:
+class BoundedLabelValues:
     """The names that a label may have: the first so many, and `other` for those that come later."""
 
     def __init__(self, max_values: int) -> None:
@@ -38,7 +38,7 @@ class LabelValues:
         self._lock = threading.Lock()
         self._known: set[str] = set()
 
-    def bounded_label_value(self, name: str) -> str:
+    def value_or_other(self, name: str) -> str:
         with self._lock:
             if len(self._known) < self.max_values:
                 self._known.add(name)
@@ -46,18 +46,18 @@ class LabelValues:
 
 
 class MetricDefinition(Struct, frozen=True, kw_only=True):
-    """What a metric is called and means. `json` is its name in JSON, if it is not made of the other one."""
+    """What a metric is called and means. `json_name` is its name in JSON, if it is not made of the other one."""
 
     name: str
     meaning: str
     labels: Labels = ()
-    json: str = ""
-    names: LabelValues
+    json_name: str = ""
+    known_names: BoundedLabelValues
 
-    def bounded_label_value(self, labels: Labels) -> Labels:
+    def bounded_labels(self, labels: Labels) -> Labels:
         pairs = zip(self.labels, labels, strict=True)
         return tuple(
-            [self.names.bounded_label_value(value) if label == "event_type" else value for label, value in pairs]
+            [self.known_names.value_or_other(value) if label == "event_type" else value for label, value in pairs]
         )
 
 
@@ -76,24 +76,24 @@ class Counter:
     def add(self, number: float = 1, *labels: str) -> None:
         with self._lock:
             if labels not in self._values:
-                labels = self.definition.bounded_label_value(labels)
+                labels = self.definition.bounded_labels(labels)
             self._values[labels] = self._values.get(labels, 0) + number
 
-    def follow(self, read: ReadRows) -> None:
+    def add_source(self, read: ReadRows) -> None:
         """Read values from this function whenever metrics are read; equal labels of several functions are combined."""
         self._followed.append(read)
 
-    def follow_names(self, read: Callable[[], Mapping[str, float]]) -> None:
+    def add_named_source(self, read: Callable[[], Mapping[str, float]]) -> None:
         """Follow values by the only label, with no more names of it than others have."""
 
         def bounded() -> MetricRows:
             rows: dict[Labels, float] = {}
             for name, value in read().items():
-                labels = self.definition.bounded_label_value((name,))
+                labels = self.definition.bounded_labels((name,))
                 rows[labels] = self._combine(rows[labels], value) if labels in rows else value
             return rows
 
-        self.follow(bounded)
+        self.add_source(bounded)
 
     def replace_by_sum_of(self, parts: Iterable[MetricRows]) -> None:
         self._values, self._followed = {}, [partial(dict, part) for part in parts]
@@ -104,14 +104,17 @@ class Counter:
         for read in tuple(self._followed):
             for labels, value in read().items():
                 rows[labels] = self._combine(rows[labels], value) if labels in rows else value
-        return self._largest_subscriptions(rows) if len(rows) > self.definition.names.max_values else rows
+        return self._largest_subscriptions(rows) if len(rows) > self.definition.known_names.max_values else rows
 
     def _largest_subscriptions(self, rows: MetricRows) -> MetricRows:
         """Of what is followed by subscription, the largest values; those of the rest are put together."""
         if self.definition.labels != ("subscription",):
             return rows
         ordered = sorted(rows.items(), key=lambda row: row[1], reverse=True)
-        kept, rest = ordered[: self.definition.names.max_values], ordered[self.definition.names.max_values :]
+        kept, rest = (
+            ordered[: self.definition.known_names.max_values],
+            ordered[self.definition.known_names.max_values :],
+        )
         together = reduce(self._combine, (value for _, value in rest))
         return {**dict(kept), (OTHER_LABEL_VALUE,): together}
 
@@ -127,22 +130,22 @@ class Gauge(Counter):
 
 
 class Distribution(Struct):
-    """`buckets` says how many values there were up to each bound, and the last how many beyond all of them."""
+    """`bucket_counts` says how many values there were up to each bound, and the last how many beyond all of them."""
 
-    buckets: list[int]
-    count: int = 0
-    total: float = 0.0
-    recent: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_RECENT_SAMPLES))
+    bucket_counts: list[int]
+    value_count: int = 0
+    sum_of_values: float = 0.0
+    recent_values: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_RECENT_SAMPLES))
 
-    def add(self, value: float, bounds: BucketBounds) -> None:
-        self.buckets[bisect_left(bounds, value)] += 1
-        self.count += 1
-        self.total += value
-        self.recent.append(value)
+    def add_value(self, value: float, bounds: BucketBounds) -> None:
+        self.bucket_counts[bisect_left(bounds, value)] += 1
+        self.value_count += 1
+        self.sum_of_values += value
+        self.recent_values.append(value)
 
 
 class Histogram:
-    """How values are distributed, for each combination of labels; `recent` has the last values themselves."""
+    """How values are distributed, for each combination of labels; `recent_values` has the last values themselves."""
 
     kind: Literal["histogram"] = "histogram"
 
@@ -154,9 +157,9 @@ class Histogram:
 
     def observe(self, value: float, *labels: str) -> None:
         with self.lock:
-            self.row(labels).add(value, self.bounds)
+            self.row_to_change(labels).add_value(value, self.bounds)
 
-    def row(self, labels: Labels) -> Distribution:
+    def row_to_change(self, labels: Labels) -> Distribution:
         """To be changed by those alone who hold the lock."""
         row = self._rows.get(labels)
         if row is None:
@@ -166,7 +169,9 @@ class Histogram:
     def rows(self) -> Mapping[Labels, Distribution]:
         with self.lock:
             return {
-                labels: Distribution(list(row.buckets), row.count, row.total, row.recent.copy())
+                labels: Distribution(
+                    list(row.bucket_counts), row.value_count, row.sum_of_values, row.recent_values.copy()
+                )
                 for labels, row in self._rows.items()
             }
 
@@ -175,13 +180,13 @@ class Histogram:
 
 
 Key = TypeVar("Key", bound=tuple[object, ...])
-CountedRows = dict[Key, tuple[list[int], Distribution]]
+CountsByKey = dict[Key, tuple[list[int], Distribution]]
 """Numbers that are counted together, and the row of a histogram that is counted with them."""
 
-_NOT_TIMED = Distribution([])
+_UNUSED_DISTRIBUTION = Distribution([])
 
 
-def _follow_columns(rows: CountedRows[Key], lock: threading.Lock, *counters: Counter) -> None:
+def _add_columns_as_sources(rows: CountsByKey[Key], lock: threading.Lock, *counters: Counter) -> None:
     """Have each counter follow a column, added up by as many parts of the keys as it has labels."""
 
     def totals(column: int, labels: int) -> MetricRows:
@@ -195,7 +200,7 @@ def _follow_columns(rows: CountedRows[Key], lock: threading.Lock, *counters: Cou
         return found
 
     for column, counter in enumerate(counters):
-        counter.follow(partial(totals, column, len(counter.definition.labels)))
+        counter.add_source(partial(totals, column, len(counter.definition.labels)))
 
 
 class AnsweredRequestMetrics:
@@ -203,41 +208,41 @@ class AnsweredRequestMetrics:
 
     def __init__(self, seconds: Histogram, requests: Counter, received: Counter, sent: Counter) -> None:
         self._seconds = seconds
-        self._rows: CountedRows[tuple[str, int]] = {}
-        _follow_columns(self._rows, seconds.lock, requests, received, sent)
+        self._rows: CountsByKey[tuple[str, int]] = {}
+        _add_columns_as_sources(self._rows, seconds.lock, requests, received, sent)
 
-    def add(self, operation: str, status: int, seconds: float, received: int = 0, sent: int = 0) -> None:
+    def count_request(self, operation: str, status: int, seconds: float, received: int = 0, sent: int = 0) -> None:
         """A request was answered; `received` and `sent` are the bytes of the bodies."""
         with self._seconds.lock:
             row = self._rows.get((operation, status))
             if row is None:
-                row = self._rows[operation, status] = [0, 0, 0], self._seconds.row((operation,))
+                row = self._rows[operation, status] = [0, 0, 0], self._seconds.row_to_change((operation,))
             numbers, distribution = row
-            distribution.add(seconds, self._seconds.bounds)
+            distribution.add_value(seconds, self._seconds.bounds)
             numbers[0] += 1
             numbers[1] += received
             numbers[2] += sent
 
 
-class SentEvents:
+class SentEventMetrics:
     """What is counted of every batch that a stream sends, with one lock: that of the histogram, whose row of the API
     has the delays."""
 
-    def __init__(self, delay: Histogram, events: Counter, size: Counter, names: LabelValues) -> None:
+    def __init__(self, delay: Histogram, events: Counter, size: Counter, names: BoundedLabelValues) -> None:
         self._delay = delay
         self._names = names
-        self._rows: CountedRows[tuple[str, str]] = {}
-        _follow_columns(self._rows, delay.lock, events, size)
+        self._rows: CountsByKey[tuple[str, str]] = {}
+        _add_columns_as_sources(self._rows, delay.lock, events, size)
 
-    def add(self, api: str, event_type: str, events: int, size: int, delay: float) -> None:
+    def count_batch(self, api: str, event_type: str, events: int, size: int, delay: float) -> None:
         """Events of an event type were sent in so many bytes, so many seconds after the newest of them was stored."""
         with self._delay.lock:
             row = self._rows.get((api, event_type))
             if row is None:
-                labels = (api, self._names.bounded_label_value(event_type))
-                row = self._rows.setdefault(labels, ([0, 0], self._delay.row((api,))))
+                labels = (api, self._names.value_or_other(event_type))
+                row = self._rows.setdefault(labels, ([0, 0], self._delay.row_to_change((api,))))
             numbers, distribution = row
-            distribution.add(delay, self._delay.bounds)
+            distribution.add_value(delay, self._delay.bounds)
             numbers[0] += events
             numbers[1] += size
 
@@ -245,17 +250,17 @@ class SentEvents:
 class StoredEventMetrics:
     """What is counted of every batch that was stored."""
 
-    def __init__(self, events: Counter, size: Counter, names: LabelValues) -> None:
+    def __init__(self, events: Counter, size: Counter, names: BoundedLabelValues) -> None:
         self._names = names
         self._lock = threading.Lock()
-        self._rows: CountedRows[tuple[str]] = {}
-        _follow_columns(self._rows, self._lock, events, size)
+        self._rows: CountsByKey[tuple[str]] = {}
+        _add_columns_as_sources(self._rows, self._lock, events, size)
 
-    def add(self, event_type: str, events: int, size: int) -> None:
+    def count_batch(self, event_type: str, events: int, size: int) -> None:
         """Events of a batch of so many bytes were stored."""
         with self._lock:
             row = self._rows.get((event_type,))
             if row is None:
-                row = self._rows.setdefault((self._names.bounded_label_value(event_type),), ([0, 0], _NOT_TIMED))
+                row = self._rows.setdefault((self._names.value_or_other(event_type),), ([0, 0], _UNUSED_DISTRIBUTION))
             row[0][0] += events
             row[0][1] += size

@@ -13,14 +13,14 @@ from time import process_time
 
 from nakadi.common.counting import (
     AnsweredRequestMetrics,
+    BoundedLabelValues,
     BucketBounds,
     Counter,
     Gauge,
     Histogram,
     Labels,
-    LabelValues,
     MetricDefinition,
-    SentEvents,
+    SentEventMetrics,
     StoredEventMetrics,
 )
 from nakadi.common.work import failed_chore_counts
@@ -42,7 +42,7 @@ class Metrics:
         self.processes: Sequence[Callable[[], int | str]] = [lambda: "self"]
         self.cpu_seconds: Callable[[], float] = process_time
         self.all: list[Metric] = []
-        self._names = LabelValues(max_names)
+        self._names = BoundedLabelValues(max_names)
         self._define_requests()
         self._define_publishing()
         self._define_streams()
@@ -53,9 +53,9 @@ class Metrics:
         self._define_housekeeping()
         self.answered = AnsweredRequestMetrics(
             self.request_seconds, self.requests, self.request_bytes, self.response_bytes
-        ).add
-        self.sent = SentEvents(self.delivery_delay, self.events_sent, self.sent_bytes, self._names).add
-        self.stored = StoredEventMetrics(self.events_published, self.published_bytes, self._names).add
+        ).count_request
+        self.sent = SentEventMetrics(self.delivery_delay, self.events_sent, self.sent_bytes, self._names).count_batch
+        self.stored = StoredEventMetrics(self.events_published, self.published_bytes, self._names).count_batch
 
     def _define_requests(self) -> None:
         self.requests = self._add_counter(
@@ -237,7 +237,7 @@ class Metrics:
             ("operation",),
             json="nakadi.chores.failed",
         )
-        self.chore_failures.follow(lambda: {(name,): count for name, count in failed_chore_counts().items()})
+        self.chore_failures.add_source(lambda: {(name,): count for name, count in failed_chore_counts().items()})
         self.index_lag = self._add_gauge(
             "nakadi_index_lag_seconds",
             "Age of the oldest event that the log indexer has not counted, as last measured.",
@@ -270,12 +270,12 @@ class Metrics:
             json="nakadi.kpi",
         )
 
-    def follow_cache(self, name: str, read_hits: Callable[[], int], read_misses: Callable[[], int]) -> None:
-        self.cache_hits.follow(lambda: {(name,): read_hits()})
-        self.cache_misses.follow(lambda: {(name,): read_misses()})
+    def add_cache_sources(self, name: str, read_hits: Callable[[], int], read_misses: Callable[[], int]) -> None:
+        self.cache_hits.add_source(lambda: {(name,): read_hits()})
+        self.cache_misses.add_source(lambda: {(name,): read_misses()})
 
     def _make_definition(self, name: str, meaning: str, labels: Labels, json: str) -> MetricDefinition:
-        return MetricDefinition(name=name, meaning=meaning, labels=labels, json=json, names=self._names)
+        return MetricDefinition(name=name, meaning=meaning, labels=labels, json_name=json, known_names=self._names)
 
     def _add_counter(self, name: str, meaning: str, labels: Labels = (), *, json: str = "") -> Counter:
         made = Counter(self._make_definition(name, meaning, labels, json))

@@ -38,25 +38,25 @@ class NeedsThread(BaseException):
     """
 
 
-is_quick: ContextVar[bool] = ContextVar("is_quick", default=False)
+is_blocking_forbidden: ContextVar[bool] = ContextVar("is_blocking_forbidden", default=False)
 """Whether this is quick work."""
 
 
-def run_quickly(work: Callable[[], Result]) -> Result:
+def run_without_blocking(work: Callable[[], Result]) -> Result:
     """The result of work that holds up everything else in the process, so it must be over within milliseconds.
 
     Raises `NeedsThread` before the work waits.
     """
-    token = is_quick.set(True)
+    token = is_blocking_forbidden.set(True)
     try:
         return work()
     finally:
-        is_quick.reset(token)
+        is_blocking_forbidden.reset(token)
 
 
-def refuse_if_quick() -> None:
+def check_may_block() -> None:
     """Raise `NeedsThread` if this is quick work. To be called before anything that waits, or that takes long."""
-    if is_quick.get():
+    if is_blocking_forbidden.get():
         raise NeedsThread
 
 
@@ -89,7 +89,7 @@ class LongWorkQueue:
             self._turn.release()
 
     def _wait_for_turn(self, is_client_gone: Callable[[], bool]) -> None:
-        refuse_if_quick()
+        check_may_block()
         if self._turn.acquire(blocking=False):
             return
         with self._lock:

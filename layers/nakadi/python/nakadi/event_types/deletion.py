@@ -96,7 +96,7 @@ class EventTypeDeletion(Struct, frozen=True, kw_only=True):
     def delete(self, name: str, subject: Subject) -> None:
         """Delete an event type and its events. When this returns, the name can be used again."""
         self._require_enabled(subject)
-        self.features.require_writable()
+        self.features.require_writes_allowed()
         self._try_to_remove_events_and_schemas(
             self.event_types.retry_if_changed(lambda: self._remove_from_registry(name, subject))
         )

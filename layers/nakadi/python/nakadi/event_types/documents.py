@@ -12,7 +12,7 @@ from msgspec import Struct, convert, to_builtins
 from msgspec.structs import asdict, replace
 
 from nakadi.auth import permissions
-from nakadi.auth.permissions import check_no_duplicates
+from nakadi.auth.permissions import check_no_duplicates_in_lists
 from nakadi.model.authorization import Attribute, AttributeDraft, Authorization, AuthorizationDraft
 from nakadi.model.event_type import (
     EventType,
@@ -194,7 +194,7 @@ def attributes_from_drafts(drafts: tuple[AttributeDraft, ...] | None) -> tuple[A
 def check_no_duplicate_attributes(draft: AuthorizationDraft | None) -> None:
     requested = authorization_from_draft(draft)
     if requested is not None:
-        check_no_duplicates(requested)
+        check_no_duplicates_in_lists(requested)
 
 
 # Violations -----------------------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
         if self.features.is_on(Feature.DISABLE_EVENT_TYPE_CREATION):
             raise FeatureSwitchedOff("Event Type creation is disabled")
         check_fields(draft)
-        self.features.require_writable()
+        self.features.require_writes_allowed()
         if draft.name in self.reserved_names and not self.permissions.is_administrator(subject):
             raise permission_denied_error(
                 Operation.ADMIN, Resource(ResourceType.EVENT_TYPE, draft.name), RESERVED_NAME_MESSAGE
@@ -60,7 +60,7 @@ class EventTypeCreation(Struct, frozen=True, kw_only=True):
 
     def create_system_event_type(self, draft: EventTypeDraft) -> None:
         """Register an event type of the broker itself, unless it exists. The rules for clients are not checked."""
-        self.features.require_writable()
+        self.features.require_writes_allowed()
         if self.event_types.find(str(draft.name)) is None:
             with contextlib.suppress(Conflict):
                 self.event_types.retry_if_changed(
@@ -165,7 +165,7 @@ class EventTypeUpdate(Struct, frozen=True, kw_only=True):
     def update(self, name: str, draft: EventTypeDraft, subject: Subject) -> EventType:
         """Replace the definition of an event type. Raises an outcome if a rule forbids the change."""
         check_fields(draft)
-        self.features.require_writable()
+        self.features.require_writes_allowed()
         return self.event_types.retry_if_changed(lambda: self._update(name, draft, subject))
 
     def _update(self, name: str, draft: EventTypeDraft, subject: Subject) -> EventType:
@@ -273,7 +273,7 @@ class Repartitioning(Struct, frozen=True, kw_only=True):
         self._check_partition_count(count, event_type)
         if name == self.event_type_with_fixed_partitions and count != event_type.timeline.partitions:
             raise Invalid(f"Event type {name} is for redriving, its partitions can not be changed")
-        self.features.require_writable()
+        self.features.require_writes_allowed()
         if count == event_type.timeline.partitions:
             return event_type
         timeline = event_type.timeline

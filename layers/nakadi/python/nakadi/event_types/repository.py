@@ -14,7 +14,7 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from nakadi.common.caching import Cache
-from nakadi.common.work import refuse_if_quick
+from nakadi.common.work import check_may_block
 from nakadi.event_types.documents import (
     MEASURED_STATISTICS_KIND,
     TABLE_STATES_KIND,
@@ -57,14 +57,14 @@ class EventTypes:
     def __init__(self, registry: Registry, cache: Cache[str, EventType]) -> None:
         self._registry = registry
         self._cache = cache
-        self.cached: Callable[[str], EventType] = partial(cache.get, read=self.get)
+        self.cached: Callable[[str], EventType] = partial(cache.get, read_value=self.get)
         """An event type, perhaps as it was a moment ago. What this process has written is seen at once."""
         self._listeners: list[Callable[[str], None]] = []
 
     # Reading
 
     def find(self, name: str) -> EventType | None:
-        refuse_if_quick()
+        check_may_block()
         document = self._registry.get(EVENT_TYPES_KIND, name)
         return None if document is None else event_type_from_document(document)
 
@@ -91,7 +91,7 @@ class EventTypes:
 
     def schemas(self, event_type: EventType) -> Sequence[Schema]:
         """All versions of its schema, newest first."""
-        refuse_if_quick()
+        check_may_block()
         documents = self._registry.list(SCHEMAS_KIND, prefix=f"{event_type.id}/")
         return [schema_from_body(document.body) for document in reversed(documents)]
 
@@ -151,7 +151,7 @@ class EventTypes:
         try:
             self._registry.write(*changes)
         finally:
-            self._cache.forget(name)
+            self._cache.invalidate(name)
         for listener in self._listeners:
             listener(name)
 

@@ -130,7 +130,7 @@ class SchemaVersions(Struct, frozen=True, kw_only=True):
     def add(self, name: str, draft: SchemaDraft, subject: Subject) -> None:
         """Make this the current schema, if the compatibility mode of the event type permits it."""
         _required_schema_text(draft)
-        self.features.require_writable()
+        self.features.require_writes_allowed()
         self.event_types.retry_if_changed(lambda: self._add(name, draft, subject))
 
     def evaluate(self, name: str, version: str, text: str | None, subject: Subject) -> SchemaEvaluation:

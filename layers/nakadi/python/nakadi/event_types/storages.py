@@ -67,7 +67,7 @@ class Storages:
         return self.find(self._chosen_storage_id()) or self._default_storage()
 
     def add(self, storage: Storage) -> None:
-        self._features.require_writable()
+        self._features.require_writes_allowed()
         check_storage_fields(storage)
         if storage.id == DEFAULT_STORAGE_ID:
             raise _already_exists_error(storage.id)
@@ -91,7 +91,7 @@ class Storages:
 
     def choose(self, storage_id: str) -> Storage:
         """Use this storage for new event types. Existing ones stay where they are."""
-        self._features.require_writable()
+        self._features.require_writes_allowed()
         storage = self.find(storage_id)
         if storage is None:
             raise NotFound(f"Storage with id {storage_id} is not found")
@@ -100,7 +100,7 @@ class Storages:
         return self.get(storage_id)
 
     def remove(self, storage_id: str, is_used: IsStorageUsed) -> None:
-        self._features.require_writable()
+        self._features.require_writes_allowed()
         for _ in range(MAX_STORAGE_REMOVAL_ATTEMPTS):
             try:
                 return self._remove(storage_id, is_used)

@@ -330,7 +330,7 @@ class TableLagMonitor(Struct, frozen=True, kw_only=True):
     def _stored_at_of_first_archived(self, topic_partition: TopicPartition, offset: int) -> int | None:
         """When the first archived event from an offset on was stored; None if there is none any more."""
         segment = next(_segments_from(self.log_index, topic_partition, offset), None)
-        return None if segment is None or segment.archived is None else segment.first_stored_at
+        return None if segment is None or segment.location is None else segment.first_stored_at
 
 
 # What compaction waits for --------------------------------------------------------------------------------------------
@@ -369,7 +369,7 @@ class CompactionGuard(Struct, frozen=True, kw_only=True):
             else None
         )
         # What is not archived yet comes behind the latest that is.
-        since = head.latest if unread is None else unread.first_stored_at
+        since = head.latest_stored_at if unread is None else unread.first_stored_at
         return max(datetime_from_microseconds(since), now - self.longest_delay)
 
 

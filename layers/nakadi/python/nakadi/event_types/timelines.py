@@ -58,7 +58,7 @@ class Timelines(Struct, frozen=True, kw_only=True):
 
     def require_may_switch(self, name: str, subject: Subject) -> None:
         """Raise unless the subject may begin timelines of this event type, and the registry takes changes."""
-        self.features.require_writable()
+        self.features.require_writes_allowed()
         self._get_event_type(name)
         self._require_administrator(name, Operation.WRITE, subject)
 

@@ -96,8 +96,10 @@ class AsgiApplication:
         }
         self._limits = limits
         self._memory = RequestMemory(limits.max_memory_bytes)
-        metrics.request_memory.follow(lambda: {(): self._memory.taken_bytes})
-        metrics.requests_waiting.follow(lambda: {(lane,): each.waiting_count for lane, each in self._threads.items()})
+        metrics.request_memory.add_source(lambda: {(): self._memory.taken_bytes})
+        metrics.requests_waiting.add_source(
+            lambda: {(lane,): each.waiting_count for lane, each in self._threads.items()}
+        )
         self._is_draining = False
         self._outlets: set[_StreamOutlet] = set()
 

@@ -15,7 +15,7 @@ from functools import cache, partial
 from http import HTTPStatus
 from typing import Any, Protocol, TypeVar
 
-from nakadi.common.work import NeedsThread, run_quickly
+from nakadi.common.work import NeedsThread, run_without_blocking
 from nakadi.http import compression
 from nakadi.http.application import AdmittedRequest, Lane
 from nakadi.http.message import Answer, AnswerAwaitingWrite, AsgiScope, Request, Response, connection_in_scope
@@ -122,7 +122,7 @@ class LoopWorkQueue:
             if done.done():
                 return  # it was cancelled, since the server ends
             try:
-                done.set_result(run_quickly(work))
+                done.set_result(run_without_blocking(work))
             except NeedsThread:
                 done.set_exception(NeedsThreadError())
             except Exception as error:  # noqa: BLE001  # it is raised by the one who waits
@@ -182,7 +182,7 @@ class QuickAnswerer:
             return
         try:
             request.memory.take(len(body))
-            work = run_quickly(partial(self._application.admit_and_begin, request))
+            work = run_without_blocking(partial(self._application.admit_and_begin, request))
         except (NeedsThread, TooLarge, TryLater):
             request.memory.close()
             otherwise()

@@ -281,7 +281,7 @@ class Broker:
         self.faults = Faults(self._topics_of)
         self._inside = open_broker(Settings(**settings), wrap_log=lambda log: FaultyLog(log, self.faults))
         try:
-            self._inside.prepare()
+            self._inside.prepare_for_requests()
             limits = RequestLimits(max_memory_bytes=self._inside.settings.max_request_memory_bytes)
             application = with_console(
                 self._inside.application, self._inside.settings.console, dict(self._inside.settings.console_sign_in)

@@ -37,10 +37,10 @@ SUPERVISOR_ANSWER_TIMEOUT_SECONDS = 3.0
 
 
 class DistributionSnapshot(Struct, frozen=True, array_like=True):
-    buckets: list[int]
-    count: int
-    total: float
-    recent: list[float]
+    bucket_counts: list[int]
+    value_count: int
+    sum_of_values: float
+    recent_values: list[float]
 
 
 class MetricsSnapshot(Struct, frozen=True, array_like=True):
@@ -61,7 +61,12 @@ def take_snapshot(metrics: Metrics) -> MetricsSnapshot:
         name = metric.definition.name
         if isinstance(metric, Histogram):
             histograms[name] = [
-                (labels, DistributionSnapshot(row.buckets, row.count, row.total, list(row.recent)))
+                (
+                    labels,
+                    DistributionSnapshot(
+                        row.bucket_counts, row.value_count, row.sum_of_values, list(row.recent_values)
+                    ),
+                )
                 for labels, row in metric.rows().items()
             ]
         else:
@@ -85,7 +90,7 @@ def merged_metrics(snapshots: Sequence[MetricsSnapshot], max_names: int = 200) -
         if isinstance(metric, Histogram):
             for each in snapshots:
                 for labels, row in each.histograms.get(name, ()):
-                    _add_distribution(metric.row(labels), row)
+                    _add_distribution(metric.row_to_change(labels), row)
         else:
             metric.replace_by_sum_of([_rows_of_metric(each, name) for each in snapshots])
     return metrics
@@ -100,10 +105,10 @@ def _rows_of_metric(snapshot: MetricsSnapshot, name: str) -> MetricRows:
 
 
 def _add_distribution(row: Distribution, added: DistributionSnapshot) -> None:
-    row.buckets = [one + other for one, other in zip(row.buckets, added.buckets, strict=True)]
-    row.count += added.count
-    row.total += added.total
-    row.recent.extend(added.recent)
+    row.bucket_counts = [one + other for one, other in zip(row.bucket_counts, added.bucket_counts, strict=True)]
+    row.value_count += added.value_count
+    row.sum_of_values += added.sum_of_values
+    row.recent_values.extend(added.recent_values)
 
 
 # What processes ask each other ----------------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ def _serve(
         contextlib.closing(Housekeeper(broker.run_housekeeping, stop=broker.housekeeping.stop)),
         asyncio.Runner(loop_factory=new_event_loop) as runner,
     ):
-        broker.prepare()
+        broker.prepare_for_requests()
         server = Server(
             with_console(broker.application, settings.console, dict(settings.console_sign_in)),
             grace_seconds=DRAIN_TIMEOUT_SECONDS,

@@ -374,7 +374,7 @@ def supervise(
         broker.coordination = SqliteCoordination(coordination_path(settings), shared.pipes)
         stack.enter_context(contextlib.closing(Housekeeper(broker.run_housekeeping, stop=broker.housekeeping.stop)))
         runner = stack.enter_context(asyncio.Runner(loop_factory=new_event_loop))
-        broker.prepare()
+        broker.prepare_for_requests()
         tune_interpreter()
 
         async def serve(stopping: asyncio.Event) -> None:

@@ -81,7 +81,7 @@ class AuthorizationDraft(Struct, frozen=True, kw_only=True):
     readers: tuple[AttributeDraft, ...] | None = None
     writers: tuple[AttributeDraft, ...] | None = None
 
-    def lists(self) -> Iterator[tuple[str, tuple[AttributeDraft, ...] | None]]:
+    def named_lists(self) -> Iterator[tuple[str, tuple[AttributeDraft, ...] | None]]:
         yield "admins", self.admins
         yield "readers", self.readers
         yield "writers", self.writers

@@ -72,15 +72,15 @@ class RecordLines(Sequence[Record]):
     def __getitem__(self, index: int | slice) -> Record | Sequence[Record]:
         return list(self)[index]
 
-    def split_by_size(self, most_bytes: int) -> Iterator[RecordLines]:
+    def split_by_size(self, max_bytes: int) -> Iterator[RecordLines]:
         """The same in parts of no more bytes than this, but for a longer line."""
         text, begin = self.text, 0
         while begin <= len(text):
             end = len(text)
-            if end - begin > most_bytes:
-                end = text.rfind(b"\n", begin, begin + most_bytes)
+            if end - begin > max_bytes:
+                end = text.rfind(b"\n", begin, begin + max_bytes)
                 if end < 0:
-                    end = text.find(b"\n", begin + most_bytes)
+                    end = text.find(b"\n", begin + max_bytes)
                 if end < 0:
                     end = len(text)
             part = text[begin:end]

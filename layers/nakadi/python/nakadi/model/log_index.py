@@ -18,20 +18,20 @@ class RecordPosition(NamedTuple):
 class UnfinishedAppendPart(NamedTuple):
     """A record that holds a part of an append whose last part was not met yet."""
 
-    append: bytes
-    number: int
-    mark: RecordPosition
-    arrived: int
+    append_id: bytes
+    part_number: int
+    position: RecordPosition
+    arrived_at: int
 
 
 class IndexingState(Struct, frozen=True, kw_only=True):
-    """A partition up to and including the record at `mark`: everything that the offsets behind it depend on."""
+    """A partition up to and with the record at `last_position`: everything that the offsets behind it depend on."""
 
-    mark: RecordPosition | None = None
+    last_position: RecordPosition | None = None
     next_offset: int = 0
-    latest: int = 0
+    latest_stored_at: int = 0
     sealed_at: RecordPosition | None = None
-    parts: tuple[UnfinishedAppendPart, ...] = ()
+    unfinished_parts: tuple[UnfinishedAppendPart, ...] = ()
 
 
 NOTHING_INDEXED = IndexingState()
@@ -41,15 +41,15 @@ SEALED_AT_INDEX_END = RecordPosition("", 0)
 
 
 class ShardProgress(NamedTuple):
-    """How far a shard is indexed: every record up to `sequence`; 0 is none.
+    """How far a shard is indexed: every record up to `last_sequence`; 0 is none.
 
-    `complete_at` is a time, in milliseconds, up to which none is missing; None where that was never noted. A shard has
-    `ended` when it is closed and all of it is indexed. Later progress is greater.
+    `complete_until` is a time, in milliseconds, up to which none is missing; None where that was never noted. A shard
+    has `ended` when it is closed and all of it is indexed. Later progress is greater.
     """
 
-    sequence: int
+    last_sequence: int
     ended: bool = False
-    complete_at: int | None = None
+    complete_until: int | None = None
 
 
 class ShardGap(Struct, frozen=True):
@@ -59,7 +59,7 @@ class ShardGap(Struct, frozen=True):
     progress: ShardProgress
 
     def __str__(self) -> str:
-        return f"{self.shard}/{self.progress.sequence}/{self.progress.complete_at}"
+        return f"{self.shard}/{self.progress.last_sequence}/{self.progress.complete_until}"
 
 
 class ArchiveLocation(NamedTuple):
@@ -69,27 +69,27 @@ class ArchiveLocation(NamedTuple):
 
 
 class IndexSegment(Struct, frozen=True, kw_only=True):
-    """Neighbouring events: `count` places from `before.next_offset` on. The first of them was stored at
+    """Neighbouring events: `offset_count` places from `state_before.next_offset` on. The first of them was stored at
     `first_stored_at`, the last one at `last_stored_at`, in microseconds.
 
-    Counting on from `before` through the stream finds them; so does a look at `archived`, when there is one.
-    `events` is how many of them are still there, if they were counted when they were written.
+    Counting on from `state_before` through the stream finds them; so does a look at `location`, when there is one.
+    `event_count` is how many of them are still there, if they were counted when they were written.
     """
 
-    before: IndexingState
-    count: int
+    state_before: IndexingState
+    offset_count: int
     first_stored_at: int
     last_stored_at: int
-    archived: ArchiveLocation | None = None
-    events: int | None = None
+    location: ArchiveLocation | None = None
+    event_count: int | None = None
 
     @property
     def first_offset(self) -> int:
-        return self.before.next_offset
+        return self.state_before.next_offset
 
     @property
     def end_offset(self) -> int:
-        return self.before.next_offset + self.count
+        return self.state_before.next_offset + self.offset_count
 
 
 class IndexHead(Struct, frozen=True):

@@ -85,7 +85,7 @@ def partitions_and_records_or_none(
         stamp = _metadata_to_add(event_type, origin, batch.metadata)
         if stamp is None:
             return None
-    chosen = _partitions_at_once(event_type, batch, draw_random_number)
+    chosen = _partitions_and_keys_or_none(event_type, batch, draw_random_number)
     if chosen is None:
         return None
     partitions, keys = chosen
@@ -136,7 +136,7 @@ def _metadata_to_add(
     return stamp
 
 
-def _partitions_at_once(
+def _partitions_and_keys_or_none(
     event_type: EventType, batch: DecodedBatch, draw_random_number: DrawRandomNumber
 ) -> tuple[Sequence[int], Sequence[str] | None] | None:
     """As `choose_partitions` has them; None for events whose keys are none, or unusual."""

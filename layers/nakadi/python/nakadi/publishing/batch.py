@@ -92,7 +92,7 @@ class Batch(Protocol):
     def texts(self) -> list[bytes]:
         """Each event as it came, less the blanks."""
 
-    def sizes_above(self, limit: int) -> Mapping[int, int]:
+    def oversized_event_sizes(self, limit: int) -> Mapping[int, int]:
         """The sizes, as received, of the events that are larger than this."""
 
 
@@ -109,8 +109,8 @@ class BatchPiece(Struct, frozen=True):
     def in_pieces(self) -> Iterable[BatchPiece]:
         return (self,)
 
-    def sizes_above(self, limit: int) -> Mapping[int, int]:
-        return _sizes_above(limit, ARRAY_DECODER.decode(self.received)) if len(self.received) > limit else {}
+    def oversized_event_sizes(self, limit: int) -> Mapping[int, int]:
+        return _oversized_sizes(limit, ARRAY_DECODER.decode(self.received)) if len(self.received) > limit else {}
 
     def texts(self) -> list[bytes]:
         """Each event as it came, less the blanks."""
@@ -160,8 +160,8 @@ class LongBatch:
     def piece_texts(self) -> Iterator[bytes]:
         return (json_array_of(self.received[first:last]) for first, last in self._piece_bounds)
 
-    def sizes_above(self, limit: int) -> Mapping[int, int]:
-        return _sizes_above(limit, self.received)
+    def oversized_event_sizes(self, limit: int) -> Mapping[int, int]:
+        return _oversized_sizes(limit, self.received)
 
 
 class _EventsOfLongBatch(Sequence[Event]):
@@ -259,7 +259,7 @@ def _check_strict_json(events: list[Event], packed: bytes) -> None:
             raise NotStrictJson
 
 
-def _sizes_above(limit: int, texts: Iterable[JsonText | msgspec.Raw]) -> Mapping[int, int]:
+def _oversized_sizes(limit: int, texts: Iterable[JsonText | msgspec.Raw]) -> Mapping[int, int]:
     sizes = (memoryview(text).nbytes for text in texts)
     return {index: size for index, size in enumerate(sizes) if size > limit}
 
@@ -294,7 +294,7 @@ class WorkBudget:
         self._is_client_gone = is_client_gone
         self._held: ExitStack | None = None
 
-    def take_turn(self) -> None:
+    def wait_for_turn(self) -> None:
         """Wait for the turn, unless this batch has it already; raise `TryLater` if that takes too long."""
         if self._held is None:
             held = ExitStack()
@@ -302,17 +302,17 @@ class WorkBudget:
             # Only now is there a turn to give back: waiting for it may have failed.
             self._held = held
 
-    def add_steps(self, *, larger: bool = False) -> None:
-        """Add steps; `larger` makes it twice as many from now on, for what did not end with so many.
+    def add_steps(self, *, doubled: bool = False) -> None:
+        """Add steps; `doubled` makes it twice as many from now on, for what did not end with so many.
 
         Raises `StepsExhausted` when there are none left, and `TryLater` when this is no time for long work.
         """
         if self._left <= 0:
             raise StepsExhausted
-        self.take_turn()
+        self.wait_for_turn()
         if self._is_client_gone():
             raise TryLater(WORK_ABANDONED_MESSAGE)
-        self._portion *= 2 if larger else 1
+        self._portion *= 2 if doubled else 1
         self.steps[0] = min(self._portion, self._left)
         self._left -= self.steps[0]
 

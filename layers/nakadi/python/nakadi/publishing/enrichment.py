@@ -15,7 +15,7 @@ from nakadi.model.event_type import Category, EnrichmentStrategy, EventType, Par
 from nakadi.model.outcomes import Malformed
 from nakadi.publishing.batch import Batch, BatchPiece, WorkBudget
 from nakadi.publishing.outcome import BatchRejected, PublishingStep
-from nakadi.schemas.values import NoSuchField, StepsExhausted, java_text, path_segments, value_at_path
+from nakadi.schemas.values import NoValueAtPath, StepsExhausted, java_text, path_segments, value_at_path
 
 # Partitions -----------------------------------------------------------------------------------------------------------
 
@@ -62,7 +62,7 @@ def choose_partitions(
             detail = str(error) if isinstance(error, NoPartition) else KEYS_TOO_LONG_MESSAGE
             index = len(partitions)
             raise BatchRejected(
-                PublishingStep.PARTITIONING, index, detail, reached=PublishingStep.VALIDATING, partitions=partitions
+                PublishingStep.PARTITIONING, index, detail, prior_step=PublishingStep.VALIDATING, partitions=partitions
             ) from error
         partitions.append(partition)
         keys.append(key)
@@ -88,7 +88,7 @@ def _partition_chooser_by_metadata(partitions: tuple[str, ...]) -> Callable[[Eve
 
 def _partition_chooser_by_hash(event_type: EventType, budget: WorkBudget) -> Callable[[Event], _PartitionChoice]:
     if not event_type.partition_key_fields:
-        raise BatchRejected(PublishingStep.PARTITIONING, reached=PublishingStep.VALIDATING)
+        raise BatchRejected(PublishingStep.PARTITIONING, prior_step=PublishingStep.VALIDATING)
     fields = [field for field in event_type.partition_key_fields if field is not None]
     if len(fields) < len(event_type.partition_key_fields):
         return _refuse_null_key_field
@@ -101,7 +101,7 @@ def _partition_chooser_by_hash(event_type: EventType, budget: WorkBudget) -> Cal
         for path in paths:
             try:
                 value = value_at_path(event, path)
-            except NoSuchField as error:
+            except NoValueAtPath as error:
                 raise NoPartition(str(error)) from error
             key = value if type(value) is str else java_text(value)
             keys.append(key)
@@ -122,7 +122,7 @@ def key_paths(category: Category, *fields: str) -> Sequence[tuple[str, ...]]:
 
 def _refuse_null_key_field(_: Event) -> _PartitionChoice:
     """By a list of key fields with a null in it, which is a field that no event has."""
-    raise NoPartition(str(NoSuchField("null")))
+    raise NoPartition(str(NoValueAtPath("null")))
 
 
 @lru_cache(maxsize=100)
@@ -182,7 +182,7 @@ class BatchOrigin(Struct, frozen=True, kw_only=True):
     published_by: str
     flow_id: str
     received_at: datetime
-    version: Version
+    schema_version: Version
 
 
 def enriched_texts(event_type: EventType, batch: Batch, origin: BatchOrigin, partitions: Sequence[int]) -> list[bytes]:
@@ -206,7 +206,7 @@ def metadata_stamp(event_type: EventType, origin: BatchOrigin) -> dict[str, str]
         "published_by": origin.published_by,
         "received_at": timestamp_text(origin.received_at),
         "event_type": event_type.name,
-        "version": str(origin.version),
+        "version": str(origin.schema_version),
         "flow_id": origin.flow_id,
     }
 
@@ -227,7 +227,7 @@ def _metadata_changes(
         if type(metadata) is not dict:
             detail = "enrichment error"
             raise BatchRejected(
-                PublishingStep.ENRICHING, index, detail, reached=PublishingStep.PARTITIONING, partitions=partitions
+                PublishingStep.ENRICHING, index, detail, prior_step=PublishingStep.PARTITIONING, partitions=partitions
             )
         partition, sent = partitions[index], orjson.dumps(metadata)
         if metadata and BROKER_METADATA_FIELDS.isdisjoint(metadata):

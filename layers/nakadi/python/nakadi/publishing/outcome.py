@@ -52,14 +52,14 @@ class BatchOutcome(Struct, frozen=True):
 
     status: BatchStatus
     items: tuple[ItemResult, ...] = ()
-    stored: int = 0
+    stored_count: int = 0
     step: PublishingStep = PublishingStep.PUBLISHING
 
 
 class BatchRejected(Exception):
     """Raised by a step that gives the batch up, because of the event `index` or, without one, as a whole.
 
-    `reached` is the last step of the events that this step did not come to; `partitions` are those chosen so far.
+    `prior_step` is the last step of the events that this step did not come to; `partitions` are those chosen so far.
     """
 
     def __init__(
@@ -68,14 +68,14 @@ class BatchRejected(Exception):
         index: int | None = None,
         detail: str = "",
         *,
-        reached: PublishingStep = PublishingStep.NONE,
+        prior_step: PublishingStep = PublishingStep.NONE,
         partitions: Sequence[int] = (),
     ) -> None:
         super().__init__(detail)
         self.step = step
         self.index = index
         self.detail = detail
-        self.reached = reached
+        self.prior_step = prior_step
         self.partitions = partitions
 
 
@@ -90,7 +90,7 @@ def outcome_of_rejection(events: Sequence[Mapping[str, Any]], rejection: BatchRe
                 eid=eid_of(event),
                 partition=str(rejection.partitions[index]) if index < len(rejection.partitions) else None,
                 publishing_status=PublishingStatus.FAILED if at_fault else PublishingStatus.ABORTED,
-                step=rejection.step if came_to else rejection.reached,
+                step=rejection.step if came_to else rejection.prior_step,
                 detail=rejection.detail if at_fault else "",
             )
         )

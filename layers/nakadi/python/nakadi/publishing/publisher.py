@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from nakadi.auth.permissions import Features, Permissions, permission_denied_error
 from nakadi.common.metrics import Metrics
-from nakadi.common.work import LongWorkQueue, client_never_gone, refuse_if_quick
+from nakadi.common.work import LongWorkQueue, check_may_block, client_never_gone
 from nakadi.event_types.repository import EVENT_TYPE_BUSY_MESSAGE, EventTypes
 from nakadi.model.authorization import Attribute, Feature, Operation, Subject
 from nakadi.model.event_type import (
@@ -134,10 +134,10 @@ class RequestBody(Struct, kw_only=True):
         return self.batch
 
 
-ChunkedRecords = tuple[Sequence[int], Mapping[int, Sequence[Record]]]
+PartitionedRecords = tuple[Sequence[int], Mapping[int, Sequence[Record]]]
 """The partition of each event, and the records of each partition."""
 
-PrepareRecords = Callable[[EventType, RequestBody, BatchSender], ChunkedRecords]
+PrepareRecords = Callable[[EventType, RequestBody, BatchSender], PartitionedRecords]
 """Makes the records of a batch, and chooses the partition of each. Raises `BatchRejected`."""
 
 CountEvents = Callable[[str, int, int], None]
@@ -230,12 +230,12 @@ class Publisher(Struct, frozen=True, kw_only=True):
             except (NotPermitted, BatchRejected) as refusal:
                 newer = self._newer_event_type(event_type, deadline)
                 if newer is None:
-                    return self._rejection(name, sent, refusal)
+                    return self._rejection_outcome(name, sent, refusal)
                 event_type = newer
             else:
                 if Refused not in map(type, fates.values()):
                     count(name, len(partitions), len(body))
-                    return BatchOutcome(BatchStatus.STORED, stored=len(partitions))
+                    return BatchOutcome(BatchStatus.STORED, stored_count=len(partitions))
                 return self._partial_outcome(name, sent, partitions, fates, count)
 
     def _partial_outcome(
@@ -243,17 +243,17 @@ class Publisher(Struct, frozen=True, kw_only=True):
         name: str,
         sent: RequestBody,
         partitions: Sequence[int],
-        fates: AppendResultByPartition,
+        append_results: AppendResultByPartition,
         count: CountEvents,
     ) -> BatchOutcome:
-        outcome = outcome_of_partial_append(sent.read_batch().events, partitions, fates)
+        outcome = outcome_of_partial_append(sent.read_batch().events, partitions, append_results)
         stored = sum(each.publishing_status is PublishingStatus.SUBMITTED for each in outcome.items)
         self.metrics.events_refused.add(len(outcome.items) - stored, name, outcome.step)
         if stored:
             count(name, stored, len(sent.body))
         return outcome
 
-    def _rejection(self, name: str, sent: RequestBody, refusal: NotPermitted | BatchRejected) -> BatchOutcome:
+    def _rejection_outcome(self, name: str, sent: RequestBody, refusal: NotPermitted | BatchRejected) -> BatchOutcome:
         if isinstance(refusal, NotPermitted):
             raise refusal
         outcome = outcome_of_rejection(sent.read_batch().events, refusal)
@@ -265,7 +265,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
 
     # What is made of a batch
 
-    def _make_records(self, event_type: EventType, sent: RequestBody, sender: BatchSender) -> ChunkedRecords:
+    def _make_records(self, event_type: EventType, sent: RequestBody, sender: BatchSender) -> PartitionedRecords:
         prepared = self._make_records_at_once(event_type, sent.body, sender)
         if prepared is not None:
             self._check_permission(event_type, sender)
@@ -275,13 +275,13 @@ class Publisher(Struct, frozen=True, kw_only=True):
         budget = WorkBudget(self.limits.max_steps, self.long_work_queue, sender.is_client_gone)
         try:
             if not isinstance(batch, BatchPiece):
-                budget.take_turn()  # a long batch is parsed again by each step
+                budget.wait_for_turn()  # a long batch is parsed again by each step
             owners, reached = self._find_permitted_owners(event_type, batch, sender.subject)
             if event_type.schema.type is not SchemaType.JSON:
                 event_type = self._with_json_schema(event_type, reached)
             validator = self.validators.get_or_compile(event_type, partial(effective_schema_of, event_type))
             validate_events(
-                event_type, batch, validator, budget, max_event_bytes=self.limits.max_event_bytes, reached=reached
+                event_type, batch, validator, budget, max_event_bytes=self.limits.max_event_bytes, prior_step=reached
             )
             partitions, keys = choose_partitions(event_type, batch.events, self.draw_random_number, budget)
             if event_type.cleanup_policy.compacts:
@@ -290,7 +290,7 @@ class Publisher(Struct, frozen=True, kw_only=True):
                 published_by=sender.subject.name,
                 flow_id=sender.flow_id,
                 received_at=self.clock.now(),
-                version=event_type.schema.version,
+                schema_version=event_type.schema.version,
             )
             values = enriched_texts(event_type, batch, origin, partitions)
         finally:
@@ -299,7 +299,9 @@ class Publisher(Struct, frozen=True, kw_only=True):
         records = map(_RECORD_FROM_TUPLE, zip(values, keys, owners, repeat(sender.directed_to)))
         return partitions, _group_by_partition(partitions, records)
 
-    def _make_records_at_once(self, event_type: EventType, body: bytes, sender: BatchSender) -> ChunkedRecords | None:
+    def _make_records_at_once(
+        self, event_type: EventType, body: bytes, sender: BatchSender
+    ) -> PartitionedRecords | None:
         """The same for a body of valid events that need nothing unusual; None where that cannot be said for certain."""
         if (
             not is_parsed_at_once(body)
@@ -318,19 +320,19 @@ class Publisher(Struct, frozen=True, kw_only=True):
             published_by=sender.subject.name,
             flow_id=sender.flow_id,
             received_at=self.clock.now(),
-            version=event_type.schema.version,
+            schema_version=event_type.schema.version,
         )
         return partitions_and_records_or_none(event_type, batch, origin, self.draw_random_number)
 
-    def _make_tombstones(self, event_type: EventType, sent: RequestBody, sender: BatchSender) -> ChunkedRecords:
+    def _make_tombstones(self, event_type: EventType, sent: RequestBody, sender: BatchSender) -> PartitionedRecords:
         batch = sent.read_batch()
         self._check_permission(event_type, sender)
         budget = WorkBudget(self.limits.max_steps, self.long_work_queue, sender.is_client_gone)
         try:
             owners, reached = self._find_permitted_owners(event_type, batch, sender.subject)
-            check_delete_batch(event_type, batch, max_event_bytes=self.limits.max_event_bytes, reached=reached)
+            check_delete_batch(event_type, batch, max_event_bytes=self.limits.max_event_bytes, prior_step=reached)
             if not isinstance(batch, BatchPiece):
-                budget.take_turn()
+                budget.wait_for_turn()
             partitions, _ = choose_partitions(event_type, batch.events, self.draw_random_number, budget)
             keys = compaction_keys(batch.events)
         finally:
@@ -355,12 +357,12 @@ class Publisher(Struct, frozen=True, kw_only=True):
         check_owners(batch.events, owners, subject, self.permissions)
         return owners, PublishingStep.VALIDATING
 
-    def _with_json_schema(self, event_type: EventType, reached: PublishingStep) -> EventType:
+    def _with_json_schema(self, event_type: EventType, prior_step: PublishingStep) -> EventType:
         """The event type with its newest JSON schema, which is the one that events are held to."""
         schema = next((each for each in self.event_types.schemas(event_type) if each.type is SchemaType.JSON), None)
         if schema is None:
             detail = f"No json_schema found for event type: {event_type.name}"
-            raise BatchRejected(PublishingStep.VALIDATING, 0, detail, reached=reached)
+            raise BatchRejected(PublishingStep.VALIDATING, 0, detail, prior_step=prior_step)
         return replace(event_type, schema=schema)
 
     # The event type
@@ -462,7 +464,7 @@ class _CachedValidator:
         self.made: Validator | None = None
 
     def compile_once(self, load_schema: Callable[[], Mapping[str, Any]], *, has_metadata: bool) -> Validator:
-        refuse_if_quick()
+        check_may_block()
         with self._lock:
             if self.made is None:
                 schema = load_schema()

@@ -99,7 +99,7 @@ CountKpiEvents = Callable[[str, int], None]
 """Called with `written` or `dropped`, and how many KPI events were."""
 
 
-class _QueuedEvent(Struct, frozen=True):
+class _QueuedKpiEvent(Struct, frozen=True):
     event_type: str
     text: bytes
 
@@ -133,7 +133,7 @@ class KpiCollector:
         self._count = count
         self._write_interval_seconds = write_interval_seconds
         self._changed = threading.Condition()
-        self._queue: list[_QueuedEvent] = []
+        self._queue: list[_QueuedKpiEvent] = []
         self._queue_bytes = 0
         self._oldest = 0.0
         self._dropped = 0
@@ -168,7 +168,7 @@ class KpiCollector:
             self._enqueue(BATCH_PUBLISHED, figure, flow_id)
 
     def record_sent_events(
-        self, subscription: str | None, event_type: str, subject: Subject, flow_id: str, sent: SentTotals
+        self, subscription: str | None, event_type: str, subject: Subject, flow_id: str, sent: SentEventTotals
     ) -> None:
         if event_type not in KPI_EVENT_TYPES and self.is_collecting(DATA_STREAMED):
             figure = {
@@ -177,9 +177,9 @@ class KpiCollector:
                 "event_type": event_type,
                 **self._subject_fields(subject),
                 "token_realm": subject.realm,
-                "number_of_events": sent.events,
-                "bytes_streamed": sent.size,
-                "batches_streamed": sent.batches,
+                "number_of_events": sent.event_count,
+                "bytes_streamed": sent.byte_count,
+                "batches_streamed": sent.batch_count,
             }
             self._enqueue(DATA_STREAMED, figure, flow_id)
 
@@ -210,7 +210,7 @@ class KpiCollector:
                 return
             if not self._queue:
                 self._oldest = self._clock.monotonic()
-            self._queue.append(_QueuedEvent(event_type, text))
+            self._queue.append(_QueuedKpiEvent(event_type, text))
             self._queue_bytes += len(text)
             if self._write_interval_seconds is not None and not self._closing:
                 self._wake_writer()
@@ -271,7 +271,7 @@ class KpiCollector:
     def _must_write_now(self) -> bool:
         return self._closing or self._flushes_requested > self._flushes_done
 
-    def _write_events(self, taken: Sequence[_QueuedEvent]) -> None:
+    def _write_events(self, taken: Sequence[_QueuedKpiEvent]) -> None:
         by_type: defaultdict[str, list[bytes]] = defaultdict(list)
         for each in taken:
             by_type[each.event_type].append(each.text)
@@ -311,10 +311,10 @@ class KpiCollector:
 STREAM_KPI_REPORT_INTERVAL_SECONDS = 30.0
 
 
-class SentTotals(Struct):
-    events: int = 0
-    size: int = 0
-    batches: int = 0
+class SentEventTotals(Struct):
+    event_count: int = 0
+    byte_count: int = 0
+    batch_count: int = 0
 
 
 class StreamKpis:
@@ -339,17 +339,17 @@ class StreamKpis:
         self._subject = subject
         self._flow_id = flow_id
         self._subscription = subscription
-        self._sent: dict[str, SentTotals] = {}
+        self._sent: dict[str, SentEventTotals] = {}
         self.report_at = clock.monotonic() + STREAM_KPI_REPORT_INTERVAL_SECONDS
 
-    def record(self, event_type: str, events: int, size: int, newest: datetime) -> None:
+    def record_sent_batch(self, event_type: str, events: int, size: int, newest: datetime) -> None:
         """Record that a batch is about to be sent; its newest event was stored at `newest`."""
         age = (self._clock.now() - newest).total_seconds()
         self._metrics.sent(self._api, event_type, events, size, max(0.0, age))
-        sent = self._sent.setdefault(event_type, SentTotals())
-        sent.events += events
-        sent.size += size
-        sent.batches += 1
+        sent = self._sent.setdefault(event_type, SentEventTotals())
+        sent.event_count += events
+        sent.byte_count += size
+        sent.batch_count += 1
 
     def report(self) -> None:
         for event_type, sent in self._sent.items():

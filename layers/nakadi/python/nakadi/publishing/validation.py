@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from nakadi.auth.permissions import Permissions, permission_denied_error
-from nakadi.common.work import refuse_if_quick
+from nakadi.common.work import check_may_block
 from nakadi.model.authorization import Attribute, Authorization, Operation, Resource, ResourceType, Subject
 from nakadi.model.event_type import Category, EventType, OwnerSelector, OwnerSelectorType
 from nakadi.model.outcomes import Malformed, TooLarge
@@ -43,7 +43,7 @@ from nakadi.schemas.document import effective_schema
 from nakadi.schemas.formats import timestamp_problem
 from nakadi.schemas.strict_json import OBJECT_MEMORY_BYTES, JsonText
 from nakadi.schemas.validation import Validator
-from nakadi.schemas.values import NoSuchField, StepsExhausted, java_text, path_segments, value_at_path
+from nakadi.schemas.values import NoValueAtPath, StepsExhausted, java_text, path_segments, value_at_path
 
 EnterLongWork = Callable[[], AbstractContextManager[None]]
 """The context for work that may take a second."""
@@ -102,7 +102,7 @@ def _read_long_body(body: bytes, limits: BatchLimits, enter_long_work: EnterLong
 
 
 def _read_strictly(body: bytes, limits: BatchLimits) -> Batch:
-    refuse_if_quick()
+    check_may_block()
     texts = list(_split_strictly(body, limits))
     try:
         return _batch_from_texts(texts, limits)
@@ -265,10 +265,10 @@ def validate_events(
     budget: WorkBudget,
     *,
     max_event_bytes: int,
-    reached: PublishingStep,
+    prior_step: PublishingStep,
 ) -> None:
     """Raise `BatchRejected` at the first event that is not as it should be, or at which the work becomes too much."""
-    too_large = batch.sizes_above(max_event_bytes)
+    too_large = batch.oversized_event_sizes(max_event_bytes)
     has_metadata = event_type.category is not Category.UNDEFINED
     for index, event in enumerate(batch.events):
         try:
@@ -279,16 +279,21 @@ def validate_events(
             valid = _accepts_with_more_steps(event, validator, budget)
         if valid is None:
             raise BatchRejected(
-                PublishingStep.VALIDATING, index, VALIDATION_TOO_LONG_MESSAGE.format(budget.max_steps), reached=reached
+                PublishingStep.VALIDATING,
+                index,
+                VALIDATION_TOO_LONG_MESSAGE.format(budget.max_steps),
+                prior_step=prior_step,
             )
         if not valid:
             raise BatchRejected(
-                PublishingStep.VALIDATING, index, validator.explain(event, budget.take_turn), reached=reached
+                PublishingStep.VALIDATING, index, validator.explain(event, budget.wait_for_turn), prior_step=prior_step
             )
         if has_metadata and (problem := timestamp_problem(event["metadata"]["occurred_at"])) is not None:
-            raise BatchRejected(PublishingStep.VALIDATING, index, f"#/metadata/occurred_at:{problem}", reached=reached)
+            raise BatchRejected(
+                PublishingStep.VALIDATING, index, f"#/metadata/occurred_at:{problem}", prior_step=prior_step
+            )
         if index in too_large:
-            raise _event_too_large(index, too_large[index], max_event_bytes, reached)
+            raise _event_too_large(index, too_large[index], max_event_bytes, prior_step)
 
 
 def _accepts_with_more_steps(event: Event, validator: Validator, budget: WorkBudget) -> bool | None:
@@ -300,7 +305,7 @@ def _accepts_with_more_steps(event: Event, validator: Validator, budget: WorkBud
     larger = False
     while True:
         try:
-            budget.add_steps(larger=larger)
+            budget.add_steps(doubled=larger)
         except StepsExhausted:
             return None
         try:
@@ -309,17 +314,19 @@ def _accepts_with_more_steps(event: Event, validator: Validator, budget: WorkBud
             larger = True
 
 
-def check_delete_batch(event_type: EventType, batch: Batch, *, max_event_bytes: int, reached: PublishingStep) -> None:
+def check_delete_batch(
+    event_type: EventType, batch: Batch, *, max_event_bytes: int, prior_step: PublishingStep
+) -> None:
     """Raise `BatchRejected` if events of this type are not deleted, or at the first event that is too large."""
     if not event_type.cleanup_policy.compacts:
         raise BatchRejected(PublishingStep.VALIDATING)
-    for index, size in batch.sizes_above(max_event_bytes).items():
-        raise _event_too_large(index, size, max_event_bytes, reached)
+    for index, size in batch.oversized_event_sizes(max_event_bytes).items():
+        raise _event_too_large(index, size, max_event_bytes, prior_step)
 
 
-def _event_too_large(index: int, size: int, max_event_bytes: int, reached: PublishingStep) -> BatchRejected:
+def _event_too_large(index: int, size: int, max_event_bytes: int, prior_step: PublishingStep) -> BatchRejected:
     detail = f"Event too large: {size} bytes, max size is {max_event_bytes} bytes"
-    return BatchRejected(PublishingStep.VALIDATING, index, detail, reached=reached)
+    return BatchRejected(PublishingStep.VALIDATING, index, detail, prior_step=prior_step)
 
 
 # Owners ---------------------------------------------------------------------------------------------------------------
@@ -379,5 +386,5 @@ def _owner_attribute(name: str, value: Any) -> Attribute | None:
 def _value_or_none(event: Event, path: tuple[str, ...]) -> Any:
     try:
         return value_at_path(event, path)
-    except NoSuchField:
+    except NoValueAtPath:
         return None

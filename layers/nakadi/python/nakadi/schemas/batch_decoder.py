@@ -15,7 +15,7 @@ import msgspec
 import orjson
 from msgspec import UNSET, Struct, UnsetType, defstruct
 
-from nakadi.common.work import refuse_if_quick
+from nakadi.common.work import check_may_block
 from nakadi.schemas.document import EID_PATTERN
 from nakadi.schemas.formats import is_usual_timestamp
 from nakadi.schemas.shapes import NO_NAMES, MsgspecTypes, msgspec_number_type
@@ -163,7 +163,7 @@ class BatchDecoder:
         before = sum(map(len, self._undeclared_names.values()))
         if before >= _MAX_UNDECLARED_NAMES:
             return False
-        refuse_if_quick()
+        check_may_block()
         names = {key: dict.fromkeys(each) for key, each in self._undeclared_names.items()}
         try:
             for event in orjson.loads(body):

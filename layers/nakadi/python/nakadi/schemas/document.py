@@ -250,7 +250,7 @@ def effective_schema(
     cleanup_policy: CleanupPolicy,
 ) -> Schema:
     """What events are validated against; `schema` stays as it is."""
-    body = closed_schema(schema) if mode is CompatibilityMode.COMPATIBLE else dict(schema)
+    body = schema_forbidding_additions(schema) if mode is CompatibilityMode.COMPATIBLE else dict(schema)
     match category:
         case Category.UNDEFINED:
             return body
@@ -336,12 +336,12 @@ def _moved_reference(reference: str) -> str:
     return f"#/properties/data{reference.removeprefix('#')}"
 
 
-def closed_schema(schema: Mapping[str, Any]) -> Schema:
+def schema_forbidding_additions(schema: Mapping[str, Any]) -> Schema:
     """The schema with every object and array in it closed to what it does not name."""
     for combinator in COMBINATOR_KEYWORDS:
         if not isinstance(schema.get(combinator, []), list):
             raise Invalid(f'schema must be a valid json: JSONObject["{combinator}"] is not a JSONArray.')
-    closed = _with_subschemas_changed(schema, _KEYWORDS_TO_CLOSE, _closed_subschema)
+    closed = _with_subschemas_changed(schema, _KEYWORDS_TO_CLOSE, _subschema_forbidding_additions)
     types = schema.get("type", [])
     named = types if isinstance(types, list) else [types]
     if (
@@ -355,10 +355,10 @@ def closed_schema(schema: Mapping[str, Any]) -> Schema:
     return closed
 
 
-def _closed_subschema(value: Any, place: str) -> Schema:
+def _subschema_forbidding_additions(value: Any, place: str) -> Schema:
     if not isinstance(value, dict):
         raise Invalid(f"schema must be a valid json: {place} is not a JSONObject.")
-    return closed_schema(value)
+    return schema_forbidding_additions(value)
 
 
 def _with_subschemas_changed(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from nakadi.common.work import refuse_if_quick
+from nakadi.common.work import check_may_block
 from nakadi.model.outcomes import Invalid
 from nakadi.schemas.batch_decoder import BatchDecoder
 from nakadi.schemas.document import Draft, RawSchema, SchemaDocument, reachable_schemas
@@ -54,7 +54,7 @@ class Validator:
             return False
 
     def explain(self, event: Any, before_long_work: Callable[[], None] = lambda: None) -> str:
-        refuse_if_quick()
+        check_may_block()
         for max_steps in (SHORT_EXPLANATION_MAX_STEPS, LONG_EXPLANATION_MAX_STEPS):
             if max_steps == LONG_EXPLANATION_MAX_STEPS:
                 before_long_work()

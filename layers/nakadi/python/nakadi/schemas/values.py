@@ -184,7 +184,7 @@ def first_items_fitting_message(items: Iterable[Item], text_of_item: Callable[[I
 # Fields, found by a dotted path ---------------------------------------------------------------------------------------
 
 
-class NoSuchField(Exception):
+class NoValueAtPath(Exception):
     """Raised when an event has nothing at a path; the message names the one segment that leads nowhere."""
 
     def __init__(self, segment: str) -> None:
@@ -220,5 +220,5 @@ def value_at_path(event: Mapping[str, Any], path: tuple[str, ...]) -> Any:
             value = value[segment]
         except (KeyError, TypeError):
             # Only objects have names within; arrays, texts and all else cannot be asked for one.
-            raise NoSuchField(segment) from None
+            raise NoValueAtPath(segment) from None
     return value

@@ -72,7 +72,7 @@ class StreamFigures(Protocol):
     report_at: float
     """When `report` has something to do, by the steady clock."""
 
-    def record(self, event_type: str, events: int, size: int, newest: datetime) -> None:
+    def record_sent_batch(self, event_type: str, events: int, size: int, newest: datetime) -> None:
         """Record that a batch is about to be sent; its newest event was stored at `newest`."""
 
     def report(self) -> None:
@@ -341,7 +341,7 @@ class LowLevelDriver(StreamDriver):
                     line = self._lines.batch(action)
                     self._buffer.put(line)
                     events, newest = sum(map(_EVENT_COUNT, runs)), runs[-1].stored_at(-1)
-                    self._figures.record(self._event_type, events, len(line), newest)
+                    self._figures.record_sent_batch(self._event_type, events, len(line), newest)
                 case SendStreamKeepAlive():
                     self._buffer.put(self._lines.keep_alive(action))
                 case SendProblem(error):

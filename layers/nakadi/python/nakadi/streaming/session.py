@@ -67,11 +67,11 @@ def limits_of(
     stream_limit = asked.stream_limit or 0
     flush = asked.batch_flush_timeout or DEFAULT_FLUSH_TIMEOUT_SECONDS
     seconds = _stream_seconds(asked.stream_timeout, flush, pick_seconds)
-    _require(stream_limit == 0 or stream_limit >= batch_limit, "stream_limit can't be lower than batch_limit")
-    _require(seconds >= flush, "stream_timeout can't be lower than batch_flush_timeout")
-    _require(batch_limit >= 1, "batch_limit can't be lower than 1")
-    _require(flush >= 0, "batch_flush_timeout can't be lower than 0")
-    _require((asked.stream_keep_alive_limit or 0) >= 0, "stream_keep_alive_limit can't be lower than 0")
+    _refuse_unless(stream_limit == 0 or stream_limit >= batch_limit, "stream_limit can't be lower than batch_limit")
+    _refuse_unless(seconds >= flush, "stream_timeout can't be lower than batch_flush_timeout")
+    _refuse_unless(batch_limit >= 1, "batch_limit can't be lower than 1")
+    _refuse_unless(flush >= 0, "batch_flush_timeout can't be lower than 0")
+    _refuse_unless((asked.stream_keep_alive_limit or 0) >= 0, "stream_keep_alive_limit can't be lower than 0")
     return StreamLimits(
         batch_limit=batch_limit,
         stream_limit=stream_limit,
@@ -100,9 +100,9 @@ def _stream_seconds(asked: int | None, flush: int, pick_seconds: PickSeconds) ->
     return pick_seconds(min(max(shortest, flush), longest), longest)
 
 
-def _require(holds: bool, otherwise: str) -> None:
-    if not holds:
-        raise Invalid(otherwise)
+def _refuse_unless(condition: bool, message: str) -> None:
+    if not condition:
+        raise Invalid(message)
 
 
 # Cursors --------------------------------------------------------------------------------------------------------------

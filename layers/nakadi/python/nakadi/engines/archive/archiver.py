@@ -102,16 +102,16 @@ class PackedMember(Struct, frozen=True):
 
     @property
     def new_head(self) -> IndexHead:
-        return IndexHead(IndexingState(next_offset=self.end_offset, latest=self.last_stored_at))
+        return IndexHead(IndexingState(next_offset=self.end_offset, latest_stored_at=self.last_stored_at))
 
     def index_segment(self, key: str, start: int) -> IndexSegment:
         return IndexSegment(
-            before=self.state_before,
-            count=self.end_offset - self.state_before.next_offset,
+            state_before=self.state_before,
+            offset_count=self.end_offset - self.state_before.next_offset,
             first_stored_at=self.first_stored_at,
             last_stored_at=self.last_stored_at,
-            archived=ArchiveLocation(key, start, len(self.content)),
-            events=self.event_count,
+            location=ArchiveLocation(key, start, len(self.content)),
+            event_count=self.event_count,
         )
 
 
@@ -203,7 +203,7 @@ class Archiver:
         if bounds.oldest <= head.state.next_offset:
             return head.state
         self._index.drop_segments_before(topic, partition, bounds.oldest)
-        return IndexingState(next_offset=bounds.oldest, latest=head.state.latest)
+        return IndexingState(next_offset=bounds.oldest, latest_stored_at=head.state.latest_stored_at)
 
     def _pack_member(
         self,
@@ -216,7 +216,7 @@ class Archiver:
     ) -> tuple[PackedMember | None, int]:
         packer = MemberPacker(topic, partition, self._directory.event_type_name_of(topic))
         offset, events, size = start_state.next_offset, 0, 0
-        first_stored_at = last_stored_at = start_state.latest
+        first_stored_at = last_stored_at = start_state.latest_stored_at
         while offset < end_offset and size < TARGET_MEMBER_BYTES:
             try:
                 piece = self._hot.read(
@@ -272,7 +272,9 @@ def trim_hot_log(
 
     The last archived events stay: nothing that is not archived is older than they are, which is what makes this safe.
     """
-    latest = datetime_from_microseconds(index.index_heads([(topic, partition)])[topic, partition].state.latest)
+    latest = datetime_from_microseconds(
+        index.index_heads([(topic, partition)])[topic, partition].state.latest_stored_at
+    )
     limit = latest if stored_before is None else min(stored_before, latest)
     if hot.offset_at(topic, partition, limit) > hot.bounds(topic, [partition])[partition].oldest:
         hot.trim(topic, partition, limit)

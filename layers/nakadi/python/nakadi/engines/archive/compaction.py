@@ -140,8 +140,8 @@ def _group_small_segments(segments: Iterable[IndexSegment]) -> Iterator[Sequence
     group: list[IndexSegment] = []
     for segment in segments:
         together = [*group, segment]
-        events = sum(each.count if each.events is None else each.events for each in together)
-        size = sum(each.archived.length for each in together if each.archived)
+        events = sum(each.offset_count if each.event_count is None else each.event_count for each in together)
+        size = sum(each.location.length for each in together if each.location)
         if group and (events > MAX_GROUP_EVENTS or size > MAX_GROUP_BYTES):
             yield group
             group = []
@@ -228,7 +228,9 @@ class ArchiveCompaction:
     def _count_events_before(self, topic: str, partition: int, offset: int) -> int:
         segments = archived_segments_from(self._index, topic, partition)
         return sum(
-            each.count if each.events is None else each.events for each in segments if each.first_offset < offset
+            each.offset_count if each.event_count is None else each.event_count
+            for each in segments
+            if each.first_offset < offset
         )
 
     def _oldest_uncompacted_waited_long(self, topic: str, partition: int, compacted_until: int) -> bool:
@@ -242,4 +244,4 @@ class ArchiveCompaction:
         segment = self._index.segment_at_or_before(topic, partition, compacted_until)
         if segment is not None and segment.end_offset > compacted_until:
             return segment.first_stored_at
-        return self._index.index_heads([(topic, partition)])[topic, partition].state.latest
+        return self._index.index_heads([(topic, partition)])[topic, partition].state.latest_stored_at

@@ -215,9 +215,9 @@ class SegmentMerger(Struct, frozen=True, kw_only=True):
         group: list[IndexSegment] = []
         events = size = 0
         for segment in segments:
-            small = segment.archived is not None and segment.archived.length <= self.max_small_segment_bytes
-            length = segment.archived.length if segment.archived else 0
-            count = segment.count if segment.events is None else segment.events
+            small = segment.location is not None and segment.location.length <= self.max_small_segment_bytes
+            length = segment.location.length if segment.location else 0
+            count = segment.offset_count if segment.event_count is None else segment.event_count
             if group and not (
                 small
                 and segment.first_offset == group[-1].end_offset
@@ -247,21 +247,21 @@ def store_replacement(
     group: Sequence[IndexSegment], content: bytes, event_count: int, store: ArchiveStore, topic: str, partition: int
 ) -> IndexSegment:
     """Store what is left of neighbours as an object of its own, and give the one segment that may replace them."""
-    assert group[0].archived is not None
-    key = objects.new_rewritten_key(group[0].archived.key, topic, partition, group[0].first_offset)
+    assert group[0].location is not None
+    key = objects.new_rewritten_key(group[0].location.key, topic, partition, group[0].first_offset)
     store.put(key, content)
     return IndexSegment(
-        before=group[0].before,
-        count=group[-1].end_offset - group[0].first_offset,
+        state_before=group[0].state_before,
+        offset_count=group[-1].end_offset - group[0].first_offset,
         first_stored_at=group[0].first_stored_at,
         last_stored_at=group[-1].last_stored_at,
-        archived=ArchiveLocation(key, 0, len(content)),
-        events=event_count,
+        location=ArchiveLocation(key, 0, len(content)),
+        event_count=event_count,
     )
 
 
 def _are_adjacent(segments: Sequence[IndexSegment]) -> bool:
-    archived = all(each.archived for each in segments)
+    archived = all(each.location for each in segments)
     return archived and all(one.end_offset == other.first_offset for one, other in itertools.pairwise(segments))
 
 

@@ -325,7 +325,7 @@ def segments_for_read(
 def count_events_from(segment: IndexSegment, start: int) -> int:
     """How many events of a segment lie behind an offset; at most, where compaction has left holes."""
     behind = segment.end_offset - max(start, segment.first_offset)
-    return behind if segment.events is None else min(behind, segment.events)
+    return behind if segment.event_count is None else min(behind, segment.event_count)
 
 
 def first_segment_offset_since(

@@ -128,9 +128,9 @@ class SegmentCache:
         """Read as many of these ahead as fit, since they will be needed soon. Returns where the last of them ends."""
         end = size = 0
         for segment in segments:
-            if segment.archived is None or (size and size + segment.archived.length > MAX_BYTES_READ_AHEAD):
+            if segment.location is None or (size and size + segment.location.length > MAX_BYTES_READ_AHEAD):
                 break
-            size += segment.archived.length
+            size += segment.location.length
             self._begin_read(topic, partition, segment)
             end = segment.end_offset
         return end
@@ -214,13 +214,13 @@ class SegmentCache:
 
 
 def _archived_location(segment: IndexSegment) -> ArchiveLocation:
-    assert segment.archived is not None
-    return segment.archived
+    assert segment.location is not None
+    return segment.location
 
 
 def read_segment(store: ArchiveStore, topic: str, partition: int, segment: IndexSegment) -> Sequence[StoredEvent]:
     """The events of a segment as they are in the store, where they must be as they were written."""
-    location = segment.archived
+    location = segment.location
     assert location is not None
     try:
         events = objects.parse_partition_member(store.read_range(location), topic, partition)
@@ -235,15 +235,15 @@ def read_segment(store: ArchiveStore, topic: str, partition: int, segment: Index
 def _check_contents(events: Sequence[StoredEvent], segment: IndexSegment) -> None:
     if events and not segment.first_offset <= events[0].offset <= events[-1].offset < segment.end_offset:
         raise objects.BadArchive(f"it has offsets {events[0].offset} to {events[-1].offset}")
-    if segment.events is not None and len(events) != segment.events:
-        raise objects.BadArchive(f"it has {len(events)} events of {segment.events}")
+    if segment.event_count is not None and len(events) != segment.event_count:
+        raise objects.BadArchive(f"it has {len(events)} events of {segment.event_count}")
 
 
 def _logged_unreadable_error(topic: str, partition: int, segment: IndexSegment, why: str) -> UnreadableSegment:
-    assert segment.archived is not None
+    assert segment.location is not None
     message = (
         f"Offsets {segment.first_offset} to {segment.end_offset - 1} of {topic}/{partition} cannot be read:"
-        f" the archive object {segment.archived.key} {why}"
+        f" the archive object {segment.location.key} {why}"
     )
     log.error("%s", message)
     return UnreadableSegment(message)
@@ -262,14 +262,14 @@ class ArchiveReader:
         compaction left none. None when nothing was ever archived there. Raises `UnreadableSegment`.
         """
         segment = self._index.segment_at_or_before(topic, partition, start)
-        if segment is None or segment.end_offset <= start or segment.archived is None:
+        if segment is None or segment.end_offset <= start or segment.location is None:
             return None
         try:
             return self.read_from_segment(segment, topic, partition, start, limit, max_bytes)
         except UnreadableSegment:
             # It may have been rewritten, and the old object removed.
             newer = self._index.segment_at_or_before(topic, partition, start)
-            if newer is None or newer.archived is None or newer.archived == segment.archived:
+            if newer is None or newer.location is None or newer.location == segment.location:
                 raise
             return self.read_from_segment(newer, topic, partition, start, limit, max_bytes)
 
@@ -355,7 +355,7 @@ def _segments_without_gap(segments: Sequence[IndexSegment]) -> Iterator[IndexSeg
     """Segments follow each other without a gap; what an index says otherwise must not be stepped over."""
     end = segments[0].first_offset
     for segment in segments:
-        if segment.archived is None or segment.first_offset != end:
+        if segment.location is None or segment.first_offset != end:
             return
         yield segment
         end = segment.end_offset

@@ -218,7 +218,7 @@ class TieredLog:
         return oldest if archived_to >= hot.oldest else hot.oldest
 
     def _archived_until(self, topic: str, partition: int) -> int:
-        return self._index.index_heads([(topic, partition)])[topic, partition].state.latest
+        return self._index.index_heads([(topic, partition)])[topic, partition].state.latest_stored_at
 
 
 def _unavailable_if_unreadable(read: Callable[[], T]) -> T:
@@ -277,8 +277,8 @@ class ArchiveWorker:
         self._trimmable: set[TopicPartition] = set()
         self._archive_lock = threading.Lock()
         self._closing = threading.Event()
-        self._metrics.archive_waiting.follow(lambda: {(): len(self._waiting)})
-        self._metrics.archive_lag.follow(lambda: {(): self._longest_wait()})
+        self._metrics.archive_waiting.add_source(lambda: {(): len(self._waiting)})
+        self._metrics.archive_lag.add_source(lambda: {(): self._longest_wait()})
         self._thread = threading.Thread(target=self._run, name="event-log-archiver", daemon=True)
         if tiers.archive_after != inf and not tiers.another_process_archives:
             self._thread.start()

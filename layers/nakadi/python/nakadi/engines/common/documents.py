@@ -98,7 +98,7 @@ def latest_plausible_expiry(now: float, seconds: float) -> float:
 
 def shard_progress_text(progress: ShardProgress) -> str:
     """As long as every other, so that later progress is the greater text."""
-    return f"{progress.sequence:0{SEQUENCE_DIGITS}d} {progress.ended:d} {progress.complete_at or 0:020d}"
+    return f"{progress.last_sequence:0{SEQUENCE_DIGITS}d} {progress.ended:d} {progress.complete_until or 0:020d}"
 
 
 def shard_progress_from_text(body: str) -> ShardProgress:
@@ -157,12 +157,12 @@ def indexing_state_from_json(body: str) -> IndexingState:
 def segment_json(segment: IndexSegment) -> str:
     return _json_text(
         {
-            "before": _indexing_state_document(segment.before),
-            "count": segment.count,
+            "before": _indexing_state_document(segment.state_before),
+            "count": segment.offset_count,
             "since": segment.first_stored_at,
             "until": segment.last_stored_at,
-            "archived": list(segment.archived) if segment.archived else None,
-            "events": segment.events,
+            "archived": list(segment.location) if segment.location else None,
+            "events": segment.event_count,
         }
     )
 
@@ -173,23 +173,24 @@ def segment_from_json(body: str) -> IndexSegment:
 
 def segment_from_document(found: Mapping[str, Any]) -> IndexSegment:
     return IndexSegment(
-        before=_indexing_state_from_document(found["before"]),
-        count=found["count"],
+        state_before=_indexing_state_from_document(found["before"]),
+        offset_count=found["count"],
         first_stored_at=found["since"],
         last_stored_at=found["until"],
-        archived=ArchiveLocation(*found["archived"]) if found["archived"] else None,
-        events=found.get("events"),
+        location=ArchiveLocation(*found["archived"]) if found["archived"] else None,
+        event_count=found.get("events"),
     )
 
 
 def _indexing_state_document(state: IndexingState) -> Mapping[str, Any]:
     return {
-        "mark": _record_position_document(state.mark),
+        "mark": _record_position_document(state.last_position),
         "next": state.next_offset,
-        "latest": state.latest,
+        "latest": state.latest_stored_at,
         "sealed_at": _record_position_document(state.sealed_at),
         "parts": [
-            [part.append.hex(), part.number, _record_position_document(part.mark), part.arrived] for part in state.parts
+            [part.append_id.hex(), part.part_number, _record_position_document(part.position), part.arrived_at]
+            for part in state.unfinished_parts
         ],
     }
 
@@ -200,11 +201,11 @@ def _indexing_state_from_document(found: Mapping[str, Any]) -> IndexingState:
         for append, number, mark, arrived in found["parts"]
     ]
     return IndexingState(
-        mark=_record_position_from_document(found["mark"]),
+        last_position=_record_position_from_document(found["mark"]),
         next_offset=found["next"],
-        latest=found["latest"],
+        latest_stored_at=found["latest"],
         sealed_at=_record_position_from_document(found["sealed_at"]),
-        parts=tuple(parts),
+        unfinished_parts=tuple(parts),
     )
 
 

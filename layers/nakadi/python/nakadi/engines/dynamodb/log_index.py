@@ -185,7 +185,7 @@ class DynamoDbLogIndex:
         there = [segment_from_json(each.body) for each in self._list_items(partition_key, before)]
         gone = [segment for segment in there if segment.end_offset <= known.oldest[partition]]
         self._remove_items(partition_key, [segment_sort_key(segment.first_offset) for segment in gone])
-        return [segment.archived for segment in gone if segment.archived]
+        return [segment.location for segment in gone if segment.location]
 
     def set_compacted_until(self, topic: str, partition: int, offset: int) -> None:
         def with_compacted(known: Topic) -> Topic:
@@ -253,7 +253,7 @@ class DynamoDbLogIndex:
         topics = set(self.topic_names())
         found: set[str] = set()
         for each in self._scan_items(LogIndexItem.partition_key.startswith(SEGMENTS_KEY_PREFIX)):
-            archived = segment_from_json(each.body).archived
+            archived = segment_from_json(each.body).location
             if archived is not None and topic_in_segments_key(each.partition_key) in topics:
                 found.add(archived.key)
         return found

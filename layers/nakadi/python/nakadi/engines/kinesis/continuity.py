@@ -159,9 +159,9 @@ class GapCheckingCursor(ShardCursor):
     """A cursor that raises `GapFound` instead of reading on behind one, and then stays where it is."""
 
     def __init__(self, shard_trees: ShardTreeCache, shard: str, progress: ShardProgress) -> None:
-        super().__init__(shard_trees.stream, shard, progress.sequence or None)
+        super().__init__(shard_trees.stream, shard, progress.last_sequence or None)
         self._shard_trees = shard_trees
-        self.complete_at = progress.complete_at
+        self.complete_at = progress.complete_until
         self._read_behind = progress
 
     @property
@@ -175,7 +175,7 @@ class GapCheckingCursor(ShardCursor):
         try:
             self.confirm_no_gap(patience)
         except Unavailable:
-            self._go_back_to(self._read_behind.sequence or None)
+            self._go_back_to(self._read_behind.last_sequence or None)
             raise
         if self.ended or (page.at_tip and not page.records):
             # While a closed shard can be read, those that came from it have forgotten nothing.
@@ -203,9 +203,9 @@ def confirm_no_gap(shard_trees: ShardTreeCache, shard: str, progress: ShardProgr
 
     To be asked after reading on: what is complete now was complete when it was read.
     """
-    if progress.ended or progress.complete_at is None:
+    if progress.ended or progress.complete_until is None:
         return
-    age = _milliseconds_now() - progress.complete_at
+    age = _milliseconds_now() - progress.complete_until
     if age < SURELY_KEPT_MILLISECONDS or _stream_still_has_position(shard_trees, shard, progress, patience):
         return
     if age < CERTAIN_GAP_AGE_MILLISECONDS:
@@ -220,7 +220,9 @@ def confirm_no_gap_in_chain(shard_trees: ShardTreeCache, hash_key: int, progress
     for shard in shard_tree.shards_covering(hash_key):
         indexed = shard_progress(progress, shard_tree, shard)
         lost = (
-            [] if indexed.sequence else shards_lost_before_indexed(progress, shard_tree, shard_tree.all_parents(shard))
+            []
+            if indexed.last_sequence
+            else shards_lost_before_indexed(progress, shard_tree, shard_tree.all_parents(shard))
         )
         if lost:
             raise GapFound(lost[0])
@@ -234,11 +236,11 @@ def shard_progress(progress: Mapping[str, ShardProgress], shard_tree: ShardTree,
     moments = []
     for parent in shard_tree.all_parents(shard):
         if parent in progress or parent in shard_tree:
-            moments.append(shard_progress(progress, shard_tree, parent).complete_at)
+            moments.append(shard_progress(progress, shard_tree, parent).complete_until)
         elif progress:
             # It came and went, and nothing was noted of it.
             moments.append(LONG_AGO_TIMESTAMP_MS)
-    return ShardProgress(0, complete_at=min((moment for moment in moments if moment is not None), default=None))
+    return ShardProgress(0, complete_until=min((moment for moment in moments if moment is not None), default=None))
 
 
 def shards_lost_before_indexed(
@@ -251,7 +253,7 @@ def shards_lost_before_indexed(
         if shard not in shard_tree
         and shard in progress
         and not progress[shard].ended
-        and progress[shard].complete_at is not None
+        and progress[shard].complete_until is not None
     ]
 
 
@@ -259,11 +261,11 @@ def _stream_still_has_position(
     shard_trees: ShardTreeCache, shard: str, progress: ShardProgress, patience: GrowingPauses
 ) -> bool:
     try:
-        if progress.sequence:
+        if progress.last_sequence:
             first = _first_sequence_and_arrival(
-                ShardCursor(shard_trees.stream, shard, progress.sequence, including=True), patience
+                ShardCursor(shard_trees.stream, shard, progress.last_sequence, including=True), patience
             )
-            return first is not None and first[0] == progress.sequence
+            return first is not None and first[0] == progress.last_sequence
         shard_tree = shard_trees.refresh()
         if shard not in shard_tree:
             return False
@@ -271,7 +273,7 @@ def _stream_still_has_position(
             # They were closed when this one began, and are listed for as long as the stream keeps a record.
             return True
         first = _first_sequence_and_arrival(ShardCursor(shard_trees.stream, shard, None), patience)
-        return first is not None and progress.complete_at is not None and first[1] <= progress.complete_at
+        return first is not None and progress.complete_until is not None and first[1] <= progress.complete_until
     except NoSuchShard:
         return False
 

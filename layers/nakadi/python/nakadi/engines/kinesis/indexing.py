@@ -112,7 +112,7 @@ class Indexer:
         """Index a batch of a shard, and what is missing in front of it."""
         outcome = IndexingResult()
         progress = self._read_progress(shard)
-        new = [record for record in records if record.position.sequence > progress.sequence]
+        new = [record for record in records if record.position.sequence > progress.last_sequence]
         if new:
             self._index_parents(shard, progress)
             cursor = GapCheckingCursor(self._shard_trees, shard, progress)
@@ -123,7 +123,7 @@ class Indexer:
     def last_indexed_sequence(self, shard: str) -> int | None:
         """The last record of the shard up to which all are indexed."""
         found = self._index.shard_progresses(self._stream.name).get(shard)
-        return found.sequence or None if found else None
+        return found.last_sequence or None if found else None
 
     def survey_backlog(self) -> IndexingBacklog:
         """Look at what waits in all shards, and note of those where nothing does that nothing is missing."""
@@ -133,7 +133,7 @@ class Indexer:
             ShardGap(shard, progress[shard])
             for shard in shards_lost_before_indexed(progress, shard_tree, list(progress))
         ]
-        waiting = [gap.progress.complete_at for gap in gaps]
+        waiting = [gap.progress.complete_until for gap in gaps]
         for shard in shard_tree:
             indexed = shard_progress(progress, shard_tree, shard)
             if indexed.ended:
@@ -143,23 +143,27 @@ class Indexer:
                 first = _first_unindexed_record(cursor)
             except GapFound:
                 gaps.append(ShardGap(shard, indexed))
-                waiting.append(indexed.complete_at)
+                waiting.append(indexed.complete_until)
             except GapUncertain:
-                waiting.append(indexed.complete_at)
+                waiting.append(indexed.complete_until)
             else:
                 if first is None:
                     noted = cursor.progress
-                    if noted.ended and not noted.sequence and not _all_ended(progress, shard_tree.all_parents(shard)):
+                    if (
+                        noted.ended
+                        and not noted.last_sequence
+                        and not _all_ended(progress, shard_tree.all_parents(shard))
+                    ):
                         # Those that came from this one are indexed as soon as it has ended: so what it came from first.
                         noted = noted._replace(ended=False)
                     self._index.advance_shard_progress(self._stream.name, shard, noted)
                     progress[shard] = noted
                     continue
                 waiting.append(first.arrived_at_ms)
-                if shard not in progress or indexed.complete_at is None:
+                if shard not in progress or indexed.complete_until is None:
                     # What came before the first look of all is taken to be complete.
-                    complete_at = first.arrived_at_ms if indexed.complete_at is None else indexed.complete_at
-                    noted = indexed._replace(complete_at=complete_at)
+                    complete_at = first.arrived_at_ms if indexed.complete_until is None else indexed.complete_until
+                    noted = indexed._replace(complete_until=complete_at)
                     self._index.advance_shard_progress(self._stream.name, shard, noted)
         return IndexingBacklog(min((moment for moment in waiting if moment is not None), default=None), tuple(gaps))
 
@@ -226,7 +230,7 @@ class Indexer:
 
     def _index_parents(self, shard: str, progress: ShardProgress) -> None:
         """A shard's first records follow the last ones of those it came from."""
-        if progress.sequence:
+        if progress.last_sequence:
             return
         shard_tree = self._shard_trees.tree_with(shard)
         if shard not in shard_tree:
@@ -267,7 +271,7 @@ class Indexer:
             raise Unavailable(f"Others index {len(waiting)} partitions of {shard} at the same time")
         last = records[-1]
         self._index.advance_shard_progress(
-            self._stream.name, shard, ShardProgress(last.position.sequence, complete_at=last.arrived_at_ms)
+            self._stream.name, shard, ShardProgress(last.position.sequence, complete_until=last.arrived_at_ms)
         )
 
     def _latest_continuation(self, name: str) -> tuple[str, Topic] | None:
@@ -314,9 +318,9 @@ class Indexer:
             raise Unavailable(f"{partition[0]}/{partition[1]} is ended, and is about to be continued in another topic")
         self._shard_trees.tree_with(records[0].position.shard)
         # Another process may have counted on in a shard that is newer than this process knows of.
-        rank = self._shard_trees.tree_for_ranking(head.state.mark).rank
+        rank = self._shard_trees.tree_for_ranking(head.state.last_position).rank
         counter = RecordNumberer(head.state, self._scanner.read_unfinished_parts(head.state))
-        done = rank(head.state.mark)
+        done = rank(head.state.last_position)
         found = [counter.number_record(record) for record in records if rank(record.position) > done]
         return NumberedBatch(head, counter, found)
 
@@ -335,7 +339,11 @@ class Indexer:
                 content += member
         if not ranges:
             return {}
-        last = max(each.numberer.state.mark.sequence for each in numbered_batches.values() if each.numberer.state.mark)
+        last = max(
+            each.numberer.state.last_position.sequence
+            for each in numbered_batches.values()
+            if each.numberer.state.last_position
+        )
         digest = hashlib.sha256(content).hexdigest()[:16]
         key = f"log/{self._stream.name}/{shard}/{last:056d}-{digest}.json.gz"
         self._archive.put(key, bytes(content))
@@ -345,8 +353,8 @@ class Indexer:
         """The events of a partition. A damaged frame has spent its numbers, and its bytes are kept for people."""
         for frame in numbered_batch.frames_with_events:
             found = decode_frame(frame)
-            if not found and numbered_batch.numberer.state.mark:
-                self._store_unreadable_record(numbered_batch.numberer.state.mark, frame.content, outcome)
+            if not found and numbered_batch.numberer.state.last_position:
+                self._store_unreadable_record(numbered_batch.numberer.state.last_position, frame.content, outcome)
             yield from found
 
     def _store_unreadable_record(self, position: RecordPosition, content: bytes, outcome: IndexingResult) -> None:
@@ -388,9 +396,9 @@ def _segment_of_batch(numbered_batch: NumberedBatch, location: ArchiveLocation |
         return None
     before = numbered_batch.head.state
     return IndexSegment(
-        before=before,
-        count=numbered_batch.numberer.state.next_offset - before.next_offset,
+        state_before=before,
+        offset_count=numbered_batch.numberer.state.next_offset - before.next_offset,
         first_stored_at=found[0].stored_at,
         last_stored_at=found[-1].stored_at,
-        archived=location,
+        location=location,
     )

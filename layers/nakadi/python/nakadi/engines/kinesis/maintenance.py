@@ -137,7 +137,7 @@ class GapSkipper(Struct, frozen=True, kw_only=True):
             if found.records:
                 self.indexer.index_behind_gap(gap.shard, found.records)
             if found.shard_ended:
-                self._write_progress(gap, gap.progress._replace(ended=True, complete_at=found.read_at))
+                self._write_progress(gap, gap.progress._replace(ended=True, complete_until=found.read_at))
 
     def _continue_partition(
         self,
@@ -200,18 +200,18 @@ class GapSkipper(Struct, frozen=True, kw_only=True):
         """Have an open partition begin behind a gap, if it does not yet."""
         head = self.index.index_heads([(topic, partition)])[topic, partition]
         counted = head.state
-        is_behind = bool(head.revision) and self.shard_trees.rank(counted.mark) >= self.shard_trees.rank(start)
+        is_behind = bool(head.revision) and self.shard_trees.rank(counted.last_position) >= self.shard_trees.rank(start)
         if is_behind or (continued_topic is None and not head.revision):
             # One that was made after the gap was found counts from where its first record lies.
             return
         if continued_topic is None:
             raise Unavailable(f"{topic} has to be continued before it is counted behind a gap")
-        if head.revision and counted.mark is not None:
+        if head.revision and counted.last_position is not None:
             # An attempt was cut short, and more is forgotten since, which others may have counted: another gap.
-            self._write_progress(gap, gap.progress._replace(complete_at=(gap.progress.complete_at or 0) + 1))
+            self._write_progress(gap, gap.progress._replace(complete_until=(gap.progress.complete_until or 0) + 1))
             raise Unavailable(f"{gap.shard} has forgotten more events since {topic}/{partition} has begun")
         begun = counted if head.revision else self._initial_continuation_state(continued_topic, partition)
-        begun = replace(begun, mark=start, parts=())
+        begun = replace(begun, last_position=start, unfinished_parts=())
         if not self.index.advance_head(topic, partition, head.revision, IndexHead(begun), None):
             raise Unavailable(f"Others index {topic}/{partition} at the same time")
 
@@ -229,21 +229,21 @@ class GapSkipper(Struct, frozen=True, kw_only=True):
         for _ in range(MAX_GAP_CLOSING_ATTEMPTS):
             head = self.index.index_heads([(topic, partition)])[topic, partition]
             before = head.state
-            if before.sealed_at is not None or self.shard_trees.rank(before.mark) >= self.shard_trees.rank(
+            if before.sealed_at is not None or self.shard_trees.rank(before.last_position) >= self.shard_trees.rank(
                 remaining.position_before
             ):
                 return
             remaining_events = self._count_remaining_events(partition_key(topic, partition), remaining)
             following_offset = max(end - remaining_events, before.next_offset)
             # Those that are lost came later than the last time at which none was missing.
-            latest = max(before.latest, 1000 * (gap.progress.complete_at or 0))
+            latest = max(before.latest_stored_at, 1000 * (gap.progress.complete_until or 0))
             behind = replace(
                 before,
-                mark=remaining.position_before,
+                last_position=remaining.position_before,
                 next_offset=following_offset,
-                latest=latest,
+                latest_stored_at=latest,
                 sealed_at=remaining.position_before if following_offset == end else None,
-                parts=(),
+                unfinished_parts=(),
             )
             hole = self._store_empty_segment(topic, partition, before, following_offset, latest)
             if self.index.advance_head(topic, partition, head.revision, IndexHead(behind), hole):
@@ -254,16 +254,16 @@ class GapSkipper(Struct, frozen=True, kw_only=True):
         raise Unavailable(f"Others index {topic}/{partition} at the same time")
 
     def _count_remaining_events(self, key: str, remaining: RemainingRecords) -> int:
-        counter = RecordNumberer(IndexingState(mark=remaining.position_before), {})
+        counter = RecordNumberer(IndexingState(last_position=remaining.position_before), {})
         for record in remaining.records:
             if record.partition_key == key:
                 counter.number_record(record)
         last = remaining.records[-1] if remaining.records else None
-        start = IndexingState(mark=last.position if last else remaining.position_before)
+        start = IndexingState(last_position=last.position if last else remaining.position_before)
         for record in Scanner(self.shard_trees.stream, self.shard_trees).read_records(key, start):
             counter.number_record(record)
         if last is not None:
-            behind = ShardProgress(last.position.sequence, complete_at=last.arrived_at_ms)
+            behind = ShardProgress(last.position.sequence, complete_until=last.arrived_at_ms)
             confirm_no_gap(self.shard_trees, last.position.shard, behind, GrowingPauses(RETRY_TIMEOUT_SECONDS))
         return counter.state.next_offset
 
@@ -277,12 +277,12 @@ class GapSkipper(Struct, frozen=True, kw_only=True):
         key = f"log/{self.shard_trees.stream.name}/{topic}/{partition}/{before.next_offset:018d}-lost.json.gz"
         self.archive.put(key, content)
         return IndexSegment(
-            before=before,
-            count=end - before.next_offset,
+            state_before=before,
+            offset_count=end - before.next_offset,
             first_stored_at=stored_at,
             last_stored_at=stored_at,
-            archived=ArchiveLocation(key, 0, len(content)),
-            events=0,
+            location=ArchiveLocation(key, 0, len(content)),
+            event_count=0,
         )
 
     # Shards
@@ -415,15 +415,15 @@ class StreamCompactor(Struct, frozen=True, kw_only=True):
             return
         self.index.set_compacted_until(topic, partition, end)
         self.topic_cache.forget_topic(topic)
-        kept = {segment.archived for segment in written}
+        kept = {segment.location for segment in written}
         self.remove_compacted_objects(
-            [each.archived for each in segments if each.archived and each.archived not in kept]
+            [each.location for each in segments if each.location and each.location not in kept]
         )
 
     def _was_compaction_interrupted(self, topic: str, partition: int, segments: Sequence[IndexSegment]) -> bool:
         """Whether compacted segments were written without being noted."""
         compacted = [
-            each.end_offset for each in segments if each.archived and each.archived.key.startswith(COMPACTED_FOLDER)
+            each.end_offset for each in segments if each.location and each.location.key.startswith(COMPACTED_FOLDER)
         ]
         noted = self.topic_cache.read_again(topic).topic.compacted.get(partition, 0)
         return max(compacted, default=0) > noted
@@ -436,7 +436,7 @@ class StreamCompactor(Struct, frozen=True, kw_only=True):
             self._read_events(topic, partition, max(group[0].first_offset, rule.oldest_offset), group[-1].end_offset)
         )
         kept = [event for event in events if rule.keeps(event)]
-        if len(group) == 1 and len(kept) == len(events) and group[0].archived is not None:
+        if len(group) == 1 and len(kept) == len(events) and group[0].location is not None:
             return group[0]
         content = objects.pack_member(topic, partition, kept)
         name = f"{group[0].first_offset:018d}-{uuid4().hex}.json.gz"
@@ -445,9 +445,9 @@ class StreamCompactor(Struct, frozen=True, kw_only=True):
         self.archive.put(key, content)
         return replace(
             group[0],
-            count=group[-1].end_offset - group[0].first_offset,
+            offset_count=group[-1].end_offset - group[0].first_offset,
             last_stored_at=group[-1].last_stored_at,
-            archived=ArchiveLocation(key, 0, len(content)),
+            location=ArchiveLocation(key, 0, len(content)),
         )
 
     def _list_segments(self, topic: str, partition: int, start: int, end: int) -> Iterator[IndexSegment]:
@@ -478,8 +478,8 @@ class StreamCompactor(Struct, frozen=True, kw_only=True):
 def _group_small_segments(segments: Sequence[IndexSegment]) -> Iterator[Sequence[IndexSegment]]:
     group: list[IndexSegment] = []
     for segment in segments:
-        events = sum(each.count for each in [*group, segment])
-        size = sum(each.archived.length for each in [*group, segment] if each.archived)
+        events = sum(each.offset_count for each in [*group, segment])
+        size = sum(each.location.length for each in [*group, segment] if each.location)
         if group and (events > MAX_GROUP_EVENTS or 8 * size > MAX_GROUP_BYTES):
             yield group
             group = []

@@ -141,7 +141,7 @@ class StreamReader:
     def _start_numbering(self, key: str, topic: str, start: IndexingState) -> bool:
         parts = self._scanner.read_unfinished_parts(start)
         return self._recent_records.start_numbering(
-            key, topic, start, parts, self._shard_trees.tree_for_ranking(start.mark).rank
+            key, topic, start, parts, self._shard_trees.tree_for_ranking(start.last_position).rank
         )
 
     def _scan_confirming_no_gap(self, key: str, scan: Callable[[], T]) -> T:
@@ -184,7 +184,7 @@ class StreamReader:
         found = self._topics.get_with_partition(topic, partition)
         state = self.partition_state(topic, partition, time.monotonic())
         offset = found.oldest.get(partition, 0)
-        if state.latest < stored_at:
+        if state.latest_stored_at < stored_at:
             return state.next_offset
         offset = self._search_recent_records_by_time(
             topic, partition, max(offset, self._search_index_by_time(topic, partition, offset, stored_at)), stored_at
@@ -208,12 +208,12 @@ class StreamReader:
             if remembered:
                 return slice_frames(remembered, start, limit, max_bytes)
         segment, known = self._find_numbering_start(topic, partition, start)
-        while segment is not None and segment.archived and self._archive:
+        while segment is not None and segment.location and self._archive:
             archived = self._read_from_archive(segment, topic, partition, start, limit, max_bytes)
             if archived is not None:
                 return archived
             newer = self._find_segment_containing(topic, partition, start)
-            if newer is None or newer.archived == segment.archived:
+            if newer is None or newer.location == segment.location:
                 break
             # It was rewritten, and the old object removed.
             segment = newer
@@ -240,7 +240,7 @@ class StreamReader:
         """The segment that holds an offset, if there is one, and where counting towards the offset begins."""
         segment = self._find_segment_containing(topic, partition, start)
         if segment is not None:
-            return segment, NumberingStart(segment.before, segment.first_stored_at)
+            return segment, NumberingStart(segment.state_before, segment.first_stored_at)
         head = self._index.index_heads([(topic, partition)])[topic, partition].state
         if head.next_offset <= start:
             return None, NumberingStart(head)
@@ -248,7 +248,7 @@ class StreamReader:
         segment = self._find_segment_containing(topic, partition, start)
         if segment is None:
             raise Unavailable(f"The index lacks offset {start} of {topic}/{partition}")
-        return segment, NumberingStart(segment.before, segment.first_stored_at)
+        return segment, NumberingStart(segment.state_before, segment.first_stored_at)
 
     def _find_segment_containing(self, topic: str, partition: int, offset: int) -> IndexSegment | None:
         found = self._index.segment_at_or_before(topic, partition, offset)
@@ -269,7 +269,7 @@ class StreamReader:
     def _search_index_by_time(self, topic: str, partition: int, oldest: int, stored_at: int) -> int:
         """Where the first segment begins that holds an event stored then or later; the end of all when none does."""
         head = self._index.index_heads([(topic, partition)])[topic, partition].state
-        if head.latest < stored_at:
+        if head.latest_stored_at < stored_at:
             return head.next_offset
         return first_segment_offset_since(self._index, topic, partition, oldest, head.next_offset, stored_at)
 
@@ -285,7 +285,7 @@ class StreamReader:
 # A reader that lasts --------------------------------------------------------------------------------------------------
 
 
-ReaderFactory = Callable[[LastWrittenRecords], StreamReader]
+StreamReaderFactory = Callable[[LastWrittenRecords], StreamReader]
 
 log = logging.getLogger(__name__)
 
@@ -297,7 +297,7 @@ class RestartingReader:
     which answers rightly or has lost its place.
     """
 
-    def __init__(self, new_reader: ReaderFactory, shard_trees: ShardTreeCache) -> None:
+    def __init__(self, new_reader: StreamReaderFactory, shard_trees: ShardTreeCache) -> None:
         self._new_reader = new_reader
         self._shard_trees = shard_trees
         self._lock = threading.Lock()

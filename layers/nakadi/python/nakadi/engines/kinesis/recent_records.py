@@ -49,10 +49,10 @@ def state_after_record(
 ) -> tuple[IndexingState, NumberedFrame | None]:
     """The partition with this record, which follows all it has counted, and the frame that it completes, if any."""
     if envelope is None or state.sealed_at is not None:
-        return replace(state, mark=record.position), None
+        return replace(state, last_position=record.position), None
     if envelope.kind == envelopes.SEAL:
-        return replace(state, mark=record.position, sealed_at=record.position, parts=()), None
-    parts = _without_abandoned_parts(state.parts, record.arrived_at_ms)
+        return replace(state, last_position=record.position, sealed_at=record.position, unfinished_parts=()), None
+    parts = _without_abandoned_parts(state.unfinished_parts, record.arrived_at_ms)
     if envelope.kind == envelopes.WHOLE_FRAME:
         return _state_and_numbered_frame(state, record, envelope, parts, (record.position,))
     return _state_after_frame_part(state, record, envelope, parts)
@@ -61,18 +61,18 @@ def state_after_record(
 def _state_after_frame_part(
     state: IndexingState, record: ArrivedRecord, envelope: Envelope, parts: tuple[UnfinishedAppendPart, ...]
 ) -> tuple[IndexingState, NumberedFrame | None]:
-    mine = [part for part in parts if part.append == envelope.append_id]
-    others = tuple(part for part in parts if part.append != envelope.append_id)
+    mine = [part for part in parts if part.append_id == envelope.append_id]
+    others = tuple(part for part in parts if part.append_id != envelope.append_id)
     if envelope.part_number != len(mine):
-        return replace(state, mark=record.position, parts=parts), None
+        return replace(state, last_position=record.position, unfinished_parts=parts), None
     if envelope.part_number == envelope.part_count - 1:
         return _state_and_numbered_frame(
-            state, record, envelope, others, (*(part.mark for part in mine), record.position)
+            state, record, envelope, others, (*(part.position for part in mine), record.position)
         )
     part = UnfinishedAppendPart(
-        envelope.append_id, envelope.part_number, record.position, mine[0].arrived if mine else record.arrived_at_ms
+        envelope.append_id, envelope.part_number, record.position, mine[0].arrived_at if mine else record.arrived_at_ms
     )
-    return replace(state, mark=record.position, parts=(*others, *mine, part)), None
+    return replace(state, last_position=record.position, unfinished_parts=(*others, *mine, part)), None
 
 
 def _state_and_numbered_frame(
@@ -82,15 +82,18 @@ def _state_and_numbered_frame(
     parts: tuple[UnfinishedAppendPart, ...],
     marks: tuple[RecordPosition, ...],
 ) -> tuple[IndexingState, NumberedFrame]:
-    latest = max(state.latest, envelope.stored_at)
+    latest = max(state.latest_stored_at, envelope.stored_at)
     counted = IndexingState(
-        mark=record.position, next_offset=state.next_offset + envelope.event_count, latest=latest, parts=parts
+        last_position=record.position,
+        next_offset=state.next_offset + envelope.event_count,
+        latest_stored_at=latest,
+        unfinished_parts=parts,
     )
     return counted, NumberedFrame(state.next_offset, envelope.event_count, latest, marks)
 
 
 def _without_abandoned_parts(parts: tuple[UnfinishedAppendPart, ...], now: int) -> tuple[UnfinishedAppendPart, ...]:
-    return tuple(part for part in parts if now - part.arrived <= ABANDONED_APPEND_AGE_MS) if parts else parts
+    return tuple(part for part in parts if now - part.arrived_at <= ABANDONED_APPEND_AGE_MS) if parts else parts
 
 
 # Recent records -------------------------------------------------------------------------------------------------------
@@ -131,14 +134,14 @@ class RecordNumberer:
         self.state, numbered = state_after_record(self.state, record, envelope)
         if envelope is not None and envelope.kind == envelopes.FRAME_PART:
             self._parts[record.position] = envelope.frame
-        frame = Frame(self.state.next_offset, 0, self.state.latest, b"")
+        frame = Frame(self.state.next_offset, 0, self.state.latest_stored_at, b"")
         if numbered is not None and envelope is not None:
             earlier = numbered.record_positions[:-1]
             is_incomplete = any(mark not in self._parts for mark in earlier)
             content = b"" if is_incomplete else b"".join([self._parts[mark] for mark in earlier]) + envelope.frame
             frame = Frame(numbered.first_offset, numbered.event_count, numbered.stored_at, content, is_incomplete)
         if self._parts:
-            expected = {part.mark for part in self.state.parts}
+            expected = {part.position for part in self.state.unfinished_parts}
             self._parts = {mark: part for mark, part in self._parts.items() if mark in expected}
         return frame
 
@@ -179,7 +182,7 @@ class RecentRecords:
                 if partition_records.numberer is None:
                     partition_records.records.append(record)
                     self._add_to_size(partition_records, len(record.data))
-                elif rank(record.position) > rank(partition_records.numberer.state.mark):
+                elif rank(record.position) > rank(partition_records.numberer.state.last_position):
                     frame = partition_records.numberer.number_record(record)
                     partition_records.frames.append(frame)
                     self._add_to_size(partition_records, len(frame.content))
@@ -209,9 +212,9 @@ class RecentRecords:
             if partition_records.numberer is not None:
                 # It has frames of the topic before. What comes from here on is kept as records again.
                 partition_records = self._recent_records[key] = PartitionRecords(
-                    last_evicted_position=partition_records.numberer.state.mark
+                    last_evicted_position=partition_records.numberer.state.last_position
                 )
-            if rank(partition_records.last_evicted_position) > rank(start.mark):
+            if rank(partition_records.last_evicted_position) > rank(start.last_position):
                 return False
             partition_records.numberer, partition_records.topic = RecordNumberer(start, parts), topic
             for record in partition_records.records:
@@ -260,9 +263,9 @@ class RecentRecords:
         )
 
     def _number_record_once(self, counter: RecordNumberer, record: ArrivedRecord, rank: RankOf) -> Frame:
-        if rank(record.position) > rank(counter.state.mark):
+        if rank(record.position) > rank(counter.state.last_position):
             return counter.number_record(record)
-        return Frame(counter.state.next_offset, 0, counter.state.latest, b"")
+        return Frame(counter.state.next_offset, 0, counter.state.latest_stored_at, b"")
 
     def _add_to_size(self, partition_records: PartitionRecords, size: int) -> None:
         self._order.append((partition_records, size + RECORD_OVERHEAD_BYTES))

@@ -65,7 +65,7 @@ class Scanner:
 
         Those of an append that was given up long ago may be missing: nothing will complete it.
         """
-        found = {part.mark: self._read_frame_part(part.mark) for part in state.parts}
+        found = {part.position: self._read_frame_part(part.position) for part in state.unfinished_parts}
         return {mark: frame for mark, frame in found.items() if frame is not None}
 
     def read_frames(
@@ -118,11 +118,13 @@ class Scanner:
     def read_records(self, key: str, start: IndexingState) -> Iterator[ArrivedRecord]:
         """The partition's records behind a state, to the end of what is there now."""
         patience = GrowingPauses(RETRY_TIMEOUT_SECONDS)
-        began_in = start.mark.shard if start.mark else None
+        began_in = start.last_position.shard if start.last_position else None
         chain = self._shard_trees.refresh().shards_covering(hash_key(key))
         chain = chain[chain.index(began_in) :] if began_in in chain else chain
         for shard in chain:
-            behind = start.mark.sequence if start.mark and shard == start.mark.shard else None
+            behind = (
+                start.last_position.sequence if start.last_position and shard == start.last_position.shard else None
+            )
             cursor = ShardCursor(self._stream, shard, behind)
             while not cursor.ended:
                 page = cursor.read(patience)

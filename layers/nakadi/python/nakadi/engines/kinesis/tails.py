@@ -235,18 +235,18 @@ class ShardTails:
                 # This shard may come from one that was followed, by way of others that are gone: what was in those is
                 # counted by the index, and not by the trails of this process.
                 raise ShardPositionLost(shard)
-            if followed or not indexed.sequence:
+            if followed or not indexed.last_sequence:
                 lost = shards_lost_before_indexed(progress, shard_tree, shard_tree.all_parents(shard))
                 if lost and not followed:
                     raise GapFound(lost[0])
-                for parent in followed if indexed.sequence else parents:
+                for parent in followed if indexed.last_sequence else parents:
                     self._begin_tail(parent, progress)
-                cursor = GapCheckingCursor(self._shard_trees, shard, indexed._replace(sequence=0, ended=False))
+                cursor = GapCheckingCursor(self._shard_trees, shard, indexed._replace(last_sequence=0, ended=False))
                 # What came first in this shard may be as old as the last look at those before it.
                 known_at = min(
                     [self._tails[parent].read_at for parent in parents if parent in self._tails], default=now
                 )
-                self._tails[shard] = ShardTail(cursor, followed if indexed.sequence else parents, known_at)
+                self._tails[shard] = ShardTail(cursor, followed if indexed.last_sequence else parents, known_at)
             else:
                 self._tails[shard] = ShardTail(
                     GapCheckingCursor(self._shard_trees, shard, indexed._replace(ended=False)), [], now

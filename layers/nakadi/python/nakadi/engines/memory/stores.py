@@ -260,7 +260,7 @@ class MemoryLogIndex:
             there = self._index_of_partition((topic, partition)).segments
             gone = [segment for segment in there if segment.end_offset <= grown]
             del there[: len(gone)]
-            return [segment.archived for segment in gone if segment.archived]
+            return [segment.location for segment in gone if segment.location]
 
     def set_compacted_until(self, topic: str, partition: int, offset: int) -> None:
         with self._lock_while_open():
@@ -276,7 +276,7 @@ class MemoryLogIndex:
                 if topic in self._topics
                 for segment in each.segments
             ]
-        return {segment.archived.key for segment in there if segment.archived}
+        return {segment.location.key for segment in there if segment.location}
 
     def claim(self, name: str, owner: str, seconds: float) -> bool:
         now = time.monotonic()

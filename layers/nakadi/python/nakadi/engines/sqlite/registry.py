@@ -237,7 +237,7 @@ class SqliteLogIndex:
                 "DELETE FROM log_index_segments WHERE topic = ? AND partition = ? AND first = ?",
                 [(topic, partition, segment.first_offset) for segment in gone],
             )
-        return [segment.archived for segment in gone if segment.archived]
+        return [segment.location for segment in gone if segment.location]
 
     def set_compacted_until(self, topic: str, partition: int, offset: int) -> None:
         def noted(known: Topic) -> Topic:
@@ -369,7 +369,7 @@ def _put_segments(connection: sqlite3.Connection, topic: str, partition: int, se
     connection.executemany(
         PUT_SEGMENT,
         [
-            (topic, partition, each.first_offset, segment_json(each), each.archived.key if each.archived else None)
+            (topic, partition, each.first_offset, segment_json(each), each.location.key if each.location else None)
             for each in segments
         ],
     )

@@ -168,8 +168,8 @@ class LogWriter:
         self._waiting_bytes = 0
         self._closing = False
         # Read in other threads without the lock: each is one step, and a moment later it would be another value anyway.
-        metrics.log_appends_waiting.follow(lambda: {(): len(self._appends)})
-        metrics.log_bytes_waiting.follow(lambda: {(): self._waiting_bytes})
+        metrics.log_appends_waiting.add_source(lambda: {(): len(self._appends)})
+        metrics.log_bytes_waiting.add_source(lambda: {(): self._waiting_bytes})
         self._thread = threading.Thread(target=self._write_until_closed, name="event-log-writer", daemon=True)
         self._thread.start()
 

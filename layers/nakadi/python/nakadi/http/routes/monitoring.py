@@ -174,13 +174,13 @@ def metrics_view(metrics: Metrics, now: float) -> Mapping[str, Any]:
 def _json_name(metric: Metric, labels: Labels) -> str:
     definition = metric.definition
     made = definition.name.removesuffix("_total").removesuffix("_seconds").replace("nakadi_", "nakadi.", 1)
-    return ".".join([definition.json or made, *(label.replace(" ", "-") for label in labels)])
+    return ".".join([definition.json_name or made, *(label.replace(" ", "-") for label in labels)])
 
 
 def _distribution_view(row: Distribution) -> Mapping[str, Any]:
-    ordered = sorted(row.recent)
+    ordered = sorted(row.recent_values)
     return {
-        "count": row.count,
+        "count": row.value_count,
         "max": ordered[-1],
         "mean": sum(ordered) / len(ordered),
         "min": ordered[0],
@@ -189,7 +189,7 @@ def _distribution_view(row: Distribution) -> Mapping[str, Any]:
 
 
 def _rate_view(row: Distribution, uptime: float) -> Mapping[str, Any]:
-    return {"mean_rate": row.count / max(uptime, 1.0), "duration_units": "seconds", "rate_units": "calls/second"}
+    return {"mean_rate": row.value_count / max(uptime, 1.0), "duration_units": "seconds", "rate_units": "calls/second"}
 
 
 # Prometheus ----------------------------------------------------------------------------------------------------------
@@ -252,8 +252,8 @@ def _metric_family(metric: Metric) -> Family:
         histogram = HistogramMetricFamily(definition.name, definition.meaning, labels=definition.labels)
         bounds = [*map(str, metric.bounds), "+Inf"]
         for labels, row in metric.rows().items():
-            buckets = list(zip(bounds, accumulate(row.buckets), strict=True))
-            histogram.add_metric(labels, buckets, row.total)
+            buckets = list(zip(bounds, accumulate(row.bucket_counts), strict=True))
+            histogram.add_metric(labels, buckets, row.sum_of_values)
         return histogram
     kind = GaugeMetricFamily if metric.kind == "gauge" else CounterMetricFamily
     family = kind(definition.name, definition.meaning, labels=definition.labels)

@@ -57,7 +57,7 @@ class _PublishingHandlers(Struct, frozen=True):
 
     def publish_events(self, request: Request) -> PublicationSteps:
         try:
-            tag = self._directed_subscription_id(request, is_directed=True)
+            tag = self._admit_batch(request, may_be_directed=True)
             name, began = request.path_parameters["name"], time.perf_counter()
             outcome = yield from self.publisher.publishing_task(
                 name, request.body, request.subject, request.flow_id, tag, request.is_client_gone
@@ -69,7 +69,7 @@ class _PublishingHandlers(Struct, frozen=True):
 
     def publish_deletions(self, request: Request) -> PublicationSteps:
         try:
-            self._directed_subscription_id(request, is_directed=False)
+            self._admit_batch(request, may_be_directed=False)
             name, began = request.path_parameters["name"], time.perf_counter()
             outcome = yield from self.publisher.deletion_task(
                 name, request.body, request.subject, request.flow_id, request.is_client_gone
@@ -79,7 +79,7 @@ class _PublishingHandlers(Struct, frozen=True):
             raise
         return self._publication_response(request, outcome, began)
 
-    def _directed_subscription_id(self, request: Request, *, is_directed: bool) -> str | None:
+    def _admit_batch(self, request: Request, *, may_be_directed: bool) -> str | None:
         """The id of the subscription that a batch is meant for, if it is one that may be directed, and is.
 
         Raises an outcome for a body that cannot be events, for who is blocked, before anything about the event type is
@@ -90,7 +90,7 @@ class _PublishingHandlers(Struct, frozen=True):
             raise UnsupportedMediaType(f"Content type '{AVRO_MEDIA_TYPE}' not supported: events are published as JSON")
         if not request.body:
             raise Malformed(f"Required request body is missing: {request.method} {request.path}")
-        header = request.headers.get("x-consumer-tag") if is_directed else None
+        header = request.headers.get("x-consumer-tag") if may_be_directed else None
         tag = None if header is None else subscription_id_in_header(header)
         self.permissions.require_producer(request.subject, request.path_parameters["name"])
         request.memory.take(estimate_batch_memory(request.body, self.publisher.limits))
@@ -109,7 +109,7 @@ class _PublishingHandlers(Struct, frozen=True):
             request.path_parameters["name"],
             request.subject,
             request.flow_id,
-            events=outcome.stored,
+            events=outcome.stored_count,
             seconds=time.perf_counter() - began,
             size=len(request.body),
         )

@@ -9,7 +9,7 @@ from msgspec import Struct, field
 
 from nakadi.auth.permissions import Permissions
 from nakadi.common.metrics import Metrics
-from nakadi.common.work import refuse_if_quick
+from nakadi.common.work import check_may_block
 from nakadi.event_types.cursors import (
     CursorError,
     CursorErrorKind,
@@ -113,7 +113,7 @@ class SubscriptionCursors(Struct, frozen=True, kw_only=True):
 
     def _commit_several(self, subscription_id: str, stream_id: str, resolved: Sequence[_ResolvedCursor]) -> CommitSteps:
         """All partitions are read before the first is written."""
-        refuse_if_quick()
+        check_may_block()
         offsets = self.coordination.committed_offsets(subscription_id)
         if any(each.partition not in offsets or offsets[each.partition].owner != stream_id for each in resolved):
             raise self._why_commit_was_refused(subscription_id, stream_id, resolved)

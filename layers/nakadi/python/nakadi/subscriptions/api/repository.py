@@ -62,7 +62,7 @@ class Subscriptions:
     def __init__(self, registry: Registry, cache: Cache[str, Subscription], clock: Clock) -> None:
         self._registry = registry
         self._cache = cache
-        self.cached: Callable[[str], Subscription] = partial(cache.get, read=self.get)
+        self.cached: Callable[[str], Subscription] = partial(cache.get, read_value=self.get)
         """A subscription as it was not long ago; what this process wrote is seen at once."""
         self._clock = clock
 
@@ -166,7 +166,7 @@ class Subscriptions:
                 PutDocument(SUBSCRIPTIONS_KIND, old.id, subscription_body(new), expected_revision=old.revision)
             )
         finally:
-            self._cache.forget(old.id)
+            self._cache.invalidate(old.id)
         return replace(new, revision=old.revision + 1)
 
     def remove(self, subscription: Subscription) -> None:
@@ -174,7 +174,7 @@ class Subscriptions:
         try:
             self._write_in_batches(changes_to_remove(subscription))
         finally:
-            self._cache.forget(subscription.id)
+            self._cache.invalidate(subscription.id)
 
     # Event types that are about to go
 
@@ -207,7 +207,7 @@ class Subscriptions:
 
     def remove_deletion_note(self, subscription_id: str) -> None:
         self._registry.write(RemoveDocument(DELETED_SUBSCRIPTIONS_KIND, subscription_id))
-        self._cache.forget(subscription_id)
+        self._cache.invalidate(subscription_id)
 
     def _write_in_batches(self, changes: Sequence[DocumentChange]) -> None:
         for start in range(0, len(changes), MAX_CHANGES_PER_WRITE):

@@ -75,7 +75,7 @@ class SubscriptionCreation(Struct, frozen=True, kw_only=True):
         """The order is the clients' to see."""
         if self.features.is_on(Feature.DISABLE_SUBSCRIPTION_CREATION):
             raise TryLater(CREATION_SWITCHED_OFF_MESSAGE)
-        self.features.require_writable()
+        self.features.require_writes_allowed()
         if draft.authorization is None and self.features.is_on(Feature.FORCE_SUBSCRIPTION_AUTHZ):
             raise Invalid(AUTHORIZATION_MANDATORY_MESSAGE)
         event_types = self._existing_event_types(draft)
@@ -181,7 +181,7 @@ class SubscriptionUpdater(Struct, frozen=True, kw_only=True):
     def update(self, subscription_id: str, draft: SubscriptionDraft, subject: Subject) -> Subscription:
         """Replace authorization, annotations and labels; everything else has to be as it is."""
         check_fields(draft)
-        self.features.require_writable()
+        self.features.require_writes_allowed()
         if draft.authorization is None and self.features.is_on(Feature.FORCE_SUBSCRIPTION_AUTHZ):
             raise Invalid(AUTHORIZATION_MANDATORY_MESSAGE)
         for _ in range(SUBSCRIPTION_WRITE_ATTEMPTS):
@@ -231,7 +231,7 @@ class SubscriptionDeletion(Struct, frozen=True, kw_only=True):
     deleted_subscription_cleanup: DeletedSubscriptionCleanup
 
     def delete(self, subscription_id: str, subject: Subject) -> None:
-        self.features.require_writable()
+        self.features.require_writes_allowed()
         self._remove(subscription_id, subject)
         self.deleted_subscription_cleanup.try_to_clean_up_all()
 

@@ -201,7 +201,7 @@ class PartitionStarts:
                 *self._views.get(key, lambda _: self._read_snapshot(event_type)), partition, stored
             )
         except UnusableCursor:
-            self._views.forget(key)  # events may have come since
+            self._views.invalidate(key)  # events may have come since
         return self._start_in_snapshot(
             *self._views.get(key, lambda _: self._read_snapshot(event_type)), partition, stored
         )

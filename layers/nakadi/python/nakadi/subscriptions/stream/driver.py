@@ -236,7 +236,7 @@ class SubscriptionDriver(StreamDriver):
                     line = self._lines.line(action)
                     self._buffer.put(line)
                     events, newest = sum(map(_EVENT_COUNT, runs)), runs[-1].stored_at(-1)
-                    self._figures.record(partition.event_type, events, len(line), newest)
+                    self._figures.record_sent_batch(partition.event_type, events, len(line), newest)
                 case SendKeepAlive():
                     self._buffer.put(self._lines.line(action))
                 case ClosePartition(partition):

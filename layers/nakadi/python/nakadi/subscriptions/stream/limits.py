@@ -63,9 +63,9 @@ def limits_of(
     """
     batch_limit = 1 if asked.batch_limit is None else asked.batch_limit
     commit_timeout = asked.commit_timeout or most_commit_seconds
-    _require(batch_limit >= 1, "batch_limit can't be lower than 1")
-    _require(commit_timeout <= most_commit_seconds, f"commit_timeout can not be more than {most_commit_seconds}")
-    _require(commit_timeout >= 0, "commit_timeout can not be less than 0")
+    _refuse_unless(batch_limit >= 1, "batch_limit can't be lower than 1")
+    _refuse_unless(commit_timeout <= most_commit_seconds, f"commit_timeout can not be more than {most_commit_seconds}")
+    _refuse_unless(commit_timeout >= 0, "commit_timeout can not be less than 0")
     for name in ("max_uncommitted_events", "stream_limit", "batch_flush_timeout", "batch_timespan"):
         _check_not_negative(name, getattr(asked, name))
     _check_not_negative("stream_keep_alive_limit", asked.stream_keep_alive_limit)
@@ -89,9 +89,9 @@ def _stream_seconds(asked: int | None, pick_seconds: PickSeconds) -> int:
 
 
 def _check_not_negative(name: str, value: int | None) -> None:
-    _require((value or 0) >= 0, f"{name} can't be lower than 0")
+    _refuse_unless((value or 0) >= 0, f"{name} can't be lower than 0")
 
 
-def _require(holds: bool, otherwise: str) -> None:
-    if not holds:
-        raise Invalid(otherwise)
+def _refuse_unless(condition: bool, message: str) -> None:
+    if not condition:
+        raise Invalid(message)

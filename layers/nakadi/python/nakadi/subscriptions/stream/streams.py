@@ -115,9 +115,9 @@ class SubscriptionStreams:
         self._drivers: dict[SubscriptionDriver, JoinedStream] = {}
         self._renewal: asyncio.Task[None] | None = None
         admission.event_types.add_change_listener(lambda _: self._monitor.check_soon())
-        self._metrics.partitions_held.follow(self._partitions_by_subscription)
-        self._metrics.subscription_uncommitted.follow(self._uncommitted_by_subscription)
-        self._metrics.subscription_lag.follow(self._read_lags)
+        self._metrics.partitions_held.add_source(self._partitions_by_subscription)
+        self._metrics.subscription_uncommitted.add_source(self._uncommitted_by_subscription)
+        self._metrics.subscription_lag.add_source(self._read_lags)
 
     # Opening
 
